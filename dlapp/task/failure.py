@@ -10,12 +10,12 @@ from dlapp.value import replace
 from dlapp.values.messages import Fault, TaskResult
 
 
-def with_cause(result: TaskResult, home: str, warn: Callable[[str], None]) -> TaskResult:
+def with_cause(result: TaskResult, container_dir: str, warn: Callable[[str], None]) -> TaskResult:
     """Return a result with the cause of the failure, if it failed and a rule matches.
 
     Args:
         result: of a task.
-        home: the container's directory.
+        container_dir: the container's directory.
         warn: called with what could not be read.
     """
     if result.fault in (Fault.NONE, Fault.STOPPED) or result.lost:
@@ -32,7 +32,7 @@ def with_cause(result: TaskResult, home: str, warn: Callable[[str], None]) -> Ta
     if result.exit_code is not None or result.signal is not None:
         for name in ("stderr", "stdout"):
             try:
-                logs.append(read_tail(os.path.join(home, name)))
+                logs.append(read_tail(os.path.join(container_dir, name)))
             except OSError as error:
                 warn(f"{name} cannot be searched for the cause: {error.strerror or error}")
     found = diagnose(rules, message=result.message, exit_code=result.exit_code, signal=result.signal, logs=logs)

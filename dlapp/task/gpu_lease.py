@@ -27,7 +27,7 @@ class GpuLease:
     """Lease of the GPUs of one container.
 
     Args:
-        home: the container's directory.
+        container_dir: the container's directory.
         note, warn: the task's log.
 
     Attributes:
@@ -41,11 +41,11 @@ class GpuLease:
         self,
         assignment: Assignment,
         launch: LaunchSpec,
-        home: str,
+        container_dir: str,
         note: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
-        self._assignment, self._launch, self._home = assignment, launch, home
+        self._assignment, self._launch, self._container_dir = assignment, launch, container_dir
         self._note, self._warn = note, warn
         settings = _settings(launch)
         self.service = f"ZooKeeper at {settings.ensemble}" if settings.ensemble else ""
@@ -135,7 +135,7 @@ class GpuLease:
         # With the task's name, another task that needs the GPUs may remove leftovers of this one after its death.
         return {
             "task": this_task(),
-            "fifo": os.path.join(self._home, "life"),
+            "fifo": os.path.join(self._container_dir, "life"),
             "docker": {"host": self._launch.docker.host, "label": label},
         }
 

@@ -27,7 +27,7 @@ def main(argv: Sequence[str], check_node: CheckNode | None = None) -> int:
     """
     options = dict(zip(argv[::2], argv[1::2], strict=False))
     try:
-        home = options["--home"]
+        container_dir = options["--home"]
         keep_fds = tuple(int(fd) for fd in options.get("--keep-fds", "").split(",") if fd)
         loading_fds = tuple(int(fd) for fd in options.get("--loading-fd", "").split(",") if fd)
     except (KeyError, ValueError):
@@ -47,7 +47,7 @@ def main(argv: Sequence[str], check_node: CheckNode | None = None) -> int:
 
     for fd in loading_fds:
         os.close(fd)  # the next task may load
-    return run_task(TaskState(home, keep_fds, outer, channel, check_node))
+    return run_task(TaskState(container_dir, keep_fds, outer, channel, check_node))
 
 
 def _inherit(options: dict[str, str]) -> None:

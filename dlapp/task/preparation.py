@@ -31,7 +31,7 @@ def plan_inputs(task: TaskState) -> None:
     task.report_phase(Phase.STARTING, detail="checking the input")
     from dlapp.storage.inputs import plan_input
 
-    workspace = os.path.join(task.home, "workspace")
+    workspace = os.path.join(task.container_dir, "workspace")
     remove_tree(workspace)  # leftovers of an earlier task would conflict
     for each in one.inputs:
         if each.mount:
@@ -117,7 +117,7 @@ def open_checkpoints(task: TaskState) -> None:
     with task.step("checkpoints are not possible", node=True):
         task.checkpoints = TaskCheckpoints(
             one.checkpoint,
-            task.home,
+            task.container_dir,
             task.launch.hdfs,
             task.note,
             seen_as,
@@ -139,10 +139,10 @@ def fill_workspace(task: TaskState) -> None:
             task.waits_for = ""
             return
         except StepFailed as error:
-            if task.launch.on_a_cluster or (lack := _missing_space(error.__cause__, task.home)) is None:
+            if task.launch.on_a_cluster or (lack := _missing_space(error.__cause__, task.container_dir)) is None:
                 raise
             wait.what, wait.why = lack, str(error)
-        task.waits_for = f"space on {mount_point(task.home)}"
+        task.waits_for = f"space on {mount_point(task.container_dir)}"
         with task.step("there is no space", node=True):
             task.report_phase(task.link.phase, detail=wait.text)
             if task.inputs is not None:
@@ -152,16 +152,16 @@ def fill_workspace(task: TaskState) -> None:
 
 def _unpack(task: TaskState) -> None:
     task.report_phase(Phase.UNPACKING)
-    workspace = os.path.join(task.home, "workspace")
+    workspace = os.path.join(task.container_dir, "workspace")
     for name in ("workspace", "tmp", "run"):
-        remove_tree(os.path.join(task.home, name))
+        remove_tree(os.path.join(task.container_dir, name))
     with task.step("the workspace could not be unpacked", node=True):
         for name in ("tmp", "run"):
-            os.mkdir(os.path.join(task.home, name), 0o700)
+            os.mkdir(os.path.join(task.container_dir, name), 0o700)
         os.mkdir(workspace, 0o700)  # in a shared queue the group may read its parent directory
         one = task.assignment
         if one.outputs:
-            task.changes = WorkspaceChanges(workspace, os.path.join(task.home, "tmp"))
+            task.changes = WorkspaceChanges(workspace, os.path.join(task.container_dir, "tmp"))
         if one.workspace_archive:
             unpack(one.workspace_archive, workspace, digest=one.workspace_digest, progress=task.progress_reporter())
 
@@ -178,14 +178,14 @@ def _fetch(task: TaskState) -> None:
         from dlapp.task.data.mounted_inputs import place_mounted
 
         with task.step(f"input {mounted.input_path} could not be mounted"):
-            into = inside_workspace(task.home, mounted.input_path)
+            into = inside_workspace(task.container_dir, mounted.input_path)
             place_mounted(path, into, inputs.mounts if in_docker else None)
             task.note(f"input {mounted.input_path}: {path or 'does not exist, and is optional'}")
-    temporary = os.path.join(task.home, "tmp", "archives")
+    temporary = os.path.join(task.container_dir, "tmp", "archives")
     for planned in task.planned:
         one = planned.section
         with task.step(f"input {one.input_path} could not be fetched", service=file_system(one.sources[0])):
-            into = inside_workspace(task.home, one.input_path)
+            into = inside_workspace(task.container_dir, one.input_path)
             # Mounted inputs are invisible to the process that stores the output, and are read-only.
             may_mount = in_docker and not one.unpack and not any(f"{into}/".startswith(f"{p}/") for p in outputs)
             may_mount = may_mount and task.assignment.sweep is None  # its trials have all input mounted
@@ -211,7 +211,7 @@ def _fetch(task: TaskState) -> None:
 def _written_paths(task: TaskState) -> tuple[bool, list[str], list[str]]:
     """Return whether the payload is a container; the paths of its outputs; and all host paths that may have to be
     written, or that we need."""
-    one, root = task.assignment, os.path.join(task.home, "workspace")
+    one, root = task.assignment, os.path.join(task.container_dir, "workspace")
     outputs = [os.path.realpath(os.path.join(root, output.output_path)) for output in one.outputs]
     others = [
         os.path.realpath(os.path.join(root, path))
@@ -256,7 +256,7 @@ def lease_gpus(task: TaskState) -> None:
     from dlapp.task.gpu_lease import GpuLease
 
     with task.step("GPUs could not be leased", node=True):
-        task.lease = GpuLease(task.assignment, task.launch, task.home, task.note, task.log.warn)
+        task.lease = GpuLease(task.assignment, task.launch, task.container_dir, task.note, task.log.warn)
         task.retry_while_unavailable(task.lease.acquire, Phase.LEASING, task.lease.service)
         task.meter.begin_lease(tuple(task.lease.devices), partial(getattr, task.lease, "use"))
     task.report_phase(Phase.LEASING, gpus=task.gpus)

@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 
 SERVICE_AGAIN_S = 1.0, 5.0
 """Pauses between two tries of a service that the payload needs to start: doubled from the first to the second."""
-HOME_GONE = "the directory of the container was removed from its node: its NodeManager was restarted without recovery"
+DIRECTORY_REMOVED = (
+    "the directory of the container was removed from its node: its NodeManager was restarted without recovery"
+)
 _PROGRESS_EVERY_S = 0.5
 T = TypeVar("T")
 
@@ -56,7 +58,7 @@ class TaskState:
     """State of one container's task.
 
     Args:
-        home: the container's directory.
+        container_dir: the container's directory.
         keep_fds: descriptors that the payload inherits.
         outer, channel: the guardian's.
         check_node: checks this node against a configuration, for dlapp-doctor; None if not available.
@@ -64,18 +66,18 @@ class TaskState:
 
     def __init__(
         self,
-        home: str,
+        container_dir: str,
         keep_fds: tuple[int, ...],
         outer: int,
         channel: socket.socket,
         check_node: CheckNode | None = None,
     ) -> None:
         self.check_node = check_node
-        self.home, self.keep_fds = home, keep_fds
+        self.container_dir, self.keep_fds = container_dir, keep_fds
         self.guardian = Guardian(outer, channel)
         self.guardians = [self.guardian]
         self.stopper = InterruptHandler()
-        self.log = TaskLog(os.path.join(home, "dlapp.log"))
+        self.log = TaskLog(os.path.join(container_dir, "dlapp.log"))
         self.note = self.log.note
         self.lease: GpuLease | None = None
         self.planned: list[PlannedInput] = []
@@ -92,7 +94,7 @@ class TaskState:
         self.has_begun = False  # the payload
         self.running: Reachable | None = None  # the payload; it may have ended
         self.generation = 0
-        self.home_id = _identity(home)
+        self.directory_id = _identity(container_dir)
         self.waits_for = ""  # retried, and this is what it waited for
         self.step = partial(step, self.stopper)
         self.meter: UsageMeter
@@ -110,7 +112,7 @@ class TaskState:
 
         The payload may have failed because of that, or exited without its output; so its exit is no valid result.
         """
-        return self.launch.on_a_cluster and _identity(self.home) != self.home_id
+        return self.launch.on_a_cluster and _identity(self.container_dir) != self.directory_id
 
     @property
     def is_gang_restarted(self) -> bool:
@@ -126,7 +128,7 @@ class TaskState:
     def payload_workspace(self) -> str:
         """Return the path of the workspace as the payload sees it."""
         if self.assignment.docker_image is None:
-            return os.path.join(self.home, "workspace")
+            return os.path.join(self.container_dir, "workspace")
         from dlapp.runtime.docker.container_factory import WORKSPACE
 
         return WORKSPACE
@@ -135,7 +137,7 @@ class TaskState:
     def payload_run_dir(self) -> str:
         """Return the path of DLAPP_DIR as the payload sees it."""
         if self.assignment.docker_image is None:
-            return os.path.join(self.home, "run")
+            return os.path.join(self.container_dir, "run")
         from dlapp.runtime.docker.container_factory import RUN
 
         return RUN
@@ -163,7 +165,7 @@ class TaskState:
         if self.assignment.sweep is None:
             return self.running.place() if self.running is not None else None
         # Trials share the network of the host; in Docker each has its own container, which streams cannot address.
-        return PayloadPlace(directory=self.home) if self.assignment.docker_image is None else None
+        return PayloadPlace(directory=self.container_dir) if self.assignment.docker_image is None else None
 
     def open_keeper(self) -> socket.socket | None:
         """Return the channel of a keeper beside the payload; see `Running.open_keeper`. Thread-safe."""

@@ -44,7 +44,7 @@ from dlapp.task.link.am_address import am_finder
 from dlapp.task.link.am_link import AmLink
 from dlapp.task.payload.container import reserve_ports, result_of, run_payload, store_last_checkpoint, wait_for_gate
 from dlapp.task.payload.factory import make_ready
-from dlapp.task.state import HOME_GONE, TaskState
+from dlapp.task.state import DIRECTORY_REMOVED, TaskState
 from dlapp.task.step_errors import StepFailed
 from dlapp.task.streams.task_streams import TaskStreams
 from dlapp.task.usage import UsageMeter
@@ -62,7 +62,7 @@ then no other process has the result. If there is no next one, YARN ends the con
 
 def run_task(task: TaskState) -> int:
     """Run all steps. Return the exit code: 0 if the ApplicationMaster has received the result."""
-    path = os.path.join(task.home, FILE_NAME)
+    path = os.path.join(task.container_dir, FILE_NAME)
     with open(path, encoding="utf-8") as file:
         task.launch = launch = from_json(LaunchSpec, json.load(file))
     try:
@@ -115,7 +115,7 @@ def run_task(task: TaskState) -> int:
         task.outputs = Outputs(
             one,
             launch,
-            task.home,
+            task.container_dir,
             link,
             step=task.step,
             report_phase=task.report_phase,
@@ -152,11 +152,11 @@ def _all_steps(task: TaskState) -> TaskResult:
             task.log.note(traceback.format_exc(), "ERROR")
         result = TaskResult(fault=Fault.NODE, message=f"the task failed: {error!r} (see dlapp.log)")
     if task.is_directory_removed and result.fault is not Fault.STOPPED:
-        result = TaskResult(fault=Fault.NODE, message=HOME_GONE, lost=True)
+        result = TaskResult(fault=Fault.NODE, message=DIRECTORY_REMOVED, lost=True)
     if task.outputs.unstored:
         result = replace(result, unstored=tuple(task.outputs.unstored))
     if not task.is_directory_removed:  # the logs, and the code that reads them, were removed with it
-        result = with_cause(result, task.home, task.log.warn)
+        result = with_cause(result, task.container_dir, task.log.warn)
     task.report_phase(Phase.RELEASING, detail="removing the workspace")
     try:
         _clean_up(task)
@@ -230,7 +230,7 @@ def _with_output(task: TaskState, result: TaskResult, ran_s: float) -> TaskResul
     """Store the output of an ended payload. Return the result updated with it."""
     if task.changes is None:  # no output exists
         return result
-    workspace = os.path.join(task.home, "workspace")
+    workspace = os.path.join(task.container_dir, "workspace")
     mounts = task.inputs.mounts if task.inputs is not None else ()
     mounted = [os.path.relpath(path, workspace) for _, path in mounts]  # Docker creates the mount points
     return task.outputs.store(result, ran_s, task.changes, mounted)
@@ -260,7 +260,7 @@ def _must_restart(task: TaskState, result: TaskResult, device: str) -> bool:
     is_failure = result.fault is Fault.USER and (task.assignment.in_gang or task.assignment.keep_failed)
     if is_failure and not task.is_gang_restarted and task.stopper.wanted is Stop.NO:
         task.note(f"the payload failed: {_describe(result)}")
-        failure = with_cause(result, task.home, task.log.warn)
+        failure = with_cause(result, task.container_dir, task.log.warn)
         task.link.report_phase(Phase.RUNNING, detail=result.exit_text, gpus=task.gpus, failure=failure)
         task.link.wait_for_decision(task.generation)
     return task.is_gang_restarted and task.stopper.wanted is Stop.NO
@@ -270,7 +270,7 @@ def _begin_generation(task: TaskState) -> None:
     """Prepare the payload of the next generation; keep the logs of the last one."""
     with task.step("the next generation could not be prepared", node=True):
         for name in ("stdout", "stderr", log_times.NAME):
-            path = os.path.realpath(os.path.join(task.home, name))  # on a cluster the NodeManager's directory
+            path = os.path.realpath(os.path.join(task.container_dir, name))  # on a cluster the NodeManager's directory
             if os.path.exists(path):
                 os.rename(path, log_times.former_name(path, task.generation))
     task.generation = task.link.generation
@@ -306,7 +306,7 @@ def _run_without_payload(task: TaskState, problem: str, work: Callable[[], Mappi
     task.report_phase(Phase.RUNNING)
     with task.step(problem, node=True):
         for name, text in (("stdout", json.dumps(work()) + "\n"), ("stderr", "")):
-            with open(os.path.join(task.home, name), "w", encoding="utf-8") as file:
+            with open(os.path.join(task.container_dir, name), "w", encoding="utf-8") as file:
                 file.write(text)
     return TaskResult(fault=Fault.NONE, exit_code=0)
 
@@ -323,7 +323,7 @@ def _live_copies(task: TaskState) -> AbstractContextManager[None]:
         return nullcontext()
     from dlapp.task.data.live_outputs import LiveOutputs
 
-    return LiveOutputs(task.assignment, task.home, task.launch.hdfs, task.note).copying()
+    return LiveOutputs(task.assignment, task.container_dir, task.launch.hdfs, task.note).copying()
 
 
 def _clean_up(task: TaskState) -> None:
@@ -341,12 +341,12 @@ def _clean_up(task: TaskState) -> None:
         ):
             continue
         try:
-            remove_tree(os.path.join(task.home, name))
+            remove_tree(os.path.join(task.container_dir, name))
         except (DlappError, OSError) as error:
             task.log.warn(f"{name} could not be removed: {error}")
     for name in ("life", "ending", "exit"):
         try:
-            os.unlink(os.path.join(task.home, name))
+            os.unlink(os.path.join(task.container_dir, name))
         except FileNotFoundError:
             continue
     task.release_lease()

@@ -57,7 +57,7 @@ class TaskCheckpoints:
 
     Args:
         spec: with the location of the checkpoints with which this container begins.
-        home: the container's directory.
+        container_dir: the container's directory.
         spec: with the location of the checkpoints to start from.
         note: writes a line into dlapp.log.
         hdfs: the configured HDFS, if any.
@@ -73,7 +73,7 @@ class TaskCheckpoints:
     def __init__(
         self,
         spec: CheckpointSpec,
-        home: str,
+        container_dir: str,
         hdfs: HdfsPlace | None,
         note: Callable[[str], None],
         seen_as: Sequence[str],
@@ -82,7 +82,7 @@ class TaskCheckpoints:
         on_change: Callable[[tuple[int, ...]], None] = lambda _: None,
         complete: Callable[[], int] | None = None,
     ) -> None:
-        self._spec, self._home, self._note, self._stores = spec, home, note, stores
+        self._spec, self._container_dir, self._note, self._stores = spec, container_dir, note, stores
         self._on_change, self._complete = on_change, complete
         self._by_step = complete is not None and spec.is_of_every_index
         self._place = open_store(spec.target, hdfs)
@@ -145,7 +145,7 @@ class TaskCheckpoints:
 
     def _restore(self, number: int | None) -> None:
         self._stored, self._stored_number = None, 0
-        directory = inside_workspace(self._home, self._spec.path)
+        directory = inside_workspace(self._container_dir, self._spec.path)
         make_directories(os.path.dirname(directory))
         self.restored = self._checkpoints.restore(directory, number)
         if self.restored is not None:
@@ -299,7 +299,7 @@ class TaskCheckpoints:
     def _state(self) -> DirectoryState | None:
         """Return the state of the directory; None if it is missing or contains no files."""
         try:
-            state = self._checkpoints.state(inside_workspace(self._home, self._spec.path))
+            state = self._checkpoints.state(inside_workspace(self._container_dir, self._spec.path))
         except NotFound:
             return None
         return state if state.identities else None
@@ -319,7 +319,7 @@ class TaskCheckpoints:
 
         if self._complete is not None and self._by_step:
             self._checkpoints.pinned = max(self._checkpoints.pinned, self._complete())
-        directory = inside_workspace(self._home, self._spec.path)
+        directory = inside_workspace(self._container_dir, self._spec.path)
         stored = self._checkpoints.store(directory, number, check)
         self._stored, self._stored_number = state, stored.number
         if not self._by_step:

@@ -24,13 +24,15 @@ class LiveOutputs:
 
     Args:
         assignment: the work of the container.
-        home: its directory.
+        container_dir: its directory.
         hdfs: the configured HDFS, if any.
         note: takes lines for dlapp.log.
     """
 
-    def __init__(self, assignment: Assignment, home: str, hdfs: HdfsPlace | None, note: Callable[[str], None]) -> None:
-        self._home, self._note = home, note
+    def __init__(
+        self, assignment: Assignment, container_dir: str, hdfs: HdfsPlace | None, note: Callable[[str], None]
+    ) -> None:
+        self._container_dir, self._note = container_dir, note
         self._over = threading.Event()
         self._outputs: list[tuple[str, float, LiveCopies]] = []
         for output, part in zip(assignment.outputs, assignment.parts, strict=True):
@@ -67,7 +69,7 @@ class LiveOutputs:
                 if time.monotonic() < due[path]:
                     continue
                 try:
-                    directory = inside_workspace(self._home, path)
+                    directory = inside_workspace(self._container_dir, path)
                     if os.path.isdir(directory):
                         copies.copy(directory, self._over.is_set)
                     failed[path] = ""

@@ -49,7 +49,7 @@ class Outputs:
     """Output of one container.
 
     Args:
-        home: the container's directory.
+        container_dir: the container's directory.
         step: makes a step of this task (`dlapp.task.step_errors.step`).
         report_phase: reports the phase.
         note: writes a line into the log.
@@ -64,7 +64,7 @@ class Outputs:
         self,
         assignment: Assignment,
         launch: LaunchSpec,
-        home: str,
+        container_dir: str,
         link: AmLink,
         *,
         step: _Step,
@@ -72,7 +72,7 @@ class Outputs:
         note: Callable[[str], None],
         release: Callable[[], None],
     ) -> None:
-        self._assignment, self._launch, self._home, self._link = assignment, launch, home, link
+        self._assignment, self._launch, self._container_dir, self._link = assignment, launch, container_dir, link
         self._step, self._report_phase, self._note, self._release = step, report_phase, note, release
         self._store_until = 0.0, 0.0
         self.unstored: list[str] = []
@@ -105,7 +105,7 @@ class Outputs:
             for output, part in zip(one.outputs, one.parts, strict=True):
                 with self._step("the output could not be stored", cut_by=Stop.NOW):
                     try:
-                        local = inside_workspace(self._home, output.output_path)
+                        local = inside_workspace(self._container_dir, output.output_path)
                     except UsageError as error:
                         absent.append(_AbsentOutput(output, part, str(error)))
                         continue
@@ -158,7 +158,7 @@ class Outputs:
         Returns:
             Text for the user on the result; empty if the payload did not get that far and nothing is to be kept.
         """
-        root = os.path.join(self._home, "workspace")
+        root = os.path.join(self._container_dir, "workspace")
         keeping = next((one for one in absent if one.output.on_failure is OnFailure.KEEP), None)
         if not must_exist and (keeping is None or all(path.endswith("/") for path in left)):
             return ""
@@ -264,17 +264,17 @@ class Outputs:
             raise StepFailed(Fault.NODE, f"the output could not be stored from this node: {error}") from error
 
 
-def inside_workspace(home: str, path: str) -> str:
+def inside_workspace(container_dir: str, path: str) -> str:
     """Return the host path of a directory in the workspace.
 
     Args:
-        home: the container's directory.
+        container_dir: the container's directory.
         path: relative to the workspace.
 
     Raises:
         UsageError: a link points out of the workspace.
     """
-    root = os.path.realpath(os.path.join(home, "workspace"))
+    root = os.path.realpath(os.path.join(container_dir, "workspace"))
     full = os.path.realpath(os.path.join(root, path))
     if full != root and not full.startswith(root + "/"):
         raise UsageError(f"{shown(path)} leads out of the workspace by a link")

@@ -60,15 +60,17 @@ class TaskFeed:
     Args:
         section: the input.
         settings: of its process.
-        home: the container's directory.
+        container_dir: the container's directory.
         note: takes lines for dlapp's own log.
 
     Raises:
         OSError, DlappError: its socket, FIFO or process cannot be created.
     """
 
-    def __init__(self, section: InputSpec, settings: FeedSettings, home: str, note: Callable[[str], None]) -> None:
-        self._section, self._settings, self._home, self._note = section, settings, home, note
+    def __init__(
+        self, section: InputSpec, settings: FeedSettings, container_dir: str, note: Callable[[str], None]
+    ) -> None:
+        self._section, self._settings, self._container_dir, self._note = section, settings, container_dir, note
         self.state, self.former_bytes = _FeedState(), 0
         self._pid = self._pidfd = self._fifos = -1
         self._control: socket.socket | None = None
@@ -76,7 +78,7 @@ class TaskFeed:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             # The path may exceed the length of a socket address.
-            with closing_fd(open_own_directory(os.path.join(home, "run"))) as fd:
+            with closing_fd(open_own_directory(os.path.join(container_dir, "run"))) as fd:
                 self._listener.bind(f"/proc/self/fd/{fd}/{self.socket_name}")
             self._listener.listen(_WAITING_CONNECTIONS)
             if settings.has_fifos:
@@ -151,7 +153,7 @@ class TaskFeed:
             self._note(failure["message"])
 
     def _make_fifo(self) -> int:
-        into = inside_workspace(self._home, self._section.input_path)
+        into = inside_workspace(self._container_dir, self._section.input_path)
         make_directories(into)
         fd = os.open(into, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -174,7 +176,7 @@ class TaskFeed:
             keep = [theirs.fileno(), self._listener.fileno(), settings]
             keep += [self._fifos] if self._fifos >= 0 else []
             argv = [sys.executable, "-I", "-S", "-c", program, "feed", *paths]
-            self._pid = spawn(argv, keep=keep, log=os.path.realpath(os.path.join(self._home, "dlapp.log")))
+            self._pid = spawn(argv, keep=keep, log=os.path.realpath(os.path.join(self._container_dir, "dlapp.log")))
         self._pidfd = os.pidfd_open(self._pid)
 
     def _end(self) -> None:
@@ -198,17 +200,19 @@ class TaskFeeds:
     Args:
         assignment: the work of the container.
         launch: its launch specification.
-        home: the container's directory.
+        container_dir: the container's directory.
         note: takes lines for dlapp's own log.
 
     Raises:
         OSError, DlappError: a feed cannot be created.
     """
 
-    def __init__(self, assignment: Assignment, launch: LaunchSpec, home: str, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, assignment: Assignment, launch: LaunchSpec, container_dir: str, note: Callable[[str], None]
+    ) -> None:
         self._feeds: list[tuple[InputSpec, TaskFeed]] = []
         self._read_at, self._waited_s = time.monotonic(), 0.0
-        directory = os.path.join(home, "feed")
+        directory = os.path.join(container_dir, "feed")
         remove_tree(directory)
         try:
             for one in assignment.inputs:
@@ -225,7 +229,7 @@ class TaskFeeds:
                     has_fifos=one.feed.format is not FeedFormat.PARQUET,
                     in_memory=assignment.docker_image is None,
                 )
-                self._feeds.append((one, TaskFeed(one, settings, home, note)))
+                self._feeds.append((one, TaskFeed(one, settings, container_dir, note)))
         except BaseException:
             self.close()
             raise

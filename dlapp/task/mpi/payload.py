@@ -26,7 +26,7 @@ class MpiPayload:
         assignment: the container's work.
         work: its part for this framework.
         launch: its launch specification.
-        home: the container's directory.
+        container_dir: the container's directory.
         payload_run_dir: DLAPP_DIR as the payload sees it.
         note: takes lines for dlapp's own log.
 
@@ -39,11 +39,11 @@ class MpiPayload:
         assignment: Assignment,
         work: MpiWork,
         launch: LaunchSpec,
-        home: str,
+        container_dir: str,
         payload_run_dir: str,
         note: Callable[[str], None],
     ) -> None:
-        self._assignment, self._work, self._launch, self._home = assignment, work, launch, home
+        self._assignment, self._work, self._launch, self._container_dir = assignment, work, launch, container_dir
         self._note = note
         self._seen = f"{payload_run_dir}/{DIRECTORY}"
         if any(char in self._seen for char in _SEPARATORS):
@@ -71,8 +71,10 @@ class MpiPayload:
         self.close()
         one, member = self._assignment, roster.at(self._assignment.index)
         is_plain = one.docker_image is None
-        self._files = files = MpiFiles(os.path.join(self._home, "run"))
-        shared_files = os.path.join(self._home, "tmp") if is_plain else None  # each container has its own /dev/shm
+        self._files = files = MpiFiles(os.path.join(self._container_dir, "run"))
+        shared_files = (
+            os.path.join(self._container_dir, "tmp") if is_plain else None
+        )  # each container has its own /dev/shm
         variables = mpi.node_variables(
             member, interface=interface, kill_grace_s=kill_grace_s, shared_files=shared_files
         )

@@ -34,14 +34,14 @@ def reserve_ports(task: TaskState) -> None:
 
     with task.step("the container has no address or ports for its peers", node=True):
         if task.rendezvous is None:
-            task.rendezvous = Rendezvous(one, task.launch, task.policy, task.home)
+            task.rendezvous = Rendezvous(one, task.launch, task.policy, task.container_dir)
         task.rendezvous.reserve_ports()
     task.link.report_phase(task.link.phase, address=task.rendezvous.address, ports=task.rendezvous.ports)
     if one.mpi is not None and task.mpi is None:
         from dlapp.task.mpi.payload import MpiPayload
 
         with task.step("mpirun is not possible", node=True):
-            task.mpi = MpiPayload(one, one.mpi, task.launch, task.home, task.payload_run_dir, task.note)
+            task.mpi = MpiPayload(one, one.mpi, task.launch, task.container_dir, task.payload_run_dir, task.note)
 
 
 def wait_for_gate(task: TaskState) -> bool:
@@ -92,7 +92,7 @@ class ContainerPayload:
             if any(one.feed is not None for one in task.assignment.inputs):
                 from dlapp.task.feed.feeds import TaskFeeds
 
-                task.feeds = TaskFeeds(task.assignment, task.launch, task.home, task.note)
+                task.feeds = TaskFeeds(task.assignment, task.launch, task.container_dir, task.note)
                 start_env |= task.feeds.environment(task.payload_run_dir)
             task.has_begun = True
             run.start(start_env)
@@ -175,17 +175,17 @@ def _start_step(task: TaskState, what: str) -> AbstractContextManager[None]:
 def run_payload(task: TaskState, run: Running) -> PayloadOutcome:
     """Run the payload to its end."""
     for name in ("stdout", "stderr"):
-        os.close(os.open(os.path.join(task.home, name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        os.close(os.open(os.path.join(task.container_dir, name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
     probe, use = _observers(task, run)
     runner = PayloadRunner(
         run,
-        task.home,
+        task.container_dir,
         ContainerPayload(task),
         log_limit_bytes=task.log_limit_bytes,
         step=partial(_start_step, task),
         note=task.note,
         warn=task.log.warn,
-        times=LogTimesWriter(os.path.join(task.home, log_times.NAME)),
+        times=LogTimesWriter(os.path.join(task.container_dir, log_times.NAME)),
         total=task.assignment.total,
         probe=probe,
         use=use,

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 def make_ready(task: TaskState) -> Running:
     """Prepare the payload of a container."""
     if task.assignment.docker_image is None:
-        os.makedirs(os.path.join(task.home, "home"), 0o700, exist_ok=True)  # no submitter environment on a cluster
-        return PlainRun(plain_payload(task, task.home), task.guardian, task.note)
+        # There is no submitter environment on a cluster.
+        os.makedirs(os.path.join(task.container_dir, "home"), 0o700, exist_ok=True)
+        return PlainRun(plain_payload(task, task.container_dir), task.guardian, task.note)
     task.guardian.close()  # a container has its own init, and its lifeline
     phase = task.link.phase
     task.report_phase(phase, detail="creating the container")
@@ -73,15 +74,15 @@ def make_docker_run(
     return run
 
 
-def plain_payload(task: TaskState, home: str) -> Payload:
-    """Return the payload as a process; its files are in the directory ``home``."""
+def plain_payload(task: TaskState, directory: str) -> Payload:
+    """Return the payload as a process; its files are in ``directory``."""
     return _payload(
         task,
-        workspace=os.path.join(home, "workspace"),
-        home=os.path.join(home, "home"),
-        tmp=os.path.join(home, "tmp"),
-        run=os.path.join(home, "run"),
-        python=os.path.join(home, "python"),
+        workspace=os.path.join(directory, "workspace"),
+        home=os.path.join(directory, "home"),
+        tmp=os.path.join(directory, "tmp"),
+        run=os.path.join(directory, "run"),
+        python=os.path.join(directory, "python"),
         submitter=task.launch.environment,
     )
 
@@ -115,7 +116,7 @@ def _payload(
     return Payload(
         application_id=str(one.application_id),
         container_id=str(one.container_id),
-        directory=task.home,
+        directory=task.container_dir,
         script=program.script,
         command=program.command,
         args=program.args,

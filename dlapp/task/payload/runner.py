@@ -118,7 +118,7 @@ class PayloadRunner:
 
     Args:
         run: the prepared payload.
-        home: its directory, which has ``stdout``, ``stderr`` and ``run`` (DLAPP_DIR).
+        directory: its directory, which has ``stdout``, ``stderr`` and ``run`` (DLAPP_DIR).
         owner: of it.
         log_limit_bytes: for each log.
         step: makes errors `StepFailed`.
@@ -130,7 +130,7 @@ class PayloadRunner:
     def __init__(
         self,
         run: Running,
-        home: str,
+        directory: str,
         owner: PayloadOwner,
         *,
         log_limit_bytes: int,
@@ -144,9 +144,9 @@ class PayloadRunner:
         watch: MetricWatch | None = None,
     ) -> None:
         self._run, self._owner, self._note = run, owner, note
-        logs = os.path.join(home, "stdout"), os.path.join(home, "stderr")
+        logs = os.path.join(directory, "stdout"), os.path.join(directory, "stderr")
         with step("the payload could not be started"):
-            self._files = PayloadFiles(os.path.join(home, "run"), total, self._tell, note, probe, use, watch)
+            self._files = PayloadFiles(os.path.join(directory, "run"), total, self._tell, note, probe, use, watch)
         self._cap = LogCap(logs, log_limit_bytes, times, warn)
         self._ending = PayloadEnd(run, logs[1], note)
 

@@ -55,8 +55,8 @@ def open_board(task: TaskState) -> TensorBoard:
     """
     one, is_plain = task.assignment, task.assignment.docker_image is None
 
-    def payload(home: str) -> Payload:
-        made = plain_payload(task, home) if is_plain else docker_payload(task)
+    def payload(directory: str) -> Payload:
+        made = plain_payload(task, directory) if is_plain else docker_payload(task)
         return replace(made, keep_fds=task.keep_fds[:RESERVED_FROM])
 
     def make_run(made: Payload) -> Running:
@@ -67,7 +67,7 @@ def open_board(task: TaskState) -> TensorBoard:
     return TensorBoard(
         one.board,
         payload,
-        task.home,
+        task.container_dir,
         payload_workspace=None if is_plain else task.payload_workspace,
         uid=os.getuid() if is_plain or not _is_rootless(task.launch.docker.host) else None,
         address=node_address(task.launch, task.policy),
@@ -84,7 +84,7 @@ class TensorBoard:
     Args:
         directory: that it reads, relative to the workspace.
         payload: of the container; prepared again for each start.
-        home: the directory of the container.
+        container_dir: the directory of the container.
         payload_workspace: path of the workspace inside a container; None for a plain process.
         uid: of its process; None if Docker maps it to another one.
         address: that others connect to.
@@ -98,7 +98,7 @@ class TensorBoard:
         self,
         directory: str,
         payload: Callable[[str], Payload],
-        home: str,
+        container_dir: str,
         *,
         payload_workspace: str | None,
         uid: int | None,
@@ -108,8 +108,8 @@ class TensorBoard:
         on_change: Callable[[BoardStatus], None],
         note: Callable[[str], None],
     ) -> None:
-        self._directory, self._payload, self._container = directory, payload, home
-        self._home = os.path.join(home, DIRECTORY)
+        self._directory, self._payload, self._container = directory, payload, container_dir
+        self._board_dir = os.path.join(container_dir, DIRECTORY)
         self._payload_workspace, self._uid = payload_workspace, uid
         self._place, self._ports = (address, ports.ports[0]), ports
         self._make_run, self._on_change, self._note = make_run, on_change, note
@@ -178,20 +178,20 @@ class TensorBoard:
             run.close()
 
     def _made_payload(self, prefix: str) -> Payload:
-        remove_tree(self._home)
+        remove_tree(self._board_dir)
         for name in ("", "workspace", f"workspace/{_WATCHED}", "home", "tmp", "run"):
-            os.mkdir(os.path.join(self._home, name), 0o700)
+            os.mkdir(os.path.join(self._board_dir, name), 0o700)
         root = os.path.join(self._container, "workspace")
-        watched = os.path.join(self._home, "workspace", _WATCHED)
+        watched = os.path.join(self._board_dir, "workspace", _WATCHED)
         is_plain = self._payload_workspace is None
         seen = root if self._payload_workspace is None else os.path.join(self._payload_workspace, _WATCHED)
-        payload = self._payload(self._home)
+        payload = self._payload(self._board_dir)
         words = arguments(os.path.normpath(os.path.join(seen, self._directory)), *self._place, prefix)
         env = {**payload.env, ARGUMENTS_VARIABLE: json.dumps(words), "NV_GPU": ""}
         env |= {"CUDA_VISIBLE_DEVICES": ""} if is_plain else {"NVIDIA_VISIBLE_DEVICES": "void"}
         return replace(
             payload,
-            directory=self._home,
+            directory=self._board_dir,
             task_directory=self._container,
             name=DIRECTORY,
             script="",
@@ -213,7 +213,7 @@ class TensorBoard:
         return f"TensorBoard ended with {ended.problem or how}: {self._last_line()}", False
 
     def _last_line(self) -> str:
-        with contextlib.suppress(FileNotFoundError), open(os.path.join(self._home, "stderr"), "rb") as file:
+        with contextlib.suppress(FileNotFoundError), open(os.path.join(self._board_dir, "stderr"), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
             lines = file.read(4096).decode(errors="replace").split("\n")
             return next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
@@ -221,7 +221,7 @@ class TensorBoard:
 
     def _limit_logs(self) -> None:
         for name in ("stdout", "stderr"):
-            path = os.path.join(self._home, name)
+            path = os.path.join(self._board_dir, name)
             with contextlib.suppress(FileNotFoundError):  # its wrapper makes it
                 if os.path.getsize(path) > _MAX_LOG_BYTES:
                     os.truncate(path, 0)

@@ -11,7 +11,7 @@ from dlapp.runtime.process import PlainRun
 from dlapp.sweep.trial import TrialSpec
 from dlapp.task.payload.container import wait_for_gate
 from dlapp.task.payload.factory import docker_payload, make_docker_run, plain_payload
-from dlapp.task.state import HOME_GONE, TaskState
+from dlapp.task.state import DIRECTORY_REMOVED, TaskState
 from dlapp.task.sweep.trial import TrialSetup
 from dlapp.task.sweep.worker import TrialWorker, WorkerEnd
 from dlapp.task.sweep.workspace import WorkspaceTemplate, shared_paths
@@ -26,17 +26,17 @@ def run_trials(task: TaskState, work: TrialWork) -> TaskResult:
     one = task.assignment
     with task.step("the workspace cannot be copied", node=True):
         for name in ("stdout", "stderr"):  # of the container, in which only trials run
-            os.close(os.open(os.path.join(task.home, name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+            os.close(os.open(os.path.join(task.container_dir, name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
         own = [each.output_path for each in one.outputs] + ([one.script] if one.script else [])
         shared = shared_paths([each.input_path for each in one.inputs if not each.as_list], own)
         mounts = one.docker_image is not None
-        template = WorkspaceTemplate(os.path.join(task.home, "workspace"), shared, mounts=mounts)
+        template = WorkspaceTemplate(os.path.join(task.container_dir, "workspace"), shared, mounts=mounts)
     setup = TrialSetup(
         assignment=one,
         work=work,
         launch=task.launch,
-        home=task.home,
-        logs=os.path.dirname(os.path.realpath(os.path.join(task.home, "stdout"))),
+        container_dir=task.container_dir,
+        logs=os.path.dirname(os.path.realpath(os.path.join(task.container_dir, "stdout"))),
         template=template,
         link=task.link,
         make_run=partial(_made_trial_ready, task, work, template),
@@ -62,7 +62,7 @@ def run_trials(task: TaskState, work: TrialWork) -> TaskResult:
 def _no_trial_reason(task: TaskState) -> WorkerEnd | None:
 
     if task.is_directory_removed:
-        return WorkerEnd(HOME_GONE, is_lost=True)
+        return WorkerEnd(DIRECTORY_REMOVED, is_lost=True)
     if task.lease is not None and task.lease.has_failed:
         return WorkerEnd(task.lease.failure_message() or "a GPU failed")
     if task.assignment.docker_image is None and any(one.gone for one in task.guardians):
@@ -71,7 +71,7 @@ def _no_trial_reason(task: TaskState) -> WorkerEnd | None:
 
 
 def _made_trial_ready(
-    task: TaskState, work: TrialWork, template: WorkspaceTemplate, order: TrialOrder, slot: int, home: str
+    task: TaskState, work: TrialWork, template: WorkspaceTemplate, order: TrialOrder, slot: int, trial_dir: str
 ) -> Running:
     """Prepare the payload of a trial; called by the thread of its slot.
 
@@ -81,12 +81,12 @@ def _made_trial_ready(
         template: of their workspaces.
         order: the trial.
         slot: of the trial; it has its share of the GPUs, or all if they cannot be divided.
-        home: its directory.
+        trial_dir: its directory.
     """
 
     trial = TrialSpec(order.number, dict(order.parameters))
     one, is_plain = task.assignment, task.assignment.docker_image is None
-    payload = plain_payload(task, home) if is_plain else docker_payload(task)
+    payload = plain_payload(task, trial_dir) if is_plain else docker_payload(task)
     devices, indices = payload.gpus, task.gpus
     if devices and len(devices) % work.slots == 0:
         share = len(devices) // work.slots
@@ -98,8 +98,8 @@ def _made_trial_ready(
     amounts = one.resources
     payload = replace(
         payload,
-        directory=home,
-        task_directory=task.home,
+        directory=trial_dir,
+        task_directory=task.container_dir,
         name=trial_part(order.number, order.try_number),
         env=env,
         args=trial.arguments(payload.args),
@@ -110,7 +110,7 @@ def _made_trial_ready(
             memory_mib=max(1, amounts.memory_mib // work.slots),
             vcores=max(1, amounts.vcores // work.slots),
         ),
-        mounts=template.mounts_of(os.path.join(home, "workspace")),
+        mounts=template.mounts_of(os.path.join(trial_dir, "workspace")),
     )
     if is_plain:
         return PlainRun(payload, task.guardians[slot], task.note)

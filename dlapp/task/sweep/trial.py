@@ -58,7 +58,7 @@ class TrialSetup(NamedTuple):
     """Common part of the trials of a container.
 
     Args:
-        home: the container's directory.
+        container_dir: the container's directory.
         logs: the directory of its logs.
         make_run: prepares the payload of a trial, from its order, its slot and its directory.
         kill_grace_s: seconds between SIGTERM and SIGKILL.
@@ -69,7 +69,7 @@ class TrialSetup(NamedTuple):
     assignment: Assignment
     work: TrialWork
     launch: LaunchSpec
-    home: str
+    container_dir: str
     logs: str
     template: WorkspaceTemplate
     link: AmLink
@@ -92,7 +92,7 @@ class TrialRun:
     def __init__(self, order: TrialOrder, slot: int, setup: TrialSetup) -> None:
         self.order, self.slot, self._setup = order, slot, setup
         self.name = f"{order.number}_{order.try_number}"
-        self.home = os.path.join(setup.home, "trials", self.name)
+        self.trial_dir = os.path.join(setup.container_dir, "trials", self.name)
         self.counters: ResourceCounters = NOTHING_KNOWN
         self._run: Running | None = None
         self._curve = MetricCurve(setup.work.metric, setup.work.milestones)
@@ -177,21 +177,21 @@ class TrialRun:
         if self._is_killed:
             result = TaskResult(fault=Fault.STOPPED, message="the trial was killed")
         elif result.fault not in (Fault.NONE, Fault.STOPPED):
-            result = with_cause(result, self.home, self._setup.note)
+            result = with_cause(result, self.trial_dir, self._setup.note)
         self._result = result
         self._setup.on_change()
         # The next trial in this slot has another directory, and does not wait for the removal.
         try:
-            remove_tree(self.home)
+            remove_tree(self.trial_dir)
         except Exception as error:
             self._setup.note(f"trial {self.name}: its directory could not be removed: {error}")
 
     def _all_steps(self) -> TaskResult:
         one = self._setup
-        workspace = os.path.join(self.home, "workspace")
+        workspace = os.path.join(self.trial_dir, "workspace")
         changes = self._prepared(workspace)
         with UNINTERRUPTED("the trial could not be started", node=True):
-            run = one.make_run(self.order, self.slot, self.home)
+            run = one.make_run(self.order, self.slot, self.trial_dir)
         try:
             if changes is not None:
                 changes.begin()
@@ -212,20 +212,20 @@ class TrialRun:
         for pause_s in backoff_s(*_ROOM_AGAIN_S):
             try:
                 with UNINTERRUPTED("the trial could not be prepared", node=True):
-                    os.makedirs(os.path.dirname(self.home), 0o700, exist_ok=True)
-                    remove_tree(self.home)
-                    os.mkdir(self.home, 0o700)
+                    os.makedirs(os.path.dirname(self.trial_dir), 0o700, exist_ok=True)
+                    remove_tree(self.trial_dir)
+                    os.mkdir(self.trial_dir, 0o700)
                     for name in ("tmp", "run", "home"):
-                        os.mkdir(os.path.join(self.home, name), 0o700)
+                        os.mkdir(os.path.join(self.trial_dir, name), 0o700)
                     changes = None
                     if one.assignment.outputs:  # waits for two clock ticks of the file system
-                        changes = WorkspaceChanges(workspace, os.path.join(self.home, "tmp"))
+                        changes = WorkspaceChanges(workspace, os.path.join(self.trial_dir, "tmp"))
                     one.template.copy_to(workspace, lambda _: None)
                     for name in ("stdout", "stderr"):
                         log = os.path.join(one.logs, f"trial_{self.name}.{name}")
                         remove_tree(log)  # a program of an earlier trial may have created a FIFO there, or a link
                         os.close(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
-                        os.symlink(log, os.path.join(self.home, name))
+                        os.symlink(log, os.path.join(self.trial_dir, name))
                 return changes
             except StepFailed as error:
                 if not is_full_disk(error.__cause__) or time.monotonic() > until or self._is_killed or self._why:
@@ -243,7 +243,7 @@ class TrialRun:
         note = partial(_noted, one.note, self.name)
         runner = PayloadRunner(
             run,
-            self.home,
+            self.trial_dir,
             self,
             log_limit_bytes=one.log_limit_bytes,
             step=partial(UNINTERRUPTED, node=True),
@@ -322,14 +322,14 @@ class TrialRun:
         outputs = Outputs(
             assignment,
             launch,
-            self.home,
+            self.trial_dir,
             one.link,
             step=UNINTERRUPTED,
             report_phase=self._report_phase,
             note=partial(_noted, one.note, self.name),
             release=lambda: None,  # the GPUs are for the next trial
         )
-        mounted = [os.path.relpath(path, os.path.join(self.home, "workspace")) for _, path in self._mounts]
+        mounted = [os.path.relpath(path, os.path.join(self.trial_dir, "workspace")) for _, path in self._mounts]
         result = outputs.store(result, self._ran_s, changes, mounted)
         if outputs.unstored:
             result = replace(result, unstored=tuple(outputs.unstored))
@@ -337,7 +337,7 @@ class TrialRun:
 
     @property
     def _mounts(self) -> tuple[tuple[str, str], ...]:
-        return self._setup.template.mounts_of(os.path.join(self.home, "workspace"))
+        return self._setup.template.mounts_of(os.path.join(self.trial_dir, "workspace"))
 
     def _report_phase(self, phase: Phase, *, detail: str = "") -> None:
         if detail:
