@@ -46,6 +46,6 @@ def arguments(directory: str, address: str, port: int, prefix: str) -> list[str]
         f"--port={port}",
         f"--path_prefix={prefix.rstrip('/')}",
         "--reload_interval=5",
-        # The fast way is a second server, whose port knows no secret.
+        # The fast way is a second server, whose port is not protected by a secret.
         "--load_fast=false",
     ]

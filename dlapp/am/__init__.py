@@ -1,6 +1,6 @@
-"""The ApplicationMaster: one process per application that asks for its containers, leads its tasks and ends it.
+"""The ApplicationMaster: one process per application that requests its containers, directs its tasks and ends it.
 
-`model` is what it knows, `decisions` what it decides on each event. Neither has sockets, threads, files or a clock.
+`model` is its state, `decisions` are its decisions on each event. Neither has sockets, threads, files or a clock.
 
 `loop` feeds the decisions and carries them out: `server` is the control address, `application_dir` the application's
 directory, `settlement` what becomes of its output, `view` what tools show and `page` what a browser sees.

@@ -7,8 +7,8 @@
 
 Only this thread changes state. Long operations (outputs) have their own thread, which returns an event. Reports of
 tasks are held back until there are new orders, so an order reaches a task within a millisecond. A report with a result
-is answered when the journal has it: the task exits after the answer, and a next attempt could not ask it again.
-`Master` is told what is durable where a payload waits for that.
+is answered when the journal has it: the task exits after the answer, and a later attempt could not request it again.
+`Master` gets an event when a record is durable, if a payload waits for that.
 """
 
 from __future__ import annotations

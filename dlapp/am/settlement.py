@@ -63,7 +63,7 @@ class OutputSettlement:
         )
 
     def settle(self, attempt: int, wanted: SettleOutputs) -> OutputsSettled:
-        """Settle every output as ``wanted`` says, as attempt number ``attempt``.
+        """Settle every output according to ``wanted``, as attempt number ``attempt``.
 
         A commit that cannot be finished (an output that appeared meanwhile, a full disk) keeps that output apart and
         reports it; the outputs before it stay committed.

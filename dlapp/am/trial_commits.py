@@ -28,7 +28,7 @@ class TrialCommits:
     Args:
         settlement: commits it.
         patience_s: how long a file system that does not answer, or is full, is waited for.
-        tell: told what became of each.
+        tell: called with the result of each.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ _ON_THE_WAY = (Phase.STARTING, Phase.PULLING, Phase.UNPACKING, Phase.FETCHING, P
 def of(state: ApplicationState, tracking_url: str, wait: str = "") -> ApplicationView:
     """Return the view of an application.
 
-    Its ``state`` is RUNNING until the engine was told of the end: a reader of FINISHED finds all files complete.
+    Its ``state`` is RUNNING until the end was reported to the engine: a reader of FINISHED finds all files complete.
 
     Args:
         state: state of the application.

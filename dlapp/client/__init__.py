@@ -1003,7 +1003,7 @@ class Client(Closeable):
             self._check_owner(str(application_id), user)
 
     def _check_owner(self, application_id: str, user: str) -> None:
-        # The user wrote what a view says about its user.
+        # The owner of an application wrote the user in its view.
         if (owner := self._engine_of(application_id).owner(application_id)) != user:
             raise Denied(f"{application_id} is {owner}'s, not {user}'s")
 

@@ -1,6 +1,6 @@
 """Session of a command that runs as long as its user wants: its directory on this machine, and the signals that end it.
 
-A session is a directory under the state directory. A lock on its ``dlapp.log`` says that it is alive; the next session
+A session is a directory under the state directory. A lock on its ``dlapp.log`` marks it as alive; the next session
 of the user removes those of the dead.
 """
 
@@ -23,7 +23,7 @@ LOG = "dlapp.log"
 
 
 class SessionClosed(BaseException):
-    """The terminal went away, or somebody ended the command; ``number`` is the signal."""
+    """The terminal was closed, or the command was ended by a signal, ``number``."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)

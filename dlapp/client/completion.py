@@ -1,6 +1,6 @@
 """Application ids for shell completion, read from the user's own files.
 
-A shell calls this at each key press, so nothing is created or started, and no server is asked. So of a cluster, only
+A shell calls this at each key press, so nothing is created or started, and no request is sent. So of a cluster, only
 applications submitted from here are offered, and of this machine the user's own.
 """
 

@@ -87,7 +87,7 @@ class Engines:
         return bool(self._config.yarn.conf_dir or os.environ.get("HADOOP_CONF_DIR"))
 
     def _other_is_used(self) -> bool:
-        """Return True if this user ever submitted there from here: otherwise the server need not be asked."""
+        """Return True if this user ever submitted there from here: otherwise no request is needed."""
         if self._only or not self._other_is_known():
             return False
         if self._other == LOCAL:

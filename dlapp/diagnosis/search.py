@@ -6,7 +6,7 @@ application.
 A healthy program also prints errors: it retries, skips a sample, falls back. So a line is no cause
 
 - whose level, before the text that a rule looks for, is below an error: ``WARNING``, ``[W socket.cpp:601]``;
-- that says that the program continues: ``retrying``, ``ignored``;
+- that reports that the program continues: ``retrying``, ``ignored``;
 - of a traceback that is introduced by such a line, like Python's ``Exception ignored in``.
 
 Of the remaining lines the last one is the cause: a program continues after errors that it handles. A carriage return
@@ -94,7 +94,7 @@ class _Traceback(NamedTuple):
     """A traceback of Python: positions of its beginning, of the line of its exception, and of the end of the message.
 
     Args:
-        is_handled: whether the program says that it continues.
+        is_handled: whether the program reports that it continues.
     """
 
     begin: int

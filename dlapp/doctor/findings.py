@@ -76,7 +76,7 @@ def warned(subject: str, found: str, repair: str) -> Finding:
 
 
 def failed(subject: str, found: str, repair: str = "") -> Finding:
-    """Return the finding that a requirement is not met; without ``repair`` the message itself says what to do."""
+    """Return the finding that a requirement is not met; without ``repair`` the message itself has what to do."""
     return Finding(FAIL, subject, found, repair)
 
 

@@ -20,11 +20,11 @@ file per GPU; in a cluster a znode per host.
                     host_lock.py         one writer of a host at a time
                     node_manager.py      devices that a NodeManager chose
     liveness/       probes.py            whether a payload is gone, by its own host
-                    gpu_processes.py     what NVML says of it
-                    result.py            what each of these says
+                    gpu_processes.py     their processes by NVML
+                    result.py            the result of each of these
     health/         nvml.py              what devices there are, and how they are
                     nvml_subprocess.py   NVML with a deadline, for the runner
-                    readings.py          what NVML says of a device
+                    readings.py          values of a device from NVML
                     inspection.py        what puts a device into quarantine
                     watch.py             a device that fails under a payload
 """

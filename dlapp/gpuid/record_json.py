@@ -53,7 +53,7 @@ def from_bytes(data: bytes, host: str) -> HostRecord:
     """Read a record; an empty one is that of a host without devices.
 
     Raises:
-        LedgerError: it is none; the message says where it lies.
+        LedgerError: it is invalid; the message has where it is stored.
     """
     if not data:
         return HostRecord(host)

@@ -551,7 +551,7 @@ def _with_device(record: HostRecord, changed: DeviceRecord) -> HostRecord:
     return replace(record, devices=tuple(changed if one.uuid == changed.uuid else one for one in record.devices))
 
 
-# ---- what is said about it ----
+# ---- messages ----
 
 
 def check_amount(host: str, asked: int, there: int) -> None:

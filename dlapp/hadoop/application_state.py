@@ -21,14 +21,14 @@ _CLUSTER = "/ws/v1/cluster"
 
 
 def read_application_state(urls: Sequence[str], login: Login, application_id: str, *, timeout_s: float) -> str:
-    """Return the state of an application, or `NOT_KNOWN`; empty: no ResourceManager says.
+    """Return the state of an application, or `NOT_KNOWN`; empty: no ResourceManager reports it.
 
-    A final state is told only by a ResourceManager that says of itself that it is active: one that is starting may have
+    A final state counts only from a ResourceManager that reports itself as active: one that is starting may have
     read a part of what it knew.
 
     Args:
         urls: web address of each ResourceManager.
-        login: as whom it is asked.
+        login: identity for the requests.
         application_id: of the application.
         timeout_s: of each request [s].
     """

@@ -2,7 +2,7 @@
 
 Every wait has a deadline (a value of time.monotonic) and every answer a size limit, so a server that is slow, silent or
 sends garbage takes a bounded time and causes one error. After any error the connection is closed: data in transit
-cannot be told apart from what follows.
+cannot be distinguished from what follows.
 """
 
 from __future__ import annotations
@@ -149,14 +149,14 @@ class Connection(Closeable):
             state_id: for an observer, see `request_header`.
 
         Raises:
-            ConnectionLost: no answer before the deadline; ``sent`` tells whether the server may have received the call.
+            ConnectionLost: no answer before the deadline; ``sent``: whether the server may have received the call.
             RemoteError: the method threw; the connection may be used again.
             NotHadoop: the answer cannot be read.
         """
         call_id = new_call_id() if call_id is None else call_id
         header = request_header(call_id, _client_id, retries=0, state_id=state_id)
         frame = encode_frame(header, method_header(self._protocol, method), request)
-        # From the first byte on the server may have received the whole call: a broken connection does not tell.
+        # From the first byte on the server may have received the whole call: a broken connection does not show it.
         self._sent = True
         try:
             self._send(frame, deadline)

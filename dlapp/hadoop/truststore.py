@@ -1,7 +1,7 @@
 """The certificates of a trust store: PEM, or the Java key stores that Hadoop's clients have.
 
 Of a Java key store (JKS, JCEKS) the entries of trusted certificates are read; they are not encrypted. A PKCS12 store,
-which keytool makes unless told otherwise, is encrypted as a whole, and Python cannot read it.
+which keytool creates by default, is encrypted as a whole, and Python cannot read it.
 
 Source: sun.security.provider.JavaKeyStore (engineLoad).
 """

@@ -33,7 +33,7 @@ _BY_TOKEN = "<token>"
 
 
 class _Unusable(Exception):
-    """Credentials that cannot be used; the text says why."""
+    """Credentials that cannot be used; the text is the reason."""
 
 
 def collect_credentials(

@@ -130,7 +130,7 @@ def document(title: str, body: str, *, refreshes: bool) -> str:
 
 
 def refresh_line(refreshes: bool, query: str, now_ms: int, links: str = "") -> str:
-    """Return the line above an ApplicationMaster's page that says how old it is, with the link that stops the refresh.
+    """Return the line above an ApplicationMaster's page with its age, and the link that stops the refresh.
 
     Args:
         refreshes: as of `document`.

@@ -31,7 +31,7 @@ class Sources(NamedTuple):
     Args:
         submission: what was submitted.
         usage: resource usage of the containers over time.
-        sweep: the trials of a sweep; not asked for another application.
+        sweep: the trials of a sweep; not called for another application.
         log_tail: the last `TAIL_LINES` lines of a stream of a container, within `TAIL_BYTES`; empty: it has none.
     """
 

@@ -73,7 +73,7 @@ def _settings(workspace: str, idle_s: int, ip: str) -> list[str]:
     """Return JupyterLab's options: its token is in the environment.
 
     Source: jupyter_server, `ServerApp`, `MappingKernelManager` and `TerminalManager`; a kernel that computes or has an
-    open page is not idle, and the server ends when it has no kernel and was not asked anything for so long.
+    open page is not idle, and the server ends when it has no kernel and got no request for this time.
     """
     look_s = min(60, max(1, idle_s // 4))
     return [

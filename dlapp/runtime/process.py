@@ -34,7 +34,7 @@ class Guardian:
         outer, channel: result of `dlapp.runtime.guardian.fork_guardian`.
         siblings: other guardians of the same task; closing one closes all.
 
-    ``own_namespace`` says whether the payload gets a pid namespace; None until the guardian has reported it.
+    ``own_namespace``: whether the payload gets a pid namespace; None until the guardian has reported it.
     """
 
     def __init__(self, outer: int, channel: socket.socket, siblings: Sequence[Guardian] = ()) -> None:
@@ -280,7 +280,7 @@ class PlainRun:
     def ended(self) -> PayloadExit | None:
         """See `Running.ended`."""
         if self._lifeline is not None:
-            self._lifeline.is_held_by_payload  # noqa: B018 (lets go of the reading end in time)
+            self._lifeline.is_held_by_payload  # noqa: B018 (releases the reading end in time)
         if self._result is None:
             message = self._guardian.receive()
             if message is not None and message["ended"] is not None:

@@ -15,7 +15,7 @@ class WithAmounts(Protocol):
 
 
 class Amounts(NamedTuple):
-    """Memory [MiB], vcores and gcores that there are, are free, or are asked for."""
+    """Memory [MiB], vcores and gcores: a capacity, free amounts, or a request."""
 
     memory_mib: int
     vcores: int
@@ -37,7 +37,7 @@ class Amounts(NamedTuple):
         return Amounts(self[0] + other[0], self[1] + other[1], self[2] + other[2])
 
     def fits(self, free: Amounts) -> bool:
-        """Return whether this can be had of ``free``; what is not asked for may be overdrawn."""
+        """Return whether this fits ``free``; amounts that are not requested may be negative there."""
         return (
             (self[0] <= free[0] or not self[0])
             and (self[1] <= free[1] or not self[1])

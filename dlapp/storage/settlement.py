@@ -197,7 +197,7 @@ class ApplicationOutputs(NamedTuple):
         return commit.part_location(target, self.application_id, location.rpartition("/")[2])
 
     def keep_or_drop(self, parts_of: Callable[[OutputSpec], Parts] | None) -> tuple[OutputView, ...]:
-        """Keep the stored parts as ``.partial``, or remove them if the output's ``on_failure`` says so.
+        """Keep the stored parts as ``.partial``, or remove them, by the output's ``on_failure``.
 
         Args:
             parts_of: returns the parts of an output; None removes all outputs.

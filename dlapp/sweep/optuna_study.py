@@ -25,7 +25,7 @@ class OptunaMissing(DlappError):
 
 
 class PastTrial(Value, kw_only=True):
-    """A trial that was asked for before, from the journal.
+    """An earlier trial, from the journal.
 
     Args:
         parameters: that it was given.

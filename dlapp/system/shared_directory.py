@@ -25,7 +25,7 @@ def open_shared_directory(path: str, *, make: bool = False) -> int:
 
     Raises:
         FileNotFoundError: it is missing and not to be created.
-        UntrustedFile: it cannot be created, or is not usable for this user; the message says what root can do.
+        UntrustedFile: it cannot be created, or is not usable for this user; the message has what root can do.
     """
     try:
         try:

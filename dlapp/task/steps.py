@@ -132,7 +132,7 @@ def run_task(task: TaskState) -> int:
             if not link.has_master():
                 return 1  # and there will be none: this task was ended to be replaced
         if link.end_reason:
-            return 1  # no ApplicationMaster is left to be told
+            return 1  # there is no ApplicationMaster any more to report to
         deadline_s = RESULT_ON_A_CLUSTER_S if launch.on_a_cluster else RESULT_DEADLINE_S
         return 0 if link.finish(result, deadline_s) else 1
 
@@ -247,7 +247,7 @@ def _fork_guardians(task: TaskState, more: int, kind: type[Guardian]) -> None:
 
 
 def _must_restart(task: TaskState, result: TaskResult, device: str) -> bool:
-    """Return whether the payload must run again, in the next generation; this may block. If not, the link says whether
+    """Return whether the payload must run again, in the next generation; this may block. If not, the link has whether
     the container is kept.
 
     Args:

@@ -63,7 +63,7 @@ class UsageMeter:
     """The meter of one container.
 
     Args:
-        memory_mib: what the container asked for.
+        memory_mib: the requested memory of the container.
         clock: the time [s, monotonic].
         now_ms: the wall clock [ms since 1970].
     """

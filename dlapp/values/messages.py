@@ -591,7 +591,7 @@ class Orders(Value, kw_only=True):
     """Orders for a task.
 
     Args:
-        attempt: number of the AM's attempt; a task rejects an attempt lower than one that it has heard from.
+        attempt: number of the AM's attempt; a task rejects an attempt lower than one from which it had orders.
         number: grows with every change.
         go: the gate is open, the payload may start.
         generation: gang generation. A task with an earlier one ends its payload (SIGTERM, the grace time, SIGKILL),

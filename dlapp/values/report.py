@@ -1,6 +1,6 @@
 """State of an application at one moment, as used by reports, views and outcomes.
 
-The ApplicationMaster writes the `ApplicationView`; the engine adds what only it knows (waiting, killed, died); the
+The ApplicationMaster writes the `ApplicationView`; the engine adds its own facts (waiting, killed, died); the
 tools show it. The states are YARN's on every engine.
 """
 

@@ -83,7 +83,7 @@ LOOK_EVERY_S = 5.0
 the NameNode 2 ms."""
 PATIENCE_S, AGAIN_S = 300.0, 1.0
 """How long, and at which interval, the first and last operations of an attempt are retried while the file system does
-not answer; outputs use `dlapp.values.spec.DEFAULT_OUTPUT_PATIENCE_S`, or less if the application says so."""
+not answer; outputs use `dlapp.values.spec.DEFAULT_OUTPUT_PATIENCE_S`, or less if the application sets less."""
 
 
 class HdfsApplicationDir:
@@ -304,7 +304,7 @@ class HdfsApplicationDir:
         self._run_logged(lambda: _retry_unreachable(keep))
 
     def remove(self) -> None:
-        """Remove the staging directory: the application has ended and YARN knows it.
+        """Remove the staging directory: the application has ended, and YARN has recorded it.
 
         What cannot be removed now is removed by the user's next command.
         """

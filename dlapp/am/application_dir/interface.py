@@ -156,8 +156,8 @@ class ApplicationDir(Protocol):
         on HDFS."""
 
     def archive(self) -> None:
-        """Store the last view and the usage history permanently, before the engine is told of the end. Returns when all
-        is written.
+        """Store the last view and the usage history permanently, before the end is reported to the engine. Returns when
+        all is written.
 
         Raises:
             Superseded: another attempt decides how the application ended.

@@ -10,7 +10,7 @@ that decides something is durable before the rename.
     journal-<attempt>.jsonl           what happened, for a next attempt
     report.html                       the page of an application that has ended
     commit.json                       the commit claim: created once, never changed
-    kill.json                         somebody asked for dlapp-kill
+    kill.json                         a user requested dlapp-kill
 """
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
-"""Control address of an ApplicationMaster: who may ask, and what is answered beside the loop. What asks for a change
+"""Control address of an ApplicationMaster: authorization, and answers that need no loop. What requests a change
 reaches the loop as an event; nothing here changes the state.
 """

@@ -1,6 +1,6 @@
 """Logs of containers on the ApplicationMaster's page: read by threads, because a node may be slow.
 
-Everybody who may see the page may ask, so a log is read at most once a second, and few are read at a time.
+Everybody who may see the page may request it, so a log is read at most once a second, and few are read at a time.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class LogPages:
 
         Args:
             call: the request.
-            one: the container that it asks for.
-            query: what it asks for.
+            one: the requested container.
+            query: the query of the request.
         """
         with self._lock:
             until, data = self._pages.get(query, (0.0, b""))

@@ -21,7 +21,7 @@ function of one module; all of them change an `ApplicationState`, and each modul
     shutdown    how an application ends
     containers  how a container is stopped
     receipts, usage_history    what containers have used
-    sweep_summary  what is said of a sweep, and the output of its trials
+    sweep_summary  failures and output of the trials of a sweep
     assessment  whose fault an end was, and whether the index is tried again
 
 They call each other by module, so that a test can put another function in the place of one.

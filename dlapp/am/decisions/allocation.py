@@ -128,7 +128,7 @@ def _handle_ending(state: ApplicationState, container_id: ContainerId) -> None:
     """
     container = state.containers.get(container_id)
     if container is not None and container_id in state.open and container.orders is not None:
-        # A node that YARN has lost may still reach us: then we tell its task to end.
+        # A node that YARN has lost may still be connected: then its task is ordered to end.
         if container.orders.stop is not Stop.NOW:
             state.order(container, stop=Stop.NOW, why="its node is lost, or it was preempted", go=False)
     elif state.is_new(container_id) and container_id.attempt < state.attempt:

@@ -77,7 +77,7 @@ class Assessment(Value):
         free: not counted.
         service: with SERVICE the unavailable service; with NODE one that only this node has.
         is_silent: the node did not answer when its container was to start, and is avoided for that.
-        is_final: it is not retried, whatever ``retries`` says.
+        is_final: it is not retried, whatever ``retries`` is.
     """
 
     fault: Fault

@@ -1,14 +1,14 @@
-"""Assignment of work: an index is bound to a container when its task asks for it, and freed when the container is lost.
+"""Assignment of work: an index is bound to a container when its task requests it, and freed when the container is lost.
 
 An index is bound only on a hello, to a task that has just proved to be alive. While a container of an earlier attempt
-may run an unknown index of the role, no index of the role is assigned: tasks that ask wait for their answer.
+may run an unknown index of the role, no index of the role is assigned: the requests of tasks wait.
 
 The payload starts when the index is durable in the journal. Otherwise a next attempt might not know of a container at
 all:
 
 1. A binds an index to a container; the line of the journal is not durable yet.
 2. YARN loses the container's node, and reports that to A, once. The task runs on.
-3. A dies. B reads the journal and asks YARN for live containers; neither lists this container.
+3. A dies. B reads the journal and YARN's list of live containers; neither lists this container.
 4. B assigns the index to another container before the task has found B.
 
 So every running payload is recorded, and B waits for it. On one machine the engine lists every live container.

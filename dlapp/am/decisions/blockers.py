@@ -1,6 +1,6 @@
 """Containers of an earlier attempt of which nobody knows what they run: they block all indexes of their role.
 
-Each stays one until its task is heard or its end is known.
+Each blocks until its task is connected, or its end is known.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def block_all_roles(state: ApplicationState, container_id: ContainerId) -> None:
 def remove(state: ApplicationState, container: Container) -> None:
     """Unblock the role of a container whose task is connected, or which has ended."""
     container.unconfirmed = False
-    # Where only the engine told of it before its task did, it blocks the other roles, too.
+    # If the engine reported it before its task did, it blocks the other roles, too.
     unblock_all_roles(state, container.container_id)
     gang.check_recovered(state, state.role_of(container))
 

@@ -46,5 +46,5 @@ def stop_all(state: ApplicationState, *, at_once: bool = False) -> None:
 
 
 def stop_text(state: ApplicationState, why: StopReason) -> str:
-    """Return what a task is told of its stop."""
+    """Return the order to stop for a task."""
     return (state.ending.diagnostics if state.ending and why is StopReason.ENDING else "") or why.value

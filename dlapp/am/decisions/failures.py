@@ -49,7 +49,7 @@ def handle_end(state: ApplicationState, end: ContainerEnd) -> None:
 def _may_run_on(state: ApplicationState, end: ContainerEnd, container: Container | None) -> bool:
     """Return whether a container of a lost node may still run an index; then its end does not count yet.
 
-    Its task has been told to end, or will be as soon as it finds us. Then its result counts; otherwise its silence, or
+    Its task was ordered to end, or will be when it connects. Then its result counts; otherwise its silence, or
     the recovery's deadline, as for every container that the engine does not list.
     """
     if container is None:
@@ -212,9 +212,9 @@ def handle_failure(state: ApplicationState, container: Container, instance: Inst
     gate = state.role_of(container).gate
     is_over = container.stop_reason is not None or container.is_kept or gang.is_of_earlier_generation(state, container)
     if is_over or state.stage is not Stage.ACTIVE or container.orders is None or container.orders.stop is not Stop.NO:
-        return  # its orders already say what to do
+        return  # its orders already have the stop
     assessed = assessment.of_result(result)
-    is_users = assessed.fault is Fault.USER  # else its result says so, and another node may be better
+    is_users = assessed.fault is Fault.USER  # else its result has the reason, and another node may be better
     may_restart = gate.gang and gate.open and gate.failure is None
     if is_users and may_restart and instance.role.on_failure is not RoleFailure.RESTART:
         instance.user_faults += 1

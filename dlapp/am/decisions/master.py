@@ -7,7 +7,7 @@ Stages of an application:
     CLOSING    the end is decided; containers are being stopped, or end softly and store their output
     SETTLING   each container's result or end is known (or its time is up): the outputs are being settled
     LEAVING    the outputs are settled; the last ends are awaited, with a deadline
-    ENDED      the engine was told (or has abandoned this attempt)
+    ENDED      the end was reported to the engine (or it has abandoned this attempt)
 
 Two clocks: ``now_ms`` comes with each event and is shown to people; deadlines use the time that the ApplicationMaster
 was awake, which a suspended laptop, a stopped process or a clock step changes by at most

@@ -1,7 +1,7 @@
 """Events that the user is notified of: the program runs, was started again, or waits too long for containers.
 
 What a next attempt finds as well has the same key there; the outbox (`dlapp.notifications.outbox`) knows what was sent.
-The end is told by who carries it out, a hang by `dlapp.am.decisions.gangs.hangs`.
+The end is notified by the module that executes it, a hang by `dlapp.am.decisions.gangs.hangs`.
 """
 
 from __future__ import annotations

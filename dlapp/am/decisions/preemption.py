@@ -1,4 +1,4 @@
-"""Preemption with notice: the engine says which containers it is going to take for others, and how long it waits.
+"""Preemption with notice: the engine announces which containers it will take for others, and how long it waits.
 
 The payload of such a container gets SIGTERM at once, and its task stores its checkpoint, then its output. Then the
 container ends, and its index waits for another one; nothing of that is counted. What is not stored when the engine's

@@ -1,7 +1,7 @@
 """Waits for services that all nodes use (ZooKeeper, HDFS, a registry), for a NodeManager, and on a single node for
 Docker.
 
-A task that cannot continue without a service keeps trying, and reports the service. On a cluster it is told to end
+A task that cannot continue without a service keeps trying, and reports the service. On a cluster it is ordered to end
 after `HELD_MS`, so that others can use its resources. A task may also end because a service became unavailable during a
 step. None of this is counted, and no node is avoided for it, unless the node itself is silent: the index waits, with or
 without a container, until `service_patience` has passed since it first waited for this service.

@@ -1,4 +1,4 @@
-"""Summary of a sweep: what is said of its failures, and the output that its trials stored."""
+"""Summary of a sweep: text on its failures, and the output that its trials stored."""
 
 from __future__ import annotations
 

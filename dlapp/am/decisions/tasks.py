@@ -1,4 +1,4 @@
-"""Messages of tasks: a hello, which asks for work or names the running index, and reports.
+"""Messages of tasks: a hello, which requests work or names the running index, and reports.
 
 The messages are in `dlapp.values.messages`. A task is answered with orders; one that runs the wrong index is told to
 end.
@@ -24,7 +24,7 @@ RAN = (Phase.RUNNING, Phase.STORING)
 def handle_hello(state: ApplicationState, hello: Hello) -> None:
     """Handle a task's first message to this attempt."""
     if state.stage is Stage.STARTING:
-        return  # The task says it again; a container of ours may only be known with the registration.
+        return  # The task repeats it; a container of this application may only be known with the registration.
     container = _container_of(state, hello.container_id, hello.index, hello.host)
     if container is None:
         assignment.refuse(state, hello.container_id, "this container is not one of this application's")
@@ -51,7 +51,7 @@ def handle_hello(state: ApplicationState, hello: Hello) -> None:
 def handle_report(state: ApplicationState, report: Report) -> None:
     """Handle a task's report."""
     if state.stage is Stage.STARTING:
-        return  # It is held back, and the task says it again.
+        return  # It is deferred, and the task repeats it.
     container = _container_of(state, report.container_id, report.index, "")
     if container is None or container.end is not None:
         stop_unknown_task(state, report)

@@ -1,4 +1,4 @@
-"""Model of an application: what its ApplicationMaster knows of it, its events and its actions.
+"""Model of an application: the state that its ApplicationMaster has, its events and its actions.
 
 Plain values and small classes: no I/O, no clock, no decision. `events` lists what comes in and what is to be done,
 `instance` has one CONTAINER_INDEX and one container, `gate` and `demand` one role, `state` all of it together,

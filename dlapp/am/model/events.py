@@ -154,7 +154,7 @@ class OpenStream(Value, kw_only=True):
 
 
 class SettlementWaits(Value):
-    """The commit waits for space or for a file system, as ``lack`` says."""
+    """The commit waits for space or for a file system; ``lack`` is the text."""
 
     lack: str
 
@@ -261,7 +261,7 @@ class Settlement(Enum):
     COMMIT = "commit"
     """Move the parts to the target."""
     KEEP = "keep"
-    """Move the parts to the target's ``.partial``, or drop them if the output's `OnFailure` says so."""
+    """Move the parts to the target's ``.partial``, or drop them, by the output's `OnFailure`."""
     DROP = "drop"
     """Remove everything stored under temporary names."""
 

@@ -5,13 +5,13 @@ JSON object: a crash may truncate one. Counts are absolute, so reading a record 
 
     begin    attempt, started_ms, version,     an attempt registered, in this boot of the machine (empty: containers
              boot                                  outlive it)
-    start    after, held                       what is still waited for before containers are asked for
+    start    after, held                       what is still waited for before containers are requested
     grant    container, request_id, node, log_url
     assign   container, index, tries, host,    an index was bound to a container; on record before its payload starts
              generation, spent                     (what the containers before have cost)
     run      container, generation             its payload has begun
-    result   container, result, generation     its task said how it ended
-    end      container, status, diagnostics    the engine said that it is gone
+    result   container, result, generation     its task reported how it ended
+    end      container, status, diagnostics    the engine reported its end
     free     index, user_faults, node_faults   the index is bound no more, or is given up no more, and waits
     faults   index, user_faults, node_faults   so many of its ends count
     give_up  index, user_faults, node_faults   it is not tried again; if it decides, with its failure in ``why``
@@ -20,7 +20,7 @@ JSON object: a crash may truncate one. Counts are absolute, so reading a record 
              checkpoint, after, restarts       before a payload may start, or is stopped for it; with the checkpoint
                                                of the generation, once it is chosen, and the latest restarts
     trial    number, try, in, index,           a trial was given to a container, and to which; with the parameters
-             parameters                        that Optuna chose, then on the disk before the container hears of it
+             parameters                        that Optuna chose, then on the disk before the container gets them
     trial_end  number, try, state, ...         it has ended (`dlapp.am.model.trials.end_fields`); its container keeps
                                                the result until this is on record
     trial_back  number, user_faults,           it waits again
@@ -32,7 +32,7 @@ JSON object: a crash may truncate one. Counts are absolute, so reading a record 
     soft     by, cause, ends_ms                a soft stop began
     ending   ending, how                       how it ends is decided
     settled  ending, how, outputs              the outputs are where they belong
-    finish                                     the engine was told
+    finish                                     the end was reported to the engine
     gone     containers                        these have ended; what else was known of them was left out
                                                (`dlapp.am.model.journal_compaction`)
 

@@ -30,7 +30,7 @@ class RosterState:
         members: by index.
         places: index -> the container whose address it is.
         is_changed: the members differ from roster ``number``.
-        quiet_until_ms: when tasks with running payloads are told of the next change [ms of time awake].
+        quiet_until_ms: when tasks with running payloads get the next change [ms of time awake].
     """
 
     def __init__(self, *, exists: bool, is_known: bool) -> None:

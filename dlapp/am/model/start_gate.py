@@ -6,7 +6,7 @@ from dlapp.values.start_conditions import After
 
 
 class StartGate:
-    """State of the wait of an application before it asks for containers; on one machine that is the runner's.
+    """State of the wait of an application before it requests containers; on one machine the runner does this.
 
     Attributes:
         pending: the ends of other applications that are not known yet.

@@ -12,7 +12,7 @@ A device has the fields of `dlapp.gpuid.devices.Device`, and
     role container_index           of the container in its application; empty where that is not known
     since_ms doubt                 since when, and why it is not free although its holder seems to be gone
     quarantine                     null, or cause, detail, since_ms, count, probe_at_ms, by
-    utilization used_mib temperature_c   now, where the host is this one and the GPU says so; else null
+    utilization used_mib temperature_c   now, if the host is this one and the GPU reports it; else null
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Its session's directory (`dlapp.client.command_session`) has what dlapp-run needs (`dlapp.client.shell.server`), and in
 Docker the lifeline, HOME and TMPDIR. Nothing else is released after a SIGKILL: GPUs are held by kernel locks that end
-with the last process that inherited them (of a cluster's ledger, the next that asks on this host ends the lease then),
+with the last process that inherited them (of a cluster's ledger, the next request on this host then ends the lease),
 a plain shell ends with its keeper (`dlapp.client.shell.plain`), a container by its lifeline.
 """
 

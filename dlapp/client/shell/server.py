@@ -1,6 +1,6 @@
 """Server of dlapp-run's requests: it runs a command for each one, and sends back what that prints.
 
-Both use a directory that they share (in Docker it is mounted read-only): ``dlapp-run.sh`` says what lies in it. A
+Both use a directory that they share (in Docker it is mounted read-only): ``dlapp-run.sh`` describes its content. A
 FIFO needs nothing but a shell to be used, so dlapp-run works in images without Python, and it can be written where
 nothing else can. Whoever can write into the request FIFO may submit the shell's application as the caller.
 

@@ -6,8 +6,8 @@ reachable on it, else by a stream through the ApplicationMaster.
 1. The task reports which addresses of the host are the payload's (`dlapp.values.messages.PortPlace`), since other users
    have ports on that host, too.
 2. The client connects directly.
-3. It asks the task again before it passes a byte: the payload may have ended meanwhile, and another user may have its
-   port.
+3. It queries the task again before it passes a byte: the payload may have ended meanwhile, and another user may have
+   its port.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class PortForward(Closeable):
     # ---- for the client's thread ----
 
     def run(self) -> str:
-        """Serve until the application has ended; return a line that says so."""
+        """Serve until the application has ended; return a line about that."""
         while not (over := self.poll()):
             time.sleep(self._poll_interval_s)
         return over

@@ -21,7 +21,7 @@ these three every reader derives the same state, whichever process died in betwe
     running   free   no       no            the ApplicationMaster never began: back to waiting
     running   free   yes      no            the ApplicationMaster died: FAILED, or KILLED where kill.json is
     running   any    any      yes           ended so
-    done      -      -        -             ended as the row says
+    done      -      -        -             ended; the row has how
 
 Nothing here is imported that the runner does not need: its start delays each application's start.
 """

@@ -2,7 +2,7 @@
 
 The whole request was reserved before the ApplicationMaster started, so containers are granted at once. Each is a task
 process in its own session, with its own lock file, which all descendants of the task inherit: a container has ended
-when that lock is free, not before. So the next attempt can tell which containers of this one still run.
+when that lock is free, not before. So the next attempt can detect which containers of this one still run.
 """
 
 from __future__ import annotations

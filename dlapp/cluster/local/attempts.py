@@ -103,8 +103,8 @@ def next_attempt(row: ApplicationRow, application_dir: str, boot_id: str) -> int
 
 
 def is_requeued(row: ApplicationRow, application_dir: str, boot_id: str) -> bool:
-    """Return whether a running row from before a reboot is to be queued again: its file says so, no kill was requested,
-    and it had not begun to commit its output.
+    """Return whether a running row from before a reboot is to be queued again: its file has the setting, no kill was
+    requested, and it had not begun to commit its output.
 
     Args:
         row, application_dir, boot_id: as in `next_attempt`.

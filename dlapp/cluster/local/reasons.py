@@ -26,10 +26,10 @@ def facts_of(
 
     Args:
         asks: the containers.
-        capacity, free: of this machine, and of that what nobody has.
+        capacity, free: all amounts of this machine, and the free ones.
         running: all that run.
-        gpus: as the ledger says, how many GPUs can be leased now, and how many more if they were not in quarantine;
-            None: it was not asked.
+        gpus: by the ledger, how many GPUs can be leased now, and how many more if they were not in quarantine;
+            None: it was not read.
     """
     there, left = _amounts(capacity), _amounts(free)
     usable = None
@@ -41,7 +41,7 @@ def facts_of(
 
 
 def total_ask(row: ApplicationRow) -> ContainerAsk:
-    """Return what all containers of an application ask for, as one container."""
+    """Return the request of all containers of an application as that of one container."""
     memory_mib, vcores, gcores = amounts_of(row)
     return ContainerAsk(role="application", count=1, memory_mib=memory_mib, vcores=vcores, gcores=gcores)
 

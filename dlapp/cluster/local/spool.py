@@ -115,7 +115,7 @@ def announce(state: StateDir, row: ApplicationRow) -> None:
 def mark(state: StateDir, application_id: str, phase: str) -> None:
     """Record that an application of this user waits again, is not to be started yet, starts or runs. May be repeated.
 
-    Only the user's runner does so, except for ``BLOCKED``: no other process knows what it is starting.
+    Only the user's runner does so, except for ``BLOCKED``: other processes do not know what it is starting.
     """
     if phase != WAITING:
         _make(state, f"{application_id}.{phase}")

@@ -307,7 +307,7 @@ MAX_MS = 253_402_300_799_000
 
 
 def _checked_outcome(outcome: Outcome) -> Outcome:
-    """Return an outcome written by another user if it is valid, else one that says that it is not."""
+    """Return an outcome written by another user if it is valid, else one with the message that it is invalid."""
     from dlapp.values.report import Cause, FinalStatus, State
 
     known = {"state": State, "final_status": FinalStatus, "cause": Cause}

@@ -99,7 +99,7 @@ def _less(facts: WaitFacts, name: str) -> Iterator[tuple[str, str, WaitFacts]]:
     if name == GCORES:
         candidates |= set(range(min(asked, 64)))
     if name == MEMORY:
-        # YARN rounds up what is asked for: of less than a step nothing would be left for it.
+        # YARN rounds requests up, so a reduction by less than a step would have no effect.
         least = facts.memory_step or 1
         step = -(-_STEP_MIB // least) * least
         candidates = {one // unit * unit for one in candidates for unit in (step if one > step else least,)}

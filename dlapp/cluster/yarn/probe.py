@@ -1,4 +1,4 @@
-"""An ApplicationMaster that asks for nothing: one container, to look at its node."""
+"""ApplicationMaster without requests: one container, to inspect its node."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ KIND = "DLAPP-PROBE"
 
 
 def credentials_of(secret: str, cluster: Cluster, hdfs: HdfsPlace, told: Mapping[str, Any]) -> bytes:
-    """Return the credentials that tell the process what to do, apart from what anybody may read.
+    """Return the credentials with the input of the process, which not everybody may read.
 
     Args:
         secret: the name under which ``told`` is in them.
         cluster: where its ResourceManager is.
         hdfs: how to reach HDFS.
-        told: what it is to do.
+        told: the input.
     """
     whole = {**told, "cluster": to_json(cluster), "hdfs": to_json(hdfs)}
     return Credentials({}, {secret: json.dumps(whole).encode()}).encode()
 
 
 class ProbeMaster:
-    """Registered from the beginning of the block; what it is told is in ``told``.
+    """Registered ApplicationMaster during the block; its input is in ``told``.
 
     Args:
         timeout_s: for the registration, and for the end.
@@ -46,7 +46,7 @@ class ProbeMaster:
 
     @classmethod
     def of_this_container(cls, secret: str, *, timeout_s: float) -> ProbeMaster:
-        """Return what the container's credentials tell.
+        """Return the input from the container's credentials.
 
         Raises:
             HadoopError: this process was not started for this.

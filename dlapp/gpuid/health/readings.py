@@ -26,7 +26,7 @@ class Reading(NamedTuple):
         slowdown_c: the temperature at which the GPU slows itself down.
         ecc_uncorrected: errors since the driver was loaded.
         reset_pending: pages or rows are to be retired by a reset.
-        recovery: what the driver says must be done with the GPU first; empty: nothing.
+        recovery: the action that the driver requires for the GPU first; empty: none.
         utilization: [percent].
     """
 

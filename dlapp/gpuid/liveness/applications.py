@@ -1,8 +1,8 @@
 """Evidence from the ResourceManager: whether the application of a lease ended long ago.
 
-It is used only if the host itself cannot tell: the lock directory was removed, Docker was uninstalled, the task was in
-another pid namespace. YARN ends all containers of an ended application. So an application that ended `ENDED_S` ago has
-no payload, unless the host has contrary evidence.
+It is used only if the host itself has no evidence: the lock directory was removed, Docker was uninstalled, the task was
+in another pid namespace. YARN ends all containers of an ended application. So an application that ended `ENDED_S` ago
+has no payload, unless the host has contrary evidence.
 
 These prove nothing: an application unknown to the ResourceManager, one whose end time it does not report (while its
 ApplicationMaster still runs; with ``yarn.acl.enable`` to users who may not see it), or a ResourceManager that does not

@@ -1,4 +1,4 @@
-"""Probes of a lease's payload: alive, gone, unknown. Only its own host can tell, and unknown frees nothing.
+"""Probes of a lease's payload: alive, gone, unknown. Only its own host can decide, and unknown frees nothing.
 
 A lease names its sources of evidence (witnesses), as JSON:
 
@@ -14,7 +14,8 @@ A lease names its sources of evidence (witnesses), as JSON:
              token.
     fifo     the lifeline that a payload reads: opening it for writing fails with ENXIO exactly if it has no reader.
     docker   the label of its containers. A created container may still be started by a pending call: it counts as
-             alive until it is removed. Only this process's own dockerd is asked, whatever address the record contains.
+             alive until it is removed. Only this process's own dockerd is queried, whatever address the record
+             contains.
     cgroup   the container's cgroup, if YARN made one. A cgroup cannot be removed while it has processes, so a missing
              one proves the end of a task and a lock that cannot be checked.
     GPUs     not in the record, always checked: processes that compute on the lease's GPUs, by NVML.
@@ -25,7 +26,7 @@ say so, with one exception: a lifeline that was removed together with its direct
 container, or that is in another user's home directory, says nothing; dockerd's answer about the label replaces it. Its
 only writer was the task, and its readers end when the task does.
 
-The content of a record is data from whoever could write it, never an instruction. It counts only for its owner: a task
+The content of a record is untrusted data of its author, never an instruction. It counts only for its owner: a task
 must run with the owner's uid, a lifeline must be a FIFO of the owner, a container must have our labels with that uid.
 If all of this holds and the task is gone, anyone who may use Docker may remove its leftover containers.
 

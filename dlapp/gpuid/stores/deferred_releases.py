@@ -19,7 +19,7 @@ class DeferredReleases:
 
     Args:
         release: releases a lease within some seconds, or raises Unreachable or TimedOut.
-        at_once_s: those seconds where somebody waits.
+        at_once_s: time limit for a release for which a caller waits.
     """
 
     def __init__(self, release: Callable[[LeaseRecord, float], None], *, at_once_s: float) -> None:
@@ -38,7 +38,7 @@ class DeferredReleases:
                 self._thread.start()
 
     def flush(self, container: str) -> None:
-        """Try the releases of a container at once; it asks anew."""
+        """Try the releases of a container at once, because it makes a new request."""
         with self._changed:
             mine = [one for one in self._waiting.values() if one.container == container]
         for one in mine:

@@ -23,7 +23,7 @@ mode 0666, or has a second link, is not used at all: a name alone holds nothing.
 
 Records of ended holds do not count, with one exception: a payload in Docker is not a child process and inherits no
 lock, so `dlapp.gpuid.liveness.probes` checks it. Of one user's ended records of a device only the newest counts:
-whoever leased the device again knew that the previous hold had ended.
+the process that leased the device again knew that the previous hold had ended.
 
 A record contains its own file name, so a hard link under another name is invalid. An ended record is emptied before its
 name is removed: with fs.protected_hardlinks=0 any user can keep a link to it and restore its name. Such a link also

@@ -63,7 +63,7 @@ def write_health(directory: Directory, old: HostRecord, new: HostRecord) -> None
         page: Record = {"failures": one.failures} if one.failures else {}
         if one.quarantine is not None:
             page["quarantine"] = quarantine_to_json(one.quarantine)
-        # What root wrote and this user found well again stays for the others: that is said, too.
+        # What root wrote and this user found well again stays in effect for the others; the report includes that.
         if page or any(entry.uid == 0 != me for entry in those):
             os.close(directory.publish(HEALTH, page, name)[1])
         for entry in those:

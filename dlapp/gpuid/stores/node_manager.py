@@ -65,7 +65,7 @@ class NodeManagerGpuLedger:
         return os.uname().nodename
 
     def reach(self, *, timeout_s: float) -> None:
-        """Do nothing: each call of `acquire` asks again."""
+        """Do nothing: each call of `acquire` sends a new request."""
 
     def acquire(self, ask: LeaseRequest, *, timeout_s: float = 0.0) -> HeldDevices:
         """Lock the devices that the NodeManager assigned to ``ask.container``, and frees when that has ended.

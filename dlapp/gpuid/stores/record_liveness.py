@@ -18,7 +18,7 @@ class RecordLiveness:
     """Checks of records with free locks, within a time for all of them.
 
     Args:
-        probes: who is heard about a payload.
+        probes: the sources of evidence about a payload.
         problems: takes remarks on records that hold nothing: path -> remark.
         directory: the ledger's, for these paths.
     """
@@ -51,7 +51,7 @@ class RecordLiveness:
         finding = self._probes.check(others, str(boot_id), [uuid_of(one)], owner=one.uid, until=until)
         self._left_s[one.uid] = until - time.monotonic()
         if finding.state == UNKNOWN and one.uid != os.geteuid():
-            # Whoever may not ask dockerd still sees, by the driver, what computes.
+            # A user without access to dockerd still sees computing processes by the driver.
             computing = self._probes.computing([uuid_of(one)])
             return computing if computing.state == ALIVE else finding
         if finding.state == GONE:

@@ -318,7 +318,7 @@ def rename(old: str, new: str, *, overwrite: bool) -> Call:
 
 
 def delete(path: str, *, recursive: bool) -> Call:
-    """Delete a file, or a directory; the answer says whether it existed."""
+    """Delete a file, or a directory; the answer has whether it existed."""
     return Call("delete", encode((1, path), (2, recursive)))
 
 

@@ -148,7 +148,7 @@ def scan_workspace(
             size = status.st_size
             if size >= SPARSE_FROM:
                 size = min(size, status.st_blocks * 512)
-            # The kernel is asked for the caller's permissions only if others may not read.
+            # Check the caller's permissions by the kernel only if others may not read.
             if not mode & 0o004 and not os.access(found.path, os.R_OK, effective_ids=True):
                 faults.append(f"{shown(name)} cannot be read: Permission denied")
             entries.append(ScanEntry(name, mode, size, None))

@@ -12,7 +12,7 @@ Paths in a container:
     /dlapp/python           the module dlapp_context; read-only
     /dlapp/log/             the files that take stdout, stderr and the exit code
     /dlapp/life             the lifeline; read-only, like the wrapper beside it
-    /dlapp/ending           the FIFO by which the wrapper says that the payload has ended
+    /dlapp/ending           the FIFO by which the wrapper reports the end of the payload
     /dlapp/exec             the lifelines of commands that users run beside the payload; read-only
 
 Values that are known only when the payload starts cannot be in the container's environment. The wrapper reads them from
@@ -21,7 +21,7 @@ the file env.sh in DLAPP_DIR, which is written before the container starts, and 
 The cgroup and the network disappear with the container, so after the payload's end the wrapper waits until the task has
 read their counters. If the wrapper is killed, the last earlier reading counts.
 
-With GPUs the wrapper first writes which it sees. It is told to start the payload only if these are the leased ones.
+With GPUs the wrapper first writes which it sees. It gets the order to start only if these are the leased ones.
 
 The container of a dead task is removed when its application ends (`dlapp.runtime.docker.cleanup`), or by the next task
 on this host (`dlapp.runtime.docker.labels`).

@@ -1,7 +1,7 @@
 """Reading of untrusted tar and zip files in bounded memory and time.
 
 The standard library reads a tar's extended header whole, however long, searches it in quadratic time, and gives a
-decompressor as much memory as the archive asks for. Here each header has a limit, extended headers are parsed in one
+decompressor as much memory as the archive requires. Here each header has a limit, extended headers are parsed in one
 pass, and the output of one decompression call is limited for every method.
 """
 

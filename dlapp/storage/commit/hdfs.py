@@ -436,7 +436,7 @@ class HdfsCommit:
     def _stage(self, plan: Marker) -> str:
         """Return how far a commit has come, by the current path of the new target.
 
-        Gone: it was taken away after another process finished the commit. Lost: before that, as far as can be told.
+        Gone: it was taken away after another process finished the commit. Lost: before that, as far as is known.
         """
         for path, stage in ((self.ready, _BEFORE), (self.target, _SWAPPED), (self.partial, _REFUSED)):
             if self._number(path) == plan.number:
@@ -619,7 +619,7 @@ class HdfsCommit:
             with contextlib.suppress(HdfsRefused, Denied):
                 if old.has_acl:
                     self._web.copy_acl(replaced, ready)
-        # The submitter was told what it cannot get.
+        # The launcher warned the submitter of what it cannot get.
         self._files.copy_policies(replaced, ready)
 
     def _mark(self, plan: Marker) -> None:

@@ -5,7 +5,7 @@ All files are beside the target, so on its file system. With ``run`` as target a
     run.APP.tmp/<container id>   one container's part, as its task stored it
     run.APP.tmp/run.APP.replaced the new target just before the exchange; after it what was replaced
     run.APP.ready                the complete new target
-    run.APP.commit               the marker: from here on the commit is finished, whoever has to do it
+    run.APP.commit               the marker: from here on the commit will be finished, by any process
     run.APP.partial              what a failed application left
     run.APP.failed               what failed containers left of an application whose other containers went on
     run.replaced.APP             an old target that dlapp did not write, or could not remove

@@ -542,7 +542,7 @@ class HdfsFiles:
 
 
 def open_hdfs(place: HdfsPlace) -> WebHdfs:
-    """Return the client of an HDFS: native if ``place.protocol`` says so, else WebHDFS."""
+    """Return the client of an HDFS: native or WebHDFS, by ``place.protocol``."""
     if place.protocol == WEBHDFS:
         return WebHdfs(place)
     from dlapp.storage.hdfs.native import NativeHdfs

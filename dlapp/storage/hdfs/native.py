@@ -23,14 +23,14 @@ completely is abandoned and rewritten from the local file, with other DataNodes:
    delete happens once. The cache keeps answers for ten minutes.
 4. A restarted NameNode may have lost its cache. Then the effect of the call is checked, as for WebHDFS.
 
-Of several NameNodes the active one is called. Each is asked for its state first, since ``dfs.ha.allow.stale.reads``
+Of several NameNodes the active one is called. The state of each is requested first, since ``dfs.ha.allow.stale.reads``
 lets a standby answer reads. Listings and block locations, which take most of a NameNode's time, are read from an
 up-to-date observer if there is one:
 
-1. The active NameNode is asked for the id of its last transaction just before (msync).
-2. The observer answers when it has applied that transaction, so it knows everything that existed at the time of the
+1. The id of the active NameNode's last transaction is requested just before (msync).
+2. The observer answers when it has applied that transaction, so it has everything that existed at the time of the
    request.
-3. If the observer refuses, or lacks the file, the active NameNode is asked.
+3. If the observer refuses, or lacks the file, the active NameNode gets the request.
 
 Observers refuse calls without a transaction id.
 
@@ -106,7 +106,7 @@ _NO_SUCH_METHOD = "org.apache.hadoop.ipc.RpcNoSuchMethodException"
 
 
 class _NotServed(Exception):
-    """A file that only WebHDFS can serve; the text says why. ``at``: its first byte that was not read."""
+    """A file that only WebHDFS can serve; the text is the reason. ``at``: its first byte that was not read."""
 
     at = 0
 

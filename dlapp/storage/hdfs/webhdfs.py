@@ -13,12 +13,12 @@ in its default one, where the id belongs to another inode, and a gateway may do 
 the server identifies itself as a NameNode (`WebHdfs.has_inode_paths`); otherwise names are used.
 
 Of several NameNodes only the active one is read: an observer, and with ``dfs.ha.allow.stale.reads`` a standby, may
-return stale data. Each is asked for its state (``/jmx``, else ``/isActive``) before it is read, after each failure, and
+return stale data. Its state (``/jmx``, else ``/isActive``) is requested before it is read, after each failure, and
 when its answer is older than `_ROLE_HOLDS_S`; one that does not report a state is read.
 
 Content is transferred by a DataNode that the NameNode names. Any DataNode can serve any file, since it asks the
 NameNode itself. So the many small files are requested directly from DataNodes that were named before, which saves a
-call to the NameNode for each; and if a DataNode fails that the NameNode still trusts, another one is asked.
+call to the NameNode for each; and if a DataNode fails that the NameNode still trusts, another one is tried.
 
 Source: Hadoop's WebHDFS.md, FSDirRenameOp, WebHdfsHandler (of a DataNode), MountTableResolver.lookupLocation,
 NameNode.allowStaleReads, IsActiveServlet, NamenodeBeanMetrics (a router's copy of the NameNode's bean), RBFMetrics;
@@ -225,7 +225,7 @@ class WebHdfs:
         self._roles: dict[str, tuple[float, ServerRole]] = {}
         self._lock = threading.Lock()
         self._datanodes: list[str] = []  # addresses from redirects
-        self._namenode_rpc = ""  # tells a DataNode the address of its NameNode
+        self._namenode_rpc = ""  # passes the address of its NameNode to a DataNode
         self._redirections = 0
         self._cut_off: set[int] = set()
 
@@ -497,7 +497,7 @@ class WebHdfs:
     def with_snapshots(self, path: str) -> str:
         """Return a directory at or below ``path`` that has snapshots; empty if none is known.
 
-        Users who are not superusers are told of their own directories only; before 3.1 only ``path`` is checked.
+        Users who are not superusers get their own directories only; before 3.1 only ``path`` is checked.
         """
         with contextlib.suppress(NotFound, HdfsRefused):
             if self.children(f"{path}/.snapshot"):
@@ -618,7 +618,7 @@ class WebHdfs:
             offset, end: the first byte, and the one after the last.
             report: called with the number of bytes after each piece, and with 0 before each try; its errors abort the
                 call.
-            direct_to_datanode: whether it is one of many small files, for which the NameNode need not be asked.
+            direct_to_datanode: whether it is one of many small files, which need no request to the NameNode.
 
         Raises:
             NotFound: it does not exist any more.

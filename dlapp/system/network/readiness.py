@@ -17,7 +17,7 @@ class ReadinessProbe:
         place: address and port; a port that does not accept connections is not ready.
         path: a GET of it must be answered with a status from 200 to 399; empty: a connection is enough.
         uid: with a path that is a secret, the user to whom alone it is sent, in this process's network: the connection
-            must have been accepted by a process of this user, as the kernel says; None: whoever listens.
+            must have been accepted by a process of this user, by the kernel's table; None: by any process.
     """
 
     def __init__(self, place: tuple[str, int], path: str = "", uid: int | None = None) -> None:

@@ -1,8 +1,8 @@
 """Input of a task: fetched, or taken from the node's cache, where its entries stay locked while in use.
 
 The cache is in a directory of the user below the one in /etc/dlapp/node.yaml, if the operator set one. Otherwise it is
-where the engine says (`dlapp.cluster`), on the file system of the container's own directory, so that copies can share
-blocks. If a cache cannot be used, that is logged and everything is fetched.
+at the path from the engine (`dlapp.cluster`), on the file system of the container's own directory, so that copies can
+share blocks. If a cache cannot be used, that is logged and everything is fetched.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ class Outputs:
         refused, keep it on this machine: it is never computed again.
 
         Raises:
-            StepFailed: it is not stored; the message names where it is, or says that YARN deletes it.
+            StepFailed: it is not stored; the message has its path, or that YARN deletes it.
         """
         move, wait = len(self._assignment.outputs) == 1, Wait("", None)
         try:
@@ -212,7 +212,7 @@ class Outputs:
         raise AssertionError
 
     def _keep_on_node(self, local: str, path: str, error: DlappError) -> StepFailed:
-        """Move an output that cannot be stored to where it outlives the container; return the failure that says whether
+        """Move an output that cannot be stored to where it outlives the container; return the failure, with whether
         that worked.
         """
         above = os.path.join(self._launch.unstored, str(self._assignment.container_id))

@@ -155,7 +155,7 @@ class FeedBuffer:
 
     Args:
         fetch: writes a segment to its own range of an open file.
-        end_epoch: called at the end of an epoch, before the readers are told.
+        end_epoch: called at the end of an epoch, before the readers get it.
         directory: for files on disk; only this process's user can write to it.
         limit_bytes: size of the buffer, for all readers together.
         patience_s: how long a server may be away.

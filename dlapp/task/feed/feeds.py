@@ -259,7 +259,7 @@ class TaskFeeds:
 
     @property
     def fifo_failure(self) -> StepFailed | None:
-        """Return the reason to end the reader of a FIFO, which cannot be told otherwise; None if there is none."""
+        """Return the reason to end the reader of a FIFO, who gets no error otherwise; None if there is none."""
         states = (feed.state for _, feed in self._feeds)
         return next((one.failure for one in states if one.failure is not None and one.fifos_in_use), None)
 

@@ -9,8 +9,8 @@ and the next epoch's is created, if there is one. The bytes are
 and there are none for parquet. One program reads an epoch to its end; a FIFO that is closed earlier starts again, or is
 removed. The payload can write to the directory: anything in place of a FIFO is not written to.
 
-A reader cannot distinguish the end of an epoch from the death of this process. So the task is told before the first
-byte is written, and ends the payload if this process dies after that; and a FIFO is not closed after an error.
+A reader cannot distinguish the end of an epoch from the death of this process. So the task gets a message before the
+first byte is written, and ends the payload if this process dies after that; and a FIFO is not closed after an error.
 """
 
 from __future__ import annotations

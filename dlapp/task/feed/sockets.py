@@ -80,7 +80,7 @@ class SocketReaders:
         listener: the listening socket; the caller closes it.
         content: waits for the feed's content and returns it.
         note: takes lines for the log.
-        tell: reports the state to the task, before a reader is told of an error.
+        tell: reports the state to the task, before a reader gets an error.
     """
 
     def __init__(

@@ -95,7 +95,8 @@ class Staging(Protocol):
 
 
 class ApplicationEndWatch:
-    """Collector of evidence of the end, with pauses: ten thousand tasks ask at the same time. Used by one thread.
+    """Collector of evidence of the end, with pauses: ten thousand tasks send requests at the same time. Used by one
+    thread.
 
     Args:
         staging: the application's directory; it is checked only if the address file is missing.

@@ -245,7 +245,7 @@ def result_of(task: TaskState, outcome: PayloadOutcome, device: str) -> TaskResu
 
 
 def store_last_checkpoint(task: TaskState, outcome: PayloadOutcome) -> None:
-    """Store the checkpoints of an ended payload, if somebody can use them."""
+    """Store the checkpoints of an ended payload, if they can be used later."""
     if task.checkpoints is None or task.stopper.wanted is Stop.NOW or task.is_directory_removed or task.link.end_reason:
         return
     if not task.assignment.stores_checkpoints:

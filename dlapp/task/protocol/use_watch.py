@@ -16,7 +16,7 @@ _COST_SHARE = 0.02
 
 
 class UseWatch:
-    """Watches whether somebody is connected to ports of a payload.
+    """Watches the connections to ports of a payload.
 
     Args:
         ports: of the payload.
@@ -29,7 +29,7 @@ class UseWatch:
         self._is_known = False
 
     def in_use(self, now_s: float) -> bool | None:
-        """Return whether somebody is connected, or was within `USED_FOR_S`; None: it cannot be seen.
+        """Return whether there is a connection, or was within `USED_FOR_S`; None: unknown.
 
         Args:
             now_s: the time [s, monotonic].

@@ -81,7 +81,7 @@ class TaskStreams(Closeable):
                     self._process = HelperProcess("streams")
                 self._process.send(json.dumps(message).encode(), fds)
             except OSError as error:
-                # The ApplicationMaster tells the waiting command after some seconds.
+                # The ApplicationMaster sends the error to the waiting command after some seconds.
                 self._warn(f"stream {order.number} cannot be opened: {error}")
 
     def close(self) -> None:

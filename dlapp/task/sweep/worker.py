@@ -73,7 +73,7 @@ class TrialWorker:
         return self._stored_bytes + sum(map(_stored_by, self._trials.values()))
 
     def run(self) -> TaskResult:
-        """Run trials until orders say that there are no more, or that the task must end."""
+        """Run trials until orders announce that there are no more, or end the task."""
         try:
             return self._run()
         finally:
@@ -114,7 +114,7 @@ class TrialWorker:
         return orders is not None and orders.trials_are_over and not orders.trials
 
     def _execute_orders(self) -> None:
-        """Start, stop and remove trials as the latest orders say."""
+        """Start, stop and remove trials according to the latest orders."""
         orders = self._link.orders
         if orders is None or orders.trials is None:
             return
@@ -157,7 +157,7 @@ class TrialWorker:
             (one.number, one.try_number): (one.reports, one.problem, one.result) for one in reports
         }
         if said != self._reported:
-            # Started and removed trials follow from orders: only the next ApplicationMaster has to be told.
+            # Started and removed trials follow from orders: only the next ApplicationMaster needs a report.
             at_once = any(what != self._reported.get(key, _NOTHING) for key, what in said.items())
             self._reported = said
             self._link.report_fields(at_once=at_once, trials=reports)

@@ -139,7 +139,7 @@ def _plan(client: Client, file: str, overrides: Overrides, as_json: bool) -> int
 def launch(
     client: Client, file: str | Snapshot, overrides: Overrides, *, wait: bool, print_spec: bool, as_json: bool
 ) -> int:
-    """Submit a properties file and, if asked, wait; dlapp-run does the same with the shell's file.
+    """Submit a properties file and, if requested, wait; dlapp-run does the same with the shell's file.
 
     Args:
         client: the client.

@@ -99,7 +99,7 @@ def payload_exit_text(view: View) -> str:
         return exit_text(failed)
     if view["containers"]:  # a soft-killed script may exit with 0
         return "0" if all(one["exit_code"] == 0 for one in view["containers"]) else NOTHING
-    # A list of a cluster has no containers; what the ApplicationMaster told of the end names the one that decided it.
+    # A list of a cluster has no containers; the ApplicationMaster's diagnostics name the container that decided it.
     said = _FAILED.match(view["diagnostics"])
     return said[1] or f"signal {said[2]}" if said else NOTHING
 

@@ -1,4 +1,4 @@
-"""dlapp-run: requests of dlapp-shell's own script. Outside of a shell it says where it can be used.
+"""dlapp-run: requests of dlapp-shell's own script. Outside of a shell it prints where it can be used.
 
 Inside a shell the script is first in PATH. If this program is found instead, it executes the script; and the
 dlapp-shell process outside starts this program to do the work.

@@ -36,7 +36,7 @@ def handle_ready(state: ApplicationState, instance: Instance, container: Contain
     if not has_address(state, container):
         return  # its peers could not find it
     if not role.gate.open and not checkpoints.is_restored(container, role.gate):
-        return  # it is told to restore another one
+        return  # it is ordered to restore another one
     if role.gate.mark_ready(instance.index, container.generation):
         open_gate(state, role.gate)
     else:
@@ -248,7 +248,8 @@ def check_recovered(state: ApplicationState, role: Role) -> None:
     elif any(
         _has_passed(one) and one.stop_reason is None and not is_of_earlier_generation(state, one) for one in bound
     ):
-        # No journal says that it was opened, but payloads run. If all are there, it was; else it cannot be completed.
+        # No journal has the opening of the gate, but payloads run. If all are there, it was; else it cannot be
+        # completed.
         if is_incomplete or not checkpoints.have_same_checkpoint(state, role.gate, bound):
             restart(state, role.gate, _INCOMPLETE)
         else:

@@ -87,7 +87,7 @@ def _running(state: ApplicationState, indexes: list[int]) -> tuple[list[Containe
 
 
 def is_supervised(state: ApplicationState, container: Container) -> bool:
-    """Return whether a container's payload runs, and was not told to end."""
+    """Return whether a container's payload runs, and was not ordered to end."""
     orders = container.orders
     return (
         container.ran

@@ -24,7 +24,7 @@ def clear(state: ApplicationState) -> None:
 
 
 def handle_report(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
-    """Pass on what a task says of launches.
+    """Pass on a task's report on launches.
 
     Args:
         state: of the application; it is changed.

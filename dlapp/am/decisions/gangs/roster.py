@@ -1,7 +1,7 @@
-"""Changes of the roster, and when tasks are told of them.
+"""Changes of the roster, and when tasks get them.
 
 The payloads of a gang start with one and the same roster. When a single member is replaced afterwards, or another gang
-starts, the version grows and the tasks of those that run are told, all changes of a second at once: with ten thousand
+starts, the version grows and the tasks of running ones get it, all changes of a second at once: with ten thousand
 containers each change is as many messages.
 """
 

@@ -1,3 +1,3 @@
-"""Decisions on what nobody uses: GPUs that are idle, and services without connections. They end an application only
+"""Decisions on unused resources: GPUs that are idle, and services without connections. They end an application only
 through `shutdown` and the gangs.
 """

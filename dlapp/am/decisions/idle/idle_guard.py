@@ -2,7 +2,7 @@
 
 Each container with GPUs is assessed by what its task measures while its payload runs: all of its GPUs were below the
 guard's utilisation in every report for so long as the window. What is not known counts as busy, also that of a task
-which is not heard, and the window begins anew with each start of a payload and with each ApplicationMaster.
+which is not connected, and the window restarts with each start of a payload and with each ApplicationMaster.
 
 The application is ended only if all of its GPUs are idle. Containers that are about to run count as busy: the others
 may wait for them.
@@ -45,7 +45,7 @@ def handle_usage(state: ApplicationState, container: Container, usage: Usage | N
 
 
 def check(state: ApplicationState) -> None:
-    """Find the containers whose GPUs are idle, and do what the guard says."""
+    """Find the containers whose GPUs are idle, and take the guard's action."""
     guard, notices = state.spec.idle_guard, state.notices
     if guard is None:
         return

@@ -1,7 +1,7 @@
 """Services that nobody uses: an application that has no end of its own ends when nobody was connected for ``max_idle``.
 
-What is not known counts as use: a task that is not heard, connections that cannot be seen, a service that is not ready
-yet. Only where a service fails again and again before it is ready, that counts as use no longer.
+An unknown state counts as use: a task that is not connected, connections that are not visible, a service that is not
+ready yet. Only where a service fails again and again before it is ready, that counts as use no longer.
 """
 
 from __future__ import annotations

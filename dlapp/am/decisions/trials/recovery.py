@@ -1,7 +1,7 @@
 """A next attempt takes over the trials of an earlier one.
 
-The journal has every end that counts. Which trials run the tasks say: a trial that the journal has in a container that
-lives stays there until its task is heard. Until all are heard none is given out.
+The journal has every end that counts. Tasks report which trials run: a trial that the journal has in a container that
+lives stays there until its task connects. Until all have connected, no trial is assigned.
 """
 
 from __future__ import annotations

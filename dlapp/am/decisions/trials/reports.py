@@ -1,4 +1,4 @@
-"""Tasks say what became of trials: reports of the metric, and ends.
+"""Reports of tasks on trials: values of the metric, and ends.
 
 How the program of a trial ended is assessed like that of a container (`dlapp.am.decisions.assessment`): an exit code
 counts against ``retries``; what the node or a service did is tried again some times; missing input never.
@@ -47,7 +47,7 @@ def handle_report(state: ApplicationState, container: Container, instance: Insta
     if is_first:
         for trial in sweep.running_in(container_id):
             if trial.number not in named:
-                sweep.requeue_trial(trial)  # the task never heard of it
+                sweep.requeue_trial(trial)  # the task never got it
     dispatch.update_free_slot(state, container)
     if container.orders is not None and (is_first or any(one.stop for one in sweep.running_in(container_id))):
         dispatch.send_orders(state, container)

@@ -1,6 +1,7 @@
-"""Receipts: of one container, of an index with its tries, of the application; and what to ask for next time.
+"""Receipts: of one container, of an index with its tries, of the application; and the suggested request for the next
+run.
 
-A task says in its result what its container has cost. Of one that ended without a result the last report counts, so
+A task's result has the cost of its container. Of one that ended without a result the last report counts, so
 what came after that is missing.
 """
 
@@ -58,7 +59,7 @@ def _suggestion(state: ApplicationState) -> str:
 
 
 def suggestion_of(receipts: list[Receipt]) -> str:
-    """Return a suggestion by the receipts of containers that asked for the same; empty: there is none."""
+    """Return a suggestion by the receipts of containers with the same request; empty: there is none."""
     long = [one for one in receipts if one.seconds.get("running", 0.0) >= _MIN_RUN_S]
     total = total_receipt(long)
     if total is None or len(long) < len(receipts):

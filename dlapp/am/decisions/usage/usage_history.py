@@ -26,7 +26,7 @@ _METRICS = 8
 
 
 def record_report(state: ApplicationState, container: Container, report: Report) -> None:
-    """Keep what a report says on the use and the cost of a container."""
+    """Record the usage and the cost of a container from a report."""
     if report.receipt is not None:
         container.receipt, container.view = report.receipt, None
     usage, before = report.usage, container.usage

@@ -1,1 +1,1 @@
-"""The commands' side of the embedded engine: submission, views, and the ends that users ask for."""
+"""The commands' side of the embedded engine: submission, views, and the ends that users request."""

@@ -108,7 +108,7 @@ class LocalEngine(Closeable):
         acting_in: the state directory of the user that this child process runs as; None: the configured one.
 
     Raises:
-        ConfigError: the state directory cannot be used (a network file system, say).
+        ConfigError: the state directory cannot be used (for example on a network file system).
         Denied: it is another user's.
     """
 
@@ -237,7 +237,7 @@ class LocalEngine(Closeable):
         Raises:
             AskTooLarge: the request exceeds the machine; with the amounts.
             Denied: this user may not run the required program, or the GPU ledger does not serve this user; the message
-                says what root can do.
+                has what root can do.
         """
         from dlapp.cluster.local.queue_state import read_policy
 

@@ -400,7 +400,8 @@ class Runner:
             self._pause_s = min(self._pause_s, FOREIGN_S)
 
     def _follow_schedule(self, own: Mapping[str, ApplicationRow], contents: QueueContents) -> set[int]:
-        """Start this user's applications whose turn it is; return the row numbers that were told why they wait."""
+        """Start this user's applications whose turn it is; return the numbers of the rows that got a reason for their
+        wait."""
         running, explained = list(contents.running), set[int]()
         capacity, others_gcores = self._capacity_for(contents)
         free = capacity.without(running)

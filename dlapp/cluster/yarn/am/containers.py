@@ -32,9 +32,9 @@ it."""
 QUERY_INTERVAL_S = 0.25
 _REFUSED_AFTER_RESTART = ("allocated by a previous RM", "This token is expired")
 UNKNOWN_S = 600.0
-"""A container that YARN was told to take away, and about which it reports nothing for this long, is unknown to it: YARN
-was restarted while the container's node was down. YARN waits as long for a node before it considers its containers lost
-(the default of yarn.nm.liveness-monitor.expiry-interval-ms); the end of a known one is reported with the next
+"""A container that YARN was ordered to release, and about which it reports nothing for this long, is unknown to it:
+YARN was restarted while the container's node was down. YARN waits as long for a node before it considers its containers
+lost (the default of yarn.nm.liveness-monitor.expiry-interval-ms); the end of a known one is reported with the next
 heartbeat."""
 
 
@@ -101,7 +101,7 @@ class ContainerTracker:
 
     Attributes:
         events: unreported events.
-        releases: containers that the ResourceManager has yet to be told to take away.
+        releases: containers whose release is not yet sent to the ResourceManager.
 
     Args:
         attempt: number of the application's attempt; containers of earlier ones are reported too.
@@ -145,7 +145,7 @@ class ContainerTracker:
         return granted
 
     def mark_stopping(self, container_id: ContainerId) -> Granted | None:
-        """Mark a container as to be ended; return it if its node is to be told."""
+        """Mark a container as to be ended; return it if its node must get the order."""
         granted = self._live.get(container_id)
         if granted is None and container_id in self._ended_before_us:
             return None
@@ -168,14 +168,14 @@ class ContainerTracker:
         return bool(new)
 
     def record_released(self, containers: Iterable[ContainerId], now: float) -> None:
-        """Record that YARN was told to take these away."""
+        """Record that the release of these was sent to YARN."""
         for container_id in containers:
             self.releases.discard(container_id)
             if container_id in self._live:
                 self._unknown_at.setdefault(container_id, now + UNKNOWN_S)
 
     def record_silence(self, now: float) -> None:
-        """Record that YARN did not answer, so it cannot have confirmed that it knows them."""
+        """Record that YARN did not answer, so it has not confirmed these."""
         self._unknown_at = dict.fromkeys(self._unknown_at, now + UNKNOWN_S)
 
     def restore_releases(self) -> None:

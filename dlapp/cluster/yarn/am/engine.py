@@ -275,7 +275,7 @@ class YarnAmEngine:
             self._rm.close()
 
     def close(self) -> None:
-        """Close everything without telling YARN; for an attempt that is over."""
+        """Close everything without a report to YARN; for an attempt that has ended."""
         self._close_threads()
         self._rm.close()
 

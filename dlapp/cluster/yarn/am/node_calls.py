@@ -59,7 +59,7 @@ Order = StartOrder | StopOrder | StatusOrder
 
 
 class FailedOrder(NamedTuple):
-    """Order that the node did not carry out; ``start`` tells its kind."""
+    """Order that the node did not execute; ``start`` is its kind."""
 
     container_id: ContainerId
     start: bool

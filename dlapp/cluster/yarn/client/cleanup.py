@@ -379,7 +379,7 @@ def _entries(files: StagingFiles, location: str) -> list[KeptItem]:
 
 
 def _submitted_ms(files: StagingFiles, staging: str, now_ms: int) -> int:
-    """Return when an application was submitted, or up to a day earlier; 0 if its submission does not say."""
+    """Return when an application was submitted, or up to a day earlier; 0 if its submission does not have it."""
     try:
         submission = files.read(f"{staging}/{SUBMISSION}", max_bytes=MAX_SUBMISSION_BYTES)
         return int(parse_json(submission)["submitted_ms"])

@@ -274,7 +274,7 @@ class YarnEngine(Closeable):
         """Reject an application that the ResourceManager still knows: nobody can shorten its list.
 
         Raises:
-            NotFound: neither it nor the caller's history knows it.
+            NotFound: neither it nor the caller's history has it.
             UsageError: it has not ended, or the ResourceManager has not forgotten it.
         """
         try:

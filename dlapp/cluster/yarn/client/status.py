@@ -432,7 +432,7 @@ class ApplicationReader:
         """
         files = self._session.files(report.user)
         places = StagingPaths(files.home)
-        # The history is written before YARN is told of the end, and the staging directory is removed after that.
+        # The history is written before the end is reported to YARN, and the staging directory is removed after that.
         kept = _history(files, places, report.application_id)
         if report.state.ended:
             # It was ended from outside, and its ApplicationMaster had no time, or none after it wrote the history.

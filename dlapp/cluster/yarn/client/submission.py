@@ -407,7 +407,7 @@ class ApplicationSubmitter:
         deadline, pauses_s = time.monotonic() + ACCEPTED_S, backoff_s(0.005, 0.1)
         while (report := rest.report(application_id)).state in _EARLY:
             if time.monotonic() >= deadline:
-                return None  # it was accepted; its state tells the rest
+                return None  # it was accepted; its state has the rest
             time.sleep(next(pauses_s))
         refused = report.state is State.FAILED and not report.am_node
         return views.first_line(report.diagnostics) if refused else None
