@@ -63,15 +63,15 @@ def _task(argv: Sequence[str]) -> int:
 
     if list(argv) != ["--engine", "yarn"]:
         return run(argv, _check_node)
-    from dlapp.cluster.yarn.task_container import make_home
+    from dlapp.cluster.yarn.task_container import make_task_directory
     from dlapp.errors import DlappError
 
     try:
-        home = make_home()
+        task_directory = make_task_directory()
     except (DlappError, OSError) as error:
         print(f"dlapp: {error}", file=sys.stderr)
         return 1
-    return run(["--engine", "yarn", "--home", home], _check_node)
+    return run(["--engine", "yarn", "--home", task_directory], _check_node)
 
 
 def _check_node(texts: Mapping[str, str], launch: LaunchSpec) -> Mapping[str, Any]:

@@ -127,7 +127,7 @@ def _move_natively(native: NativeHdfs, place: HdfsPlace) -> None:
 def _writes(files: HdfsStagingFiles, place: HdfsPlace) -> Iterator[Finding]:
     home, user = files.home, place.login.user
     try:
-        found = files.look(home)
+        found = files.status(home)
     except Unreachable as error:
         yield failed("hdfs", str(error), "start HDFS, or correct dfs.namenode.http-address or dfs.http.policy")
         return
@@ -158,7 +158,7 @@ def _writes(files: HdfsStagingFiles, place: HdfsPlace) -> Iterator[Finding]:
         began = time.time()
         files.write(name, text, 0o600)
         ended = time.time()
-        there = files.look(name)
+        there = files.status(name)
         good = files.read(name, max_bytes=len(text)) == text and not files.write(name, b"", 0o600, once=True)
     except Denied as error:
         yield failed("hdfs.write", str(error), f"let {user} write to {home}")

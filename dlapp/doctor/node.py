@@ -50,11 +50,11 @@ def on_a_node(config: Config, engine: YarnEngine) -> Iterator[Finding]:
     from dlapp.gpuid.factory import configured
     from dlapp.values.serialization import to_json
 
-    told = {
+    instructions = {
         "texts": _texts(config),
         "ledger": to_json(configured(config) if config.gpuid.zookeeper.ensemble else None),
     }
-    said = engine.run_on_a_node("doctor", SECRET, told, timeout_s=TIMEOUT_S)
+    said = engine.run_on_node("doctor", SECRET, instructions, timeout_s=TIMEOUT_S)
     try:
         found = [Finding(**one) for one in json.loads(said)]
     except (ValueError, TypeError):
@@ -95,9 +95,9 @@ def main(argv: Sequence[str]) -> int:
     from dlapp.cluster.yarn.probe import ProbeMaster
 
     try:
-        with ProbeMaster.of_this_container(SECRET, timeout_s=REGISTER_S) as master:
+        with ProbeMaster.from_container(SECRET, timeout_s=REGISTER_S) as master:
             found = [passed("node", f"{node_name()}: a container was granted, and the ResourceManager reached")]
-            found += run_checks(checks(master.told))
+            found += run_checks(checks(master.instructions))
             master.finish(_in_json(found))
     except (DlappError, OSError) as error:
         # YARN shows the end of this in its diagnostics.
@@ -120,14 +120,14 @@ def findings_of_task(texts: Mapping[str, str], launch: LaunchSpec) -> list[Findi
     return [began, *run_checks(_checks(texts, launch.hdfs, ledger))]
 
 
-def checks(told: Mapping[str, Any]) -> list[Check]:
+def checks(instructions: Mapping[str, Any]) -> list[Check]:
     """Return the checks of a node."""
     from dlapp.locations import HdfsPlace
     from dlapp.values.launch_spec import LedgerSettings
     from dlapp.values.serialization import from_json
 
-    ledger = None if told["ledger"] is None else from_json(LedgerSettings, told["ledger"])
-    return _checks(told["texts"], from_json(HdfsPlace, told["hdfs"]), ledger)
+    ledger = None if instructions["ledger"] is None else from_json(LedgerSettings, instructions["ledger"])
+    return _checks(instructions["texts"], from_json(HdfsPlace, instructions["hdfs"]), ledger)
 
 
 def _checks(texts: Mapping[str, str], hdfs: HdfsPlace | None, ledger: LedgerSettings | None) -> list[Check]:

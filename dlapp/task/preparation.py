@@ -280,6 +280,6 @@ def _reach_hdfs(hdfs: HdfsPlace) -> None:
 
     files = HdfsStagingFiles(hdfs, patience_s=REACH_S)
     try:
-        files.look(f"{hdfs.location}/")
+        files.status(f"{hdfs.location}/")
     finally:
         files.close()

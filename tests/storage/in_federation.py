@@ -277,7 +277,7 @@ def test_an_output_in_an_encryption_zone_is_encrypted_from_its_parts_on(zone: Zo
     model = files.place.path(f"{target}/0/model")
     assert files.web.read_part(f"/.reserved/raw{model}", 0, 7) != b"model 0"
     # YARN's own user has no key, so it cannot bring such a file for everybody.
-    found = HdfsStagingFiles(files.place).look(f"{target}/0/model")
+    found = HdfsStagingFiles(files.place).status(f"{target}/0/model")
     assert found is not None
     assert found.encrypted
 

@@ -197,7 +197,7 @@ class HdfsApplicationDir:
             outputs = tuple(from_json(OutputView, one) for one in found)
             resumed_from = str((history.get("submission") or {}).get("resumed_from") or "")
         except NotFound as error:
-            if self._files.look(self._paths.staging(application_id)) is None:
+            if self._files.status(self._paths.staging(application_id)) is None:
                 raise NotFound(f"{application_id} is not in the history any more") from error
             raise DlappError(
                 f"{application_id} was killed, and its outputs are not settled: dlapp-status {application_id} does that"
@@ -378,7 +378,7 @@ class HdfsApplicationDir:
 
     def _is_request(self, name: str) -> bool:
         """Return whether a small file of that name exists and belongs to the application's user."""
-        found = self._files.look(self._place(name))
+        found = self._files.status(self._place(name))
         if found is None:
             return False
         user = self._submission.spec.username
@@ -408,10 +408,10 @@ class HdfsApplicationDir:
 
     def _read_superseded_reason(self) -> str | None:
         place = self._place(AM)
-        if (found := self._files.look(place)) is None:
+        if (found := self._files.status(place)) is None:
             # Whoever ends an application writes its history before removing the directory, so this also holds for an
             # attempt that was suspended before it had begun. Without a history, it was a clean-up.
-            ended = self._files.look(self._paths.history(self._application_id)) is not None
+            ended = self._files.status(self._paths.history(self._application_id)) is not None
             return "the application has ended" if ended else None
         # Each group of the journal calls this first: do not read an unchanged file again.
         status = found.inode_id, found.modified_ms, found.size_bytes

@@ -21,31 +21,31 @@ KIND = "DLAPP-PROBE"
 """Its type in YARN's lists; dlapp-list does not show it."""
 
 
-def credentials_of(secret: str, cluster: Cluster, hdfs: HdfsPlace, told: Mapping[str, Any]) -> bytes:
+def credentials_of(secret: str, cluster: Cluster, hdfs: HdfsPlace, instructions: Mapping[str, Any]) -> bytes:
     """Return the credentials with the input of the process, which not everybody may read.
 
     Args:
-        secret: the name under which ``told`` is in them.
+        secret: the name under which ``instructions`` is in them.
         cluster: where its ResourceManager is.
         hdfs: how to reach HDFS.
-        told: the input.
+        instructions: the input.
     """
-    whole = {**told, "cluster": to_json(cluster), "hdfs": to_json(hdfs)}
-    return Credentials({}, {secret: json.dumps(whole).encode()}).encode()
+    content = {**instructions, "cluster": to_json(cluster), "hdfs": to_json(hdfs)}
+    return Credentials({}, {secret: json.dumps(content).encode()}).encode()
 
 
 class ProbeMaster:
-    """Registered ApplicationMaster during the block; its input is in ``told``.
+    """Registered ApplicationMaster during the block; its input is in ``instructions``.
 
     Args:
         timeout_s: for the registration, and for the end.
     """
 
-    def __init__(self, told: Mapping[str, Any], rm: ResourceManager, timeout_s: float) -> None:
-        self.told, self._rm, self._timeout_s = told, rm, timeout_s
+    def __init__(self, instructions: Mapping[str, Any], rm: ResourceManager, timeout_s: float) -> None:
+        self.instructions, self._rm, self._timeout_s = instructions, rm, timeout_s
 
     @classmethod
-    def of_this_container(cls, secret: str, *, timeout_s: float) -> ProbeMaster:
+    def from_container(cls, secret: str, *, timeout_s: float) -> ProbeMaster:
         """Return the input from the container's credentials.
 
         Raises:
@@ -55,10 +55,10 @@ class ProbeMaster:
         token = credentials.of_kind(AM_RM_KIND)
         if secret not in credentials.secrets or token is None:
             raise HadoopError("the container's credentials do not say what to check")
-        told = json.loads(credentials.secrets[secret])
-        cluster: Cluster = from_json(Cluster, told["cluster"])
+        instructions = json.loads(credentials.secrets[secret])
+        cluster: Cluster = from_json(Cluster, instructions["cluster"])
         addresses = [(host, int(port)) for host, _, port in (one.rpartition(":") for one in cluster.schedulers)]
-        return cls(told, ResourceManager(addresses, token, cluster.dialect), timeout_s)
+        return cls(instructions, ResourceManager(addresses, token, cluster.dialect), timeout_s)
 
     def __enter__(self) -> ProbeMaster:
         self._rm.register(os.uname().nodename, 0, "", timeout_s=self._timeout_s)
@@ -67,10 +67,10 @@ class ProbeMaster:
     def __exit__(self, *_: object) -> None:
         self._rm.close()
 
-    def finish(self, said: str) -> None:
+    def finish(self, diagnostics: str) -> None:
         """End well, with these words."""
         deadline = time.monotonic() + self._timeout_s
-        while not self._rm.finish(FinalStatus.SUCCEEDED, said, "", timeout_s=self._timeout_s):
+        while not self._rm.finish(FinalStatus.SUCCEEDED, diagnostics, "", timeout_s=self._timeout_s):
             if time.monotonic() >= deadline:
                 raise TimedOut(f"the ResourceManager did not take the end down in {self._timeout_s:g} s")
             time.sleep(0.1)

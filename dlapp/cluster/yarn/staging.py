@@ -99,7 +99,7 @@ class StagingFiles(Protocol):
     def close(self) -> None:
         """Close the connections."""
 
-    def look(self, location: str) -> FileInfo | None:
+    def status(self, location: str) -> FileInfo | None:
         """Return the status of a location; None: it does not exist."""
 
     def names(self, location: str) -> list[str]:

@@ -20,7 +20,7 @@ from dlapp.values.serialization import from_json, parse_json, to_json
 
 TASK_SECRET = "dlapp.task"
 """Alias of the secret in a task's credentials that has its launch specification."""
-_TAKEN_OVER = ("PATH", "USER", "LOGNAME")
+_INHERITED = ("PATH", "USER", "LOGNAME")
 
 
 INPUT_CACHE, PAYLOAD_CACHES, UNSTORED = "dlapp-cache", "dlapp-payload-caches", "dlapp-unstored"
@@ -28,7 +28,7 @@ INPUT_CACHE, PAYLOAD_CACHES, UNSTORED = "dlapp-cache", "dlapp-payload-caches", "
 none, and output that could not be stored."""
 
 
-def user_directory(environ: Mapping[str, str], here: str) -> str:
+def user_directory(environ: Mapping[str, str], working_directory: str) -> str:
     """Return the user's directory on this node, on the disk of this container.
 
     Its files must outlive containers and applications, and only the user may access them. Both hold for the directory
@@ -39,16 +39,16 @@ def user_directory(environ: Mapping[str, str], here: str) -> str:
     has ``<local-dir>/usercache/<user>/appcache/<application id>`` for each disk.
 
     Args:
-        here: the container's working directory.
+        working_directory: the container's working directory.
     """
-    application = os.path.dirname(here)
+    application = os.path.dirname(working_directory)
     for path in environ.get("LOCAL_DIRS", "").split(","):
         if path and os.path.realpath(path) == os.path.realpath(application):
             application = path
     return os.path.dirname(os.path.dirname(application))
 
 
-def make_home(environ: Mapping[str, str] = os.environ) -> str:
+def make_task_directory(environ: Mapping[str, str] = os.environ) -> str:
     """Create the task's directory from the credentials and environment of its container; return the path.
 
     Raises:
@@ -58,8 +58,8 @@ def make_home(environ: Mapping[str, str] = os.environ) -> str:
     if TASK_SECRET not in secrets:
         raise HadoopError("the container's credentials have nothing for a task in them")
     spec = from_json(LaunchSpec, parse_json(secrets[TASK_SECRET]))
-    taken_over = {name: environ[name] for name in _TAKEN_OVER if name in environ}
-    spec = replace(spec, environment=taken_over | spec.environment)
+    inherited = {name: environ[name] for name in _INHERITED if name in environ}
+    spec = replace(spec, environment=inherited | spec.environment)
     directory = user_directory(environ, os.getcwd())
     spec = replace(spec, unstored=os.path.join(directory, UNSTORED))
     if spec.cache is not None:
@@ -72,12 +72,12 @@ def make_home(environ: Mapping[str, str] = os.environ) -> str:
         # The ledger of this node's NodeManager.
         web = f"{spec.ledger.web}{environ['NM_HOST']}:{environ['NM_HTTP_PORT']}"
         spec = replace(spec, ledger=replace(spec.ledger, web=web))
-    home = os.path.join(os.getcwd(), "task")
-    os.mkdir(home, 0o700)
+    task_directory = os.path.join(os.getcwd(), "task")
+    os.mkdir(task_directory, 0o700)
     logs = environ["LOG_DIRS"].split(",")[0]
     for name in LOG_NAMES:
-        os.symlink(os.path.join(logs, name), os.path.join(home, name))
-    descriptor = os.open(os.path.join(home, FILE_NAME), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        os.symlink(os.path.join(logs, name), os.path.join(task_directory, name))
+    descriptor = os.open(os.path.join(task_directory, FILE_NAME), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
         json.dump(to_json(spec), file)
     # Internal errors go to dlapp.log, and not to the payload's output.
@@ -85,4 +85,4 @@ def make_home(environ: Mapping[str, str] = os.environ) -> str:
     for number in (1, 2):
         os.dup2(own, number)
     os.close(own)
-    return home
+    return task_directory

@@ -75,7 +75,7 @@ class HdfsStagingFiles:
         """See `HdfsFiles.check_one_destination`."""
         self._at(location).check_one_destination(location)
 
-    def look(self, location: str) -> FileInfo | None:
+    def status(self, location: str) -> FileInfo | None:
         """Return the entry; None if it does not exist."""
         web, path = self._path_at(location)
         if (status := web.status(path)) is None:
@@ -124,7 +124,7 @@ class HdfsStagingFiles:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         with closing_fd(file):
             self._at(location).create_exclusive(location, RequestBody(file, os.fstat(file).st_size), mode)
-        found = self.look(location)
+        found = self.status(location)
         if found is None:
             raise NotFound(f"{shown(location)} was removed just after it was written")
         return found

@@ -70,7 +70,7 @@ class FilesInMemory:
             self.away -= 1
             raise Unreachable("the NameNode is away")
 
-    def look(self, location: str) -> FileInfo | None:
+    def status(self, location: str) -> FileInfo | None:
         self._answer()
         if not any(f"{one}/".startswith(f"{location}/") for one in self.files):
             return None

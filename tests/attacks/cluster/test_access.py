@@ -115,7 +115,7 @@ def test_those_whom_its_owner_names_see_it_reach_its_ports_or_end_it_and_nobody_
         modifier.stream_opener(application_id)
     assert modifier.status(application_id).modify_acl == MODIFIER
     assert "is being stopped" in modifier.softkill(application_id)
-    until(lambda: files.look(staging) is None)
+    until(lambda: files.status(staging) is None)
     view = client(OWNER).wait(application_id, timeout_s=120)
     assert (view.final_status, view.cause, view.soft_kill_by) == (FinalStatus.KILLED, Cause.SOFT_KILLED, MODIFIER)
     files.close()

@@ -243,7 +243,7 @@ class Staged:
     def __init__(self, **files: object) -> None:
         self._files = {f"{name}.json": value for name, value in files.items()}
 
-    def look(self, location: str) -> object | None:
+    def status(self, location: str) -> object | None:
         return object() if location.endswith("application_1700000000000_0007") else None
 
     def read(self, location: str, *, max_bytes: int) -> bytes:

@@ -121,7 +121,7 @@ def all_on_hdfs(files: HdfsStagingFiles, location: str) -> Iterator[tuple[str, b
         seen.update(more)
         for name in more:
             place = f"{location}/{name}"
-            found = files.look(place)
+            found = files.status(place)
             if found is not None and not found.is_file:
                 yield from all_on_hdfs(files, place)
             elif found is not None:
@@ -161,7 +161,7 @@ def test_no_secret_lies_on_hdfs_nor_is_shown_while_it_runs_and_afterwards(submit
     submitted.client.softkill(submitted.id)
     submitted.client.wait(submitted.id, timeout_s=240)
     history = f"{ours}/history/{submitted.id}.json"
-    until(lambda: submitted.files.look(submitted.staging) is None)
+    until(lambda: submitted.files.status(submitted.staging) is None)
     afterwards = dict(all_on_hdfs(submitted.files, ours))
     assert history in afterwards
     for text in secrets:
@@ -263,7 +263,7 @@ def test_who_looks_at_an_application_of_somebody_else_never_acts_in_their_name(
     assert (view.username, view.state) == (OWNER, State.KILLED)
     assert set(names) <= {"stranger"}
     # What is left is its owner's to settle.
-    assert submitted.files.look(submitted.staging) is not None
+    assert submitted.files.status(submitted.staging) is not None
     stranger.engine.close()
 
 
@@ -321,7 +321,7 @@ def looker(report: AppReport, opened: list[str]) -> Iterator[ApplicationReader]:
     try:
         yield ApplicationReader(there, masters)  # type: ignore[arg-type]
     finally:
-        masters.leave()
+        masters.close()
 
 
 def test_a_foreign_application_master_does_not_say_whose_it_is() -> None:

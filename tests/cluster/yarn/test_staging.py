@@ -32,7 +32,7 @@ class Modes:
         self.sent: list[str] = []
         self.content = b"zip"
 
-    def look(self, location: str) -> FileInfo | None:
+    def status(self, location: str) -> FileInfo | None:
         if (mode := self.there.get(location)) is None:
             return None
         return FileInfo(
@@ -53,7 +53,7 @@ class Modes:
     def send(self, path: str, location: str, mode: int) -> FileInfo | None:
         self.there[location] = mode
         self.sent.append(location)
-        return self.look(location)
+        return self.status(location)
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ def test_an_archive_comes_to_as_many_datanodes_as_are_wanted_and_there_and_keeps
     staged, location, web = HdfsStagingFiles(place), f"{base}/archive", WebHdfs(place)
     path = place.path(location)
     staged.write(location, b"bytes", 0o600)
-    before = staged.look(location)
+    before = staged.status(location)
     counts = []
     for wanted in (1, 2, 32, 2):
         staged.replicate(location, wanted)
@@ -41,7 +41,7 @@ def test_an_archive_comes_to_as_many_datanodes_as_are_wanted_and_there_and_keeps
         assert time.monotonic() < deadline
         time.sleep(0.1)
     # YARN compares the time with what it was promised.
-    assert staged.look(location) == before
+    assert staged.status(location) == before
     staged.replicate(f"{base}/nothing", 3)
     staged.replicate(base, 3)
     staged.close()
@@ -71,7 +71,7 @@ def test_a_directory_is_removed_if_nothing_is_in_it(place: HdfsPlace, base: str)
     assert staged.names(directory) == ["file"]
     staged.remove(f"{directory}/file")
     staged.remove_if_empty(directory)
-    assert staged.look(directory) is None
+    assert staged.status(directory) is None
     staged.close()
 
 

@@ -17,7 +17,7 @@ from dlapp.values.ids import ApplicationId
 if TYPE_CHECKING:
     from dlapp.net.control_client import ControlConnection
 
-ASK_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 MAX_FOREIGN_VIEW_BYTES = 8 << 20
 """Size limit of the view of an application not submitted from here; one of 10,000 containers has 3 MiB."""
 
@@ -26,15 +26,15 @@ class AmClients:
     """Client of a cluster's ApplicationMasters; keeps the last connection."""
 
     def __init__(self) -> None:
-        self._asked: tuple[tuple[ApplicationId, str, str | None], ControlConnection, bool] | None = None
+        self._cached: tuple[tuple[ApplicationId, str, str | None], ControlConnection, bool] | None = None
 
-    def view(self, report: AppReport, *, timeout_s: float = ASK_S, token: str | None = None) -> Any:
+    def view(self, report: AppReport, *, timeout_s: float = REQUEST_TIMEOUT_S, token: str | None = None) -> Any:
         """Return an ApplicationMaster's view of its application, in JSON form.
 
         Args:
             report: the ResourceManager's report.
             timeout_s: time limit of the whole request [s].
-            token: see `ask`; without one it shows less to others than the submitter.
+            token: see `request`; without one it shows less to others than the submitter.
 
         Raises:
             Unreachable: it does not answer, or has not started yet.
@@ -42,7 +42,7 @@ class AmClients:
         """
         return self._call(report, "GET", "view", None, timeout_s=timeout_s, token_needed=False, token=token)
 
-    def ask(self, report: AppReport, what: str, body: Any, *, timeout_s: float, token: str | None = None) -> Any:
+    def request(self, report: AppReport, what: str, body: Any, *, timeout_s: float, token: str | None = None) -> Any:
         """Send a request to an ApplicationMaster.
 
         Args:
@@ -99,27 +99,27 @@ class AmClients:
         try:
             return connection.call(method, f"/v1/{what}", body, timeout_s=timeout_s)
         except Unreachable:
-            self.leave()
+            self.close()
             raise
 
-    def _connection(self, report: AppReport, address: str, given: str | None) -> tuple[ControlConnection, bool]:
+    def _connection(self, report: AppReport, address: str, token: str | None) -> tuple[ControlConnection, bool]:
         """Return the connection to an ApplicationMaster, kept for repeated requests: a waiting command polls often."""
         from dlapp.net.control_client import MAX_VIEW_BYTES, ControlConnection
 
-        if self._asked is None or self._asked[0] != (report.application_id, address, given):
-            self.leave()
+        if self._cached is None or self._cached[0] != (report.application_id, address, token):
+            self.close()
             own = _own_token(report)
             connection = ControlConnection(
-                f"http://{address}", own or given, max_answer_bytes=MAX_VIEW_BYTES if own else MAX_FOREIGN_VIEW_BYTES
+                f"http://{address}", own or token, max_answer_bytes=MAX_VIEW_BYTES if own else MAX_FOREIGN_VIEW_BYTES
             )
-            self._asked = (report.application_id, address, given), connection, bool(own or given)
-        return self._asked[1:]
+            self._cached = (report.application_id, address, token), connection, bool(own or token)
+        return self._cached[1:]
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Close the connection."""
-        if self._asked is not None:
-            self._asked[1].close()
-            self._asked = None
+        if self._cached is not None:
+            self._cached[1].close()
+            self._cached = None
 
 
 def _own_token(report: AppReport) -> str | None:

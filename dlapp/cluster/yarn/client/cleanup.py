@@ -131,33 +131,33 @@ def _settled(
     notices: EndNotices | None,
 ) -> str | None:
     staging, history = places.staging(application_id), places.history(application_id)
-    said = NOTHING_KEPT
-    if files.look(staging) is None:
-        return said
-    if files.look(history) is None:
-        told: dict[str, Any] = {}
-        for name, what, most in (
+    result = NOTHING_KEPT
+    if files.status(staging) is None:
+        return result
+    if files.status(history) is None:
+        entry: dict[str, Any] = {}
+        for name, key, most in (
             (VIEW, "view", MAX_VIEW_BYTES),
             (SUBMISSION, "submission", MAX_SUBMISSION_BYTES),
         ):
             with contextlib.suppress(NotFound, ValueError):
-                told[what] = parse_json(files.read(f"{staging}/{name}", max_bytes=most))
-        if "submission" in told:
-            outputs = told["submission"].get("spec", {}).get("outputs", ())
+                entry[key] = parse_json(files.read(f"{staging}/{name}", max_bytes=most))
+        if "submission" in entry:
+            outputs = entry["submission"].get("spec", {}).get("outputs", ())
             if outputs:
                 if ended.ago_s < GONE_AFTER_S:
                     return None
-                said, views = _settle_outputs(files, staging, application_id, outputs)
-                told["outputs"] = to_json(views)
+                result, views = _settle_outputs(files, staging, application_id, outputs)
+                entry["outputs"] = to_json(views)
             files.make(places.all_history, OWN_MODE)
             with contextlib.suppress(NotFound):
                 usage = files.read(f"{staging}/{USAGE}", max_bytes=MAX_USAGE_BYTES)
                 files.write(places.usage(application_id), usage, 0o600, once=True)
-            if (sweep := told["submission"].get("spec", {}).get("sweep")) is not None:
+            if (sweep := entry["submission"].get("spec", {}).get("sweep")) is not None:
                 files.write(places.trials(application_id), _trials(files, staging, sweep), 0o600, once=True)
             # The ApplicationMaster may be doing the same right now: its version is the later one.
             finished_ms = clock.now_ms() - int(ended.ago_s * 1000)
-            kept = {"view": None, "state": ended.state.value, "finished_ms": finished_ms, **told}
+            kept = {"view": None, "state": ended.state.value, "finished_ms": finished_ms, **entry}
             if notices is not None:
                 notices.record_end(application_id, kept)
             files.write(history, history_json(kept), 0o600, once=True)
@@ -168,9 +168,9 @@ def _settled(
                 notices.record_end(application_id, kept)
             view = kept.get("view") or {}
             if any(one.get("committed") for one in view.get("outputs", ())):
-                said = COMMITTED
+                result = COMMITTED
     files.remove(staging)
-    return said
+    return result
 
 
 def _trials(files: StagingFiles, staging: str, sweep: Any) -> bytes:
@@ -202,15 +202,15 @@ def _settle_outputs(
     with contextlib.suppress(NotFound):
         claim = from_json(CommitClaim, parse_json(files.read(f"{staging}/{COMMIT}", max_bytes=MAX_CLAIM_BYTES)))
     specs = from_json(tuple[OutputSpec, ...], outputs)
-    keep = files.look(f"{staging}/{KILL}") is None
+    keep = files.status(f"{staging}/{KILL}") is None
     done = files.settle_outputs(application_id, specs, claim, keep=keep)
     if claim is None:
-        said = "its output is kept as partial output" if any(one.partial for one in done) else NOTHING_KEPT
+        result = "its output is kept as partial output" if any(one.partial for one in done) else NOTHING_KEPT
     elif all(one.committed for one in done):
-        said = COMMITTED
+        result = COMMITTED
     else:
-        said = "its output could not be committed and is kept as partial output"
-    return said, done
+        result = "its output could not be committed and is kept as partial output"
+    return result, done
 
 
 def own_applications(rest: YarnRest, files: StagingFiles, places: StagingPaths, user: str) -> OwnApplications:
@@ -261,7 +261,7 @@ def settle_all(
         try:
             count += settle(files, places, over[name], ended[over[name]], notices) is not None
         except Unreachable:
-            files.look(places.all_staging)  # raises if this is the unavailable one
+            files.status(places.all_staging)  # raises if this is the unavailable one
         except (DlappError, OSError):
             continue  # missing rights or a damaged marker of one application must not block the others
     return count
@@ -296,7 +296,7 @@ def forgotten(
             continue
         staging = places.staging(application_id)
         changed = [ms for _, _, ms in files.entries(staging)]
-        if not changed and (empty := files.look(staging)) is not None:
+        if not changed and (empty := files.status(staging)) is not None:
             changed = [empty.modified_ms]  # the submission ended before its first write
         changed_ms = max(changed, default=now_ms)
         if now_ms - changed_ms > _FORGOTTEN_S * 1000:
@@ -340,7 +340,7 @@ def clean_up(
     kept = [one for one in _entries(files, places.all_history) if one.name.endswith(endings)]
     gone += [f"{places.all_history}/{one.name}" for one in histories.expired(kept, now_ms, now_ms)]
     for location in gone[:MAX_AT_ONCE]:
-        mark = files.look(location + USED)
+        mark = files.status(location + USED)
         if mark is not None and mark.modified_ms >= now_ms:
             continue  # just taken into use
         files.remove(location)
@@ -360,7 +360,7 @@ def mark_use(files: StagingFiles, location: str, modified_ms: int, now_ms: int) 
     due_ms = now_ms - int(USED_EVERY_S * 1000)
     if modified_ms > due_ms:
         return
-    mark = files.look(location + USED)
+    mark = files.status(location + USED)
     if mark is None or mark.modified_ms <= due_ms:
         files.write(location + USED, b"", 0o600)
 

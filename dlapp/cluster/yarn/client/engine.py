@@ -71,7 +71,7 @@ class YarnEngine(Closeable):
         submitter = ApplicationSubmitter(self._session, ledger_of)
         self._reader = reader = ApplicationReader(self._session, self._masters)
         killer = ApplicationKiller(self._session, self._masters, reader)
-        self.prepare, self.submit, self.run_on_a_node = submitter.prepare, submitter.submit, submitter.run_on_a_node
+        self.prepare, self.submit, self.run_on_node = submitter.prepare, submitter.submit, submitter.run_on_node
         self.find_archive = submitter.find_archive
         self.ids, self.view, self.views, self.submission = reader.ids, reader.view, reader.views, reader.submission
         self.logs, self.aggregated_log, self.dashboard_urls = reader.logs, reader.aggregated_log, reader.dashboard_urls
@@ -79,7 +79,7 @@ class YarnEngine(Closeable):
 
     def close(self) -> None:
         """Close the connections."""
-        self._masters.leave()
+        self._masters.close()
         self._session.close()
 
     # ---- what there is ----
@@ -94,7 +94,7 @@ class YarnEngine(Closeable):
         version = str(self._session.rest().info().get("resourceManagerVersion") or "")
         if version_of(version) < (2, 7):
             raise Unreachable(f"the ResourceManager is Hadoop {version or 'of no version'}; 2.7 is the least")
-        self._session.ask_anew()
+        self._session.forget_largest()
         dialect = self._session.dialect()
         gcores = self._session.largest().get(dialect.value, 0) if dialect is not Dialect.FIELD3 else 1
         has_gpus = dialect is not Dialect.NONE and gcores > 0 and self._session.has_ledger()
@@ -178,7 +178,7 @@ class YarnEngine(Closeable):
         report."""
         if not self._check_nodes(spec, self._session.nodes()):
             return []
-        return self._check_nodes(spec, self._session.nodes(afresh=True))
+        return self._check_nodes(spec, self._session.nodes(refresh=True))
 
     def _check_nodes(self, spec: AppSpec, nodes: Sequence[NodeInfo]) -> list[str]:
         dialect, lines = self._session.dialect(), []
@@ -193,7 +193,7 @@ class YarnEngine(Closeable):
 
     def node_names(self) -> tuple[str, ...]:
         """Return the hosts that run containers now. Raises Unreachable."""
-        return tuple(node.host for node in self._session.nodes(afresh=True))
+        return tuple(node.host for node in self._session.nodes(refresh=True))
 
     def archive_cache(self) -> str:
         """Return the directory for packed workspaces on this machine; its content is uploaded to the cluster."""
@@ -281,7 +281,7 @@ class YarnEngine(Closeable):
             report = self._session.rest().report(application_id)
         except ApplicationNotFound as missing:
             files = self._session.files(self._session.user)
-            if files.look(StagingPaths(files.home).history(application_id)) is None:
+            if files.status(StagingPaths(files.home).history(application_id)) is None:
                 raise NotFound(f"{application_id} is not in your history on the cluster") from missing
             return
         if not report.state.ended:

@@ -53,10 +53,10 @@ def archive_resource(files: StagingFiles, location: str, *, public: bool) -> Loc
         ConfigError: the archive does not exist.
         Denied: other users than its owner may write it, and could execute any program by it.
     """
-    found = files.look(location)
+    found = files.status(location)
     if found is None:
         raise ConfigError(f"{SETTING}: {location} is not there")
-    above = files.look(location.rpartition("/")[0])
+    above = files.status(location.rpartition("/")[0])
     for place, mode in ((location, found.mode), (location.rpartition("/")[0], above.mode if above else 0)):
         # In a directory with the sticky bit only the owner can replace a file.
         if mode & 0o022 and not mode & 0o1000:

@@ -7,7 +7,7 @@ import json
 import time
 from typing import Any
 
-from dlapp.cluster.yarn.client.am_client import ASK_S, AmClients
+from dlapp.cluster.yarn.client.am_client import REQUEST_TIMEOUT_S, AmClients
 from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, NOTHING_KEPT, EndedApplication, settle
 from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.cluster.yarn.client.rest import KILL_END_S, AppReport
@@ -25,15 +25,15 @@ from dlapp.values.messages import StopAnswer, StopRequest
 from dlapp.values.report import FinalStatus, State
 from dlapp.values.serialization import from_json, to_json
 
-KILL_ASK_S = 2.0
+KILL_REQUEST_TIMEOUT_S = 2.0
 """Time limit for an ApplicationMaster to end by itself after a request by dlapp-kill."""
 
 
 class ApplicationKiller:
     """Ends applications, and releases held ones, through their ApplicationMasters if these respond."""
 
-    def __init__(self, there: ClusterSession, masters: AmClients, looker: ApplicationReader) -> None:
-        self._session, self._masters, self._looker = there, masters, looker
+    def __init__(self, session: ClusterSession, masters: AmClients, reader: ApplicationReader) -> None:
+        self._session, self._masters, self._reader = session, masters, reader
 
     def soft_kill(self, application_id: ApplicationId, by: str) -> str:
         """Request a soft-kill from the ApplicationMaster, directly or by a request file; kill a waiting application.
@@ -43,7 +43,7 @@ class ApplicationKiller:
         """
         report, token = self._permitted(application_id, by)
         if report.state.ended:
-            return _over(report)
+            return _ended_text(report)
         if not report.tracking_url:
             return self.kill(application_id, by)
         own = self._is_own(report)
@@ -51,7 +51,7 @@ class ApplicationKiller:
             # The ApplicationMaster accepts requests of its user only; YARN may accept requests of others.
             raise Denied(f"{application_id} belongs to {report.user}; only they may soft-kill it: dlapp-kill asks YARN")
         try:
-            answer = from_json(StopAnswer, self._ask(report, "softkill", by, ASK_S, token))
+            answer = from_json(StopAnswer, self._request(report, "softkill", by, REQUEST_TIMEOUT_S, token))
         except Unreachable:
             if not own:
                 raise
@@ -65,16 +65,16 @@ class ApplicationKiller:
         Raises:
             NotFound, Denied: the application does not exist, or is another user's.
         """
-        report = self._looker.report(application_id)
+        report = self._reader.report(application_id)
         if report.state.ended:
-            return _over(report)
+            return _ended_text(report)
         own = self._is_own(report)
         token = None if own else find_token(self._session, report, MODIFIERS)
         if not own and token is None:
             raise Denied(f"{application_id} belongs to {report.user}; only they may release it")
         try:
-            told = self._ask(report, "release", by, ASK_S, token)
-            return from_json(StopAnswer, told).line(str(application_id))
+            answer = self._request(report, "release", by, REQUEST_TIMEOUT_S, token)
+            return from_json(StopAnswer, answer).line(str(application_id))
         except Unreachable:
             if not own:
                 raise
@@ -91,13 +91,13 @@ class ApplicationKiller:
         """
         report, token = self._permitted(application_id, by)
         if report.state.ended:
-            return _over(report)
+            return _ended_text(report)
         own = self._is_own(report)
         if report.tracking_url and (own or token is not None):
             # YARN's kill follows, so any error here is ignored.
             with contextlib.suppress(DlappError, OSError, ValueError):
-                self._ask(report, "kill", by, KILL_ASK_S, token)
-                self._wait_for_end(application_id, KILL_ASK_S)
+                self._request(report, "kill", by, KILL_REQUEST_TIMEOUT_S, token)
+                self._wait_for_end(application_id, KILL_REQUEST_TIMEOUT_S)
         try:
             state = self._session.rest(report.user if own else None).kill(application_id, timeout_s=KILL_END_S)
         except NotAllowed as error:
@@ -113,8 +113,8 @@ class ApplicationKiller:
             killed = (
                 state is State.KILLED or self._session.rest().report(application_id).final_status is FinalStatus.KILLED
             )
-            said = "was killed" if killed else f"had ended before the kill: {state.value}"
-            return f"{application_id} {said}; {report.user}'s next command settles what it left"
+            text = "was killed" if killed else f"had ended before the kill: {state.value}"
+            return f"{application_id} {text}; {report.user}'s next command settles what it left"
         if state is State.KILLED:
             return f"{application_id} was killed, {self._settled(report, by)}"
         # Usually the ApplicationMaster did this itself; otherwise the user's next command completes it.
@@ -123,7 +123,7 @@ class ApplicationKiller:
                 files = self._session.files(report.user)
                 ended_now = EndedApplication(state, 0.0)
                 settle(files, StagingPaths(files.home), application_id, ended_now, self._session.notices(files))
-            ended = self._looker.view(application_id)
+            ended = self._reader.view(application_id)
         except (DlappError, OSError) as error:
             return f"{application_id} has ended, but what became of its output cannot be read now: {error}"
         if ended.state is State.KILLED:
@@ -136,20 +136,20 @@ class ApplicationKiller:
         try:
             files = self._session.files(report.user)
             places = StagingPaths(files.home)
-            if files.look(places.staging(report.application_id)) is not None:
+            if files.status(places.staging(report.application_id)) is not None:
                 # Without this file the output is kept, because another user may have ended the application.
                 self._mark(report, KILL, by)
             later = "your next command tries it again"
             notices = self._session.notices(files)
-            said = settle(files, places, report.application_id, EndedApplication(State.KILLED, 0.0), notices)
-            if said is None:
+            text = settle(files, places, report.application_id, EndedApplication(State.KILLED, 0.0), notices)
+            if text is None:
                 # Its ApplicationMaster may be committing, and its tasks may be storing, at this moment.
                 time.sleep(GONE_AFTER_S)
                 ended = EndedApplication(State.KILLED, GONE_AFTER_S)
-                said = settle(files, places, report.application_id, ended, notices)
+                text = settle(files, places, report.application_id, ended, notices)
         except (DlappError, OSError) as error:
-            said = f"but its output cannot be settled now: {error}; {later}"
-        return said or NOTHING_KEPT
+            text = f"but its output cannot be settled now: {error}; {later}"
+        return text or NOTHING_KEPT
 
     def _wait_for_end(self, application_id: ApplicationId, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -157,13 +157,13 @@ class ApplicationKiller:
             while not self._session.rest().report(application_id).state.ended and time.monotonic() < deadline:
                 time.sleep(0.05)
 
-    def _ask(self, report: AppReport, what: str, by: str, timeout_s: float, token: str | None) -> Any:
-        return self._masters.ask(report, what, to_json(StopRequest(user=by)), timeout_s=timeout_s, token=token)
+    def _request(self, report: AppReport, what: str, by: str, timeout_s: float, token: str | None) -> Any:
+        return self._masters.request(report, what, to_json(StopRequest(user=by)), timeout_s=timeout_s, token=token)
 
     def _permitted(self, application_id: ApplicationId, by: str) -> tuple[AppReport, str | None]:
         """Return the report on an application that the caller may end, and the caller's token if its `modify_acl` has
         the caller. Raises NotFound, Denied."""
-        report = self._looker.report(application_id)
+        report = self._reader.report(application_id)
         if by == "root" or self._is_own(report):
             return report, None
         if (token := find_token(self._session, report, MODIFIERS)) is None:
@@ -180,5 +180,5 @@ class ApplicationKiller:
         files.write(f"{staging}/{name}", json.dumps({"by": by, "ms": clock.now_ms()}).encode(), 0o600)
 
 
-def _over(report: AppReport) -> str:
+def _ended_text(report: AppReport) -> str:
     return f"{report.application_id} had already ended: {report.final_status.value.lower()}"

@@ -67,8 +67,10 @@ def check_limits(
                 f"({setting}, or its largest node)"
             )
     if resources.gcores and dialect is Dialect.NONE:
-        asked = counted(resources.gcores, "gcores")
-        raise AskTooLarge(f"asked for {asked}, and the cluster counts no GPUs ({SETTING}: none)", "resources.gcores")
+        requested = counted(resources.gcores, "gcores")
+        raise AskTooLarge(
+            f"asked for {requested}, and the cluster counts no GPUs ({SETTING}: none)", "resources.gcores"
+        )
     return _field3(resources.gcores, configuration) if dialect is Dialect.FIELD3 else []
 
 
@@ -76,8 +78,8 @@ def _field3(gcores: int, configuration: Configuration) -> list[str]:
     """Return the three settings of the patched Hadoop, which no other request shows."""
     least, most, node = (_count(configuration(name)) for name in (FIELD3_MINIMUM, FIELD3_LIMIT, FIELD3_NODE))
     if most is not None and gcores > most:
-        asked = counted(gcores, "gcores")
-        problem = f"asked for {asked} in one container, the maximum is {most} ({FIELD3_LIMIT})"
+        requested = counted(gcores, "gcores")
+        problem = f"asked for {requested} in one container, the maximum is {most} ({FIELD3_LIMIT})"
         raise AskTooLarge(problem, "resources.gcores")
     if least is not None and gcores < least:
         return [f"{gcores} gcores are raised to {least}, the least that a container gets ({FIELD3_MINIMUM})"]
@@ -89,12 +91,12 @@ def _field3(gcores: int, configuration: Configuration) -> list[str]:
 
 def check_memory(resources: Resources, configuration: Configuration) -> list[str]:
     """Return a line if YARN gives a container more memory than requested."""
-    given, step, setting = memory_steps(configuration)
+    granted_mib, step, setting = memory_steps(configuration)
     if step:
-        given = max(given, -(-resources.memory_mib // step) * step)
-    if given <= resources.memory_mib:
+        granted_mib = max(granted_mib, -(-resources.memory_mib // step) * step)
+    if granted_mib <= resources.memory_mib:
         return []
-    return [f"memory {resources.memory_mib} MiB of each container is raised to {given} MiB ({setting})"]
+    return [f"memory {resources.memory_mib} MiB of each container is raised to {granted_mib} MiB ({setting})"]
 
 
 def memory_steps(configuration: Configuration) -> tuple[int, int, str]:
@@ -120,16 +122,16 @@ def check_nodes(resources: Resources, placement: Placement, dialect: Dialect, no
         dialect: representation of GPUs in this cluster.
         nodes: running nodes.
     """
-    asked = amounts(resources, dialect)
+    requested = amounts(resources, dialect)
     allowed = {node.host for node in nodes} - set(placement.exclude_nodes)
     if placement.nodes:
         allowed &= set(placement.nodes)
-    fitting = (node for node in nodes if all(node.total.get(name, 0) >= amount for name, amount in asked.items()))
+    fitting = (node for node in nodes if all(node.total.get(name, 0) >= amount for name, amount in requested.items()))
     if any(node.host in allowed for node in fitting):
         return []
-    words = ", ".join(f"{amount} {name}" for name, amount in asked.items())
+    text = ", ".join(f"{amount} {name}" for name, amount in requested.items())
     among = " among those that nodes and exclude_nodes leave" if placement.nodes or placement.exclude_nodes else ""
-    return [f"no node that runs now{among} can hold a container of {words}; it waits for one"]
+    return [f"no node that runs now{among} can hold a container of {text}; it waits for one"]
 
 
 def check_node_names(key: str, names: Sequence[str], nodes: Sequence[NodeInfo]) -> list[str]:
@@ -197,20 +199,20 @@ def refusal(diagnostics: str, application_id: ApplicationId, queue: str, user: s
         queue: queue of the application.
         user: the submitter.
     """
-    words = diagnostics.partition("\n")[0]
-    if "does not have permission to submit" in words:
+    text = diagnostics.partition("\n")[0]
+    if "does not have permission to submit" in text:
         path = queue if queue.startswith("root") else f"root.{queue}"
         setting = f"{_CAPACITY}.{path}.acl_submit_applications"
         return Denied(f"application.queue: {user} may not submit to {queue!r} ({setting})")
-    if "submitted by user" in words and "to unknown queue" in words:
+    if "submitted by user" in text and "to unknown queue" in text:
         return UsageError(f"application.queue: there is no queue {queue!r} ({_CAPACITY}.root.queues)")
-    if stopped := _NOT_RUNNING.search(words):
+    if stopped := _NOT_RUNNING.search(text):
         setting = f"{_CAPACITY}.{stopped[1]}.state"
         return UsageError(f"application.queue: {queue!r} takes no applications, it is {stopped[2]} ({setting})")
-    if full := _FULL.search(words):
+    if full := _FULL.search(text):
         setting = f"{_CAPACITY}.{full[1]}.maximum-applications"
         return UsageError(f"application.queue: {queue!r} is full now: it has {full[2]} applications ({setting})")
-    return UsageError(f"YARN refused {application_id}: {_JAVA_CLASS.sub('', words)}")
+    return UsageError(f"YARN refused {application_id}: {_JAVA_CLASS.sub('', text)}")
 
 
 def carried_schemes(inputs: Sequence[InputSpec], on_nodes: Sequence[str]) -> list[str]:
@@ -265,7 +267,7 @@ def check_home(files: StagingFiles, user: str) -> None:
         files.check_one_destination(home)
         files.make(StagingPaths(home).directory, CACHE_MODE)
     except Denied as error:
-        if files.look(home) is None:
+        if files.status(home) is None:
             path = "/" + home.split("/", 3)[3]
             if (other := files.home_by_server()) != path:
                 raise NotFound(

@@ -237,18 +237,18 @@ class YarnRest(Closeable):
 
     def _find_active(self) -> str:
         """Return the ResourceManager that is active now. Raises Unreachable, with the answer of each."""
-        said = []
+        reported = []
         for url in self._urls:
             try:
                 answer = self._request("GET", url, f"{_CLUSTER}/info", web=self._short_web)
                 state = _object(answer.get("clusterInfo")).get("haState", "ACTIVE")
             except (Unreachable, RemoteError) as error:
-                said.append(str(error))
+                reported.append(str(error))
                 continue
             if state == "ACTIVE":
                 return url
-            said.append(f"{url}: is {state}")
-        raise Unreachable("; ".join(said))
+            reported.append(f"{url}: is {state}")
+        raise Unreachable("; ".join(reported))
 
     def nodes(self, *, running: bool = False) -> list[NodeInfo]:
         """Return all nodes, in any state.
@@ -276,10 +276,10 @@ class YarnRest(Closeable):
         except (RemoteError, NotHadoop):
             return None
         # Hadoop 3.5 wraps it in an outer object, as in the timeline server's answers.
-        said = (_object(answer.get("scheduler")) or answer).get("schedulingResourceType")
+        reported = (_object(answer.get("scheduler")) or answer).get("schedulingResourceType")
         # "gcores,memory-mb (unit=Mi),vcores"; older versions write MEMORY and CPU.
         usual = {"memory": "memory-mb", "cpu": "vcores"}
-        names = [one.partition("(")[0].strip(" []").lower() for one in str(said or "").split(",")]
+        names = [one.partition("(")[0].strip(" []").lower() for one in str(reported or "").split(",")]
         return {usual.get(name, name) for name in names if name} or None
 
     def configuration(self, name: str) -> str | None:
@@ -482,14 +482,16 @@ class YarnRest(Closeable):
             return read
         if answer.status in (401, 403) and read is None:
             raise NotAllowed(f"{url}: {method} {path}", "", f"status {answer.status}")
-        said = _object((read or {}).get("RemoteException"))
+        reported = _object((read or {}).get("RemoteException"))
         # Other Hadoop servers answer that the page does not exist; a ResourceManager gives its reason.
-        if read is None or (answer.status == 404 and not said):
+        if read is None or (answer.status == 404 and not reported):
             raise NotHadoop(
                 f"{url}: it answers with status {answer.status}, and not as a ResourceManager; see {SETTING}"
             )
-        message = str(said.get("message") or f"status {answer.status}").removeprefix("java.lang.Exception: ")
-        raise _KINDS.get(answer.status, RemoteError)(f"{method} {path}", str(said.get("javaClassName") or ""), message)
+        message = str(reported.get("message") or f"status {answer.status}").removeprefix("java.lang.Exception: ")
+        raise _KINDS.get(answer.status, RemoteError)(
+            f"{method} {path}", str(reported.get("javaClassName") or ""), message
+        )
 
 
 def _launch_to_json(launch: Launch) -> dict[str, Any]:
@@ -532,26 +534,26 @@ def _resource_to_json(resource: LocalResource) -> dict[str, Any]:
     }
 
 
-def read_state(said: Any, final: FinalStatus, finished_ms: int, tracking_url: str) -> State:
+def read_state(reported: Any, final: FinalStatus, finished_ms: int, tracking_url: str) -> State:
     """Return the state by its name; derive the state of an unknown, newer name from the rest of the report.
 
     Args:
-        said: the reported name.
+        reported: the reported name.
         final: the final status.
         finished_ms: when it ended [ms since 1970]; 0: it has not.
         tracking_url: empty: no ApplicationMaster has registered.
     """
-    if str(said) in State.__members__:
-        return State(str(said))
+    if str(reported) in State.__members__:
+        return State(str(reported))
     if final is FinalStatus.UNDEFINED and not finished_ms:
         return State.RUNNING if tracking_url else State.ACCEPTED
     return {FinalStatus.FAILED: State.FAILED, FinalStatus.KILLED: State.KILLED}.get(final, State.FINISHED)
 
 
-def read_final_status(said: Any) -> FinalStatus:
+def read_final_status(reported: Any) -> FinalStatus:
     """Return the final status by name; ENDED, of newer versions, means success of several; unknown names become
     None."""
-    return FinalStatus(str(said)) if str(said) in FinalStatus.__members__ else FinalStatus.UNDEFINED
+    return FinalStatus(str(reported)) if str(reported) in FinalStatus.__members__ else FinalStatus.UNDEFINED
 
 
 def _report(raw: dict[str, Any]) -> AppReport:
@@ -642,8 +644,8 @@ def _on_standby(count: int) -> str:
 
 def version_of(text: str) -> tuple[int, int]:
     """Return the major and minor number of a version; zeros if it is invalid."""
-    words = text.split(".")
-    numbers = [word for word in words[:2] if word.isascii() and word.isdigit() and len(word) < 10]
+    parts = text.split(".")
+    numbers = [word for word in parts[:2] if word.isascii() and word.isdigit() and len(word) < 10]
     return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else (0, 0)
 
 

@@ -92,20 +92,20 @@ class ClusterSession:
         """Return the default file system with ``user`` as its identity."""
         return self.site.hdfs(self.login.as_user(user), self.config.storage.hdfs)
 
-    def nodes(self, *, afresh: bool = False) -> list[NodeInfo]:
+    def nodes(self, *, refresh: bool = False) -> list[NodeInfo]:
         """Return the running nodes.
 
         Args:
-            afresh: read the list from the ResourceManager now; otherwise it may be `node_cache.MAX_AGE_S` old.
+            refresh: read the list from the ResourceManager now; otherwise it may be `node_cache.MAX_AGE_S` old.
         """
         urls = self.site.web_urls()
-        if not afresh and (kept := node_cache.find(urls)) is not None:
+        if not refresh and (kept := node_cache.find(urls)) is not None:
             return kept
         nodes = self.rest().nodes(running=True)
         node_cache.keep(urls, nodes)
         return nodes
 
-    def ask_anew(self) -> None:
+    def forget_largest(self) -> None:
         """Discard the cached size of the largest container, so that the next use reads it again."""
         self._new = None
 
@@ -115,7 +115,7 @@ class ClusterSession:
             self._new = self.rest().new_application()
         return self._new.largest
 
-    def take_id(self, rest: YarnRest) -> NewApplication:
+    def new_id(self, rest: YarnRest) -> NewApplication:
         """Return a new id; it is valid for one application."""
         new, self._new = self._new or rest.new_application(), None
         return new

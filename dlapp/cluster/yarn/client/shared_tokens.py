@@ -51,7 +51,7 @@ def check_sharing(files: StagingFiles, spec: AppSpec) -> list[str]:
         raise
     except DlappError as error:
         raise SpecError(key, f"HDFS keeps no access control lists (dfs.namenode.acls.enabled): {error}") from error
-    above = [(place, files.look(place)) for place in (places.home, places.directory)]
+    above = [(place, files.status(place)) for place in (places.home, places.directory)]
     return [
         f"{key}: {place} has mode {found.mode & 0o777:o}: those whom it keeps out get no port, and dlapp-softkill, "
         "dlapp-kill and dlapp-release refuse them"

@@ -55,7 +55,7 @@ from dlapp.values.spec import Submission
 KEPT_READ = 200
 """For this many ended applications that the ResourceManager has forgotten, the latest ones, a list reads the
 history."""
-ASK_EVERY_S = 25.0
+VIEW_REQUEST_INTERVAL_S = 25.0
 """Interval between two requests to an ApplicationMaster that is unreachable from here to write its view more often."""
 RECEIPTS_READ = 200
 """For this many ended applications, the latest ones, a list reads the receipts."""
@@ -70,12 +70,12 @@ RUNNING_READ = 20
 class ApplicationReader:
     """Reader of applications' views."""
 
-    def __init__(self, there: ClusterSession, masters: AmClients) -> None:
-        self._session, self._masters = there, masters
+    def __init__(self, session: ClusterSession, masters: AmClients) -> None:
+        self._session, self._masters = session, masters
         self._settler: threading.Thread | None = None
         self._has_notices = False  # the settler found notifications to deliver
         self._nodes: dict[str, str] = {}
-        self._ask_at: dict[ApplicationId, float] = {}
+        self._view_request_at: dict[ApplicationId, float] = {}
         self._viewer_tokens: dict[ApplicationId, str | None] = {}
 
     def ids(self, *, everybody: bool = False) -> list[str]:
@@ -94,8 +94,8 @@ class ApplicationReader:
         except Unreachable as error:
             if (written := self._written_view(application_id)) is None:
                 raise
-            said = "; ".join(filter(None, (written.diagnostics, f"the ResourceManager does not answer: {error}")))
-            return replace(written, diagnostics=said)
+            text = "; ".join(filter(None, (written.diagnostics, f"the ResourceManager does not answer: {error}")))
+            return replace(written, diagnostics=text)
         return ClusterFacts(self._session).explained(report, self._merged(report))
 
     def view_in_full(self, application_id: ApplicationId) -> ApplicationView:
@@ -105,12 +105,12 @@ class ApplicationReader:
         return ClusterFacts(self._session).in_full(report, self._merged(report), clock.now_ms())
 
     def _merged(self, report: AppReport) -> ApplicationView:
-        told = self._told(report)
+        am_state = self._am_state(report)
         server = self._log_server(report)
-        if told.view is None or not server:
-            return client_views.merged(report, told)
-        nodes = self._nodes_of(told.view.containers, report)
-        return client_views.merged(report, told, lambda url: client_views.completed_log_url(url, server, nodes))
+        if am_state.view is None or not server:
+            return client_views.merged(report, am_state)
+        nodes = self._nodes_of(am_state.view.containers, report)
+        return client_views.merged(report, am_state, lambda url: client_views.completed_log_url(url, server, nodes))
 
     def _written_view(self, application_id: ApplicationId) -> ApplicationView | None:
         """Return the last view on HDFS of an ApplicationMaster of the caller; None: there is none."""
@@ -119,7 +119,7 @@ class ApplicationReader:
             places = StagingPaths(files.home)
             if (kept := _history(files, places, application_id)) is not None:
                 return kept.view
-            written = files.look(f"{places.staging(application_id)}/{VIEW}")
+            written = files.status(f"{places.staging(application_id)}/{VIEW}")
             view = _staged(files, places, application_id).view
             if view is not None and written is not None:
                 return replace(view, as_of_ms=written.modified_ms)
@@ -150,7 +150,7 @@ class ApplicationReader:
             latest = set(running[-RUNNING_READ:])
             facts = ClusterFacts(self._session, of_others=False)
             return [
-                facts.explained(one, client_views.merged(one, self._last_words(one) if one in latest else AmState()))
+                facts.explained(one, client_views.merged(one, self._last_view(one) if one in latest else AmState()))
                 for one in reports
                 if not one.state.ended or one in kept
             ]
@@ -221,7 +221,7 @@ class ApplicationReader:
                 if settle_all(files, places, over, notices) and notices is not None:
                     notices.deliver(ended)
 
-    def _last_words(self, report: AppReport) -> AmState:
+    def _last_view(self, report: AppReport) -> AmState:
         """Return the last view of a running application's ApplicationMaster, if the application is the caller's own."""
         if report.user == self._session.user:
             with contextlib.suppress(DlappError, ValueError):
@@ -272,8 +272,8 @@ class ApplicationReader:
         """Return a report on the caller's application from dlapp's own history, instead of YARN's; None: not there."""
         files = self._session.files(self._session.user)
         with contextlib.suppress(ValueError, LookupError, TypeError):
-            if (told := _history(files, StagingPaths(files.home), application_id)) is not None:
-                return client_views.report_of_kept(application_id, self._session.user, told)
+            if (am_state := _history(files, StagingPaths(files.home), application_id)) is not None:
+                return client_views.report_of_kept(application_id, self._session.user, am_state)
         return None
 
     def submission(self, application_id: ApplicationId) -> Submission:
@@ -281,7 +281,7 @@ class ApplicationReader:
         report = self.report(application_id)
         if not self._is_own(report):
             raise Denied(f"{application_id} belongs to {report.user}: what was submitted is theirs to read")
-        if (known := self._told(report, live=False).submission) is not None:
+        if (known := self._am_state(report, live=False).submission) is not None:
             return known
         files = self._session.files(report.user)
         places = StagingPaths(files.home)
@@ -304,13 +304,13 @@ class ApplicationReader:
         ResourceManager reports, and of the configured log server, are opened.
         """
         report = self.report(application_id)
-        told = self._told(report)
-        if told.unread:
+        am_state = self._am_state(report)
+        if am_state.unread:
             end = f"{report.state.value}, {client_views.first_line(report.diagnostics)}".removesuffix(", ")
-            raise Unreachable(f"{application_id} is {end}; where its logs are cannot be read now: {told.unread}")
-        if told.view is None:
+            raise Unreachable(f"{application_id} is {end}; where its logs are cannot be read now: {am_state.unread}")
+        if am_state.view is None:
             return []
-        containers = told.view.containers_of_try(try_number)
+        containers = am_state.view.containers_of_try(try_number)
         nodes = self._nodes_of(containers, report)
         server = self._log_server(report)
         found = []
@@ -331,7 +331,7 @@ class ApplicationReader:
         addresses = {client_views.address_of_node(one, report) for one in containers} - {""}
         session = self._session
         reads: tuple[Callable[[], list[NodeInfo]], ...]
-        reads = session.nodes, partial(session.nodes, afresh=True), session.rest().nodes
+        reads = session.nodes, partial(session.nodes, refresh=True), session.rest().nodes
         for read in reads:
             if addresses <= self._nodes.keys():
                 break
@@ -392,11 +392,11 @@ class ApplicationReader:
             raise NotFound(f"{application_id} is not known to YARN (dlapp-list -a shows what is)") from missing
         return client_views.from_timeline(timeline, application_id, self._session.login)
 
-    def _told(self, report: AppReport, *, live: bool = True) -> AmState:
+    def _am_state(self, report: AppReport, *, live: bool = True) -> AmState:
         """Return the current or last view of the application's own ApplicationMaster, and the submission, if known."""
         own = self._is_own(report)
         if report.state.ended:
-            self._masters.leave()
+            self._masters.close()
             tools_tokens.forget(report.application_id, login_user=self._session.user)
         elif live and report.tracking_url:
             with contextlib.suppress(DlappError):
@@ -406,7 +406,7 @@ class ApplicationReader:
         if not own:
             return AmState()
         try:
-            return self._left(report, live=live)
+            return self._final_state(report, live=live)
         except Unreachable as error:
             return AmState(unread=str(error))
 
@@ -423,7 +423,7 @@ class ApplicationReader:
                 return from_json(ApplicationView, self._masters.view(report, token=token))
         return view
 
-    def _left(self, report: AppReport, *, live: bool) -> AmState:
+    def _final_state(self, report: AppReport, *, live: bool) -> AmState:
         """Return the final or last view of the caller's application on the file system. Raises Unreachable.
 
         Args:
@@ -448,18 +448,18 @@ class ApplicationReader:
         if kept is not None:
             return kept
         with contextlib.suppress(NotFound, Denied, ValueError):
-            told = _staged(files, places, report.application_id)
+            am_state = _staged(files, places, report.application_id)
             if not live or report.state is not State.RUNNING:
-                return told
-            self._ask_for_views(files, places, report.application_id)
-            written = files.look(f"{places.staging(report.application_id)}/{VIEW}")
-            return told if written is None else told._replace(written_ms=written.modified_ms)
+                return am_state
+            self._request_views(files, places, report.application_id)
+            written = files.status(f"{places.staging(report.application_id)}/{VIEW}")
+            return am_state if written is None else am_state._replace(written_ms=written.modified_ms)
         return _history(files, places, report.application_id) or AmState()  # it may have been settled since
 
-    def _ask_for_views(self, files: StagingFiles, places: StagingPaths, application_id: ApplicationId) -> None:
+    def _request_views(self, files: StagingFiles, places: StagingPaths, application_id: ApplicationId) -> None:
         """Request more frequent views for a while from an ApplicationMaster that is unreachable from here."""
-        if time.monotonic() >= self._ask_at.get(application_id, 0.0):
-            self._ask_at[application_id] = time.monotonic() + ASK_EVERY_S
+        if time.monotonic() >= self._view_request_at.get(application_id, 0.0):
+            self._view_request_at[application_id] = time.monotonic() + VIEW_REQUEST_INTERVAL_S
             with contextlib.suppress(DlappError, OSError):
                 files.touch(f"{places.staging(application_id)}/{SUBMISSION}")
 

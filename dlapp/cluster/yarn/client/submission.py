@@ -74,8 +74,8 @@ class ApplicationSubmitter:
         ledger_of: returns the address of the configured GPU ledger.
     """
 
-    def __init__(self, there: ClusterSession, ledger_of: Callable[[Config], LedgerSettings] | None) -> None:
-        self._session, self._ledger_of = there, ledger_of
+    def __init__(self, session: ClusterSession, ledger_of: Callable[[Config], LedgerSettings] | None) -> None:
+        self._session, self._ledger_of = session, ledger_of
         self._preparing: threading.Thread | None = None
 
     def prepare(self) -> None:
@@ -119,7 +119,7 @@ class ApplicationSubmitter:
         """
         files = self._session.files(self._session.user)
         location = f"{StagingPaths(files.home).cache}/{digest}{ARCHIVE}"
-        if files.look(location) is not None:
+        if files.status(location) is not None:
             return location
         own = os.path.join(local_cache("workspaces"), f"{digest}{ARCHIVE}")
         if not os.path.exists(own):
@@ -142,7 +142,7 @@ class ApplicationSubmitter:
         workspace = f"{places.cache}/{os.path.basename(archive)}" if archive else ""
         plan = self._plan(submission, secrets, workspace)
         credentials_of(plan)  # reject what is too large before anything is sent
-        new = self._session.take_id(rest)
+        new = self._session.new_id(rest)
         if self._preparing is not None:
             self._preparing.join()
         remote = preflight.carried_schemes(spec.inputs, self._session.config.storage.node_schemes)
@@ -187,7 +187,7 @@ class ApplicationSubmitter:
             tools_tokens.keep(new.application_id, kept)
         with sharing_tokens(files, new.application_id, spec, secrets.control_secret):
             try:
-                refused = self._handed_in(rest, application)
+                refused = self._submit_until_accepted(rest, application)
             except NotAllowed:
                 raise
             except RemoteError as error:
@@ -240,13 +240,13 @@ class ApplicationSubmitter:
             )
         return plan
 
-    def run_on_a_node(self, word: str, secret: str, told: Mapping[str, Any], *, timeout_s: float) -> str:
+    def run_on_node(self, subcommand: str, secret: str, instructions: Mapping[str, Any], *, timeout_s: float) -> str:
         """Run a single dlapp process in a container (`dlapp.cluster.yarn.probe`). Return its final output.
 
         Args:
-            word: subcommand of the process (`dlapp.__main__`).
-            secret: name of ``told`` in its credentials.
-            told: its input.
+            subcommand: subcommand of the process (`dlapp.__main__`).
+            secret: name of ``instructions`` in its credentials.
+            instructions: its input.
             timeout_s: time limit, including its start [s].
 
         Raises:
@@ -263,14 +263,14 @@ class ApplicationSubmitter:
         python = interpreter(self._session.config.yarn.python, self._session.config.yarn.python_archive)
         new = rest.new_application()
         launch = Launch(
-            command=python_command(python, word),
+            command=python_command(python, subcommand),
             resources=own,
-            credentials=probe.credentials_of(secret, self._cluster(user), self._session.hdfs(user), told),
+            credentials=probe.credentials_of(secret, self._cluster(user), self._session.hdfs(user), instructions),
         )
         rest.submit(
             AppSubmission(
                 application_id=new.application_id,
-                name=f"dlapp-{word}",
+                name=f"dlapp-{subcommand}",
                 kind=probe.KIND,
                 launch=launch,
                 memory_mib=self._session.config.yarn.am_memory_mib,
@@ -312,7 +312,7 @@ class ApplicationSubmitter:
 
     def _staged_before(self, files: StagingFiles, user: str, location: str) -> LocalResource:
         """Return a workspace that an earlier submission uploaded. Raises NotFound, Denied."""
-        found = files.look(location)
+        found = files.status(location)
         if found is None:
             raise NotFound(f"the packed workspace {location} is gone")
         _refuse_others(files, user, location, found)
@@ -334,11 +334,11 @@ class ApplicationSubmitter:
         Raises:
             Denied: the existing file may have been written by others.
         """
-        found, there = files.look(location), True
+        found, existed = files.status(location), True
         if found is None:
             directory = location.rpartition("/")[0]
             above = directory.rpartition("/")[0]
-            there = False
+            existed = False
             files.make(above, CACHE_MODE)
             files.make(directory, CACHE_MODE)
             found = files.send(path, location, mode)
@@ -346,10 +346,10 @@ class ApplicationSubmitter:
         with open(path, "rb") as own:
             size = os.fstat(own.fileno()).st_size
             if found.size_bytes != size or (
-                there and visibility == "PUBLIC" and files.read_part(location, 0, size) != own.read()
+                existed and visibility == "PUBLIC" and files.read_part(location, 0, size) != own.read()
             ):
                 raise Denied(f"{location} is not what its name says: it differs from {path}; remove it")
-        if there:
+        if existed:
             mark_use(files, location, found.modified_ms, clock.now_ms())
         if visibility == "PUBLIC" and not _all_may_read(files, location):
             visibility = "PRIVATE"
@@ -381,7 +381,7 @@ class ApplicationSubmitter:
                 raise
             return None  # as above
 
-    def _handed_in(self, rest: YarnRest, application: AppSubmission) -> str | None:
+    def _submit_until_accepted(self, rest: YarnRest, application: AppSubmission) -> str | None:
         """Submit it; return why YARN rejects it, or None.
 
         A lost answer is no result, so YARN is asked, and the submission is repeated if YARN does not have it. This also
@@ -470,10 +470,10 @@ def _refuse_others(files: StagingFiles, user: str, location: str, found: FileInf
     """Reject an archive that others may have written or replaced. Raises Denied."""
     directory = location.rpartition("/")[0]
     above = directory.rpartition("/")[0]
-    for place, one in ((location, found), (directory, files.look(directory)), (above, files.look(above))):
+    for place, one in ((location, found), (directory, files.status(directory)), (above, files.status(above))):
         if one is None or one.owner != user or one.mode & 0o022:
             raise _written_by_others(place, one)
-    home = files.look(files.home)
+    home = files.status(files.home)
     if home is not None and home.mode & 0o1002 == 0o002:
         raise _written_by_others(files.home, home)
 
@@ -495,7 +495,7 @@ def _all_may_read(files: StagingFiles, location: str) -> bool:
     place, _, path = rest.partition("/")
     names = path.split("/")
     for count in range(1, len(names) + 1):
-        found = files.look(f"{scheme}://{place}/{'/'.join(names[:count])}")
+        found = files.status(f"{scheme}://{place}/{'/'.join(names[:count])}")
         if found is None or found.encrypted or not found.mode & (0o004 if count == len(names) else 0o001):
             return False
     return True

@@ -68,20 +68,20 @@ class AmState(NamedTuple):
     unread: str = ""
 
 
-def report_of_kept(application_id: ApplicationId, user: str, told: AmState) -> AppReport:
+def report_of_kept(application_id: ApplicationId, user: str, am_state: AmState) -> AppReport:
     """Return the report that YARN would give on a forgotten application, from dlapp's own history.
 
     Args:
         application_id: id of the application.
         user: owner of the application.
-        told: content of the history, including the submission.
+        am_state: content of the history, including the submission.
     """
-    view, submission = told.view, told.submission
+    view, submission = am_state.view, am_state.submission
     assert submission is not None
     if view is not None and view.state.ended:
         state, final = view.state, view.final_status
     else:
-        state = told.state or State.FAILED
+        state = am_state.state or State.FAILED
         final = FinalStatus.KILLED if state is State.KILLED else FinalStatus.FAILED
     return AppReport(
         application_id=application_id,
@@ -92,19 +92,19 @@ def report_of_kept(application_id: ApplicationId, user: str, told: AmState) -> A
         final_status=final,
         diagnostics=view.diagnostics if view is not None else "",
         started_ms=submission.submitted_ms,
-        finished_ms=(view.finished_ms if view is not None else None) or told.finished_ms or 0,
+        finished_ms=(view.finished_ms if view is not None else None) or am_state.finished_ms or 0,
         kind=KIND,
         tags=tags_of(submission),
     )
 
 
-def merged(report: AppReport, told: AmState, log_url: Callable[[str], str] = lambda url: url) -> ApplicationView:
+def merged(report: AppReport, am_state: AmState, log_url: Callable[[str], str] = lambda url: url) -> ApplicationView:
     """Return one view of both. State and times are YARN's; the rest is the ApplicationMaster's.
 
     Args:
         log_url: converts a container's log URL to the current one.
     """
-    view, submission = told.view, told.submission
+    view, submission = am_state.view, am_state.submission
     if view is None:
         view = _of_report(report)
         if submission is not None:
@@ -126,10 +126,10 @@ def merged(report: AppReport, told: AmState, log_url: Callable[[str], str] = lam
     if report.state.ended and not view.state.ended:
         # It was killed, or its last ApplicationMaster died: its last report is outdated.
         end = _of_report(report)
-        said = end.diagnostics
-        if end.cause is Cause.FAILED and _may_have_lost_output(view, told):
-            said = "; ".join(filter(None, (said, _GONE)))
-        view = view.ended(end.state, end.final_status, end.cause, said, end.finished_ms)
+        text = end.diagnostics
+        if end.cause is Cause.FAILED and _may_have_lost_output(view, am_state):
+            text = "; ".join(filter(None, (text, _GONE)))
+        view = view.ended(end.state, end.final_status, end.cause, text, end.finished_ms)
     lowered = ""
     if None not in (view.priority, report.priority) and view.priority != report.priority:
         lowered = f"priority {view.priority} was asked for, YARN has made it {report.priority} ({PRIORITY_LIMIT})"
@@ -155,32 +155,32 @@ def merged(report: AppReport, told: AmState, log_url: Callable[[str], str] = lam
             for one in view.containers
         ),
     }
-    if told.outputs:
-        changes["outputs"] = told.outputs
-    if told.unread:
-        unread = f"of its containers and output nothing can be read now: {told.unread}"
+    if am_state.outputs:
+        changes["outputs"] = am_state.outputs
+    if am_state.unread:
+        unread = f"of its containers and output nothing can be read now: {am_state.unread}"
         view = replace(view, diagnostics="; ".join(filter(None, (view.diagnostics, unread))))
     if report.state.ended:
         changes["finished_ms"] = report.finished_ms or view.finished_ms
     else:
         changes |= {"state": report.state, "final_status": FinalStatus.UNDEFINED, "cause": None, "finished_ms": None}
         if report.state is not State.RUNNING:
-            changes |= {"diagnostics": waiting_line(report), "phase": _wait_for_am(report, told)}
+            changes |= {"diagnostics": waiting_line(report), "phase": _wait_for_am(report, am_state)}
         elif view.state.ended:
             since = "" if view.finished_ms is None else f" since {date_and_time(view.finished_ms / 1000)}"
             changes["phase"] = f"ending: YARN is told{since}"
-        changes["as_of_ms"] = told.written_ms
+        changes["as_of_ms"] = am_state.written_ms
     return replace(view, **changes)
 
 
-def _may_have_lost_output(view: ApplicationView, told: AmState) -> bool:
+def _may_have_lost_output(view: ApplicationView, am_state: AmState) -> bool:
     """Return whether containers may have run when their last ApplicationMaster died; their output is kept on failure.
 
     The view is some seconds old: it may not contain them yet.
     """
-    outputs = () if told.submission is None else told.submission.spec.outputs
+    outputs = () if am_state.submission is None else am_state.submission.spec.outputs
     is_kept = any(one.on_failure is OnFailure.KEEP for one in outputs)
-    is_committed = any(one.committed for one in told.outputs or view.outputs)
+    is_committed = any(one.committed for one in am_state.outputs or view.outputs)
     all_had_ended = view.containers and all(one.finished_ms is not None for one in view.containers)
     return is_kept and not is_committed and not all_had_ended
 
@@ -218,8 +218,8 @@ def _of_report(report: AppReport) -> ApplicationView:
         cause = Cause.KILLED if state is State.KILLED else _CAUSES.get(final, Cause.FAILED)
         if cause is Cause.KILLED:
             # YARN has one state for all three; our own diagnostics begin with the right one.
-            words = first_line(report.diagnostics)
-            cause = next((one for start, one in _KILLS.items() if words.startswith(start)), cause)
+            text = first_line(report.diagnostics)
+            cause = next((one for start, one in _KILLS.items() if text.startswith(start)), cause)
             state = State.KILLED if cause is Cause.KILLED else state
     return ApplicationView(
         application_id=report.application_id,
@@ -240,12 +240,12 @@ def _of_report(report: AppReport) -> ApplicationView:
     )
 
 
-def _wait_for_am(report: AppReport, told: AmState) -> str:
+def _wait_for_am(report: AppReport, am_state: AmState) -> str:
     """Return that an application waits for YARN to start its ApplicationMaster, and since when.
 
     It may wait without limit: for room in its queue, or on a node. The wait for a later attempt is not measured.
     """
-    if not report.started_ms or told.view is not None:
+    if not report.started_ms or am_state.view is not None:
         return "waiting for its ApplicationMaster"
     return f"waiting for its ApplicationMaster since {date_and_time(report.started_ms / 1000)}"
 
@@ -324,10 +324,10 @@ def from_timeline(url: str, application_id: ApplicationId, login: Login) -> AppR
             raise NotFound(f"{application_id} is not known to YARN, nor to its timeline server")
         if answer.status != 200:
             raise Unreachable(f"status {answer.status}")
-        told = _inside(json.loads(answer.body), "app")
-        if told["appId"] != str(application_id):
-            raise ValueError(f"it answers for {str(told['appId'])[:100]!r}")
-        return _of_history(told, application_id)
+        found = _inside(json.loads(answer.body), "app")
+        if found["appId"] != str(application_id):
+            raise ValueError(f"it answers for {str(found['appId'])[:100]!r}")
+        return _of_history(found, application_id)
     except (Unreachable, NoAddress, *_ODD) as error:
         raise Unreachable(f"{url}: the timeline server does not answer for {application_id}: {error}") from error
 

@@ -80,16 +80,16 @@ class ClusterFacts:
             asks, own, starting = view.lacking, view.waiting, _asked_text(view.lacking)
             since_ms = min((one.since_ms for one in asks if one.since_ms is not None), default=None)
         else:
-            words = first_line(report.diagnostics)
-            is_coming = report.state is not State.ACCEPTED or words.startswith(_ON_THE_WAY)
+            text = first_line(report.diagnostics)
+            is_coming = report.state is not State.ACCEPTED or text.startswith(_ON_THE_WAY)
             asks = () if is_coming else (self._master(report),)
-            own, starting = None, words or "YARN is taking it"
+            own, starting = None, text or "YARN is taking it"
             since_ms = report.started_ms or None
         if asks and report.state is State.ACCEPTED and self._of_others:
             # 1. We read the report: it waits for its ApplicationMaster's container.
             # 2. YARN grants it, and counts it in the queue.
             # 3. We read the queue, which now has no room for a container that it already has.
-            self._look()
+            self._read_cluster()
             now = self._session.rest().report(report.application_id)
             if now.state is not State.ACCEPTED or first_line(now.diagnostics).startswith(_ON_THE_WAY):
                 asks, starting = (), first_line(now.diagnostics) or starting
@@ -121,7 +121,7 @@ class ClusterFacts:
             exclude: the application itself, which is not ahead of itself.
         """
         if asks:
-            self._look()
+            self._read_cluster()
         nodes = self._nodes
         if nodes is not None and usable:
             nodes = tuple(replace(one, usable_gpus=usable.get(one.host)) for one in nodes)
@@ -163,7 +163,7 @@ class ClusterFacts:
         queue, master = spec.queue or "default", master_ask(self._session.config.yarn.am_memory_mib)
         facts = self.of(asks_of(spec), queue, spec.username, {})
         dependency, held = plan_texts(spec.after, ends, is_held=spec.hold)
-        largest = _ours(self._session.largest(), self._session.dialect())
+        largest = _own_amounts(self._session.largest(), self._session.dialect())
         of_master = {MEMORY: master.memory_mib, VCORES: master.vcores}
         facts = replace(facts, largest=largest, dependency=dependency, held=held, master=of_master)
         waiting = choose(facts)
@@ -207,7 +207,7 @@ class ClusterFacts:
             waiting: their reports.
             now_ms: the time [ms since 1970].
         """
-        self._look()
+        self._read_cluster()
         order = sorted(waiting, key=lambda one: (one.queue, -(one.priority or 0), one.application_id))
         estimates: dict[str, Estimate] = {}
         share = self._share(each(master_ask(self._session.config.yarn.am_memory_mib)))
@@ -231,7 +231,7 @@ class ClusterFacts:
         for one in known:
             launched_ms = _count(one.raw.get("launchTime")) or None
             jobs[one.application_id] = Job(
-                one.started_ms, launched_ms, one.finished_ms or None, self._share(_given(one))
+                one.started_ms, launched_ms, one.finished_ms or None, self._share(_used_amounts(one))
             )
         return jobs
 
@@ -240,7 +240,7 @@ class ClusterFacts:
         whole, found = _whole(self._nodes), []
         for queue in self._queues:
             for one in _users(queue.raw) if queue.leaf and whole else ():
-                used = _ours(amounts(_object(one.get("resourcesUsed"))))
+                used = _own_amounts(amounts(_object(one.get("resourcesUsed"))))
                 share = max((used.get(name, 0) / there for name, there in whole.items() if there), default=0.0)
                 if share > 0:
                     found.append(
@@ -255,11 +255,11 @@ class ClusterFacts:
 
     def _share(self, given: Mapping[str, int]) -> float:
         """Return the largest share of the cluster among the amounts of each resource."""
-        self._look()
+        self._read_cluster()
         whole = _whole(self._nodes)
         return min(1.0, max((given.get(name, 0) / there for name, there in whole.items() if there), default=0.0))
 
-    def _look(self) -> None:
+    def _read_cluster(self) -> None:
         if self._read:
             return
         self._read = True
@@ -284,7 +284,7 @@ class ClusterFacts:
         running = [one for one in before if one.state is State.RUNNING]
         waiting = [one for one in before if one.state is not State.RUNNING and str(one.application_id) < exclude]
         return tuple(
-            Ahead(id=str(one.application_id), user=one.user, amounts=_given(one)) for one in [*running, *waiting]
+            Ahead(id=str(one.application_id), user=one.user, amounts=_used_amounts(one)) for one in [*running, *waiting]
         )
 
     def _master(self, report: AppReport) -> ContainerAsk:
@@ -309,7 +309,7 @@ def _amounts_of_master(report: AppReport, view: ApplicationView, memory_mib: int
     """
     asked = {MEMORY: memory_mib, VCORES: 1}
     # YARN may have rounded that up; once there are containers, the used amount includes them.
-    return asked if view.containers else asked | _given(report)
+    return asked if view.containers else asked | _used_amounts(report)
 
 
 def check_limits(
@@ -339,7 +339,10 @@ def check_limits(
 def node_facts(node: NodeInfo, dialect: Dialect) -> NodeFacts:
     """Return the relevant fields of a node."""
     return NodeFacts(
-        host=node.host, total=_ours(node.total, dialect), free=_ours(node.free, dialect), labels=node.labels
+        host=node.host,
+        total=_own_amounts(node.total, dialect),
+        free=_own_amounts(node.free, dialect),
+        labels=node.labels,
     )
 
 
@@ -367,7 +370,7 @@ def limits_of(queues: Sequence[QueueInfo], queue: str, user: str, whole: Mapping
                     name=f"queue {one.name}",
                     setting=f"{_CAPACITY}.{one.path}.maximum-capacity",
                     most=most,
-                    used=_ours(amounts(_object(one.raw.get("resourcesUsed")))),
+                    used=_own_amounts(amounts(_object(one.raw.get("resourcesUsed")))),
                     whole=whole,
                 )
             )
@@ -403,11 +406,11 @@ def _user_limit(queue: QueueInfo, user: str, whole: Mapping[str, int]) -> LimitF
     least, limit = _capacity(queue, "Min", whole), _capacity(queue, "Max", whole)
     ever = {name: min(limit.get(name, amount), int(amount * factor)) for name, amount in least.items()}
     # It is that of the partition that was computed last. Seen: Hadoop 3.4.2.
-    now = {} if _partitions(queue) > 1 else _ours(amounts(_object(found.get("userResourceLimit"))))
+    now = {} if _partitions(queue) > 1 else _own_amounts(amounts(_object(found.get("userResourceLimit"))))
     most = now or ever
     if not most or most == whole:
         return None
-    used = _ours(amounts(_object(found.get("resourcesUsed")))) or dict.fromkeys(most, 0)
+    used = _own_amounts(amounts(_object(found.get("resourcesUsed")))) or dict.fromkeys(most, 0)
     return LimitFacts(
         code=USER_LIMIT,
         name=f"{user} in queue {queue.name}",
@@ -442,7 +445,7 @@ def _capacity(queue: QueueInfo, which: str, whole: Mapping[str, int]) -> dict[st
     told: Any = _object(queue.raw.get("capacities")).get("queueCapacitiesByPartition") or ()
     for one in told if isinstance(told, list) else [told]:
         is_plain = isinstance(one, dict) and not one.get("partitionName")
-        if is_plain and (found := _ours(amounts(_object(one.get(f"effective{which}Resource"))))):
+        if is_plain and (found := _own_amounts(amounts(_object(one.get(f"effective{which}Resource"))))):
             return found
     share = queue.raw.get("absoluteMaxCapacity" if which == "Max" else "absoluteCapacity")
     if not isinstance(share, (int, float)) or not 0 <= share <= 100:
@@ -457,13 +460,13 @@ def _whole(nodes: Sequence[NodeFacts] | None) -> dict[str, int]:
     return {name: sum(one.total[name] for one in plain) for name in counted}
 
 
-def _given(report: AppReport) -> dict[str, int]:
+def _used_amounts(report: AppReport) -> dict[str, int]:
     """Return the current or (after its end) average usage of an application; empty if the caller may not see it."""
     raw = report.raw
     info = _object(raw.get("resourceInfo")).get("resourceUsagesByPartition") or ()
     used: dict[str, int] = {}
     for one in info if isinstance(info, list) else [info]:
-        for name, amount in _ours(amounts(_object(_object(one).get("used")))).items():
+        for name, amount in _own_amounts(amounts(_object(_object(one).get("used")))).items():
             used[name] = used.get(name, 0) + amount
     if not any(used.values()):
         used = {MEMORY: _count(raw.get("allocatedMB")), VCORES: _count(raw.get("allocatedVCores"))}
@@ -478,7 +481,7 @@ def _given(report: AppReport) -> dict[str, int]:
     return {name: amount for name, amount in used.items() if amount > 0}
 
 
-def _ours(found: Mapping[str, int], dialect: Dialect | None = None) -> dict[str, int]:
+def _own_amounts(found: Mapping[str, int], dialect: Dialect | None = None) -> dict[str, int]:
     """Return amounts by dlapp's resource names."""
     names = {"memory-mb": MEMORY, "vcores": VCORES, Dialect.GCORES.value: GCORES, Dialect.YARN_GPU.value: GCORES}
     ours = {names[name]: amount for name, amount in found.items() if name in names}

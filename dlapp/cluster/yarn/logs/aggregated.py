@@ -80,7 +80,7 @@ class AggregatedLogs(NamedTuple):
         return self.site.get(_SUFFIX[0]) or _SUFFIX[1]
 
     def _in_file(self, location: str, container: str, name: str) -> Iterator[bytes] | None:
-        there = self.files.look(location)
+        there = self.files.status(location)
         if there is None:
             return None
 

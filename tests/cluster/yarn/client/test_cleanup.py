@@ -66,7 +66,7 @@ class Memory:
         data = b"x" * size if text is None else json.dumps(text).encode()
         self.files[location] = data, int(NOW_MS - days_old * DAY_MS)
 
-    def look(self, location: str) -> object:
+    def status(self, location: str) -> object:
         if location in self.refuses:
             raise self.refuses[location]
         if location in self.files:
@@ -140,7 +140,7 @@ class MemoryCommit:
         self._files, self._target, self._app = files, target, app
 
     def _note(self, *how: object) -> None:
-        assert self._files.look(f"{PLACES.all_staging}/{self._app}"), "the plan was removed first"
+        assert self._files.status(f"{PLACES.all_staging}/{self._app}"), "the plan was removed first"
         if self._target in self._files.refuses:
             raise self._files.refuses[self._target]
         self._files.settled.append((self._target, *how))

@@ -331,7 +331,7 @@ def test_what_an_application_leaves_that_others_killed_the_next_command_removes(
             and json.loads(files.read(f"{staging}/view.json", max_bytes=1 << 20))["containers"]
         )
     )
-    assert files.look(staging).mode & 0o777 == 0o700  # type: ignore[union-attr]
+    assert files.status(staging).mode & 0o777 == 0o700  # type: ignore[union-attr]
     os.kill(master_of(application_id), signal.SIGSTOP)  # it has no time to clean up
     try:
         assert rest.kill(application_id, timeout_s=60) is State.KILLED
@@ -340,12 +340,12 @@ def test_what_an_application_leaves_that_others_killed_the_next_command_removes(
         with contextlib.suppress(AssertionError, ProcessLookupError):
             os.kill(master_of(application_id), signal.SIGCONT)
     assert (view.state, view.cause, len(view.containers)) == (State.KILLED, Cause.KILLED, 1)
-    assert files.look(staging) is None
+    assert files.status(staging) is None
     # As an ApplicationMaster leaves it that is killed after it wrote the history.
     files.make(staging, 0o700)
     files.write(f"{staging}/view.json", b"{}", 0o600)
     assert client.status(application_id) == view
-    assert files.look(staging) is None
+    assert files.status(staging) is None
     assert client.engine.submission(application_id).spec.script == "run.sh"
     files.close()
 

@@ -94,7 +94,7 @@ def ender(files: Memory, rest: Rest, report: AppReport, master: Exception | None
         user="tony", files=lambda user: files, rest=lambda user=None: rest, notices=lambda files: None
     )
     looker = SimpleNamespace(report=lambda application_id: report, view=view)
-    return ApplicationKiller(there, SimpleNamespace(ask=ask), looker)  # type: ignore[arg-type]
+    return ApplicationKiller(there, SimpleNamespace(request=ask), looker)  # type: ignore[arg-type]
 
 
 def killed(files: Memory) -> str:

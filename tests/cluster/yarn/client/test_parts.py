@@ -334,7 +334,7 @@ class NoHdfs:
 class Away(Memory):
     """A file system that does not answer."""
 
-    def look(self, location: str) -> object:
+    def status(self, location: str) -> object:
         raise Unreachable("hdfs://nn: no NameNode answers")
 
     def read(self, location: str, *, max_bytes: int) -> bytes:

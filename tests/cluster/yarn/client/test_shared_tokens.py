@@ -50,7 +50,7 @@ class Files(Memory):
             raise self._refusal
         self.acls[location] = tuple(entries)
 
-    def look(self, location: str) -> Any:
+    def status(self, location: str) -> Any:
         return SimpleNamespace(mode=self.modes.get(location, 0o755))
 
 

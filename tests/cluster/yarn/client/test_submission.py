@@ -71,7 +71,8 @@ def serving(manager: Recovering) -> Iterator[YarnRest]:
 def hand_in(rest: YarnRest) -> str | None:
     submitter = ApplicationSubmitter(SimpleNamespace(), None)  # type: ignore[arg-type]
     launch = Launch(command=("true",), resources={}, credentials=b"")
-    return submitter._handed_in(rest, AppSubmission(application_id=APP, name="it", launch=launch, memory_mib=256))
+    submission = AppSubmission(application_id=APP, name="it", launch=launch, memory_mib=256)
+    return submitter._submit_until_accepted(rest, submission)
 
 
 def test_a_plan_that_a_resource_manager_may_not_keep_is_refused_by_what_is_large_in_it() -> None:

@@ -50,8 +50,8 @@ class Staged(FilesInMemory):
         view = ApplicationView(application_id=APP, attempt=1, state=State.RUNNING, phase="running 1 of 1")
         self.files = {VIEW_PLACE: json.dumps(to_json(view)).encode(), SUBMISSION_PLACE: b"{}"}
 
-    def look(self, location: str) -> FileInfo | None:
-        found = super().look(location)
+    def status(self, location: str) -> FileInfo | None:
+        found = super().status(location)
         return None if found is None else found._replace(modified_ms=WRITTEN_MS)
 
 
@@ -61,7 +61,7 @@ class Silent:
     def view(self, _report: AppReport, **_: object) -> object:
         raise Unreachable("ApplicationMaster at http://node7:40000: no answer")
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Keep no connection."""
 
 
@@ -77,7 +77,7 @@ def reader(files: Staged) -> ApplicationReader:
 
 
 def test_what_it_wrote_to_hdfs_is_shown_with_its_age(reader: ApplicationReader) -> None:
-    shown = merged(REPORT, reader._told(REPORT))
+    shown = merged(REPORT, reader._am_state(REPORT))
     assert (shown.phase, shown.as_of_ms) == ("running 1 of 1", WRITTEN_MS)
     lines = status_lines(to_json(shown), [], WRITTEN_MS + 14_000)
     assert "as of : 0:00:14 ago, read on HDFS: its ApplicationMaster does not answer here" in lines
@@ -87,12 +87,12 @@ def test_it_is_asked_for_views_every_25_s(
     reader: ApplicationReader, files: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
-        reader._told(REPORT)
+        reader._am_state(REPORT)
     assert files.touched == {SUBMISSION_PLACE: 1}
-    monkeypatch.setattr(status, "ASK_EVERY_S", -1.0)
-    reader._ask_at.clear()
+    monkeypatch.setattr(status, "VIEW_REQUEST_INTERVAL_S", -1.0)
+    reader._view_request_at.clear()
     for _ in range(2):
-        reader._told(REPORT)
+        reader._am_state(REPORT)
     assert files.touched == {SUBMISSION_PLACE: 3}
 
 
@@ -115,7 +115,7 @@ def test_of_one_that_ended_what_yarn_says_is_shown_while_hdfs_is_away() -> None:
         raise Unreachable("NameNode at nn:8020: connection refused")
 
     ended = replace(REPORT, state=State.FINISHED, final_status=FinalStatus.FAILED, diagnostics="exit status 3")
-    told = ApplicationReader(SimpleNamespace(user="tony", files=away), Silent())._told(ended)  # type: ignore[arg-type]
+    told = ApplicationReader(SimpleNamespace(user="tony", files=away), Silent())._am_state(ended)  # type: ignore[arg-type]
     assert told.unread == "NameNode at nn:8020: connection refused"
     shown = merged(ended, told)
     assert (shown.state, shown.final_status, shown.queue) == (State.FINISHED, FinalStatus.FAILED, "default")
@@ -124,8 +124,8 @@ def test_of_one_that_ended_what_yarn_says_is_shown_while_hdfs_is_away() -> None:
 
 
 def test_a_list_and_what_was_submitted_ask_nobody_for_views(reader: ApplicationReader, files: Staged) -> None:
-    assert reader._last_words(REPORT).view is not None
-    assert reader._told(REPORT, live=False).view is not None
+    assert reader._last_view(REPORT).view is not None
+    assert reader._am_state(REPORT, live=False).view is not None
     assert files.touched == {}
 
 
