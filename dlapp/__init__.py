@@ -1,6 +1,6 @@
 """dlapp: deep-learning programs on shared GPUs, from one properties file and one command.
 
-What programs use comes from here: ``from dlapp import AppSpec, Client``. It is loaded when it is asked for, because
+The public API: ``from dlapp import AppSpec, Client``. It is loaded on first use, because
 every command imports this package.
 """
 

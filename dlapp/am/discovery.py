@@ -44,7 +44,7 @@ class MetricsTarget:
             path: of the metrics.
         """
         pid = os.getpid()
-        # Labels that begin with __ are dropped after relabelling. The process is for who removes what is left.
+        # Labels that begin with __ are dropped after relabelling. The process is for the cleanup of leftover files.
         labels = {
             "__metrics_path__": path,
             "__meta_dlapp_application": str(self._application_id),

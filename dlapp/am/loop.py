@@ -266,7 +266,7 @@ class Loop:
     def _is_over(self) -> bool:
         return self._ending is not None or self._abandoned
 
-    # ---- what comes in ----
+    # ---- events ----
 
     def _read_earlier_journals(self) -> None:
         """Read the journals of earlier attempts. A file system may be unavailable for hours."""
@@ -297,7 +297,7 @@ class Loop:
             self._handle(taken)
 
     def _wait_for(self, work: Callable[[], T], *, shows: bool = False) -> T | None:
-        """Return the result of a start step that may take hours; None: this attempt is over. Incoming messages wait,
+        """Return the result of a start step that may take hours; None: this attempt has ended. Incoming messages wait,
         only the last one of a repeated request is kept, and the view shows after some seconds what it waits for.
 
         Args:

@@ -20,7 +20,7 @@ class EndWatcher:
 
     Args:
         read: returns how an application ended; None: it has not. Raises DlappError where that cannot be read now.
-        put: takes what is new, from a thread of ours.
+        put: receives new ends, from this object's thread.
     """
 
     def __init__(self, read: Callable[[str], str | None], put: Callable[[OthersEnded], None]) -> None:
@@ -29,7 +29,7 @@ class EndWatcher:
         self._unread = ""
 
     def start(self, applications: Iterable[str]) -> None:
-        """Begin to look at applications."""
+        """Begin to poll the applications."""
         ids = tuple(applications)
         threading.Thread(target=self._run, args=(ids,), name="am-after", daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""An ApplicationMaster in a container of YARN: what it is to do comes in the container's credentials."""
+"""An ApplicationMaster in a container of YARN: its input is in the container's credentials."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class SessionClosed(BaseException):
 
 
 def own_directory(state_path: str) -> str:
-    """Return where the caller's sessions are, and the records of what shells brought into workspaces."""
+    """Return where the caller's sessions are, and the records of the input that shells fetched into workspaces."""
     return os.path.join(state_path, "shells", str(os.geteuid()))
 
 

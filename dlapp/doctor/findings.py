@@ -86,7 +86,7 @@ def clock_finding(subject: str, whose: str, theirs_s: float, began_s: float, end
     Args:
         subject: of the finding.
         whose: name of the server.
-        theirs_s: what its clock showed between two moments of ours [s since 1970].
+        theirs_s: time of the other clock, read between two times of this one [s since 1970].
         began_s, ended_s: those moments [s since 1970].
     """
     apart_s = max(began_s - theirs_s, theirs_s - ended_s, 0.0)

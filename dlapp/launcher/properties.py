@@ -2,7 +2,7 @@
 
     # a comment, only at the start of a line          [section]  or  [section NAME]
     key=value                                         the first = separates, blanks around both are dropped
-        more of the value                             a line that begins with a blank goes on with it
+        more of the value                             a line that begins with a blank continues it
 
 UTF-8 with or without a byte order mark, LF or CRLF; nothing is interpolated, keys are case-sensitive. Comments and
 empty lines do not end a value. An error is a line ``file:line: section.key: what is wrong``.

@@ -32,12 +32,12 @@ memory=1g
 vcores=1
 gcores=0
 
-# Input that is brought before the program starts: from hdfs=, to this path in the workspace.
+# Input that is fetched before the program starts: from hdfs=, to this path in the workspace.
 #[from_hdfs]
 #hdfs=data
 #input_path=data
 
-# Output that is taken back at the end: from this path in the workspace, to hdfs=. On a single machine both are
+# Output that is stored at the end: from this path in the workspace, to hdfs=. On a single machine both are
 # directories of it. The program must write to output_path.
 #[to_hdfs]
 #output_path=output

@@ -31,7 +31,7 @@ class LogEnd(NamedTuple):
     Args:
         container: CONTAINER_INDEX.
         stream: ``stdout`` or ``stderr``.
-        text: what is left of it.
+        text: the rest of it.
     """
 
     container: int

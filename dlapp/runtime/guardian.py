@@ -19,7 +19,7 @@ Their messages, one JSON object per line:
     outer -> task   {"inner": pid, "namespace": true}
     task -> inner   {"do": "start", "fds": n, "argv": [...], "env": {...}, "cwd": ...}   with n descriptors to keep
                     {"do": "exec", "fds": 1, "env": {...}, "cwd": ...}     a command beside the payload, if one runs, or
-                                       if there never was one; the descriptor brings what to run (`exec.keeper`)
+                                       if there never was one; the descriptor has the command to run (`exec.keeper`)
                     {"do": "term"}     SIGTERM to all of the payload, then wait until all of it is gone
                     {"do": "abort"}    the same with SIGABRT
                     {"do": "kill"}     SIGKILL to all of it

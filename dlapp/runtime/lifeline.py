@@ -95,7 +95,7 @@ class EndNotice:
         return [] if self._fd is None or self._clock() < self._next_s else [(self._fd, select.POLLIN)]
 
     def poll(self) -> bool:
-        """Return whether a notice has come since the last call."""
+        """Return whether a notice has arrived since the last call."""
         if self._fd is None or self._clock() < self._next_s:
             return False
         try:

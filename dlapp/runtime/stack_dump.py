@@ -53,7 +53,8 @@ class StackDump:
         self._pid = 0  # of the current process
 
     def is_done(self) -> bool:
-        """Continue: start the next one if the last has ended. Return True when none is left, or the time is over."""
+        """Continue: start the next one if the last has ended. Return True if none remains, or the time limit is
+        over."""
         if self._process is not None:
             if self._process.poll() is None and time.monotonic() < self._deadline:
                 return False

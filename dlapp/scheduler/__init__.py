@@ -8,5 +8,5 @@ It must not do I/O, read a clock, or know where the values come from. `decisions
     backfill    the reservation of the first that does not fit, and what may start beside it (EASY)
 
 Every runner of a shared queue makes this pass with the same values and starts only applications of its own user. So all
-must come to the same decisions: nothing here depends on who asks.
+must come to the same decisions: nothing here depends on the caller.
 """

@@ -22,7 +22,7 @@ class Amounts(NamedTuple):
     gcores: int
 
     def without(self, rows: Iterable[WithAmounts]) -> Amounts:
-        """Return what is left when ``rows`` run; what is overdrawn is below 0."""
+        """Return the amounts that remain while ``rows`` run; overdrawn ones are below 0."""
         memory_mib, vcores, gcores = self
         for row in rows:
             memory_mib, vcores, gcores = memory_mib - row.memory_mib, vcores - row.vcores, gcores - row.gcores

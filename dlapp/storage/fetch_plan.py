@@ -1,8 +1,8 @@
 """Plan of a fetch before anything is written: which files, their destinations, the space needed.
 
-    plan = open.plan_fetch(sources, into, hdfs) looks: what matches, all that is in it, that no two land in one place
+    plan = open.plan_fetch(sources, into, hdfs) reads: matches, their files, and that their destinations differ
     plan.check_room()                           the disk
-    plan.fetch(progress)                        brings it
+    plan.fetch(progress)                        fetches it
 
 Between the first and the last call, a caller may remove what it has already (`FetchPlan.without`), as a cache does.
 """

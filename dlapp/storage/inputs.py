@@ -1,7 +1,7 @@
 """One ``[from_hdfs]`` section: planned first, fetched later.
 
-    planned = plan_input(section, into, index, total, hdfs)     looks; what cannot be fetched is known now
-    planned.bring(into, fetch_files, temporary, progress)         brings files, or what is in archives, or a list
+    planned = plan_input(section, into, index, total, hdfs)     reads; what cannot be fetched is known now
+    planned.bring(into, fetch_files, temporary, progress)         fetches files, the content of archives, or a list
 
 Between the two calls a task gets its GPUs and its workspace; missing input is detected before.
 """

@@ -58,7 +58,7 @@ class TreeNode(NamedTuple):
 
 
 def explained(error: OSError, path: str, doing: str) -> DlappError:
-    """Return the error of ours for an OSError at ``path``."""
+    """Return dlapp's error for an OSError at ``path``."""
     name = shown(shown_path(path))
     line = f"{name} cannot be {doing}: {error.strerror}"
     if error.errno in FULL:

@@ -137,7 +137,7 @@ class AshaSpec(Value):
 
     Args:
         rungs: steps at which trials are compared, growing.
-        factor: of the trials that reach a rung, one in so many goes on.
+        factor: of the trials that reach a rung, one in this many continues.
     """
 
     rungs: tuple[int, ...]

@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 def read_values(text: str) -> tuple[str, ...]:
-    """Return the values of a parameter: ``0.1, 0.01``; one with a comma in it stands in double quotes."""
+    """Return the values of a parameter: ``0.1, 0.01``; one with a comma is in double quotes."""
     import csv  # only for a sweep
 
     try:

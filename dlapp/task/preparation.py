@@ -55,8 +55,8 @@ def plan_inputs(task: TaskState) -> None:
 
 
 def try_outputs(task: TaskState) -> None:
-    """Store a small probe file where output goes on HDFS. If this node cannot store output, the run would be wasted: it
-    may reach the NameNode and no DataNode.
+    """Store a small probe file at the output's location on HDFS. If this node cannot store output, the run would be
+    wasted: it may reach the NameNode and no DataNode.
     """
     one = task.assignment
     tried: set[str] = set()

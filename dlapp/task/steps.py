@@ -1,6 +1,6 @@
 """Steps of one container, in order, and how each of them may fail.
 
-    STARTING   hello, what there is to do, and whether its input is there
+    STARTING   hello, the assignment, and whether its input exists
     PULLING    the image (Docker only)
     UNPACKING  the workspace
     FETCHING   input, into the workspace
@@ -8,7 +8,7 @@
     WAITING    for the gate of the role's gang, and for what the role depends on
     RUNNING    the payload
     STORING    output, under a temporary name beside its target
-    RELEASING  the workspace removed, the GPUs given back
+    RELEASING  the workspace removed, the GPUs released
     ENDED      with the result
 
 If the gang is restarted, a running payload is ended, and the steps from UNPACKING on are repeated for the next

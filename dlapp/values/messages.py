@@ -53,8 +53,9 @@ _RUN_SIZE = 1_000_000_000
 def checkpoints_after(found: int, starts: int) -> int:
     """Return the offset of the checkpoint numbers of one start of a payload, distinct from all other starts.
 
-    A payload on a node that its ApplicationMaster has lost may go on and store checkpoints while the next start runs
-    elsewhere. So each start has its own range of numbers: ``starts`` grows with each, and ``found`` never decreases.
+    A payload on a node that its ApplicationMaster has lost may continue and store checkpoints while the next start runs
+    on another node. So each start has its own range of numbers: ``starts`` grows with each, and ``found`` never
+    decreases.
 
     Args:
         found: the greatest existing checkpoint number before this start; 0: none.
@@ -596,11 +597,11 @@ class Orders(Value, kw_only=True):
         go: the gate is open, the payload may start.
         generation: gang generation. A task with an earlier one ends its payload (SIGTERM, the grace time, SIGKILL),
             unpacks the workspace again and waits at the gate again; it keeps its image and its GPUs.
-        stop: how to end; None: go on.
+        stop: how to end; None: continue.
         why: reason of the stop as short text, for the task's result.
         reason: reason of the stop as one word, for programs (docs/payload.md, DLAPP_STOP).
         abort: short text if the payload hangs: it gets SIGABRT, on which Python dumps its stacks, and counts as failed.
-        keep_s: the payload has failed permanently; the task gives its GPUs back and keeps the rest this long for
+        keep_s: the payload has failed permanently; the task releases its GPUs and keeps the rest this long for
             inspection, then sends its result [s]. 0: do not keep it.
         grace_s: seconds between SIGTERM and SIGKILL of a soft stop.
         report_every_s: the longest silence between two reports.

@@ -255,7 +255,7 @@ class OutputClaim(Value, kw_only=True):
 class CommitClaim(Value, kw_only=True):
     """Decision to commit an application's output, with the final status of the application.
 
-    A process that finds it after the ApplicationMaster's death completes the commit; it decides nothing anew.
+    A process that finds it after the ApplicationMaster's death completes the commit; it decides nothing again.
     """
 
     attempt: int

@@ -4,7 +4,7 @@
 function of one module; all of them change an `ApplicationState`, and each module calls only those below it:
 
     master      which function handles an event
-    allocation  the engine speaks: registration, grants, ends
+    allocation  events of the engine: registration, grants, ends
     tasks       tasks speak: hello, report
     recovery    what an earlier attempt left
     streams     streams of tools to containers
@@ -16,7 +16,7 @@ function of one module; all of them change an `ApplicationState`, and each modul
     blockers    containers of which nobody knows what they run
     idle        GPUs and services that nobody uses
     trials      trials of a sweep: which container runs which, and what their ends mean
-    gangs       gates, gangs that begin anew, their rosters, and payloads that hang
+    gangs       gates, restarts of gangs, their rosters, and payloads that hang
     assignment  indexes bound to containers, and freed
     shutdown    how an application ends
     containers  how a container is stopped

@@ -4,7 +4,7 @@
     NONE      the task: the payload ended with 0, output stored   done
     USER      the task: exit code, signal; or the task itself     as often as the role's ``retries``
               died and the engine does not blame the node
-    NODE      the task or the engine: GPU, disk, host, silence   `NODE_RETRIES` times, elsewhere where there is one;
+    NODE      the task or the engine: GPU, disk, host, silence   `NODE_RETRIES` times, on another node if there is one;
                                                                   on a single node after a pause
     SERVICE   the task: ZooKeeper, HDFS or a registry is away,    after a pause, as long as the application's patience
               on a single node Docker too; the engine: a          lasts (`dlapp.am.decisions.services`)

@@ -435,7 +435,7 @@ def check_deadlines(state: ApplicationState) -> None:
 
 
 def _may_prepare(state: ApplicationState, container: Container) -> bool:
-    """Return whether a container may go on fetching its files."""
+    """Return whether a container may continue to fetch its files."""
     since_ms = container.node_has_it_ms
     return since_ms is not None and state.awake_ms - since_ms < state.timing.prepare_ms
 

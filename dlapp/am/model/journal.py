@@ -12,14 +12,14 @@ JSON object: a crash may truncate one. Counts are absolute, so reading a record 
     run      container, generation             its payload has begun
     result   container, result, generation     its task reported how it ended
     end      container, status, diagnostics    the engine reported its end
-    free     index, user_faults, node_faults   the index is bound no more, or is given up no more, and waits
+    free     index, user_faults, node_faults   the index is no longer bound, or no longer given up, and waits
     faults   index, user_faults, node_faults   so many of its ends count
     give_up  index, user_faults, node_faults   it is not tried again; if it decides, with its failure in ``why``
     wait     index, service, since_ms          it waits for this service (empty: for none), and for which since when
     gate     role, open, generation,           of the gang of this role and those behind it in the spec; on the disk
              checkpoint, after, restarts       before a payload may start, or is stopped for it; with the checkpoint
                                                of the generation, once it is chosen, and the latest restarts
-    trial    number, try, in, index,           a trial was given to a container, and to which; with the parameters
+    trial    number, try, in, index,           a trial was assigned to a container, and to which; with the parameters
              parameters                        that Optuna chose, then on the disk before the container gets them
     trial_end  number, try, state, ...         it has ended (`dlapp.am.model.trials.end_fields`); its container keeps
                                                the result until this is on record

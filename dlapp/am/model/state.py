@@ -144,7 +144,7 @@ class ApplicationState:
         deciding: the indexes that decide how the application ends; `undecided`: those of them that are not done.
         containers: all that were granted and kept; `live`: those not known to have ended; `open`: those of the live
             ones whose task has not reported a result either.
-        released: grants that were given back and are not known to have ended; `gone`: containers that ended and were
+        released: grants that were released and are not known to have ended; `gone`: containers that ended and were
             never kept.
         presumed_ends: ends of containers on lost nodes that block every role, until the recovery's deadline.
         journal_lines: number of lines that this attempt has written to the journal, durable or not.

@@ -190,7 +190,7 @@ class SweepState:
         return (trial.parameters or {}) if self.uses_optuna else trial_of(self.spec, trial.number).parameters
 
     def next_waiting(self) -> TrialRecord | None:
-        """Return the first waiting trial; it keeps waiting until it is given to a container."""
+        """Return the first waiting trial; it keeps waiting until it is assigned to a container."""
         while self._waiting and self.trials[self._waiting[0]].state is not TrialState.WAITING:
             heapq.heappop(self._waiting)
         return self.trials[self._waiting[0]] if self._waiting else None

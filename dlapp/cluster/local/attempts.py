@@ -131,7 +131,7 @@ def first_attempt(application_dir: str) -> int:
 
 
 def record_requeue(application_dir: str) -> None:
-    """Record that an application is queued again; the attempts are counted anew.
+    """Record that an application is queued again; the count of attempts restarts.
 
     A power failure may lose any file that was not synced. Journals are read in order up to the first missing one, so
     each attempt gets one.

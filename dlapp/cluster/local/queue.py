@@ -288,7 +288,7 @@ class Queue(Closeable):
         return [one[0] for one in self._execute(f"SELECT id FROM applications {whose}ORDER BY number", values)]
 
     def timestamp_ms(self) -> str:
-        """Return the first number of all ids that are given here."""
+        """Return the common first number of all ids that this engine issues."""
         return str(self._execute("SELECT value FROM meta WHERE name = 'timestamp_ms'").fetchone()[0])
 
     # ---- changing; within `change` ----

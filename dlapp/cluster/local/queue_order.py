@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def order_of(state: StateDir, rows: Iterable[ApplicationRow], policy: Policy) -> QueueOrder:
     """Return the order in which all that waits is to start.
 
-    What could start now is not looked at: nothing of the machine counts as free.
+    Whether an application could start now is not considered: all of the machine counts as used.
 
     Args:
         state: the user's state directory.

@@ -1,9 +1,9 @@
 """The smallest change of an application with which it would start now.
 
 A change is tried on the facts by the functions that choose the reason, so it removes the reason or is not named. The
-order is that of what a user gives up: where it runs, then how much it gets.
+order is that of a user's concessions: first the nodes, then the amounts.
 
-With the change the application is submitted anew, and the engine gives a place to its ApplicationMaster first: on any
+With the change the application is submitted again, and the engine allocates its ApplicationMaster first: on any
 node. So a change counts only if the containers start wherever that is.
 """
 

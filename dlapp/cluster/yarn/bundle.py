@@ -1,4 +1,4 @@
-"""Archive that brings dlapp to a node: one zip of the installed modules, run as ``python3 -I -S dlapp.pyz am`` or
+"""Archive with dlapp for the nodes: one zip of the installed modules, run as ``python3 -I -S dlapp.pyz am`` or
 ``task``.
 
 It contains every module of dlapp and of the libraries that its ApplicationMaster and its tasks use, compiled for the

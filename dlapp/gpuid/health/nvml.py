@@ -184,7 +184,7 @@ class Watched:
         self._open.close()
 
 
-# ---- one look ----
+# ---- one inspection ----
 
 _OF_ALL = (1, 9, 12, 17, 18)
 """Errors of NVML as a whole: not initialized, driver not loaded, no library, operating system, versions."""

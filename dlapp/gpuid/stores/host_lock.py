@@ -5,8 +5,8 @@ the ensemble as much. Most writers are tasks of one host. So a writer of the hos
 the last written version: a writer with an older one need not try.
 
 This is only an optimization: compare-and-set guarantees that no write is lost and no GPU is given twice. A writer that
-sees no progress for `STILL_S` goes on without the lock, as its holder may be stopped, or wait for the ensemble; so does
-one that cannot use the file (another user's, or in a directory that is not writable).
+sees no progress for `STILL_S` continues without the lock, as its holder may be stopped, or wait for the ensemble; so
+does one that cannot use the file (another user's, or in a directory that is not writable).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dlapp.system.shared_directory import open_shared_directory
 
 NAME = "turn"
 STILL_S, MAX_WAIT_S = 0.1, 1.0
-"""How long a writer waits without progress of the others, and its total wait, before it goes on without the lock."""
+"""How long a writer waits without progress of the others, and its total wait, before it continues without the lock."""
 _LOOK_S = (0.005, 0.03)
 """Poll intervals, first and later. Not shorter: the waiting processes would slow down the holder."""
 _MAX_DIGITS = 32

@@ -140,7 +140,7 @@ class MachineLedger:
         self._devices_at = 0.0
         self._files: dict[str, OpenFile] = {}
 
-    # ---- looking ----
+    # ---- reading ----
 
     def devices(self) -> tuple[Device, ...]:
         """Return all devices of this machine, in PCI bus order, at most `DEVICES_LAST_S` old."""

@@ -38,13 +38,13 @@ class RecordLiveness:
     def check(self, one: Entry) -> Liveness:
         """Return whether the payload of a lease with a free lock is gone; without evidence the lock decides.
 
-        Of a record of several devices that is judged for each: a process on one of them keeps no other one.
+        A record of several devices is checked for each: a process on one of them keeps no other one.
         """
         evidence, boot_id = one.record.get("evidence"), one.record.get("boot_id")
         key = one.name, one.device, one.changed_ns
         if key in self._gone or not isinstance(evidence, dict) or not evidence or boot_id != self.boot_id:
             return Liveness(GONE)
-        # Its own lock is known to be free, and no other directory is looked into.
+        # Its own lock is known to be free, and no other directory is read.
         others = {name: value for name, value in evidence.items() if name != "lock"}
         began_s = time.monotonic()
         until = min(self._until, began_s + self._left_s.get(one.uid, self._patience_s))

@@ -271,7 +271,7 @@ class ZooKeeperLedger(Closeable):
 
         self._change(self.host, change, self._clock() + wait_s)
 
-    # ---- looking ----
+    # ---- reading ----
 
     def record(self) -> HostRecord:
         """See `dlapp.gpuid.ledger.Ledger`."""

@@ -1,8 +1,8 @@
 """Checksums of blocks: one per chunk of a few bytes, as DataNodes store them.
 
-CRC32 is in zlib. CRC32C, which Hadoop's own clients write, needs a library: the one in the archive that brings dlapp to
-a node (`CARRIED`), crc32c or google-crc32c. Pure Python takes ten times as long as everything else. Without a library
-such blocks cannot be verified here, and so are not read.
+CRC32 is in zlib. CRC32C, which Hadoop's own clients write, needs a library: the one in the bundle that YARN localizes
+on a node (`CARRIED`), crc32c or google-crc32c. Pure Python takes ten times as long as everything else. Without a
+library such blocks cannot be verified here, and so are not read.
 
 The checksums of many chunks are compared by two library calls instead of one per chunk, as the calls take most of the
 time (`Checksum.verify`).

@@ -4,7 +4,7 @@ A call tries one NameNode after the other until one serves it, in rounds with gr
 Whether a failed call is retried depends on what may have happened:
 
     nothing was sent, on standby, "retry"       any call again
-    sent, and the answer was lost               a call that may be repeated; a rename looks at what became of it
+    sent, and the answer was lost               a call that may be repeated; a rename reads its result
     refused with another exception              no call: it is the answer
 
 Paths are absolute and not escaped. After a path was checked, ``/.reserved/.inodes/<id>`` addresses exactly the inode
@@ -1039,7 +1039,7 @@ def _lack(line: str, where: str) -> str:
 
 
 def java_error(kind: str, message: str, where: str, server: str) -> DlappError:
-    """Return the error class of ours for a Java exception.
+    """Return dlapp's error class for a Java exception.
 
     Args:
         kind: its short name.

@@ -1,7 +1,7 @@
 """Order in which the files of a feed are read, and by which reader; a function of the file list, a seed and the epoch.
 
 Each epoch is one sequence of all files. Reader ``number`` of ``total`` gets every ``total``-th file. So each file is in
-exactly one reader's part, even if readers are killed and restarted: a position in a part determines what is left.
+exactly one reader's part, even if readers are killed and restarted: a position in a part determines the rest.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ The first thread checks every second what a step waits for (`dlapp.system.waits`
 news. If the ApplicationMaster does not answer, the request is repeated with growing pauses as long as the task lives.
 If its address file names another ApplicationMaster, that one is used. On one machine the file also shows whether the
 process lives: a task that finds none for some time stops. On a cluster, while no ApplicationMaster answers, a third
-thread looks for proof that the application has ended (`dlapp.task.link.application_end`).
+thread searches for proof that the application has ended (`dlapp.task.link.application_end`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class AmLink:
         find: returns the current address of the ApplicationMaster when it does not answer; None if the address is
             fixed.
         alone_s: how long the payload continues while ``find`` finds none [s]; None means forever.
-        end: looks for proof that the application has ended; None if not needed.
+        end: searches for proof that the application has ended; None if not needed.
         containers: number of tasks of the ApplicationMaster.
     """
 

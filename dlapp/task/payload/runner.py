@@ -1,7 +1,7 @@
 """Runner of one payload, of a container or of a trial: monitors it until all of its processes have ended.
 
 The owner of the payload (`PayloadOwner`) starts it, decides when it ends and receives its reports. Everything else is
-the same for every payload: logs are limited, its files are read, signals are sent in order, and its end is judged.
+the same for every payload: logs are limited, its files are read, signals are sent in order, and its end is classified.
 """
 
 from __future__ import annotations

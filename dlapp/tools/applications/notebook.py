@@ -50,7 +50,7 @@ def main(
 
     It is the same image, or a plain process, on this machine or on a node of a cluster; without FILE a process in the
     working directory. The workspace is copied there, with the input. When the notebook ends, the new and changed files
-    of its workspace are stored like output, and brought back into yours.
+    of its workspace are stored like output, and copied back into yours.
     """
     from dlapp.client import Client
     from dlapp.client.notebook.session import start_notebook

@@ -1,2 +1,2 @@
-"""Gangs: their gates and generations, the window in which they must come together, rosters, what mpirun starts
+"""Gangs: their gates and generations, the window in which they must be complete, rosters, what mpirun starts
 in other containers, and payloads that hang."""

@@ -48,7 +48,7 @@ def handle_report(state: ApplicationState, container: Container, instance: Insta
 
 
 def can_be_resumed(state: ApplicationState) -> bool:
-    """Return whether there is a checkpoint with which another application can go on (``--resume``)."""
+    """Return whether there is a checkpoint with which another application can continue (``--resume``)."""
     checkpoint, numbers = state.spec.checkpoint, state.checkpoints
     if checkpoint is None or not checkpoint.is_of_every_index:
         return any(numbers.values())
@@ -80,7 +80,7 @@ def _choose(state: ApplicationState, gate: Gate) -> None:
     if not known.choose(state.checkpoint_starts(gate.generation + tries)):
         return
     gate.clear_ready()  # those who are ready have restored another one
-    # It counts when the gate opens, which is on the disk; until then a next attempt can choose anew.
+    # It counts when the gate opens, which is on the disk; until then a next attempt can choose another one.
     record_gate(state, gate, durable=False)
     for container in _members(state, gate):
         state.order(container, checkpoint=known.number, checkpoints_after=known.after)
@@ -98,7 +98,7 @@ def record_gate(state: ApplicationState, gate: Gate, *, durable: bool = True) ->
 
 
 def _members(state: ApplicationState, gate: Gate) -> Iterator[Container]:
-    """Return the containers of this generation that go on."""
+    """Return the containers of this generation that continue."""
     for role in state.roles_of(gate):
         for index in role.indexes:
             one = state.instances[index].container

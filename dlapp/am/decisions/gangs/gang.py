@@ -217,7 +217,7 @@ def _begin_generation(state: ApplicationState, gate: Gate, generation: int) -> N
 
 def _is_stopping(container: Container) -> bool:
     if container.is_kept:
-        return True  # it has given its GPUs back
+        return True  # it has released its GPUs
     is_told = container.orders is not None and container.orders.stop is not Stop.NO
     return is_told or container.stop_reason is not None
 

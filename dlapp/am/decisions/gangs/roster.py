@@ -63,7 +63,7 @@ def _may_lack_address(state: ApplicationState, container: Container) -> bool:
 
 
 def _check_recovered(state: ApplicationState) -> None:
-    """Let payloads start, or go on with a new roster, once all tasks that an earlier attempt left are heard or gone."""
+    """Start payloads, or send them a new roster, once all tasks of an earlier attempt are connected or gone."""
     if any(role.recovering for role in state.roles) or any(map(partial(_may_lack_address, state), state.open.values())):
         return
     state.roster.is_known = True

@@ -1,6 +1,6 @@
 """Start of an application that waits for the end of others, or for a release: until then it requests no container.
 
-What has come true is on record before a container is asked for, and before who released it is answered. So a later
+A met condition is recorded before a container is requested, and a release before it is answered. So a later
 attempt does not wait for it again: the engine may have forgotten the other application by then.
 """
 

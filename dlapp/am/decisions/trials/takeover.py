@@ -1,4 +1,4 @@
-"""A sweep goes on from another one: what had ended there counts here, and does not run again.
+"""Continuation of another sweep: trials that ended there count here, and do not run again.
 
 All of it is written to the journal as ends of trials, so a next attempt needs to know nothing of the other application.
 """
@@ -13,7 +13,7 @@ from dlapp.values.ids import ContainerId
 
 
 def apply(state: ApplicationState, event: TrialsTakenOver) -> None:
-    """Take over trials, before any is given out."""
+    """Adopt the trials, before any is assigned."""
     sweep = state.sweep
     if sweep is None:
         return

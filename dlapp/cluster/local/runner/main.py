@@ -333,7 +333,7 @@ class Runner:
                 with contextlib.suppress(BlockingIOError):
                     os.read(fd, 65536)
                 continue
-            # A child of this or of an earlier runner; only a child of ours must be reaped.
+            # A child of this or of an earlier runner; only a child of this process must be reaped.
             ended = None
             with contextlib.suppress(ChildProcessError):
                 ended = os.waitid(os.P_PIDFD, fd, os.WEXITED | os.WNOHANG)

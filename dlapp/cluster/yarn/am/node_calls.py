@@ -288,7 +288,7 @@ class NodeCalls:
         except ValueError as error:  # a command that cannot be expressed in YARN's script
             outcome = dict.fromkeys(containers, HadoopError(str(error)))
         except Exception as error:
-            # An internal error: the thread goes on for the other nodes, and these orders have failed.
+            # An internal error: the thread continues for the other nodes, and these orders have failed.
             outcome = dict.fromkeys(containers, HadoopError(f"{node}: {error!r}"))
         with self._lock:
             queue.failing_since, queue.retry_at = None, 0.0

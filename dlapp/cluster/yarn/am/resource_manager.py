@@ -82,7 +82,7 @@ class ResourceManager:
 
         Raises:
             WrongRequest: this attempt is registered already: an earlier call succeeded, its answer was lost.
-            AttemptOver, TokenRefused: the attempt is over.
+            AttemptOver, TokenRefused: the attempt has ended.
             ConnectionLost: no ResourceManager answered in ``timeout_s``.
         """
         request = pb.RegisterApplicationMasterRequestProto(host=host, rpc_port=port, tracking_url=tracking_url)
@@ -134,7 +134,7 @@ class ResourceManager:
 
         Raises:
             NotRegistered: the ResourceManager was restarted.
-            AttemptOver, TokenRefused: the attempt is over: exit at once.
+            AttemptOver, TokenRefused: the attempt has ended: exit at once.
             RequestRefused: a row exceeds a limit or is malformed; the whole call had no effect.
             ConnectionLost: no ResourceManager answered in ``timeout_s``.
         """

@@ -3,7 +3,7 @@
 The ResourceManager keeps a table of rows and decrements their counts for each container that it grants. So a count that
 is sent after a grant and before we have received it would request that container twice. We therefore keep a copy of the
 ResourceManager's table, with received grants subtracted, and send only rows that differ from the needed ones. A
-remaining surplus is given back.
+remaining surplus is released.
 
 CapacityScheduler grants for rows of ``*`` one container per heartbeat of a node, and for rows of hosts as many as fit
 there at once (0.7 s instead of 4.7 s for five containers). So usable hosts are named in addition to rack and ``*``, in

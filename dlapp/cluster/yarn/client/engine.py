@@ -82,7 +82,7 @@ class YarnEngine(Closeable):
         self._masters.close()
         self._session.close()
 
-    # ---- what there is ----
+    # ---- capacity and checks ----
 
     def info(self) -> EngineInfo:
         """Check that the cluster answers and has a supported version, and return the engine's facts.
@@ -203,7 +203,7 @@ class YarnEngine(Closeable):
         """Do nothing: YARN takes care of submitted applications."""
         return ""
 
-    # ---- looking ----
+    # ---- views and logs ----
 
     def owner(self, application_id: str) -> str:
         """Return the owner of an application, as the ResourceManager reports it. Raises NotFound."""

@@ -216,7 +216,7 @@ def refusal(diagnostics: str, application_id: ApplicationId, queue: str, user: s
 
 
 def carried_schemes(inputs: Sequence[InputSpec], on_nodes: Sequence[str]) -> list[str]:
-    """Return the schemes of input whose libraries dlapp must bring to the nodes.
+    """Return the schemes of input whose libraries the bundle must have for the nodes.
 
     Args:
         inputs: inputs of the application.

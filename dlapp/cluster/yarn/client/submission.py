@@ -322,7 +322,7 @@ class ApplicationSubmitter:
     def _staged(
         self, files: StagingFiles, user: str, path: str, location: str, mode: int, visibility: str
     ) -> LocalResource:
-        """Return a file of ours on the cluster, uploaded if missing.
+        """Return a file of dlapp on the cluster, uploaded if missing.
 
         Its name is its digest, and it gets the name when it is complete. An existing file is never written again: YARN
         fails every container whose resource has changed since it was registered.
