@@ -5,7 +5,7 @@
     │   ├── SpecError               an invalid value in the spec
     │   ├── FileRefused             an invalid properties file; has all its errors
     │   ├── ConfigError             an invalid configuration file or variable
-    │   └── AskTooLarge             a request larger than any machine of the engine
+    │   └── RequestTooLarge             a request larger than any machine of the engine
     ├── NotFound                 3  also LookupError
     ├── Denied                   4  also PermissionError
     ├── Unreachable              5  also ConnectionError
@@ -61,7 +61,7 @@ class ConfigError(UsageError):
     """An invalid configuration file, variable or option."""
 
 
-class AskTooLarge(UsageError):
+class RequestTooLarge(UsageError):
     """A request larger than any machine of the engine.
 
     Args:

@@ -82,7 +82,7 @@ class DeviceCountReader:
         self._put(DeviceCountsRead(found))
 
     def _read_ledger(self) -> dict[str, int]:
-        from dlapp.gpuid.health.inspection import usable
+        from dlapp.gpuid.health.inspection import count_usable
 
         found = {}
         ledger = open_cluster_ledger(self._settings)
@@ -90,7 +90,7 @@ class DeviceCountReader:
             for host, record in ledger.short_hosts(timeout_s=ANSWER_S):
                 if isinstance(record, DlappError):
                     continue  # an unreadable record proves nothing about its host
-                if (count := usable(record, clock.now_ms())) is not None:
+                if (count := count_usable(record, clock.now_ms())) is not None:
                     found[host] = count
         finally:
             ledger.close()

@@ -38,7 +38,16 @@ from dlapp.values.report import (
 from dlapp.values.roster import Member
 from dlapp.values.spec import Until
 from dlapp.values.start_conditions import release_text
-from dlapp.values.waiting import DEPENDENCY, GANG_PARTIAL, HELD, SERVICE_AWAY, STARTING, ContainerAsk, Waiting, first_of
+from dlapp.values.waiting import (
+    DEPENDENCY,
+    GANG_PARTIAL,
+    HELD,
+    SERVICE_AWAY,
+    STARTING,
+    PendingRequest,
+    Waiting,
+    first_of,
+)
 
 _UNTIL = {Until.STARTED: "", Until.READY: " (ready)", Until.DONE: " (done)"}
 MAX_LINKS = 50
@@ -291,7 +300,7 @@ def _kept_text(state: ApplicationState) -> str:
     return f"failed, {names} kept until {_time_text(max(until_ms.values()))} (keep_failed)"
 
 
-def missing_containers(state: ApplicationState) -> tuple[ContainerAsk, ...]:
+def missing_containers(state: ApplicationState) -> tuple[PendingRequest, ...]:
     """Return the requested and missing containers, by role. Only the engine knows why they are missing."""
     if state.stage is not Stage.ACTIVE or not state.start_gate.is_open:
         return ()
@@ -302,7 +311,7 @@ def missing_containers(state: ApplicationState) -> tuple[ContainerAsk, ...]:
         if role.missing > 0:
             placement, asked = state.spec.placement_of(role.spec), role.spec.resources
             found.append(
-                ContainerAsk(
+                PendingRequest(
                     role=role.spec.name,
                     count=role.missing,
                     memory_mib=asked.memory_mib,

@@ -121,7 +121,7 @@ class Engine(Protocol):
         """Reject an application that can never run here; return lines for the user (a key without effect, for example).
 
         Raises:
-            AskTooLarge: no node can ever satisfy the request; with the reason.
+            RequestTooLarge: no node can ever satisfy the request; with the reason.
             SpecError: a key that this engine does not support.
         """
 

@@ -27,19 +27,19 @@ def checks(ground: CheckContext) -> list[Check]:
 
 def _devices() -> Iterator[Finding]:
     from dlapp.gpuid.health import nvml
-    from dlapp.gpuid.health.inspection import judge, limits_here
+    from dlapp.gpuid.health.inspection import classify_reading, host_limits
 
-    if not nvml.library_is_there():
+    if not nvml.has_library():
         yield passed("gpu", "no NVML library (libnvidia-ml.so.1): this machine has no NVIDIA GPUs")
         return
     devices = nvml.discover()
     if not devices:
         yield warned("gpu", "NVML works, and shows no GPU", "look at nvidia-smi")
         return
-    limits, readings = limits_here(), nvml.read(devices)
+    limits, readings = host_limits(), nvml.read(devices)
     for one in devices:
         words = f"{one.name}, {one.memory_mib} MiB, {one.pci_bus_id}, {one.uuid}"
-        fault = judge(readings[one.uuid], limits) if one.uuid in readings else None
+        fault = classify_reading(readings[one.uuid], limits) if one.uuid in readings else None
         if fault is None:
             yield passed(f"gpu.{one.label}", words)
         else:

@@ -83,15 +83,15 @@ class Ledger(Protocol):
     def reach(self, *, timeout_s: float) -> None:
         """Wait until the store is available. Raises Unreachable: it is not within ``timeout_s``."""
 
-    def acquire(self, ask: LeaseRequest, *, timeout_s: float = 0.0) -> Lease:
-        """Lease all devices of ``ask``, or none; wait up to ``timeout_s`` for devices that are in use.
+    def acquire(self, request: LeaseRequest, *, timeout_s: float = 0.0) -> Lease:
+        """Lease all devices of ``request``, or none; wait up to ``timeout_s`` for devices that are in use.
 
         A container that repeats its request gets the same lease. Leases whose payloads are gone are ended if their
         devices are needed; leftovers of a dead task in Docker are removed first.
 
         Raises:
             NotEnough: not in time; names the holders.
-            AskTooLarge: this host has fewer devices.
+            RequestTooLarge: this host has fewer devices.
             UsageError: fewer than one device was requested.
             NotFound: a device requested by name does not exist.
             LedgerError: the ledger is invalid.
@@ -138,7 +138,7 @@ class ClusterLedger(Ledger, Protocol):
     def record_of(self, host: str) -> HostRecord:
         """Return the record of a host; an empty record if the ledger has none."""
 
-    def elsewhere(self) -> Mapping[str, Holder]:
+    def unrecorded_holders(self) -> Mapping[str, Holder]:
         """Return the holders of this host's devices that are not in its record: uuid -> holder."""
 
     def force_release(self, name: str, *, token: str, by: str, host: str | None = None) -> None:

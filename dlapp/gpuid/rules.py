@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, UsageError
+from dlapp.errors import Denied, DlappError, NotFound, RequestTooLarge, UsageError
 from dlapp.gpuid import selection
 from dlapp.gpuid.devices import Device, Holder
 from dlapp.system.text import counted, short_duration
@@ -54,9 +54,9 @@ class NotEnough(DlappError):
         holders: holder of each device.
     """
 
-    def __init__(self, host: str, reason: str, asked: int, free: int, holders: Sequence[Holder] = ()) -> None:
+    def __init__(self, host: str, reason: str, requested: int, free: int, holders: Sequence[Holder] = ()) -> None:
         super().__init__(f"{host}: {reason}")
-        self.host, self.reason, self.asked, self.free, self.holders = host, reason, asked, free, tuple(holders)
+        self.host, self.reason, self.requested, self.free, self.holders = host, reason, requested, free, tuple(holders)
 
 
 class Quarantine(Value):
@@ -338,12 +338,12 @@ def _is_as_seen(record: HostRecord, found: Sequence[Device], boot_id: str, full_
 
 def lease(
     record: HostRecord,
-    ask: LeaseRequest,
+    request: LeaseRequest,
     *,
     token: str,
     now_ms: int,
     choose: Choose = selection.choose,
-    elsewhere: Mapping[str, Holder] = MappingProxyType({}),
+    unrecorded_holders: Mapping[str, Holder] = MappingProxyType({}),
 ) -> tuple[HostRecord, LeaseRecord]:
     """Lease all requested devices or none.
 
@@ -351,47 +351,55 @@ def lease(
 
     Args:
         record: of the host.
-        ask: the request.
+        request: the request.
         token: distinguishes this holder from an earlier one.
         now_ms: the time [ms since 1970].
         choose: chooses among the free devices.
-        elsewhere: uuid -> holder that is not in the record.
+        unrecorded_holders: uuid -> holder that is not in the record.
 
     Raises:
         NotEnough: not now; names the holders.
-        AskTooLarge: the host has fewer devices.
+        RequestTooLarge: the host has fewer devices.
         NotFound: a device requested by name does not exist.
         UsageError: fewer than one device was requested.
         LedgerError: the container already holds other devices.
     """
-    check_amount(record.host, ask.gcores, len([one for one in record.devices if one.present]))
-    if (mine := record.lease_of(ask.container)) is not None:
-        if mine.application != ask.application:
-            raise LedgerError(f"{record.host}: {ask.container} is a container of {mine.application}")
-        if len(mine.devices) != ask.gcores or (ask.uuids and set(ask.uuids) != set(mine.devices)):
-            raise LedgerError(f"{record.host}: {ask.container} holds {len(mine.devices)} gcores, asks for {ask.gcores}")
+    check_amount(record.host, request.gcores, len([one for one in record.devices if one.present]))
+    if (mine := record.lease_of(request.container)) is not None:
+        if mine.application != request.application:
+            raise LedgerError(f"{record.host}: {request.container} is a container of {mine.application}")
+        if len(mine.devices) != request.gcores or (request.uuids and set(request.uuids) != set(mine.devices)):
+            raise LedgerError(
+                f"{record.host}: {request.container} holds {len(mine.devices)} gcores, asks for {request.gcores}"
+            )
         return record, mine
-    free = {one.uuid for one in record.free()} - elsewhere.keys()
-    if ask.uuids:
-        wanted = [record.device(name).device for name in ask.uuids]
+    free = {one.uuid for one in record.free()} - unrecorded_holders.keys()
+    if request.uuids:
+        wanted = [record.device(name).device for name in request.uuids]
         chosen = tuple(wanted) if all(one.uuid in free for one in wanted) else None
     else:
-        chosen = choose([one.device for one in record.devices if one.present], free, ask.gcores, ask.spread)
+        chosen = choose([one.device for one in record.devices if one.present], free, request.gcores, request.spread)
     if chosen is None:
-        holders = {**elsewhere, **record.holder_by_uuid()}
-        held = [one for uuid, one in holders.items() if not ask.uuids or uuid in ask.uuids]
-        raise NotEnough(record.host, in_the_way(record, ask.gcores, now_ms, elsewhere), ask.gcores, len(free), held)
+        holders = {**unrecorded_holders, **record.holder_by_uuid()}
+        held = [one for uuid, one in holders.items() if not request.uuids or uuid in request.uuids]
+        raise NotEnough(
+            record.host,
+            shortage_reason(record, request.gcores, now_ms, unrecorded_holders),
+            request.gcores,
+            len(free),
+            held,
+        )
     given = LeaseRecord(
-        container=ask.container,
-        application=ask.application,
-        user=ask.user,
+        container=request.container,
+        application=request.application,
+        user=request.user,
         devices=tuple(one.uuid for one in chosen),
         since_ms=now_ms,
         token=token,
         boot_id=record.boot_id,
-        evidence=dict(ask.evidence),
-        role=ask.role,
-        container_index=ask.container_index,
+        evidence=dict(request.evidence),
+        role=request.role,
+        container_index=request.container_index,
     )
     return replace(record, leases=(*record.leases, given)), given
 
@@ -554,12 +562,12 @@ def _with_device(record: HostRecord, changed: DeviceRecord) -> HostRecord:
 # ---- messages ----
 
 
-def check_amount(host: str, asked: int, there: int) -> None:
-    """Reject a request that can never be satisfied. Raises UsageError, AskTooLarge."""
-    if asked < 1:
-        raise UsageError(f"{host}: asked for {asked} gcores, the minimum is 1")
-    if asked > there:
-        raise AskTooLarge(f"{host}: asked for {counted(asked, 'gcores')}, it has {there}", "resources.gcores")
+def check_amount(host: str, requested: int, there: int) -> None:
+    """Reject a request that can never be satisfied. Raises UsageError, RequestTooLarge."""
+    if requested < 1:
+        raise UsageError(f"{host}: asked for {requested} gcores, the minimum is 1")
+    if requested > there:
+        raise RequestTooLarge(f"{host}: asked for {counted(requested, 'gcores')}, it has {there}", "resources.gcores")
 
 
 def check_host(host: str) -> str:
@@ -569,18 +577,18 @@ def check_host(host: str) -> str:
     return host
 
 
-def in_the_way(
-    record: HostRecord, asked: int, now_ms: int, elsewhere: Mapping[str, Holder] = MappingProxyType({})
+def shortage_reason(
+    record: HostRecord, requested: int, now_ms: int, unrecorded_holders: Mapping[str, Holder] = MappingProxyType({})
 ) -> str:
     """Return why a request is not satisfied, as one line without the host's name.
 
     Args:
         record: of the host.
-        asked: number of devices [gcores].
+        requested: number of devices [gcores].
         now_ms: the time [ms since 1970].
-        elsewhere: holders that are not in the record, by uuid.
+        unrecorded_holders: holders that are not in the record, by uuid.
     """
-    holders = {**elsewhere, **record.holder_by_uuid()}
+    holders = {**unrecorded_holders, **record.holder_by_uuid()}
     parts = []
     for one in record.devices:
         if (holder := holders.get(one.uuid)) is not None:
@@ -592,8 +600,8 @@ def in_the_way(
             parts.append(f"{one.device.label} {one.quarantine}")
         elif not one.present:
             parts.append(f"{one.device.label} is not there now")
-    free = sum(one.uuid not in elsewhere for one in record.free())
-    text = f"asked for {counted(asked, 'gcores')}, {free} free"
+    free = sum(one.uuid not in unrecorded_holders for one in record.free())
+    text = f"asked for {counted(requested, 'gcores')}, {free} free"
     return f"{text}: {', '.join(parts)}" if parts else text
 
 

@@ -61,7 +61,7 @@ def plan_submission(
 
     Raises:
         FileRefused: the file has errors, input is missing, output cannot be written.
-        AskTooLarge: the request can never be met; the message has the limit.
+        RequestTooLarge: the request can never be met; the message has the limit.
         UsageError: the workspace is too large.
         Unreachable: the engine does not answer.
     """

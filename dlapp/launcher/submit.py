@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dlapp import __version__
 from dlapp.cluster import Engine
 from dlapp.config import Config
-from dlapp.errors import AskTooLarge, DlappError, NotFound, SpecError, UsageError
+from dlapp.errors import DlappError, NotFound, RequestTooLarge, SpecError, UsageError
 from dlapp.id_text import is_application_id
 from dlapp.launcher.application import (
     RecordedFile,
@@ -98,7 +98,7 @@ def launch(
 
     Raises:
         FileRefused: the file has errors, input is missing, output cannot be written; the message lists all problems.
-        AskTooLarge: no node can ever meet the request.
+        RequestTooLarge: no node can ever meet the request.
         UsageError: the workspace is too large, or a file in it cannot be packed.
         Unreachable: the engine does not answer.
     """
@@ -244,14 +244,14 @@ def check_engine(application: ResolvedApplication, engine: Engine) -> list[str]:
     except SpecError as refused:
         _refuse(application, refused)
         raise
-    except AskTooLarge as refused:
+    except RequestTooLarge as refused:
         if not refused.field:
             raise
         section, _, key = refused.field.partition(".")
         if key not in application.properties.sections.get(section, {}) and section.startswith(("role ", "service ")):
             section = "resources"
         field = f"{section}.{key}" if key else section
-        raise AskTooLarge(f"{application.properties.place(section, key)}: {field}: {refused}", field) from refused
+        raise RequestTooLarge(f"{application.properties.place(section, key)}: {field}: {refused}", field) from refused
 
 
 def _refuse(application: ResolvedApplication, refused: SpecError) -> None:

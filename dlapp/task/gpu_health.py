@@ -36,7 +36,7 @@ class LeasedDevices:
         # Imported now, not at release: a NodeManager may have removed the code by then.
         self._limits: inspection.HealthLimits | DlappError
         try:
-            self._limits = inspection.limits_here()
+            self._limits = inspection.host_limits()
         except DlappError as error:
             self._limits = error
 
@@ -63,7 +63,7 @@ class LeasedDevices:
 
     def failure_message(self) -> str:
         """Return a line on the GPUs of a failed payload; empty if they are not the cause."""
-        return "" if self._watch is None else self._watch.look_now(LAST_INSPECTION_S)
+        return "" if self._watch is None else self._watch.poll_now(LAST_INSPECTION_S)
 
     def quarantine_failed(self) -> None:
         """Quarantine devices that the next lease must not get; all processes of the payload must have ended."""
@@ -71,7 +71,7 @@ class LeasedDevices:
         try:
             if isinstance(self._limits, DlappError):
                 raise self._limits
-            known = inspection.check(self._devices, read=nvml.read, limits=self._limits) | known
+            known = inspection.inspect_devices(self._devices, read=nvml.read, limits=self._limits) | known
         except DlappError as error:
             self._warn(f"the GPUs could not be inspected: {error}")
         for uuid, fault in known.items():

@@ -14,7 +14,7 @@ from dlapp.value import Value, field, fields, replace
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.messages import Diagnosis, Phase
 from dlapp.values.usage import Receipt, Usage
-from dlapp.values.waiting import ContainerAsk, Waiting
+from dlapp.values.waiting import PendingRequest, Waiting
 
 
 class State(Enum):
@@ -336,7 +336,7 @@ class ApplicationView(Value, kw_only=True):
     diagnosis: ContainerDiagnosis | None = None
     receipt: Receipt | None = None
     waiting: Waiting | None = None
-    lacking: tuple[ContainerAsk, ...] = ()
+    lacking: tuple[PendingRequest, ...] = ()
     usable_gpus: dict[str, int] = field(default_factory=dict)
     idle: IdleGpus | None = None
     restarts: tuple[RestartView, ...] = ()

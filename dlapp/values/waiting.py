@@ -95,7 +95,7 @@ class Waiting(Value, kw_only=True):
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
-class ContainerAsk(Value, kw_only=True):
+class PendingRequest(Value, kw_only=True):
     """Containers of one role that an ApplicationMaster has requested and does not have.
 
     Args:

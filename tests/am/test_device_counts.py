@@ -51,7 +51,7 @@ def test_hosts_with_devices_in_quarantine_are_told_and_the_ledger_is_read_seldom
     assert reader.next() == {}
     for host in ("node1", "node2"):
         with ZooKeeperLedger(settings, host=host, discover=lambda: DEVICES) as ledger:
-            ledger.look()
+            ledger.update_inventory()
             if host == "node2":
                 ledger.quarantine("gpu1", cause="operator", by="root")
     reader.devices.refresh_for(WAITS)

@@ -25,7 +25,7 @@ from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
 from dlapp.gpuid.rules import LeaseRequest, LedgerError, NotEnough
 from dlapp.gpuid.stores import device_files, record_liveness
 from dlapp.gpuid.stores.machine import MachineLedger
-from dlapp.gpuid.stores.queue_tickets import TICKET, WaitingTicket, in_order
+from dlapp.gpuid.stores.queue_tickets import TICKET, WaitingTicket, sort_tickets
 from dlapp.net import dockerd as docker_client  # noqa: F401
 from dlapp.runtime.docker import accounts, images
 from dlapp.runtime.docker.accounts import Accounts
@@ -215,11 +215,11 @@ def test_a_quarantine_of_another_user_binds_nobody_else_and_root_heals_it(
 
 
 def test_a_ticket_is_no_earlier_than_it_came_whatever_it_says() -> None:
-    def waiting(name: str, uid: int, came_ns: int, since_ms: int) -> WaitingTicket:
-        return WaitingTicket(name, uid, came_ns, since_ms, 0.0, {})
+    def waiting(name: str, uid: int, arrived_ns: int, since_ms: int) -> WaitingTicket:
+        return WaitingTicket(name, uid, arrived_ns, since_ms, 0.0, {})
 
     queue = [waiting("a", 1, 10, 500), waiting("evil", 2, 20, 0), waiting("b", 1, 30, 400), waiting("c", 3, 40, 1)]
-    assert [one.name for one in in_order(queue)] == ["b", "evil", "a", "c"]
+    assert [one.name for one in sort_tickets(queue)] == ["b", "evil", "a", "c"]
 
 
 @contextlib.contextmanager
@@ -410,7 +410,7 @@ def test_a_lease_that_is_over_is_not_brought_back_by_a_link(
 ) -> None:
     def holders() -> dict[str, str]:
         computing = LivenessProbes(devices=lambda uuids: Liveness(ALIVE, "process 1 computes"))
-        theirs = MachineLedger(str(directory), discover=lambda: fake_devices(2), witnesses=computing)
+        theirs = MachineLedger(str(directory), discover=lambda: fake_devices(2), probes=computing)
         return {uuid: str(one) for uuid, one in theirs.holders().items()}
 
     if ended == "given back":
@@ -563,7 +563,7 @@ def test_a_record_of_many_devices_holds_none_by_a_process_that_computes_on_anoth
     def use() -> set[str]:
         busy = Liveness(ALIVE, "process 1 computes")
         says = LivenessProbes(devices=lambda uuids: busy if "GPU-0" in uuids else Liveness(GONE))
-        mine = MachineLedger(str(directory), discover=lambda: fake_devices(2), witnesses=says)
+        mine = MachineLedger(str(directory), discover=lambda: fake_devices(2), probes=says)
         mine.reserve(APP, 1).close()
         return set(mine.holders())
 
@@ -612,7 +612,7 @@ def test_what_the_records_of_one_user_cost_is_not_taken_from_the_time_for_others
             return Liveness(UNKNOWN, "no answer in time")
 
     def holders() -> list[str]:
-        mine = MachineLedger(str(directory), discover=lambda: fake_devices(5), witnesses=Slow())
+        mine = MachineLedger(str(directory), discover=lambda: fake_devices(5), probes=Slow())
         return list(mine.holders())
 
     def use() -> tuple[list[str], float, float]:
@@ -748,9 +748,9 @@ def test_a_dockerd_that_a_record_names_is_not_asked(
 def test_a_dockerd_that_trickles_is_given_up_as_a_whole(place: Path) -> None:
     with dockerd(place / "docker.sock", {}, trickles=True) as daemon:
         host = f"unix://{daemon.server_address}"
-        witnesses = LivenessProbes(docker_host=host)
+        probes = LivenessProbes(docker_host=host)
         evidence = {"task": dead_task(), "docker": {"host": host, "label": LABEL}}
-        found = witnesses.check(evidence, "", owner=0, until=time.monotonic() + 0.5)
+        found = probes.check(evidence, "", owner=0, until=time.monotonic() + 0.5)
         assert (found.state, "time" in found.why) == ("unknown", True)
 
 
@@ -763,18 +763,18 @@ def test_a_payload_at_another_dockerd_keeps_its_device_while_its_lifeline_is_rea
     os.chown(life, member.uid, member.gid)
     evidence = {"task": dead_task(), "fifo": str(life), "docker": {"host": "unix:///elsewhere", "label": LABEL}}
     identities.call(member, lambda: record_of(directory, "leased", "GPU-0", evidence=evidence))
-    witnesses: list[LivenessProbes | None] = [None]
+    probes: list[LivenessProbes | None] = [None]
 
     def refused() -> None:
         mine = MachineLedger(
-            str(directory), docker_host="unix:///nowhere", discover=lambda: fake_devices(2), witnesses=witnesses[0]
+            str(directory), docker_host="unix:///nowhere", discover=lambda: fake_devices(2), probes=probes[0]
         )
         with pytest.raises(NotEnough, match="1 free"):
             mine.reserve(APP, 2)
 
     with open(os.open(life, os.O_RDONLY | os.O_NONBLOCK)):
         identities.call(victim, refused)
-    witnesses[0] = LivenessProbes(
+    probes[0] = LivenessProbes(
         docker_host="unix:///nowhere", devices=lambda uuids: Liveness(ALIVE, "process 1 computes")
     )
     identities.call(victim, refused)
@@ -793,10 +793,10 @@ def test_a_lifeline_on_a_file_system_that_hangs_delays_for_a_bounded_time_and_on
 
     monkeypatch.setattr(evidence_module, "has_reader", hang)
     monkeypatch.setattr(evidence_module, "_LIFELINE_S", 0.05)
-    witnesses = LivenessProbes(devices=lambda uuids: Liveness(GONE))
+    probes = LivenessProbes(devices=lambda uuids: Liveness(GONE))
     evidence = {"fifo": "/hangs/life"}
     try:
-        found = [witnesses.check(evidence, "", owner=os.geteuid() + 1) for _ in range(2)]
+        found = [probes.check(evidence, "", owner=os.geteuid() + 1) for _ in range(2)]
     finally:
         answer.set()
     assert [one.state for one in found] == [UNKNOWN, UNKNOWN]

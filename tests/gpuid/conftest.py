@@ -71,7 +71,7 @@ def _opening(settings: LedgerSettings) -> Iterator[Open]:
     ) -> ZooKeeperLedger:
         there = fake_devices(4) if devices is None else devices
         more.setdefault("discover", lambda: there)
-        more.setdefault("witnesses", LivenessProbes())
+        more.setdefault("probes", LivenessProbes())
         # Each host is a machine of its own.
         where = settings if host == "node7" else replace(settings, lock_dir=f"{settings.lock_dir}-{host}")
         opened.append(ZooKeeperLedger(replace(where, **(over or {})), host=host, **more))

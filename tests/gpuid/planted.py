@@ -75,11 +75,9 @@ class OnMachine(MachineLedger):
 def open_planted(plan: dict[str, Any]) -> OnZooKeeper | OnMachine:
     """The ledger of a plan; ``plan["plant"]`` names the mistake."""
     plant, there = plan["plant"], fake_devices(plan["cards"])
-    witnesses = _Planted(plant)
+    probes = _Planted(plant)
     if plan["store"] == "machine":
-        return OnMachine(plan["directory"], discover=lambda: there, witnesses=witnesses)
-    ledger = OnZooKeeper(
-        ledger_settings(**plan["settings"]), host=plan["host"], discover=lambda: there, witnesses=witnesses
-    )
-    ledger.plant, witnesses.ledger = plant, ledger
+        return OnMachine(plan["directory"], discover=lambda: there, probes=probes)
+    ledger = OnZooKeeper(ledger_settings(**plan["settings"]), host=plan["host"], discover=lambda: there, probes=probes)
+    ledger.plant, probes.ledger = plant, ledger
     return ledger

@@ -16,7 +16,7 @@ import pytest
 
 from dlapp.cluster import EngineInfo
 from dlapp.config import load_config
-from dlapp.errors import AskTooLarge, DlappError, FileRefused, NotFound, SpecError, Unreachable, UsageError
+from dlapp.errors import DlappError, FileRefused, NotFound, RequestTooLarge, SpecError, Unreachable, UsageError
 from dlapp.launcher.application import os_user
 from dlapp.launcher.properties import Properties
 from dlapp.launcher.submit import launch, print_spec
@@ -339,12 +339,12 @@ def test_a_faulty_file_fails_the_check_of_the_properties(launched: Launch) -> No
 
 
 def test_an_ask_that_never_fits_fails_the_check(launched: Launch) -> None:
-    launched.engine.error["check"] = AskTooLarge("asked for 9 gcores, the machine has 0")
+    launched.engine.error["check"] = RequestTooLarge("asked for 9 gcores, the machine has 0")
     assert launched.refused() == ["asked for 9 gcores, the machine has 0"]
 
 
 def test_an_ask_that_never_fits_is_named_with_the_line_of_its_key(launched: Launch) -> None:
-    launched.engine.error["check"] = AskTooLarge("asked for 9 gcores, the machine has 0", "resources.gcores")
+    launched.engine.error["check"] = RequestTooLarge("asked for 9 gcores, the machine has 0", "resources.gcores")
     assert launched.refused() == [" resources.gcores: asked for 9 gcores, the machine has 0"]
     launched.text += "[resources]\ngcores=9\n"
     assert launched.refused() == ["18: resources.gcores: asked for 9 gcores, the machine has 0"]

@@ -936,8 +936,8 @@ def test_a_payload_in_docker_gets_its_devices_and_a_device_that_was_used_is_free
 def test_the_devices_of_a_docker_task_that_was_killed_are_leased_to_the_next_one(place: Path, dockerd: Dockerd) -> None:
     env = with_devices(place, [StubDevice()])
     devices = (Device("GPU-00000000-aaaa-bbbb-cccc-000000000000", 0, 0),)
-    witnesses = LivenessProbes(docker_host=dockerd.host)
-    ledger = MachineLedger(str(place / "locks"), discover=lambda: devices, witnesses=witnesses)
+    probes = LivenessProbes(docker_host=dockerd.host)
+    ledger = MachineLedger(str(place / "locks"), discover=lambda: devices, probes=probes)
     resources = Resources(memory_mib=64, gcores=1)
     with (
         ledger.reserve("the application", 1),

@@ -199,7 +199,7 @@ def test_gc_frees_what_dead_tasks_of_this_host_left(cluster: Cluster) -> None:
 def test_a_device_of_this_host_that_the_embedded_engine_has_is_not_shown_as_free(cluster: Cluster) -> None:
     devices = (Device("GPU-a", 0, 0, "T4", 15360), Device("GPU-b", 1, 1, "T4", 15360))
     with contextlib.closing(ZooKeeperLedger(cluster.settings, discover=lambda: devices)) as ledger:
-        ledger.look()
+        ledger.update_inventory()
     machine = MachineLedger(cluster.settings.lock_dir, discover=lambda: devices)
     user = getpass.getuser()  # the owner of the record, whatever name is said
     with machine.reserve("application_1_0001", 1):

@@ -129,7 +129,7 @@ class GpuLedger(Closeable):
             if count > len(there):
                 line = f"{name}: asked for {counted(count, 'gcores')}, it has {len(there)}"
             else:
-                line = f"{name}: {rules.in_the_way(record, count, now_ms, elsewhere)}"
+                line = f"{name}: {rules.shortage_reason(record, count, now_ms, elsewhere)}"
             short.append((-len(free), name, line))
             if len(short) > 4 * MAX_HOSTS_NAMED:
                 short = sorted(short)[:MAX_HOSTS_NAMED]
@@ -153,7 +153,7 @@ class GpuLedger(Closeable):
         """Return the holders of a host's GPUs that are missing in its record; known for this host only."""
         if self._cluster is None or host != self.here:
             return {}
-        return self._cluster.elsewhere()
+        return self._cluster.unrecorded_holders()
 
     # ---- changing ----
 
@@ -285,6 +285,6 @@ def _readings(record: HostRecord) -> dict[str, Reading]:
     from dlapp.gpuid.health import nvml
 
     devices = [one.device for one in record.devices if one.present]
-    if not devices or not nvml.library_is_there():
+    if not devices or not nvml.has_library():
         return {}
     return nvml.read(devices)

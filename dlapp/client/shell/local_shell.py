@@ -311,7 +311,7 @@ def leased(
 
     Raises:
         NotEnough: fewer are free; the message names the holders.
-        AskTooLarge: this host has fewer.
+        RequestTooLarge: this host has fewer.
         Unreachable: the ledger is in ZooKeeper, which does not answer.
     """
     if not gcores:

@@ -9,13 +9,13 @@ from dlapp.cluster.local.schedule import amounts_of
 from dlapp.cluster.local.views import amounts_json
 from dlapp.cluster.reasons.facts import GCORES, MEMORY, VCORES, NodeFacts, WaitFacts
 from dlapp.scheduler.amounts import Amounts
-from dlapp.values.waiting import Ahead, ContainerAsk
+from dlapp.values.waiting import Ahead, PendingRequest
 
 THIS_MACHINE = "this machine"
 
 
 def facts_of(
-    asks: Sequence[ContainerAsk],
+    asks: Sequence[PendingRequest],
     capacity: Amounts,
     free: Amounts,
     running: Iterable[ApplicationRow],
@@ -40,10 +40,10 @@ def facts_of(
     return WaitFacts(asks=tuple(asks), nodes=(node,), holders=holders, one_machine=True)
 
 
-def total_ask(row: ApplicationRow) -> ContainerAsk:
+def total_ask(row: ApplicationRow) -> PendingRequest:
     """Return the request of all containers of an application as that of one container."""
     memory_mib, vcores, gcores = amounts_of(row)
-    return ContainerAsk(role="application", count=1, memory_mib=memory_mib, vcores=vcores, gcores=gcores)
+    return PendingRequest(role="application", count=1, memory_mib=memory_mib, vcores=vcores, gcores=gcores)
 
 
 def _amounts(amounts: Amounts) -> dict[str, int]:

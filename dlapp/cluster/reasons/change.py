@@ -25,7 +25,7 @@ from dlapp.cluster.reasons.facts import (
 from dlapp.cluster.reasons.tiers import can_start, fitting_nodes
 from dlapp.value import replace
 from dlapp.values.spec import DEFAULT_ROLE
-from dlapp.values.waiting import ContainerAsk
+from dlapp.values.waiting import PendingRequest
 
 _FIELDS = {GCORES: "gcores", MEMORY: "memory_mib", VCORES: "vcores"}
 _STEP_MIB = 256
@@ -128,11 +128,11 @@ def _most(amounts: Sequence[int], fits: Callable[[int], bool]) -> int:
     return amounts[place - 1] if place else 0
 
 
-def _with(facts: WaitFacts, ask: ContainerAsk, **change: int) -> WaitFacts:
+def _with(facts: WaitFacts, ask: PendingRequest, **change: int) -> WaitFacts:
     return replace(facts, asks=tuple(replace(one, **change) if one is ask else one for one in facts.asks))
 
 
-def _section(facts: WaitFacts, ask: ContainerAsk) -> str:
+def _section(facts: WaitFacts, ask: PendingRequest) -> str:
     # Of a gang the other roles may be there, or wait for this one; and a role may have amounts of its own.
     return "resources" if len(facts.asks) == 1 and ask.role == DEFAULT_ROLE else f"role.{ask.role}"
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from dlapp.value import Value, field
 from dlapp.values.spec import AppSpec
-from dlapp.values.waiting import Ahead, ContainerAsk, Waiting
+from dlapp.values.waiting import Ahead, PendingRequest, Waiting
 
 MEMORY, VCORES, GCORES = "memory", "vcores", "gcores"
 NAMES = MEMORY, VCORES, GCORES
@@ -117,7 +117,7 @@ class WaitFacts(Value, kw_only=True):
         memory_step: the engine's memory allocation step [MiB]; 0: not known.
     """
 
-    asks: tuple[ContainerAsk, ...] = ()
+    asks: tuple[PendingRequest, ...] = ()
     nodes: tuple[NodeFacts, ...] | None = None
     largest: Amounts = field(default_factory=dict)
     limits: tuple[LimitFacts, ...] = ()
@@ -138,11 +138,11 @@ class WaitFacts(Value, kw_only=True):
     memory_step: int = 0
 
 
-def asks_of(spec: AppSpec) -> tuple[ContainerAsk, ...]:
+def asks_of(spec: AppSpec) -> tuple[PendingRequest, ...]:
     """Return the requested containers of a submitted application, by role."""
     together = {role.name for gang in spec.gangs() for role in gang}
     return tuple(
-        ContainerAsk(
+        PendingRequest(
             role=role.name,
             count=role.instances,
             memory_mib=role.resources.memory_mib,
@@ -157,12 +157,12 @@ def asks_of(spec: AppSpec) -> tuple[ContainerAsk, ...]:
     )
 
 
-def each(ask: ContainerAsk) -> dict[str, int]:
+def each(ask: PendingRequest) -> dict[str, int]:
     """Return the amounts of one requested container."""
     return {MEMORY: ask.memory_mib, VCORES: ask.vcores, GCORES: ask.gcores}
 
 
-def total(asks: Sequence[ContainerAsk]) -> dict[str, int]:
+def total(asks: Sequence[PendingRequest]) -> dict[str, int]:
     """Return the total amounts of all requested containers."""
     return {name: sum(each(one)[name] * one.count for one in asks) for name in NAMES}
 

@@ -38,7 +38,7 @@ from dlapp.values.waiting import (
     STARTING,
     USER_LIMIT,
     Ahead,
-    ContainerAsk,
+    PendingRequest,
     Waiting,
     first_of,
 )
@@ -111,7 +111,7 @@ def _limit(code: str) -> Callable[[WaitFacts], Waiting | None]:
     return tier
 
 
-def _plain(facts: WaitFacts) -> list[ContainerAsk]:
+def _plain(facts: WaitFacts) -> list[PendingRequest]:
     """Return the requests to which the limits apply: nodes with a label have their own limits, which are not known."""
     return [one for one in facts.asks if not one.node_label]
 
@@ -229,16 +229,16 @@ _TIERS: tuple[Callable[[WaitFacts], Waiting | None], ...] = (
 # ---- what fits where ----
 
 
-def fitting_nodes(facts: WaitFacts, ask: ContainerAsk) -> list[NodeFacts]:
+def fitting_nodes(facts: WaitFacts, ask: PendingRequest) -> list[NodeFacts]:
     """Return the nodes that could take one of the requested containers now."""
     return _fitting(facts, ask)
 
 
-def _fitting(facts: WaitFacts, ask: ContainerAsk, *, healthy: bool = True) -> list[NodeFacts]:
+def _fitting(facts: WaitFacts, ask: PendingRequest, *, healthy: bool = True) -> list[NodeFacts]:
     return [node for node in _allowed(facts, ask, healthy=healthy) if not _lacks(each(ask), node.free)]
 
 
-def _allowed(facts: WaitFacts, ask: ContainerAsk, *, healthy: bool = True) -> list[NodeFacts]:
+def _allowed(facts: WaitFacts, ask: PendingRequest, *, healthy: bool = True) -> list[NodeFacts]:
     """Return the allowed nodes of a request, without their GPUs in quarantine."""
     found = []
     for node in facts.nodes or ():
@@ -249,7 +249,7 @@ def _allowed(facts: WaitFacts, ask: ContainerAsk, *, healthy: bool = True) -> li
     return found
 
 
-def _largest_node(facts: WaitFacts, ask: ContainerAsk) -> Iterator[NodeFacts]:
+def _largest_node(facts: WaitFacts, ask: PendingRequest) -> Iterator[NodeFacts]:
     """Yield a node, if there are any and the request is too large for each of them."""
     nodes = facts.nodes or ()
     if nodes and all(_lacks(each(ask), node.total) for node in nodes):
@@ -289,7 +289,7 @@ def _all_together_fit(facts: WaitFacts) -> bool:
     return True
 
 
-def _needed_at_once(asks: Sequence[ContainerAsk], limit: LimitFacts) -> tuple[dict[str, int], dict[str, int]]:
+def _needed_at_once(asks: Sequence[PendingRequest], limit: LimitFacts) -> tuple[dict[str, int], dict[str, int]]:
     """Return what must fit below a limit for any container to work, and what is used before its last container.
 
     That is the total if all are needed together, else the largest container. Only a limit that the last container may
@@ -318,7 +318,7 @@ def _reason(
     return Waiting(code=code, message=message, resource=resource, asked=asked, available=available, ahead=there)
 
 
-def _needs(facts: WaitFacts, ask: ContainerAsk, name: str) -> str:
+def _needs(facts: WaitFacts, ask: PendingRequest, name: str) -> str:
     who = f"{ask.role}: " if len(facts.asks) > 1 else ""
     on_one = "" if facts.one_machine or name != GCORES or ask.gcores < 2 else " on one node"
     return f"{who}needs {amount_text(name, each(ask)[name])}{on_one}"
@@ -336,7 +336,7 @@ def _here(facts: WaitFacts, node: NodeFacts) -> str:
     return "this machine" if facts.one_machine else node.host
 
 
-def _others(ask: ContainerAsk, name: str) -> str:
+def _others(ask: PendingRequest, name: str) -> str:
     return " and ".join(amount_text(other, amount) for other, amount in each(ask).items() if amount and other != name)
 
 

@@ -71,7 +71,7 @@ def token_from_proto(message: TokenProto) -> Token:
 
 
 def row_to_proto(row: ResourceRequest, dialect: Dialect) -> pb.ResourceRequestProto:
-    """Convert a resource request to its message. Raises AskTooLarge: it has GPUs, and the cluster counts none."""
+    """Convert a resource request to its message. Raises RequestTooLarge: it has GPUs, and the cluster counts none."""
     message = pb.ResourceRequestProto(
         priority=pb.PriorityProto(priority=row.priority),
         resource_name=row.name,

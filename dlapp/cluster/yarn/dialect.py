@@ -16,7 +16,7 @@ from collections.abc import Collection
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from dlapp.errors import AskTooLarge, ConfigError
+from dlapp.errors import ConfigError, RequestTooLarge
 from dlapp.system.text import counted
 from dlapp.values.spec import Resources
 
@@ -49,7 +49,7 @@ class Dialect(Enum):
         """Return the message that requests ``resources``.
 
         Raises:
-            AskTooLarge: GPUs are requested, but the cluster counts none.
+            RequestTooLarge: GPUs are requested, but the cluster counts none.
         """
         from dlapp.cluster.yarn.proto.yarn_pb2 import ResourceProto
         from dlapp.hadoop.framing import encode_varint
@@ -59,7 +59,9 @@ class Dialect(Enum):
             return message
         if self is Dialect.NONE:
             asked = counted(resources.gcores, "gcores")
-            raise AskTooLarge(f"asked for {asked}, and the cluster counts none ({SETTING}: none)", "resources.gcores")
+            raise RequestTooLarge(
+                f"asked for {asked}, and the cluster counts none ({SETTING}: none)", "resources.gcores"
+            )
         if self is Dialect.FIELD3:
             message.MergeFromString(_FIELD3_TAG + encode_varint(resources.gcores))
         else:

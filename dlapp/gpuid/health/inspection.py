@@ -52,7 +52,7 @@ class HealthLimits(NamedTuple):
 DEFAULT_LIMITS = HealthLimits()
 
 
-def limits_here() -> HealthLimits:
+def host_limits() -> HealthLimits:
     """Return the limits of this host's configuration, as they protect this host's GPUs.
 
     Raises:
@@ -64,7 +64,7 @@ def limits_here() -> HealthLimits:
     return HealthLimits(allowed=gpuid.allowed_processes, temperature_c=gpuid.temperature_limit_c)
 
 
-def judge(reading: Reading, limits: HealthLimits = DEFAULT_LIMITS) -> DeviceFault | None:
+def classify_reading(reading: Reading, limits: HealthLimits = DEFAULT_LIMITS) -> DeviceFault | None:
     """Return why a free GPU must not be leased; None: it is healthy."""
     if reading.error:
         return DeviceFault("lost" if reading.lost else "failing", reading.error)
@@ -105,7 +105,7 @@ def is_allowed(name: str, allowed: Collection[str]) -> bool:
     return bool(name) and any(name == one or (len(name) == 15 and one.startswith(name)) for one in allowed)
 
 
-def check(
+def inspect_devices(
     devices: Sequence[Device],
     *,
     read: Callable[[Sequence[Device]], Mapping[str, Reading]],
@@ -133,7 +133,9 @@ def check(
     pauses_s = backoff_s(0.02, 0.5)
     while left:
         readings = read(left)
-        faults = {one.uuid: fault for one in left if (fault := judge(readings[one.uuid], limits)) is not None}
+        faults = {
+            one.uuid: fault for one in left if (fault := classify_reading(readings[one.uuid], limits)) is not None
+        }
         over = clock() >= deadline
         found |= {uuid: fault for uuid, fault in faults.items() if over or not fault.passing}
         left = [one for one in left if one.uuid in faults and one.uuid not in found]
@@ -155,7 +157,7 @@ def is_due(quarantine: Quarantine | None, now_ms: int) -> bool:
     return now_ms >= quarantine.probe_at_ms or quarantine.probe_at_ms - now_ms > PROBE_LAST_S * 1000
 
 
-def usable(record: HostRecord, now_ms: int) -> int | None:
+def count_usable(record: HostRecord, now_ms: int) -> int | None:
     """Return how many of a host's GPUs may be leased, in use or not, if not all may; None: all may.
 
     A GPU whose probe is due counts, as only a request on the host probes it. For the same reason GPUs not found in the
@@ -174,7 +176,7 @@ def count_free(record: HostRecord) -> tuple[int, int]:
     return len(record.free()), len(out)
 
 
-def to_look_at(record: HostRecord, now_ms: int) -> tuple[Device, ...]:
+def due_for_inspection(record: HostRecord, now_ms: int) -> tuple[Device, ...]:
     """Return the devices of a host to inspect before a lease: not leased, and free or due for a probe."""
     held = {uuid for one in record.leases for uuid in one.devices}
     return tuple(
@@ -184,17 +186,19 @@ def to_look_at(record: HostRecord, now_ms: int) -> tuple[Device, ...]:
     )
 
 
-def apply(record: HostRecord, looked_at: Iterable[str], faults: Mapping[str, DeviceFault], now_ms: int) -> HostRecord:
+def record_inspection(
+    record: HostRecord, inspected: Iterable[str], faults: Mapping[str, DeviceFault], now_ms: int
+) -> HostRecord:
     """Record the result of an inspection: failed GPUs enter quarantine, healthy ones leave it.
 
     Args:
         record: record of the host.
-        looked_at: uuids of the inspected devices.
+        inspected: uuids of the inspected devices.
         faults: problems, by uuid.
         now_ms: the time [ms since 1970].
     """
     known = {one.uuid: one for one in record.devices}
-    for uuid in looked_at:
+    for uuid in inspected:
         if (one := known.get(uuid)) is None or (one.quarantine is not None and one.quarantine.by):
             continue
         if (fault := faults.get(uuid)) is not None:
@@ -219,7 +223,7 @@ class Inspector:
         now_ms: the wall clock [ms since 1970].
     """
 
-    WELL_LAST_S, ILL_LAST_S = 1.0, 10.0
+    HEALTHY_FOR_S, FAILED_FOR_S = 1.0, 10.0
     """Maximum age of an inspection: a wait for devices must not open NVML in each round, nor wait again for a permanent
     problem whose result could not be written."""
 
@@ -242,16 +246,16 @@ class Inspector:
             NvmlError: the state of the GPUs is not known, so none may be leased.
         """
         probed = {one.uuid for one in record.devices if one.quarantine is not None}
-        wanted = to_look_at(record, self._now_ms())
+        wanted = due_for_inspection(record, self._now_ms())
         devices = [one for one in wanted if one.uuid in probed or not self._is_fresh(one.uuid)]
         if devices:
-            self._limits = limits = self._limits or limits_here()
+            self._limits = limits = self._limits or host_limits()
             read = self._read or _read_nvml
-            found = check(devices, read=read, limits=limits, clock=self._clock, sleep=self._sleep)
+            found = inspect_devices(devices, read=read, limits=limits, clock=self._clock, sleep=self._sleep)
             self._seen |= {one.uuid: (self._clock(), found.get(one.uuid)) for one in devices}
         faults = {one.uuid: fault for one in wanted if (fault := self._seen[one.uuid][1]) is not None}
-        return apply(record, [one.uuid for one in wanted], faults, self._now_ms()) if wanted else record
+        return record_inspection(record, [one.uuid for one in wanted], faults, self._now_ms()) if wanted else record
 
     def _is_fresh(self, uuid: str) -> bool:
         at, fault = self._seen.get(uuid, (-math.inf, None))
-        return self._clock() - at < (self.WELL_LAST_S if fault is None else self.ILL_LAST_S)
+        return self._clock() - at < (self.HEALTHY_FOR_S if fault is None else self.FAILED_FOR_S)

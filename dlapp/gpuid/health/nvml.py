@@ -32,7 +32,7 @@ class NvmlError(DlappError):
     """NVML exists and does not work, so the state of the GPUs is not known."""
 
 
-def library_is_there() -> bool:
+def has_library() -> bool:
     """Return True if NVML exists; far cheaper than `discover`, for the many machines without GPUs."""
     try:
         ctypes.CDLL(_LIBRARY)
@@ -84,7 +84,7 @@ def read(devices: Sequence[Device]) -> dict[str, Reading]:
         return {one.uuid: _reading(nvml, one, handles.get(one.uuid), silent.get(one.index)) for one in devices}
 
 
-class Watched:
+class NvmlWatch:
     """Watch of devices while a payload runs: keeps NVML open, and subscribes to their Xid errors.
 
     Raises:
@@ -125,7 +125,7 @@ class Watched:
             for handle in self._handle_of.values():
                 _or(nvml, None, lambda one: nvml.nvmlDeviceRegisterEvents(one, _xid_event(nvml), self._events), handle)
 
-    def look(self) -> dict[str, DeviceFault]:
+    def poll(self) -> dict[str, DeviceFault]:
         """Return the devices that have failed since the last call: uuid -> the failure. Does not block.
 
         Raises:
@@ -193,7 +193,7 @@ _OF_ALL = (1, 9, 12, 17, 18)
 @contextlib.contextmanager
 def _session() -> Iterator[Any]:
     """Return the initialized module pynvml; None: this machine has no NVML, or no GPU."""
-    if not library_is_there():
+    if not has_library():
         yield None
         return
     import pynvml
@@ -386,12 +386,12 @@ def _reading_of(nvml: Any, device: Device, handle: Any) -> Reading:
     # The following values are of the whole GPU; a MIG device's handle does not support them.
     gpu = nvml.nvmlDeviceGetHandleByIndex(device.index) if device.mig >= 0 else handle
 
-    def ask(name: str, *arguments: Any) -> Any:
+    def query(name: str, *arguments: Any) -> Any:
         query = getattr(nvml, name, None)
         return None if query is None else _or(nvml, None, lambda one: query(one, *arguments), gpu)
 
-    remapped = ask("nvmlDeviceGetRemappedRows")
-    utilization = ask("nvmlDeviceGetUtilizationRates")
+    remapped = query("nvmlDeviceGetRemappedRows")
+    utilization = query("nvmlDeviceGetUtilizationRates")
     return Reading(
         device.uuid,
         compute=compute,
@@ -399,16 +399,16 @@ def _reading_of(nvml: Any, device: Device, handle: Any) -> Reading:
         used_mib=used,
         total_mib=total,
         reserved_is_apart=reserved,
-        temperature_c=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
-        slowdown_c=ask("nvmlDeviceGetTemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+        temperature_c=query("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+        slowdown_c=query("nvmlDeviceGetTemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
         # Since the driver was loaded (volatile): older ones were cleared by a reset of the GPU.
-        ecc_uncorrected=ask(
+        ecc_uncorrected=query(
             "nvmlDeviceGetTotalEccErrors", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
         ),
-        reset_pending=bool(ask("nvmlDeviceGetRetiredPagesPendingStatus")) or bool(remapped and remapped[2]),
+        reset_pending=bool(query("nvmlDeviceGetRetiredPagesPendingStatus")) or bool(remapped and remapped[2]),
         remap_failed=bool(remapped and remapped[3]),
         recovery=_recovery(nvml, gpu),
-        prohibited=ask("nvmlDeviceGetComputeMode") == nvml.NVML_COMPUTEMODE_PROHIBITED,
+        prohibited=query("nvmlDeviceGetComputeMode") == nvml.NVML_COMPUTEMODE_PROHIBITED,
         utilization=None if utilization is None else int(utilization.gpu),
     )
 
@@ -416,20 +416,20 @@ def _reading_of(nvml: Any, device: Device, handle: Any) -> Reading:
 def _sample(nvml: Any, gpu: Any, part: Any) -> DeviceSample:
     """Return the usage of a GPU, or of a MIG device's part of it."""
 
-    def ask(name: str, handle: Any, *arguments: Any) -> Any:
+    def query(name: str, handle: Any, *arguments: Any) -> Any:
         query = getattr(nvml, name, None)
         return None if query is None else _or(nvml, None, lambda one: query(one, *arguments), handle)
 
     handle = gpu if part is None else part
-    rates = ask("nvmlDeviceGetUtilizationRates", handle)
-    milliwatts = ask("nvmlDeviceGetPowerUsage", gpu)
+    rates = query("nvmlDeviceGetUtilizationRates", handle)
+    milliwatts = query("nvmlDeviceGetPowerUsage", gpu)
     processes = _listed_processes(nvml, handle, "nvmlDeviceGetComputeRunningProcesses")
-    millijoules = ask("nvmlDeviceGetTotalEnergyConsumption", gpu) if part is None else None
+    millijoules = query("nvmlDeviceGetTotalEnergyConsumption", gpu) if part is None else None
     return DeviceSample(
         utilisation=None if rates is None else min(rates.gpu, 100) / 100,
         used_mib=_memory(nvml, handle)[0],
         power_w=None if milliwatts is None else milliwatts / 1000,
-        temperature_c=ask("nvmlDeviceGetTemperature", gpu, nvml.NVML_TEMPERATURE_GPU),
+        temperature_c=query("nvmlDeviceGetTemperature", gpu, nvml.NVML_TEMPERATURE_GPU),
         processes=None if processes is None else len(processes),
         energy_j=None if millijoules is None else millijoules / 1000,
     )

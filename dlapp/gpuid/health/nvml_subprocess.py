@@ -41,20 +41,20 @@ _PROGRAM = (
 def discover() -> tuple[Device, ...]:
     """Call `dlapp.gpuid.health.nvml.discover` in a subprocess. Raises NvmlError also if NVML does not answer within
     `ANSWER_S`."""
-    if not nvml.library_is_there():
+    if not nvml.has_library():
         return ()
-    found: tuple[Device, ...] = _asked.ask(("discover",))
+    found: tuple[Device, ...] = _process.request(("discover",))
     return found
 
 
 def read(devices: Sequence[Device]) -> dict[str, Reading]:
     """Call `dlapp.gpuid.health.nvml.read` in a subprocess. Raises NvmlError also if NVML does not answer within
     `ANSWER_S`."""
-    found: dict[str, Reading] = _asked.ask(("read", tuple(devices)))
+    found: dict[str, Reading] = _process.request(("read", tuple(devices)))
     return found
 
 
-class _Gone(Exception):
+class _ProcessEnded(Exception):
     """The subprocess has ended."""
 
 
@@ -66,7 +66,7 @@ class _NvmlProcess:
         self._pid, self._to, self._from = 0, -1, -1
         self._stuck = 0
 
-    def ask(self, question: tuple[Any, ...]) -> Any:
+    def request(self, message: tuple[Any, ...]) -> Any:
         with self._lock:
             if self._stuck and not _has_ended(self._stuck):
                 raise NvmlError(f"NVML: the driver hangs: process {self._stuck} that called it has not returned")
@@ -75,11 +75,11 @@ class _NvmlProcess:
             try:
                 with Wait("NVIDIA's driver (NVML)", ANSWER_S):
                     try:
-                        answer = self._answer(question, deadline)
-                    except _Gone:
+                        answer = self._answer(message, deadline)
+                    except _ProcessEnded:
                         self._end()  # it had waited long enough, or was killed
-                        answer = self._answer(question, deadline)
-            except _Gone:
+                        answer = self._answer(message, deadline)
+            except _ProcessEnded:
                 self._end()
                 raise NvmlError("NVML: the process that called it died") from None
             except TimeoutError:
@@ -91,7 +91,7 @@ class _NvmlProcess:
             raise NvmlError(answer)
         return answer
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Forget the subprocess after a fork: it is the parent's."""
         self._lock = threading.Lock()
         for fd in (self._to, self._from):
@@ -99,13 +99,13 @@ class _NvmlProcess:
                 os.close(fd)
         self._pid, self._to, self._from, self._stuck = 0, -1, -1, 0
 
-    def _answer(self, question: tuple[Any, ...], deadline: float) -> Any:
+    def _answer(self, message: tuple[Any, ...], deadline: float) -> Any:
         if not self._pid:
             self._start()
         try:
-            _write(self._to, pickle.dumps(question))
+            _write(self._to, pickle.dumps(message))
         except BrokenPipeError:
-            raise _Gone from None
+            raise _ProcessEnded from None
         return pickle.loads(_read(self._from, deadline))
 
     def _start(self) -> None:
@@ -153,7 +153,7 @@ def _read(fd: int, deadline: float | None) -> bytes:
             if deadline is not None and not select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 raise TimeoutError
             if not (more := os.read(fd, count - len(data))):
-                raise _Gone
+                raise _ProcessEnded
             data += more
         return data
 
@@ -163,7 +163,7 @@ def _read(fd: int, deadline: float | None) -> bytes:
 def serve() -> None:
     """Answer the queries from standard input on standard output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(_Gone, BrokenPipeError):
+    with contextlib.suppress(_ProcessEnded, BrokenPipeError):
         while select.select([0], [], [], IDLE_S)[0]:
             what, *words = pickle.loads(_read(0, None))
             answer: Any
@@ -174,5 +174,5 @@ def serve() -> None:
             _write(1, pickle.dumps(answer))
 
 
-_asked = _NvmlProcess()
-os.register_at_fork(after_in_child=_asked.forget)
+_process = _NvmlProcess()
+os.register_at_fork(after_in_child=_process.reset_after_fork)

@@ -18,18 +18,18 @@ from dlapp.gpuid.devices import Device
 if TYPE_CHECKING:
     from dlapp.gpuid.health.readings import DeviceFault, DeviceSample
 
-LOOK_EVERY_S = 2.0
-_LOOKS_A_SAMPLE = 2
+POLL_EVERY_S = 2.0
+_POLLS_PER_SAMPLE = 2
 """Number of inspections per sample: a sample is several queries, each of which may take the driver a millisecond."""
-_USED = 0.01
+_MIN_BUSY_SHARE = 0.01
 """Minimum share of busy time for a device to count as used."""
 _JOIN_S = 2.0
 
 
-def _watched(devices: Sequence[Device]) -> Any:
-    from dlapp.gpuid.health.nvml import Watched
+def _open_nvml(devices: Sequence[Device]) -> Any:
+    from dlapp.gpuid.health.nvml import NvmlWatch
 
-    return Watched(devices)
+    return NvmlWatch(devices)
 
 
 class DeviceUse(NamedTuple):
@@ -52,7 +52,7 @@ class DeviceUse(NamedTuple):
     def is_used(self) -> bool | None:
         """Return True if the device was busy for more than a moment; None: not known."""
         known_s = self.busy_s + self.idle_s
-        if self.busy_s > _USED * known_s:
+        if self.busy_s > _MIN_BUSY_SHARE * known_s:
             return True
         return False if known_s > self.unknown_s else None
 
@@ -80,7 +80,7 @@ class DeviceWatch:
         on_fault: called once, on the watch's thread, after ``failed`` was set.
         note: receives, on the watch's thread, a message when the watch begins, or why there is none (any more).
         use: usage of the devices in earlier watches, by uuid.
-        open: opens NVML; ``look() -> {uuid: Fault}``, ``sample() -> {uuid: DeviceSample}`` and ``close()``.
+        open: opens NVML; ``poll() -> {uuid: Fault}``, ``sample() -> {uuid: DeviceSample}`` and ``close()``.
 
     Attributes:
         use: by uuid, up to the last sample.
@@ -92,16 +92,16 @@ class DeviceWatch:
         *,
         on_fault: Callable[[], None] = lambda: None,
         note: Callable[[str], None] = lambda _: None,
-        open: Callable[[Sequence[Device]], Any] = _watched,
-        every_s: float = LOOK_EVERY_S,
+        open: Callable[[Sequence[Device]], Any] = _open_nvml,
+        every_s: float = POLL_EVERY_S,
         use: Mapping[str, DeviceUse] = {},
     ) -> None:
         self.failed: dict[str, DeviceFault] = {}
         self._devices, self._on_fault, self._note, self._open = tuple(devices), on_fault, note, open
         self._every_s = every_s
         self._changed = threading.Condition()
-        self._asked = self._answered = 0
-        self._over = False
+        self._requested = self._completed = 0
+        self._ended = False
         self.use = {one.uuid: use.get(one.uuid, DeviceUse())._replace(last=None) for one in self._devices}
         self._sampled_s = 0.0
         # A daemon thread: one that hangs in the driver must not keep the process alive.
@@ -115,20 +115,20 @@ class DeviceWatch:
 
     def __exit__(self, *_: object) -> None:
         with self._changed:
-            self._over = True
+            self._ended = True
             self._changed.notify_all()
         if self._devices:
             self._thread.join(_JOIN_S)
             hangs = self._thread.is_alive()
             self._add({uuid: one.last for uuid, one in self.use.items() if one.last is not None and not hangs})
 
-    def look_now(self, timeout_s: float) -> str:
+    def poll_now(self, timeout_s: float) -> str:
         """Read the devices once more, for at most ``timeout_s``; return `message` after it."""
         with self._changed:
-            self._asked += 1
-            asked = self._asked
+            self._requested += 1
+            asked = self._requested
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._answered >= asked or not self._thread.is_alive(), timeout_s)
+            self._changed.wait_for(lambda: self._completed >= asked or not self._thread.is_alive(), timeout_s)
         return self.message()
 
     def message(self) -> str:
@@ -144,21 +144,21 @@ class DeviceWatch:
             self._end()
             return
         self._note("the GPUs are monitored")
-        looks = 0
+        polls = 0
         try:
-            while not self._over:
-                asked = self._asked
-                if found := watched.look():
+            while not self._ended:
+                asked = self._requested
+                if found := watched.poll():
                     self.failed = found
                     self._on_fault()
                     return
-                if looks % _LOOKS_A_SAMPLE == 0:
+                if polls % _POLLS_PER_SAMPLE == 0:
                     self._add(watched.sample())
-                looks += 1
+                polls += 1
                 with self._changed:
-                    self._answered = asked
+                    self._completed = asked
                     self._changed.notify_all()
-                    self._changed.wait_for(lambda: self._over or self._asked > self._answered, self._every_s)
+                    self._changed.wait_for(lambda: self._ended or self._requested > self._completed, self._every_s)
         except DlappError as error:
             self._add({})
             self._note(f"the GPUs are no longer monitored: {error}")
@@ -174,5 +174,5 @@ class DeviceWatch:
     def _end(self) -> None:
         """Release all threads that wait for a reading."""
         with self._changed:
-            self._over, self._answered = True, 1 << 62
+            self._ended, self._completed = True, 1 << 62
             self._changed.notify_all()

@@ -37,7 +37,7 @@ _ENDED = ("FINISHED", "FAILED", "KILLED")
 _RUNS = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING", "FINAL_SAVING", "FINISHING", "KILLING")
 
 
-class ApplicationWitness:
+class ApplicationProbe:
     """Client of a cluster's ResourceManagers for the ends of applications.
 
     Args:
@@ -47,7 +47,7 @@ class ApplicationWitness:
 
     def __init__(self, urls: Sequence[str], login: Login | None) -> None:
         self._urls, self._query = urls, {} if login is None else login.query
-        self._said: dict[tuple[str, float], tuple[float, Liveness]] = {}
+        self._cached: dict[tuple[str, float], tuple[float, Liveness]] = {}
 
     def check(self, application: str, *, ended_s: float, until: float) -> Liveness:
         """Return whether an application ended at least ``ended_s`` ago.
@@ -59,18 +59,18 @@ class ApplicationWitness:
         """
         from dlapp.values.ids import ApplicationId
 
-        at_s, said = self._said.get((application, ended_s), (-math.inf, Liveness(UNKNOWN)))
+        at_s, said = self._cached.get((application, ended_s), (-math.inf, Liveness(UNKNOWN)))
         if (now_s := time.monotonic()) - at_s < _KEPT_S:
             return said
         try:
             ApplicationId.from_text(application)
         except (ValueError, DlappError):
             return Liveness(UNKNOWN, "its application is not one of YARN's")
-        said = self._ask(application, ended_s, until)
-        self._said[application, ended_s] = now_s, said
+        said = self._read_state(application, ended_s, until)
+        self._cached[application, ended_s] = now_s, said
         return said
 
-    def _ask(self, application: str, ended_s: float, until: float) -> Liveness:
+    def _read_state(self, application: str, ended_s: float, until: float) -> Liveness:
         from dlapp.hadoop.web import Web
 
         why = "no ResourceManager is configured"
@@ -83,14 +83,16 @@ class ApplicationWitness:
                     answer = web.call("GET", f"{url}/ws/v1/cluster/apps/{application}", query)
                 # A standby one redirects to the active one, which is queried itself.
                 if answer.status == 200:
-                    return judge(json.loads(answer.body), application, answer.headers.get("date") or "", ended_s)
+                    return application_liveness(
+                        json.loads(answer.body), application, answer.headers.get("date") or "", ended_s
+                    )
                 why = f"{url} does not know its application (status {answer.status})"
             except (DlappError, ValueError, RecursionError) as error:
                 why = f"{url}: {error}"
         return Liveness(UNKNOWN, why)
 
 
-def judge(answer: Any, application: str, date: str, ended_s: float) -> Liveness:
+def application_liveness(answer: Any, application: str, date: str, ended_s: float) -> Liveness:
     """Return the result of a ResourceManager's answer.
 
     Args:

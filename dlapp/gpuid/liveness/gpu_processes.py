@@ -1,11 +1,11 @@
-"""Processes that compute on a GPU, by NVML: the last witness of `dlapp.gpuid.liveness.probes`."""
+"""Processes that compute on a GPU, by NVML: the last probe of `dlapp.gpuid.liveness.probes`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
 from dlapp.gpuid.health import nvml
-from dlapp.gpuid.health.inspection import is_allowed, limits_here
+from dlapp.gpuid.health.inspection import host_limits, is_allowed
 from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
 
 
@@ -19,7 +19,7 @@ def processes_on(uuids: Iterable[str], *, allowed: Collection[str] | None = None
         allowed: programs that do not count; None: as this host is configured.
     """
     wanted = set(uuids)
-    if not wanted or not nvml.library_is_there():
+    if not wanted or not nvml.has_library():
         return Liveness(GONE)
     try:
         devices = [one for one in nvml.discover() if one.uuid in wanted]
@@ -27,7 +27,7 @@ def processes_on(uuids: Iterable[str], *, allowed: Collection[str] | None = None
     except nvml.NvmlError as error:
         return Liveness(UNKNOWN, str(error))
     finding = Liveness(GONE)
-    allowed = limits_here().allowed if allowed is None else allowed
+    allowed = host_limits().allowed if allowed is None else allowed
     for device in devices:
         reading = readings[device.uuid]
         if reading.error and not reading.lost:

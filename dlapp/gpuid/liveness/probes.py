@@ -1,6 +1,6 @@
 """Probes of a lease's payload: alive, gone, unknown. Only its own host can decide, and unknown frees nothing.
 
-A lease names its sources of evidence (witnesses), as JSON:
+A lease names its sources of evidence (probes), as JSON:
 
     {"task": {"pid": 4711, "start_time": 1234567, "pid_ns": 4026531836},
      "lock": {"directory": "/run/lock/dlapp", "token": "9f…", "cards": {"GPU-…": 4711}},
@@ -20,7 +20,7 @@ A lease names its sources of evidence (witnesses), as JSON:
              one proves the end of a task and a lock that cannot be checked.
     GPUs     not in the record, always checked: processes that compute on the lease's GPUs, by NVML.
 
-If one witness says alive, the result is alive. Otherwise, if one says unknown, it is unknown: a pid of another pid
+If one probe says alive, the result is alive. Otherwise, if one says unknown, it is unknown: a pid of another pid
 namespace, a /proc that hides other users' processes, a dockerd that is down, an NVML that fails. It is gone only if all
 say so, with one exception: a lifeline that was removed together with its directory, as a NodeManager does after a
 container, or that is in another user's home directory, says nothing; dockerd's answer about the label replaces it. Its
@@ -57,13 +57,13 @@ if TYPE_CHECKING:
 
 
 class _Silent(NamedTuple):
-    """Unavailable witness that another one may replace."""
+    """Unavailable probe that another one may replace."""
 
     why: str
 
 
-JUDGE_S = 5.0
-"""Default time limit for checking the witnesses."""
+CHECK_TIMEOUT_S = 5.0
+"""Default time limit for checking the probes."""
 _LIFELINE_S = 1.0
 """Time limit for opening another user's lifeline."""
 _ASKED: dict[int | None, threading.Thread] = {}
@@ -75,7 +75,7 @@ _LABEL = re.compile(r"dlapp\.container=(container_|shell-)[A-Za-z0-9_-]{1,200}",
 def _docker(host: str) -> Dockerd:
     from dlapp.net.dockerd import Dockerd
 
-    return Dockerd(host, JUDGE_S)
+    return Dockerd(host, CHECK_TIMEOUT_S)
 
 
 def _devices_of_nvml(uuids: Iterable[str]) -> Liveness:
@@ -85,7 +85,7 @@ def _devices_of_nvml(uuids: Iterable[str]) -> Liveness:
 
 
 class LivenessProbes:
-    """The witnesses of this host.
+    """The probes of this host.
 
     Args:
         GPUs: uuids -> whether a process computes on one of them.
@@ -122,7 +122,7 @@ class LivenessProbes:
             uuids: devices of the lease.
             owner: uid of the record's owner, as reported by the kernel; None: the store has no owners, and the owner in
                 the evidence is used.
-            until: time limit for Docker [s, monotonic]; None: `JUDGE_S` from now.
+            until: time limit for Docker [s, monotonic]; None: `CHECK_TIMEOUT_S` from now.
         """
         if boot_id and self.boot_id and boot_id != self.boot_id:
             return Liveness(GONE)
@@ -130,7 +130,7 @@ class LivenessProbes:
         if all(one is None for one in (task, lock, fifo, docker)):
             return Liveness(UNKNOWN, "its record names no evidence of its payload")
         owner = _owner_of(task) if owner is None else owner
-        until = time.monotonic() + JUDGE_S if until is None else until
+        until = time.monotonic() + CHECK_TIMEOUT_S if until is None else until
         found: list[Liveness] = []
         if task is not None:
             found.append(_task(task, owner))
@@ -156,11 +156,11 @@ class LivenessProbes:
                     return one
         return Liveness(GONE)
 
-    def computing(self, uuids: Iterable[str]) -> Liveness:
+    def check_gpu_processes(self, uuids: Iterable[str]) -> Liveness:
         """Return whether a process computes on one of these devices."""
         return self._devices(uuids)
 
-    def end_what_is_left(self, evidence: Mapping[str, Any], boot_id: str, *, owner: int, until: float) -> bool:
+    def remove_leftovers(self, evidence: Mapping[str, Any], boot_id: str, *, owner: int, until: float) -> bool:
         """Remove the containers of a lease whose task is gone, including those only created.
 
         Only containers at this process's own dockerd, with our label and the uid of the record's owner, are removed.
@@ -248,7 +248,7 @@ def this_task() -> dict[str, int]:
     return dict(_this_task())
 
 
-# ---- one witness ----
+# ---- one probe ----
 
 
 def _owner_of(task: Any) -> int | None:
@@ -265,11 +265,11 @@ def _task(task: Any, owner: int | None = None) -> Liveness:
             return Liveness(UNKNOWN, f"its task {pid} is in another pid namespace")
     except (ValueError, OSError) as error:
         return Liveness(UNKNOWN, f"its task cannot be searched for: {error}")
-    if _is_no_process(pid):
+    if _is_dead(pid):
         return Liveness(GONE)
     found = process_stat(pid)
     if found is None:
-        if _is_no_process(pid):
+        if _is_dead(pid):
             return Liveness(GONE)
         return Liveness(UNKNOWN, f"a process {pid} is there, /proc does not show it to us")
     if found.started != start_time:
@@ -279,10 +279,10 @@ def _task(task: Any, owner: int | None = None) -> Liveness:
         return Liveness(GONE)
     if owner is not None and (uid := real_uid(pid)) is not None and uid != owner:
         return Liveness(GONE)  # a process of another user is not this record's task
-    return Liveness(ALIVE, f"its task {pid} is running", at_work=True)
+    return Liveness(ALIVE, f"its task {pid} is running", is_task_alive=True)
 
 
-def _is_no_process(pid: int) -> bool:
+def _is_dead(pid: int) -> bool:
     """Return whether a process does not exist, even if /proc hides those of other users (hidepid)."""
     try:
         os.kill(pid, 0)

@@ -1,4 +1,4 @@
-"""Result of a witness on a payload (`dlapp.gpuid.liveness.probes`)."""
+"""Result of probing a payload (`dlapp.gpuid.liveness.probes`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ GONE, ALIVE, UNKNOWN = "gone", "alive", "unknown"
 
 
 class Liveness(NamedTuple):
-    """State of a payload; ``why`` is for people, empty if it is gone. ``at_work``: its task itself lives."""
+    """State of a payload; ``why`` is for people, empty if it is gone. ``is_task_alive``: its task itself lives."""
 
     state: str
     why: str = ""
-    at_work: bool = False
+    is_task_alive: bool = False

@@ -24,7 +24,7 @@ from typing import Any
 from dlapp.errors import Denied, Unreachable
 from dlapp.gpuid.rules import LedgerError
 
-READ_AT_ONCE = 256
+PARALLEL_READS = 256
 """Number of nodes requested concurrently."""
 
 
@@ -32,11 +32,11 @@ _RECONNECT_S = 5.0
 """Longest pause between two connection attempts while a call waits."""
 
 
-class Unsure(Exception):
+class OutcomeUnknown(Exception):
     """The connection was lost during a write, which may or may not have succeeded."""
 
 
-class Overtaken(Exception):
+class VersionConflict(Exception):
     """Another client has written since; nothing was written."""
 
 
@@ -152,14 +152,14 @@ class Ensemble:
         for path in [*paths, None]:
             if path is not None:
                 waiting.append((path, client.get_async(path)))
-            while waiting and (path is None or len(waiting) >= READ_AT_ONCE):
+            while waiting and (path is None or len(waiting) >= PARALLEL_READS):
                 first, answer = waiting.popleft()
                 until = deadline()
                 try:
                     data = self._answer(answer, until)[0]
                 except NoNodeError:
                     data = b""
-                except Unsure:
+                except OutcomeUnknown:
                     data, _ = self.read(first, until) or (b"", -1)
                 yield data
 
@@ -173,8 +173,8 @@ class Ensemble:
             deadline: time limit [s, monotonic].
 
         Raises:
-            Overtaken: the version has changed.
-            Unsure: it may have been written.
+            VersionConflict: the version has changed.
+            OutcomeUnknown: it may have been written.
         """
         from kazoo.exceptions import BadVersionError
 
@@ -182,7 +182,7 @@ class Ensemble:
             try:
                 stat = self._answer(self._connected(deadline).set_async(path, data, version), deadline)
             except BadVersionError as error:
-                raise Overtaken from error
+                raise VersionConflict from error
         return int(stat.version)
 
     def make(self, path: str, data: bytes, deadline: float) -> int:
@@ -192,8 +192,8 @@ class Ensemble:
         its parent node.
 
         Raises:
-            Overtaken: it exists.
-            Unsure: it may have been created.
+            VersionConflict: it exists.
+            OutcomeUnknown: it may have been created.
         """
         from kazoo.exceptions import NodeExistsError
 
@@ -203,7 +203,7 @@ class Ensemble:
             try:
                 self._answer(self._connected(deadline).create_async(path, data, acl=self._acl()), deadline)
             except NodeExistsError as error:
-                raise Overtaken from error
+                raise VersionConflict from error
         return 0
 
     def make_list(self, path: str, deadline: float) -> None:
@@ -215,7 +215,7 @@ class Ensemble:
         """Create a node, or increment the version of an existing one. Do nothing if its parent is missing.
 
         Raises:
-            Unsure: it may have been created.
+            OutcomeUnknown: it may have been created.
         """
         from kazoo.exceptions import NodeExistsError, NoNodeError
 
@@ -229,7 +229,7 @@ class Ensemble:
         """Remove a node created by `put_name`, if its version is still ``version``.
 
         Raises:
-            Unsure: it may have been removed.
+            OutcomeUnknown: it may have been removed.
         """
         from kazoo.exceptions import BadVersionError, NoNodeError
 
@@ -244,7 +244,7 @@ class Ensemble:
             one += f"/{name}"
             acl = self._acl(parent=keeps and one == path) if one.startswith(self._root) else None
             while self._call(methodcaller("exists_async", one), deadline) is None:
-                with contextlib.suppress(Unsure):  # its existence is checked again
+                with contextlib.suppress(OutcomeUnknown):  # its existence is checked again
                     with contextlib.suppress(NodeExistsError):
                         self._answer(self._connected(deadline).create_async(one, b"", acl=acl), deadline)
                     break
@@ -326,12 +326,12 @@ class Ensemble:
         client.start_async()
         return client
 
-    def _call(self, ask: Callable[[Any], Any], deadline: float) -> Any:
+    def _call(self, request: Callable[[Any], Any], deadline: float) -> Any:
         """Repeat a call until it is answered."""
         while True:
             try:
-                return self._answer(ask(self._connected(deadline)), deadline)
-            except Unsure as error:
+                return self._answer(request(self._connected(deadline)), deadline)
+            except OutcomeUnknown as error:
                 if self._clock() >= deadline:
                     raise Unreachable(self._no_answer) from error
                 self._sleep(random.uniform(0.01, 0.05))
@@ -360,7 +360,7 @@ class Ensemble:
             SessionExpiredError,
             SessionMovedError,
         ) as error:
-            raise Unsure from error
+            raise OutcomeUnknown from error
 
 
 def _threads() -> Any:

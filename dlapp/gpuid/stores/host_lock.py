@@ -23,7 +23,7 @@ from dlapp.system.shared_directory import open_shared_directory
 NAME = "turn"
 STILL_S, MAX_WAIT_S = 0.1, 1.0
 """How long a writer waits without progress of the others, and its total wait, before it continues without the lock."""
-_LOOK_S = (0.005, 0.03)
+_POLL_S = (0.005, 0.03)
 """Poll intervals, first and later. Not shorter: the waiting processes would slow down the holder."""
 _MAX_DIGITS = 32
 
@@ -41,7 +41,7 @@ class HostWriteLock:
         self._fd: int | None = None
 
     @contextlib.contextmanager
-    def take(self) -> Iterator[HostWriteLockHold]:
+    def acquire(self) -> Iterator[HostWriteLockHold]:
         """Hold the lock during a block, or run it without the lock."""
         if self._fd is None:
             self._fd = self._open()
@@ -72,17 +72,17 @@ class HostWriteLock:
             os.close(directory)
 
     def _wait(self, fd: int) -> bool:
-        said = _said(fd)
+        said = _read_version(fd)
         now_s = self._clock()
         until_s, end_s = now_s + STILL_S, now_s + MAX_WAIT_S
-        for pause_s in backoff_s(*_LOOK_S):
+        for pause_s in backoff_s(*_POLL_S):
             try:
                 if locks.try_lock(fd):
                     return True
             except OSError:
                 return False
             now_s = self._clock()
-            if (new := _said(fd)) != said:
+            if (new := _read_version(fd)) != said:
                 said, until_s = new, now_s + STILL_S
             if now_s >= min(until_s, end_s):
                 return False
@@ -100,17 +100,17 @@ class HostWriteLockHold:
         """Return True if a process of this machine has written a later version; False also if not known."""
         if self._fd is None:
             return False
-        said = _said(self._fd)
+        said = _read_version(self._fd)
         return said.isdigit() and int(said) > version
 
-    def wrote(self, version: int) -> None:
+    def record_version(self, version: int) -> None:
         """Record the newest version."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 os.pwrite(self._fd, str(version).encode().ljust(_MAX_DIGITS), 0)
 
 
-def _said(fd: int) -> bytes:
+def _read_version(fd: int) -> bytes:
     try:
         return os.pread(fd, _MAX_DIGITS, 0).strip()
     except OSError:

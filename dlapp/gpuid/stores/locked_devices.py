@@ -19,7 +19,7 @@ IsStillFree = Callable[[MachineReader, Sequence[Entry], int | None], bool]
 """Function that checks a locked device again, by its records and the descriptor of its lock."""
 
 
-class Taken(NamedTuple):
+class DeviceLocks(NamedTuple):
     """Locks of devices: the descriptors of their files, by name, and the names and descriptors of their records in
     ``directory``."""
 
@@ -32,12 +32,12 @@ class _LockedDevices(Closeable):
     """Locked devices. Closing ends this process's hold; the devices are free when every process that inherited the
     descriptors (``fds``, not inherited unless passed on) has closed them, or is gone."""
 
-    def __init__(self, devices: Sequence[Device], taken: Taken) -> None:
+    def __init__(self, devices: Sequence[Device], device_locks: DeviceLocks) -> None:
         self.devices = tuple(devices)
         self._locks, self._published, self._directory = (
-            tuple(taken.lock_by_name.values()),
-            taken.published,
-            taken.directory,
+            tuple(device_locks.lock_by_name.values()),
+            device_locks.published,
+            device_locks.directory,
         )
         self.fds = (*self._locks, *(fd for _, fd in self._published))
         self.is_open = True
@@ -83,8 +83,10 @@ class Reservation(_LockedDevices):
 class MachineLease(_LockedDevices):
     """Devices leased to a container."""
 
-    def __init__(self, devices: Sequence[Device], taken: Taken, reservation: Reservation | None = None) -> None:
-        super().__init__(devices, taken)
+    def __init__(
+        self, devices: Sequence[Device], device_locks: DeviceLocks, reservation: Reservation | None = None
+    ) -> None:
+        super().__init__(devices, device_locks)
         self._reservation = reservation
         if reservation is not None:
             self.fds = (*self.fds, *reservation.fds)
@@ -99,20 +101,20 @@ class MachineLease(_LockedDevices):
 class HeldDevices(_LockedDevices):
     """Devices locked for a lease of a cluster's ledger; ``evidence``: how to check whether they still are."""
 
-    def __init__(self, devices: Sequence[Device], taken: Taken, evidence: Record) -> None:
-        super().__init__(devices, taken)
+    def __init__(self, devices: Sequence[Device], device_locks: DeviceLocks, evidence: Record) -> None:
+        super().__init__(devices, device_locks)
         self.evidence = evidence
 
 
-def take(
+def lock_devices(
     ledger: MachineReader,
     devices: Sequence[Device],
     byte: int,
     record: Record,
-    still: IsStillFree,
+    is_still_free: IsStillFree,
     *,
     both: bool = False,
-) -> Taken | None:
+) -> DeviceLocks | None:
     """Lock all ``devices`` and write their record; None: one was not available, and none is kept.
 
     Args:
@@ -120,7 +122,7 @@ def take(
         devices: devices to lock, in this order.
         byte: byte to lock, which identifies the kind of hold.
         record: record to write.
-        still: whether a device may be taken; checked again under the lock.
+        is_still_free: whether a device may be taken; checked again under the lock.
         both: lock both bytes, and record a lease.
     """
     directory, liveness = ledger.directory, ledger.liveness
@@ -146,13 +148,13 @@ def take(
             those = entries.get(name, ())
             if any(one.is_live and one.kind in against for one in those):
                 return None
-            if not still(ledger, those, lock_by_name.get(name)):
+            if not is_still_free(ledger, those, lock_by_name.get(name)):
                 return None
         for one in (one for name in names for one in entries.get(name, ())):
-            if one.uid == os.geteuid() and not one.is_live and one.kind in against and liveness.is_over(one):
+            if one.uid == os.geteuid() and not one.is_live and one.kind in against and liveness.has_ended(one):
                 directory.remove(one.name)
         is_taken = True
-        return Taken(directory.path, lock_by_name, (published,))
+        return DeviceLocks(directory.path, lock_by_name, (published,))
     finally:
         if not is_taken:
             if published is not None:

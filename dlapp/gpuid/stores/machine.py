@@ -34,7 +34,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from dlapp.errors import AskTooLarge, Denied
+from dlapp.errors import Denied, RequestTooLarge
 from dlapp.gpuid import rules
 from dlapp.gpuid.devices import Device, Holder
 from dlapp.gpuid.health import nvml
@@ -57,13 +57,13 @@ from dlapp.gpuid.stores.device_files import (
 )
 from dlapp.gpuid.stores.device_health import quarantines, write_health
 from dlapp.gpuid.stores.locked_devices import (
+    DeviceLocks,
     HeldDevices,
     MachineLease,
     Reservation,
-    Taken,
     is_free_of_leases,
     is_unused,
-    take,
+    lock_devices,
 )
 from dlapp.gpuid.stores.machine_reader import MachineReader
 from dlapp.gpuid.stores.queue_tickets import TICKET, QueueTicket, first_before, ticket_name
@@ -105,10 +105,10 @@ class MachineLedger:
 
     Args:
         directory: its path; `dlapp.system.shared_directory` defines whom it serves, and creates it.
-        docker_host: this process's own dockerd, ``unix:///var/run/docker.sock``, used if ``witnesses`` is not given; no
+        docker_host: this process's own dockerd, ``unix:///var/run/docker.sock``, used if ``probes`` is not given; no
             other dockerd is asked, whatever a record says.
         discover: lists the GPUs.
-        witnesses: sources of evidence about a payload.
+        probes: sources of evidence about a payload.
         inspect: checks the health of GPUs before they are leased.
         application: whose reservation `acquire` uses; empty: it reserves what it leases.
     """
@@ -119,7 +119,7 @@ class MachineLedger:
         *,
         docker_host: str = "",
         discover: Callable[[], tuple[Device, ...]] = nvml.discover,
-        witnesses: LivenessProbes | None = None,
+        probes: LivenessProbes | None = None,
         inspect: Inspect = uninspected,
         application: str = "",
         choose: rules.Choose = choose,
@@ -131,7 +131,7 @@ class MachineLedger:
         self.problems: dict[str, str] = {}
         """Problems and remarks by path of a directory entry."""
         self._liveness = RecordLiveness(
-            witnesses or LivenessProbes(docker_host=docker_host), self.problems, self.directory
+            probes or LivenessProbes(docker_host=docker_host), self.problems, self.directory
         )
         self._inspect, self._choose, self._application = inspect, ChoiceCache(choose), application
         self._leases: dict[str, MachineLease] = {}
@@ -175,7 +175,7 @@ class MachineLedger:
             since_ms: behind this user's own applications older than this time [ms since 1970].
 
         Raises:
-            AskTooLarge: this machine has fewer devices, so the entry would block the queue forever.
+            RequestTooLarge: this machine has fewer devices, so the entry would block the queue forever.
         """
         self._refuse_too_many(count)
         record = {"application": application, "count": count, "since_ms": since_ms}
@@ -187,51 +187,53 @@ class MachineLedger:
     def reach(self, *, timeout_s: float) -> None:
         """Do nothing: the store is a directory."""
 
-    def acquire(self, ask: LeaseRequest, *, timeout_s: float = 0.0) -> MachineLease:
+    def acquire(self, request: LeaseRequest, *, timeout_s: float = 0.0) -> MachineLease:
         """Lease from the application's reservation, or reserve and lease in one step; see `dlapp.gpuid.ledger.Ledger`.
 
         Without a reservation, a waiting request has a place in the machine's queue.
         """
         if self._application:
-            return self.lease(replace(ask, application=self._application), timeout_s=timeout_s)
-        if (again := self._leases.get(ask.container)) is not None and again.is_open:
-            if len(again.devices) != ask.gcores:
-                raise LedgerError(f"{self.host}: {ask.container} holds {len(again.devices)} gcores already")
+            return self.lease(replace(request, application=self._application), timeout_s=timeout_s)
+        if (again := self._leases.get(request.container)) is not None and again.is_open:
+            if len(again.devices) != request.gcores:
+                raise LedgerError(f"{self.host}: {request.container} holds {len(again.devices)} gcores already")
             return again
         deadline = self._clock() + timeout_s
-        rules.check_amount(self.host, ask.gcores, self.capacity())
-        if ask.uuids:
+        rules.check_amount(self.host, request.gcores, self.capacity())
+        if request.uuids:
             known = self.record()
-            for name in ask.uuids:
+            for name in request.uuids:
                 known.device(name)
         with contextlib.ExitStack() as waiting:
             place = None
             if timeout_s > 0:
-                place = waiting.enter_context(self.ticket(ask.application, ask.gcores, since_ms=clock.now_ms()))
+                place = waiting.enter_context(self.ticket(request.application, request.gcores, since_ms=clock.now_ms()))
             while True:
                 try:
                     reservation = self.reserve(
-                        ask.application, ask.gcores, ticket=place, uuids=ask.uuids, spread=ask.spread
+                        request.application, request.gcores, ticket=place, uuids=request.uuids, spread=request.spread
                     )
                     break
                 except NotEnough as error:
                     if self._clock() < deadline:
                         self._sleep(random.uniform(*_RETRY_S))
                         continue
-                    if error.free >= ask.gcores and not ask.uuids:
+                    if error.free >= request.gcores and not request.uuids:
                         raise  # enough are free; another ticket is first
-                    reason = rules.in_the_way(self.record(), ask.gcores, clock.now_ms())
-                    raise NotEnough(self.host, reason, ask.gcores, error.free, error.holders) from error
+                    reason = rules.shortage_reason(self.record(), request.gcores, clock.now_ms())
+                    raise NotEnough(self.host, reason, request.gcores, error.free, error.holders) from error
         with contextlib.ExitStack() as kept:
             kept.enter_context(reservation)
             with self._open() as ledger:
-                taken = take(ledger, reservation.devices, LEASED, _hold_record(ask), is_free_of_leases)
-            if taken is None:
+                device_locks = lock_devices(
+                    ledger, reservation.devices, LEASED, _hold_record(request), is_free_of_leases
+                )
+            if device_locks is None:
                 raise LedgerError(
-                    f"{self.host}: a GPU that is reserved for {ask.application} was leased by another application"
+                    f"{self.host}: a GPU that is reserved for {request.application} was leased by another application"
                 )
             kept.pop_all()
-        self._leases[ask.container] = lease = MachineLease(reservation.devices, taken, reservation)
+        self._leases[request.container] = lease = MachineLease(reservation.devices, device_locks, reservation)
         return lease
 
     def reserve(
@@ -254,14 +256,14 @@ class MachineLedger:
 
         Raises:
             NotEnough: not now; names the holders, or the first in the queue.
-            AskTooLarge: this machine has fewer devices.
+            RequestTooLarge: this machine has fewer devices.
             LedgerError: the ledger is invalid.
         """
         self._refuse_too_many(count)
         devices = self.devices()
-        self._look_at_devices()
+        self._discover_devices()
         if ticket is not None:
-            ticket.looks()
+            ticket.record_poll()
         looked = False
         with self._open() as ledger:
             for _ in range(_MAX_ROUNDS):
@@ -280,10 +282,12 @@ class MachineLedger:
                         looked = True
                         self.reclaim()
                         continue
-                    reason = _in_the_way(count, free, [*map(str, held), *out])
+                    reason = _shortage_reason(count, free, [*map(str, held), *out])
                     raise NotEnough(self.host, reason, count, len(free), held)
-                if (taken := take(ledger, chosen, RESERVED, {"application": application}, is_unused)) is not None:
-                    return Reservation(chosen, taken)
+                if (
+                    device_locks := lock_devices(ledger, chosen, RESERVED, {"application": application}, is_unused)
+                ) is not None:
+                    return Reservation(chosen, device_locks)
                 # Another request took one of them after the read. Unless it is malicious, each such round serves one
                 # request.
                 self._sleep(random.uniform(*_RETRY_S))
@@ -312,51 +316,51 @@ class MachineLedger:
             record = {"application": application, "devices": {one.uuid: one.index for one in devices}}
             whole = {**record, "boot_id": self._liveness.boot_id}
             published = ledger.directory.publish(HELD[RESERVED], whole)
-            reservation = Reservation(devices, Taken(self.directory, {}, (published,)))
+            reservation = Reservation(devices, DeviceLocks(self.directory, {}, (published,)))
             if devices and mine <= _reserved_names(ledger, application, but={published[0]}):
                 return reservation
             reservation.close()
             return None
 
-    def lease(self, ask: LeaseRequest, *, timeout_s: float = 0.0) -> MachineLease:
-        """Lease ``ask.gcores`` of the devices reserved for ``ask.application`` to one of its containers.
+    def lease(self, request: LeaseRequest, *, timeout_s: float = 0.0) -> MachineLease:
+        """Lease ``request.gcores`` of the devices reserved for ``request.application`` to one of its containers.
 
         A reserved device that is lost or in quarantine is replaced by another one, for this lease only.
 
         Args:
-            ask: its evidence is for a payload that does not inherit ``fds``: ``fifo``, the path of the lifeline that
-                the payload reads.
+            request: its evidence is for a payload that does not inherit ``fds``: ``fifo``, the path of the lifeline
+                that the payload reads.
             timeout_s: how long to wait for devices that a previous container is releasing.
 
         Raises:
             NotEnough: not in time; names the holders.
             LedgerError: the ledger is invalid.
         """
-        application, gcores, spread = ask.application, ask.gcores, ask.spread
+        application, gcores, spread = request.application, request.gcores, request.spread
         if gcores == 0:
-            return MachineLease((), Taken(self.directory, {}, ()))
+            return MachineLease((), DeviceLocks(self.directory, {}, ()))
         deadline, clear_at = self._clock() + timeout_s, self._clock()
         devices = self.devices()
         extra: Reservation | None = None
-        record = _hold_record(ask)
+        record = _hold_record(request)
         with self._open() as ledger, contextlib.ExitStack() as kept:
             while True:
                 ours = _reserved(ledger, devices, application)
                 free, held = ours.free, ours.held
                 if (chosen := self._choose(devices, free, gcores, spread)) is not None:
-                    taken = take(ledger, chosen, LEASED, record, partial(_is_reserved, application))
-                    if taken is not None:
+                    device_locks = lock_devices(ledger, chosen, LEASED, record, partial(_is_reserved, application))
+                    if device_locks is not None:
                         if extra is not None and set(extra.devices).isdisjoint(chosen):
                             extra.close()  # a previous container has released one meanwhile
                             extra = None
                         kept.pop_all()
-                        return MachineLease(chosen, taken, extra)
+                        return MachineLease(chosen, device_locks, extra)
                 elif ours.broken and extra is None:
                     count = min(len(ours.broken), gcores - len(free))
                     try:
                         extra = kept.enter_context(self.reserve(application, count, spread=spread))
                         continue
-                    except (NotEnough, AskTooLarge) as error:
+                    except (NotEnough, RequestTooLarge) as error:
                         if self._clock() >= deadline:
                             why = f"{', '.join(ours.broken)}, and in place of it: {getattr(error, 'reason', error)}"
                             raise NotEnough(self.host, why, gcores, len(free), held) from error
@@ -369,11 +373,11 @@ class MachineLedger:
                     self.reclaim(application)
                     continue
                 if self._clock() >= deadline:
-                    reason = _in_the_way(gcores, free, list(map(str, held)))
+                    reason = _shortage_reason(gcores, free, list(map(str, held)))
                     raise NotEnough(self.host, reason, gcores, len(free), held)
                 self._sleep(random.uniform(*_RETRY_S))
 
-    def hold(self, devices: Sequence[Device], ask: LeaseRequest, *, token: str) -> HeldDevices | dict[str, Holder]:
+    def hold(self, devices: Sequence[Device], request: LeaseRequest, *, token: str) -> HeldDevices | dict[str, Holder]:
         """Lock exactly these GPUs for a lease of a cluster's ledger, so that no local application gets them.
 
         Requests from a cluster's ledger do not wait in this machine's queue: they have waited in their engine's queue.
@@ -387,17 +391,17 @@ class MachineLedger:
         Raises:
             LedgerError: the ledger is invalid.
         """
-        record = _hold_record(ask) | {"token": token}
+        record = _hold_record(request) | {"token": token}
         # In a fixed order, so of two requests for the same devices one gets them all.
         ordered = sorted(devices, key=lambda one: one.uuid)
         with self._open() as ledger:
-            taken = take(ledger, ordered, RESERVED, record, is_free_of_leases, both=True)
-            if taken is None:
+            device_locks = lock_devices(ledger, ordered, RESERVED, record, is_free_of_leases, both=True)
+            if device_locks is None:
                 return ledger.holders_of(self.devices())
             inodes = {file_name(one.uuid): 0 for one in ordered}
-            inodes |= {name: os.fstat(fd).st_ino for name, fd in taken.lock_by_name.items()}
+            inodes |= {name: os.fstat(fd).st_ino for name, fd in device_locks.lock_by_name.items()}
         evidence = {"directory": self.directory, "token": token, "cards": inodes, "records": True}
-        return HeldDevices(devices, taken, evidence)
+        return HeldDevices(devices, device_locks, evidence)
 
     def reclaim(self, application: str | None = None) -> list[LeaseStatus]:
         """See `dlapp.gpuid.ledger.Ledger`.
@@ -422,7 +426,7 @@ class MachineLedger:
                     finding = Liveness(ALIVE, "a process of it still holds it")
                 else:
                     finding = ledger.liveness.check(one)
-                    if finding.state == ALIVE and ledger.liveness.end_what_is_left(one):
+                    if finding.state == ALIVE and ledger.liveness.remove_leftovers(one):
                         finding, ended = ledger.liveness.check(one), True
                     if finding.state == GONE and not _remove(ledger, one) and not ended:
                         continue  # another user's; that user removes it
@@ -480,7 +484,7 @@ class MachineLedger:
     def close(self) -> None:
         """See `dlapp.gpuid.ledger.Ledger`: there is nothing to close."""
 
-    def _look_at_devices(self) -> None:
+    def _discover_devices(self) -> None:
         if self._inspect is not uninspected:
             old = self.record()
             if (new := self._inspect(old)) != old:
@@ -514,14 +518,14 @@ class MachineLedger:
         if count < 1:
             raise LedgerError(f"asked for {count} gcores, the minimum is 1")
         if count > (there := self.capacity()):
-            raise AskTooLarge(f"asked for {counted(count, 'gcores')}, this machine has {there}", "resources.gcores")
+            raise RequestTooLarge(f"asked for {counted(count, 'gcores')}, this machine has {there}", "resources.gcores")
 
 
-def _hold_record(ask: LeaseRequest) -> Record:
-    record: Record = {"application": ask.application, "container": ask.container}
-    if ask.role:
-        record |= {"role": ask.role, "container_index": ask.container_index}
-    return {**record, "evidence": dict(ask.evidence)} if ask.evidence else record
+def _hold_record(request: LeaseRequest) -> Record:
+    record: Record = {"application": request.application, "container": request.container}
+    if request.role:
+        record |= {"role": request.role, "container_index": request.container_index}
+    return {**record, "evidence": dict(request.evidence)} if request.evidence else record
 
 
 def _is_reserved(application: str, _: MachineReader, entries: Sequence[Entry], __: int | None = None) -> bool:
@@ -562,7 +566,7 @@ def _reserved(ledger: MachineReader, devices: Sequence[Device], application: str
 
 def _remove(ledger: MachineReader, one: Entry) -> bool:
     """Remove an obsolete record, if this user may."""
-    if os.geteuid() not in (0, one.uid) or not ledger.liveness.is_over(one):
+    if os.geteuid() not in (0, one.uid) or not ledger.liveness.has_ended(one):
         return False
     ledger.directory.remove(one.name)
     return True
@@ -578,6 +582,6 @@ def _remove_unnamed(directory: Directory) -> None:
                 directory.remove(name)
 
 
-def _in_the_way(asked: int, free: set[str], others: Sequence[str]) -> str:
-    text = f"needs {counted(asked, 'gcores')}, {len(free)} free"
+def _shortage_reason(requested: int, free: set[str], others: Sequence[str]) -> str:
+    text = f"needs {counted(requested, 'gcores')}, {len(free)} free"
     return f"{text}: {', '.join(others)}" if others else text

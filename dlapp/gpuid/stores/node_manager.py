@@ -67,8 +67,8 @@ class NodeManagerGpuLedger:
     def reach(self, *, timeout_s: float) -> None:
         """Do nothing: each call of `acquire` sends a new request."""
 
-    def acquire(self, ask: LeaseRequest, *, timeout_s: float = 0.0) -> HeldDevices:
-        """Lock the devices that the NodeManager assigned to ``ask.container``, and frees when that has ended.
+    def acquire(self, request: LeaseRequest, *, timeout_s: float = 0.0) -> HeldDevices:
+        """Lock the devices that the NodeManager assigned to ``request.container``, and frees when that has ended.
 
         Raises:
             LedgerError: it assigned none, or another number, NVML does not know them, or the machine's ledger has
@@ -78,19 +78,21 @@ class NodeManagerGpuLedger:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                given = assigned(self._read(), ask.container)
+                granted = assigned(self._read(), request.container)
                 break
             except Unreachable:
                 if time.monotonic() >= deadline:
                     raise
                 self._sleep(_AGAIN_S)
-        if len(given) != ask.gcores:
-            raise LedgerError(f"{self._url} names {len(given)} GPUs of {ask.container}, and it asked for {ask.gcores}")
-        devices, token = matched(given, self._discover()), secrets.token_hex(16)
-        while isinstance(held := self._machine.hold(devices, ask, token=token), dict):
+        if len(granted) != request.gcores:
+            raise LedgerError(
+                f"{self._url} names {len(granted)} GPUs of {request.container}, and it asked for {request.gcores}"
+            )
+        devices, token = matched(granted, self._discover()), secrets.token_hex(16)
+        while isinstance(held := self._machine.hold(devices, request, token=token), dict):
             if time.monotonic() >= deadline:
                 who = "; ".join(str(held[one.uuid]) for one in devices if one.uuid in held)
-                raise LedgerError(f"{self.host}: YARN gave {ask.container} what is not free on this machine: {who}")
+                raise LedgerError(f"{self.host}: YARN gave {request.container} what is not free on this machine: {who}")
             self._sleep(_AGAIN_S)
         return held
 
@@ -149,14 +151,14 @@ def assigned(answer: Any, container: str) -> list[tuple[int, int]]:
         raise LedgerError(f"the NodeManager's answer on its GPUs is not understood: {error!r}") from error
 
 
-def matched(given: Sequence[tuple[int, int]], devices: Sequence[Device]) -> tuple[Device, ...]:
+def matched(granted: Sequence[tuple[int, int]], devices: Sequence[Device]) -> tuple[Device, ...]:
     """Return the GPUs with these minor numbers, with the indexes used by their node.
 
     Raises:
         LedgerError: there is no such number here, or the GPU is split (MIG), which yarn.io/gpu does not support.
     """
     found = []
-    for index, minor in given:
+    for index, minor in granted:
         of_it = [device for device in devices if device.minor == minor]
         if len(of_it) != 1 or of_it[0].mig >= 0:
             there = "is split by MIG" if of_it else "is not among the GPUs that NVML shows here"

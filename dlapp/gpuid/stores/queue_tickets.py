@@ -17,11 +17,11 @@ from dlapp.system.owners import user_text
 from dlapp.value import Closeable
 
 TICKET = "ticket-"
-PASSED_OVER_S = 15.0
+POLL_TIMEOUT_S = 15.0
 """Time without a poll after which the holder of a ticket counts as stopped or hanging: its ticket keeps its position,
 but does not block others."""
-_LOOKED_EVERY_S = 1.0
-_LOOKED_AT = 1 << 40
+_POLL_RECORD_EVERY_S = 1.0
+_POLL_LOCK_OFFSET = 1 << 40
 """Offset in a ticket's file of the lock that encodes its holder's last poll: this many bytes plus tenths of seconds."""
 _FUTURE_S = 1.0
 
@@ -35,21 +35,21 @@ class QueueTicket(Closeable):
 
     def __init__(self, directory: Directory, name: str, record: Record, clock: Callable[[], float]) -> None:
         self._path, self.name, self._clock = os.path.join(directory.path, name), name, clock
-        self._looked_s = -_LOOKED_EVERY_S
+        self._polled_s = -_POLL_RECORD_EVERY_S
         self._fd = directory.write(name, json.dumps({**record, "name": name}).encode(), self._lock)
 
     def _lock(self, fd: int) -> None:
         locks.try_lock(fd, 0, 1)
         self._fd = fd
-        self.looks()
+        self.record_poll()
 
-    def looks(self) -> None:
+    def record_poll(self) -> None:
         """Record that this holder is still polling."""
-        if (now_s := self._clock()) - self._looked_s >= _LOOKED_EVERY_S:
-            before, self._looked_s = self._looked_s, now_s
-            locks.try_lock(self._fd, _LOOKED_AT + int(now_s * 10), 1)
+        if (now_s := self._clock()) - self._polled_s >= _POLL_RECORD_EVERY_S:
+            before, self._polled_s = self._polled_s, now_s
+            locks.try_lock(self._fd, _POLL_LOCK_OFFSET + int(now_s * 10), 1)
             if before >= 0 and int(before * 10) != int(now_s * 10):
-                locks.unlock(self._fd, _LOOKED_AT + int(before * 10), 1)
+                locks.unlock(self._fd, _POLL_LOCK_OFFSET + int(before * 10), 1)
 
     def close(self) -> None:
         """Leave the queue. May be repeated."""
@@ -65,16 +65,16 @@ class WaitingTicket(NamedTuple):
 
     Args:
         uid: of its owner.
-        came_ns: its arrival time by the kernel [ns since 1970].
+        arrived_ns: its arrival time by the kernel [ns since 1970].
         since_ms: its arrival time as claimed by its holder [ms since 1970].
-        looked_s: its holder's last poll [s, monotonic]; None: not recorded, or invalid.
+        polled_s: its holder's last poll [s, monotonic]; None: not recorded, or invalid.
     """
 
     name: str
     uid: int
-    came_ns: int
+    arrived_ns: int
     since_ms: int
-    looked_s: float | None
+    polled_s: float | None
     record: Record
 
     def __str__(self) -> str:
@@ -101,7 +101,7 @@ def first_before(directory: Directory, name: str | None, names: list[str], now_s
     for one in waiting(directory, now_s, names):
         if one.name == name:
             return None
-        if one.looked_s is not None and now_s - one.looked_s <= PASSED_OVER_S:
+        if one.polled_s is not None and now_s - one.polled_s <= POLL_TIMEOUT_S:
             return one
     return None
 
@@ -112,18 +112,18 @@ def waiting(directory: Directory, now_s: float, names: list[str]) -> list[Waitin
     for name in names:
         if name.startswith(TICKET) and (one := _ticket(directory, name, now_s)) is not None:
             found.append(one)
-    return in_order(found)
+    return sort_tickets(found)
 
 
-def in_order(tickets: Sequence[WaitingTicket]) -> list[WaitingTicket]:
+def sort_tickets(tickets: Sequence[WaitingTicket]) -> list[WaitingTicket]:
     """Return tickets in queue order.
 
     Between users the kernel's time counts, as anyone may claim an early arrival. Among the tickets of one user the
     user's claim counts: they are ordered by it, on the positions that they have together.
     """
-    places = sorted((one.came_ns, one.uid, one.name) for one in tickets)
+    places = sorted((one.arrived_ns, one.uid, one.name) for one in tickets)
     by_user: dict[int, list[WaitingTicket]] = {}
-    for one in sorted(tickets, key=lambda one: (one.since_ms, one.came_ns, one.name), reverse=True):
+    for one in sorted(tickets, key=lambda one: (one.since_ms, one.arrived_ns, one.name), reverse=True):
         by_user.setdefault(one.uid, []).append(one)
     return [by_user[uid].pop() for _, uid, _ in places]
 
@@ -132,7 +132,7 @@ def _ticket(directory: Directory, name: str, now_s: float) -> WaitingTicket | No
     try:
         file = directory.open_to_read(name)
         is_live = locks.is_write_locked(file.fd, 0, 1)
-        start = locks.write_lock_start(file.fd, _LOOKED_AT)
+        start = locks.write_lock_start(file.fd, _POLL_LOCK_OFFSET)
         record, about = directory.read_record(file, name) or {}, file.about
         since_ms = record.get("since_ms")
         if type(since_ms) is not int:
@@ -146,7 +146,7 @@ def _ticket(directory: Directory, name: str, now_s: float) -> WaitingTicket | No
     except OSError as error:
         directory.report(name, error)
         return None
-    looked_s = None if start is None else (start - _LOOKED_AT) / 10
-    if looked_s is not None and looked_s > now_s + _FUTURE_S:
-        looked_s = None
-    return WaitingTicket(name, about.st_uid, about.st_ctime_ns, since_ms, looked_s, record)
+    polled_s = None if start is None else (start - _POLL_LOCK_OFFSET) / 10
+    if polled_s is not None and polled_s > now_s + _FUTURE_S:
+        polled_s = None
+    return WaitingTicket(name, about.st_uid, about.st_ctime_ns, since_ms, polled_s, record)

@@ -52,8 +52,8 @@ class RecordLiveness:
         self._left_s[one.uid] = until - time.monotonic()
         if finding.state == UNKNOWN and one.uid != os.geteuid():
             # A user without access to dockerd still sees computing processes by the driver.
-            computing = self._probes.computing([uuid_of(one)])
-            return computing if computing.state == ALIVE else finding
+            check_gpu_processes = self._probes.check_gpu_processes([uuid_of(one)])
+            return check_gpu_processes if check_gpu_processes.state == ALIVE else finding
         if finding.state == GONE:
             self._gone.add(key)
         return finding
@@ -70,14 +70,14 @@ class RecordLiveness:
         self._problems[os.path.join(self._directory, one.name)] = f"holds no GPU: {who_removes(one, finding.why)}"
         return ""
 
-    def is_over(self, one: Entry) -> bool:
+    def has_ended(self, one: Entry) -> bool:
         """Return whether a record with a free lock holds none of its devices any more."""
         return one.kind == HELD[RESERVED] or all(self.check(part).state == GONE for part in parts(one))
 
-    def end_what_is_left(self, one: Entry) -> bool:
-        """Remove what a dead task left in Docker; see `LivenessProbes.end_what_is_left`."""
+    def remove_leftovers(self, one: Entry) -> bool:
+        """Remove what a dead task left in Docker; see `LivenessProbes.remove_leftovers`."""
         evidence = {name: value for name, value in one.record["evidence"].items() if name != "lock"}
-        return self._probes.end_what_is_left(evidence, self.boot_id, owner=one.uid, until=self._until)
+        return self._probes.remove_leftovers(evidence, self.boot_id, owner=one.uid, until=self._until)
 
 
 def uuid_of(one: Entry) -> str:

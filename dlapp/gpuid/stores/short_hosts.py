@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from dlapp.errors import Denied, Unreachable
 from dlapp.gpuid.rules import HostRecord
-from dlapp.gpuid.stores.ensemble import Ensemble, Overtaken, Unsure
+from dlapp.gpuid.stores.ensemble import Ensemble, OutcomeUnknown, VersionConflict
 
 MAX_WAIT_S = 2.0
 """Time limit for a change of the list; the record has been written before."""
@@ -54,13 +54,13 @@ class ShortHosts:
 
     def end(self, deadline: float) -> None:
         """Mark the list as complete."""
-        with contextlib.suppress(Unreachable, Denied, Overtaken, Unsure):
+        with contextlib.suppress(Unreachable, Denied, VersionConflict, OutcomeUnknown):
             if (found := self._ensemble.read(self._path, deadline)) is not None:
                 self._ensemble.write(self._path, _COMPLETE, found[1], deadline)
 
     def put(self, host: str) -> None:
         """Put a host on the list. That this fails costs a detour later and nothing else."""
-        with contextlib.suppress(Unreachable, Denied, Unsure):
+        with contextlib.suppress(Unreachable, Denied, OutcomeUnknown):
             self._ensemble.put_name(f"{self._path}/{host}", self._clock() + MAX_WAIT_S)
 
     def remove(self, host: str, still: Callable[[], bool] = lambda: False) -> None:
@@ -70,6 +70,6 @@ class ShortHosts:
             still: asked after the name was read: whether the host belongs on it all the same.
         """
         path, deadline = f"{self._path}/{host}", self._clock() + MAX_WAIT_S
-        with contextlib.suppress(Unreachable, Denied, Unsure):
+        with contextlib.suppress(Unreachable, Denied, OutcomeUnknown):
             if (found := self._ensemble.read(path, deadline, newest=True)) is not None and not still():
                 self._ensemble.remove_name(path, found[1], deadline)

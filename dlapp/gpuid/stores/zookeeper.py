@@ -35,15 +35,15 @@ from dlapp.gpuid import rules
 from dlapp.gpuid.devices import Device, Holder
 from dlapp.gpuid.health import nvml
 from dlapp.gpuid.ledger import Inspect, LeaseStatus, uninspected
-from dlapp.gpuid.liveness import probes as witness
-from dlapp.gpuid.liveness.applications import ENDED_S, INSTALLED_ANEW_S, ApplicationWitness
+from dlapp.gpuid.liveness import probes as liveness_probes
+from dlapp.gpuid.liveness.applications import ENDED_S, INSTALLED_ANEW_S, ApplicationProbe
 from dlapp.gpuid.liveness.probes import LivenessProbes, docker_label
 from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
 from dlapp.gpuid.record_json import from_bytes, to_bytes
 from dlapp.gpuid.rules import HostRecord, LeaseRecord, LeaseRequest, LedgerError, NotEnough, OtherMachine
 from dlapp.gpuid.selection import ChoiceCache, choose
 from dlapp.gpuid.stores.deferred_releases import DeferredReleases
-from dlapp.gpuid.stores.ensemble import Ensemble, Overtaken, TlsFiles, Unsure
+from dlapp.gpuid.stores.ensemble import Ensemble, OutcomeUnknown, TlsFiles, VersionConflict
 from dlapp.gpuid.stores.host_lock import HostWriteLock, HostWriteLockHold
 from dlapp.gpuid.stores.locked_devices import HeldDevices
 from dlapp.gpuid.stores.machine import MachineLedger
@@ -60,7 +60,7 @@ MIN_WAIT_S = 5.0
 RELEASE_WAIT_S = 10.0
 """How long a release waits for the ensemble before it is deferred."""
 _CONFLICT_S = 0.05
-_LOOK_S = (0.05, 1.0)
+_POLL_S = (0.05, 1.0)
 _TRIES = 5
 
 Change = Callable[[HostRecord], HostRecord]
@@ -103,7 +103,7 @@ class ZooKeeperLedger(Closeable):
     Args:
         host: this host's name in the ledger; None: the machine's.
         discover: lists the GPUs.
-        witnesses: sources of evidence about a payload.
+        probes: sources of evidence about a payload.
         inspect: checks the health of GPUs before they are leased.
         machine: this machine's id; None: from /etc/machine-id.
         applications: reports which applications have ended; None: the cluster's ResourceManagers.
@@ -115,11 +115,11 @@ class ZooKeeperLedger(Closeable):
         *,
         host: str | None = None,
         discover: Callable[[], tuple[Device, ...]] = nvml.discover,
-        witnesses: LivenessProbes | None = None,
+        probes: LivenessProbes | None = None,
         inspect: Inspect = uninspected,
         choose: rules.Choose = choose,
         machine: str | None = None,
-        applications: ApplicationWitness | None = None,
+        applications: ApplicationProbe | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -127,10 +127,10 @@ class ZooKeeperLedger(Closeable):
         self.host = rules.check_host(host if host is not None else os.uname().nodename)
         self._discover, self._inspect = discover, inspect
         self._choose = ChoiceCache(choose)
-        self._witnesses = witnesses or LivenessProbes(docker_host=settings.docker_host)
+        self._probes = probes or LivenessProbes(docker_host=settings.docker_host)
         self._machine_id = machine_id() if machine is None else machine
-        self._applications = applications or ApplicationWitness(settings.resource_managers, settings.login)
-        self._machine = MachineLedger(settings.lock_dir, discover=discover, witnesses=self._witnesses)
+        self._applications = applications or ApplicationProbe(settings.resource_managers, settings.login)
+        self._machine = MachineLedger(settings.lock_dir, discover=discover, probes=self._probes)
         self._clock, self._sleep = clock, sleep
         self._hosts_path = f"{settings.root.rstrip('/')}/hosts"
         self._ensemble = Ensemble(
@@ -156,57 +156,66 @@ class ZooKeeperLedger(Closeable):
         """See `dlapp.gpuid.ledger.Ledger`."""
         self._ensemble.connect(self._clock() + timeout_s)
 
-    def acquire(self, ask: LeaseRequest, *, timeout_s: float = 0.0) -> ZooKeeperLease:
+    def acquire(self, request: LeaseRequest, *, timeout_s: float = 0.0) -> ZooKeeperLease:
         """See `dlapp.gpuid.ledger.Ledger`."""
-        if (again := self._open.get(ask.container)) is not None and again.is_open:
-            if again.record.application == ask.application and len(again.devices) == ask.gcores:
+        if (again := self._open.get(request.container)) is not None and again.is_open:
+            if again.record.application == request.application and len(again.devices) == request.gcores:
                 return again
-            raise LedgerError(f"{self.host}: {ask.container} holds {len(again.devices)} gcores already")
+            raise LedgerError(f"{self.host}: {request.container} holds {len(again.devices)} gcores already")
         deadline = self._clock() + max(timeout_s, MIN_WAIT_S)
         devices = self._discover()
-        rules.check_amount(self.host, ask.gcores, len(devices))
-        self._later.flush(ask.container)
+        rules.check_amount(self.host, request.gcores, len(devices))
+        self._later.flush(request.container)
         token = os.urandom(8).hex()
-        task = {"task": witness.this_task(), **ask.evidence}
-        if (cgroup := witness.cgroup_of_container(ask.container)) is not None:
+        task = {"task": liveness_probes.this_task(), **request.evidence}
+        if (cgroup := liveness_probes.cgroup_of_container(request.container)) is not None:
             task["cgroup"] = cgroup
-        holding = _Holding(self._machine, ask, token, devices, self._sleep)
+        holding = _DeviceHold(self._machine, request, token, devices, self._sleep)
         try:
-            given = self._lease(replace(ask, evidence=task), devices, holding, self._clock() + timeout_s, deadline)
+            granted = self._lease(
+                replace(request, evidence=task), devices, holding, self._clock() + timeout_s, deadline
+            )
         except BaseException as error:
             if isinstance(error, (Unreachable, TimedOut)):
                 # It may have been written nevertheless; then it must be released, or found by evidence.
-                self._later.put(LeaseRecord(ask.container, ask.application, ask.user, (), token=token, evidence=task))
+                self._later.put(
+                    LeaseRecord(request.container, request.application, request.user, (), token=token, evidence=task)
+                )
             holding.release()
             raise
         assert holding.held is not None
-        lease = ZooKeeperLease(self, given, holding.devices_of(given), holding.held)
-        self._open[ask.container] = lease
+        lease = ZooKeeperLease(self, granted, holding.devices_of(granted), holding.held)
+        self._open[request.container] = lease
         return lease
 
     def _lease(
-        self, ask: LeaseRequest, devices: tuple[Device, ...], holding: _Holding, wait_until: float, deadline: float
+        self,
+        request: LeaseRequest,
+        devices: tuple[Device, ...],
+        holding: _DeviceHold,
+        wait_until: float,
+        deadline: float,
     ) -> LeaseRecord:
-        given: list[LeaseRecord] = []
+        granted: list[LeaseRecord] = []
 
         def change(record: HostRecord) -> HostRecord:
             record = self._seen(record, devices)
             while True:
                 new, one = rules.lease(
                     record,
-                    ask,
+                    request,
                     token=holding.token,
                     now_ms=clock.now_ms(),
                     choose=self._choose,
-                    elsewhere=holding.elsewhere,
+                    unrecorded_holders=holding.unrecorded_holders,
                 )
-                given[:] = [one]
+                granted[:] = [one]
                 if new is record:
                     return record
-                if holding.take(one):
-                    return rules.adopt(new, ask.container, token=one.token, evidence=holding.evidence(ask))
+                if holding.lock_devices(one):
+                    return rules.adopt(new, request.container, token=one.token, evidence=holding.evidence(request))
 
-        pauses_s, is_listed = backoff_s(*_LOOK_S), False
+        pauses_s, is_listed = backoff_s(*_POLL_S), False
         while True:
             try:
                 self._change(self.host, change, deadline)
@@ -222,37 +231,37 @@ class ZooKeeperLedger(Closeable):
                     is_listed = True
                 # Check for dead payloads only now: that can take a while (dockerd).
                 freed = any(one.state == GONE for one in self._reclaim(deadline))
-                holding.look_again()
+                holding.clear_failed()
                 if not freed and self._clock() >= wait_until:
                     self._change(self.host, change, deadline)
                     break
                 if self._clock() < wait_until:
                     self._sleep(min(next(pauses_s), max(0.0, wait_until - self._clock())))
-        mine = given[0]
+        mine = granted[0]
         if mine.token != holding.token:
-            return self._adopt(mine, ask, holding, deadline)
-        if not holding.take(mine):  # written by a try whose answer was lost, and taken by another since
+            return self._adopt(mine, request, holding, deadline)
+        if not holding.lock_devices(mine):  # written by a try whose answer was lost, and taken by another since
             self._release_now(mine, RELEASE_WAIT_S)
             raise LedgerError(f"{self.host}: {holding.in_use()}")
         return mine
 
-    def _adopt(self, old: LeaseRecord, ask: LeaseRequest, holding: _Holding, deadline: float) -> LeaseRecord:
+    def _adopt(self, old: LeaseRecord, request: LeaseRequest, holding: _DeviceHold, deadline: float) -> LeaseRecord:
         """Adopt the container's own lease, written by an earlier call that did not receive the answer."""
-        if old.evidence.get("task") != witness.this_task():
-            found = self._witnesses.check(old.evidence, old.boot_id, old.devices)
+        if old.evidence.get("task") != liveness_probes.this_task():
+            found = self._probes.check(old.evidence, old.boot_id, old.devices)
             if found.state != GONE:
-                raise LedgerError(f"{self.host}: {ask.container} has its lease already, and {found.why}")
-        if not holding.take(old):
-            raise LedgerError(f"{self.host}: {ask.container} has its lease already, and {holding.in_use()}")
+                raise LedgerError(f"{self.host}: {request.container} has its lease already, and {found.why}")
+        if not holding.lock_devices(old):
+            raise LedgerError(f"{self.host}: {request.container} has its lease already, and {holding.in_use()}")
         token = holding.token
 
         def change(record: HostRecord) -> HostRecord:
-            now = record.lease_of(ask.container)
+            now = record.lease_of(request.container)
             if now is None or now.token not in (old.token, token):
-                raise LedgerError(f"{self.host}: the lease of {ask.container} changed while it was taken over")
-            return rules.adopt(record, ask.container, token=token, evidence=holding.evidence(ask))
+                raise LedgerError(f"{self.host}: the lease of {request.container} changed while it was taken over")
+            return rules.adopt(record, request.container, token=token, evidence=holding.evidence(request))
 
-        mine = self._change(self.host, change, deadline).lease_of(ask.container)
+        mine = self._change(self.host, change, deadline).lease_of(request.container)
         assert mine is not None
         return mine
 
@@ -334,7 +343,7 @@ class ZooKeeperLedger(Closeable):
         """Return the invalid entries of this machine's directory: path -> problem."""
         return self._machine.problems
 
-    def elsewhere(self) -> dict[str, Holder]:
+    def unrecorded_holders(self) -> dict[str, Holder]:
         """Return the holders of this machine's GPUs by uuid, applications of the embedded engine included."""
         return self._machine.holders()
 
@@ -361,30 +370,30 @@ class ZooKeeperLedger(Closeable):
                     found = Liveness(UNKNOWN, f"it is of another machine of this name, and {found.why}")
                 looked.append(LeaseStatus(one.container, one.application, one.devices, found.state, found.why))
                 continue
-            found = self._witnesses.check(one.evidence, one.boot_id, one.devices, until=until)
-            if found.state == ALIVE and not found.at_work and docker_label(one.evidence) and not swept:
+            found = self._probes.check(one.evidence, one.boot_id, one.devices, until=until)
+            if found.state == ALIVE and not found.is_task_alive and docker_label(one.evidence) and not swept:
                 # This record may have been written by anyone with the credentials. Leftovers of a dead task in Docker
                 # are removed only by the machine's ledger, whose records have an owner and a lock.
                 swept = True
                 self._machine.reclaim()
                 until = time.monotonic() + RECLAIM_S
-                found = self._witnesses.check(one.evidence, one.boot_id, one.devices, until=until)
-            if found.state == UNKNOWN and self._is_over(one, until):
+                found = self._probes.check(one.evidence, one.boot_id, one.devices, until=until)
+            if found.state == UNKNOWN and self._has_ended(one, until):
                 found = Liveness(GONE)
             if found.state == GONE:
                 gone.append(one)
             else:
-                doubts[one.container] = "" if found.at_work else found.why
+                doubts[one.container] = "" if found.is_task_alive else found.why
             looked.append(LeaseStatus(one.container, one.application, one.devices, found.state, found.why))
         if gone or any(record.lease_of(name).doubt != why for name, why in doubts.items()):  # type: ignore[union-attr]
             keys = {(one.container, one.token) for one in gone}
             self._change(self.host, lambda record: rules.reclaim(record, keys, doubts), deadline)
         return looked
 
-    def _is_over(self, lease: LeaseRecord, until: float) -> bool:
+    def _has_ended(self, lease: LeaseRecord, until: float) -> bool:
         """Return whether a lease's application ended long ago and no process computes on its GPUs."""
         ended = self._applications.check(lease.application, ended_s=ENDED_S, until=until)
-        return ended.state == GONE and self._witnesses.computing(lease.devices).state == GONE
+        return ended.state == GONE and self._probes.check_gpu_processes(lease.devices).state == GONE
 
     # ---- operators ----
 
@@ -431,7 +440,7 @@ class ZooKeeperLedger(Closeable):
 
         self._change_known(host or self.host, change)
 
-    def look(self) -> HostRecord:
+    def update_inventory(self) -> HostRecord:
         """Write the current inventory and health of this host's GPUs."""
         devices = self._discover()
         return self._change(self.host, lambda record: self._seen(record, devices), self._clock() + RELEASE_WAIT_S)
@@ -448,7 +457,7 @@ class ZooKeeperLedger(Closeable):
         now = rules.seen(
             record,
             devices,
-            boot_id=self._witnesses.boot_id,
+            boot_id=self._probes.boot_id,
             now_ms=clock.now_ms(),
             machine=self._machine_id,
             full_name=self.settings.full_name,
@@ -469,7 +478,7 @@ class ZooKeeperLedger(Closeable):
         """
         tries = 0
         while True:
-            with self._turns.take() if host == self.host else contextlib.nullcontext(HostWriteLockHold()) as turn:
+            with self._turns.acquire() if host == self.host else contextlib.nullcontext(HostWriteLockHold()) as turn:
                 changed = self._try_to_change(host, change, turn, deadline)
             if changed is not None:
                 return changed
@@ -505,13 +514,13 @@ class ZooKeeperLedger(Closeable):
                 return record
             try:
                 written = self._write(host, to_bytes(new), version, deadline)
-            except Overtaken:
+            except VersionConflict:
                 return None
-            except Unsure:
+            except OutcomeUnknown:
                 record, version = self._read(host, deadline, newest=True)
                 is_newest = True
                 continue
-            turn.wrote(written)
+            turn.record_version(written)
             with self._lock:
                 self._known[host] = (new, written)
             if (now_short := is_short(new)) != (version >= 0 and is_short(record)):
@@ -536,45 +545,45 @@ class ZooKeeperLedger(Closeable):
 
     def _is_of_other_machine(self, record: HostRecord) -> bool:
         return rules.is_of_other_machine(
-            record, boot_id=self._witnesses.boot_id, machine=self._machine_id, full_name=self.settings.full_name
+            record, boot_id=self._probes.boot_id, machine=self._machine_id, full_name=self.settings.full_name
         )
 
     def _write(self, host: str, data: bytes, version: int, deadline: float) -> int:
-        """Write if the version is still ``version``; return the new version. Raises Overtaken, Unsure."""
+        """Write if the version is still ``version``; return the new version. Raises VersionConflict, OutcomeUnknown."""
         path = f"{self._hosts_path}/{host}"
         if version < 0:
             return self._ensemble.make(path, data, deadline)
         return self._ensemble.write(path, data, version, deadline)
 
 
-class _Holding:
+class _DeviceHold:
     """GPUs of one acquire, locked on the machine."""
 
     def __init__(
         self,
         machine: MachineLedger,
-        ask: LeaseRequest,
+        request: LeaseRequest,
         token: str,
         devices: Sequence[Device],
         sleep: Callable[[float], None],
     ) -> None:
         self.token = token
-        self.elsewhere: dict[str, Holder] = {}
-        self._machine, self._ask, self._sleep = machine, ask, sleep
+        self.unrecorded_holders: dict[str, Holder] = {}
+        self._machine, self._request, self._sleep = machine, request, sleep
         self._by_uuid = {one.uuid: one for one in devices}
         self.held: HeldDevices | None = None
 
     def devices_of(self, lease: LeaseRecord) -> tuple[Device, ...]:
         return tuple(self._by_uuid[uuid] for uuid in lease.devices)
 
-    def take(self, lease: LeaseRecord) -> bool:
-        """Lock the GPUs of a lease, and no others; False: another process holds one, and is in `elsewhere` now."""
+    def lock_devices(self, lease: LeaseRecord) -> bool:
+        """Lock the GPUs of a lease, and no others; False: another process holds one (see `unrecorded_holders`)."""
         devices = self.devices_of(lease)
         if self.held is not None and self.held.devices == devices:
             return True
         self.release()
         for _ in range(_TRIES):
-            found = self._machine.hold(devices, self._ask, token=self.token)
+            found = self._machine.hold(devices, self._request, token=self.token)
             if not isinstance(found, dict):
                 self.held = found
                 return True
@@ -583,22 +592,22 @@ class _Holding:
             self._sleep(random.uniform(0.001, 0.005))  # another process held one for a moment
         else:
             found = {one.uuid: Holder(one.uuid, one.index, "", doubt="it is being taken") for one in devices}
-        self.elsewhere |= found
+        self.unrecorded_holders |= found
         return False
 
-    def look_again(self) -> None:
+    def clear_failed(self) -> None:
         """Forget failed locks: their holders may have released them."""
-        if any(one.doubt for one in self.elsewhere.values()):
+        if any(one.doubt for one in self.unrecorded_holders.values()):
             self._machine.reclaim()
-        self.elsewhere.clear()
+        self.unrecorded_holders.clear()
 
     def in_use(self) -> str:
         """Return the holders of the GPUs that could not be locked."""
-        return f"its GPUs are in use: {', '.join(map(str, self.elsewhere.values()))}"
+        return f"its GPUs are in use: {', '.join(map(str, self.unrecorded_holders.values()))}"
 
-    def evidence(self, ask: LeaseRequest) -> dict[str, Any]:
+    def evidence(self, request: LeaseRequest) -> dict[str, Any]:
         assert self.held is not None
-        return {**ask.evidence, "lock": self.held.evidence}
+        return {**request.evidence, "lock": self.held.evidence}
 
     def release(self) -> None:
         if self.held is not None:

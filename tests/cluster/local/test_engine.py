@@ -23,7 +23,7 @@ from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.runner import main as runner_module
 from dlapp.cluster.local.state import is_locked
-from dlapp.errors import AskTooLarge, Denied, NotFound, Unreachable
+from dlapp.errors import Denied, NotFound, RequestTooLarge, Unreachable
 from dlapp.system.logs import log
 from dlapp.system.owners import user_name, user_text
 from dlapp.system.processes.proc import open_process
@@ -358,10 +358,10 @@ def test_an_ask_that_can_never_fit_is_refused_with_the_numbers(
     start_engine: Callable[..., LocalEngine],
 ) -> None:
     engine = start_engine(local__memory="24g", local__vcores="4")
-    with pytest.raises(AskTooLarge, match=r"^4 containers asked for 64 GiB of memory, this machine has 24 GiB of"):
+    with pytest.raises(RequestTooLarge, match=r"^4 containers asked for 64 GiB of memory, this machine has 24 GiB of"):
         engine.check(spec_of(memory_mib=16 << 10, containers=4))
     with pytest.raises(
-        AskTooLarge, match=r"^5 containers asked for 5 vcores, this machine has 4 vcores, .*local.vcores"
+        RequestTooLarge, match=r"^5 containers asked for 5 vcores, this machine has 4 vcores, .*local.vcores"
     ):
         engine.check(spec_of(containers=5))
     assert engine.check(spec_of(containers=4)) == []
@@ -854,7 +854,7 @@ def two_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in with_devices(tmp_path, [StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b")]).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("dlapp.system.processes.spawn._KEPT_VARIABLES", ("PATH", "LD_LIBRARY_PATH", "NVML_STUB"))
-    monkeypatch.setattr(nvml, "library_is_there", lambda: True)
+    monkeypatch.setattr(nvml, "has_library", lambda: True)
     seen = (Device("GPU-a", 0, 0), Device("GPU-b", 1, 1))
     monkeypatch.setattr("dlapp.gpuid.stores.machine.MachineLedger.devices", lambda self: seen)
 
@@ -937,9 +937,9 @@ def test_gpus_are_spread_where_an_application_asks_for_that(
 @pytest.mark.usefixtures("two_devices")
 def test_an_ask_for_more_gpus_than_there_are_is_refused(start_engine: Callable[..., LocalEngine]) -> None:
     engine = start_engine()
-    with pytest.raises(AskTooLarge, match="asked for 3 gcores, this machine has 2 gcores"):
+    with pytest.raises(RequestTooLarge, match="asked for 3 gcores, this machine has 2 gcores"):
         engine.check(spec_of(gcores=3))
-    with pytest.raises(AskTooLarge, match="asked for 2 gcores, this machine has 1 gcore "):
+    with pytest.raises(RequestTooLarge, match="asked for 2 gcores, this machine has 1 gcore "):
         start_engine("-less", local__gcores="1").check(spec_of(gcores=2))
     assert not start_engine("-none", local__gcores="0").info().has_gpus
 

@@ -116,7 +116,7 @@ def client(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.M
         options["local.gcores"] = str(len(devices))
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr("dlapp.gpuid.health.nvml.library_is_there", lambda: True)
+        monkeypatch.setattr("dlapp.gpuid.health.nvml.has_library", lambda: True)
         monkeypatch.setattr("dlapp.system.processes.spawn._KEPT_VARIABLES", ("PATH", *environment))
     # Before the gate the ApplicationMaster must see the death before the gang could be complete.
     waited_for = 3 if phase in BEFORE_GATE else 0

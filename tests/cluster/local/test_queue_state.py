@@ -22,7 +22,7 @@ from dlapp.cluster.local.runner.main import Runner
 from dlapp.cluster.local.runner.queue_pass import QueuePasses
 from dlapp.cluster.local.spool import SpoolEntry
 from dlapp.config import load_config
-from dlapp.errors import AskTooLarge, ConfigError, Denied
+from dlapp.errors import ConfigError, Denied, RequestTooLarge
 from dlapp.scheduler.amounts import Amounts
 from dlapp.scheduler.values import Policy
 from tests.attacks.local_state import engine_in, make_application
@@ -295,7 +295,7 @@ def test_limits_refuse_at_submission(engine: LocalEngine, policy_file: Path, mon
     policy_file.write_text(f"queue: {{user_gcores: 1, user_gcores_of: [{os.getuid()}=4], user_queued: 2}}\n")
     engine.check(spec_of(gcores=4))
     with pytest.raises(
-        AskTooLarge, match=r"asked for 5 gcores, and your applications may have 4 at a time \(queue\.user"
+        RequestTooLarge, match=r"asked for 5 gcores, and your applications may have 4 at a time \(queue\.user"
     ):
         engine.check(spec_of(gcores=5))
     submit(engine, "finish")

@@ -12,7 +12,7 @@ from dlapp.cluster.reasons.change import smallest_change
 from dlapp.cluster.reasons.facts import LimitFacts, NodeFacts, WaitFacts
 from dlapp.cluster.reasons.tiers import can_start, choose
 from dlapp.value import replace
-from dlapp.values.waiting import CODES, Ahead, ContainerAsk, Waiting, first_of
+from dlapp.values.waiting import CODES, Ahead, PendingRequest, Waiting, first_of
 
 GIB = 1024
 
@@ -23,8 +23,8 @@ def node(host: str, gcores: int = 4, *, free: int | None = None, **others: Any) 
     return NodeFacts(host=host, total=there, free=given | others.pop("left", {}), **others)
 
 
-def ask(count: int = 1, gcores: int = 0, memory_mib: int = GIB, **others: Any) -> ContainerAsk:
-    return ContainerAsk(role="worker", count=count, memory_mib=memory_mib, vcores=1, gcores=gcores, **others)
+def ask(count: int = 1, gcores: int = 0, memory_mib: int = GIB, **others: Any) -> PendingRequest:
+    return PendingRequest(role="worker", count=count, memory_mib=memory_mib, vcores=1, gcores=gcores, **others)
 
 
 def limit(code: str, most: int, used: int, name: str = "queue small", **others: Any) -> LimitFacts:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dlapp.cluster.yarn.dialect import Dialect, choose_dialect
 from dlapp.cluster.yarn.proto.yarn_pb2 import ResourceProto
-from dlapp.errors import AskTooLarge, ConfigError
+from dlapp.errors import ConfigError, RequestTooLarge
 from dlapp.values.spec import Resources
 
 FOUR = Resources(memory_mib=1024, vcores=2, gcores=4)
@@ -67,7 +67,7 @@ def test_every_amount_survives(dialect: Dialect, resources: Resources) -> None:
 
 
 def test_gpus_where_none_are_counted_are_refused_with_the_setting() -> None:
-    with pytest.raises(AskTooLarge, match=r"asked for 4 gcores, .*yarn\.dialect: none"):
+    with pytest.raises(RequestTooLarge, match=r"asked for 4 gcores, .*yarn\.dialect: none"):
         Dialect.NONE.encode(FOUR)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from dlapp.cluster.yarn.client.rest import YarnRest
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.liveness.applications import ApplicationWitness
+from dlapp.gpuid.liveness.applications import ApplicationProbe
 from dlapp.gpuid.liveness.probes import this_task
 from dlapp.gpuid.liveness.result import GONE, UNKNOWN, Liveness
 from dlapp.gpuid.rules import LeaseRequest
@@ -81,7 +81,7 @@ def test_the_ledger_of_other_hosts_is_cleared_up_by_applications_there(
     while not (ended := [str(one.application_id) for one in rest.reports() if one.finished_ms]):
         assert time.monotonic() < deadline  # an ApplicationMaster that has said its end may still run: FINISHED, at 0
         time.sleep(0.1)
-    users = {name: ApplicationWitness((hadoop.rm_url,), Login(name)) for name in (getpass.getuser(), "stranger")}
+    users = {name: ApplicationProbe((hadoop.rm_url,), Login(name)) for name in (getpass.getuser(), "stranger")}
     owner, until = users[getpass.getuser()], time.monotonic() + 30
     said = owner.check(ended[0], ended_s=-1.0, until=until)  # its clock is told in whole seconds
     assert said == Liveness(GONE), said

@@ -20,7 +20,7 @@ import pytest
 
 from dlapp.client import Client
 from dlapp.config import load_config
-from dlapp.errors import AskTooLarge
+from dlapp.errors import RequestTooLarge
 from dlapp.values.report import Cause
 from tests.applications import properties, run
 from tests.cluster.yarn.on_yarn import until
@@ -121,7 +121,7 @@ if FULL:
 
     def test_more_than_the_largest_container_may_have_is_refused_by_its_name(client: Client, tmp_path: Path) -> None:
         with pytest.raises(
-            AskTooLarge, match=f"asked for {GPUS + 1} {GPU} in one container, the maximum of the cluster is {GPUS}"
+            RequestTooLarge, match=f"asked for {GPUS + 1} {GPU} in one container, the maximum of the cluster is {GPUS}"
         ):
             client.submit(str(properties(tmp_path, "true", resources={"gcores": GPUS + 1})))
 

@@ -33,7 +33,7 @@ from dlapp.cluster.yarn.values import (
     ResourceRequest,
 )
 from dlapp.errors import NotFound
-from dlapp.gpuid.liveness.applications import judge
+from dlapp.gpuid.liveness.applications import application_liveness
 from dlapp.gpuid.liveness.result import ALIVE, GONE
 from dlapp.gpuid.rules import LedgerError
 from dlapp.gpuid.stores.node_manager import assigned
@@ -231,8 +231,8 @@ def test_the_end_of_an_application_is_proven(recording: Recording, web: tuple[st
     assert read_application_state([web[0]], LOGIN, "application_1_0001", timeout_s=120) == NOT_KNOWN
     running, ended = (json.loads(recording.rest[name][2]) for name in ("app-running", "app-finished"))
     date = "Mon, 23 Nov 2076 14:48:00 GMT"
-    assert judge(running, application, date, 60).state == ALIVE
-    assert judge(ended, application, date, 60).state == GONE
+    assert application_liveness(running, application, date, 60).state == ALIVE
+    assert application_liveness(ended, application, date, 60).state == GONE
 
 
 def test_a_node_without_a_plug_in_for_gpus_says_null() -> None:

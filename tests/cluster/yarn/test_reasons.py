@@ -15,7 +15,7 @@ import pytest
 
 from dlapp.client import Client
 from dlapp.config import load_config
-from dlapp.errors import AskTooLarge
+from dlapp.errors import RequestTooLarge
 from dlapp.values.ids import ApplicationId
 from dlapp.values.messages import Phase
 from dlapp.values.report import ApplicationView, State
@@ -299,7 +299,7 @@ def test_what_can_never_be_met_is_refused_with_the_limit(cluster: Cluster, tmp_p
         if text == "memory":
             assert planned(cluster, tmp_path, sets)["waiting"]["code"] == "never_fits"
             continue
-        with pytest.raises(AskTooLarge, match=text):
+        with pytest.raises(RequestTooLarge, match=text):
             planned(cluster, tmp_path, sets)
 
 

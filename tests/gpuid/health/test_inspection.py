@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from dlapp.gpuid import rules
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.health.inspection import HealthLimits, Inspector, apply, check, is_due, judge, usable
+from dlapp.gpuid.health.inspection import (
+    HealthLimits,
+    Inspector,
+    classify_reading,
+    count_usable,
+    inspect_devices,
+    is_due,
+    record_inspection,
+)
 from dlapp.gpuid.health.readings import DeviceFault, DeviceSample, GpuProcess, Reading, xid_fault
 from dlapp.gpuid.health.watch import DeviceWatch
 from dlapp.gpuid.rules import PROBE_FIRST_S, PROBE_LAST_S, HostRecord, LeaseRequest, Quarantine, next_probe_ms
@@ -26,7 +34,7 @@ def record() -> HostRecord:
 
 def fault_of(**reading: Any) -> str:
     """The fault of a GPU that reads so, as cause and detail; empty: it is well."""
-    fault = judge(Reading("GPU-0", **reading))
+    fault = classify_reading(Reading("GPU-0", **reading))
     return "" if fault is None else f"{fault.cause}: {fault.detail}"
 
 
@@ -66,12 +74,12 @@ def test_what_a_device_reads_decides_if_it_may_be_given_out(reading: dict[str, A
 
 def test_an_operator_s_limit_of_temperature_stands_before_the_device_s_own() -> None:
     warm = Reading("GPU-0", temperature_c=85, slowdown_c=90)
-    assert judge(warm, HealthLimits(temperature_c=80)) == DeviceFault("hot", "85 °C, the limit is 80 °C")
-    assert judge(warm, HealthLimits(temperature_c=95)) is None
+    assert classify_reading(warm, HealthLimits(temperature_c=80)) == DeviceFault("hot", "85 °C, the limit is 80 °C")
+    assert classify_reading(warm, HealthLimits(temperature_c=95)) is None
 
 
 def test_many_foreign_processes_are_counted_and_not_all_named() -> None:
-    fault = judge(Reading("GPU-0", compute=tuple(GpuProcess(pid, "a") for pid in range(1, 6))))
+    fault = classify_reading(Reading("GPU-0", compute=tuple(GpuProcess(pid, "a") for pid in range(1, 6))))
     assert fault is not None
     assert fault.detail == "process 1 (a), 2 (a), 3 (a) and 2 more computes on it"
 
@@ -105,7 +113,7 @@ def test_what_a_process_that_is_ending_leaves_is_waited_for() -> None:
     def read(devices: Sequence[Device]) -> Mapping[str, Reading]:
         return {one.uuid: Reading(one.uuid, used_mib=9000 if clock.now_s < 2 else 3) for one in devices}
 
-    assert check(CARDS, read=read, clock=clock, sleep=clock.sleep) == {}
+    assert inspect_devices(CARDS, read=read, clock=clock, sleep=clock.sleep) == {}
     assert 2 <= clock.now_s < 3
 
 
@@ -116,7 +124,7 @@ def test_memory_that_nobody_frees_is_a_fault_after_the_settling_time_and_only_th
         asked.append(len(devices))
         return {one.uuid: Reading(one.uuid, used_mib=9000 if one.index == 2 else 3) for one in devices}
 
-    assert set(check(CARDS, read=read, clock=clock, sleep=clock.sleep)) == {"GPU-2"}
+    assert set(inspect_devices(CARDS, read=read, clock=clock, sleep=clock.sleep)) == {"GPU-2"}
     assert 5 <= clock.now_s < 6
     assert asked[0] == 4
     assert set(asked[1:]) == {1}
@@ -125,7 +133,7 @@ def test_memory_that_nobody_frees_is_a_fault_after_the_settling_time_and_only_th
 def test_a_fault_that_does_not_pass_is_not_waited_for() -> None:
     clock = Clock()
     lost = {one.uuid: Reading(one.uuid, error="GPU is lost", lost=True) for one in CARDS}
-    assert len(check(CARDS, read=lambda _: lost, clock=clock, sleep=clock.sleep)) == 4
+    assert len(inspect_devices(CARDS, read=lambda _: lost, clock=clock, sleep=clock.sleep)) == 4
     assert clock.now_s == 0
 
 
@@ -159,28 +167,31 @@ def test_a_clock_that_was_set_back_keeps_no_device_in_quarantine() -> None:
 
 
 def test_a_fault_is_noted_with_cause_time_and_count_and_the_other_devices_are_free() -> None:
-    now = apply(
+    now = record_inspection(
         record(), [one.uuid for one in CARDS], {"GPU-2": DeviceFault("ecc", "an uncorrectable ECC error")}, 5000
     )
     assert [one.uuid for one in now.free()] == ["GPU-0", "GPU-1", "GPU-3"]
     found = now.device("gpu2").quarantine
     assert found == Quarantine("ecc", "an uncorrectable ECC error", 5000, 1, 5000 + MINUTE_MS)
-    assert rules.in_the_way(now, 4, 5000) == "asked for 4 gcores, 3 free: gpu2 quarantined (an uncorrectable ECC error)"
+    assert (
+        rules.shortage_reason(now, 4, 5000)
+        == "asked for 4 gcores, 3 free: gpu2 quarantined (an uncorrectable ECC error)"
+    )
 
 
 def test_a_probe_heals_and_the_next_time_counts_on() -> None:
     hot = {"GPU-2": DeviceFault("hot", "95 °C")}
-    now = apply(apply(record(), ["GPU-2"], hot, 0), ["GPU-2"], {}, MINUTE_MS)
+    now = record_inspection(record_inspection(record(), ["GPU-2"], hot, 0), ["GPU-2"], {}, MINUTE_MS)
     assert now.device("gpu2").quarantine is None
-    again = apply(now, ["GPU-2"], hot, 2 * MINUTE_MS).device("gpu2").quarantine
+    again = record_inspection(now, ["GPU-2"], hot, 2 * MINUTE_MS).device("gpu2").quarantine
     assert again is not None
     assert (again.count, again.since_ms, again.probe_at_ms) == (2, 2 * MINUTE_MS, 4 * MINUTE_MS)
 
 
 def test_what_an_operator_put_into_quarantine_no_probe_takes_out() -> None:
     kept = rules.quarantine(record(), "gpu1", cause="operator", detail="fan", by="eve", now_ms=0)
-    assert apply(kept, ["GPU-1"], {}, MINUTE_MS) == kept
-    assert apply(kept, ["GPU-1"], {"GPU-1": DeviceFault("hot", "")}, MINUTE_MS) == kept
+    assert record_inspection(kept, ["GPU-1"], {}, MINUTE_MS) == kept
+    assert record_inspection(kept, ["GPU-1"], {"GPU-1": DeviceFault("hot", "")}, MINUTE_MS) == kept
     inspect = Inspector(read=lambda devices: {one.uuid: Reading(one.uuid) for one in devices}, now_ms=lambda: 1 << 45)
     assert inspect(kept) == kept
 
@@ -221,12 +232,12 @@ def test_what_could_not_be_written_down_is_not_waited_for_again() -> None:
 
 
 class Devices:
-    """Stand-in for NVML: what `look` answers, turn by turn."""
+    """Stand-in for NVML: what `poll` answers, turn by turn."""
 
     def __init__(self, *turns: dict[str, DeviceFault]) -> None:
         self.turns, self.closed = list(turns), False
 
-    def look(self) -> dict[str, DeviceFault]:
+    def poll(self) -> dict[str, DeviceFault]:
         return self.turns.pop(0) if len(self.turns) > 1 else self.turns[0]
 
     def sample(self) -> dict[str, DeviceSample]:
@@ -249,8 +260,8 @@ def test_a_device_that_is_lost_in_mid_run_is_told_at_once() -> None:
 def test_a_payload_that_ended_is_asked_about_once_more() -> None:
     devices = Devices({}, {"GPU-0": DeviceFault("lost", "GPU is lost")})
     with DeviceWatch(CARDS, open=lambda _: devices, every_s=3600) as watch:
-        watch.look_now(10)
-        assert watch.look_now(10) == "gpu0 failed: GPU is lost"
+        watch.poll_now(10)
+        assert watch.poll_now(10) == "gpu0 failed: GPU is lost"
 
 
 def test_a_driver_that_does_not_answer_is_noted_and_says_nothing_on_the_devices() -> None:
@@ -262,7 +273,7 @@ def test_a_driver_that_does_not_answer_is_noted_and_says_nothing_on_the_devices(
         raise NvmlError("NVML: Driver Not Loaded")
 
     with DeviceWatch(CARDS, open=refuse, note=said.append) as watch:
-        assert watch.look_now(10) == ""
+        assert watch.poll_now(10) == ""
     assert said == ["the GPUs are not monitored: NVML: Driver Not Loaded"]
 
 
@@ -274,10 +285,10 @@ def test_the_default_of_the_configuration_is_what_is_allowed() -> None:
 
 
 def test_of_a_host_the_devices_count_that_may_be_given_out_or_are_due_for_a_look() -> None:
-    assert usable(HostRecord("host03"), 0) is usable(record(), 0) is None
+    assert count_usable(HostRecord("host03"), 0) is count_usable(record(), 0) is None
     operators = rules.quarantine(record(), "gpu0", cause="operator", by="root", now_ms=0)
-    assert usable(operators, 0) == usable(operators, int(PROBE_LAST_S * 2000)) == 3
+    assert count_usable(operators, 0) == count_usable(operators, int(PROBE_LAST_S * 2000)) == 3
     found = rules.quarantine(operators, "gpu2", cause="ecc", now_ms=0)
-    assert usable(found, 0) == 2
-    assert usable(found, int(PROBE_FIRST_S * 1000)) == 3
-    assert usable(rules.forget(found, by="root", now_ms=1), 1) is None
+    assert count_usable(found, 0) == 2
+    assert count_usable(found, int(PROBE_FIRST_S * 1000)) == 3
+    assert count_usable(rules.forget(found, by="root", now_ms=1), 1) is None

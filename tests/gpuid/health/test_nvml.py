@@ -81,9 +81,9 @@ def test_a_driver_that_does_not_work_is_an_error_and_not_a_machine_without_gpus(
 
 @pytest.mark.gpu
 def test_real_devices_answer() -> None:
-    from dlapp.gpuid.health.nvml import discover, library_is_there
+    from dlapp.gpuid.health.nvml import discover, has_library
 
-    if not library_is_there():
+    if not has_library():
         pytest.skip("no NVIDIA driver here")
     devices = discover()
     assert devices

@@ -224,7 +224,9 @@ def test_each_fault_that_nvml_reports_is_one(see: Any, gpu: StubDevice, cause: s
     process.remember()
     process.change(StubDevice(), gpu)
     limits = "inspection.HealthLimits(settle_s=0.05)"
-    found = process.ask(f"{{u: f.cause for u, f in inspection.check(seen, read=nvml.read, limits={limits}).items()}}")
+    found = process.ask(
+        f"{{u: f.cause for u, f in inspection.inspect_devices(seen, read=nvml.read, limits={limits}).items()}}"
+    )
     assert list(found.values()) == ([cause] if cause else [])
 
 
@@ -273,8 +275,8 @@ def test_where_the_driver_fails_it_is_not_known_if_a_process_is_left(see: Any) -
 
 # ---- while a payload runs ----
 
-WATCH = "[globals().__setitem__('watched', nvml.Watched(nvml.discover()))][0]"
-LOOK = "{u: f._asdict() for u, f in watched.look().items()}"
+WATCH = "[globals().__setitem__('watched', nvml.NvmlWatch(nvml.discover()))][0]"
+LOOK = "{u: f._asdict() for u, f in watched.poll().items()}"
 
 
 def test_a_device_that_is_lost_while_it_is_watched_is_seen(see: Any) -> None:
@@ -347,15 +349,15 @@ def test_what_a_part_of_a_device_or_a_driver_does_not_tell_is_not_known(see: Any
 def test_real_devices_are_read_linked_and_watched() -> None:
     from dlapp.gpuid.health import inspection, nvml
 
-    if not nvml.library_is_there() or not (devices := nvml.discover()):
+    if not nvml.has_library() or not (devices := nvml.discover()):
         pytest.skip("no NVIDIA GPU here")
     assert all(one.pci_bus_id and one.compute_mode and one.links[one.index] == "X" for one in devices)
     readings = nvml.read(devices)
     assert all(not one.error and one.used_mib is not None and one.total_mib > 0 for one in readings.values())
-    assert [inspection.judge(one) for one in readings.values() if one.error] == []
-    watched = nvml.Watched(devices)
+    assert [inspection.classify_reading(one) for one in readings.values() if one.error] == []
+    watched = nvml.NvmlWatch(devices)
     try:
-        assert watched.look() == {}
+        assert watched.poll() == {}
         samples = watched.sample()
         assert list(samples) == [one.uuid for one in devices]
         assert all(one.used_mib is not None and one.temperature_c is not None for one in samples.values())

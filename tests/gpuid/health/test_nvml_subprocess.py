@@ -56,7 +56,7 @@ class Asker:
 
     @property
     def helper(self) -> int:
-        return int(self.ask("nvml_subprocess._asked._pid"))
+        return int(self.ask("nvml_subprocess._process._pid"))
 
 
 @pytest.fixture
@@ -125,7 +125,8 @@ def test_the_helper_holds_nothing_that_its_asker_has_open(asker: Asker, tmp_path
 def test_a_child_of_its_asker_does_not_talk_to_the_helper(asker: Asker) -> None:
     assert asker.ask(BOTH) == [True, True]
     said = asker.ask(
-        "(lambda pid: os._exit(0 if nvml_subprocess._asked._pid == 0 and len(nvml_subprocess.discover()) == 2 else 1) "
+        "(lambda pid: os._exit(0 if nvml_subprocess._process._pid == 0 "
+        "and len(nvml_subprocess.discover()) == 2 else 1) "
         "if pid == 0 else os.waitpid(pid, 0)[1])(os.fork())"
     )
     assert said == 0
@@ -136,5 +137,5 @@ def test_without_nvml_no_process_is_started() -> None:
     if any(name.startswith("nvidia") for name in os.listdir("/dev")):
         pytest.skip("this machine has NVIDIA GPUs")
     code = "from dlapp.gpuid.health import nvml_subprocess; assert nvml_subprocess.discover() == (); "
-    code += "assert nvml_subprocess._asked._pid == 0"
+    code += "assert nvml_subprocess._process._pid == 0"
     subprocess.run([sys.executable, "-I", "-c", code], check=True)

@@ -49,10 +49,10 @@ def test_energy_is_the_growth_of_the_counter_and_survives_one_that_starts_anew()
 class Sampled:
     """Devices that are well. The first is busy, the second does not tell; after some looks the driver fails."""
 
-    def __init__(self, looks: int) -> None:
-        self.left, self.enough = looks, threading.Event()
+    def __init__(self, polls: int) -> None:
+        self.left, self.enough = polls, threading.Event()
 
-    def look(self) -> dict[str, DeviceFault]:
+    def poll(self) -> dict[str, DeviceFault]:
         self.left -= 1
         if self.left == 0:
             self.enough.set()
@@ -67,7 +67,7 @@ class Sampled:
 
 
 def test_a_watch_adds_up_the_use_of_its_devices() -> None:
-    sampled = Sampled(looks=9)
+    sampled = Sampled(polls=9)
     with DeviceWatch(DEVICES, open=lambda _: sampled, every_s=0.001) as watch:
         assert sampled.enough.wait(120)
     first, second = watch.use["GPU-0"], watch.use["GPU-1"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dlapp.gpuid.liveness.applications import ApplicationWitness, judge
+from dlapp.gpuid.liveness.applications import ApplicationProbe, application_liveness
 from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN
 
 APP = "application_1700000000000_0042"
@@ -24,7 +24,7 @@ AT_ITS_END, AN_HOUR_LATER = "Tue, 14 Nov 2023 23:13:20 GMT", "Wed, 15 Nov 2023 0
 def said(application: str = APP, date: str = AN_HOUR_LATER, ended_s: float = 600.0, **over: Any) -> str:
     answer = json.loads(ENDED)
     answer["app"] |= over
-    return judge(answer, application, date, ended_s).state
+    return application_liveness(answer, application, date, ended_s).state
 
 
 def test_an_application_that_ended_long_ago_is_gone() -> None:
@@ -53,13 +53,13 @@ def test_any_other_answer_proves_no_end(over: dict[str, Any], expected: str) -> 
 
 @pytest.mark.parametrize("answer", [None, [], {}, {"app": None}, {"app": []}, {"RemoteException": {}}])
 def test_an_answer_of_another_form_proves_nothing(answer: Any) -> None:
-    assert judge(answer, APP, AN_HOUR_LATER, 0.0).state == UNKNOWN
+    assert application_liveness(answer, APP, AN_HOUR_LATER, 0.0).state == UNKNOWN
 
 
 def test_nobody_who_can_be_asked_proves_nothing() -> None:
     until = time.monotonic() + 5
-    assert ApplicationWitness((), None).check(APP, ended_s=1.0, until=until).state == UNKNOWN
-    away = ApplicationWitness(("http://127.0.0.1:1",), None)
+    assert ApplicationProbe((), None).check(APP, ended_s=1.0, until=until).state == UNKNOWN
+    away = ApplicationProbe(("http://127.0.0.1:1",), None)
     found = away.check(APP, ended_s=1.0, until=until)
     assert (found.state, found.why.startswith("http://127.0.0.1:1: ")) == (UNKNOWN, True)
     assert away.check("shell-1", ended_s=1.0, until=until).why == "its application is not one of YARN's"

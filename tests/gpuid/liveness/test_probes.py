@@ -118,7 +118,7 @@ def test_a_cgroup_that_is_none_proves_nothing(path: Any, sleeper: subprocess.Pop
 def test_a_task_that_runs_is_alive_and_one_that_ended_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
     task = task_of(sleeper.pid)
     found = judge({"task": task})
-    assert (found.state, found.why, found.at_work) == (ALIVE, f"its task {sleeper.pid} is running", True)
+    assert (found.state, found.why, found.is_task_alive) == (ALIVE, f"its task {sleeper.pid} is running", True)
     sleeper.send_signal(signal.SIGSTOP)
     assert judge({"task": task}).state == ALIVE
     sleeper.kill()
@@ -325,19 +325,19 @@ def test_a_container_counts_as_alive_until_it_is_removed(state: str) -> None:
     gone.wait()
     task = {"pid": gone.pid, "start_time": 1, "pid_ns": os.stat("/proc/self/ns/pid").st_ino}
     found = {"task": task, "docker": {"host": HERE, "label": LABEL}}
-    witnesses = LivenessProbes(devices=no_devices, docker_host=HERE, docker=lambda host: daemon)
-    said = witnesses.check(found, boot_id())
+    liveness = LivenessProbes(devices=no_devices, docker_host=HERE, docker=lambda host: daemon)
+    said = liveness.check(found, boot_id())
     assert said == Liveness(ALIVE, f"its container 0123456789ab is {state}")
-    assert witnesses.end_what_is_left(found, boot_id(), owner=os.geteuid(), until=time.monotonic() + 60)
-    assert witnesses.check(found, boot_id()).state == GONE
+    assert liveness.remove_leftovers(found, boot_id(), owner=os.geteuid(), until=time.monotonic() + 60)
+    assert liveness.check(found, boot_id()).state == GONE
 
 
 def test_the_container_of_a_task_that_lives_or_may_live_is_not_removed(sleeper: subprocess.Popen[bytes]) -> None:
     daemon = Daemon([("0123456789abcdef", "running")])
-    witnesses = LivenessProbes(devices=no_devices, docker_host=HERE, docker=lambda host: daemon)
+    liveness = LivenessProbes(devices=no_devices, docker_host=HERE, docker=lambda host: daemon)
     for task in (task_of(sleeper.pid), task_of(sleeper.pid) | {"pid_ns": 1}, {"pid": "x"}):
         found = {"task": task, "docker": {"host": HERE, "label": LABEL}}
-        assert not witnesses.end_what_is_left(found, boot_id(), owner=os.geteuid(), until=time.monotonic() + 60)
+        assert not liveness.remove_leftovers(found, boot_id(), owner=os.geteuid(), until=time.monotonic() + 60)
     assert daemon.containers
 
 
@@ -349,20 +349,20 @@ def test_a_real_dockerd_tells_and_removes_and_is_no_witness_when_it_is_down() ->
     task = {"pid": gone.pid, "start_time": 1, "pid_ns": os.stat("/proc/self/ns/pid").st_ino}
     boot = boot_id()
     with own_daemon() as daemon:
-        witnesses = LivenessProbes(devices=no_devices, docker_host=daemon.host)
+        liveness = LivenessProbes(devices=no_devices, docker_host=daemon.host)
         found = {"task": task, "docker": {"host": daemon.host, "label": LABEL}}
-        assert witnesses.check(found, boot).state == GONE
+        assert liveness.check(found, boot).state == GONE
         for make in (["create"], ["run", "-d"]):
             labels = ["--label", LABEL, "--label", f"dlapp.uid={os.geteuid()}"]
             words = ["--network=none", *labels, "--entrypoint", "/bin/sh", IMAGE, "-c", "sleep 60"]
             daemon.docker(*make, *words)
-        assert witnesses.check(found, boot).state == ALIVE
-        assert witnesses.end_what_is_left(found, boot, owner=os.geteuid(), until=time.monotonic() + 60)
-        assert witnesses.check(found, boot).state == GONE
+        assert liveness.check(found, boot).state == ALIVE
+        assert liveness.remove_leftovers(found, boot, owner=os.geteuid(), until=time.monotonic() + 60)
+        assert liveness.check(found, boot).state == GONE
         assert daemon.containers(f"label={LABEL}") == []
         daemon.kill()
-        assert witnesses.check(found, boot).state == UNKNOWN
-        assert not witnesses.end_what_is_left(found, boot, owner=os.geteuid(), until=time.monotonic() + 60)
+        assert liveness.check(found, boot).state == UNKNOWN
+        assert not liveness.remove_leftovers(found, boot, owner=os.geteuid(), until=time.monotonic() + 60)
 
 
 @pytest.mark.parametrize(
@@ -380,25 +380,25 @@ def test_no_other_dockerd_is_asked_and_no_other_label(docker: dict[str, Any]) ->
         raise AssertionError(host)
 
     found = {"task": probes.this_task() | {"start_time": 1}, "docker": docker}
-    witnesses = LivenessProbes(devices=no_devices, docker_host=HERE, docker=unasked)
-    assert witnesses.check(found, "", owner=os.geteuid()).state == UNKNOWN
-    assert not witnesses.end_what_is_left(found, "", owner=os.geteuid(), until=time.monotonic() + 60)
+    liveness = LivenessProbes(devices=no_devices, docker_host=HERE, docker=unasked)
+    assert liveness.check(found, "", owner=os.geteuid()).state == UNKNOWN
+    assert not liveness.remove_leftovers(found, "", owner=os.geteuid(), until=time.monotonic() + 60)
 
 
 def test_a_container_of_another_uid_is_not_the_lease_s() -> None:
     daemon = Daemon([("0123456789abcdef", "running")])
     found = {"task": probes.this_task() | {"start_time": 1}, "docker": {"host": HERE, "label": LABEL}}
-    witnesses = LivenessProbes(devices=no_devices, docker_host=HERE, docker=lambda host: daemon)
+    liveness = LivenessProbes(devices=no_devices, docker_host=HERE, docker=lambda host: daemon)
     other = os.geteuid() + 1
-    assert witnesses.check(found, "", owner=other).state == GONE
-    assert not witnesses.end_what_is_left(found, "", owner=other, until=time.monotonic() + 60)
+    assert liveness.check(found, "", owner=other).state == GONE
+    assert not liveness.remove_leftovers(found, "", owner=other, until=time.monotonic() + 60)
     assert daemon.containers
 
 
 def test_a_task_of_another_uid_is_not_the_lease_s() -> None:
-    witnesses = LivenessProbes(devices=no_devices)
-    assert witnesses.check({"task": probes.this_task()}, "", owner=os.geteuid()).state == ALIVE
-    assert witnesses.check({"task": probes.this_task()}, "", owner=os.geteuid() + 1).state == GONE
+    liveness = LivenessProbes(devices=no_devices)
+    assert liveness.check({"task": probes.this_task()}, "", owner=os.geteuid()).state == ALIVE
+    assert liveness.check({"task": probes.this_task()}, "", owner=os.geteuid() + 1).state == GONE
 
 
 # ---- all of them ----
@@ -422,8 +422,8 @@ ODD = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["task", "lock", "fifo", "docker", "other"]), ODD, max_size=4))
 def test_no_evidence_that_makes_no_sense_is_taken_for_gone(found: dict[str, Any]) -> None:
-    witnesses = LivenessProbes(devices=no_devices, docker_host=HERE, docker=lambda host: Daemon(None))
-    assert witnesses.check(found, boot_id()).state == UNKNOWN
+    liveness = LivenessProbes(devices=no_devices, docker_host=HERE, docker=lambda host: Daemon(None))
+    assert liveness.check(found, boot_id()).state == UNKNOWN
 
 
 @given(
@@ -433,9 +433,9 @@ def test_gone_is_gone_by_all_witnesses_only(said: list[str], devices: str) -> No
     containers = {ALIVE: [("0123456789abcdef", "running")], GONE: [], UNKNOWN: None}[said[0]]
     me = probes.this_task()
     task = {ALIVE: me, GONE: me | {"start_time": 1}, UNKNOWN: me | {"pid_ns": 1}}[said[1]]
-    witnesses = LivenessProbes(
+    liveness = LivenessProbes(
         devices=lambda uuids: Liveness(devices, "card"), docker_host=HERE, docker=lambda host: Daemon(containers)
     )
-    found = witnesses.check({"task": task, "docker": {"host": HERE, "label": LABEL}}, boot_id())
+    found = liveness.check({"task": task, "docker": {"host": HERE, "label": LABEL}}, boot_id())
     everyone = {*said, devices} if ALIVE not in said and UNKNOWN not in said else set(said)
     assert found.state == (ALIVE if ALIVE in everyone else UNKNOWN if UNKNOWN in everyone else GONE)

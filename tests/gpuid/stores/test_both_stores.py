@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dlapp.errors import AskTooLarge, DlappError, NotFound, UsageError
+from dlapp.errors import DlappError, NotFound, RequestTooLarge, UsageError
 from dlapp.gpuid import rules
 from dlapp.gpuid.liveness.probes import LivenessProbes
 from dlapp.gpuid.liveness.result import Liveness
@@ -77,7 +77,7 @@ def test_a_container_that_asks_again_gets_what_it_has(store: Open) -> None:
     [
         (0, UsageError, "asked for 0 gcores, the minimum is 1"),
         (-1, UsageError, "asked for -1 gcores, the minimum is 1"),
-        (10**9, AskTooLarge, "asked for 1000000000 gcores, it has 4"),
+        (10**9, RequestTooLarge, "asked for 1000000000 gcores, it has 4"),
     ],
 )
 def test_an_ask_that_can_never_be_met_is_refused_and_nothing_is_written(
@@ -90,7 +90,7 @@ def test_an_ask_that_can_never_be_met_is_refused_and_nothing_is_written(
 
 
 def test_a_host_without_devices_says_so(store: Open) -> None:
-    with pytest.raises(AskTooLarge, match="asked for 1 gcore, it has 0"):
+    with pytest.raises(RequestTooLarge, match="asked for 1 gcore, it has 0"):
         store(devices=()).acquire(ask("c1", 1))
 
 
@@ -186,7 +186,7 @@ def test_a_device_may_vanish_and_come_back(store: Open) -> None:
         store(devices=fewer).acquire(ask("c2", 3)).release()
     else:
         lease.release()
-    with pytest.raises(AskTooLarge, match="it has 3"):
+    with pytest.raises(RequestTooLarge, match="it has 3"):
         store(devices=fewer).acquire(ask("c2", 4))
     store().acquire(ask("c3", 4)).release()
 
@@ -258,10 +258,10 @@ def test_a_device_on_which_somebody_computes_stays_leased(store: Open, lifeline:
     leave(store, {"fifo": lifeline})
     busy = LivenessProbes(devices=lambda uuids: Liveness("alive", f"process 4711 computes on {min(uuids)}"))
     with pytest.raises(NotEnough):
-        store(witnesses=busy).acquire(ask("c2", 1, OTHER))
+        store(probes=busy).acquire(ask("c2", 1, OTHER))
     failing = LivenessProbes(devices=lambda uuids: Liveness("unknown", "NVML: GPU is lost"))
     with pytest.raises(NotEnough):
-        store(witnesses=failing).acquire(ask("c2", 1, OTHER))
+        store(probes=failing).acquire(ask("c2", 1, OTHER))
     store().acquire(ask("c2", 4, OTHER)).release()
 
 
@@ -269,7 +269,7 @@ def test_a_device_on_which_somebody_computes_stays_leased(store: Open, lifeline:
 def test_nothing_outlives_a_restart_of_the_machine(store: Open, lifeline: str) -> None:
     leave(store, {"fifo": lifeline})
     os.unlink(lifeline)
-    store(witnesses=LivenessProbes(boot_id="another boot")).acquire(ask("c2", 4, OTHER)).release()
+    store(probes=LivenessProbes(boot_id="another boot")).acquire(ask("c2", 4, OTHER)).release()
 
 
 @pytest.mark.filterwarnings("ignore:This process")

@@ -21,8 +21,8 @@ from tests.services.users import place_for_everybody
 Open = Callable[..., Any]
 HOLD = (
     "import sys, time\nfrom dlapp.gpuid.stores.host_lock import HostWriteLock\n"
-    "with HostWriteLock(sys.argv[1], clock=time.monotonic, sleep=time.sleep).take() as turn:\n"
-    "    turn.wrote(7)\n    print(turn.is_stale(6), flush=True)\n    time.sleep(600)\n"
+    "with HostWriteLock(sys.argv[1], clock=time.monotonic, sleep=time.sleep).acquire() as turn:\n"
+    "    turn.record_version(7)\n    print(turn.is_stale(6), flush=True)\n    time.sleep(600)\n"
 )
 
 
@@ -33,8 +33,8 @@ def turns(directory: Path) -> HostWriteLock:
 def is_taken(directory: Path) -> bool:
     """Return whether a turn can be had, and how long that took does not matter."""
     one = turns(directory)
-    with one.take() as turn:
-        turn.wrote(9)
+    with one.acquire() as turn:
+        turn.record_version(9)
         had = turn.is_stale(8)
     one.close()
     return not had
@@ -65,21 +65,21 @@ class Waiting:
         self.now_s, self.writes_until_s, self.ends_s = 0.0, writes_until_s, ends_s
         self.holder = turns(directory)
         self.holding = contextlib.ExitStack()
-        self.turn = self.holding.enter_context(self.holder.take())
-        self.turn.wrote(1)
+        self.turn = self.holding.enter_context(self.holder.acquire())
+        self.turn.record_version(1)
         self.turns = HostWriteLock(str(directory), clock=lambda: self.now_s, sleep=self.sleep)
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
         if self.now_s < self.writes_until_s:
-            self.turn.wrote(int(self.now_s * 1000) + 1)
+            self.turn.record_version(int(self.now_s * 1000) + 1)
         if self.now_s >= self.ends_s:
             self.holding.close()
 
     def take(self) -> tuple[bool, float]:
         """Return whether it got its turn, and when [s]."""
-        with self.turns.take() as turn:
-            turn.wrote(5000)
+        with self.turns.acquire() as turn:
+            turn.record_version(5000)
             return turn.is_stale(4999), self.now_s
 
     def close(self) -> None:
@@ -111,10 +111,10 @@ def test_a_turn_is_waited_for_as_long_as_its_holder_writes(
 
 def test_who_has_a_turn_learns_what_was_written_last(tmp_path: Path) -> None:
     first, second = turns(tmp_path), turns(tmp_path)
-    with first.take() as turn:
+    with first.acquire() as turn:
         assert not turn.is_stale(0)
-        turn.wrote(4)
-    with second.take() as turn:
+        turn.record_version(4)
+    with second.acquire() as turn:
         assert [turn.is_stale(version) for version in (3, 4, 5)] == [True, False, False]
     first.close()
     second.close()

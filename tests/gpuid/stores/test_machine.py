@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dlapp.errors import AskTooLarge
+from dlapp.errors import RequestTooLarge
 from dlapp.gpuid.liveness.probes import LivenessProbes
 from dlapp.gpuid.liveness.result import ALIVE, GONE, Liveness
 from dlapp.gpuid.rules import LeaseRequest, LedgerError, NotEnough
@@ -128,7 +128,7 @@ def test_what_is_closed_can_be_had_at_once(ledger: MachineLedger) -> None:
 
 
 def test_an_ask_for_more_than_there_is_is_refused_with_the_numbers(ledger: MachineLedger) -> None:
-    with pytest.raises(AskTooLarge, match="asked for 5 gcores, this machine has 4"):
+    with pytest.raises(RequestTooLarge, match="asked for 5 gcores, this machine has 4"):
         ledger.reserve(APP, 5)
     with pytest.raises(LedgerError, match="the minimum is 1"):
         ledger.reserve(APP, 0)
@@ -344,8 +344,8 @@ def test_nothing_outlives_a_restart_of_the_machine(lifeline: str) -> None:
 
 def test_a_lease_of_two_devices_is_kept_while_one_of_them_is_in_use(directory: Path) -> None:
     busy = {"GPU-1"}
-    witnesses = LivenessProbes(devices=lambda uuids: Liveness(ALIVE if busy & set(uuids) else GONE))
-    ledger = MachineLedger(str(directory), discover=lambda: fake_devices(2), witnesses=witnesses)
+    probes = LivenessProbes(devices=lambda uuids: Liveness(ALIVE if busy & set(uuids) else GONE))
+    ledger = MachineLedger(str(directory), discover=lambda: fake_devices(2), probes=probes)
     gone = {"pid": 4194300, "start_time": 1, "pid_ns": os.stat("/proc/self/ns/pid").st_ino}
     lease = ledger.acquire(LeaseRequest(APP, "c1", "tony", 2, evidence={"task": gone}))
     lease.close()
@@ -466,7 +466,7 @@ def test_the_ticket_of_a_dead_waiter_holds_up_nobody(
 def test_who_waits_and_is_stopped_holds_up_nobody_and_keeps_its_place(
     ledger: MachineLedger, user: Callable[..., User], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlapp.gpuid.stores.queue_tickets.PASSED_OVER_S", 2.0)
+    monkeypatch.setattr("dlapp.gpuid.stores.queue_tickets.POLL_TIMEOUT_S", 2.0)
     waiting = user()
     waiting("ticket", "t", application=OTHER, count=4, since_ms=1)
     waiting.process.send_signal(signal.SIGSTOP)
@@ -490,7 +490,7 @@ def test_who_waits_and_is_stopped_holds_up_nobody_and_keeps_its_place(
 
 
 def test_nobody_waits_for_more_than_there_is(ledger: MachineLedger) -> None:
-    with pytest.raises(AskTooLarge):
+    with pytest.raises(RequestTooLarge):
         ledger.ticket(APP, 5, since_ms=1)
 
 

@@ -27,7 +27,7 @@ from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
 from dlapp.gpuid.rules import HostRecord, LeaseRequest, LedgerError, NotEnough
 from dlapp.gpuid.stores import ensemble as ensemble_module
 from dlapp.gpuid.stores import zookeeper as store
-from dlapp.gpuid.stores.ensemble import Ensemble, Overtaken, Unsure
+from dlapp.gpuid.stores.ensemble import Ensemble, OutcomeUnknown, VersionConflict
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 from dlapp.net.dockerd import ContainerSummary
 from dlapp.value import replace
@@ -142,7 +142,7 @@ def test_another_machine_of_the_same_name_is_refused_as_long_as_the_first_has_le
     on_zookeeper: Open, tmp_path: Path
 ) -> None:
     lease = on_zookeeper(machine="first").acquire(ask("c1", 1))
-    second = {"machine": "second", "witnesses": LivenessProbes(boot_id="second")}
+    second = {"machine": "second", "probes": LivenessProbes(boot_id="second")}
     with pytest.raises(LedgerError, match=r"knows another machine of this name, with leases; .* --host node7"):
         on_zookeeper(**second).acquire(ask("c2", 1))
     [found] = on_zookeeper(**second, over={"lock_dir": str(tmp_path)}).reclaim()
@@ -168,7 +168,7 @@ def test_a_host_that_was_installed_anew_is_accepted_an_hour_after_its_last_appli
     on_zookeeper: Open, tmp_path: Path
 ) -> None:
     on_zookeeper(machine="first").acquire(ask("c1", 4))
-    second = {"machine": "second", "witnesses": LivenessProbes(boot_id="second"), "over": {"lock_dir": str(tmp_path)}}
+    second = {"machine": "second", "probes": LivenessProbes(boot_id="second"), "over": {"lock_dir": str(tmp_path)}}
     with pytest.raises(LedgerError, match="another machine of this name, with leases"):
         on_zookeeper(**second, applications=EndedFor(3000)).acquire(ask("c2", 1))
     lease = on_zookeeper(**second, applications=EndedFor(4000)).acquire(ask("c2", 4))
@@ -182,18 +182,18 @@ def test_a_lease_of_which_nothing_is_known_ends_ten_minutes_after_its_applicatio
 ) -> None:
     elsewhere = {"pid": 4711, "start_time": 1, "pid_ns": 1, "uid": os.geteuid()}
     no_devices = LivenessProbes(devices=lambda _: Liveness(GONE))
-    lost = on_zookeeper(over={"lock_dir": str(tmp_path / "first")}, witnesses=no_devices).acquire(
+    lost = on_zookeeper(over={"lock_dir": str(tmp_path / "first")}, probes=no_devices).acquire(
         ask("c1", 4, evidence={"task": elsewhere})
     )
     lost.close()
-    ledger = on_zookeeper(witnesses=no_devices, applications=EndedFor(ended_s))
+    ledger = on_zookeeper(probes=no_devices, applications=EndedFor(ended_s))
     if ended_s >= 600:
         ledger.acquire(ask("c2", 4)).release()
     else:
         with pytest.raises(NotEnough, match="its task 4711 is in another pid namespace"):
             ledger.acquire(ask("c2", 4))
     computing = LivenessProbes(devices=lambda _: Liveness(ALIVE, "process 1 computes on gpu0"))
-    other = on_zookeeper(witnesses=computing, applications=EndedFor(1e6))
+    other = on_zookeeper(probes=computing, applications=EndedFor(1e6))
     assert {one.state for one in other.reclaim()} == (set() if ended_s >= 600 else {UNKNOWN})
 
 
@@ -225,7 +225,7 @@ def test_a_host_of_another_cluster_is_not_taken_for_one_of_the_same_name(
 ) -> None:
     on_zookeeper(machine="first").acquire(ask("c1", 4))
     new = {"root": f"{settings.root}/c2", "former_root": settings.root, "lock_dir": f"{settings.lock_dir}-2"}
-    ledger = on_zookeeper(machine="second", witnesses=LivenessProbes(boot_id="second"), over=new)
+    ledger = on_zookeeper(machine="second", probes=LivenessProbes(boot_id="second"), over=new)
     ledger.acquire(ask("c2", 4, OTHER)).release()
 
 
@@ -408,8 +408,8 @@ def test_who_has_the_credentials_has_no_container_removed_and_gets_no_device_who
             removed.append(name)
 
     host = "unix:///run/docker.sock"
-    witnesses = LivenessProbes(docker_host=host, docker=lambda _: Daemon(), devices=lambda _: Liveness(GONE))
-    ledger = on_zookeeper(witnesses=witnesses)
+    probes = LivenessProbes(docker_host=host, docker=lambda _: Daemon(), devices=lambda _: Liveness(GONE))
+    ledger = on_zookeeper(probes=probes)
     (device,) = ledger.acquire(ask("c1", 1)).devices
     whole = json.loads(raw.get(path_of(settings))[0])
     gone = {"pid": 4194300, "start_time": 1, "pid_ns": os.stat("/proc/self/ns/pid").st_ino, "uid": os.geteuid()}
@@ -420,7 +420,7 @@ def test_who_has_the_credentials_has_no_container_removed_and_gets_no_device_who
     assert [one.state for one in ledger.reclaim() if one.container == "c2"] == ["alive"]
     assert removed == []
     with pytest.raises(NotEnough, match=device.label):
-        on_zookeeper(witnesses=witnesses).acquire(ask("c3", 1, uuids=(device.uuid,)))
+        on_zookeeper(probes=probes).acquire(ask("c3", 1, uuids=(device.uuid,)))
 
 
 class KazooClientOf:
@@ -589,7 +589,7 @@ def test_a_node_and_those_above_it_are_made_wherever_the_connection_is_cut(
             wait_until(lambda before=before: proxy.connections > before)  # type: ignore[misc]
             proxy.plan = Plan()  # the first connection keeps its own
             path = f"{root}/hosts/node7"
-            with contextlib.suppress(Unsure, Overtaken):
+            with contextlib.suppress(OutcomeUnknown, VersionConflict):
                 ensemble.make(path, b"{}", time.monotonic() + 60)
             assert ensemble.read(f"{root}/hosts", time.monotonic() + 60) is not None
 
@@ -650,7 +650,7 @@ def test_a_leader_that_dies_in_the_middle_of_an_operation_divides_none(ensemble:
         gone.wait()
         ended = {"task": {"pid": gone.pid, "start_time": 1, "pid_ns": os.stat("/proc/self/ns/pid").st_ino}}
         for one in users.values():
-            one.look()
+            one.update_inventory()
         users["healed"].quarantine("gpu1", cause="operator", by="root")
         for number in range(2):
             held = users["released"].acquire(ask("c1", 4))

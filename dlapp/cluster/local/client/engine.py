@@ -45,11 +45,11 @@ from dlapp.cluster.local.state import (
     write_atomically,
 )
 from dlapp.errors import (
-    AskTooLarge,
     ConfigError,
     Denied,
     DlappError,
     NotFound,
+    RequestTooLarge,
     SpecError,
     TimedOut,
     Unreachable,
@@ -218,9 +218,9 @@ class LocalEngine(Closeable):
     def _gcores(self) -> int:
         if self._settings.gcores == 0:
             return 0
-        from dlapp.gpuid.health.nvml import library_is_there
+        from dlapp.gpuid.health.nvml import has_library
 
-        if not library_is_there():
+        if not has_library():
             return 0
         from dlapp.gpuid.health import nvml_subprocess
         from dlapp.gpuid.stores.machine import MachineLedger
@@ -235,7 +235,7 @@ class LocalEngine(Closeable):
             A line for each key that has no effect on one machine.
 
         Raises:
-            AskTooLarge: the request exceeds the machine; with the amounts.
+            RequestTooLarge: the request exceeds the machine; with the amounts.
             Denied: this user may not run the required program, or the GPU ledger does not serve this user; the message
                 has what root can do.
         """
@@ -247,10 +247,12 @@ class LocalEngine(Closeable):
             if (never := schedule.too_large(Amounts(*role.resources.times(1)), capacity)) is not None:
                 each = "each container " if spec.containers > 1 else ""
                 of = f"of role {role.name} " if each and len(spec.roles) > 1 else ""
-                raise AskTooLarge(f"{each}{of}{never.problem} ({never.hint})", f"{spec.section_of(role)}.{never.name}")
+                raise RequestTooLarge(
+                    f"{each}{of}{never.problem} ({never.hint})", f"{spec.section_of(role)}.{never.name}"
+                )
         if (never := schedule.too_large(Amounts(*spec.total()), capacity)) is not None:
             problem = f"{spec.containers} containers {never.problem}, and they run at the same time ({never.hint})"
-            raise AskTooLarge(problem, "resources.containers" if len(spec.roles) == 1 else "role")
+            raise RequestTooLarge(problem, "resources.containers" if len(spec.roles) == 1 else "role")
         if spec.after:
             self._check_after(spec)
         if spec.view_acl or spec.modify_acl:
@@ -260,7 +262,7 @@ class LocalEngine(Closeable):
         gcores, most = spec.total()[2], read_policy().gcores_of(self._uid)
         if gcores and most is not None and gcores > most:
             problem = f"asked for {gcores} gcores, and your applications may have {most} at a time"
-            raise AskTooLarge(f"{problem} (queue.user_gcores of node.yaml)", "resources.gcores")
+            raise RequestTooLarge(f"{problem} (queue.user_gcores of node.yaml)", "resources.gcores")
         if spec.uses_docker:
             self._check_docker(gcores=gcores)
         if spec.total()[2] > 0:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from dlapp.cluster.engine import ContainerRequest
 from dlapp.cluster.yarn.am.resource_requests import ResourceRequestTable
-from dlapp.errors import AskTooLarge, DlappError
+from dlapp.errors import DlappError, RequestTooLarge
 from dlapp.hadoop.errors import RemoteError, RequestRefused
 
 REFUSED_GRACE_S = 5.0
@@ -63,7 +63,7 @@ class UnsatisfiedRequestTimeouts:
 
 def is_expected(error: DlappError) -> bool:
     """Return whether the request itself was refused, and not because of an error of the server."""
-    return isinstance(error, RequestRefused | AskTooLarge)
+    return isinstance(error, RequestRefused | RequestTooLarge)
 
 
 def _reason(error: DlappError) -> str:

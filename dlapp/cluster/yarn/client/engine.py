@@ -28,7 +28,7 @@ from dlapp.cluster.yarn.client.waits import WAITING_STATES, ClusterFacts, check_
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.staging import TRIALS, USAGE, StagingPaths
 from dlapp.config import Config
-from dlapp.errors import AskTooLarge, ConfigError, NotFound, SpecError, Unreachable, UsageError
+from dlapp.errors import ConfigError, NotFound, RequestTooLarge, SpecError, Unreachable, UsageError
 from dlapp.hadoop.errors import ApplicationNotFound
 from dlapp.login import Login
 from dlapp.sweep.spec import MAX_RESULTS_BYTES
@@ -109,7 +109,7 @@ class YarnEngine(Closeable):
             names.
 
         Raises:
-            AskTooLarge: a container exceeds the cluster's maximum, or GPUs where none are counted.
+            RequestTooLarge: a container exceeds the cluster's maximum, or GPUs where none are counted.
             ConfigError: GPUs, without a GPU ledger.
             SpecError: the queue, a node label on a cluster without labels, an application to wait for, or input that
                 the nodes could not read.
@@ -122,9 +122,9 @@ class YarnEngine(Closeable):
             of_role = f"role {role.name}: " if len(spec.roles) > 1 else ""
             try:
                 found = preflight.check_limits(role.resources, dialect, self._session.largest(), rest.configuration)
-            except AskTooLarge as error:
+            except RequestTooLarge as error:
                 field = error.field.replace("resources", spec.section_of(role))
-                raise AskTooLarge(f"{of_role}{error}", field) from error
+                raise RequestTooLarge(f"{of_role}{error}", field) from error
             if role.resources.gcores and not self._session.has_ledger():
                 raise ConfigError("gcores are requested, but there is no GPU ledger: set gpuid.zookeeper.ensemble")
             if role.resources.gcores:
@@ -221,7 +221,7 @@ class YarnEngine(Closeable):
         return found
 
     def plan(self, spec: AppSpec) -> PlanFacts:
-        """Return an estimate for an application that might be submitted now. Raises AskTooLarge, Unreachable."""
+        """Return an estimate for an application that might be submitted now. Raises RequestTooLarge, Unreachable."""
         return ClusterFacts(self._session).plan(spec, clock.now_ms(), self._ends_of(spec))
 
     def queue_facts(self) -> QueueFacts:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dlapp.cluster.yarn.client.rest import NodeInfo, QueueInfo
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, FIELD3_MINIMUM, FIELD3_NODE, SETTING, Dialect
 from dlapp.cluster.yarn.staging import CACHE_MODE, StagingFiles, StagingPaths
-from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, SpecError, Unreachable, UsageError
+from dlapp.errors import Denied, DlappError, NotFound, RequestTooLarge, SpecError, Unreachable, UsageError
 from dlapp.locations import remote_scheme
 from dlapp.system.text import counted, nearest, shown
 from dlapp.values.ids import ApplicationId
@@ -57,18 +57,18 @@ def check_limits(
         Lines for the user.
 
     Raises:
-        AskTooLarge: names the setting of the limit.
+        RequestTooLarge: names the setting of the limit.
     """
     for name, amount in amounts(resources, dialect).items():
         if name in largest and amount > largest[name]:
             setting = _MAXIMUM.get(name, f"yarn.resource-types.{name}.maximum-allocation")
-            raise AskTooLarge(
+            raise RequestTooLarge(
                 f"asked for {amount} {name} in one container, the maximum of the cluster is {largest[name]} "
                 f"({setting}, or its largest node)"
             )
     if resources.gcores and dialect is Dialect.NONE:
         requested = counted(resources.gcores, "gcores")
-        raise AskTooLarge(
+        raise RequestTooLarge(
             f"asked for {requested}, and the cluster counts no GPUs ({SETTING}: none)", "resources.gcores"
         )
     return _field3(resources.gcores, configuration) if dialect is Dialect.FIELD3 else []
@@ -80,7 +80,7 @@ def _field3(gcores: int, configuration: Configuration) -> list[str]:
     if most is not None and gcores > most:
         requested = counted(gcores, "gcores")
         problem = f"asked for {requested} in one container, the maximum is {most} ({FIELD3_LIMIT})"
-        raise AskTooLarge(problem, "resources.gcores")
+        raise RequestTooLarge(problem, "resources.gcores")
     if least is not None and gcores < least:
         return [f"{gcores} gcores are raised to {least}, the least that a container gets ({FIELD3_MINIMUM})"]
     if node and gcores > node:

@@ -21,14 +21,14 @@ from dlapp.cluster.yarn.client.rest import AppReport, NodeInfo, QueueInfo, amoun
 from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.client.views import first_line, waiting_line
 from dlapp.cluster.yarn.dialect import Dialect
-from dlapp.errors import AskTooLarge, DlappError
+from dlapp.errors import DlappError, RequestTooLarge
 from dlapp.system.text import shown
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId
 from dlapp.values.report import ApplicationView, State
 from dlapp.values.spec import AppSpec
 from dlapp.values.start_conditions import plan_texts
-from dlapp.values.waiting import QUEUE_LIMIT, STARTING, USER_LIMIT, Ahead, ContainerAsk, Estimate, Waiting
+from dlapp.values.waiting import QUEUE_LIMIT, STARTING, USER_LIMIT, Ahead, Estimate, PendingRequest, Waiting
 
 HISTORY_MS = 14 * 86_400_000
 """Applications that ended longer ago are not used for estimates."""
@@ -42,7 +42,7 @@ _ON_THE_WAY = "AM container is launched", "Scheduler has assigned a container fo
 """Source: SchedulerApplicationAttempt.AMState, 2.8 to 3.5."""
 WAITING_STATES = (State.NEW, State.NEW_SAVING, State.SUBMITTED, State.ACCEPTED)
 OF_CLUSTER = "of the cluster, now"
-NO_ASK = ContainerAsk(role="", count=0, memory_mib=0, vcores=0)
+NO_ASK = PendingRequest(role="", count=0, memory_mib=0, vcores=0)
 
 
 class ClusterFacts:
@@ -109,7 +109,7 @@ class ClusterFacts:
         )
 
     def of(
-        self, asks: Sequence[ContainerAsk], queue: str, user: str, usable: Mapping[str, int], *, exclude: str = ""
+        self, asks: Sequence[PendingRequest], queue: str, user: str, usable: Mapping[str, int], *, exclude: str = ""
     ) -> WaitFacts:
         """Return the facts about requests in a queue.
 
@@ -287,16 +287,16 @@ class ClusterFacts:
             Ahead(id=str(one.application_id), user=one.user, amounts=_used_amounts(one)) for one in [*running, *waiting]
         )
 
-    def _master(self, report: AppReport) -> ContainerAsk:
+    def _master(self, report: AppReport) -> PendingRequest:
         """Return the request for the container of the ApplicationMaster."""
         asked = _AM_REQUEST.search(report.diagnostics)
         memory_mib = int(asked[1]) if asked else self._session.config.yarn.am_memory_mib
         return master_ask(memory_mib)
 
 
-def master_ask(memory_mib: int) -> ContainerAsk:
+def master_ask(memory_mib: int) -> PendingRequest:
     """Return the container of an ApplicationMaster."""
-    return ContainerAsk(role="ApplicationMaster", count=1, memory_mib=memory_mib, vcores=1, together=True)
+    return PendingRequest(role="ApplicationMaster", count=1, memory_mib=memory_mib, vcores=1, together=True)
 
 
 def _amounts_of_master(report: AppReport, view: ApplicationView, memory_mib: int) -> dict[str, int]:
@@ -325,7 +325,7 @@ def check_limits(
         am_memory_mib: memory of its ApplicationMaster [MiB].
 
     Raises:
-        AskTooLarge: names the limit and its setting.
+        RequestTooLarge: names the limit and its setting.
     """
     whole = _whole([node_facts(one, dialect) for one in nodes])
     limits = limits_of(queues, spec.queue or "default", spec.username, whole)
@@ -333,7 +333,7 @@ def check_limits(
     if any(one.together for one in asks):
         asks = (*asks, master_ask(am_memory_mib))
     if (never := never_fits(WaitFacts(asks=asks, limits=limits))) is not None:
-        raise AskTooLarge(never.message, "application.queue")
+        raise RequestTooLarge(never.message, "application.queue")
 
 
 def node_facts(node: NodeInfo, dialect: Dialect) -> NodeFacts:
@@ -497,7 +497,7 @@ def _with(view: ApplicationView, report: AppReport, waiting: Waiting) -> Applica
     return replace(view, waiting=waiting, diagnostics=waiting.message)
 
 
-def _asked_text(asks: Sequence[ContainerAsk]) -> str:
+def _asked_text(asks: Sequence[PendingRequest]) -> str:
     count = sum(one.count for one in asks)
     return f"waiting for {count} container{'' if count == 1 else 's'}, for which there is room"
 

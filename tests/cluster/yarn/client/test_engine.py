@@ -22,7 +22,7 @@ from dlapp.cluster.yarn.client import submission
 from dlapp.cluster.yarn.client.local_files.last_application import last_application
 from dlapp.cluster.yarn.client.rest import AppSubmission, YarnRest
 from dlapp.config import load_config
-from dlapp.errors import AskTooLarge, FileRefused, NotFound, Unreachable
+from dlapp.errors import FileRefused, NotFound, RequestTooLarge, Unreachable
 from dlapp.hadoop.configuration import HadoopConfiguration, read_configuration
 from dlapp.hadoop.errors import ApplicationNotFound
 from dlapp.login import Login
@@ -383,7 +383,7 @@ def test_the_tasks_of_a_master_that_was_killed_go_on_under_the_next(
 
 def test_what_the_cluster_can_never_run_is_refused_before_it_is_submitted(client: Client, tmp_path: Path) -> None:
     script = "true"
-    with pytest.raises(AskTooLarge, match=r"asked for 65536 memory-mb in one container, the maximum .* is 4096"):
+    with pytest.raises(RequestTooLarge, match=r"asked for 65536 memory-mb in one container, the maximum .* is 4096"):
         client.submit(properties(tmp_path, script, memory="64g"))
     with pytest.raises(FileRefused, match=r"application.queue: there is no queue 'nowhere'; there are default"):
         client.submit(properties(tmp_path, script, more="queue=nowhere"))

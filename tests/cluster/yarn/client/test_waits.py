@@ -12,12 +12,12 @@ from dlapp.cluster.yarn.client import rest as rest_module
 from dlapp.cluster.yarn.client.rest import AppReport, NodeInfo, QueueInfo
 from dlapp.cluster.yarn.client.waits import ClusterFacts, check_limits, limits_of
 from dlapp.cluster.yarn.dialect import Dialect
-from dlapp.errors import AskTooLarge, Unreachable
+from dlapp.errors import RequestTooLarge, Unreachable
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId
 from dlapp.values.report import ApplicationView, FinalStatus, State
 from dlapp.values.spec import AppSpec, Gang, Resources, RoleSpec
-from dlapp.values.waiting import CODES, ContainerAsk
+from dlapp.values.waiting import CODES, PendingRequest
 
 APP = ApplicationId(1700000000000, 7)
 WHOLE = {"memory": 8192, "vcores": 16, "gcores": 8}
@@ -94,7 +94,7 @@ def facts(server: Server) -> ClusterFacts:
     return ClusterFacts(session)
 
 
-ASK = ContainerAsk(role="worker", count=1, memory_mib=256, vcores=1, gcores=2)
+ASK = PendingRequest(role="worker", count=1, memory_mib=256, vcores=1, gcores=2)
 FULL = queue("small", (2048, 4, 2), (2048, 2, 1))
 
 
@@ -202,9 +202,11 @@ def test_what_a_queue_or_a_user_can_never_have_is_refused() -> None:
     names = [one.name for one in limits_of(queues, "small", "tony", WHOLE)]
     assert names == ["queue small", "tony in queue small"]
     check_limits(spec(1, 1), queues, nodes, Dialect.GCORES, 256)
-    with pytest.raises(AskTooLarge, match=r"3 GPUs, the maximum of queue small is 2 \(yarn.*root.small.maximum-cap"):
+    with pytest.raises(
+        RequestTooLarge, match=r"3 GPUs, the maximum of queue small is 2 \(yarn.*root.small.maximum-cap"
+    ):
         check_limits(spec(1, 3), queues, nodes, Dialect.GCORES, 256)
-    with pytest.raises(AskTooLarge, match="tony in queue small is 1 "):
+    with pytest.raises(RequestTooLarge, match="tony in queue small is 1 "):
         check_limits(spec(3, 1), [queues[0], _without_maximum(queues[1])], nodes, Dialect.GCORES, 256)
 
 

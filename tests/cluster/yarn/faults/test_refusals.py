@@ -16,7 +16,16 @@ import pytest
 from dlapp.client import Client
 from dlapp.cluster.yarn.client import rest
 from dlapp.config import load_config
-from dlapp.errors import AskTooLarge, ConfigError, Denied, DlappError, FileRefused, NotFound, Unreachable, UsageError
+from dlapp.errors import (
+    ConfigError,
+    Denied,
+    DlappError,
+    FileRefused,
+    NotFound,
+    RequestTooLarge,
+    Unreachable,
+    UsageError,
+)
 from dlapp.launcher.application import read_application
 from dlapp.values.ids import ApplicationId
 from dlapp.values.report import Cause
@@ -119,7 +128,7 @@ def test_an_ask_above_a_maximum_names_its_setting(client_of: Make, tmp_path: Pat
         ("memory=256m\nvcores=99", "yarn.scheduler.maximum-allocation-vcores"),
         ("memory=256m\ngcores=99", "yarn.resource-types.gcores.maximum-allocation"),
     ):
-        said = refused(client, properties(tmp_path, resources=resources), AskTooLarge)
+        said = refused(client, properties(tmp_path, resources=resources), RequestTooLarge)
         assert "the maximum of the cluster is" in said
         assert setting in said
 
@@ -138,7 +147,7 @@ def test_a_dialect_that_the_cluster_has_not_is_refused(client_of: Make, tmp_path
     said = refused(client_of(yarn__dialect="yarn.io/gpu"), properties(tmp_path), ConfigError)
     assert said == "yarn.dialect: is yarn.io/gpu, and the ResourceManager counts gcores, memory-mb, vcores"
     client = client_of(yarn__dialect="none")
-    said = refused(client, properties(tmp_path, resources="memory=256m\ngcores=1"), AskTooLarge)
+    said = refused(client, properties(tmp_path, resources="memory=256m\ngcores=1"), RequestTooLarge)
     assert (
         said.partition(": resources.gcores: ")[2]
         == "asked for 1 gcore, and the cluster counts no GPUs (yarn.dialect: none)"
@@ -371,7 +380,7 @@ def not_found(client: Client) -> str:
 def test_the_patched_hadoops_three_settings_are_limits(client_of: Make, others: Others, tmp_path: Path) -> None:
     site: dict[str, str | None] = {"yarn.resourcemanager.webapp.address": address(others.fresh)}
     client = client_of(site, gpuid__zookeeper__ensemble="127.0.0.1:1", gpuid__zookeeper__credentials="none")
-    said = refused(client, properties(tmp_path, resources="memory=256m\ngcores=3"), AskTooLarge)
+    said = refused(client, properties(tmp_path, resources="memory=256m\ngcores=3"), RequestTooLarge)
     problem = "asked for 3 gcores in one container, the maximum is 2 (yarn.scheduler.maximum-allocation-gcores)"
     assert said.partition(": resources.gcores: ")[2] == problem
     file = str(properties(tmp_path, resources="memory=256m\ngcores=2"))

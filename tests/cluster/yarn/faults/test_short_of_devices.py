@@ -43,7 +43,7 @@ class Place:
     def ill(self, host: str, count: int = 3) -> None:
         """Some of the four GPUs of a node are in quarantine."""
         with ZooKeeperLedger(self._settings, host=host, discover=lambda: DEVICES) as ledger:
-            ledger.look()
+            ledger.update_inventory()
             for number in range(count):
                 ledger.quarantine(f"gpu{number}", cause="operator", by="root")
 
