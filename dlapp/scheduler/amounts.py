@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 
-class WithAmounts(Protocol):
+class HasAmounts(Protocol):
     """Something that has amounts of a machine."""
 
     memory_mib: int
@@ -21,7 +21,7 @@ class Amounts(NamedTuple):
     vcores: int
     gcores: int
 
-    def without(self, rows: Iterable[WithAmounts]) -> Amounts:
+    def without(self, rows: Iterable[HasAmounts]) -> Amounts:
         """Return the amounts that remain while ``rows`` run; overdrawn ones are below 0."""
         memory_mib, vcores, gcores = self
         for row in rows:

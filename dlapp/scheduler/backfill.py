@@ -27,11 +27,11 @@ class StartReservation(NamedTuple):
 
     Args:
         at_s: latest start [s since 1970]; None: not known.
-        spare: amounts left for others at that time or, if the time is not known, from now on.
+        extra: amounts left for others at that time or, if the time is not known, from now on.
     """
 
     at_s: float | None
-    spare: Amounts
+    extra: Amounts
 
 
 def reserve(job: WaitingJob, free: Amounts, running: Iterable[RunningJob], now_s: float) -> StartReservation:
@@ -49,11 +49,13 @@ def reserve(job: WaitingJob, free: Amounts, running: Iterable[RunningJob], now_s
         then = then.plus(amounts)
         at_once = place + 1 < len(known) and known[place + 1][0] == ends_s
         if not at_once and job.amounts.fits(then):
-            return StartReservation(ends_s, _rest(then, job.amounts))
-    return StartReservation(None, _rest(free, job.amounts))
+            return StartReservation(ends_s, _remaining(then, job.amounts))
+    return StartReservation(None, _remaining(free, job.amounts))
 
 
-def fits_beside(job: WaitingJob, free: Amounts, reservation: StartReservation, now_s: float) -> StartReservation | None:
+def reservation_after(
+    job: WaitingJob, free: Amounts, reservation: StartReservation, now_s: float
+) -> StartReservation | None:
     """Return the reservation after another job was started beside it; None: that job must not start now.
 
     Args:
@@ -69,9 +71,9 @@ def fits_beside(job: WaitingJob, free: Amounts, reservation: StartReservation, n
     )
     if ends_before:
         return reservation
-    if not job.amounts.fits(reservation.spare):
+    if not job.amounts.fits(reservation.extra):
         return None
-    return reservation._replace(spare=_rest(reservation.spare, job.amounts))
+    return reservation._replace(extra=_remaining(reservation.extra, job.amounts))
 
 
 def by_area(job: WaitingJob, policy: Policy) -> tuple[int, int, float]:
@@ -80,5 +82,5 @@ def by_area(job: WaitingJob, policy: Policy) -> tuple[int, int, float]:
     return -min(job.priority, policy.cap_of(job.user)), -job.amounts.gcores, -limit_s
 
 
-def _rest(there: Amounts, taken: Amounts) -> Amounts:
+def _remaining(there: Amounts, taken: Amounts) -> Amounts:
     return Amounts(*(max(0, one - other) for one, other in zip(there, taken, strict=True)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from dlapp.scheduler.backfill import StartReservation, by_area, fits_beside, reserve
-from dlapp.scheduler.order import in_order, own_order
+from dlapp.scheduler.backfill import StartReservation, by_area, reservation_after, reserve
+from dlapp.scheduler.order import queue_order, user_order
 from dlapp.scheduler.values import Decision, Policy, QueueState, RunningJob, Schedule, WaitingJob
 from dlapp.values.waiting import NEVER_FITS, NODES_FULL, SERVICE_AWAY, STARTING, USER_LIMIT
 
@@ -24,39 +24,39 @@ def decide(state: QueueState, policy: Policy, now_s: float) -> Schedule:
         policy: the operator's.
         now_s: the time [s since 1970].
     """
-    jobs_by_user, apart = _admitted(state, policy, now_s)
-    return _Pass(state, policy, now_s, apart).over(jobs_by_user)
+    jobs_by_user, excluded = _admitted(state, policy, now_s)
+    return _Pass(state, policy, now_s, excluded).run(jobs_by_user)
 
 
 def _admitted(state: QueueState, policy: Policy, now_s: float) -> tuple[dict[int, list[WaitingJob]], list[Decision]]:
     """Return the jobs that can be in the order, of each user in that user's order, and decisions on the others."""
-    by_user, apart = dict[int, list[WaitingJob]](), list[Decision]()
+    by_user, excluded = dict[int, list[WaitingJob]](), list[Decision]()
     memory_mib, vcores, gcores = state.capacity
     absent = frozenset(state.absent)
     for job in state.waiting:
         asked = job.amounts
         if asked[0] > memory_mib or asked[1] > vcores or asked[2] > gcores:
-            apart.append(Decision(job, code=NEVER_FITS, message="asks for more than this machine has"))
+            excluded.append(Decision(job, code=NEVER_FITS, message="asks for more than this machine has"))
         elif job.user in absent:
-            apart.append(Decision(job, code=SERVICE_AWAY, message=_NO_RUNNER))
+            excluded.append(Decision(job, code=SERVICE_AWAY, message=_NO_RUNNER))
         else:
             by_user.setdefault(job.user, []).append(job)
     most = policy.user_queued
     text = f"its user has more than {most} applications in the queue (queue.user_queued)"
     for user, jobs in by_user.items():
-        ordered = own_order(jobs, policy, now_s)
+        ordered = user_order(jobs, policy, now_s)
         if most is not None and len(ordered) > most:
-            apart += [Decision(job, code=USER_LIMIT, message=text) for job in ordered[most:]]
+            excluded += [Decision(job, code=USER_LIMIT, message=text) for job in ordered[most:]]
             del ordered[most:]
         by_user[user] = ordered
-    return by_user, apart
+    return by_user, excluded
 
 
 class _Pass:
     """A pass in progress."""
 
-    def __init__(self, state: QueueState, policy: Policy, now_s: float, apart: list[Decision]) -> None:
-        self._state, self._policy, self._now_s, self._apart = state, policy, now_s, apart
+    def __init__(self, state: QueueState, policy: Policy, now_s: float, excluded: list[Decision]) -> None:
+        self._state, self._policy, self._now_s, self._excluded = state, policy, now_s, excluded
         self._running = list(state.running)
         self._free = state.capacity
         self._gcores: dict[int, int] = {}  # that run, by uid
@@ -66,11 +66,11 @@ class _Pass:
                 self._gcores[one.user] = self._gcores.get(one.user, 0) + one.amounts.gcores
         self._limited: set[int] = set()  # uids of users of whom a job waits for the limit
 
-    def over(self, jobs_by_user: dict[int, list[WaitingJob]]) -> Schedule:
+    def run(self, jobs_by_user: dict[int, list[WaitingJob]]) -> Schedule:
         """Decide on jobs that are in the order."""
         decisions, behind = list[Decision](), list[WaitingJob]()
         head: WaitingJob | None = None
-        for job in in_order(jobs_by_user, self._state, self._policy, self._now_s, may_start=self._is_within_limit):
+        for job in queue_order(jobs_by_user, self._state, self._policy, self._now_s, may_start=self._is_within_limit):
             if head is not None:
                 behind.append(job)
             elif job.amounts.fits(self._free):
@@ -79,7 +79,7 @@ class _Pass:
             else:
                 head = job
         if head is None:
-            return Schedule([*decisions, *self._apart])
+            return Schedule([*decisions, *self._excluded])
         reservation = reserve(head, self._free, self._running, self._now_s)
         decisions.append(Decision(head, ahead=0, expected_s=reservation.at_s))
         backfilled = self._backfill(head, behind, reservation)
@@ -90,7 +90,7 @@ class _Pass:
             else:
                 decisions.append(Decision(job, False, NODES_FULL, "", ahead))
                 ahead += 1
-        return Schedule([*decisions, *self._apart], head)
+        return Schedule([*decisions, *self._excluded], head)
 
     def _backfill(self, head: WaitingJob, behind: list[WaitingJob], reservation: StartReservation) -> set[str]:
         """Return the ids of those of the jobs behind the head that start beside its reservation."""
@@ -98,14 +98,14 @@ class _Pass:
         candidates = [job for job in behind if job.amounts.fits(self._free)]
         candidates.sort(key=partial(by_area, policy=self._policy))
         for job in candidates:
-            after = fits_beside(job, self._free, reservation, self._now_s)
-            if after is not None and self._leaves_limit(job, head):
+            after = reservation_after(job, self._free, reservation, self._now_s)
+            if after is not None and self._is_within_limit_with_head(job, head):
                 reservation = after
                 found.add(job.id)
                 self._start(job)
         return found
 
-    def _leaves_limit(self, job: WaitingJob, head: WaitingJob) -> bool:
+    def _is_within_limit_with_head(self, job: WaitingJob, head: WaitingJob) -> bool:
         """Return whether a job's user stays within the limit if it starts, and the head after it."""
         gcores = job.amounts.gcores
         if not gcores or (most := self._policy.gcores_of(job.user)) is None:
@@ -128,7 +128,7 @@ class _Pass:
             code = USER_LIMIT
             self._limited.add(job.user)
             text = f"its user has {used} of the {most} GPUs of one user at a time (queue.user_gcores)"
-        self._apart.append(Decision(job, code=code, message=text))
+        self._excluded.append(Decision(job, code=code, message=text))
         return False
 
     def _start(self, job: WaitingJob) -> None:

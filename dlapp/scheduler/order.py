@@ -27,13 +27,13 @@ _Front = tuple[int, float, tuple[int, int, str], int]
 """Negated class, hours, place, user: the lowest is the next."""
 
 
-def own_order(jobs: list[WaitingJob], policy: Policy, now_s: float) -> list[WaitingJob]:
+def user_order(jobs: list[WaitingJob], policy: Policy, now_s: float) -> list[WaitingJob]:
     """Return one user's jobs in that user's own order."""
     raise_after_s = policy.raise_after_s
     return sorted(jobs, key=lambda job: (-job.priority - int((now_s - job.arrived_s) / raise_after_s), job.place))
 
 
-def in_order(
+def queue_order(
     jobs_by_user: Mapping[int, Sequence[WaitingJob]],
     state: QueueState,
     policy: Policy,

@@ -20,7 +20,7 @@ _SEED_STEP = 1_000_003
 _MAX_SEED = 1 << 32
 
 
-class OptunaMissing(DlappError):
+class OptunaUnavailable(DlappError):
     """Optuna, or a library that the sampler needs, cannot be imported."""
 
 
@@ -72,7 +72,7 @@ class OptunaStudy:
                 pruner=getattr(optuna_module.pruners, pruner)(),
             )
         except ImportError as error:
-            raise OptunaMissing(f"Optuna's sampler {sweep.optuna_sampler} needs more: {error}") from error
+            raise OptunaUnavailable(f"Optuna's sampler {sweep.optuna_sampler} needs more: {error}") from error
         for number, one in sorted(before.items()):
             self._restore(number, one)
 
@@ -82,7 +82,7 @@ class OptunaStudy:
             trial = self._study.ask()
             parameters = {one.name: _suggested(trial, one) for one in self._sweep.random}
         except ImportError as error:
-            raise OptunaMissing(f"Optuna's sampler {self._sweep.optuna_sampler} needs more: {error}") from error
+            raise OptunaUnavailable(f"Optuna's sampler {self._sweep.optuna_sampler} needs more: {error}") from error
         self._trials[number] = trial
         return parameters
 
@@ -142,7 +142,7 @@ def _load() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise OptunaMissing(f"the sweep's sampler needs Optuna, which cannot be imported here: {error}") from error
+        raise OptunaUnavailable(f"the sweep's sampler needs Optuna, which cannot be imported here: {error}") from error
     return optuna
 
 

@@ -123,7 +123,7 @@ class SweepResults(Value, kw_only=True):
         return {state: count for state, count in found.items() if count}
 
 
-def metric_missing(metric: str, problem: str = "") -> str:
+def missing_metric_text(metric: str, problem: str = "") -> str:
     """Return the message on a trial that ended without its metric.
 
     Args:
@@ -182,7 +182,7 @@ def committed_line(line: str) -> str:
     return f"{line.removesuffix(_PRUNED)},true,true]" if line.endswith(_PRUNED) else f"{line[:-1]},true]"
 
 
-def with_ends(text: str, sweep: SweepSpec, records: Iterable[Mapping[str, Any]]) -> str:
+def with_ended_trials(text: str, sweep: SweepSpec, records: Iterable[Mapping[str, Any]]) -> str:
     """Return results with the journaled ends of trials: their writer may have died before it wrote these.
 
     Args:

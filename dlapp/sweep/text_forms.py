@@ -54,17 +54,19 @@ def read_distribution(text: str) -> Distribution:
         raise ValueError(f"{shown(match[1])} is not a distribution, {nearest(match[1], kinds)}")
     kind = DistributionKind(match[1])
     if kind is DistributionKind.CHOICE:
-        return _made(kind, None, None, read_values(match[2]))
+        return _distribution(kind, None, None, read_values(match[2]))
     bounds = [one.strip() for one in match[2].split(",")]
     if len(bounds) != 2:
         raise ValueError(f"{kind.value} needs two bounds, as in {kind.value}(1, 10)")
     for bound in bounds:
         if not _NUMBER.fullmatch(bound):
             raise ValueError(f"{shown(bound)} is not a number")
-    return _made(kind, float(bounds[0]), float(bounds[1]), ())
+    return _distribution(kind, float(bounds[0]), float(bounds[1]), ())
 
 
-def _made(kind: DistributionKind, low: float | None, high: float | None, values: tuple[str, ...]) -> Distribution:
+def _distribution(
+    kind: DistributionKind, low: float | None, high: float | None, values: tuple[str, ...]
+) -> Distribution:
     try:
         return Distribution(name="", kind=kind, low=low, high=high, values=values)
     except SpecError as refused:

@@ -61,12 +61,12 @@ def trial_of(sweep: SweepSpec, number: int) -> TrialSpec:
     if not 0 <= number < sweep.trials:
         raise IndexError(number)
     if sweep.sampler is Sampler.GRID:
-        return TrialSpec(number, _of_grid(sweep, number))
+        return TrialSpec(number, _grid_parameters(sweep, number))
     if sweep.table is not None:
         return TrialSpec(number, dict(zip(sweep.table.names, sweep.table.rows[number], strict=True)))
     if sweep.sampler is Sampler.OPTUNA:
         raise ValueError("Optuna has the parameters of this sweep")
-    return TrialSpec(number, {one.name: _drawn(one, sweep.seed, number) for one in sweep.random})
+    return TrialSpec(number, {one.name: _sampled(one, sweep.seed, number) for one in sweep.random})
 
 
 def first_difference(before: SweepSpec, after: SweepSpec, numbers: Sequence[int]) -> int | None:
@@ -91,7 +91,7 @@ def text_of(value: float, kind: DistributionKind) -> str:
     return str(int(value)) if kind is DistributionKind.INT else repr(float(value))
 
 
-def _of_grid(sweep: SweepSpec, number: int) -> dict[str, str]:
+def _grid_parameters(sweep: SweepSpec, number: int) -> dict[str, str]:
     chosen: list[str] = []
     for parameter in reversed(sweep.grid):
         number, place = divmod(number, len(parameter.values))
@@ -99,7 +99,7 @@ def _of_grid(sweep: SweepSpec, number: int) -> dict[str, str]:
     return {parameter.name: value for parameter, value in zip(sweep.grid, reversed(chosen), strict=True)}
 
 
-def _drawn(parameter: Distribution, seed: int, number: int) -> str:
+def _sampled(parameter: Distribution, seed: int, number: int) -> str:
     # A digest instead of a generator: it has no state of earlier draws, and is the same in every Python.
     digest = hashlib.sha256(f"{seed}/{number}/{parameter.name}".encode()).digest()
     drawn = int.from_bytes(digest, "big")

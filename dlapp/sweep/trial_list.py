@@ -134,7 +134,7 @@ def _json_object(line: str) -> dict[str, str]:
         parse_int=str,
         parse_float=str,
         parse_constant=_refuse_constant,
-        object_pairs_hook=_without_twice,
+        object_pairs_hook=_unique_keys,
     )
     if not isinstance(found, dict):
         raise ValueError("is not a JSON object")
@@ -154,7 +154,7 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a number of JSON")
 
 
-def _without_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     row = dict(pairs)
     if len(row) < len(pairs):
         raise ValueError(f"has {shown(first_repeated([name for name, _ in pairs]) or '')} twice")

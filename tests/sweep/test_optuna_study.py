@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from dlapp.errors import DlappError
-from dlapp.sweep.optuna_study import OptunaMissing, OptunaStudy, PastTrial
+from dlapp.sweep.optuna_study import OptunaStudy, OptunaUnavailable, PastTrial
 from dlapp.sweep.spec import Distribution, DistributionKind, Goal, Sampler, SweepSpec
 from dlapp.value import replace
 
@@ -115,7 +115,7 @@ def test_without_a_pruner_nothing_is_stopped() -> None:
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(OptunaMissing, match="the sweep's sampler needs Optuna, which cannot be imported here"):
+    with pytest.raises(OptunaUnavailable, match="the sweep's sampler needs Optuna, which cannot be imported here"):
         OptunaStudy(sweep())
 
 
@@ -124,7 +124,7 @@ def test_what_a_sampler_needs_besides_is_named(monkeypatch: pytest.MonkeyPatch) 
     study = OptunaStudy(sweep("cmaes"))
     study.ask(0)  # before it has a result, it draws
     study.tell(0, 1.0)
-    with pytest.raises(OptunaMissing, match="Optuna's sampler cmaes needs more: "):
+    with pytest.raises(OptunaUnavailable, match="Optuna's sampler cmaes needs more: "):
         study.ask(1)
 
 

@@ -17,10 +17,10 @@ from dlapp.sweep.results import (
     committed_line,
     downsampled,
     head_line,
-    metric_missing,
+    missing_metric_text,
     read_results,
     trial_line,
-    with_ends,
+    with_ended_trials,
 )
 from dlapp.sweep.spec import MAX_RESULTS_BYTES, MAX_TRIALS, Goal, GridParameter, Sampler, SweepSpec
 from dlapp.value import replace
@@ -71,8 +71,8 @@ def test_trials_that_were_never_started_count_as_waiting() -> None:
 
 
 def test_a_trial_without_its_metric_is_named() -> None:
-    assert metric_missing("accuracy") == "never reported accuracy"
-    refused = metric_missing("accuracy", "a number is not finite")
+    assert missing_metric_text("accuracy") == "never reported accuracy"
+    refused = missing_metric_text("accuracy", "a number is not finite")
     assert refused == "never reported accuracy (a report was refused: a number is not finite)"
 
 
@@ -147,17 +147,17 @@ def test_ends_that_are_on_record_are_among_the_results_that_were_written_before(
         {"kind": "other"},
         ["no object"],
     ]
-    text = with_ends("\n".join((*lines, "")), SWEEP, records)  # type: ignore[arg-type]
+    text = with_ended_trials("\n".join((*lines, "")), SWEEP, records)  # type: ignore[arg-type]
     found = {each.number: each for each in read_results(text).trials}
     assert found[0] == replace(done, is_committed=True)
     assert (found[1].state, found[1].parameters, found[1].tries) == (STATES.DONE, {"lr": "1", "n": "b"}, 2)
     assert (found[1].metric, found[1].step, found[1].container, found[1].container_id) == (0.5, 3, 1, "c")
     assert (found[4].is_committed, found[4].is_pruned, found[4].why) == (True, True, "stopped early at step 3")
     assert sorted(found) == [0, 1, 4]
-    assert with_ends(text, SWEEP, records) == text  # type: ignore[arg-type]
-    alone = read_results(with_ends("", SWEEP, records))  # type: ignore[arg-type]
+    assert with_ended_trials(text, SWEEP, records) == text  # type: ignore[arg-type]
+    alone = read_results(with_ended_trials("", SWEEP, records))  # type: ignore[arg-type]
     assert [each.number for each in alone.trials] == [1, 4]
-    assert read_results(with_ends("damaged", SWEEP, records)) == alone  # type: ignore[arg-type]
+    assert read_results(with_ended_trials("damaged", SWEEP, records)) == alone  # type: ignore[arg-type]
 
 
 def test_a_later_format_with_more_in_it_is_read() -> None:

@@ -11,7 +11,7 @@ from dlapp.am.decisions.trials import dispatch
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.model.trials import TrialRecord
-from dlapp.sweep.results import TrialState, metric_missing
+from dlapp.sweep.results import TrialState, missing_metric_text
 from dlapp.values.messages import Fault, Report, TaskResult, TrialReport
 from dlapp.values.serialization import to_json
 
@@ -89,7 +89,7 @@ def _assess(state: ApplicationState, trial: TrialRecord, one: TrialReport, resul
     if assessed.fault is Fault.NONE:
         trial.message = ""
         if sweep.spec.metric and not trial.points:
-            trial.message = metric_missing(sweep.spec.metric, trial.problem)
+            trial.message = missing_metric_text(sweep.spec.metric, trial.problem)
         dispatch.end(state, trial, TrialState.DONE)
     elif assessed.fault is Fault.STOPPED and (one.timed_out or trial.stop):
         dispatch.end(state, trial, TrialState.STOPPED)

@@ -175,7 +175,7 @@ def _settled(
 
 def _trials(files: StagingFiles, staging: str, sweep: Any) -> bytes:
     """Return the results of a sweep whose ApplicationMaster died, including the ends that only its journal has."""
-    from dlapp.sweep.results import with_ends
+    from dlapp.sweep.results import with_ended_trials
     from dlapp.sweep.spec import SweepSpec
 
     text, records = "", []
@@ -187,7 +187,7 @@ def _trials(files: StagingFiles, staging: str, sweep: Any) -> bytes:
                 for line in files.read(f"{staging}/{name}", max_bytes=MAX_GROUP_BYTES).splitlines():
                     with contextlib.suppress(ValueError):
                         records += [parse_json(line)] if b'"trial' in line else []
-    return with_ends(text, from_json(SweepSpec, sweep), records).encode()
+    return with_ended_trials(text, from_json(SweepSpec, sweep), records).encode()
 
 
 def _settle_outputs(
