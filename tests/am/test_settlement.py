@@ -345,7 +345,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         if times:
             times.pop()
             raise Unreachable("no NameNode answers")
-        assert options["again"]
+        assert options["is_retry"]
         return real(*args, **options)
 
     monkeypatch.setattr(commit_module, "commit", commit)
