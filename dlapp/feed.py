@@ -36,7 +36,7 @@ _MAX_POSITIONS_BYTES = 16 << 20
 
 
 class FeedError(RuntimeError):
-    """The feed cannot continue; the text is the reason."""
+    """Error of a feed that cannot continue; the text is the reason."""
 
 
 class Feed:

@@ -30,7 +30,7 @@ _NAMED = 5
 
 
 class DeviceCountReader:
-    """Reads the ledger beside the loop, each time in a thread that ends with the reading.
+    """Reader of the ledger beside the loop, each time in a thread that ends with the reading.
 
     Args:
         settings: location of a ledger of many hosts.

@@ -25,7 +25,7 @@ _MAX_BYTES = 16 << 10
 
 
 class MetricsTarget:
-    """The file of one ApplicationMaster. That it cannot be written hinders nothing.
+    """The file of one ApplicationMaster. A failure to write it has no further effect.
 
     Args:
         directory: of all these files on this machine.

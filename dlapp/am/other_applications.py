@@ -16,7 +16,7 @@ _MAX_ERROR_LENGTH = 200
 
 
 class EndWatcher:
-    """Looks whether applications have ended, until all have.
+    """Watch of applications until all have ended.
 
     Args:
         read: returns how an application ended; None: it has not. Raises DlappError where that cannot be read now.

@@ -36,7 +36,7 @@ AGAIN_S = 1.0
 
 
 class OutputSettlement:
-    """Settles the outputs of one application, for its ApplicationMaster or after its death.
+    """Settlement of the outputs of one application, for its ApplicationMaster or after its death.
 
     Args:
         app_dir: directory of the application, with the claim.

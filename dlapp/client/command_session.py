@@ -23,7 +23,7 @@ LOG = "dlapp.log"
 
 
 class SessionClosed(BaseException):
-    """The terminal was closed, or the command was ended by a signal, ``number``."""
+    """End of the session by a closed terminal or another signal, ``number``."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)

@@ -87,7 +87,7 @@ class GrowingFile:
 
 
 class Logs:
-    """Opens logs by their URLs: local files, and web pages of containers on YARN, which share connections.
+    """Opener of logs by their URLs: local files, and web pages of containers on YARN, which share connections.
 
     Args:
         last_lines: start with this number of last lines of each; None for all.

@@ -37,17 +37,16 @@ devices; None: not enough."""
 
 
 class LedgerError(DlappError):
-    """The ledger, or a record in it, is invalid; nothing is leased through it."""
+    """An invalid ledger or record; no device is leased through it."""
 
 
 class OtherMachine(LedgerError):
-    """Another machine with the same name has leases. To each of the two machines the leases of the other would look
-    like
-    leases from before a reboot."""
+    """Error: another machine with the same name has leases. To each of the two machines the leases of the other would
+    look like leases from before a reboot."""
 
 
 class NotEnough(DlappError):
-    """Fewer devices are free than requested.
+    """Shortage: fewer devices are free than requested.
 
     Args:
         reason: text without the host's name, as shown for a waiting application.

@@ -101,7 +101,7 @@ def signed_call_id(call_id: int) -> int:
 
 
 class FrameReader:
-    """Splits a byte stream into frames.
+    """Splitter of a byte stream into frames.
 
     Args:
         limit: maximum size of a frame [bytes].

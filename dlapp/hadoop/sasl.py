@@ -120,7 +120,7 @@ class DigestMd5:
 
 
 class Security:
-    """Signs outgoing messages, with ``seal`` also encrypts them by RC4, and verifies incoming ones.
+    """Security layer: signs outgoing messages, with ``seal`` also encrypts them by RC4, and verifies incoming ones.
 
     A wrapped message is the data, 10 bytes of HMAC-MD5, 00 01 and a sequence number per direction; if sealed, data and
     signature are encrypted together by a stream cipher that continues from message to message.
@@ -170,7 +170,7 @@ class Security:
 
 
 class _Rc4:
-    """RC4, which neither Python nor our libraries have; some microseconds per byte, for small messages."""
+    """RC4, which neither Python nor the used libraries have; some microseconds per byte, for small messages."""
 
     def __init__(self, key: bytes) -> None:
         state = list(range(256))

@@ -55,7 +55,7 @@ class DockerSilent(DockerError):
 
 
 class DockerNotLocal(DockerError, DlappError):
-    """The address does not belong to a dockerd of this machine."""
+    """An address that does not belong to a dockerd of this machine."""
 
 
 class ContainerSummary(NamedTuple):

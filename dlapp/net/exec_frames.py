@@ -38,7 +38,7 @@ _KINDS = frozenset((INPUT, INPUT_OVER, SIZE, SIGNAL, OUTPUT, ERROR, TAKEN, END))
 
 
 class StreamOver(Exception):
-    """The peer has disconnected, or has violated the protocol."""
+    """A peer that has disconnected, or has violated the protocol."""
 
 
 class ExecRequest(Value, kw_only=True):

@@ -95,7 +95,7 @@ class IncompleteResponse(OSError):
 
 
 class _BodyTooLarge(FramingError):
-    """The body exceeds the limit for memory."""
+    """A body above the limit for memory."""
 
 
 class SourceShrank(Exception):

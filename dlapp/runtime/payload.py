@@ -29,7 +29,7 @@ NOTEBOOK_PROGRAM = "dlapp_notebook.py"
 
 
 class PayloadError(DlappError):
-    """A payload could not be run; ``fault`` says whose fault that is; ``service`` as in `TaskResult`."""
+    """A payload that could not be run; ``fault``: the responsible side; ``service`` as in `TaskResult`."""
 
     def __init__(self, fault: Fault, message: str, *, service: str = "") -> None:
         super().__init__(message)

@@ -36,7 +36,7 @@ CODES = (
 
 
 class Ahead(Value, kw_only=True):
-    """Application that holds what another one waits for, or is ahead of it.
+    """Application that holds resources that another one waits for, or is ahead of it.
 
     Args:
         amounts: its held or requested amounts: ``memory`` [MiB], ``vcores``, ``gcores``.

@@ -148,7 +148,7 @@ class _Compaction:
 
 
 class HdfsJournalWriter:
-    """Appends lines to an attempt's journal, in groups written by the directory's thread.
+    """Writer of lines to an attempt's journal, in groups written by the directory's thread.
 
     Args:
         app_dir: location of the application directory.

@@ -42,7 +42,7 @@ class FormerSweep(NamedTuple):
 
 
 class JournalWriter(Protocol):
-    """Appends lines to an attempt's journal, in groups.
+    """Writer of lines to an attempt's journal, in groups.
 
     Attributes:
         added, written: number of lines so far.

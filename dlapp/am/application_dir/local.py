@@ -336,7 +336,7 @@ def _open_own(path: str, flags: int) -> int:
 
 
 class LocalJournalWriter:
-    """Appends lines to an attempt's journal, in groups: `add` costs nothing, `flush` is one write.
+    """Writer of lines to an attempt's journal, in groups: `add` costs nothing, `flush` is one write.
 
     A journal that has grown is rewritten without the lines that a next attempt no longer needs. Containers of earlier
     attempts, whose journals stay unchanged, keep theirs.

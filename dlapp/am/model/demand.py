@@ -114,7 +114,7 @@ a rack without power has many silent nodes."""
 
 
 class AvoidedNodes:
-    """Nodes on which our containers failed, each for a limited time: the cause may be repaired."""
+    """Nodes on which containers of the application failed, each for a limited time: the cause may be repaired."""
 
     def __init__(self, avoid_ms: int) -> None:
         self._avoid_ms = avoid_ms

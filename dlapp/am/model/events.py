@@ -97,7 +97,7 @@ class Published(Value):
 
 
 class JournalWritten(Value):
-    """Lines of this attempt's journal are durable.
+    """Durability of lines of this attempt's journal.
 
     Args:
         lines: number of such lines, from the first `WriteJournal` on.
@@ -128,7 +128,7 @@ class TrialsTakenOver(Value):
 
 
 class TrialCommitted(Value):
-    """The output of a trial was committed, or cannot be committed now.
+    """Commit of the output of a trial, or its failure for now.
 
     Args:
         number: of the trial.
@@ -154,13 +154,13 @@ class OpenStream(Value, kw_only=True):
 
 
 class SettlementWaits(Value):
-    """The commit waits for space or for a file system; ``lack`` is the text."""
+    """Wait of the commit for space or for a file system; ``lack`` is the text."""
 
     lack: str
 
 
 class OutputsSettled(Value):
-    """The outputs were settled, or cannot be.
+    """Settlement of the outputs, or its failure.
 
     Args:
         outputs: result of each output of the spec.

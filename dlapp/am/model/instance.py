@@ -127,7 +127,7 @@ class Instance:
 
 
 class Container:
-    """State of one container that was granted to us, or that an earlier attempt left.
+    """State of one container that was granted to this attempt, or that an earlier attempt left.
 
     Attributes:
         place: position of its role in the spec.

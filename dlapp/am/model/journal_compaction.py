@@ -52,7 +52,7 @@ class _Run:
 
 
 class JournalCompaction:
-    """Determines which lines of a journal are needed.
+    """Selection of the lines of a journal that are needed.
 
     Args:
         most_runs: see `MAX_RUNS`.

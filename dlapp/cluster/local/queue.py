@@ -88,7 +88,7 @@ CREATE INDEX finished ON applications (finished_ms) WHERE state = 'done';
 
 
 class SchemaMismatch(Unreachable):
-    """The rows have a schema that this version of dlapp does not support."""
+    """Rows with a schema that this version of dlapp does not support."""
 
 
 class ApplicationRow:

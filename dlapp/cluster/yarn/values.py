@@ -184,7 +184,7 @@ PREEMPTION_WAIT = "yarn.resourcemanager.monitor.capacity.preemption.max_wait_bef
 
 
 class Cluster(Value, kw_only=True):
-    """Addresses of YARN for an ApplicationMaster, and how to talk to it; written by the client.
+    """Addresses and protocol settings of YARN for an ApplicationMaster; written by the client.
 
     Args:
         schedulers: ``yarn.resourcemanager.scheduler.address`` of each ResourceManager, ``host:port``.

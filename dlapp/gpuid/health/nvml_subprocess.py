@@ -55,7 +55,7 @@ def read(devices: Sequence[Device]) -> dict[str, Reading]:
 
 
 class _ProcessEnded(Exception):
-    """The subprocess has ended."""
+    """End of the subprocess."""
 
 
 class _NvmlProcess:

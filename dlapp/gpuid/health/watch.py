@@ -74,7 +74,7 @@ class DeviceUse(NamedTuple):
 
 
 class DeviceWatch:
-    """Watches ``devices`` during a with block.
+    """Monitor of ``devices`` during a with block.
 
     Args:
         on_fault: called once, on the watch's thread, after ``failed`` was set.

@@ -33,7 +33,7 @@ _RECONNECT_S = 5.0
 
 
 class OutcomeUnknown(Exception):
-    """The connection was lost during a write, which may or may not have succeeded."""
+    """Loss of the connection during a write, which may or may not have succeeded."""
 
 
 class VersionConflict(Exception):
@@ -41,7 +41,7 @@ class VersionConflict(Exception):
 
 
 class _LastWarning(logging.Handler):
-    """Keeps kazoo's last log message about a failed connection, as kazoo reports it nowhere else."""
+    """Store of kazoo's last log message about a failed connection, which kazoo reports nowhere else."""
 
     last = ""
 

@@ -68,7 +68,7 @@ class PipelineFailed(HadoopError):
 
 
 class SourceEnded(Exception):
-    """The source file of a block is shorter than expected."""
+    """A source file of a block that is shorter than expected."""
 
 
 class DataNodeConnection:

@@ -39,7 +39,7 @@ _MAX_LOGGED = 100
 
 
 class CheckpointChanged(DlappError):
-    """The directory changed while it was copied; nothing was stored."""
+    """A directory that changed while it was copied; nothing was stored."""
 
 
 class FileIdentity(NamedTuple):

@@ -26,7 +26,7 @@ _TEMPORARY_PREFIX = "."
 
 
 class CopyAborted(DlappError):
-    """The owner of a copy aborted it."""
+    """Abort of a copy by its owner."""
 
 
 class CheckpointStore(Protocol):

@@ -28,7 +28,7 @@ MAX_MARKER_BYTES = 16 << 20
 
 
 class CommitRefused(DlappError):
-    """The target appeared while the application ran and may not be replaced; the output is kept at ``partial``."""
+    """A target that appeared while the application ran and may not be replaced; the output is kept at ``partial``."""
 
     def __init__(self, target: str, partial: str) -> None:
         super().__init__(

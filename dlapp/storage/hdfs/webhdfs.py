@@ -137,7 +137,7 @@ class DataNodeRefused(HdfsRefused):
 
 
 class AlreadyThere(HdfsRefused):
-    """The name of a new entry exists already."""
+    """A new entry whose name exists already."""
 
 
 class WrongAnswer(DlappError):

@@ -11,7 +11,7 @@ _STATUS_BYTES = 13
 
 
 class ReadinessProbe:
-    """Tries whether a server is ready, by a port of this host; once it is, it stays so.
+    """Probe of a server's readiness, by a port of this host; once ready, it counts as ready.
 
     Args:
         place: address and port; a port that does not accept connections is not ready.

@@ -41,7 +41,7 @@ _GZIP = 31
 
 
 class ArchiveDamaged(DlappError):
-    """The archive is truncated, modified, or was not written by dlapp."""
+    """An archive that is truncated, modified, or was not written by dlapp."""
 
 
 def unpack(archive: str, into: str, *, digest: str | None, progress: Callable[[int, int], None] | None = None) -> None:

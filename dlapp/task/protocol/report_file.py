@@ -32,7 +32,7 @@ _SHOWN = 200
 
 
 class InvalidLine(ValueError):
-    """A line is rejected; ``problem`` is the reason, with the same text for each line with this problem."""
+    """A rejected line; ``problem`` is the reason, with the same text for each line with this problem."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)

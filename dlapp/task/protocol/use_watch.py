@@ -16,7 +16,7 @@ _COST_SHARE = 0.02
 
 
 class UseWatch:
-    """Watches the connections to ports of a payload.
+    """Watch of the connections to ports of a payload.
 
     Args:
         ports: of the payload.

@@ -24,7 +24,7 @@ FIRST_TIMEOUT_S = 5.0
 
 
 class NodeList:
-    """Reads the nodes of the cluster repeatedly.
+    """Reader of the cluster's nodes, at intervals.
 
     Args:
         read: returns the nodes.

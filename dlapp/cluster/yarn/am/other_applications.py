@@ -24,7 +24,7 @@ _ENDED = ("FINISHED", "FAILED", "KILLED")
 
 
 class EndReader:
-    """Reads how applications have ended.
+    """Reader of the ends of applications.
 
     Args:
         urls: web addresses of the ResourceManagers.

@@ -30,7 +30,7 @@ KILL_REQUEST_TIMEOUT_S = 2.0
 
 
 class ApplicationKiller:
-    """Ends applications, and releases held ones, through their ApplicationMasters if these respond."""
+    """Killer and releaser of applications, through their ApplicationMasters if these respond."""
 
     def __init__(self, session: ClusterSession, masters: AmClients, reader: ApplicationReader) -> None:
         self._session, self._masters, self._reader = session, masters, reader

@@ -34,7 +34,7 @@ MAX_AT_ONCE = 20
 
 
 class EndNotices:
-    """Records notifications of ends of applications, and delivers them.
+    """Recorder and deliverer of notifications of ends of applications.
 
     Args:
         config: the user's configuration.

@@ -68,7 +68,7 @@ _EARLY = (State.NEW, State.NEW_SAVING, State.SUBMITTED)
 
 
 class ApplicationSubmitter:
-    """Submits applications.
+    """Submitter of applications.
 
     Args:
         ledger_of: returns the address of the configured GPU ledger.
