@@ -34,7 +34,7 @@ from dlapp.values.notification import EVENTS, JSON, NO_TLS, SLACK, START_TLS, TL
 SYSTEM_FILE = "/etc/dlapp/config.yaml"
 USER_FILE = "~/.config/dlapp/config.yaml"
 MAX_FILE_BYTES = 32 << 10
-_MEANT = 0.75
+_SUGGESTIONS = 0.75
 """Similarity to a known variable (difflib's ratio) from which an unknown variable is refused as a misspelling. Other
 unknown variables belong to the user or to another version: they are ignored, with a message."""
 
@@ -746,24 +746,24 @@ def load_config(
         ConfigError: a file cannot be read or is not YAML, a key is unknown or appears twice, a value is invalid. The
             message has one line for each error.
     """
-    faults: list[str] = []
+    problems: list[str] = []
     found: dict[str, _Found] = {}
     home = environ.get("HOME") or os.path.expanduser("~")
     required = environ.get(FILE_VARIABLE, "")
     for path in (system_file, _under_home(USER_FILE, home), required):
         if path:
-            found.update(_from_file(path, path == required, faults))
+            found.update(_from_file(path, path == required, problems))
     ignored: list[str] = []
-    found.update(_from_variables(environ, faults, ignored))
+    found.update(_from_variables(environ, problems, ignored))
     by_name = {key.name: key for key in KEYS}
     for name, text in (options or {}).items():
         if name in by_name:
             found[name] = _Found(text, "option")
         else:
-            faults.append(f"option {name}: is not known, {nearest(name, by_name)}")
-    config = _tree(found, home, faults)
-    if faults:
-        raise ConfigError("\n".join(faults))
+            problems.append(f"option {name}: is not known, {nearest(name, by_name)}")
+    config = _tree(found, home, problems)
+    if problems:
+        raise ConfigError("\n".join(problems))
     return config._replace(ignored=tuple(ignored))
 
 
@@ -773,10 +773,10 @@ def config_of_texts(texts: Mapping[str, str]) -> Config:
     Raises:
         ConfigError: a value is invalid.
     """
-    faults: list[str] = []
-    config = _tree({name: _Found(text, "option") for name, text in texts.items()}, os.path.expanduser("~"), faults)
-    if faults:
-        raise ConfigError("\n".join(faults))
+    problems: list[str] = []
+    config = _tree({name: _Found(text, "option") for name, text in texts.items()}, os.path.expanduser("~"), problems)
+    if problems:
+        raise ConfigError("\n".join(problems))
     return config
 
 
@@ -790,7 +790,7 @@ def _under_home(path: str, home: str) -> str:
     return home + path[1:] if path == "~" or path.startswith("~/") else path
 
 
-def _from_variables(environ: Mapping[str, str], faults: list[str], ignored: list[str]) -> dict[str, _Found]:
+def _from_variables(environ: Mapping[str, str], problems: list[str], ignored: list[str]) -> dict[str, _Found]:
     by_variable = {variable_of(key.name): key for key in KEYS}
     found: dict[str, _Found] = {}
     for name in sorted(name for name in environ if name.startswith(PREFIX)):
@@ -798,42 +798,42 @@ def _from_variables(environ: Mapping[str, str], faults: list[str], ignored: list
             continue
         if name in by_variable:
             found[by_variable[name].name] = _Found(environ[name], name)
-        elif (near := _meant(name, by_variable))[0]:
-            faults.append(f"variable {name}: is not known, the nearest is {near[0]}")
+        elif (near := _suggestion(name, by_variable))[0]:
+            problems.append(f"variable {name}: is not known, the nearest is {near[0]}")
         else:
             hint = f"; the nearest is {near[1]}" if near[1] else ""
             ignored.append(f"the variable {name} is not known and has no effect{hint}")
     return found
 
 
-def _meant(name: str, known: Collection[str]) -> tuple[str, str]:
+def _suggestion(name: str, known: Collection[str]) -> tuple[str, str]:
     """Return the known variable of which an unknown one is a misspelling, and else the nearest; empty: none."""
     import difflib
 
     rest = name[len(PREFIX) :][:100]
     whole = [one for one in known if "_" in rest and one.endswith(f"_{rest}")]  # a level is missing: STATE_DIR
     by_rest = {one[len(PREFIX) :]: one for one in known}
-    close = difflib.get_close_matches(rest.upper(), by_rest, n=1, cutoff=_MEANT)
+    close = difflib.get_close_matches(rest.upper(), by_rest, n=1, cutoff=_SUGGESTIONS)
     if meant := [*whole, *(by_rest[one] for one in close)]:
         return meant[0], ""
     far = difflib.get_close_matches(rest.upper(), by_rest, n=1, cutoff=0.5)
     return "", by_rest[far[0]] if far else ""
 
 
-def _from_file(path: str, must_exist: bool, faults: list[str]) -> dict[str, _Found]:
+def _from_file(path: str, must_exist: bool, problems: list[str]) -> dict[str, _Found]:
     try:
         data, problem = _content(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         if must_exist:
-            faults.append(f"{path}: {error.strerror} ({FILE_VARIABLE} names it)")
+            problems.append(f"{path}: {error.strerror} ({FILE_VARIABLE} names it)")
         return {}
     except OSError as error:
-        faults.append(f"{path}: {error.strerror}")
+        problems.append(f"{path}: {error.strerror}")
         return {}
     if problem:
-        faults.append(f"{path}: {problem}")
+        problems.append(f"{path}: {problem}")
         return {}
-    values = yaml_values(data, path, [key.name for key in KEYS], faults)
+    values = yaml_values(data, path, [key.name for key in KEYS], problems)
     return {name: _Found(one.texts[0], one.where) for name, one in values.items()}
 
 
@@ -891,7 +891,7 @@ def read_secret(path: str, key: str, most: int) -> str:
         raise ConfigError(f"{key}: {path}: {what}") from error
 
 
-def _tree(found: Mapping[str, _Found], home: str, faults: list[str]) -> Config:
+def _tree(found: Mapping[str, _Found], home: str, problems: list[str]) -> Config:
     values: dict[str, dict[str, Any]] = {}
     texts: dict[str, str] = {}
     origins: dict[str, str] = {}
@@ -905,7 +905,7 @@ def _tree(found: Mapping[str, _Found], home: str, faults: list[str]) -> Config:
             try:
                 value = key.read(text)
             except ValueError as problem:
-                faults.append(f"{'option' if origin == 'option' else origin}: {key.name}: {problem}")
+                problems.append(f"{'option' if origin == 'option' else origin}: {key.name}: {problem}")
         origins[key.name] = origin
         values.setdefault(key.name.rpartition(".")[0], {})[key.field] = value
     return Config(

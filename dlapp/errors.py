@@ -50,11 +50,11 @@ class SpecError(UsageError):
 
 
 class FileRefused(UsageError):
-    """An invalid properties file; ``faults`` has one line for each error, in the order of the file."""
+    """An invalid properties file; ``problems`` has one line for each error, in the order of the file."""
 
-    def __init__(self, faults: Sequence[str]) -> None:
-        super().__init__("\n".join(faults))
-        self.faults = tuple(faults)
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
 
 
 class ConfigError(UsageError):

@@ -30,9 +30,9 @@ from dlapp.system.yaml_keys import Key, YamlValue, yaml_values
 from dlapp.values.image_name import DOCKER_HUB, ImageName
 
 FILE = "/etc/dlapp/node.yaml"
-MOUNTS, COMMANDS, SHARED = "docker.mounts", "notify_commands", "shared_paths"
+MOUNTS, COMMANDS, SHARED_PATHS = "docker.mounts", "notify_commands", "shared_paths"
 REGISTRY_ALLOW = "docker.registry.allow"
-_LISTS = (MOUNTS, COMMANDS, SHARED)
+_LISTS = (MOUNTS, COMMANDS, SHARED_PATHS)
 MAX_FILE_BYTES = 32 << 10
 
 GPU_MODES = ("cdi", "gpus", "runtime", "nvidia-docker", "devices")
@@ -227,7 +227,7 @@ def shared_path_problem(path: str, shared_paths: tuple[str, ...]) -> str:
         shared_paths: paths of the policy, resolved now.
     """
     if not any(is_inside(path, os.path.realpath(one)) for one in shared_paths):
-        return f"{path if path.isprintable() else repr(path)} is in none of the {SHARED} of {FILE}"
+        return f"{path if path.isprintable() else repr(path)} is in none of the {SHARED_PATHS} of {FILE}"
     return _closed(path, writable=False)
 
 
@@ -376,7 +376,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("ports", "ports", _one(read_port_range), "20000-29999", "range", "TCP ports for programs (`ports`)"),
     Key(
-        SHARED,
+        SHARED_PATHS,
         "shared_paths",
         _read_shared_paths,
         "",
@@ -534,10 +534,10 @@ def node_policy(path: str = FILE, *, owner: int = 0) -> NodePolicy:
     """
     if (data := read_operators_file(path, owner=owner)) is None:
         return _tree({}, [])
-    faults: list[str] = []
-    policy = _tree(yaml_values(data, path, [key.name for key in KEYS], faults, lists=_LISTS), faults)
-    if faults:
-        raise ConfigError("\n".join(faults))
+    problems: list[str] = []
+    policy = _tree(yaml_values(data, path, [key.name for key in KEYS], problems, lists=_LISTS), problems)
+    if problems:
+        raise ConfigError("\n".join(problems))
     return policy
 
 
@@ -567,7 +567,7 @@ def read_operators_file(path: str, *, owner: int = 0) -> bytes | None:
     return data
 
 
-def _tree(found: Mapping[str, YamlValue], faults: list[str]) -> NodePolicy:
+def _tree(found: Mapping[str, YamlValue], problems: list[str]) -> NodePolicy:
     values: dict[str, dict[str, Any]] = {}
     for key in KEYS:
         default = [part.strip() for part in key.default.split(",") if part.strip()]
@@ -577,7 +577,7 @@ def _tree(found: Mapping[str, YamlValue], faults: list[str]) -> NodePolicy:
             try:
                 value = key.read(texts)
             except ValueError as problem:
-                faults.append(f"{where}: {key.name}: {problem}")
+                problems.append(f"{where}: {key.name}: {problem}")
         values.setdefault(key.name.rpartition(".")[0], {})[key.field] = value
     docker = DockerPolicy(**values["docker"], registry=RegistryPolicy(**values["docker.registry"]))
     queue = QueuePolicy(**values["queue"])

@@ -11,7 +11,7 @@ import pytest
 
 from dlapp.config import KEYS, NOT_KEYS, NOT_KEYS_PREFIXES, Config, load_config, variable_of
 from dlapp.errors import ConfigError
-from dlapp.system.yaml_keys import MAX_FAULTS
+from dlapp.system.yaml_keys import MAX_PROBLEMS
 
 Load = Callable[..., Config]
 
@@ -160,8 +160,8 @@ def test_a_variable_that_is_nearly_one_of_ours_is_refused_and_another_is_ignored
 def test_of_many_faults_of_a_file_the_first_are_told(load: Load, user_file: Path) -> None:
     user_file.write_text("x:\n" * 10_000)
     told = refused(load)
-    assert len(told) == MAX_FAULTS + 1
-    assert told[-1] == f"{user_file}:{MAX_FAULTS + 1}: the rest is not checked"
+    assert len(told) == MAX_PROBLEMS + 1
+    assert told[-1] == f"{user_file}:{MAX_PROBLEMS + 1}: the rest is not checked"
 
 
 def test_a_level_whose_keys_are_all_commented_out_says_nothing(load: Load, user_file: Path) -> None:

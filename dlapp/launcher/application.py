@@ -21,7 +21,7 @@ from dlapp.config import Config
 from dlapp.errors import SpecError, UsageError
 from dlapp.launcher.keys import CACHE, ENV, LINK, MAX_ARGUMENT_BYTES, OF_ROLES, check_variable, read_link
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
-from dlapp.launcher.properties import MAX_BYTES, Faults, Line, Properties, Setting, read_properties
+from dlapp.launcher.properties import MAX_BYTES, Line, Problems, Properties, Setting, read_properties
 from dlapp.locations import FILE, HDFS, HdfsPlace, file_location, local_path
 from dlapp.storage.glob import split_pattern
 from dlapp.sweep.spec import Sampler, SweepCommit, SweepSpec
@@ -274,17 +274,17 @@ def read_application(
             raise UsageError(f"{path}: {error.strerror} (dlapp-launcher --init {path} writes a first one)") from error
         except (OSError, ValueError) as error:
             raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
-    faults = Faults(path)
-    properties = read_properties(data, path, faults, overrides)
-    maker = _Maker(properties, config, engine, faults, env, overrides, environ)
-    maker.script_may_be_missing = script_may_be_missing
-    maker.workspace_is_packed = isinstance(source, RecordedFile)
-    made = maker.make()
-    faults.refuse()
+    problems = Problems(path)
+    properties = read_properties(data, path, problems, overrides)
+    builder = _SpecBuilder(properties, config, engine, problems, env, overrides, environ)
+    builder.script_may_be_missing = script_may_be_missing
+    builder.workspace_is_packed = isinstance(source, RecordedFile)
+    made = builder.build()
+    problems.refuse()
     assert made is not None
-    snapshot = Snapshot(maker.file, data, maker.env_of_file)
-    notes = (*_notes(properties), *_never_started(properties, made[0]), *maker.notes)
-    return ResolvedApplication(properties, *made, maker.hdfs, snapshot, maker.role_env(), notes, maker.env_file)
+    snapshot = Snapshot(builder.file, data, builder.env_of_file)
+    notes = (*_notes(properties), *_never_started(properties, made[0]), *builder.notes)
+    return ResolvedApplication(properties, *made, builder.hdfs, snapshot, builder.role_env(), notes, builder.env_file)
 
 
 def _notes(properties: Properties) -> tuple[str, ...]:
@@ -309,7 +309,7 @@ def _never_started(properties: Properties, spec: AppSpec) -> Iterator[str]:
 
 def _resolve(source: UnresolvedSpec, config: Config, engine: EngineInfo) -> ResolvedApplication:
     spec, properties = source.spec, _SpecProperties(source)
-    faults = Faults(properties.path)
+    problems = Problems(properties.path)
     by_section = {"application": (spec.env, source.env)}
     for role in spec.roles:
         by_section[role.section] = role.env, source.role_env.get(role.name, {})
@@ -320,20 +320,20 @@ def _resolve(source: UnresolvedSpec, config: Config, engine: EngineInfo) -> Reso
                 check_variable(value)
             except ValueError as refused:
                 problem = refused.problem if isinstance(refused, SpecError) else refused
-                faults.add(0, f"{section}.{ENV}{name}", problem)
+                problems.add(0, f"{section}.{ENV}{name}", problem)
         if without := sorted(set(names) - values.keys()):
-            faults.add(0, f"{section}.env", f"has no value for {', '.join(without)}")
+            problems.add(0, f"{section}.env", f"has no value for {', '.join(without)}")
     if unknown := sorted(source.role_env.keys() - {role.name for role in spec.roles}):
-        faults.add(0, "role_env", f"has variables for {', '.join(unknown)}, and there is no such role")
-    maker = _Maker(properties, config, engine, faults, {})
-    maker.workspace_is_packed = source.workspace_is_packed
-    made = maker.make()
+        problems.add(0, "role_env", f"has variables for {', '.join(unknown)}, and there is no such role")
+    builder = _SpecBuilder(properties, config, engine, problems, {})
+    builder.workspace_is_packed = source.workspace_is_packed
+    made = builder.build()
     for where, problem in frameworks.problems(spec.framework, spec.roles, gang=spec.gang, success=spec.success):
-        faults.add(0, where, problem)
-    faults.refuse()
+        problems.add(0, where, problem)
+    problems.refuse()
     assert made is not None
     resolved, env = made
-    role_env = maker.role_env()
+    role_env = builder.role_env()
     spec = replace(
         spec,
         roles=tuple(
@@ -349,7 +349,7 @@ def _resolve(source: UnresolvedSpec, config: Config, engine: EngineInfo) -> Reso
         outputs=resolved.outputs,
         checkpoint=resolved.checkpoint,
     )
-    return ResolvedApplication(properties, spec, env, maker.hdfs, Snapshot(maker.file, b"", {}), role_env)
+    return ResolvedApplication(properties, spec, env, builder.hdfs, Snapshot(builder.file, b"", {}), role_env)
 
 
 def os_user() -> str:
@@ -456,7 +456,7 @@ def _for_input(scheme: str, text: str, other: str, *, pattern: bool) -> str:
     return scheme + text[len(scheme) :]
 
 
-class _Maker:
+class _SpecBuilder:
     """Builder of one spec. Errors are collected, and it continues with the other keys."""
 
     def __init__(
@@ -464,7 +464,7 @@ class _Maker:
         properties: Properties,
         config: Config,
         engine: EngineInfo,
-        faults: Faults,
+        problems: Problems,
         env_of_file: Mapping[str, str] | None = None,
         overrides: Overrides = NO_OVERRIDES,
         environ: Mapping[str, str] | None = None,
@@ -475,7 +475,7 @@ class _Maker:
             properties: the file's content.
             config: the configuration.
             engine: provides the cluster's properties.
-            faults: collects the errors of the file.
+            problems: collects the errors of the file.
             env_of_file: the variables of its env_file; None to read it.
             overrides: their variables override the file's.
             environ: of the submitter.
@@ -489,7 +489,7 @@ class _Maker:
         self.env_file = ""
         self.config = config
         self.engine = engine
-        self.faults = faults
+        self.problems = problems
         self.file = os.path.abspath(properties.path)
         self.directory = os.path.dirname(self.file)
         self.hdfs: HdfsPlace | None = None
@@ -497,7 +497,7 @@ class _Maker:
             place = engine.hdfs
             self.hdfs = place._replace(login=place.login.as_user(self._application("username") or place.login.user))
 
-    def make(self) -> tuple[AppSpec, dict[str, str]] | None:
+    def build(self) -> tuple[AppSpec, dict[str, str]] | None:
         """Return the spec and the variables; None if there are errors."""
         get = self._application
         workspace = self._workspace()
@@ -518,10 +518,10 @@ class _Maker:
             *frameworks.problems(framework, roles, gang=gang, success=success),
         ):
             section, _, key = where.partition(".")
-            self.faults.add(self.properties.line(section, key), where, problem)
+            self.problems.add(self.properties.line(section, key), where, problem)
         if kind is Kind.SERVICE:
             for section in (*self._sections("to_hdfs"), *self._sections("checkpoint"), *self._sections("sweep")):
-                self.faults.add(self.properties.line(section), section, NOT_IN_SERVICE)
+                self.problems.add(self.properties.line(section), section, NOT_IN_SERVICE)
         inputs = [one for name in self._sections("from_hdfs") if (one := self._input(name))]
         outputs = [out for name in self._sections("to_hdfs") if (out := self._output(name, workspace))]
         self._check_overlaps(inputs, outputs, workspace)
@@ -529,7 +529,7 @@ class _Maker:
         tensorboard = self._tensorboard(outputs, checkpoint, kind)
         sweep = self._sweep(roles, gang, framework, checkpoint, env)
         grace_s, network = self._kill_grace_s(), self._network(roles)
-        if self.faults:
+        if self.problems:
             return None
         try:
             spec = AppSpec(
@@ -580,15 +580,15 @@ class _Maker:
                 modify_acl=modify_acl,
             )
         except SpecError as refused:
-            add_refusal(self.faults, self.properties, refused)
+            add_refusal(self.problems, self.properties, refused)
             return None
         return spec, env
 
     def _application(self, key: str, default: Any = None) -> Any:
         return self.properties.value("application", key, default)
 
-    def _fault(self, section: str, key: str, problem: object) -> None:
-        self.faults.add(self.properties.line(section, key), f"{section}.{key}", problem)
+    def _add_problem(self, section: str, key: str, problem: object) -> None:
+        self.problems.add(self.properties.line(section, key), f"{section}.{key}", problem)
 
     def _sections(self, *kinds: str) -> list[str]:
         return [section for section in self.properties.sections if section.partition(" ")[0] in kinds]
@@ -602,16 +602,16 @@ class _Maker:
         try:
             path = _own_path(text, self.directory)
         except ValueError as problem:
-            self._fault("application", key, problem)
+            self._add_problem("application", key, problem)
             return None
         if self.workspace_is_packed:
             return path
         if not os.path.isdir(path):
             what = "is not a directory" if os.path.lexists(path) else "there is no such directory"
-            self._fault("application", key, f"{_seen(path)}: {what}")
+            self._add_problem("application", key, f"{_seen(path)}: {what}")
             return None
         if not os.access(path, os.R_OK | os.X_OK, effective_ids=True):
-            self._fault("application", key, f"{_seen(path)}: may not be read")
+            self._add_problem("application", key, f"{_seen(path)}: may not be read")
             return None
         return path
 
@@ -626,11 +626,13 @@ class _Maker:
         path = os.path.join(workspace, script)
         if not os.path.lexists(path):
             if not self.script_may_be_missing:
-                self._fault(section, key, f"{_seen(path)}: there is no such file{_script_hint(text, workspace)}")
+                self._add_problem(section, key, f"{_seen(path)}: there is no such file{_script_hint(text, workspace)}")
         elif not is_inside(os.path.realpath(path), os.path.realpath(workspace)):
-            self._fault(section, key, f"{shown(text)} leads out of the workspace, to {_seen(os.path.realpath(path))}")
+            self._add_problem(
+                section, key, f"{shown(text)} leads out of the workspace, to {_seen(os.path.realpath(path))}"
+            )
         elif not os.path.isfile(path):
-            self._fault(section, key, f"{_seen(path)}: is not a file")
+            self._add_problem(section, key, f"{_seen(path)}: is not a file")
         return script
 
     def _env(self) -> dict[str, str]:
@@ -645,10 +647,10 @@ class _Maker:
                     self.env_of_file = read_env_file(self.env_file)
             except ValueError as refused:
                 for line in str(refused).split("\n"):
-                    self._fault("application", "env_file", line)
+                    self._add_problem("application", "env_file", line)
                 return env
             for name in sorted(env.keys() & self.env_of_file.keys()):
-                self._fault("application", f"{ENV}{name}", "is set in env_file too")
+                self._add_problem("application", f"{ENV}{name}", "is set in env_file too")
             env.update(self.env_of_file)
         self._pass_env(env)
         for name, value in self._overrides.env.items():
@@ -656,7 +658,7 @@ class _Maker:
                 check_env_name(name, name)
                 env[name] = check_variable(value)
             except ValueError as refused:
-                self.faults.add(
+                self.problems.add(
                     self._overrides.names.env, name, refused.problem if isinstance(refused, SpecError) else refused
                 )
         return env
@@ -668,7 +670,7 @@ class _Maker:
                 continue
             one = PayloadCache(key.removeprefix(CACHE), self._application(key))
             if not self.config.storage.payload_cache_limit_bytes:
-                self._fault("application", key, "is not possible here: storage.payload_cache_limit is 0")
+                self._add_problem("application", key, "is not possible here: storage.payload_cache_limit is 0")
             if self._application("docker_image") is None:
                 problem = f"without docker_image nothing is mounted at {one.path}; {one.variable} has the directory"
                 self.notes.append(f"{key}: {problem}")
@@ -682,13 +684,15 @@ class _Maker:
         if not wanted:
             return ""
         if kind is Kind.SERVICE or "sweep" in self.properties.sections:
-            self._fault("application", key, NO_BOARD)
+            self._add_problem("application", key, NO_BOARD)
         elif isinstance(wanted, str):
             return os.path.normpath(wanted) if self._is_inside_workspace("application", key, wanted) else ""
         elif outputs or checkpoint is not None:
             return outputs[0].output_path if outputs or checkpoint is None else checkpoint.path
         elif not self._sections("to_hdfs", "checkpoint"):
-            self._fault("application", key, "is true, and there is no [to_hdfs]; name a directory of the workspace")
+            self._add_problem(
+                "application", key, "is true, and there is no [to_hdfs]; name a directory of the workspace"
+            )
         return ""
 
     def _links(self) -> tuple[QuickLink, ...]:
@@ -699,7 +703,7 @@ class _Maker:
         """Add the variables that the file takes from the submitter's environment."""
         for name in self._application("pass_env", ()):
             if name in env:
-                self._fault("application", "pass_env", f"{name} is set in the file too")
+                self._add_problem("application", "pass_env", f"{name} is set in the file too")
             elif name in self._overrides.env:
                 continue
             elif (value := self._environ.get(name)) is None:
@@ -708,7 +712,7 @@ class _Maker:
                 try:
                     env[name] = check_variable(value)
                 except ValueError as problem:
-                    self._fault("application", "pass_env", f"{name} {problem}")
+                    self._add_problem("application", "pass_env", f"{name} {problem}")
 
     def _idle_guard(self, roles: Sequence[RoleSpec]) -> IdleGuard | None:
         if "idle_guard" in self.properties.sections.get("application", {}):
@@ -724,13 +728,13 @@ class _Maker:
         if with_ports is not None:
             if network not in (None, "host"):
                 problem = f"is {network}; the ports of role {with_ports.name} can be reached only with host"
-                self._fault("application", "network", problem)
+                self._add_problem("application", "network", problem)
             return "host"
         if any(self.properties.value(one, "docker_image") for one in ("application", *self._sections(*OF_ROLES))):
             return network or self.config.runtime.docker.network
         if network not in (None, "host"):
             problem = f"is {network}, but without docker_image the script is a process of the machine, with its network"
-            self._fault("application", "network", problem)
+            self._add_problem("application", "network", problem)
         return None
 
     def _kill_grace_s(self) -> float:
@@ -738,7 +742,7 @@ class _Maker:
         grace_s: float | None = self._application("kill_grace")
         if grace_s is not None and grace_s > most_s:
             problem = f"is {grace_s:g} s, the maximum allowed here is {most_s:g} s (runtime.kill_grace_max)"
-            self._fault("application", "kill_grace", problem)
+            self._add_problem("application", "kill_grace", problem)
         return min(DEFAULT_KILL_GRACE_S, most_s) if grace_s is None else grace_s
 
     # ---- [resources], [role NAME], [service NAME] ----
@@ -791,7 +795,7 @@ class _Maker:
                 **more,
             )
         except SpecError as refused:
-            add_refusal(self.faults, self.properties, refused)
+            add_refusal(self.problems, self.properties, refused)
             return None
 
     def _main_roles(self, workspace: str | None, framework: Framework) -> list[RoleSpec]:
@@ -876,7 +880,7 @@ class _Maker:
                     split_pattern(self._path(location))
                 sources.append(location)
             except ValueError as problem:
-                self._fault(section, "hdfs", problem)
+                self._add_problem(section, "hdfs", problem)
         path = self.properties.value(section, "input_path")
         if path is None or not sources:
             return None
@@ -885,11 +889,11 @@ class _Maker:
         get, mode = self.properties.value, self.properties.value(section, "mode", "copy")
         if mode == "mount" and (len(sources) > 1 or not sources[0].startswith(FILE)):
             what = "with mode=mount it is one directory of a shared file system: file:///mnt/data"
-            self._fault(section, "hdfs", what)
+            self._add_problem(section, "hdfs", what)
             return None
         for key in self.properties.sections[section]:
             if key.startswith("feed.") and mode != "feed":
-                self._fault(section, key, "has no effect without mode=feed")
+                self._add_problem(section, key, "has no effect without mode=feed")
         try:
             return InputSpec(
                 name=_name_of(section),
@@ -903,7 +907,7 @@ class _Maker:
                 mount=mode == "mount",
             )
         except SpecError as refused:
-            add_refusal(self.faults, self.properties, refused)
+            add_refusal(self.problems, self.properties, refused)
             return None
 
     def _feed(self, section: str) -> FeedSpec:
@@ -925,15 +929,17 @@ class _Maker:
                     raise ValueError(f"{shown(text)} is a pattern; output goes to one place")
                 target = self._location(text, pattern=False)
             except ValueError as problem:
-                self._fault(section, "hdfs", problem)
+                self._add_problem(section, "hdfs", problem)
         if path is None or not self._is_inside_workspace(section, "output_path", path):
             return None
         if _GLOB.search(path):
-            self._fault(section, "output_path", f"{shown(path)} is a pattern; name the directory that holds the output")
+            self._add_problem(
+                section, "output_path", f"{shown(path)} is a pattern; name the directory that holds the output"
+            )
             return None
         if os.path.normpath(path) == ".":
             what = f"{shown(path)} is the workspace itself; name a directory in it that holds nothing but output"
-            self._fault(section, "output_path", what)
+            self._add_problem(section, "output_path", what)
             return None
         if (
             workspace
@@ -941,14 +947,14 @@ class _Maker:
             and os.path.lexists(there := os.path.join(workspace, path))
             and not os.path.isdir(there)
         ):
-            self._fault(section, "output_path", f"{_seen(os.path.normpath(there))}: is not a directory")
+            self._add_problem(section, "output_path", f"{_seen(os.path.normpath(there))}: is not a directory")
         if target is None:
             return None
         if "sweep" in self.properties.sections and posixpath.basename(target.rstrip("/")) != TRIALS:
             target = f"{target.rstrip('/')}/{TRIALS}"  # it has a directory for each trial
         previous, overwrite = get(section, "keep_previous", 0), get(section, "overwrite", False)
         if previous and not overwrite:
-            self._fault(section, "keep_previous", "has no effect without overwrite=true")
+            self._add_problem(section, "keep_previous", "has no effect without overwrite=true")
             return None
         return OutputSpec(
             name=_name_of(section),
@@ -969,25 +975,25 @@ class _Maker:
             return None
         path, text, target = get(section, "path"), get(section, "hdfs"), ""
         if problem := checkpoint_problem(get(section, "role"), roles, is_gang=gang is not Gang.NONE):
-            self._fault(section, "role", problem)
+            self._add_problem(section, "role", problem)
         if path is not None and self._is_inside_workspace(section, "path", path) and os.path.normpath(path) == ".":
-            self._fault(section, "path", f"{shown(path)} is the workspace itself; name a directory in it")
+            self._add_problem(section, "path", f"{shown(path)} is the workspace itself; name a directory in it")
         if text is not None:
             try:
                 if set("*?") & set(text):
                     raise ValueError(f"{shown(text)} is a pattern; checkpoints go to one place")
                 target = self._location(text, pattern=False)
             except ValueError as problem:
-                self._fault(section, "hdfs", problem)
+                self._add_problem(section, "hdfs", problem)
         elif outputs:
             target = f"{outputs[0].target.rstrip('/')}.checkpoints"
         elif not self._sections("to_hdfs"):  # else that is the error to correct
-            self._fault(section, "hdfs", "is missing, and without [to_hdfs] there is no place beside an output")
+            self._add_problem(section, "hdfs", "is missing, and without [to_hdfs] there is no place beside an output")
         for output in outputs:
             if target and is_inside(target, output.target):
                 what = f"is in the target of [{f'to_hdfs {output.name}'.strip()}], which is replaced as a whole"
-                self._fault(section, "hdfs", f"{shown(target)} {what}")
-        if path is None or self.faults:
+                self._add_problem(section, "hdfs", f"{shown(target)} {what}")
+        if path is None or self.problems:
             return None
         return CheckpointSpec(
             path=os.path.normpath(path),
@@ -1009,20 +1015,20 @@ class _Maker:
             return None
         from dlapp.launcher.sweep_section import read_sweep_section, unknown_names  # rarely needed
 
-        sweep = read_sweep_section(self.properties, self.faults, lambda text: _own_path(text, self.directory))
+        sweep = read_sweep_section(self.properties, self.problems, lambda text: _own_path(text, self.directory))
         if sweep is None:
             return None
         if sweep.sampler is Sampler.OPTUNA and (problem := self._optuna_problem()):
-            self._fault("sweep", "sampler", problem)
+            self._add_problem("sweep", "sampler", problem)
         for where, problem in self._not_in_sweeps():
             section, _, key = where.partition(".")
-            self.faults.add(self.properties.line(section, key), where, problem)
+            self.problems.add(self.properties.line(section, key), where, problem)
         self.notes += unknown_names(sweep, self._application("user_shell_args", ()))
         for where, problem in problems_with_sweep(
             sweep, roles=roles, gang=gang, framework=framework, checkpoint=checkpoint, env=env
         ):
             section, _, key = where.partition(".")
-            self.faults.add(self.properties.line(section, key), where, problem)
+            self.problems.add(self.properties.line(section, key), where, problem)
         return sweep
 
     def _optuna_problem(self) -> str:
@@ -1103,7 +1109,7 @@ class _Maker:
             check_inside_workspace(f"{section}.{key}", path)
             _refuse_references(path)
         except ValueError as refused:
-            self._fault(section, key, refused.problem if isinstance(refused, SpecError) else refused)
+            self._add_problem(section, key, refused.problem if isinstance(refused, SpecError) else refused)
             return False
         return True
 
@@ -1122,17 +1128,17 @@ class _Maker:
                     if overlap(target, self._path(source), links=system == FILE):
                         line = self.properties.line(f"from_hdfs {one.name}".strip(), "hdfs")
                         what = f"would overwrite the application's own input{of_line(line)}"
-                        self._fault(section, "hdfs", f"{_seen(target)} {what}")
+                        self._add_problem(section, "hdfs", f"{_seen(target)} {what}")
             for kept, what in ((workspace, "the workspace"), (self.file, "the properties file")):
                 if kept and system == FILE and is_inside(os.path.realpath(kept), os.path.realpath(target)):
-                    self._fault(section, "hdfs", f"{_seen(target)} would overwrite {what}")
+                    self._add_problem(section, "hdfs", f"{_seen(target)} would overwrite {what}")
             for other in outputs[:place]:
                 if self._system(other.target) != system:
                     continue
                 if overlap(target, _WILD.sub(r"\\\1", self._path(other.target)), links=system == FILE):
                     line = self.properties.line(f"to_hdfs {other.name}".strip(), "hdfs")
                     what = f"and the target{of_line(line) or f' of [to_hdfs {other.name}]'} lie in each other"
-                    self._fault(section, "hdfs", f"{_seen(target)} {what}")
+                    self._add_problem(section, "hdfs", f"{_seen(target)} {what}")
 
 
 def _begins_at(pattern: str, target: str) -> bool:
@@ -1161,10 +1167,10 @@ def _script_hint(text: str, workspace: str) -> str:
     return f"; the nearest is {shown(os.path.join(above, near[0]))}" if near else ""
 
 
-def add_refusal(faults: Faults, properties: Properties, refused: SpecError) -> None:
+def add_refusal(problems: Problems, properties: Properties, refused: SpecError) -> None:
     """Record the error of a value that the spec, or an engine, refused, with its line in the file."""
     section, _, key = refused.field.partition(".")
-    faults.add(properties.line(section, key), refused.field, refused.problem)
+    problems.add(properties.line(section, key), refused.field, refused.problem)
 
 
 def overlap(target: str, pattern: str, *, links: bool = True) -> bool:
@@ -1222,13 +1228,13 @@ def read_env_file(path: str) -> dict[str, str]:
 
 def _variables(data: bytes, path: str) -> dict[str, str]:
     env: dict[str, str] = {}
-    faults: list[str] = []
+    problems: list[str] = []
     for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         where = f"{_seen(path)}:{number}"
         try:
             line = raw.removesuffix(b"\r").decode()
         except UnicodeDecodeError:
-            faults.append(f"{where}: is not UTF-8")
+            problems.append(f"{where}: is not UTF-8")
             continue
         if not line.strip(" \t") or line.startswith("#"):
             continue
@@ -1245,9 +1251,9 @@ def _variables(data: bytes, path: str) -> dict[str, str]:
                 raise ValueError(f"{name}: has {len(raw)} bytes, the maximum is {MAX_ARGUMENT_BYTES - 1}")
             env[name] = value
         except ValueError as problem:
-            faults.append(f"{where}: {problem}")
-    if faults:
-        raise UsageError("\n".join(faults[:20]))
+            problems.append(f"{where}: {problem}")
+    if problems:
+        raise UsageError("\n".join(problems[:20]))
     return env
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError
 from dlapp.launcher.application import ResolvedApplication, of_line
-from dlapp.launcher.properties import Faults
+from dlapp.launcher.properties import Problems
 from dlapp.launcher.workspace.scan import DEFAULT_EXCLUDES, Scan
 from dlapp.locations import FILE, last_name, local_path, shown
 from dlapp.storage.api import MatchedEntry
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 Note = Callable[[str], None]
 
 
-class WorldCheck:
+class SubmissionCheck:
     """Checks of one application against the current state of files and hosts.
 
     Args:
         scan: files of the workspace to be packed.
-        faults: collects the errors.
+        problems: collects the errors.
         note: called with notices for the user.
         settings: option that sets keys of an application without its own file; empty if it has one.
     """
 
     def __init__(
-        self, application: ResolvedApplication, scan: Scan, faults: Faults, note: Note, settings: str = ""
+        self, application: ResolvedApplication, scan: Scan, problems: Problems, note: Note, settings: str = ""
     ) -> None:
         self.properties, self.spec, self.hdfs = application.properties, application.spec, application.hdfs
-        self.scan, self.faults, self.note, self.settings = scan, faults, note, settings
+        self.scan, self.problems, self.note, self.settings = scan, problems, note, settings
 
     def all(self, *, workspace_is_packed: bool) -> None:
         """Check everything.
@@ -56,9 +56,9 @@ class WorldCheck:
         if not workspace_is_packed:
             self.scripts()
         packed = {entry.name: self._is_dir(entry.name, entry.mode) for entry in self.scan.entries}
-        landed: dict[str, MatchedEntry] = {}
+        fetched: dict[str, MatchedEntry] = {}
         for one in self.spec.inputs:
-            self.input(one, packed, landed)
+            self.input(one, packed, fetched)
         for output in self.spec.outputs:
             self.output(output)
 
@@ -77,7 +77,7 @@ class WorldCheck:
                 where = f", without which the ports of role {role.name} cannot be reached"
             else:
                 where = " (runtime.docker.network)" if said is None else ""
-            self._fault("application", "network", f"is {network}{where}: {problem}")
+            self._add_problem("application", "network", f"is {network}{where}: {problem}")
             return
         count = self.spec.main_containers
         if count > 1 and said is None and network not in (None, "host"):
@@ -98,7 +98,7 @@ class WorldCheck:
             *((role.section, role.docker_image) for role in self.spec.roles),
         ):
             if image is not None and (problem := policy.forbidden(policy.resolve(parse_image_name(image)))):
-                self._fault(section, "docker_image", f"{shown(image)} {problem}")
+                self._add_problem(section, "docker_image", f"{shown(image)} {problem}")
 
     def scripts(self) -> None:
         """Check that the start scripts and the targets of their links are packed."""
@@ -124,16 +124,16 @@ class WorldCheck:
                 default = self.spec.exclude_defaults and set(name.split("/")) & set(DEFAULT_EXCLUDES)
                 by = "defaults" if default else "list"
                 problem = f"{shown(name)} is excluded by user_dev_workspace_exclude_{by}"
-            self._fault(section, key, problem)
-        self._note_who_runs_it(script, os.path.join(root, real))
+            self._add_problem(section, key, problem)
+        self._warn_if_run_by_bash(script, os.path.join(root, real))
 
-    def _note_who_runs_it(self, script_name: str, path: str) -> None:
+    def _warn_if_run_by_bash(self, script_name: str, path: str) -> None:
         try:
             with open(path, "rb") as script:
                 first = script.readline(256)
         except OSError:
             return  # it has its own error, or packing will report one
-        name, own = shown(script_name), _from_here(os.path.join(self.spec.workspace, script_name))
+        name, own = shown(script_name), _relative_path(os.path.join(self.spec.workspace, script_name))
         words = first.removeprefix(b"#!").split()
         is_executable = os.stat(path).st_mode & 0o100
         if first.startswith(b"#!") and first.endswith(b"\r\n") and is_executable:
@@ -148,53 +148,55 @@ class WorldCheck:
                 f"{name} has no #! line, so bash runs it: begin it with #!/usr/bin/env python3, and chmod +x {own}"
             )
 
-    def input(self, one: InputSpec, packed: dict[str, bool], landed: dict[str, MatchedEntry]) -> None:
+    def input(self, one: InputSpec, packed: dict[str, bool], fetched: dict[str, MatchedEntry]) -> None:
         """Check that every source has matches, which can be fetched to their destinations.
 
         Args:
             packed: path in the workspace -> whether it is a directory.
-            landed: path in the workspace -> what other sources fetch there; updated here.
+            fetched: path in the workspace -> what other sources fetch there; updated here.
         """
         section = f"from_hdfs {one.name}".strip()
         if (one.as_list or one.mount) and one.input_path in packed:
             where = "the list would be written" if one.as_list else "the directory would be mounted"
-            self._fault(section, "input_path", f"the workspace has {shown(one.input_path)}, where {where}")
+            self._add_problem(section, "input_path", f"the workspace has {shown(one.input_path)}, where {where}")
             return
         parts = one.input_path.split("/")
         for upper in ("/".join(parts[: place + 1]) for place in range(len(parts))):
             if packed.get(upper) is False:
-                self._fault(section, "input_path", f"{shown(upper)} is a file of the workspace")
+                self._add_problem(section, "input_path", f"{shown(upper)} is a file of the workspace")
                 return
         files: list[TreeNode] = []
         for source in one.sources:
             try:
                 entries = open_location(source, self.hdfs).matches(source)
             except DlappError as error:
-                self._fault(section, "hdfs", error)
+                self._add_problem(section, "hdfs", error)
                 continue
             if one.mount and len(entries) > 1:
-                self._fault(section, "hdfs", f"{_path(source)} matches {len(entries)} names; one directory is mounted")
+                self._add_problem(
+                    section, "hdfs", f"{_path(source)} matches {len(entries)} names; one directory is mounted"
+                )
             if not entries:
                 if one.optional:
                     self.note(f"[{section}] {_path(source)} matches nothing now; it is optional")
                 else:
-                    self._fault(section, "hdfs", f"{_path(source)} matches nothing")
+                    self._add_problem(section, "hdfs", f"{_path(source)} matches nothing")
             for entry in entries:
                 if one.mount:
                     if problem := _unreadable(entry) or ("" if entry.is_dir else "is not a directory"):
-                        self._fault(section, "hdfs", problem)
+                        self._add_problem(section, "hdfs", problem)
                     continue
                 if problem := _unreadable(entry) or self._problem_inside(entry, None if one.feed is None else files):
-                    self._fault(section, "hdfs", problem)
+                    self._add_problem(section, "hdfs", problem)
                 if one.mode == "copy" and not one.unpack:
-                    self._land(section, one, entry, packed, landed)
+                    self._check_destination(section, one, entry, packed, fetched)
         if one.feed is not None:
             from dlapp.storage.inputs import check_feed
 
             try:
                 check_feed(one.feed, files)
             except DlappError as error:
-                self._fault(section, "feed.buffer", error)
+                self._add_problem(section, "feed.buffer", error)
             for role in self.spec.roles:
                 if one.shard and one in self.spec.inputs_of(role) and len(files) < role.instances:
                     them = "containers, so some" if role.name == DEFAULT_ROLE else f"containers of {role.name}, so some"
@@ -215,36 +217,36 @@ class WorldCheck:
             return str(error)
         return ""
 
-    def _land(
+    def _check_destination(
         self,
         section: str,
         one: InputSpec,
         entry: MatchedEntry,
         packed: dict[str, bool],
-        landed: dict[str, MatchedEntry],
+        fetched: dict[str, MatchedEntry],
     ) -> None:
         for output in self.spec.outputs:
             # Patterns were compared before; this covers links that a pattern matched.
             if _same_place(entry.location, output.target):
                 line = self.properties.line(f"to_hdfs {output.name}".strip(), "hdfs")
                 which = of_line(line) or f" [to_hdfs {output.name}]"
-                self._fault(section, "hdfs", f"{_path(entry.location)} would be overwritten by the output{which}")
+                self._add_problem(section, "hdfs", f"{_path(entry.location)} would be overwritten by the output{which}")
         name = posixpath.normpath(posixpath.join(one.input_path, last_name(entry.location)))
-        other = landed.setdefault(name, entry)
+        other = fetched.setdefault(name, entry)
         if other.location != entry.location and not (other.is_dir and entry.is_dir):
             both = f"{_path(entry.location)} and {_path(other.location)}"
-            self._fault(section, "hdfs", f"{both} would both be placed at {shown(name)}")
+            self._add_problem(section, "hdfs", f"{both} would both be placed at {shown(name)}")
         elif name in packed and not (entry.is_dir and packed[name]):
-            self._clash(section, entry, name)
+            self._add_conflict(section, entry, name)
         elif name in packed:
             storage = open_location(entry.location, self.hdfs)
             for inner, is_dir in packed.items():
                 if inner.startswith(f"{name}/") and not is_dir and storage.exists(entry.location + inner[len(name) :]):
-                    self._clash(section, entry, inner)
+                    self._add_conflict(section, entry, inner)
 
-    def _clash(self, section: str, entry: MatchedEntry, name: str) -> None:
+    def _add_conflict(self, section: str, entry: MatchedEntry, name: str) -> None:
         what = f"the workspace has {shown(name)}, where {_path(entry.location)} would be placed; exclude or rename it"
-        self._fault(section, "hdfs", what)
+        self._add_problem(section, "hdfs", what)
 
     def _options_of(self, section: str) -> str:
         """Return the options that give an application without its own file another target, or replace the existing
@@ -272,7 +274,7 @@ class WorldCheck:
                 why = f" ({settled[-1]})" if settled else ""
                 options = self._options_of(section)
                 what = f"{path} already exists{why}; name another, or set overwrite=true{options}"
-                self._fault(section, "hdfs", what)
+                self._add_problem(section, "hdfs", what)
                 return
             place = f"{output.target}/0" if output.by_trial and storage.exists(output.target) else output.target
             for lack in storage.check_writable(place, overwrite=output.overwrite):
@@ -288,16 +290,16 @@ class WorldCheck:
                         f"{path} lies in the workspace: the next run would pack it; exclude it, or put it elsewhere"
                     )
         except DlappError as error:
-            self._fault(section, "hdfs", error)
+            self._add_problem(section, "hdfs", error)
 
-    def _fault(self, section: str, key: str, problem: object) -> None:
-        self.faults.add(self.properties.line(section, key), f"{section}.{key}", problem)
+    def _add_problem(self, section: str, key: str, problem: object) -> None:
+        self.problems.add(self.properties.line(section, key), f"{section}.{key}", problem)
 
     def _is_dir(self, name: str, mode: int) -> bool:
         return stat.S_ISDIR(mode) or (stat.S_ISLNK(mode) and os.path.isdir(f"{self.scan.root}/{name}"))
 
 
-def _from_here(path: str) -> str:
+def _relative_path(path: str) -> str:
     """Return a path for use in a command typed in the working directory."""
     import shlex  # only for a note
 

@@ -106,7 +106,7 @@ class Origin(NamedTuple):
                 f"(checkpoint.role=all), so it cannot be resumed with {spec.containers}, or with another gang"
             )
         place = f"{checkpoint.target.rstrip('/')}/{self.checkpoints_of}"
-        if not _has_whole(place, checkpoint, spec, hdfs):
+        if not _has_complete(place, checkpoint, spec, hdfs):
             raise NotFound(f"{shown(place)} has no whole checkpoint; --again {self.application_id} runs it anew")
         return replace(spec, checkpoint=checkpoint)
 
@@ -130,10 +130,10 @@ class Origin(NamedTuple):
         return replace(spec, outputs=outputs)
 
 
-def _has_whole(place: str, checkpoint: CheckpointSpec, spec: AppSpec, hdfs: HdfsPlace | None) -> bool:
+def _has_complete(place: str, checkpoint: CheckpointSpec, spec: AppSpec, hdfs: HdfsPlace | None) -> bool:
     """Return whether there is a checkpoint to continue from."""
     if not checkpoint.is_of_every_index:
-        return bool(_whole_at(place, hdfs))
+        return bool(_complete_at(place, hdfs))
     first, indexes = 0, dict[str, range]()
     for role in spec.roles:
         indexes[role.name] = range(first, first + role.instances)
@@ -143,7 +143,7 @@ def _has_whole(place: str, checkpoint: CheckpointSpec, spec: AppSpec, hdfs: Hdfs
     for group in groups or [[index] for index in range(first)]:
         common: set[int] | None = None
         for index in group:
-            found = _whole_at(f"{place}/{index}", hdfs)
+            found = _complete_at(f"{place}/{index}", hdfs)
             common = found if common is None else common & found
             if not common:
                 break
@@ -152,6 +152,6 @@ def _has_whole(place: str, checkpoint: CheckpointSpec, spec: AppSpec, hdfs: Hdfs
     return False
 
 
-def _whole_at(place: str, hdfs: HdfsPlace | None) -> set[int]:
+def _complete_at(place: str, hdfs: HdfsPlace | None) -> set[int]:
     with contextlib.closing(contextlib.ExitStack()) as stack:
         return set(Checkpoints(stack.enter_context(open_store(place, hdfs)), 1, lambda _: None).complete())

@@ -21,8 +21,8 @@ from dlapp.launcher.submit import (
     Registries,
     Resolve,
     check_engine,
-    check_world,
-    with_whole_ids,
+    check_submission,
+    with_full_ids,
 )
 from dlapp.launcher.workspace.scan import Scan
 from dlapp.storage.inputs import plan_input
@@ -67,11 +67,11 @@ def plan_submission(
     """
     notes: list[str] = []
     application = read_application(source, config, engine.info(), overrides, environ)
-    application = with_whole_ids(application, resolve)
+    application = with_full_ids(application, resolve)
     notes += [*config.ignored, *application.notes, *check_engine(application, engine)]
     spec = application.spec
     policy = registries() if spec.images else None
-    scan = check_world(application, config, notes.append, leave_out(spec), network_problem(spec), policy)
+    scan = check_submission(application, config, notes.append, leave_out(spec), network_problem(spec), policy)
     found = engine.plan(spec)
     gcores = spec.total()[2]
     longest_s = _longest_s(spec)

@@ -48,7 +48,7 @@ from dlapp.values.spec import Kind, check_cache_name, check_env_name, check_para
 MAX_BYTES = 1 << 20
 MAX_RECORDED_BYTES = 64 << 10
 """Maximum size of the recorded submission: on a cluster it is part of the credentials, which are limited to 256 KiB."""
-MAX_FAULTS = 100
+MAX_PROBLEMS = 100
 MASK = "***"
 
 Line = int | str
@@ -151,7 +151,7 @@ class Properties(Value, kw_only=True):
         return properties
 
 
-class Faults:
+class Problems:
     """Errors of one file, sorted by line."""
 
     def __init__(self, path: str) -> None:
@@ -178,7 +178,7 @@ class Faults:
             what: the problem, as in ``is not known``.
             hint: returns a suggestion; slow, so it is not called any more after many errors.
         """
-        self.add(line, where, what if len(self._found) >= MAX_FAULTS else f"{what}, {hint()}")
+        self.add(line, where, what if len(self._found) >= MAX_PROBLEMS else f"{what}, {hint()}")
 
     def __bool__(self) -> bool:
         return bool(self._found)
@@ -187,8 +187,8 @@ class Faults:
         """Raise FileRefused if there are errors."""
         if self._found:
             lines = list(dict.fromkeys(text for _, text in sorted(self._found, key=lambda fault: fault[0])))
-            more = len(lines) - MAX_FAULTS
-            raise FileRefused(lines if more <= 0 else [*lines[:MAX_FAULTS], f"{self.path}: {more} more errors"])
+            more = len(lines) - MAX_PROBLEMS
+            raise FileRefused(lines if more <= 0 else [*lines[:MAX_PROBLEMS], f"{self.path}: {more} more errors"])
 
 
 def parse_properties(text: str | bytes, path: str) -> Properties:
@@ -201,31 +201,33 @@ def parse_properties(text: str | bytes, path: str) -> Properties:
     Raises:
         FileRefused: with all errors that can be found from the text.
     """
-    faults = Faults(path)
-    properties = read_properties(text, path, faults)
-    faults.refuse()
+    problems = Problems(path)
+    properties = read_properties(text, path, problems)
+    problems.refuse()
     return properties
 
 
-def read_properties(text: str | bytes, path: str, faults: Faults, overrides: Overrides = NO_OVERRIDES) -> Properties:
+def read_properties(
+    text: str | bytes, path: str, problems: Problems, overrides: Overrides = NO_OVERRIDES
+) -> Properties:
     """Parse like `parse_properties`, but continue after errors, and omit what cannot be parsed.
 
     Args:
         text: content of the file.
         path: of the file.
-        faults: collects the errors.
+        problems: collects the errors.
         overrides: values that override the file's; their variables are not included.
     """
     if len(text) > MAX_BYTES:
-        faults.add(1, "", f"has more than {MAX_BYTES >> 20} MiB; a properties file is a few lines of text")
-        faults.refuse()
+        problems.add(1, "", f"has more than {MAX_BYTES >> 20} MiB; a properties file is a few lines of text")
+        problems.refuse()
     if isinstance(text, bytes):
-        text = _decoded(text, faults)
-    properties = _PropertiesReader(path, faults).properties(text.removeprefix("\ufeff"))
-    return _checked(_overridden(properties, overrides, faults), faults)
+        text = _decoded(text, problems)
+    properties = _PropertiesReader(path, problems).properties(text.removeprefix("\ufeff"))
+    return _checked(_overridden(properties, overrides, problems), problems)
 
 
-def _overridden(properties: Properties, overrides: Overrides, faults: Faults) -> Properties:
+def _overridden(properties: Properties, overrides: Overrides, problems: Problems) -> Properties:
     sections = {section: dict(settings) for section, settings in properties.sections.items()}
     option = overrides.names.settings
     for name, value in overrides.settings.items():
@@ -234,42 +236,44 @@ def _overridden(properties: Properties, overrides: Overrides, faults: Faults) ->
             name_of_role, _, key = key.partition(".")
             section = f"{section} {name_of_role}"
         if _is_of_role(section) and section not in sections:
-            faults.add(option, _plain(name), f"there is no [{_plain(section)}] in the file")
+            problems.add(option, _plain(name), f"there is no [{_plain(section)}] in the file")
             continue
         if not key and section not in SECTIONS:
-            faults.add_unknown(option, _plain(section), "has no section", partial(nearest_key, "", section))
+            problems.add_unknown(option, _plain(section), "has no section", partial(nearest_key, "", section))
         elif found := _CONTROL.search(value):
-            faults.add(option, _plain(name), _of_control(found[0]))
-        elif (known := _known_section(section.split(), option, faults)) is not None:
+            problems.add(option, _plain(name), _of_control(found[0]))
+        elif (known := _known_section(section.split(), option, problems)) is not None:
             lines = [line for line in (one.strip(_BLANKS) for one in value.split("\n")) if line]
             sections.setdefault(known, {})[key] = Setting("\n".join(lines), option=option)
     if overrides.args is not None:
         try:
             args = quoted_words(overrides.args)
         except UnicodeEncodeError:
-            faults.add(overrides.names.args, "application.user_shell_args", "are not UTF-8")
+            problems.add(overrides.names.args, "application.user_shell_args", "are not UTF-8")
         else:
             sections.setdefault("application", {})["user_shell_args"] = Setting(args, option=overrides.names.args)
     return replace(properties, sections=sections)
 
 
-def _decoded(data: bytes, faults: Faults) -> str:
+def _decoded(data: bytes, problems: Problems) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         before = data[: error.start]
         column = error.start - before.rfind(b"\n")
         line = before.count(b"\n") + 1
-        faults.add(line, "", f"byte {column} is 0x{data[error.start]:02X}, which is not UTF-8; save the file as UTF-8")
-        faults.refuse()
+        problems.add(
+            line, "", f"byte {column} is 0x{data[error.start]:02X}, which is not UTF-8; save the file as UTF-8"
+        )
+        problems.refuse()
         raise
 
 
 class _PropertiesReader:
     """Parser from lines to sections, for any keys."""
 
-    def __init__(self, path: str, faults: Faults) -> None:
-        self.faults = faults
+    def __init__(self, path: str, problems: Problems) -> None:
+        self.problems = problems
         self.path = path
         self.headers: dict[str, int] = {}
         self._sections: dict[str, dict[str, tuple[int, list[str]]]] = {}
@@ -290,7 +294,7 @@ class _PropertiesReader:
 
     def _line(self, number: int, line: str) -> None:
         if found := _CONTROL.search(line):
-            self.faults.add(number, _where(self._section, line), _of_control(found[0]))
+            self.problems.add(number, _where(self._section, line), _of_control(found[0]))
             self._value, self._passing = None, True
             return
         bare = line.strip(_BLANKS)
@@ -301,12 +305,12 @@ class _PropertiesReader:
                 self._value.append(bare)
             elif not self._passing:
                 problem = "begins with a blank, so it would continue a value above it, but there is none"
-                self.faults.add(number, "", problem)
+                self.problems.add(number, "", problem)
                 self._passing = True
             return
         self._value, self._passing = None, False
         if line[0] == "[":
-            self._section = _header(bare, number, self.headers, self.faults)
+            self._section = _header(bare, number, self.headers, self.problems)
             self._before_the_first = False
             if self._section is None:
                 self._passing = True
@@ -320,56 +324,56 @@ class _PropertiesReader:
         name = name.rstrip(_BLANKS)
         self._passing = True
         if not separator or not name:
-            self.faults.add(number, "", f"{shown(line, 40)} is neither key=value nor [section] nor a comment (#)")
+            self.problems.add(number, "", f"{shown(line, 40)} is neither key=value nor [section] nor a comment (#)")
         elif self._section is None:
             if self._before_the_first:
-                self.faults.add(number, "", f"{shown(name, 40)} is before the first [section]")
+                self.problems.add(number, "", f"{shown(name, 40)} is before the first [section]")
         elif name in (settings := self._sections[self._section]):
             where = f"{self._section}.{_plain(name)}"
-            self.faults.add(number, where, f"appears twice, first in line {settings[name][0]}")
+            self.problems.add(number, where, f"appears twice, first in line {settings[name][0]}")
         else:
             self._value, self._passing = [value.strip(_BLANKS)], False
             settings[name] = (number, self._value)
 
 
-def _header(line: str, number: int, headers: dict[str, int], faults: Faults) -> str | None:
+def _header(line: str, number: int, headers: dict[str, int], problems: Problems) -> str | None:
     """Return the section that a line opens; None if it is unknown, so that its lines are skipped."""
     if not line.endswith("]") or "]" in line[:-1] or "[" in line[1:] or not line[1:-1].strip():
-        faults.add(number, "", f"{shown(line, 40)} is not a [section]")
+        problems.add(number, "", f"{shown(line, 40)} is not a [section]")
         return None
     words = line[1:-1].split()
     section = " ".join(words)
     first = headers.setdefault(section, number)
     if first != number:
-        faults.add(number, section, f"appears twice, first in line {first}")
+        problems.add(number, section, f"appears twice, first in line {first}")
         if words[0] not in SECTIONS:
             return None
-    return _known_section(words, number, faults)
+    return _known_section(words, number, problems)
 
 
-def _known_section(words: list[str], line: Line, faults: Faults) -> str | None:
+def _known_section(words: list[str], line: Line, problems: Problems) -> str | None:
     """Return the section that ``words`` name; None after an error, which is noted."""
     kind, *names = words or [""]
     section = " ".join(words)
     if kind not in SECTIONS:
-        faults.add_unknown(line, _plain(section), "is not a section", partial(nearest_section, kind))
+        problems.add_unknown(line, _plain(section), "is not a section", partial(nearest_section, kind))
         return None
     if kind in OF_ROLES:
         try:
             check_role_name(section, " ".join(names))
         except SpecError as refused:
             example = "[role worker]" if kind == "role" else "[service board]"
-            faults.add(line, _plain(section), refused.problem if names else f"needs a name: {example}")
+            problems.add(line, _plain(section), refused.problem if names else f"needs a name: {example}")
             return None
         return section
     if names and (kind not in NAMED or len(names) > 1 or not SECTION_NAME.fullmatch(names[0])):
         what = "takes no name" if kind not in NAMED else "needs a name of letters, digits, '_' and '-', 31 at most"
-        faults.add(line, _plain(section), what)
+        problems.add(line, _plain(section), what)
         return None
     return section
 
 
-def _checked(properties: Properties, faults: Faults) -> Properties:
+def _checked(properties: Properties, problems: Problems) -> Properties:
     """Return the settings that are known, allowed in their section, and valid; note the others."""
     sections: dict[str, dict[str, Setting]] = {}
     for section, settings in properties.sections.items():
@@ -377,7 +381,7 @@ def _checked(properties: Properties, faults: Faults) -> Properties:
         for name, setting in settings.items():
             where, line = f"{section}.{_plain(name)}", properties.line(section, name)
             if (key := key_of(section, name)) is None:
-                faults.add_unknown(line, where, "is not known", partial(nearest_key, section, name))
+                problems.add_unknown(line, where, "is not known", partial(nearest_key, section, name))
                 continue
             try:
                 if key is ENV_KEY:
@@ -391,21 +395,21 @@ def _checked(properties: Properties, faults: Faults) -> Properties:
                 read_value(key, setting.value)
                 good[name] = setting
             except SpecError as refused:
-                faults.add(line, where, refused.problem)
+                problems.add(line, where, refused.problem)
             except ValueError as problem:
-                faults.add(line, where, problem)
+                problems.add(line, where, problem)
         for name, key in SECTIONS[section.partition(" ")[0]].items():
             where = f"{section}.{name}"
-            if key.required and name not in settings and where not in faults.named:
-                faults.add(properties.line(section), where, _MISSING)
+            if key.required and name not in settings and where not in problems.named:
+                problems.add(properties.line(section), where, _MISSING)
     for section in REQUIRED_SECTIONS:
         if section not in sections:
-            faults.add(1, section, _MISSING)
-    _check_programs(properties, faults)
+            problems.add(1, section, _MISSING)
+    _check_programs(properties, problems)
     return Properties(path=properties.path, sections=sections, headers=properties.headers)
 
 
-def _check_programs(properties: Properties, faults: Faults) -> None:
+def _check_programs(properties: Properties, problems: Problems) -> None:
     """Record errors of roles without a program or with two, settings that no role uses, and scripts without a
     workspace."""
     given = properties.sections.get("application")
@@ -417,8 +421,8 @@ def _check_programs(properties: Properties, faults: Faults) -> None:
 
     def add(section: str, key: str, problem: str) -> None:
         where = f"{section}.{key}"
-        if problem != _MISSING or where not in faults.named:
-            faults.add(properties.line(section, key), where, problem)
+        if problem != _MISSING or where not in problems.named:
+            problems.add(properties.line(section, key), where, problem)
 
     has_script = "user_shell_script" in given
     scripts = has_script or any("script" in keys for keys in (*roles.values(), *services.values()))
@@ -433,15 +437,17 @@ def _check_programs(properties: Properties, faults: Faults) -> None:
             add(section, "command", "is given, and so is script; a role has one of them")
     for section, keys in services.items():
         if not {"script", "command"} & keys.keys():
-            faults.add(properties.line(section), section, "has neither script nor command")
+            problems.add(properties.line(section), section, "has neither script nor command")
         if (of_role := f"role {section.partition(' ')[2]}") in roles:
-            faults.add(properties.line(section), section, f"has the name of [{of_role}]; each needs a name of its own")
+            problems.add(
+                properties.line(section), section, f"has the name of [{of_role}]; each needs a name of its own"
+            )
     if is_service and not services:
         add("application", "kind", "is service, and there is no [service NAME]")
     if not has_script and "command" not in given:
         for section in needing:
             problem = "has neither script nor command, and [application] has no user_shell_script"
-            faults.add(properties.line(section), section, problem)
+            problems.add(properties.line(section), section, problem)
         if is_alone:
             add("application", "user_shell_script", _MISSING)
     for key in ("user_shell_script", "command", "user_shell_args"):
@@ -453,7 +459,7 @@ def _check_programs(properties: Properties, faults: Faults) -> None:
         add("resources", "containers", "is not possible beside [role NAME]; set instances in the roles")
     if is_service:
         for section in roles:
-            faults.add(properties.line(section), section, "is not possible with kind=service; use [service NAME]")
+            problems.add(properties.line(section), section, "is not possible with kind=service; use [service NAME]")
         for key in ("success", "framework", "gang"):
             if key in given:
                 add("application", key, "has no effect with kind=service, which has no roles but services")

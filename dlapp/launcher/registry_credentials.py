@@ -78,7 +78,7 @@ def _credentials_for(registry: str, path: str, environ: Mapping[str, str]) -> Re
     key = _HUB_KEY if registry == DOCKER_HUB else registry
     helpers = config.get("credHelpers")
     helper = (helpers.get(registry) if isinstance(helpers, dict) else None) or config.get("credsStore")
-    kept = _ask_helper(str(helper), key, environ) if helper else _read_auths(config, registry, path)
+    kept = _run_helper(str(helper), key, environ) if helper else _read_auths(config, registry, path)
     if kept is None:
         return None
     # Source: moby, api/types/registry/authconfig.go, `EncodeAuthConfig`: URL-safe base64 of the JSON form.
@@ -125,7 +125,7 @@ def _host_of(key: str) -> str:
     return DOCKER_HUB if host == f"index.{DOCKER_HUB}" else host
 
 
-def _ask_helper(name: str, key: str, environ: Mapping[str, str]) -> dict[str, str] | None:
+def _run_helper(name: str, key: str, environ: Mapping[str, str]) -> dict[str, str] | None:
     if not _HELPER.fullmatch(name):
         raise _Unusable(f"{name[:80]!r} is not the name of a credential helper")
     program = f"docker-credential-{name}"

@@ -24,9 +24,9 @@ from dlapp.launcher.application import (
     os_user,
     read_application,
 )
-from dlapp.launcher.checks import Note, WorldCheck
+from dlapp.launcher.checks import Note, SubmissionCheck
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
-from dlapp.launcher.properties import Faults
+from dlapp.launcher.properties import Problems
 from dlapp.launcher.workspace.pack import pack
 from dlapp.launcher.workspace.scan import EMPTY, Scan, scan_workspace, too_large
 from dlapp.locations import shown
@@ -111,14 +111,14 @@ def launch(
             origin.check_variables(application, overrides)
             spec = origin.checked_spec(application.spec, application.hdfs)
             application = replace(application, spec=spec)
-        application = with_whole_ids(application, resolve)
+        application = with_full_ids(application, resolve)
         notes += [*config.ignored, *application.notes, *check_engine(application, engine)]
         problem = network_problem(application.spec)
         is_packed = origin is not None and bool(origin.archive)
         left_out = () if is_packed else leave_out(application.spec)
         settings = overrides.names.settings if isinstance(source, RecordedFile) else ""
         policy = registries() if application.spec.images else None
-        scan = check_world(
+        scan = check_submission(
             application, config, notes.append, left_out, problem, policy, is_packed=is_packed, settings=settings
         )
     spec = application.spec
@@ -161,13 +161,13 @@ def launch(
             control_secret=new_secret(),
             env=application.env,
             role_env=dict(application.role_env),
-            environment=_taken_over(environ),
+            environment=_user_environment(environ),
             notify=notify,
             registry_credentials=_registry_credentials(spec, policy, note, environ),
         )
         application_id = engine.submit(submission, secrets)
-    _say_where(application_id, engine, say)
-    say(ask_line(spec))
+    _print_urls(application_id, engine, say)
+    say(resources_line(spec))
     return application_id
 
 
@@ -192,7 +192,7 @@ def print_spec(
     return {"properties": application.properties.masked().to_json(), "spec": to_json(application.spec)}
 
 
-def ask_line(spec: AppSpec) -> str:
+def resources_line(spec: AppSpec) -> str:
     """Return the resolved resource request as a line for the user."""
     asks = []
     for role in spec.roles:
@@ -214,7 +214,7 @@ def _step(say: Say, name: str, ok: str) -> Iterator[None]:
     say(f"{name} : {ok}")
 
 
-def with_whole_ids(application: ResolvedApplication, resolve: Resolve) -> ResolvedApplication:
+def with_full_ids(application: ResolvedApplication, resolve: Resolve) -> ResolvedApplication:
     """Return the request with the complete ids of the applications that it waits for (``after``).
 
     Args:
@@ -256,12 +256,12 @@ def check_engine(application: ResolvedApplication, engine: Engine) -> list[str]:
 
 def _refuse(application: ResolvedApplication, refused: SpecError) -> None:
     """Refuse the file with the line of a refused value, if it has one."""
-    faults = Faults(application.properties.path)
-    add_refusal(faults, application.properties, refused)
-    faults.refuse()
+    problems = Problems(application.properties.path)
+    add_refusal(problems, application.properties, refused)
+    problems.refuse()
 
 
-def check_world(
+def check_submission(
     application: ResolvedApplication,
     config: Config,
     note: Note,
@@ -302,13 +302,13 @@ def check_world(
     for path, count in scan.left_out.items():
         files = "1 file that is" if count == 1 else f"{count} files that are"
         note(f"{path} is packed without the {files} in it: it is an output_path")
-    faults = Faults(application.properties.path)
-    check = WorldCheck(application, scan, faults, note, settings)
+    problems = Problems(application.properties.path)
+    check = SubmissionCheck(application, scan, problems, note, settings)
     check.all(workspace_is_packed=is_packed)
     check.network(network_problem)
     if policy is not None:
         check.images(policy)
-    faults.refuse()
+    problems.refuse()
     if scan.size_bytes > config.storage.workspace_limit_bytes:
         raise too_large(scan, config.storage.workspace_limit_bytes)
     return scan
@@ -321,7 +321,7 @@ def _some(names: Sequence[str]) -> str:
     return f"{first} {f'and {more} more ' if more > 0 else ''}{'is' if len(names) == 1 else 'are'}"
 
 
-def _taken_over(environ: Mapping[str, str]) -> dict[str, str]:
+def _user_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in environ.items() if name in ENVIRONMENT or name.startswith("LC_")}
 
 
@@ -335,7 +335,7 @@ def _registry_credentials(
     return collect_credentials(spec.images, policy, note, environ)
 
 
-def _say_where(application_id: ApplicationId, engine: Engine, say: Say) -> None:
+def _print_urls(application_id: ApplicationId, engine: Engine, say: Say) -> None:
     say(f"DL App ID = {application_id}")
     running, completed = engine.dashboard_urls(application_id, wait_s=PAGE_S)
     say("DL App Dashboard")

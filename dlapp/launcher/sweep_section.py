@@ -9,7 +9,7 @@ from typing import Any
 
 from dlapp.errors import UsageError
 from dlapp.launcher.keys import GRID, RANDOM
-from dlapp.launcher.properties import Faults, Properties
+from dlapp.launcher.properties import Problems, Properties
 from dlapp.sweep.spec import (
     MAX_TRIALS,
     RESERVED_PARAMETERS,
@@ -38,22 +38,22 @@ class _Draft(SweepSpec, kw_only=True):
         """Accept any values; each alone was checked when the file was read."""
 
 
-def read_sweep_section(properties: Properties, faults: Faults, path_of: Callable[[str], str]) -> SweepSpec | None:
+def read_sweep_section(properties: Properties, problems: Problems, path_of: Callable[[str], str]) -> SweepSpec | None:
     """Return the sweep of a file; None after errors, which are noted.
 
     Args:
         properties: the file, with a ``[sweep]``.
-        faults: collects the errors.
+        problems: collects the errors.
         path_of: returns the absolute path of a file as the user wrote it; ValueError with the problem.
     """
-    broken = {one for one in faults.named if one.startswith(f"{SECTION}.")}
+    broken = {one for one in problems.named if one.startswith(f"{SECTION}.")}
     keys = properties.sections[SECTION]
 
     def get(key: str, default: Any = None) -> Any:
         return properties.value(SECTION, key, default)
 
     def add(where: str, problem: str) -> None:
-        faults.add(properties.line(SECTION, where.partition(".")[2]), where, problem)
+        problems.add(properties.line(SECTION, where.partition(".")[2]), where, problem)
 
     grid = tuple(GridParameter(key.removeprefix(GRID), get(key)) for key in keys if key.startswith(GRID))
     random = tuple(replace(get(key), name=key.removeprefix(RANDOM)) for key in keys if key.startswith(RANDOM))
@@ -95,7 +95,7 @@ def read_sweep_section(properties: Properties, faults: Faults, path_of: Callable
         if where in broken or (parameters_broken and where in (SECTION, f"{SECTION}.trials")):
             continue
         add(where, problem)
-    if any(one == SECTION or one.startswith(f"{SECTION}.") for one in faults.named):
+    if any(one == SECTION or one.startswith(f"{SECTION}.") for one in problems.named):
         return None
     return SweepSpec(**{name: getattr(draft, name) for name in SweepSpec.record_fields})
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MAX_FOREIGN_BYTES = 1 << 20
 """Size limit of a YAML file of another program; PyYAML takes 15 us per byte."""
 _MAX_DEPTH = 32
-MAX_FAULTS = 20
+MAX_PROBLEMS = 20
 """Number of errors after which the rest of a file is not checked."""
 
 
@@ -48,7 +48,7 @@ class YamlValue(NamedTuple):
 
 
 def yaml_values(
-    data: bytes, path: str, names: Collection[str], faults: list[str], *, lists: Collection[str] | None = None
+    data: bytes, path: str, names: Collection[str], problems: list[str], *, lists: Collection[str] | None = None
 ) -> dict[str, YamlValue]:
     """Return the keys of one file. Nodes are read instead of values: they have line numbers, and 10:30 stays text.
 
@@ -56,7 +56,7 @@ def yaml_values(
         data: the content.
         path: of the file, for messages.
         names: the known keys.
-        faults: receives one line for each problem.
+        problems: receives one line for each problem.
         lists: whether any key may have a list, also as texts between commas, and which may have an empty one; None if
             none may.
     """
@@ -66,35 +66,35 @@ def yaml_values(
     try:
         root = yaml.compose(data.decode("utf-8-sig"), Loader=_loader())
     except UnicodeDecodeError as error:
-        faults.append(f"{path}:{data[: error.start].count(10) + 1}: is not UTF-8")
+        problems.append(f"{path}:{data[: error.start].count(10) + 1}: is not UTF-8")
         return found
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         at = f":{mark.line + 1}" if mark else ""
-        faults.append(f"{path}{at}: is not YAML: {getattr(error, 'problem', None) or 'cannot be read'}")
+        problems.append(f"{path}{at}: is not YAML: {getattr(error, 'problem', None) or 'cannot be read'}")
         return found
     if root is None:
         return found
     levels = dict.fromkeys(name.rpartition(".")[0] for name in names)
     for name, line, node in _leaves(root, "", levels, yaml):
         where = f"{path}:{line}"
-        if len(faults) >= MAX_FAULTS:
-            faults.append(f"{where}: the rest is not checked")
+        if len(problems) >= MAX_PROBLEMS:
+            problems.append(f"{where}: the rest is not checked")
             break
         if name in found:
-            faults.append(f"{where}: {name}: appears twice, first in line {found[name].where.rpartition(':')[2]}")
+            problems.append(f"{where}: {name}: appears twice, first in line {found[name].where.rpartition(':')[2]}")
         elif name in levels:
             if not _is_empty(node):  # "local:" with all its keys commented out
-                faults.append(f"{where}: {name or 'the file'}: must be a level with keys under it")
+                problems.append(f"{where}: {name or 'the file'}: must be a level with keys under it")
         elif name not in names:
-            faults.append(f"{where}: {name}: is not known, {nearest(name, [*filter(None, levels), *names])}")
+            problems.append(f"{where}: {name}: is not known, {nearest(name, [*filter(None, levels), *names])}")
         elif (texts := _texts_of(node, yaml, lists is not None)) is None:
             what = "a single value" if lists is None else "a value or a list of values"
-            faults.append(f"{where}: {name}: must be {what}")
+            problems.append(f"{where}: {name}: must be {what}")
         elif texts or name in (lists or ()):
             found[name] = YamlValue(where, texts)
         else:
-            faults.append(f"{where}: {name}: is empty")
+            problems.append(f"{where}: {name}: is empty")
     return found
 
 

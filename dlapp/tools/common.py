@@ -198,16 +198,16 @@ def explain(error: Exception, name: str) -> tuple[list[str], int]:
     """Return the lines for stderr, the last of which begins with ``Error:``, and the exit code of an error."""
     match error:
         case FileRefused():
-            count = len(error.faults)
+            count = len(error.problems)
             they = "an error" if count == 1 else f"{count} errors"
-            lines = [*map(one_line, error.faults), f"Error: the properties file is refused: it has {they}"]
+            lines = [*map(one_line, error.problems), f"Error: the properties file is refused: it has {they}"]
             return lines, error.exit_code
         case ConfigError() if "\n" in (text := str(error)):
-            faults = [one_line(line) for line in text.split("\n")]
-            return [*faults, f"Error: the configuration is refused: it has {len(faults)} errors"], error.exit_code
+            problems = [one_line(line) for line in text.split("\n")]
+            return [*problems, f"Error: the configuration is refused: it has {len(problems)} errors"], error.exit_code
         case UsageError() if "\n" in (text := str(error)):
-            head, *faults = (one_line(line.strip()) for line in text.split("\n"))
-            return [*faults, f"Error: {head.rstrip(':')}"], error.exit_code
+            head, *problems = (one_line(line.strip()) for line in text.split("\n"))
+            return [*problems, f"Error: {head.rstrip(':')}"], error.exit_code
         case DlappError():
             return [f"Error: {one_line(str(error))}"], error.exit_code
         case click.ClickException():

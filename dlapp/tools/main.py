@@ -59,7 +59,7 @@ COMMANDS = {
 """All commands, by their word, in the order of the help."""
 
 
-def find_word(name: str) -> str | None:
+def find_command(name: str) -> str | None:
     """Return the subcommand for its name, its program's name or the end of that (``dlapp-launcher``, ``launcher``);
     None if there is no such command."""
     if name in COMMANDS:
@@ -82,7 +82,7 @@ def run_tool(argv: Sequence[str]) -> int:
         argv: its name or the name of its module, and its arguments.
     """
     sys.argv[1:] = argv[1:]
-    return load_command(find_word(argv[0]) or argv[0])() or 0
+    return load_command(find_command(argv[0]) or argv[0])() or 0
 
 
 class CommandGroup(Command, click.Group):
@@ -107,7 +107,7 @@ class CommandGroup(Command, click.Group):
         if (found := self.get_command(context, word)) is None:
             from dlapp.system.text import nearest, shown
 
-            right = find_word(word)
+            right = find_command(word)
             hint = f"use {right}" if right else nearest(word.removeprefix("dlapp-"), self.list_commands(context))
             raise UsageError(f"{shown(word)} is not a command of dlapp: {hint} (dlapp help lists them)")
         return word, found, rest
@@ -135,7 +135,7 @@ class CommandName(click.Choice[str]):
 
     def convert(self, value: str, param: click.Parameter | None, context: click.Context | None) -> str:
         """Return the word."""
-        return super().convert(find_word(value) or value, param, context)
+        return super().convert(find_command(value) or value, param, context)
 
 
 @command("help", example="dlapp help logs")

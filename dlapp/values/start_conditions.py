@@ -91,7 +91,7 @@ def check_after(conditions: Iterable[After]) -> None:
         raise ValueError(f"{twice} appears twice")
 
 
-def judge(conditions: Iterable[After], ends: Mapping[str, str]) -> Conditions:
+def evaluate_conditions(conditions: Iterable[After], ends: Mapping[str, str]) -> Conditions:
     """Return the remaining conditions.
 
     Args:
@@ -129,10 +129,10 @@ def plan_texts(after: Iterable[After], ends: Mapping[str, str], *, is_held: bool
     nothing.
 
     Args:
-        after, ends: as in `judge`.
+        after, ends: as in `evaluate_conditions`.
         is_held: it is to be held.
     """
-    pending = judge(after, ends).pending
+    pending = evaluate_conditions(after, ends).pending
     held = "it is held until it is released (dlapp-release)" if is_held else ""
     return waiting_text(pending) if pending else "", held
 

@@ -101,7 +101,7 @@ def spec(**fields: object) -> AppSpec:
 def test_a_spec_that_cannot_run_is_refused_with_its_field(place: Path, fields: dict[str, object], said: str) -> None:
     with Client() as client, pytest.raises(FileRefused) as refused:
         client.submit(spec(**fields))
-    assert refused.value.faults[0].startswith(said.format(place=place)), refused.value.faults
+    assert refused.value.problems[0].startswith(said.format(place=place)), refused.value.problems
 
 
 def test_variables_of_roles_are_checked_like_those_of_all(place: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_file_can_be_changed_for_one_submission(place: Path) -> None:
         assert (place / "code" / "output").exists() is False
         with pytest.raises(FileRefused) as refused:
             client.submit("dl_app.properties", overrides={"resources.vcores": 0}, env={"NV_GPU": "1"})
-    assert refused.value.faults == (
+    assert refused.value.problems == (
         "overrides: resources.vcores: is 0, the minimum is 1",
         "env: NV_GPU: is set by dlapp and cannot be set here",
     )

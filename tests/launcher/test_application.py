@@ -65,7 +65,7 @@ def read(place: Path, text: str, config: Config, engine: EngineInfo = NO_GPUS) -
 def refused(place: Path, text: str, config: Config) -> list[str]:
     with pytest.raises(FileRefused) as refusal:
         read(place, text, config)
-    return [fault.removeprefix(f"{place}/app.properties:") for fault in refusal.value.faults]
+    return [fault.removeprefix(f"{place}/app.properties:") for fault in refusal.value.problems]
 
 
 def test_the_least_file_gets_the_documented_defaults(place: Path, config: Config) -> None:

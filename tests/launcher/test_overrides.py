@@ -15,14 +15,14 @@ from dlapp.config import load_config
 from dlapp.errors import FileRefused, UsageError
 from dlapp.launcher.application import ResolvedApplication, read_application
 from dlapp.launcher.overrides import Overrides, quoted_words, read_env_options, read_set_options
-from dlapp.launcher.properties import Faults, Properties, parse_properties, read_properties
+from dlapp.launcher.properties import Problems, Properties, parse_properties, read_properties
 
 MINIMAL = "[application]\nappname=a\nuser_dev_workspace_path=w\nuser_shell_script=s.sh\n"
 ENGINE = EngineInfo(name="local", version="1", has_gpus=False)
 
 
 def overridden(text: str, overrides: Overrides) -> Properties:
-    faults = Faults("f")
+    faults = Problems("f")
     properties = read_properties(text, "f", faults, overrides)
     faults.refuse()
     return properties
@@ -31,7 +31,7 @@ def overridden(text: str, overrides: Overrides) -> Properties:
 def refused(text: str, overrides: Overrides) -> list[str]:
     with pytest.raises(FileRefused) as refusal:
         overridden(text, overrides)
-    return list(refusal.value.faults)
+    return list(refusal.value.problems)
 
 
 def read(place: Path, text: str, overrides: Overrides, environ: Mapping[str, str] | None = None) -> ResolvedApplication:
@@ -122,7 +122,7 @@ def test_faults_of_the_file_come_first_and_what_an_option_replaces_is_none() -> 
 def test_the_world_is_checked_with_the_values_of_the_options(tmp_path: Path) -> None:
     with pytest.raises(FileRefused) as refusal:
         read(tmp_path, MINIMAL, Overrides({"application.user_dev_workspace_path": "nowhere"}))
-    assert refusal.value.faults == (
+    assert refusal.value.problems == (
         f"--set: application.user_dev_workspace_path: {tmp_path}/nowhere: there is no such directory",
     )
 
@@ -139,7 +139,7 @@ def test_variables_of_options_are_exact_text_and_win(tmp_path: Path) -> None:
 def test_a_variable_that_no_program_may_have_is_refused_without_its_value(tmp_path: Path) -> None:
     with pytest.raises(FileRefused) as refusal:
         read(tmp_path, MINIMAL, Overrides(env={"NV_GPU": "hush", "A": "hush\0", "1A": "hush"}))
-    assert refusal.value.faults == (
+    assert refusal.value.problems == (
         "--env: NV_GPU: is set by dlapp and cannot be set here",
         "--env: A: has a NUL in it",
         "--env: 1A: '1A' is not the name of a variable",
@@ -169,7 +169,7 @@ def test_pass_env_takes_the_values_of_the_submitters_environment(tmp_path: Path)
 def test_a_name_that_cannot_be_passed_on_is_refused_with_its_line(tmp_path: Path, names: str, problem: str) -> None:
     with pytest.raises(FileRefused) as refusal:
         read(tmp_path, MINIMAL + f"env.B=1\npass_env={names}\n", Overrides(), {"B": "2", "LARGE": "x" * 200_000})
-    assert refusal.value.faults == (f"{tmp_path}/f:6: application.pass_env: {problem}",)
+    assert refusal.value.problems == (f"{tmp_path}/f:6: application.pass_env: {problem}",)
 
 
 def test_no_value_of_a_variable_is_in_what_can_be_printed(tmp_path: Path) -> None:

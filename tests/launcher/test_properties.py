@@ -43,7 +43,7 @@ MINIMAL = "[application]\nappname=a\nuser_dev_workspace_path=w\nuser_shell_scrip
 def refused(text: str | bytes) -> list[str]:
     with pytest.raises(FileRefused) as refusal:
         parse_properties(text, "f")
-    return list(refusal.value.faults)
+    return list(refusal.value.problems)
 
 
 def value(text: str, section: str, key: str) -> object:
@@ -423,8 +423,8 @@ def test_the_largest_files_are_read_in_no_more_than_seconds(kind: str) -> None:
     try:
         parse_properties(LARGE[kind], "f")
     except FileRefused as refusal:
-        assert len(refusal.faults) <= 101  # noqa: PT017 - either end is right
-        assert max(len(fault) for fault in refusal.faults) < 700  # noqa: PT017
+        assert len(refusal.problems) <= 101  # noqa: PT017 - either end is right
+        assert max(len(fault) for fault in refusal.problems) < 700  # noqa: PT017
     assert time.process_time() - began < 5
 
 
@@ -538,8 +538,8 @@ def test_any_bytes_are_properties_or_refused(data: bytes) -> None:
     try:
         properties = parse_properties(MINIMAL.encode() + data if len(data) % 2 else data, "f")
     except FileRefused as refusal:
-        assert refusal.faults  # noqa: PT017 - either end is right
-        assert all(fault.startswith("f:") and "\n" not in fault for fault in refusal.faults)  # noqa: PT017
+        assert refusal.problems  # noqa: PT017 - either end is right
+        assert all(fault.startswith("f:") and "\n" not in fault for fault in refusal.problems)  # noqa: PT017
     else:
         assert parse_properties(properties.to_text(), "f") == properties
 
@@ -549,7 +549,7 @@ def test_any_text_is_properties_or_refused(text: str) -> None:
     try:
         parse_properties(MINIMAL + text, "f")
     except FileRefused as refusal:
-        assert refusal.faults  # noqa: PT017 - either end is right
+        assert refusal.problems  # noqa: PT017 - either end is right
 
 
 def test_the_manuals_examples_of_arguments_are_so() -> None:

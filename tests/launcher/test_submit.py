@@ -605,7 +605,7 @@ def test_the_printed_spec_of_a_faulty_file_is_its_faults(launched: Launch) -> No
     config = load_config({}, {"HOME": "/x"}, system_file="/nonexistent")
     with pytest.raises(FileRefused) as refusal:
         print_spec(str(path), config, launched.engine)  # type: ignore[arg-type]
-    assert len(refusal.value.faults) == 3
+    assert len(refusal.value.problems) == 3
 
 
 def test_submitting_loads_nothing_that_is_not_needed() -> None:

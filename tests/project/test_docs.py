@@ -14,7 +14,7 @@ from dlapp.cluster import EngineInfo
 from dlapp.config import load_config
 from dlapp.launcher.application import read_application
 from dlapp.launcher.keys import SECTIONS, names_of
-from dlapp.launcher.properties import Faults, Properties, read_properties
+from dlapp.launcher.properties import Problems, Properties, read_properties
 from dlapp.values.spec import AppSpec
 from tests.project.source import ROOT, tree_of
 
@@ -42,7 +42,7 @@ SECTION_WITH = {
 
 
 def annotated(file: Path) -> Properties:
-    faults = Faults(str(file))
+    faults = Problems(str(file))
     properties = read_properties(file.read_bytes(), str(file), faults)
     faults.refuse()
     return properties

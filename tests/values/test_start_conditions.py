@@ -13,8 +13,8 @@ from dlapp.values.start_conditions import (
     UNKNOWN,
     After,
     RequiredEnd,
+    evaluate_conditions,
     how_ended,
-    judge,
     read_after,
     waiting_text,
 )
@@ -69,9 +69,9 @@ def test_a_program_cannot_make_what_a_file_cannot_say() -> None:
     ],
 )
 def test_an_end_meets_a_condition_or_makes_it_impossible(end: RequiredEnd, met: set[str]) -> None:
-    assert judge([After(ONE, end)], {}).pending == (After(ONE, end),)
+    assert evaluate_conditions([After(ONE, end)], {}).pending == (After(ONE, end),)
     for how in (SUCCEEDED, FAILED, KILLED, UNKNOWN):
-        pending, failure = judge([After(ONE, end)], {ONE: how})
+        pending, failure = evaluate_conditions([After(ONE, end)], {ONE: how})
         assert pending == ()
         assert bool(failure) == (how not in met)
         assert not failure or failure.endswith(f"so after={ONE}:{end.value} can never hold")
@@ -79,8 +79,8 @@ def test_an_end_meets_a_condition_or_makes_it_impossible(end: RequiredEnd, met: 
 
 def test_one_impossible_condition_decides_whatever_the_others_wait_for() -> None:
     conditions = [After(ONE), After(TWO)]
-    assert judge(conditions, {ONE: SUCCEEDED}).pending == (After(TWO),)
-    assert judge(conditions, {TWO: FAILED}).failure == f"{TWO} failed, so after={TWO}:ok can never hold"
+    assert evaluate_conditions(conditions, {ONE: SUCCEEDED}).pending == (After(TWO),)
+    assert evaluate_conditions(conditions, {TWO: FAILED}).failure == f"{TWO} failed, so after={TWO}:ok can never hold"
 
 
 def test_a_long_list_is_shown_cut() -> None:

@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 from dlapp.client.command_session import records_below, session_directory, signals_close
 from dlapp.client.shell import input as shell_input
-from dlapp.client.shell.server import BIN, DIRECTORY_VARIABLE, RC, SHARED, START_VARIABLE, ShellRequestServer, install
+from dlapp.client.shell.server import (
+    BIN,
+    DIRECTORY_VARIABLE,
+    RC,
+    SHARED_DIRECTORY,
+    START_VARIABLE,
+    ShellRequestServer,
+    install,
+)
 from dlapp.client.shell.start import write_start
 from dlapp.errors import NotFound, UsageError
 from dlapp.launcher.application import read_application
@@ -123,7 +131,7 @@ def open_shell(
                     image=image,
                     workspace=spec.workspace,
                     session_dir=directory,
-                    shared_dir=os.path.join(directory, SHARED),
+                    shared_dir=os.path.join(directory, SHARED_DIRECTORY),
                     env=inside,
                     resources=role.resources,
                     devices=[PayloadDevice(one.uuid, one.index, one.minor, one.mig) for one in devices],
@@ -138,11 +146,11 @@ def open_shell(
             from dlapp.client.shell.plain import PlainShell
 
             inside = environment(spec, directory, devices, user_env, cache_paths, in_docker=False)
-            inside[DIRECTORY_VARIABLE] = f"{directory}/{SHARED}"
-            inside["PATH"] = f"{directory}/{SHARED}/{BIN}:{inside['PATH']}"
+            inside[DIRECTORY_VARIABLE] = f"{directory}/{SHARED_DIRECTORY}"
+            inside["PATH"] = f"{directory}/{SHARED_DIRECTORY}/{BIN}:{inside['PATH']}"
             argv = [find_shell(inside["PATH"])]
             if os.path.basename(argv[0]) == "bash":
-                argv += ["--rcfile", f"{directory}/{SHARED}/{RC}"]
+                argv += ["--rcfile", f"{directory}/{SHARED_DIRECTORY}/{RC}"]
             else:
                 inside["PS1"] = "(dlapp) $ "
             shell = PlainShell(argv, inside, spec.workspace, (*kept_fds, *cache_locks))

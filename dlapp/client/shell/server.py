@@ -29,7 +29,7 @@ from dlapp.value import Closeable
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPT, RC_SCRIPT = os.path.join(_HERE, "dlapp-run.sh"), os.path.join(_HERE, "shell-rc.sh")
-SHARED = "shared"
+SHARED_DIRECTORY = "shared"
 """The part of a session's directory that the shell sees, in Docker as /dlapp/shell."""
 REQUESTS = "requests"
 """The FIFO that dlapp-run writes to."""
@@ -53,7 +53,7 @@ _MAX_LINE_BYTES = 4096
 
 def install(session: str) -> None:
     """Put into a session's directory what the shell needs: its start file, dlapp-run, and the FIFO of requests."""
-    directory = os.path.join(session, SHARED)
+    directory = os.path.join(session, SHARED_DIRECTORY)
     os.makedirs(os.path.join(directory, BIN), 0o755)
     for source, name, mode in ((SCRIPT, os.path.join(BIN, "dlapp-run"), 0o755), (RC_SCRIPT, RC, 0o644)):
         path = os.path.join(directory, name)
@@ -77,7 +77,7 @@ class ShellRequestServer(Closeable):
         mine = (os.geteuid(),)
         self._private = files.open_directory(session, owners=mine)
         self._shared = files.open_directory(
-            SHARED, dir_fd=self._private, path=os.path.join(session, SHARED), owners=mine
+            SHARED_DIRECTORY, dir_fd=self._private, path=os.path.join(session, SHARED_DIRECTORY), owners=mine
         )
         # Also opened for writing: so reads never return end of file while there is no request.
         self._requests = files.open_file(REQUESTS, dir_fd=self._shared, owners=mine, write=True, kind=stat.S_IFIFO)

@@ -85,7 +85,7 @@ def pack(scan: Scan, archive_dir: str, *, limit_bytes: int, progress: Progress |
                 digest = f"sha256-{out.finish()}"
             archive = f"{archive_dir}/{digest}.tar.gz"
             size_bytes = os.fstat(descriptor).st_size
-            reused = _take_again(archive, descriptor)
+            reused = _reuse_archive(archive, descriptor)
             if not reused:
                 os.fsync(descriptor)
                 os.rename(temporary, archive)
@@ -94,7 +94,7 @@ def pack(scan: Scan, archive_dir: str, *, limit_bytes: int, progress: Progress |
     return Packed(archive, digest, size_bytes, writer.files, tuple(writer.warnings), reused)
 
 
-def _take_again(archive: str, fresh: int) -> bool:
+def _reuse_archive(archive: str, fresh: int) -> bool:
     """Mark an archive as used now, if it exists and is identical to the one packed just now."""
     try:
         descriptor = os.open(archive, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

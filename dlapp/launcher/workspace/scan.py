@@ -116,10 +116,10 @@ def scan_workspace(
     entries: list[ScanEntry] = []
     left_out: dict[str, int] = {}
     warnings: list[str] = []
-    faults: list[str] = []
+    problems: list[str] = []
     size_bytes = 0
     # Remaining entries of the current directory, and of each of its parents.
-    todo = [_listed(root, "", warnings, faults)]
+    todo = [_listed(root, "", warnings, problems)]
     while todo:
         if not todo[-1]:
             todo.pop()
@@ -143,27 +143,27 @@ def scan_workspace(
                 if count := _count_files(found.path):
                     left_out[kept_empty[name]] = count
             else:
-                todo.append(_listed(found.path, name, warnings, faults))
+                todo.append(_listed(found.path, name, warnings, problems))
         elif stat.S_ISREG(mode):
             size = status.st_size
             if size >= SPARSE_FROM:
                 size = min(size, status.st_blocks * 512)
             # Check the caller's permissions by the kernel only if others may not read.
             if not mode & 0o004 and not os.access(found.path, os.R_OK, effective_ids=True):
-                faults.append(f"{shown(name)} cannot be read: Permission denied")
+                problems.append(f"{shown(name)} cannot be read: Permission denied")
             entries.append(ScanEntry(name, mode, size, None))
             size_bytes += size
         elif stat.S_ISLNK(mode):
             text = os.readlink(found.path)
             kept = link_kept_inside(name, text, roots, read_link)
             if kept is None:
-                faults.append(f"{shown(name)} is a link out of the workspace, to {shown(text)}")
+                problems.append(f"{shown(name)} is a link out of the workspace, to {shown(text)}")
             else:
                 entries.append(ScanEntry(name, mode, 0, kept))
         else:
             warnings.append(f"{shown(name)} is not packed: it is {kind_text(mode)}")
-    if faults:
-        raise UsageError(_refusal(root, faults))
+    if problems:
+        raise UsageError(_refusal(root, problems))
     return Scan(root, tuple(entries), size_bytes, left_out, tuple(by_default), tuple(warnings))
 
 
@@ -177,15 +177,15 @@ def too_large(scan: Scan, limit_bytes: int) -> UsageError:
     )
 
 
-def _refusal(root: str, faults: list[str]) -> str:
-    if len(faults) == 1:
-        return f"the workspace {shown(root)} cannot be packed: {faults[0]} (exclude it, or put it right)"
-    more = [f"and {len(faults) - _MAX_NAMED} more"] if len(faults) > _MAX_NAMED else []
+def _refusal(root: str, problems: list[str]) -> str:
+    if len(problems) == 1:
+        return f"the workspace {shown(root)} cannot be packed: {problems[0]} (exclude it, or put it right)"
+    more = [f"and {len(problems) - _MAX_NAMED} more"] if len(problems) > _MAX_NAMED else []
     lines = [f"the workspace {shown(root)} cannot be packed; exclude these, or put them right:"]
-    return "\n  ".join([*lines, *faults[:_MAX_NAMED], *more])
+    return "\n  ".join([*lines, *problems[:_MAX_NAMED], *more])
 
 
-def _listed(path: str, name: str, warnings: list[str], faults: list[str]) -> list[os.DirEntry[str]]:
+def _listed(path: str, name: str, warnings: list[str], problems: list[str]) -> list[os.DirEntry[str]]:
     """Return the entries of a directory, last first."""
     try:
         with os.scandir(path) as found:
@@ -193,7 +193,7 @@ def _listed(path: str, name: str, warnings: list[str], faults: list[str]) -> lis
     except FileNotFoundError:
         warnings.append(f"{shown(name or path)} disappeared while the workspace was scanned")
     except OSError as error:
-        faults.append(f"{shown(name or path)} cannot be read: {error.strerror}")
+        problems.append(f"{shown(name or path)} cannot be read: {error.strerror}")
     return []
 
 

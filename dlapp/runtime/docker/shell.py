@@ -55,7 +55,7 @@ from dlapp.values.messages import Fault
 from dlapp.values.spec import Resources
 
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shell.sh")
-SHARED = "/dlapp/shell"
+SHELL_MOUNT = "/dlapp/shell"
 _GPUS_SEEN = "/dlapp/gpus_seen"
 _MAX_SEEN_BYTES = 65536
 _SCRIPT = "/dlapp/shell.sh"
@@ -183,8 +183,8 @@ class DockerShell:
                 **self._env,
                 "HOME": HOME,
                 "TMPDIR": TMP,
-                "PATH": f"{SHARED}/bin:{path}",
-                "DLAPP_SHELL_DIR": SHARED,
+                "PATH": f"{SHELL_MOUNT}/bin:{path}",
+                "DLAPP_SHELL_DIR": SHELL_MOUNT,
             },
             labels={
                 **labels_of(os.path.basename(self._session_dir), self._session_dir, self._devices),
@@ -196,7 +196,7 @@ class DockerShell:
                 *(Bind(source, target) for source, target in self._caches),
                 Bind(own["home"], HOME),
                 Bind(own["tmp"], TMP),
-                Bind(self._shared_dir, SHARED, read_only=True),
+                Bind(self._shared_dir, SHELL_MOUNT, read_only=True),
                 *([Bind(own["gpus_seen"], _GPUS_SEEN)] if self._devices else []),
                 Bind(own["life"], LIFE, read_only=True),
                 Bind(SCRIPT, _SCRIPT, read_only=True),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 REFRESH_S = 10.0
 """Interval of the polls of applications that may still write."""
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
 @command("dlapp-board", example="dlapp-board --project mnist")
@@ -58,7 +58,7 @@ def main(applications: tuple[str, ...], project: str | None, port: int | None, a
                 until = time.monotonic() + REFRESH_S
                 while time.monotonic() < until:
                     server.check()
-                    time.sleep(_LOOK_S)
+                    time.sleep(_POLL_S)
                 if is_growing:
                     is_growing = files.refresh()
 

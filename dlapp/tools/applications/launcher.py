@@ -83,7 +83,7 @@ def main(
         _init(file, alone=not (flags or settings or variables or program_args or resume or again))
         return 0
     if resume is not None or again is not None:
-        _check_once_more(resume, again, cluster, submits_nothing=print_spec or plan)
+        _check_resubmission(resume, again, cluster, submits_nothing=print_spec or plan)
     from dlapp.client import Client
     from dlapp.launcher.overrides import Overrides, read_env_options, read_set_options
 
@@ -101,7 +101,7 @@ def main(
     return launch(client, file, overrides, wait=wait, print_spec=print_spec, as_json=as_json)
 
 
-def _check_once_more(resume: str | None, again: str | None, cluster: str | None, *, submits_nothing: bool) -> None:
+def _check_resubmission(resume: str | None, again: str | None, cluster: str | None, *, submits_nothing: bool) -> None:
     option = "--resume" if resume is not None else "--again"
     if resume is not None and again is not None:
         raise UsageError("--resume and --again exclude each other")
@@ -198,7 +198,7 @@ def _submit(submit: Submit, overrides: Overrides, as_json: bool) -> ApplicationI
             return submit(overrides=overrides, say=tell, note=_remark, progress=progress).application_id
     except KeyboardInterrupt:
         if submitted:
-            say_how_to_return(submitted)
+            print_return_commands(submitted)
         else:
             note("Interrupted while submitting (dlapp-list shows if the application is there)")
         return None
@@ -217,7 +217,7 @@ def _wait(client: Client, application_id: ApplicationId, as_json: bool) -> int:
         with waiting_display() as on_change:
             end = client.wait(application_id, lambda view: on_change(to_json(view)))
     except KeyboardInterrupt:
-        say_how_to_return(str(application_id))
+        print_return_commands(str(application_id))
         return EXIT_INTERRUPTED
     now_ms, view = clock.now_ms(), to_json(end)
     unstored = client.unstored(view)
@@ -231,7 +231,7 @@ def _wait(client: Client, application_id: ApplicationId, as_json: bool) -> int:
     return exit_code(end)
 
 
-def say_how_to_return(application_id: str) -> None:
+def print_return_commands(application_id: str) -> None:
     """Print the next commands after Ctrl-C: the application continues to run."""
     note(f"Detached: {application_id} continues without this command.")
     note(f"* dlapp-logs -f {application_id}   to follow it again")

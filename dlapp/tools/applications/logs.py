@@ -106,7 +106,7 @@ def main(
         since_ms=since_ms,
         times=timestamps or as_json,
         follow=follow,
-        on_change=waiting.look,
+        on_change=waiting.update,
         missing=note,
     )
     if as_json:
@@ -159,7 +159,7 @@ class _WaitingNotes:
     def __init__(self) -> None:
         self._said = ""
 
-    def look(self, view: ApplicationView) -> None:
+    def update(self, view: ApplicationView) -> None:
         from dlapp.tools.display.view import phase_text
         from dlapp.values.serialization import to_json
 

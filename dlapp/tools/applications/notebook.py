@@ -189,13 +189,13 @@ def _show_end(client: Client, notebook: Notebook, *, as_json: bool = False) -> i
     if not is_planned:
         for line in answer_lines(view, clock.now_ms(), read_error_tail(client, view), client.unstored(view)):
             (note if as_json else say)(line)
-    is_stored = _bring_back(client, notebook, end, note if as_json else say)
+    is_stored = _fetch_files(client, notebook, end, note if as_json else say)
     if not is_planned:
         return exit_code(end)
     return 0 if is_stored else EXIT_FAILED
 
 
-def _bring_back(client: Client, notebook: Notebook, end: ApplicationView, tell: Callable[[str], None]) -> bool:
+def _fetch_files(client: Client, notebook: Notebook, end: ApplicationView, tell: Callable[[str], None]) -> bool:
     """Fetch the files of a notebook, and print their location; return whether they are stored."""
     from dlapp.client.notebook.session import fetch_notebook_files, saved_location
     from dlapp.locations import FILE

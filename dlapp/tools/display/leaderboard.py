@@ -11,7 +11,7 @@ from typing import Any
 
 from dlapp.sweep.results import SweepResults, TrialState, TrialView
 from dlapp.sweep.trial import VARIABLE
-from dlapp.tools.display.view import NOTHING, cut, table
+from dlapp.tools.display.view import NOTHING, table, truncated
 
 METRIC_VARIABLE = "DLAPP_METRIC"
 _MAX_COLUMN = 24
@@ -36,7 +36,7 @@ def leaderboard_lines(results: SweepResults, most: int | None, columns: int | No
     lines += table([*head, "TIME", "STATE", "WHY"], rows)
     if len(ranked) > len(shown):
         lines.append(f"{len(ranked) - len(shown)} more (--all shows them)")
-    return lines if columns is None else [cut(line, columns) for line in lines]
+    return lines if columns is None else [truncated(line, columns) for line in lines]
 
 
 def counts_line(results: SweepResults) -> str:
@@ -133,7 +133,7 @@ def _cells(one: TrialView, results: SweepResults) -> list[str]:
     if results.metric:
         reported.append(NOTHING if one.metric is None else f"{one.metric:.6g}")
         reported.append(NOTHING if one.step is None else str(one.step))
-    parameters = [cut(one.parameters.get(name, NOTHING), _MAX_COLUMN) for name in results.parameters]
+    parameters = [truncated(one.parameters.get(name, NOTHING), _MAX_COLUMN) for name in results.parameters]
     return [str(one.number), *reported, *parameters, _time_text(one), one.state.value, one.why]
 
 

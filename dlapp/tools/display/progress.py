@@ -82,9 +82,9 @@ def waiting_display() -> Iterator[Callable[[View], None]]:
     from rich.console import Console
     from rich.live import Live
 
-    picture = Picture()
-    with Live(picture, console=Console(stderr=True), refresh_per_second=8, transient=True):
-        yield picture.show
+    display = LiveDisplay()
+    with Live(display, console=Console(stderr=True), refresh_per_second=8, transient=True):
+        yield display.show
 
 
 class PlainLines:
@@ -99,7 +99,7 @@ class PlainLines:
             note(f"{elapsed_of(view, clock.now_ms())} {words}")
 
 
-class Picture:
+class LiveDisplay:
     """The live picture: the application's line, and under it a bar for each phase that has containers in it."""
 
     def __init__(self) -> None:

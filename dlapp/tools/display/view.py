@@ -122,7 +122,7 @@ _HEAD = ("ID", "NAME", "USER", "STATE", "PHASE", "ELAPSED", "EXIT", "QUEUE", "PR
 _ON_TERMINAL = ("ID", "NAME", "USER", "STATE", "PHASE", "STARTED", "AGE", *_HEAD[5:], "COST")
 _DROPPED = ("COST", "TAGS", "PROJECT", "PRIORITY", "QUEUE", "ELAPSED", "STARTED", "USER", "STATE")
 """Columns that a narrow terminal omits, in this order; the first five are also omitted if they have no information."""
-_ROOM = {"COST": 8}
+_MIN_REMAINING_WIDTHS = {"COST": 8}
 """Columns that are shown only if this width remains for cells that may be cut."""
 _MIN_WIDTHS = {"NAME": 8, "PHASE": 11, "USER": 8}
 """Columns whose cells may be cut, and their minimum width. The first ones get the remaining width first."""
@@ -185,16 +185,16 @@ def fitted_table(
     widths = {name: min(natural[name], least.get(name, natural[name])) for name in names}
     shown = list(names)
 
-    def spare() -> int:
+    def remaining_width() -> int:
         return columns - sum(widths[name] for name in shown) - 2 * (len(shown) - 1)
 
     for name in dropped:
-        if spare() < _ROOM.get(name, 0) and name in shown:
+        if remaining_width() < _MIN_REMAINING_WIDTHS.get(name, 0) and name in shown:
             shown.remove(name)
     for name in least:
         if name in shown:
-            widths[name] += min(natural[name] - widths[name], max(0, spare()))
-    return table(shown, [[cut(row[name], widths[name]) for name in shown] for row in rows])
+            widths[name] += min(natural[name] - widths[name], max(0, remaining_width()))
+    return table(shown, [[truncated(row[name], widths[name]) for name in shown] for row in rows])
 
 
 def short_enough(lines: Sequence[str], rows: int) -> bool:
@@ -267,7 +267,7 @@ def state_word(view: View) -> str:
     return str(view["cause"] or view["final_status"].lower()).replace(" ", "-")
 
 
-def cut(text: str, columns: int) -> str:
+def truncated(text: str, columns: int) -> str:
     """Return a text cut to a number of terminal columns; ``…`` replaces the removed part."""
     if width(text) <= columns:
         return text

@@ -141,7 +141,7 @@ def _list(ledger: GpuLedger, host: str | None, *, forgotten: bool, original: boo
         return 0
     code = 0
 
-    def told(views: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def printed(views: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         nonlocal code
         for one in views:
             if one["error"]:
@@ -149,7 +149,7 @@ def _list(ledger: GpuLedger, host: str | None, *, forgotten: bool, original: boo
                 code = EXIT_FAILED
             yield one
 
-    views = told(ledger.hosts(host, forgotten=forgotten))
+    views = printed(ledger.hosts(host, forgotten=forgotten))
     if as_json:
         _print_pieces('{"hosts": [', map(_json, views), "]}")
     else:

@@ -113,7 +113,7 @@ def test_a_network_that_node_yaml_forbids_is_refused_before_the_submission(
     with Client() as client, pytest.raises(FileRefused) as refused:
         client.submit(str(file))
     problem = "this node allows bridge, none (docker.networks of /etc/dlapp/node.yaml)"
-    assert refused.value.faults == (f"{file}:6: application.network: is host: {problem}",)
+    assert refused.value.problems == (f"{file}:6: application.network: is host: {problem}",)
 
 
 @pytest.mark.docker

@@ -12,7 +12,7 @@ from dlapp.am.model.instance import Stage
 from dlapp.am.model.journal import RecoveredState
 from dlapp.am.model.state import ApplicationState
 from dlapp.values.messages import StopAnswer
-from dlapp.values.start_conditions import held_text, judge, waiting_text
+from dlapp.values.start_conditions import evaluate_conditions, held_text, waiting_text
 
 
 def recover(state: ApplicationState, former: RecoveredState) -> None:
@@ -31,7 +31,7 @@ def handle_others_ended(state: ApplicationState, event: OthersEnded) -> None:
     gate.unread = event.unread
     if state.stage is not Stage.ACTIVE:
         return
-    left = judge(gate.pending, event.ends)
+    left = evaluate_conditions(gate.pending, event.ends)
     if left.failure:
         shutdown.fail(state, left.failure)
     elif left.pending != gate.pending:

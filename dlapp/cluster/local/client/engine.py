@@ -272,12 +272,12 @@ class LocalEngine(Closeable):
     def _check_after(self, spec: AppSpec) -> None:
         """Reject an ``after`` that does not exist, is another user's, or did not end as required. Raises SpecError."""
         from dlapp.cluster.local.runner.dependencies import ends_of
-        from dlapp.values.start_conditions import judge
+        from dlapp.values.start_conditions import evaluate_conditions
 
         for one in spec.after:
             if self._queue().row(one.application_id) is None:
                 raise SpecError("application.after", self._no_such(one.application_id))
-        if failure := judge(spec.after, ends_of(self._queue(), spec.after)).failure:
+        if failure := evaluate_conditions(spec.after, ends_of(self._queue(), spec.after)).failure:
             raise SpecError("application.after", failure)
 
     def _no_such(self, application_id: str) -> str:

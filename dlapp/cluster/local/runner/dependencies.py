@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 
 from dlapp.cluster.local.queue import DEPENDENT, DONE, HELD, WAITING, ApplicationRow, Queue
-from dlapp.values.start_conditions import UNKNOWN, After, how_ended, judge, read_after
+from dlapp.values.start_conditions import UNKNOWN, After, evaluate_conditions, how_ended, read_after
 
 
 def ends_of(queue: Queue, conditions: Iterable[After]) -> dict[str, str]:
@@ -32,7 +32,7 @@ def settle_dependent(queue: Queue, row: ApplicationRow) -> str:
         conditions = read_after(row.after)
     except ValueError as error:
         return f"its row cannot be read: {error}"
-    left = judge(conditions, ends_of(queue, conditions))
+    left = evaluate_conditions(conditions, ends_of(queue, conditions))
     if left.failure or len(left.pending) == len(conditions):
         return left.failure
     with queue.change():

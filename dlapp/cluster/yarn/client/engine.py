@@ -39,7 +39,7 @@ from dlapp.values.ids import ApplicationId
 from dlapp.values.report import State
 from dlapp.values.serialization import parse_json, to_json
 from dlapp.values.spec import AppSpec
-from dlapp.values.start_conditions import KILLED, how_ended, judge
+from dlapp.values.start_conditions import KILLED, evaluate_conditions, how_ended
 from dlapp.values.usage import MAX_USAGE_BYTES
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class YarnEngine(Closeable):
 
     def _check_after(self, spec: AppSpec) -> None:
         """Reject an ``after`` that does not exist, is another user's, or did not end as required. Raises SpecError."""
-        if failure := judge(spec.after, self._ends_of(spec)).failure:
+        if failure := evaluate_conditions(spec.after, self._ends_of(spec)).failure:
             raise SpecError("application.after", failure)
 
     def _ends_of(self, spec: AppSpec) -> dict[str, str]:
