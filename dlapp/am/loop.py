@@ -552,7 +552,7 @@ class Loop:
             from dlapp.notifications.events import notification_of
 
             at_ms = int(self._clock() * 1000)
-            self._sender.tell(notification_of(self._submission, self._application_id, event, key, text, at_ms=at_ms))
+            self._sender.enqueue(notification_of(self._submission, self._application_id, event, key, text, at_ms=at_ms))
 
     def _notify_end(self) -> bool:
         """Record the notification of the end and start sending it; return whether this process sends it."""
@@ -561,7 +561,7 @@ class Loop:
         from dlapp.notifications.events import notification_of_end
 
         view = self._view()
-        self._sender.tell(
+        self._sender.enqueue(
             notification_of_end(
                 self._submission,
                 self._application_id,

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from dlapp.values.launch_spec import LedgerSettings
 
 LOCAL, YARN = "local", "yarn"
-PATIENCE_S = 20.0
+NAMENODE_TIMEOUT_S = 20.0
 """How long a command waits for a NameNode; a failover takes 10 to 30 s."""
-STRANGER_S = 3.0
+UNKNOWN_NAMENODE_TIMEOUT_S = 3.0
 """The same if no NameNode has answered at all: probably the configuration has a wrong address."""
 
 
@@ -120,6 +120,6 @@ def open_yarn(config: Config, login: Login) -> YarnEngine:
         return configured(config)
 
     def open_files(place: HdfsPlace) -> HdfsStagingFiles:
-        return HdfsStagingFiles(place, PATIENCE_S, STRANGER_S)
+        return HdfsStagingFiles(place, NAMENODE_TIMEOUT_S, UNKNOWN_NAMENODE_TIMEOUT_S)
 
     return YarnEngine(config, open_files, login, ledger_of=ledger_of)

@@ -32,7 +32,7 @@ from dlapp.values.start_conditions import read_after
 
 Path = str | os.PathLike[str]
 
-_OTHER_WAYS = {
+_ALTERNATIVES = {
     **dict.fromkeys(
         ("gang", "gang_window", "failure_settle", "keep_failed", "success", "depends_on", "service", "roles"),
         "an AppSpec",
@@ -125,51 +125,51 @@ def spec_of(
     """
     known = ApplicationFields.__annotations__
     if unknown := next((name for name in fields if name not in known), None):
-        way = _OTHER_WAYS.get(unknown)
-        hint = f"use {way}" if way else nearest(unknown, known)
+        alternative = _ALTERNATIVES.get(unknown)
+        hint = f"use {alternative}" if alternative else nearest(unknown, known)
         raise UsageError(f"{unknown}: is not a keyword of an application, {hint}")
     command = _command(fields.get("command"))
     if command and fields.get("script"):
         raise UsageError("command: is given, and so is script; an application has one of them")
     if missing := [name for name in ("workspace", "script") if not command and not fields.get(name)]:
         raise UsageError(f"{missing[0]}: is missing; give a properties file, an AppSpec, or workspace and script")
-    given = {name: value for name, value in fields.items() if value is not None}
+    values = {name: value for name, value in fields.items() if value is not None}
     defaults = config.defaults
-    gcores = _amount(given, "gcores", None if "gcores" in fields else defaults.gcores)
-    placement = _text(given, "placement", "pack")
-    failure = _text(given, "on_container_failure", ContainerFailure.STOP.value)
-    script = "" if command else _path("script", given["script"])
-    containers = _amount(given, "containers", defaults.containers)
+    gcores = _amount(values, "gcores", None if "gcores" in fields else defaults.gcores)
+    placement = _text(values, "placement", "pack")
+    failure = _text(values, "on_container_failure", ContainerFailure.STOP.value)
+    script = "" if command else _path("script", values["script"])
+    containers = _amount(values, "containers", defaults.containers)
     if not 1 <= containers <= MAX_CONTAINERS:
         raise SpecError("containers", f"is {containers}, allowed are 1 to {MAX_CONTAINERS}")
     resources = Resources(
-        memory_mib=_amount(given, "memory", defaults.memory_mib),
-        vcores=_amount(given, "vcores", defaults.vcores),
+        memory_mib=_amount(values, "memory", defaults.memory_mib),
+        vcores=_amount(values, "vcores", defaults.vcores),
         gcores=int(has_gpus) if gcores is None else gcores,
     )
-    idle_guard = _text(given, "idle_guard")
+    idle_guard = _text(values, "idle_guard")
     return AppSpec(
-        username=_text(given, "username") or getpass.getuser(),
-        appname=_text(given, "appname") or os.path.basename(command[0] if command else script),
-        workspace=_path("workspace", given.get("workspace", "")),
+        username=_text(values, "username") or getpass.getuser(),
+        appname=_text(values, "appname") or os.path.basename(command[0] if command else script),
+        workspace=_path("workspace", values.get("workspace", "")),
         script=script,
         command=command,
         args=tuple(args),
-        docker_image=_text(given, "docker_image"),
-        network=_text(given, "network"),
-        exclude=_paths("exclude", given.get("exclude", ())),
-        exclude_defaults=_flag(given, "exclude_defaults", default=True),
-        queue=_text(given, "queue"),
-        priority=_amount(given, "priority", None, "application"),
-        project=_text(given, "project"),
-        tags=_paths("tags", given.get("tags", ())),
-        after=_read("after", read_after, ",".join(_paths("after", given.get("after", ())))),
-        hold=_flag(given, "hold", default=False),
-        requeue=_flag(given, "requeue", default=False),
-        max_runtime_s=_seconds(given, "max_runtime", None),
-        kill_grace_s=_seconds(given, "kill_grace", DEFAULT_KILL_GRACE_S),
-        output_patience_s=_seconds(given, "output_patience", DEFAULT_OUTPUT_PATIENCE_S),
-        service_patience_s=_seconds(given, "service_patience", DEFAULT_SERVICE_PATIENCE_S),
+        docker_image=_text(values, "docker_image"),
+        network=_text(values, "network"),
+        exclude=_paths("exclude", values.get("exclude", ())),
+        exclude_defaults=_flag(values, "exclude_defaults", default=True),
+        queue=_text(values, "queue"),
+        priority=_amount(values, "priority", None, "application"),
+        project=_text(values, "project"),
+        tags=_paths("tags", values.get("tags", ())),
+        after=_read("after", read_after, ",".join(_paths("after", values.get("after", ())))),
+        hold=_flag(values, "hold", default=False),
+        requeue=_flag(values, "requeue", default=False),
+        max_runtime_s=_seconds(values, "max_runtime", None),
+        kill_grace_s=_seconds(values, "kill_grace", DEFAULT_KILL_GRACE_S),
+        output_patience_s=_seconds(values, "output_patience", DEFAULT_OUTPUT_PATIENCE_S),
+        service_patience_s=_seconds(values, "service_patience", DEFAULT_SERVICE_PATIENCE_S),
         on_container_failure=ContainerFailure(
             _read("on_container_failure", SECTIONS["application"]["on_container_failure"].read, failure)
         ),
@@ -178,19 +178,19 @@ def spec_of(
         else _read("idle_guard", SECTIONS["application"]["idle_guard"].read, idle_guard),
         env=tuple(env),
         placement=Placement(
-            nodes=_paths("nodes", given.get("nodes", ())),
-            exclude_nodes=_paths("exclude_nodes", given.get("exclude_nodes", ())),
-            node_label=_text(given, "node_label"),
+            nodes=_paths("nodes", values.get("nodes", ())),
+            exclude_nodes=_paths("exclude_nodes", values.get("exclude_nodes", ())),
+            node_label=_text(values, "node_label"),
             spread=_read("placement", SECTIONS["resources"]["placement"].read, placement) == "spread",
         ),
-        inputs=_inputs(given.get("inputs", {})),
-        outputs=_outputs(given.get("outputs", {}), overwrite=_flag(given, "overwrite", default=False)),
-        caches=_caches(given.get("caches", {})),
+        inputs=_inputs(values.get("inputs", {})),
+        outputs=_outputs(values.get("outputs", {}), overwrite=_flag(values, "overwrite", default=False)),
+        caches=_caches(values.get("caches", {})),
         roles=(
             RoleSpec(
                 instances=containers,
                 resources=resources,
-                retries=_amount(given, "retries", 0),
+                retries=_amount(values, "retries", 0),
             ),
         ),
     )
@@ -224,23 +224,23 @@ def _command(value: object) -> tuple[str, ...]:
     return tuple(words)  # type: ignore[arg-type]
 
 
-def _text(given: Mapping[str, Any], name: str, default: str | None = None) -> Any:
-    value = given.get(name, default)
+def _text(values: Mapping[str, Any], name: str, default: str | None = None) -> Any:
+    value = values.get(name, default)
     if not isinstance(value, (str, type(None))):
         raise SpecError(name, f"is {value!r}, it must be text (str)")
     return value
 
 
-def _flag(given: Mapping[str, Any], name: str, *, default: bool) -> bool:
-    value = given.get(name, default)
+def _flag(values: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    value = values.get(name, default)
     if not isinstance(value, bool):
         raise SpecError(name, f"is {value!r}, allowed are True, False")
     return value
 
 
-def _amount(given: Mapping[str, Any], name: str, default: int | None, section: str = "resources") -> Any:
+def _amount(values: Mapping[str, Any], name: str, default: int | None, section: str = "resources") -> Any:
     """Return a whole number; text is parsed as in a file."""
-    value = given.get(name, default)
+    value = values.get(name, default)
     if isinstance(value, str):
         return _read(name, SECTIONS[section][name].read, value)
     try:
@@ -252,8 +252,8 @@ def _amount(given: Mapping[str, Any], name: str, default: int | None, section: s
         raise SpecError(name, problem) from None
 
 
-def _seconds(given: Mapping[str, Any], name: str, default: float | None) -> Any:
-    value = given.get(name, default)
+def _seconds(values: Mapping[str, Any], name: str, default: float | None) -> Any:
+    value = values.get(name, default)
     if isinstance(value, str):
         return _read(name, read_duration_s, value)
     if isinstance(value, bool) or not isinstance(value, (int, float, type(None))):

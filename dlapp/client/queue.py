@@ -8,7 +8,7 @@ from dlapp.cluster.engine import Engine
 from dlapp.values.serialization import to_json
 from dlapp.values.waiting import DEPENDENCY, HELD
 
-_WITHOUT_PLACE = (DEPENDENCY, HELD)
+_WITHOUT_POSITION = (DEPENDENCY, HELD)
 
 
 def queue_of(engine: Engine) -> dict[str, Any]:
@@ -17,13 +17,13 @@ def queue_of(engine: Engine) -> dict[str, Any]:
     Running ones first, then those with a queue position, then the others.
     """
     facts = engine.queue_facts()
-    places = {application_id: place for place, application_id in enumerate(facts.order, start=1)}
+    positions = {application_id: position for position, application_id in enumerate(facts.order, start=1)}
     found = []
     for view in engine.views_json(everybody=True, limit=0):
-        waits = view["state"] != "RUNNING" or code_of(view) in _WITHOUT_PLACE
-        place = places.get(view["application_id"]) if waits else None
-        estimate = facts.estimates.get(view["application_id"]) if place is not None else None
-        found.append({**view, "place": place, "start": None if estimate is None else to_json(estimate)})
+        waits = view["state"] != "RUNNING" or code_of(view) in _WITHOUT_POSITION
+        position = positions.get(view["application_id"]) if waits else None
+        estimate = facts.estimates.get(view["application_id"]) if position is not None else None
+        found.append({**view, "place": position, "start": None if estimate is None else to_json(estimate)})
     return {"applications": sorted(found, key=_rank), "shares": [to_json(one) for one in facts.shares]}
 
 
@@ -35,5 +35,5 @@ def code_of(view: Any) -> str:
 def _rank(view: dict[str, Any]) -> tuple[int, int, int]:
     if view["place"] is not None:
         return 1, view["place"], 0
-    is_last = code_of(view) in _WITHOUT_PLACE or view["state"] != "RUNNING"
+    is_last = code_of(view) in _WITHOUT_POSITION or view["state"] != "RUNNING"
     return 2 if is_last else 0, int(view["started_ms"] or 0), int(view["submitted_ms"])

@@ -14,7 +14,7 @@ from dlapp.values.messages import Fault
 
 OPERATORS_FILE = "/etc/dlapp/diagnosis.yaml"
 """Rules of the operator of a node, which come before those of dlapp. It belongs to root, like ``node.yaml``."""
-_OURS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rules.yaml")
+_BUILT_IN_RULES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rules.yaml")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 _MAX_TEXT = 500
 
@@ -89,8 +89,8 @@ def load_rules(operators_file: str = OPERATORS_FILE, *, owner: int = 0) -> tuple
     from dlapp.node_policy import read_operators_file
 
     data = read_operators_file(operators_file, owner=owner)
-    ours = __loader__.get_data(_OURS)  # type: ignore[name-defined]  # dlapp may run from a zip
-    return (*(read_rules(data, operators_file) if data is not None else ()), *read_rules(ours, "rules.yaml"))
+    built_in = __loader__.get_data(_BUILT_IN_RULES)  # type: ignore[name-defined]  # dlapp may run from a zip
+    return (*(read_rules(data, operators_file) if data is not None else ()), *read_rules(built_in, "rules.yaml"))
 
 
 def read_rules(data: bytes, path: str) -> tuple[Rule, ...]:

@@ -49,7 +49,7 @@ _LEVEL = re.compile(
     rb"|(?<![A-Za-z_])[IW]\d{3,4} \d\d:|(^|\[|: )[IW]( \d{4}-| \w+[./:])"
 )
 """Level of a line that is no error. NCCL uses ``WARN`` for errors."""
-_GOES_ON = re.compile(
+_CONTINUES = re.compile(
     # The first two are of Python's socketserver, such as TensorBoard's, and of scikit-learn's searches.
     rb"(?i)\b(processing of request from|fits failed with the following error|"
     rb"retrying|retry in|will retry|trying (again|another|next)|ignor(ing|ed)|skipp(ing|ed)|continuing|"
@@ -143,8 +143,8 @@ def diagnose(
             return found
     hits = [_found(rules, log) for log in logs]
     for wanted in (False, True):
-        for log, found_here in zip(logs, hits, strict=True):
-            if (hit := _chosen(found_here, consequence=wanted)) is not None:
+        for log, hits_of_log in zip(logs, hits, strict=True):
+            if (hit := _chosen(hits_of_log, consequence=wanted)) is not None:
                 start, end = _line_at(log.data, hit.position)
                 line = log.data[start:end]
                 found = _named(hit.rule, line) or _diagnosis(hit.rule, {})
@@ -228,7 +228,7 @@ def _is_handled(data: bytes, begin: int, at: int) -> bool:
     start = max(before, begin - _MAX_MATCHED)
     words = data[start:at]
     is_failure = _FAILURE.search(words) is not None and _PYTHON_WARNING.search(words) is not None
-    return is_failure or _GOES_ON.search(words) is not None
+    return is_failure or _CONTINUES.search(words) is not None
 
 
 def _is_harmless(data: bytes, start: int, found: int, end: int) -> bool:
@@ -240,7 +240,7 @@ def _is_harmless(data: bytes, start: int, found: int, end: int) -> bool:
     before = data[start : min(found, start + _MAX_LEVEL)]
     if _LEVEL.search(before) is not None and _NCCL not in before:
         return True
-    return _GOES_ON.search(data[start : min(end, start + _MAX_MATCHED)]) is not None
+    return _CONTINUES.search(data[start : min(end, start + _MAX_MATCHED)]) is not None
 
 
 def _is_frame(position: int, tracebacks: Sequence[_Traceback]) -> bool:

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 
 from dlapp.config import DockerConfig
-from dlapp.doctor.findings import ASK_S, Check, CheckContext, Finding, failed, passed, warned
+from dlapp.doctor.findings import REQUEST_TIMEOUT_S, Check, CheckContext, Finding, failed, passed, warned
 from dlapp.errors import ConfigError, NotFound
 from dlapp.node_policy import FILE as NODE_FILE
 from dlapp.node_policy import mount_problem, node_policy
@@ -16,13 +16,13 @@ from dlapp.system.network.addresses import address_of_interface
 from dlapp.system.network.ports import ephemeral_overlap
 
 
-def checks(ground: CheckContext) -> list[Check]:
+def checks(context: CheckContext) -> list[Check]:
     """Check Docker, and the requirements of a plain process; nothing on a machine that only submits applications."""
-    if ground.config.cluster != "local" and not ground.on_node:
+    if context.config.cluster != "local" and not context.on_node:
         return []
     return [
-        Check("docker", functools.partial(_docker, ground.config.runtime.docker.host)),
-        Check("docker.gpus", functools.partial(_gpu_mode, ground.config.runtime.docker)),
+        Check("docker", functools.partial(_docker, context.config.runtime.docker.host)),
+        Check("docker.gpus", functools.partial(_gpu_mode, context.config.runtime.docker)),
         Check("node", _node),
         Check("payload", _shell),
     ]
@@ -47,7 +47,7 @@ def _docker(host: str) -> Iterator[Finding]:
     from dlapp.net.dockerd import Dockerd, DockerError
 
     try:
-        version = Dockerd(host, ASK_S).version()
+        version = Dockerd(host, REQUEST_TIMEOUT_S).version()
     except DockerError as error:
         yield failed("docker", f"{host} does not answer: {str(error).partition(chr(10))[0]}", "start dockerd")
         return
@@ -67,7 +67,7 @@ def _gpu_mode(configured: DockerConfig) -> Iterator[Finding]:
         return
     try:
         allowed = node_policy().docker.gpu_modes
-        facts = facts_of(Dockerd(configured.host, ASK_S))
+        facts = facts_of(Dockerd(configured.host, REQUEST_TIMEOUT_S))
     except (ConfigError, DockerError):
         return  # the checks of the operator's file and of Docker report it
     choice = choose_mode(configured.gpu_mode, facts, (), allowed=allowed)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from dlapp.values.launch_spec import LedgerSettings
 
 PASS, WARN, FAIL = "pass", "warn", "fail"
-CLOCKS_APART_S = 30.0
+MAX_CLOCK_DIFFERENCE_S = 30.0
 """Maximum difference of two clocks. The times of two machines are compared by minutes at most; Kerberos fails at five
 minutes."""
-ASK_S = 10.0
+REQUEST_TIMEOUT_S = 10.0
 """Time limit of the doctor for one answer of a server."""
 
 
@@ -62,7 +62,7 @@ class Check(NamedTuple):
     """One check; an exception becomes a finding about ``subject``, too."""
 
     subject: str
-    look: Callable[[], Iterable[Finding]]
+    run: Callable[[], Iterable[Finding]]
 
 
 def passed(subject: str, found: str) -> Finding:
@@ -90,7 +90,7 @@ def clock_finding(subject: str, whose: str, theirs_s: float, began_s: float, end
         began_s, ended_s: those moments [s since 1970].
     """
     apart_s = max(began_s - theirs_s, theirs_s - ended_s, 0.0)
-    if apart_s > CLOCKS_APART_S:
+    if apart_s > MAX_CLOCK_DIFFERENCE_S:
         return warned(subject, f"{whose} clock is {apart_s:.0f} s from this machine's", "run NTP on both")
     return passed(subject, f"{whose} clock is within {apart_s + ended_s - began_s:.1f} s of this machine's")
 
@@ -99,7 +99,7 @@ def run_checks(checks: Sequence[Check]) -> Iterator[Finding]:
     """Yield all findings, each as soon as it is known."""
     for check in checks:
         try:
-            yield from check.look()
+            yield from check.run()
         except DlappError as error:
             yield failed(check.subject, " ".join(str(error).split("\n")))
         except OSError as error:

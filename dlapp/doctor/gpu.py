@@ -7,21 +7,21 @@ import os
 from collections.abc import Iterator
 
 from dlapp.config import NO_CREDENTIALS, Config
-from dlapp.doctor.findings import ASK_S, Check, CheckContext, Finding, failed, passed, warned
+from dlapp.doctor.findings import REQUEST_TIMEOUT_S, Check, CheckContext, Finding, failed, passed, warned
 
 MAX_PROBLEMS = 20
 """Maximum number of invalid entries of the ledger's directory in a message."""
 
 
-def checks(ground: CheckContext) -> list[Check]:
+def checks(context: CheckContext) -> list[Check]:
     """Check the GPUs of this machine if payloads run on it, and the ledger if it can be reached from here."""
     found = []
-    if ground.config.cluster == "local" or ground.on_node:
+    if context.config.cluster == "local" or context.on_node:
         found.append(Check("gpu", _devices))
-    if ground.config.gpuid.zookeeper.ensemble is not None:
-        found.append(Check("gpu.ledger", functools.partial(_zookeeper, ground)))
-    elif ground.config.cluster == "local":
-        found.append(Check("gpu.ledger", functools.partial(_files, ground.config)))
+    if context.config.gpuid.zookeeper.ensemble is not None:
+        found.append(Check("gpu.ledger", functools.partial(_zookeeper, context)))
+    elif context.config.cluster == "local":
+        found.append(Check("gpu.ledger", functools.partial(_files, context.config)))
     return found
 
 
@@ -79,13 +79,13 @@ def _files(config: Config) -> Iterator[Finding]:
     yield passed("gpu.ledger", f"{directory}: {held} GPUs leased or reserved")
 
 
-def _zookeeper(ground: CheckContext) -> Iterator[Finding]:
+def _zookeeper(context: CheckContext) -> Iterator[Finding]:
     from dlapp.gpuid.factory import OPEN, configured, open_cluster_ledger
     from dlapp.gpuid.rules import LedgerError
 
-    zookeeper = ground.config.gpuid.zookeeper
+    zookeeper = context.config.gpuid.zookeeper
     setting = "gpuid.zookeeper.ensemble"
-    if zookeeper.credentials is None and ground.ledger is None:
+    if zookeeper.credentials is None and context.ledger is None:
         yield failed("gpu.ledger.access", "gpuid.zookeeper.credentials is not set", NO_CREDENTIALS)
         return
     if zookeeper.credentials == OPEN:
@@ -94,10 +94,10 @@ def _zookeeper(ground: CheckContext) -> Iterator[Finding]:
             "the ledger is not protected: whoever reaches ZooKeeper can write it",
             "set gpuid.zookeeper.credentials to a file with user:password",
         )
-    settings = ground.ledger or configured(ground.config)
+    settings = context.ledger or configured(context.config)
     ledger = open_cluster_ledger(settings)
     try:
-        records = list(ledger.hosts(timeout_s=ASK_S))
+        records = list(ledger.hosts(timeout_s=REQUEST_TIMEOUT_S))
     except Exception as error:
         yield failed("gpu.ledger", str(error), f"start ZooKeeper or set {setting}")
         return

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dlapp.doctor.findings import ASK_S, Check, CheckContext, Finding, clock_finding, failed, passed, warned
+from dlapp.doctor.findings import REQUEST_TIMEOUT_S, Check, CheckContext, Finding, clock_finding, failed, passed, warned
 from dlapp.errors import Denied, DlappError, Unreachable, UsageError
 from dlapp.locations import NATIVE, WEBHDFS
 
@@ -23,38 +23,38 @@ _AT_ONCE = 16
 """Number of nameservices that are queried at a time."""
 
 
-def checks(ground: CheckContext) -> list[Check]:
+def checks(context: CheckContext) -> list[Check]:
     """Check the cluster's default file system, if there is one, and the other nameservices of its configuration."""
-    if ground.hdfs is None:
+    if context.hdfs is None:
         return []
     return [
-        Check("hdfs", functools.partial(_hdfs, ground.hdfs)),
-        Check("hdfs.nameservices", functools.partial(_others, ground)),
+        Check("hdfs", functools.partial(_hdfs, context.hdfs)),
+        Check("hdfs.nameservices", functools.partial(_others, context)),
     ]
 
 
-def _others(ground: CheckContext) -> Iterator[Finding]:
+def _others(context: CheckContext) -> Iterator[Finding]:
     """Yield whether each nameservice answers; all are queried in parallel, because a dead one takes its whole time
     limit.
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    place = ground.hdfs
+    place = context.hdfs
     if place is None or not place.others:
         return
-    used = {place.of(one).location for one in _named(ground, place)}
+    used = {place.of(one).location for one in _named(context, place)}
     with ThreadPoolExecutor(_AT_ONCE, "doctor-hdfs") as pool:
         yield from pool.map(lambda one: _answers(place.of(one.location), one.location in used), place.others)
 
 
-def _named(ground: CheckContext, place: HdfsPlace) -> Iterator[str]:
+def _named(context: CheckContext, place: HdfsPlace) -> Iterator[str]:
     """Yield the locations that the configuration itself names: targets of mount tables, and the archive of Python."""
     for table in place.mounts:
         for target in table.links.values():
             with contextlib.suppress(UsageError):
                 yield place.resolve(target)
-    if ground.config.yarn.python_archive:
-        yield place.resolve(ground.config.yarn.python_archive)
+    if context.config.yarn.python_archive:
+        yield place.resolve(context.config.yarn.python_archive)
 
 
 def _answers(place: HdfsPlace, used: bool) -> Finding:
@@ -63,7 +63,9 @@ def _answers(place: HdfsPlace, used: bool) -> Finding:
     names = (one for one in place.names if ":" not in one)
     subject = f"hdfs.{next(names, place.location.removeprefix('hdfs://'))}"
     # Two NameNodes that accept connections and do not answer are tried twice each in that time.
-    with contextlib.closing(WebHdfs(place, patience_s=ASK_S, timeout_s=(ASK_S / 4, ASK_S / 4))) as web:
+    with contextlib.closing(
+        WebHdfs(place, patience_s=REQUEST_TIMEOUT_S, timeout_s=(REQUEST_TIMEOUT_S / 4, REQUEST_TIMEOUT_S / 4))
+    ) as web:
         try:
             with contextlib.suppress(Denied):
                 web.status("/")
@@ -78,7 +80,7 @@ def _answers(place: HdfsPlace, used: bool) -> Finding:
 def _hdfs(place: HdfsPlace) -> Iterator[Finding]:
     from dlapp.storage.hdfs.staging import HdfsStagingFiles
 
-    with contextlib.closing(HdfsStagingFiles(place, patience_s=ASK_S)) as files:
+    with contextlib.closing(HdfsStagingFiles(place, patience_s=REQUEST_TIMEOUT_S)) as files:
         yield from _writes(files, place)
     yield _protocol(place)
 
@@ -91,11 +93,11 @@ def _protocol(place: HdfsPlace) -> Finding:
     subject, setting = "hdfs.protocol", f"storage.hdfs={place.protocol}"
     if place.protocol == WEBHDFS:
         return passed(subject, f"{setting}: files go by WebHDFS")
-    with contextlib.closing(NativeHdfs(place, patience_s=ASK_S)) as native:
+    with contextlib.closing(NativeHdfs(place, patience_s=REQUEST_TIMEOUT_S)) as native:
         try:
             why = native.webhdfs_reason()
             if not why:
-                _move_natively(native, place)
+                _transfer_natively(native, place)
                 why = native.webhdfs_reason()
         except DlappError as error:
             why = str(error)
@@ -112,7 +114,7 @@ def _protocol(place: HdfsPlace) -> Finding:
     return passed(subject, f"{setting}: files go by HDFS's own protocols")
 
 
-def _move_natively(native: NativeHdfs, place: HdfsPlace) -> None:
+def _transfer_natively(native: NativeHdfs, place: HdfsPlace) -> None:
     """Write and read a file: only this shows whether the DataNodes' data ports are open to this machine."""
     path, text = f"{place.path(place.home)}/.dlapp-doctor-{os.urandom(4).hex()}", b"a file of dlapp-doctor\n"
     # Whether a file can be written at all is a separate finding.

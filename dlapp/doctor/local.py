@@ -22,11 +22,11 @@ MIN_FREE_BYTES, ENOUGH_FREE_BYTES = 64 << 20, 1 << 30
 MIN_FREE_FILES = 1000
 
 
-def checks(ground: CheckContext) -> list[Check]:
+def checks(context: CheckContext) -> list[Check]:
     """Check the state directory, its disk and locks, the queue, and the limits on this machine's resources."""
     return [
-        Check("local.state_dir", functools.partial(_state, ground.config)),
-        Check("local.capacity", functools.partial(_capacity, ground.config)),
+        Check("local.state_dir", functools.partial(_state, context.config)),
+        Check("local.capacity", functools.partial(_capacity, context.config)),
     ]
 
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dlapp.doctor.findings import ASK_S, Check, CheckContext, Finding, failed, passed, run_checks, warned
+from dlapp.doctor.findings import REQUEST_TIMEOUT_S, Check, CheckContext, Finding, failed, passed, run_checks, warned
 from dlapp.errors import DlappError
 from dlapp.system.text import human_size
 from dlapp.task.environment import NODE_MANAGERS, node_name
@@ -54,11 +54,11 @@ def on_a_node(config: Config, engine: YarnEngine) -> Iterator[Finding]:
         "texts": _texts(config),
         "ledger": to_json(configured(config) if config.gpuid.zookeeper.ensemble else None),
     }
-    said = engine.run_on_node("doctor", SECRET, instructions, timeout_s=TIMEOUT_S)
+    output = engine.run_on_node("doctor", SECRET, instructions, timeout_s=TIMEOUT_S)
     try:
-        found = [Finding(**one) for one in json.loads(said)]
+        found = [Finding(**one) for one in json.loads(output)]
     except (ValueError, TypeError):
-        yield failed("node", said or "the check in the container printed nothing")
+        yield failed("node", output or "the check in the container printed nothing")
         return
     yield from found
 
@@ -136,7 +136,7 @@ def _checks(texts: Mapping[str, str], hdfs: HdfsPlace | None, ledger: LedgerSett
     from dlapp.doctor import gpu as gpuid
     from dlapp.doctor import hdfs as storage
 
-    ground = CheckContext(load_config(dict(texts)), on_node=True, hdfs=hdfs, ledger=ledger)
+    context = CheckContext(load_config(dict(texts)), on_node=True, hdfs=hdfs, ledger=ledger)
     own = [
         Check("node.python", _python),
         Check("node.user", _user),
@@ -144,7 +144,7 @@ def _checks(texts: Mapping[str, str], hdfs: HdfsPlace | None, ledger: LedgerSett
         Check("node.files", _files),
         Check("node.recovery", _recovery),
     ]
-    return [*own, *storage.checks(ground), *gpuid.checks(ground), *runtime.checks(ground)]
+    return [*own, *storage.checks(context), *gpuid.checks(context), *runtime.checks(context)]
 
 
 def _python() -> Iterator[Finding]:
@@ -196,7 +196,10 @@ def _recovery() -> Iterator[Finding]:
     server = f"{os.environ.get(NODE_MANAGERS)}:{os.environ.get('NM_HTTP_PORT')}"
     value = None
     for scheme in ("http", "https"):
-        with contextlib.suppress(DlappError), YarnRest([f"{scheme}://{server}"], own_login(), timeout_s=ASK_S) as rest:
+        with (
+            contextlib.suppress(DlappError),
+            YarnRest([f"{scheme}://{server}"], own_login(), timeout_s=REQUEST_TIMEOUT_S) as rest,
+        ):
             value = value or rest.configuration(_RECOVERY)
     if value == "true":
         yield passed("node.recovery", "programs continue when their NodeManager is restarted")

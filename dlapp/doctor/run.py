@@ -64,22 +64,22 @@ def _on_a_node(config: Config) -> Iterator[Finding]:
 def checks(config: Config) -> Sequence[Check]:
     """Return the checks of the machine where applications are submitted."""
     found: list[Check] = []
-    ground = CheckContext(config)
+    context = CheckContext(config)
     if config.cluster == "yarn":
         from dlapp.doctor import yarn
 
-        found += yarn.checks(ground)
-        ground = ground._replace(hdfs=_hdfs_of(config))
+        found += yarn.checks(context)
+        context = context._replace(hdfs=_hdfs_of(config))
     else:
         from dlapp.doctor import local
 
-        found += local.checks(ground)
+        found += local.checks(context)
         found.append(Check("storage.cache", functools.partial(_input_cache, config)))
     from dlapp.doctor import docker as runtime
     from dlapp.doctor import gpu as gpuid
     from dlapp.doctor import hdfs as storage
 
-    return [*found, *storage.checks(ground), *gpuid.checks(ground), *runtime.checks(ground)]
+    return [*found, *storage.checks(context), *gpuid.checks(context), *runtime.checks(context)]
 
 
 def _input_cache(config: Config) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dlapp.cluster.yarn.client.rest import NodeInfo, QueueInfo, YarnRest, version_of
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, FIELD3_SETTINGS, SETTING, Dialect, choose_dialect
 from dlapp.config import Config
-from dlapp.doctor.findings import ASK_S, Check, CheckContext, Finding, clock_finding, failed, passed, warned
+from dlapp.doctor.findings import REQUEST_TIMEOUT_S, Check, CheckContext, Finding, clock_finding, failed, passed, warned
 from dlapp.errors import ConfigError, DlappError, Unreachable
 from dlapp.hadoop.configuration import HadoopConfiguration, read_configuration
 from dlapp.hadoop.web import NoAddress, Web
@@ -22,9 +22,9 @@ _CALCULATOR = "yarn.scheduler.capacity.resource-calculator"
 _DOMINANT = "DominantResourceCalculator"
 
 
-def checks(ground: CheckContext) -> list[Check]:
+def checks(context: CheckContext) -> list[Check]:
     """Check Hadoop's configuration files, and the answers of the ResourceManager and the timeline server."""
-    return [Check("hadoop.conf", functools.partial(_cluster, ground.config))]
+    return [Check("hadoop.conf", functools.partial(_cluster, context.config))]
 
 
 def _cluster(config: Config) -> Iterator[Finding]:
@@ -33,7 +33,7 @@ def _cluster(config: Config) -> Iterator[Finding]:
     login = own_login()
     origin = USER_VARIABLE if os.environ.get(USER_VARIABLE) else "the operating system"
     yield passed("hadoop.user", f"{login.user} (from {origin})")
-    with YarnRest(site.web_urls(), login, timeout_s=ASK_S) as rest:
+    with YarnRest(site.web_urls(), login, timeout_s=REQUEST_TIMEOUT_S) as rest:
         yield from _resource_manager(config, rest)
     yield from _history(site)
 
@@ -104,24 +104,24 @@ def _calculator(rest: YarnRest, dialect: Dialect) -> Finding:
 
 
 def _largest(config: Config, rest: YarnRest, largest: dict[str, int]) -> Iterator[Finding]:
-    words = f"the largest container: {_words(largest)}"
+    text = f"the largest container: {_amounts_text(largest)}"
     least_mib = int(rest.configuration("yarn.scheduler.minimum-allocation-mb") or 0)
     wanted_mib, memory_mib = config.yarn.am_memory_mib, largest.get("memory-mb", 0)
     if wanted_mib > memory_mib:
         yield failed(
             "yarn.maximum",
-            f"{words}; an ApplicationMaster asks for {wanted_mib} MiB",
+            f"{text}; an ApplicationMaster asks for {wanted_mib} MiB",
             "lower yarn.am_memory, or raise yarn.scheduler.maximum-allocation-mb",
         )
     elif config.defaults.memory_mib > memory_mib or config.defaults.vcores > largest.get("vcores", 0):
         yield warned(
             "yarn.maximum",
-            f"{words}; a file without [resources] asks for {config.defaults.memory_mib} MiB and "
+            f"{text}; a file without [resources] asks for {config.defaults.memory_mib} MiB and "
             f"{config.defaults.vcores} vcores",
             "lower defaults.memory and defaults.vcores",
         )
     else:
-        yield passed("yarn.maximum", words)
+        yield passed("yarn.maximum", text)
     if wanted_mib < least_mib:
         yield warned(
             "yarn.minimum",
@@ -136,7 +136,7 @@ def _nodes(nodes: Sequence[NodeInfo], dialect: Dialect | None) -> Iterator[Findi
         yield failed("yarn.nodes", f"no node runs, of {len(nodes)}", "start NodeManagers and look at their logs")
         return
     total = {name: sum(node.total.get(name, 0) for node in running) for name in running[0].total}
-    yield passed("yarn.nodes", f"{len(running)} nodes run, with {_words(total)} in all")
+    yield passed("yarn.nodes", f"{len(running)} nodes run, with {_amounts_text(total)} in all")
     for node in nodes:
         if node.state == "UNHEALTHY":
             yield warned("yarn.nodes.health", f"{node.name} is unhealthy: {' '.join(node.health.split())}", "mend it")
@@ -162,13 +162,13 @@ def _queues(queues: Sequence[QueueInfo]) -> Iterator[Finding]:
         return
     open_ = [one.name for one in queues if one.leaf and one.state == "RUNNING"]
     stopped = [one.name for one in queues if one.leaf and one.state != "RUNNING"]
-    words = f"{', '.join(open_) or 'none'} take applications"
+    text = f"{', '.join(open_) or 'none'} take applications"
     if stopped:
-        words += f"; {', '.join(stopped)} do not"
+        text += f"; {', '.join(stopped)} do not"
     if "default" in open_:
-        yield passed("yarn.queues", words)
+        yield passed("yarn.queues", text)
     else:
-        yield warned("yarn.queues", words, "a file without `queue` goes to default: name another in [application]")
+        yield warned("yarn.queues", text, "a file without `queue` goes to default: name another in [application]")
 
 
 def _recovery(config: Config, rest: YarnRest) -> Iterator[Finding]:
@@ -207,15 +207,15 @@ def _history(site: HadoopConfiguration) -> Iterator[Finding]:
         )
         return
     try:
-        with Web(ASK_S) as web:
+        with Web(REQUEST_TIMEOUT_S) as web:
             answer = web.call("GET", f"{url}/ws/v1/timeline")
-        words = str(json.loads(answer.body).get("timeline-service-version") or answer.status)
+        text = str(json.loads(answer.body).get("timeline-service-version") or answer.status)
     except (Unreachable, NoAddress, ValueError, AttributeError, RecursionError):
         yield warned(
             "yarn.timeline", f"{url} does not answer", "start it, or correct yarn.timeline-service.webapp.address"
         )
         return
-    yield passed("yarn.timeline", f"{url}, {words}")
+    yield passed("yarn.timeline", f"{url}, {text}")
 
 
 def _log_server(site: HadoopConfiguration) -> Finding:
@@ -223,7 +223,7 @@ def _log_server(site: HadoopConfiguration) -> Finding:
     if not url:
         return warned("yarn.logs", f"{site.origin}: no page shows collected logs", "set yarn.log.server.url")
     try:
-        with Web(ASK_S, accept="*/*") as web:
+        with Web(REQUEST_TIMEOUT_S, accept="*/*") as web:
             web.call("GET", url)
     except (Unreachable, NoAddress) as error:
         repair = "start the history server, or correct yarn.log.server.url"
@@ -231,5 +231,5 @@ def _log_server(site: HadoopConfiguration) -> Finding:
     return passed("yarn.logs", f"collected, and shown at {url}")
 
 
-def _words(amounts: dict[str, int]) -> str:
+def _amounts_text(amounts: dict[str, int]) -> str:
     return ", ".join(f"{name} {amount}" for name, amount in amounts.items())

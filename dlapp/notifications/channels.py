@@ -27,7 +27,7 @@ from dlapp.values.notification import Webhook as WebhookSettings
 from dlapp.values.serialization import to_json
 
 TIMEOUT_S = 10.0
-COMMAND_S = 30
+COMMAND_TIMEOUT_S = 30
 _TRY_AGAIN = frozenset({408, 425, 429})
 """HTTP statuses 4xx that a retry may change. Source: RFC 9110, 15.5.9; RFC 8470, 5.2; RFC 6585, 4."""
 
@@ -184,7 +184,7 @@ def run_command(command: tuple[str, ...], one: Notification) -> None:
     variables = {"DLAPP_EVENT": one.event, "DLAPP_EVENT_ID": one.id, "DLAPP_EVENT_TITLE": title_of(one)}
     try:
         ended = subprocess.run(
-            ["timeout", "-k", "5", str(COMMAND_S), *command],
+            ["timeout", "-k", "5", str(COMMAND_TIMEOUT_S), *command],
             input=json.dumps(message_of(one)).encode(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -195,7 +195,7 @@ def run_command(command: tuple[str, ...], one: Notification) -> None:
     except (OSError, ValueError) as error:
         raise NotDelivered(f"{command[0]}: {error}") from error
     if ended.returncode == 124:
-        raise NotDelivered(f"{command[0]} took longer than {COMMAND_S} s")
+        raise NotDelivered(f"{command[0]} took longer than {COMMAND_TIMEOUT_S} s")
     if ended.returncode in (126, 127):
         raise NotDelivered(f"{command[0]} cannot be run", final=True)
     if ended.returncode:

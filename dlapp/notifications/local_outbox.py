@@ -30,14 +30,14 @@ class LocalOutbox:
         Raises:
             Unreachable: another process holds the lock.
         """
-        self._take_lock()
+        self._acquire_lock()
         with files.closing_fd(files.open_directory(self._application_dir)) as fd:
             path, owners = f"{self._application_dir}/{OUTBOX}", {os.geteuid()}
             with contextlib.suppress(FileNotFoundError):
                 return files.read_file(OUTBOX, dir_fd=fd, path=path, owners=owners, max_bytes=MAX_BYTES)
         return None
 
-    def _take_lock(self) -> None:
+    def _acquire_lock(self) -> None:
         if self._lock >= 0:
             return
         path = f"{self._application_dir}/{LOCK}"

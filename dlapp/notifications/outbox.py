@@ -48,7 +48,7 @@ class Outbox(Value):
     taken: tuple[str, ...] = ()
     pending: tuple[PendingNotification, ...] = ()
 
-    def take(self, one: Notification, channels: tuple[str, ...]) -> Outbox:
+    def add(self, one: Notification, channels: tuple[str, ...]) -> Outbox:
         """Add a notification, unless it is known or there are too many."""
         if one.id in self.taken or not channels or (len(self.taken) >= MAX_EVENTS and one.event not in _ENDS):
             return self
@@ -57,13 +57,13 @@ class Outbox(Value):
 
     def without(self, notification_id: str, channel: str) -> Outbox:
         """Remove a channel that has delivered a notification, or never will."""
-        left = []
+        pending = []
         for one in self.pending:
             if one.notification.id == notification_id:
                 one = replace(one, channels=tuple(name for name in one.channels if name != channel))
             if one.channels:
-                left.append(one)
-        return replace(self, pending=tuple(left))
+                pending.append(one)
+        return replace(self, pending=tuple(pending))
 
     def without_expired(self, now_ms: int) -> Outbox:
         """Remove expired notifications, so that undeliverable ones do not stay forever."""

@@ -63,13 +63,13 @@ def _send(application_dir: str, mark: str, waiting: str) -> bool:
     settings = from_json(NotificationSettings, read(SETTINGS))
     submission = from_json(Submission, read("submission.json"))
     application_id = ApplicationId.from_text(os.path.basename(application_dir))
-    told: Notification | None = None
+    notification: Notification | None = None
     if mark:
         end = files.read_json_object(mark, owners=owners, max_bytes=1 << 20)
         diagnosis = None
         with contextlib.suppress(FileNotFoundError, ValueError, DlappError):
             diagnosis = from_json(ApplicationView, read("view.json")).diagnosis
-        told = notification_of_end(
+        notification = notification_of_end(
             submission,
             application_id,
             str(end["final_status"]),
@@ -80,9 +80,9 @@ def _send(application_dir: str, mark: str, waiting: str) -> bool:
         )
     elif waiting:
         text = f"it waits in the queue: {waiting}"
-        told = notification_of(submission, application_id, WAITING, QUEUE, text, at_ms=clock.now_ms())
+        notification = notification_of(submission, application_id, WAITING, QUEUE, text, at_ms=clock.now_ms())
     sender = Sender(settings, LocalOutbox(application_dir))
     sender.begin()
-    if told is not None:
-        sender.tell(told)
+    if notification is not None:
+        sender.enqueue(notification)
     return sender.wait(DEADLINE_S)

@@ -24,7 +24,7 @@ from dlapp.system.logs import log
 from dlapp.values.notification import Notification, NotificationSettings
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 300.0
-WRITE_AGAIN_S = 10.0
+WRITE_RETRY_S = 10.0
 READ_TRIES = 6
 """Number of tries to read an outbox that is refused, for example as too large: if another user wrote it, it stays
 refused."""
@@ -70,10 +70,10 @@ class Sender:
         self._queue: SimpleQueue[Notification | _Settled | _Recorded | threading.Event] = SimpleQueue()
         self._queues: dict[str, SimpleQueue[Notification]] = {}
         self._waiters: list[threading.Event] = []
-        self._is_left = False  # the outbox has notifications for channels other than those here
+        self._has_other_pending = False  # the outbox has notifications for channels other than those here
         self._begun = False
 
-    def tell(self, one: Notification) -> None:
+    def enqueue(self, one: Notification) -> None:
         """Queue an event for sending, if it is selected; return at once."""
         if one.event in self._settings.events:
             self._queue.put(one)
@@ -104,7 +104,7 @@ class Sender:
         """Wait until all are delivered, and remove the outbox then; return whether that was in time."""
         if not self.wait(timeout_s):
             return False
-        if self._is_left:
+        if self._has_other_pending:
             return False
         try:
             self._file.remove()
@@ -115,17 +115,17 @@ class Sender:
     def _run(self) -> None:
         outbox = self._read().without_expired(now_ms())
         for one, channel in outbox.for_channels(self._channels):
-            self._hand_over(one, channel)
+            self._dispatch(one, channel)
         unwritten = False
         while True:
             try:
-                item = self._queue.get(timeout=WRITE_AGAIN_S if unwritten else None)
+                item = self._queue.get(timeout=WRITE_RETRY_S if unwritten else None)
             except Empty:
                 item = None
-            before, told = outbox, None
+            before, accepted = outbox, None
             if isinstance(item, Notification):
-                outbox = outbox.take(item, self._settings.channels)
-                told = item if outbox is not before else None
+                outbox = outbox.add(item, self._settings.channels)
+                accepted = item if outbox is not before else None
             elif isinstance(item, _Settled):
                 outbox = outbox.without(item.notification_id, item.channel)
             elif isinstance(item, _Recorded):
@@ -134,10 +134,10 @@ class Sender:
                 self._waiters.append(item)
             if outbox is not before or unwritten:
                 unwritten = not self._write(outbox, quiet=unwritten)
-            if told is not None:
+            if accepted is not None:
                 for channel in self._channels:
-                    self._hand_over(told, channel)
-            self._is_left = bool(outbox.pending)
+                    self._dispatch(accepted, channel)
+            self._has_other_pending = bool(outbox.pending)
             if not unwritten and not outbox.for_channels(self._channels):
                 for waiter in self._waiters:
                     waiter.set()
@@ -164,7 +164,7 @@ class Sender:
             return False
         return True
 
-    def _hand_over(self, one: Notification, channel: str) -> None:
+    def _dispatch(self, one: Notification, channel: str) -> None:
         if channel not in self._queues:
             queue: SimpleQueue[Notification] = SimpleQueue()
             self._queues[channel] = queue
@@ -180,7 +180,7 @@ class Sender:
 
     def _send(self, channel: str, one: Notification) -> None:
         """Deliver with unlimited retries; drop refused and expired notifications."""
-        is_said = False
+        is_logged = False
         for pause_s in self._pauses():
             if is_expired(one, now_ms()):
                 log.warning(f"{channel}: the event {one.id} could not be delivered in time and is given up")
@@ -192,7 +192,7 @@ class Sender:
                 if error.final:
                     log.warning(f"{channel}: the event {one.id} is given up: {error}")
                     return
-                if not is_said:
+                if not is_logged:
                     log.warning(f"{channel}: {error}; the event {one.id} will be sent again")
-                    is_said = True
+                    is_logged = True
             time.sleep(pause_s)

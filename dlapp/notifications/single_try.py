@@ -24,7 +24,7 @@ _Settled = tuple[int, str, str]
 """The path of an outbox, the id of a notification, and the channel that has accepted it or is given up."""
 
 
-def deliver_left(
+def deliver_pending(
     settings: NotificationSettings, files: Sequence[OutboxFile], timeout_s: float, *, deliver: Deliver = deliver
 ) -> None:
     """Deliver the content of outboxes, and remove the empty ones.

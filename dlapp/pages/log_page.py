@@ -9,7 +9,7 @@ import re
 from html import escape
 from typing import NamedTuple
 
-from dlapp.pages.page import STILL, document, refresh_line
+from dlapp.pages.page import NO_REFRESH, document, refresh_line
 from dlapp.pages.report import plain_text
 from dlapp.pages.timeline import container_name
 from dlapp.values.report import ContainerView
@@ -38,7 +38,7 @@ class PageQuery(NamedTuple):
         """Parse the query of a request's path. Unknown parts are ignored."""
         words = path.partition("?")[2].split("&")
         found = next(filter(None, map(_LOG.fullmatch, words)), None)
-        refreshes = STILL not in words
+        refreshes = NO_REFRESH not in words
         return cls(refreshes=refreshes) if found is None else cls(int(found[1]), found[2], refreshes)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 REFRESH_S = 5
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 """Policy by which a browser runs no script and fetches nothing, even if text is inserted into a page as markup."""
-STILL = "still=1"
+NO_REFRESH = "still=1"
 """Part of a page's query that stops the automatic refresh. YARN's proxy refuses a name without a value."""
 
 
@@ -73,10 +73,10 @@ class Extras(NamedTuple):
     sweep: SweepResults | None = None
 
 
-NOTHING_MORE = Extras()
+NO_EXTRAS = Extras()
 
 
-def page(view: ApplicationView, now_ms: int, extras: Extras = NOTHING_MORE, live: Live | None = None) -> str:
+def page(view: ApplicationView, now_ms: int, extras: Extras = NO_EXTRAS, live: Live | None = None) -> str:
     """Return the page as HTML.
 
     Args:
@@ -134,12 +134,12 @@ def refresh_line(refreshes: bool, query: str, now_ms: int, links: str = "") -> s
 
     Args:
         refreshes: as of `document`.
-        query: of the page, without `STILL`.
+        query: of the page, without `NO_REFRESH`.
         now_ms: the time [ms since 1970].
         links: HTML at its beginning.
     """
     if refreshes:
-        how, link, word = f"reloads every {REFRESH_S} s", "&amp;".join(filter(None, (query, STILL))), "pause"
+        how, link, word = f"reloads every {REFRESH_S} s", "&amp;".join(filter(None, (query, NO_REFRESH))), "pause"
     else:
         how, link, word = "paused", query, f"reload every {REFRESH_S} s"
     return (

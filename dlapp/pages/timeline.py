@@ -32,7 +32,7 @@ FAILED, UNKNOWN = "failed", "unknown"
 _MARK = 50
 SHOWN_PHASES = tuple(one for one in Phase if one is not Phase.ENDED)
 _KINDS = (*(one.value for one in SHOWN_PHASES), UNKNOWN, FAILED)
-_WORDS = {UNKNOWN: "not known"}
+_LABELS = {UNKNOWN: "not known"}
 
 
 class Bar(NamedTuple):
@@ -116,7 +116,7 @@ def timeline(view: ApplicationView, containers: Sequence[ContainerView], now_ms:
     widest = max(map(len, names.values()), default=0)
     marks = "".join(f'<span style="top:{top}px">{escape(name)}</span>' for top, name in names.items())
     title = f"Timeline of {len(containers)} containers from {local_time(begin_ms)} to {local_time(end_ms)}"
-    key = "".join(f'<li><i class="{kind}"></i>{_WORDS.get(kind, kind)}</li>' for kind in _KINDS if kind in shown)
+    key = "".join(f'<li><i class="{kind}"></i>{_LABELS.get(kind, kind)}</li>' for kind in _KINDS if kind in shown)
     return (
         f'<figure><div class="gantt">{time_axis_html(length_s)}'
         f'<div class="names" style="--w:{min(widest, 24) * 0.66:.1f}em" aria-hidden="true">{marks}</div>'

@@ -131,7 +131,7 @@ def test_the_exporter_says_who_holds_which_gpu(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(GpuLedger, "hosts", hosts)
     with GpuLedger(load_config()) as ledger:
-        here = ledger.here
+        here = ledger.host_name
         samples = [one for metric in exporter.GpuCollector(ledger).collect() for one in metric.samples]
     found = {one.name: (one.labels, one.value) for one in samples}
     where = {"host": here, "gpu": "1"}

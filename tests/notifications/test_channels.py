@@ -186,7 +186,7 @@ def test_a_command_gets_the_event_on_its_standard_input(tmp_path: Path) -> None:
 
 
 def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "COMMAND_S", 0.2)
+    monkeypatch.setattr(channels, "COMMAND_TIMEOUT_S", 0.2)
     with pytest.raises(NotDelivered, match="took longer"):
         deliver(settings(command=("/bin/sleep", "60")), COMMAND, event())
 
@@ -246,8 +246,8 @@ def test_a_server_that_fails_hangs_and_comes_back_gets_each_event_once_it_takes_
     file = MemoryFile()
     with http_server(answer) as url:
         sender = Sender(settings(webhook=Webhook(url)), file, pauses=pauses)
-        sender.tell(fresh())
-        sender.tell(fresh(FAILED))
+        sender.enqueue(fresh())
+        sender.enqueue(fresh(FAILED))
         assert sender.wait(120.0)
     assert tries == [fresh().id] * 4 + [fresh(FAILED).id]
     assert file.outbox == Outbox((fresh().id, fresh(FAILED).id), ())
@@ -264,7 +264,7 @@ def test_an_event_is_recorded_before_it_is_sent_and_the_next_process_sends_it() 
 
     with http_server(answer) as url:
         dies = Sender(settings(webhook=Webhook(url)), file, pauses=lambda: iter([3600.0]))
-        dies.tell(fresh())
+        dies.enqueue(fresh())
         wait_for("the first try", lambda: recorded)
     assert recorded == [[fresh().id]]
     taken: list[str] = []
@@ -276,7 +276,7 @@ def test_an_event_is_recorded_before_it_is_sent_and_the_next_process_sends_it() 
     with http_server(takes) as url:
         lives = Sender(settings(webhook=Webhook(url)), MemoryFile(file.data))
         lives.begin()
-        lives.tell(fresh())  # found again: the record says that it was taken
+        lives.enqueue(fresh())  # found again: the record says that it was taken
         assert lives.wait(120.0)
     assert taken == [fresh().id]
 
@@ -292,8 +292,8 @@ def test_one_channel_that_hangs_does_not_keep_the_other_from_its_events() -> Non
 
     both = settings(webhook=Webhook("http://127.0.0.1:1"), mail=mail_to(1))
     sender = Sender(both, file, pauses=lambda: iter([3600.0]), deliver=deliver_one)
-    sender.tell(fresh())
-    sender.tell(fresh(FAILED))
+    sender.enqueue(fresh())
+    sender.enqueue(fresh(FAILED))
     wait_for("both mails", lambda: sent == [fresh().id, fresh(FAILED).id])
     wait_for("their record", lambda: [one.channels for one in file.outbox.pending] == [(WEBHOOK,), (WEBHOOK,)])
     assert not sender.wait(0.0)
@@ -303,8 +303,8 @@ def test_what_is_not_selected_is_not_sent_and_what_cannot_run_here_stays() -> No
     file, sent = MemoryFile(), []
     both = settings(mail=mail_to(1), command=("/bin/true",))
     sender = Sender(both, file, channels={MAIL}, deliver=lambda _, channel, one: sent.append((channel, one.id)))
-    sender.tell(fresh("hang"))
-    sender.tell(fresh(FAILED))
+    sender.enqueue(fresh("hang"))
+    sender.enqueue(fresh(FAILED))
     assert sender.wait(120.0)
     assert sent == [(MAIL, fresh(FAILED).id)]
     assert not sender.close(1.0)
@@ -315,5 +315,5 @@ def test_events_are_sent_also_where_they_cannot_be_recorded() -> None:
     file, sent = MemoryFile(to_bytes(Outbox())), []
     file.fails = True
     sender = Sender(settings(mail=mail_to(1)), file, deliver=lambda _, _channel, one: sent.append(one.id))
-    sender.tell(fresh(FAILED))
+    sender.enqueue(fresh(FAILED))
     wait_for("it is sent", lambda: sent == [fresh(FAILED).id])

@@ -31,15 +31,15 @@ def event(kind: str = RUNNING, key: str = "", text: str = "text", at_ms: int = 1
 
 
 def test_an_event_that_was_taken_is_not_taken_again_also_after_it_was_delivered() -> None:
-    outbox = Outbox().take(event(), ("mail",))
-    assert outbox.take(event(text="found by the next attempt"), ("mail",)) is outbox
+    outbox = Outbox().add(event(), ("mail",))
+    assert outbox.add(event(text="found by the next attempt"), ("mail",)) is outbox
     delivered = outbox.without(event().id, "mail")
     assert delivered.pending == ()
-    assert delivered.take(event(), ("mail",)) is delivered
+    assert delivered.add(event(), ("mail",)) is delivered
 
 
 def test_what_one_channel_has_taken_stays_for_the_others() -> None:
-    outbox = Outbox().take(event(), ("webhook", "mail")).without(event().id, "webhook")
+    outbox = Outbox().add(event(), ("webhook", "mail")).without(event().id, "webhook")
     assert [(one.id, channel) for one, channel in outbox.for_channels(("webhook", "mail"))] == [(event().id, "mail")]
     assert outbox.for_channels(("webhook",)) == []
 
@@ -47,13 +47,13 @@ def test_what_one_channel_has_taken_stays_for_the_others() -> None:
 def test_after_many_events_only_the_end_is_taken() -> None:
     outbox = Outbox()
     for number in range(MAX_EVENTS + 10):
-        outbox = outbox.take(event(HANG, str(number)), ("mail",))
+        outbox = outbox.add(event(HANG, str(number)), ("mail",))
     assert len(outbox.taken) == MAX_EVENTS
-    assert outbox.take(event(DONE), ("mail",)).taken[-1] == id_of(APPLICATION, DONE)
+    assert outbox.add(event(DONE), ("mail",)).taken[-1] == id_of(APPLICATION, DONE)
 
 
 def test_what_is_too_old_is_given_up() -> None:
-    outbox = Outbox().take(event(), ("mail",))
+    outbox = Outbox().add(event(), ("mail",))
     late_ms = event().at_ms + MAX_AGE_MS + 1
     assert is_expired(event(), late_ms)
     assert outbox.without_expired(late_ms) == Outbox(outbox.taken, ())
@@ -61,7 +61,7 @@ def test_what_is_too_old_is_given_up() -> None:
 
 
 def test_an_outbox_comes_back_from_its_file() -> None:
-    outbox = Outbox().take(event(), ("webhook", "mail"))
+    outbox = Outbox().add(event(), ("webhook", "mail"))
     assert from_bytes(to_bytes(outbox)) == outbox
     assert from_bytes(None) == Outbox()
 

@@ -204,7 +204,7 @@ def test_the_doctor_says_what_is_kept_and_whether_there_is_room_for_the_limit(
     tmp_path: Path, limit: str, verdict: str
 ) -> None:
     config = load_config({"local.state_dir": str(tmp_path), "storage.cache_limit": limit})
-    (found,) = [one for check in checks(config) if check.subject == "storage.cache" for one in check.look()]
+    (found,) = [one for check in checks(config) if check.subject == "storage.cache" for one in check.run()]
     assert found.verdict == verdict
     assert found.found.startswith("0 entries, 0 bytes of ")
 

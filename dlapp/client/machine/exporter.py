@@ -33,25 +33,25 @@ class GpuCollector:
 
     def __init__(self, ledger: GpuLedger) -> None:
         self._ledger, self._turn = ledger, threading.Lock()
-        self._said = ""
+        self._last_problem = ""
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current metrics."""
         from prometheus_client.core import GaugeMetricFamily
 
-        here = self._ledger.here
+        host_name = self._ledger.host_name
         devices, problem = [], ""
         with self._turn:
             try:
-                for view in self._ledger.hosts(here):
+                for view in self._ledger.hosts(host_name):
                     devices, problem = view["devices"], view["error"]
             except (DlappError, OSError) as error:
                 problem = str(error)
-            if problem != self._said:
-                self._said = problem
+            if problem != self._last_problem:
+                self._last_problem = problem
                 log.warning(problem) if problem else log.info("the GPU ledger and NVML respond again")
         up = GaugeMetricFamily("dlapp_node_up", "Whether the GPU ledger and NVML answer.", labels=["host"])
-        up.add_metric([here], 0 if problem else 1)
+        up.add_metric([host_name], 0 if problem else 1)
         yield up
         names = ["host", "gpu"]
         info = GaugeMetricFamily(
@@ -64,7 +64,7 @@ class GpuCollector:
             labels=[*names, "app", "user", "role", "index", "container"],
         )
         for one in devices:
-            where = [here, gpu_of(one)]
+            where = [host_name, gpu_of(one)]
             info.add_metric([*where, one["uuid"], one["name"]], 1)
             for name in _STATES:
                 state.add_metric([*where, name], int(one["state"] == name))
@@ -76,7 +76,7 @@ class GpuCollector:
             family = GaugeMetricFamily(f"dlapp_node_gpu_{name}", text, labels=names)
             for one in devices:
                 if one[field] is not None:
-                    family.add_metric([here, gpu_of(one)], one[field] * unit)
+                    family.add_metric([host_name, gpu_of(one)], one[field] * unit)
             yield family
 
 
@@ -109,7 +109,7 @@ def serve(ledger: GpuLedger, listen: str) -> None:
         server, thread = start_http_server(int(port), addr=host.strip("[]"), registry=registry)
     except OSError as error:
         raise UsageError(f"{listen}: {error.strerror}") from error
-    log.info(f"metrics of {ledger.here} at http://{host}:{server.server_port}/metrics")
+    log.info(f"metrics of {ledger.host_name} at http://{host}:{server.server_port}/metrics")
     try:
         thread.join()
     finally:

@@ -60,7 +60,7 @@ class GpuLedger(Closeable):
         self._ledger.close()
 
     @property
-    def here(self) -> str:
+    def host_name(self) -> str:
         """Return the name of this host in the ledger."""
         return self._ledger.host
 
@@ -85,9 +85,9 @@ class GpuLedger(Closeable):
         """
         for name, record in self._records(host):
             if isinstance(record, LedgerError):
-                yield {"host": name, "here": name == self.here, "error": str(record), "devices": []}
+                yield {"host": name, "here": name == self.host_name, "error": str(record), "devices": []}
             elif host is not None or forgotten or not record.forgotten_ms:
-                yield _host_view(record, here=name == self.here, elsewhere=self._unrecorded_holders(name))
+                yield _host_view(record, here=name == self.host_name, elsewhere=self._unrecorded_holders(name))
 
     def original(self, host: str | None = None) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield the mapping from host and GPU to application, for each host with held GPUs: the format of the original
@@ -138,9 +138,9 @@ class GpuLedger(Closeable):
 
     def _records(self, host: str | None) -> Iterator[tuple[str, HostRecord | LedgerError]]:
         if self._cluster is None:
-            if host not in (None, self.here):
-                raise NotFound(f"the GPU ledger of this machine knows {self.here} only, not {host}")
-            yield self.here, self._ledger.record()
+            if host not in (None, self.host_name):
+                raise NotFound(f"the GPU ledger of this machine knows {self.host_name} only, not {host}")
+            yield self.host_name, self._ledger.record()
         elif host is None:
             yield from self._cluster.hosts()
         else:
@@ -151,7 +151,7 @@ class GpuLedger(Closeable):
 
     def _unrecorded_holders(self, host: str) -> Mapping[str, Holder]:
         """Return the holders of a host's GPUs that are missing in its record; known for this host only."""
-        if self._cluster is None or host != self.here:
+        if self._cluster is None or host != self.host_name:
             return {}
         return self._cluster.unrecorded_holders()
 
@@ -211,9 +211,9 @@ class GpuLedger(Closeable):
                 "release is for the ledger of a cluster; on one machine the lease's owner or root removes "
                 "its file, which dlapp-gpu gc names"
             )
-        name = host or self.here
+        name = host or self.host_name
         lease = self._cluster.record_of(name).lease_on(device)
-        if name == self.here:
+        if name == self.host_name:
             for one in self._cluster.reclaim():
                 if one.container == lease.container and one.state != UNKNOWN:
                     raise Denied(f"{name}: {device} is not released by force: {one.why or 'it is free now'}")

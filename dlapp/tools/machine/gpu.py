@@ -101,10 +101,10 @@ def main(
             return _collect_on(config, ledger, words, timeout_s=timeout_s or GC_TIMEOUT_S, as_json=as_json)
         if action == "gc":
             leases = ledger.reclaim()
-            done: Any = {"host": ledger.here, "leases": leases}
-            lines = show.collect_lines(leases, ledger.here)
+            done: Any = {"host": ledger.host_name, "leases": leases}
+            lines = show.collect_lines(leases, ledger.host_name)
         else:
-            done = {"host": host or ledger.here}
+            done = {"host": host or ledger.host_name}
             if action == "quarantine":
                 ledger.quarantine(words[0], host=host, reason=reason, by=caller())
                 lines = [f"{done['host']}: {words[0]} is in quarantine until dlapp-gpu heal {words[0]}"]
@@ -207,11 +207,11 @@ def _collect_on(config: Config, ledger: GpuLedger, hosts: Sequence[str], *, time
     from dlapp.tools.display import gpu as show
 
     def all_of_them() -> Iterator[dict[str, Any]]:
-        if ledger.here in hosts:
-            yield {"host": ledger.here, "error": "", "leases": ledger.reclaim()}
-        if others := [one for one in hosts if one != ledger.here]:
+        if ledger.host_name in hosts:
+            yield {"host": ledger.host_name, "error": "", "leases": ledger.reclaim()}
+        if others := [one for one in hosts if one != ledger.host_name]:
             if not ledger.is_cluster:
-                raise UsageError(f"the GPU ledger is of this machine, {ledger.here}, not of {', '.join(others)}")
+                raise UsageError(f"the GPU ledger is of this machine, {ledger.host_name}, not of {', '.join(others)}")
             yield from reclaim_on(Client(config), others, timeout_s=timeout_s)
 
     found, code = [], 0

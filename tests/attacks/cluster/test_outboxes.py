@@ -95,7 +95,7 @@ def test_a_forged_event_does_not_keep_a_channel_from_the_next_ones(forged: dict[
         deliver(settings, channel, one)
 
     sender = Sender(settings, file, pauses=lambda: iter([0.0]), deliver=try_to)
-    sender.tell(event("next"))
+    sender.enqueue(event("next"))
     assert sender.wait(120.0)
     assert done.is_set()
     assert tried[-1] == event("next").id
@@ -125,7 +125,7 @@ def test_an_outbox_that_cannot_be_read_is_given_up_and_the_next_events_are_sent(
     sender = Sender(
         settings, file, read_pauses=lambda: repeat(0.0), deliver=lambda _settings, _channel, one: sent.append(one.id)
     )
-    sender.tell(event("next"))
+    sender.enqueue(event("next"))
     assert sender.wait(120.0)
     assert sent == [event("next").id]
 
@@ -143,7 +143,7 @@ def test_an_outbox_of_a_file_system_that_is_away_is_waited_for() -> None:
 
     settings = NotificationSettings(events=EVENTS, waiting_after_s=60.0, command=("/bin/true",))
     sender = Sender(settings, file, read_pauses=pauses, deliver=lambda *_: pytest.fail("it was sent"))
-    sender.tell(event("next"))
+    sender.enqueue(event("next"))
     assert all(tries.acquire(timeout=120.0) for _ in range(2 * READ_TRIES))
     assert not sender.wait(0.0)
 
@@ -151,7 +151,7 @@ def test_an_outbox_of_a_file_system_that_is_away_is_waited_for() -> None:
 def test_the_largest_outbox_can_be_read_again() -> None:
     outbox = Outbox()
     for number in range(2 * MAX_EVENTS):
-        outbox = outbox.take(replace(event(f"{number}"), text="é" * 2 * MAX_TEXT), (MAIL, WEBHOOK, COMMAND))
+        outbox = outbox.add(replace(event(f"{number}"), text="é" * 2 * MAX_TEXT), (MAIL, WEBHOOK, COMMAND))
     assert len(outbox.pending) == MAX_EVENTS
     assert len(to_bytes(outbox)) < MAX_BYTES
     assert from_bytes(to_bytes(outbox)) == outbox

@@ -234,7 +234,7 @@ def test_clocks_that_differ_are_a_warning() -> None:
 def test_every_nameservice_is_asked_and_one_that_the_configuration_leads_to_must_answer(
     hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_hdfs, "ASK_S", 5.0)
+    monkeypatch.setattr(doctor_hdfs, "REQUEST_TIMEOUT_S", 5.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         services = {
             "east": hadoop.hdfs_url,
@@ -250,7 +250,7 @@ def test_every_nameservice_is_asked_and_one_that_the_configuration_leads_to_must
             mounts=(MountTable("all", {"/data": "hdfs://mounted/data", "/bucket": "s3a://b"}, {}),),
         )
         (check,) = (one for one in doctor_hdfs.checks(CheckContext(load_config({}), hdfs=place)) if "." in one.subject)
-        found = {one.subject: one for one in check.look()}
+        found = {one.subject: one for one in check.run()}
     verdicts = {"hdfs.east": PASS, "hdfs.gone": WARN, "hdfs.mounted": FAIL, "hdfs.silent": WARN}
     assert {name: one.verdict for name, one in found.items()} == verdicts
     assert "127.0.0.1:1 connection refused" in found["hdfs.gone"].found

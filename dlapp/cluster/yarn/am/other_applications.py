@@ -47,8 +47,8 @@ class EndReader:
         for url in self._urls:
             try:
                 with Web(_TIMEOUT_S) as web:
-                    status, answer = self._ask(web, url, application_id)
-                    if status == 404 and self._ask(web, url, str(self._own))[0] == 200:
+                    status, answer = self._request(web, url, application_id)
+                    if status == 404 and self._request(web, url, str(self._own))[0] == 200:
                         return self._from_history(application_id)
             except (Unreachable, ValueError) as error:
                 why = f"{url}: {error}"
@@ -61,7 +61,7 @@ class EndReader:
             why = f"{url}: status {status}"  # a standby redirects to the active one, which has its own URL here
         raise Unreachable(f"whether {application_id} has ended cannot be read: {why}")
 
-    def _ask(self, web: Web, url: str, application_id: str) -> tuple[int, Any]:
+    def _request(self, web: Web, url: str, application_id: str) -> tuple[int, Any]:
         query = {"deSelects": _UNREAD, **self._login.query}
         answer = web.call("GET", f"{url}/ws/v1/cluster/apps/{application_id}", query)
         return answer.status, parse_json(answer.body) if answer.status == 200 else None

@@ -14,7 +14,7 @@ from dlapp.errors import ConfigError, UsageError
 from dlapp.notifications.events import notification_of_end
 from dlapp.notifications.outbox import MAX_AGE_MS, from_bytes, to_bytes
 from dlapp.notifications.settings import settings_of
-from dlapp.notifications.single_try import deliver_left
+from dlapp.notifications.single_try import deliver_pending
 from dlapp.system.clock import now_ms
 from dlapp.values.ids import ApplicationId
 from dlapp.values.notification import EVENTS
@@ -66,20 +66,20 @@ class EndNotices:
         final_status = FinalStatus.KILLED if state == State.KILLED.value else FinalStatus.FAILED
         if view is not None and view.final_status is not FinalStatus.UNDEFINED:
             final_status = view.final_status
-        said = view.diagnostics if view is not None else ""
+        text = view.diagnostics if view is not None else ""
         one = notification_of_end(
             submission,
             application_id,
             final_status.value,
             "",
-            said or f"YARN says that it is {state}",
+            text or f"YARN says that it is {state}",
             finished_ms=int(kept.get("finished_ms") or (view is not None and view.finished_ms) or now_ms()),
             diagnosis=None if view is None else view.diagnosis,
         )
         if one.event in settings.events:
             file = StagedOutbox(self._files, application_id)
             before = from_bytes(file.read())
-            if (after := before.take(one, settings.channels)) is not before:
+            if (after := before.add(one, settings.channels)) is not before:
                 file.write(to_bytes(after))
 
     def is_there_any(self) -> bool:
@@ -101,7 +101,7 @@ class EndNotices:
             return
         if settings is None:
             return
-        left = []
+        outboxes = []
         places = StagingPaths(self._files.home)
         for name, _, changed_ms in self._files.entries(places.all_outboxes):
             try:
@@ -114,7 +114,7 @@ class EndNotices:
                 self._files.remove(places.outbox(application_id))
             if end is None or end.ago_s < (AM_STAYS_S if end.state is State.FINISHED else AM_DIES_S):
                 continue  # its ApplicationMaster may still deliver them
-            left.append(StagedOutbox(self._files, application_id))
-            if len(left) == MAX_AT_ONCE:
+            outboxes.append(StagedOutbox(self._files, application_id))
+            if len(outboxes) == MAX_AT_ONCE:
                 break
-        deliver_left(settings, left, DELIVER_S)
+        deliver_pending(settings, outboxes, DELIVER_S)

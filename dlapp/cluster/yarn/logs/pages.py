@@ -28,7 +28,7 @@ _MAX_HEAD = 1 << 16
 _MAX_REDIRECTIONS = 4
 _MAX_TAIL = 32 << 20
 """Size of the end of a log in which the last lines are searched: a log may consist of one line."""
-_LOOK_AGAIN_S = 0.5
+_RETRY_INTERVAL_S = 0.5
 
 
 class GrowingPage:
@@ -83,7 +83,7 @@ class GrowingPage:
             failure: DlappError | None = None
             found = None
             try:
-                found = self._news()
+                found = self._new_content()
             except Unreachable as error:
                 if not ended:
                     raise
@@ -99,7 +99,7 @@ class GrowingPage:
                 return
             if self._patience_s() <= 0:
                 raise failure or NotFound(f"{self._url}: it is not there, nor among the aggregated logs on HDFS")
-            self._sleep(_LOOK_AGAIN_S)
+            self._sleep(_RETRY_INTERVAL_S)
 
     def tail(self, most_bytes: int, *, ended: bool = False) -> bytes | None:
         """See `dlapp.client.logs.GrowingFile.tail`."""
@@ -118,7 +118,7 @@ class GrowingPage:
             kept = (kept + piece)[-most_bytes:]
         return kept
 
-    def _news(self) -> Iterator[bytes] | None:
+    def _new_content(self) -> Iterator[bytes] | None:
         """Return the new content; None: there is no such file."""
         if self._last_lines is not None:
             return self._tail(self._last_lines)

@@ -16,7 +16,7 @@ from dlapp.cluster.yarn.staging import StagingFiles, StagingPaths
 from dlapp.config import load_config
 from dlapp.errors import NotFound
 from dlapp.notifications.outbox import MAX_AGE_MS, Outbox, from_bytes, to_bytes
-from dlapp.notifications.single_try import deliver_left
+from dlapp.notifications.single_try import deliver_pending
 from dlapp.system.clock import now_ms
 from dlapp.values.notification import MAIL, WEBHOOK, Notification, NotificationSettings, Webhook
 from dlapp.values.report import State
@@ -168,10 +168,10 @@ def test_a_channel_that_hangs_does_not_keep_the_other_from_its_events() -> None:
 
     outbox = Outbox()
     for kind in ("running", "failed"):
-        outbox = outbox.take(event(kind, at_ms=now_ms()), (WEBHOOK, MAIL))
+        outbox = outbox.add(event(kind, at_ms=now_ms()), (WEBHOOK, MAIL))
     file = MemoryFile(to_bytes(outbox))
     both = settings(webhook=Webhook("http://127.0.0.1:1"), mail=mail_to(1))
-    deliver_left(both, [file], 60.0, deliver=deliver)
+    deliver_pending(both, [file], 60.0, deliver=deliver)
     assert sent == [MAIL, MAIL, WEBHOOK, WEBHOOK]
     assert file.data is None
 
