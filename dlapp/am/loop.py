@@ -173,7 +173,7 @@ class Loop:
         self._master = Master(self._state)
         self._control = ControlEndpoint(secrets.control_secret, wakes.put, *listen, open_page=open_page)
         self._journal = app_dir.journal(attempt)
-        self._journal.on_written = self._on_journal_written
+        self._journal.on_written = self._wake_after_write
         self._unrecorded: deque[tuple[int, ControlRequest, ContainerId]] = deque()
         self._held: dict[ContainerId, tuple[ControlRequest, Report]] = {}
         self._held_until: list[tuple[float, int, ContainerId, ControlRequest]] = []
@@ -227,7 +227,7 @@ class Loop:
                     self._view_due if self._changed else heartbeat_at,
                 )
                 woken = self._handle_queued(max(0.0, wanted - now))
-                self._release_held(time.monotonic())
+                self._answer_due_reports(time.monotonic())
                 if woken or time.monotonic() >= heartbeat_at:
                     heartbeat_at = time.monotonic() + QUIET_HEARTBEAT_S
                     self._update_wait()
@@ -236,7 +236,7 @@ class Loop:
                         self._streams.check(time.monotonic())
                     # Also answer those due before the next one: a batch costs half of single answers, and tasks
                     # answered together report together again.
-                    self._release_held(heartbeat_at)
+                    self._answer_due_reports(heartbeat_at)
                 self._flush_state()
                 self._answer_recorded()
                 if self._state.awaits_journal:
@@ -335,7 +335,7 @@ class Loop:
                     waiting[len(waiting), None] = item
             if time.monotonic() >= shown_at:
                 for view_request in view_requests:
-                    self._on_call(view_request)
+                    self._handle_request(view_request)
                 view_requests.clear()
                 self._update_wait()
                 if shows:
@@ -356,7 +356,7 @@ class Loop:
                 if item is WAKE:
                     woken = True
                 elif isinstance(item, ControlRequest):
-                    self._on_call(item)
+                    self._handle_request(item)
                 else:
                     self._handle(item)
                     woken = True
@@ -377,16 +377,16 @@ class Loop:
             answer = replace(answer, start_failed=(*answer.start_failed, *failed))
         self._handle(answer)
         self._handle(events.Tick())
-        if self._has_devices and self._master.are_payloads_over():
+        if self._has_devices and self._master.have_payloads_ended():
             self._engine.release_devices()
 
-    def _on_call(self, call: ControlRequest) -> None:
+    def _handle_request(self, call: ControlRequest) -> None:
         match call.kind, call.message:
             case RequestKind.HELLO, Hello() as hello:
                 self._hellos.setdefault(hello.container_id, []).append(call)
                 self._handle(hello)
             case RequestKind.REPORT, Report() as report:
-                self._on_report(call, report)
+                self._handle_report(call, report)
             case ((RequestKind.SOFT_KILL | RequestKind.KILL | RequestKind.RELEASE), StopRequest() as stop):
                 self._stop_calls.append(call)
                 self._handle(_REQUESTS[call.kind](stop.user))
@@ -414,7 +414,7 @@ class Loop:
             case _:
                 call.answer_bytes(self._public_answer(call.kind))
 
-    def _on_report(self, call: ControlRequest, report: Report) -> None:
+    def _handle_report(self, call: ControlRequest, report: Report) -> None:
         container_id = report.container_id
         if report.wait_s <= 0 and report.result is None:
             # An event on its own connection. The held report is not answered with it: the task would only send it
@@ -453,11 +453,11 @@ class Loop:
             _, call, container_id = self._unrecorded.popleft()
             self._answer_report(call, container_id)
 
-    def _on_journal_written(self) -> None:
+    def _wake_after_write(self) -> None:
         if self._unrecorded or self._state.awaits_journal:
             self._queue.put(WAKE)
 
-    def _release_held(self, now: float) -> None:
+    def _answer_due_reports(self, now: float) -> None:
         while self._held_until and self._held_until[0][0] <= now:
             _, _, container_id, call = heapq.heappop(self._held_until)
             held = self._held.get(container_id)
@@ -545,7 +545,7 @@ class Loop:
             case events.WriteJournal(record):
                 self._journal.add(line(record))
                 if action.durable:
-                    self._flush_now()
+                    self._flush_durable()
 
     def _notify(self, event: str, key: str, text: str) -> None:
         if self._sender is not None:
@@ -586,7 +586,7 @@ class Loop:
         image = self._submission.spec.image_of(role.spec) if role else None
         return self._secrets.registry_credentials.get(image or "")
 
-    def _flush_now(self) -> None:
+    def _flush_durable(self) -> None:
         try:
             self._journal.flush(durable=True)
         except Superseded as error:

@@ -361,7 +361,7 @@ def waiting_of(state: ApplicationState, wait: str = "") -> Waiting | None:
 def _gang_wait(state: ApplicationState, gate: Gate) -> Waiting | None:
     if gate.failure is not None or not (text := _gang_window(state, gate)):
         return None
-    members, gpus = gang_window.lacks(state, gate)
+    members, gpus = gang_window.missing_resources(state, gate)
     asked = gpus or members
     return Waiting(code=GANG_PARTIAL, message=text, resource="gcores" if gpus else "containers", asked=asked)
 
@@ -378,8 +378,8 @@ def _gang_window(state: ApplicationState, gate: Gate) -> str:
         return ""
     if gate.paused_until_ms is not None:
         return f"gave back what it held (gang_window), asks again at {_wall_time(state, gate.paused_until_ms)}"
-    members, gpus = gang_window.lacks(state, gate)
-    if not members or not gang_window.held_by(state, gate):
+    members, gpus = gang_window.missing_resources(state, gate)
+    if not members or not gang_window.held_containers(state, gate):
         return ""
     count, what = (gpus, "GPU") if gpus else (members, "container")
     until_ms = state.awake_ms + int(state.spec.gang_window_s * 1000) - gate.held_ms

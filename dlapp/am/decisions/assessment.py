@@ -39,7 +39,7 @@ Source: RMAppAttemptImpl.shouldCountTowardsMaxAttemptRetry."""
 _BY_US = -105
 _LIMITS = (-103, -104, -109)
 _LAST_SIGNAL = 64
-_WORDS = {
+_TEXTS = {
     -100: "the container was lost with its node or taken away",
     -101: "the disks of the node failed",
     PREEMPTED: "the container was preempted",
@@ -65,7 +65,7 @@ _RULES = {
     -109: ("log_limit", "write less to stdout and stderr"),
     -1000: ("container_not_prepared", "ask the operator to look at the node"),
 }
-"""Status -> name of the rule and the user's next step; the cause is in `_WORDS`."""
+"""Status -> name of the rule and the user's next step; the cause is in `_TEXTS`."""
 
 
 class Assessment(Value):
@@ -91,19 +91,19 @@ class Assessment(Value):
 
 def of_result(result: TaskResult) -> Assessment:
     """Assess an end reported by the task itself."""
-    words, code = result.message, result.exit_text
-    if code and code not in words:
-        words = f"{code}: {words}" if words else code
-    if not words and result.fault is not Fault.NONE:
-        words = "stopped from outside" if result.fault is Fault.STOPPED else f"a failure of its {result.fault.value}"
+    text, code = result.message, result.exit_text
+    if code and code not in text:
+        text = f"{code}: {text}" if text else code
+    if not text and result.fault is not Fault.NONE:
+        text = "stopped from outside" if result.fault is Fault.STOPPED else f"a failure of its {result.fault.value}"
     found = result.diagnosis
     if result.fault is Fault.USER and found is not None and found.retry is not None:
         # The program's own log is the source. It can only use up the retries for node failures, of its own application.
         if found.retry:
-            return Assessment(Fault.NODE, f"{words}: {found.cause}", avoid_node=found.avoid_node)
-        return Assessment(Fault.USER, words, is_final=True)
+            return Assessment(Fault.NODE, f"{text}: {found.cause}", avoid_node=found.avoid_node)
+        return Assessment(Fault.USER, text, is_final=True)
     is_avoided = result.fault is Fault.NODE and not result.lost
-    return Assessment(result.fault, words, avoid_node=is_avoided, free=result.lost, service=result.service)
+    return Assessment(result.fault, text, avoid_node=is_avoided, free=result.lost, service=result.service)
 
 
 def diagnosis_of_end(end: ContainerEnd) -> Diagnosis | None:
@@ -123,7 +123,7 @@ def diagnosis_of_status(status: int) -> Diagnosis | None:
         return None
     rule, next_step = named
     fault = Fault.USER if status in _LIMITS else Fault.NODE
-    return Diagnosis(rule=rule, cause=_WORDS[status], fault=fault, next_step=next_step)
+    return Diagnosis(rule=rule, cause=_TEXTS[status], fault=fault, next_step=next_step)
 
 
 def of_end(end: ContainerEnd) -> Assessment:
@@ -132,11 +132,11 @@ def of_end(end: ContainerEnd) -> Assessment:
     if end.service:
         return Assessment(Fault.SERVICE, said, free=True, service=end.service, is_silent=end.is_silent)
     if end.node_fault:
-        reason, free = said or _WORDS.get(status, "its node failed"), status in TAKEN_AWAY
+        reason, free = said or _TEXTS.get(status, "its node failed"), status in TAKEN_AWAY
         return Assessment(Fault.NODE, reason, avoid_node=not free, free=free, is_silent=end.is_silent)
-    if status in _WORDS:
+    if status in _TEXTS:
         fault = Fault.USER if status in _LIMITS else Fault.STOPPED if status == _BY_US else Fault.NODE
-        return Assessment(fault, said or _WORDS[status], free=status in TAKEN_AWAY)
+        return Assessment(fault, said or _TEXTS[status], free=status in TAKEN_AWAY)
     if status == STATUS_UNKNOWN:
         reason = "the task was killed, or ended without a result, under an earlier attempt"
     elif -_LAST_SIGNAL <= status < 0:
@@ -150,7 +150,7 @@ def of_end(end: ContainerEnd) -> Assessment:
     return Assessment(Fault.USER, f"{reason}: {said}" if said and said not in reason else reason)
 
 
-def tried_again(assessment: Assessment, *, user_faults: int, node_faults: int, retries: int) -> bool:
+def is_retried(assessment: Assessment, *, user_faults: int, node_faults: int, retries: int) -> bool:
     """Return whether the index is retried.
 
     Args:

@@ -42,7 +42,7 @@ INDEX = "{index}"
 """Placeholder in arguments and commands: replaced by the container's CONTAINER_INDEX."""
 
 
-def serve(state: ApplicationState, role: Role) -> None:
+def answer_waiting_tasks(state: ApplicationState, role: Role) -> None:
     """Answer the tasks that wait for work."""
     while role.held and not role.blockers:
         container_id, container = next(iter(role.held.items()))
@@ -258,4 +258,4 @@ def free(
     role.gate.mark_not_ready(instance.index)
     role.wait(instance.index, paused_until_ms)
     state.record_free(instance, durable)
-    serve(state, role)
+    answer_waiting_tasks(state, role)

@@ -41,5 +41,5 @@ def unblock_all_roles(state: ApplicationState, container_id: ContainerId) -> Non
     for role in state.roles:
         if role.blockers.pop(container_id, None) is not None:
             if not role.blockers:
-                assignment.serve(state, role)
+                assignment.answer_waiting_tasks(state, role)
             gang.check_recovered(state, role)

@@ -61,7 +61,7 @@ def _may_run_on(state: ApplicationState, end: ContainerEnd, container: Container
     if container.unconfirmed:
         is_waited_for = state.recovery_until_ms is not None
     else:
-        is_silent = state.awake_ms - container.heard_ms >= state.timing.silence_ms
+        is_silent = state.awake_ms - container.last_contact_ms >= state.timing.silence_ms
         is_waited_for = container.instance is not None and not is_silent
     if end.container_id not in state.open or not is_waited_for:
         return False
@@ -84,7 +84,7 @@ def _assess_end(state: ApplicationState, container: Container, end: ContainerEnd
         case None:
             assessed = assessment.of_end(end)
         case StopReason.LATE as why:
-            assessed = Assessment(Fault.NODE, why.value, avoid_node=True, free=_is_first_late(state, role))
+            assessed = Assessment(Fault.NODE, why.value, avoid_node=True, free=_mark_late(state, role))
         case StopReason.SILENT | StopReason.UNCONFIRMED if end.presumed or container.presumed_end is not None:
             assessed = assessment.of_end(
                 container.presumed_end or end
@@ -121,7 +121,7 @@ def _release_trials(state: ApplicationState, container: Container) -> None:
         dispatch.release(state, container)
 
 
-def _is_first_late(state: ApplicationState, role: Role) -> bool:
+def _mark_late(state: ApplicationState, role: Role) -> bool:
     """Return whether an index waits for which no container was late before; record that one was now."""
     first = next((one for n in role.waiting_indexes() if not (one := state.instances[n]).late), None)
     if first is not None:
@@ -218,16 +218,16 @@ def handle_failure(state: ApplicationState, container: Container, instance: Inst
     may_restart = gate.gang and gate.open and gate.failure is None
     if is_users and may_restart and instance.role.on_failure is not RoleFailure.RESTART:
         instance.user_faults += 1
-        if _is_tried_again(state, instance, assessed):
+        if _is_retried(state, instance, assessed):
             state.record_faults(instance)
             gang.restart(state, gate, assessed.reason, instance, is_charged=True)
             return
         instance.user_faults -= 1
-    if not (is_users and _keep(state, container, instance, assessed)):
+    if not (is_users and _keep_container(state, container, instance, assessed)):
         state.order(container, stop=Stop.SOFT, why=assessed.reason)
 
 
-def _keep(state: ApplicationState, container: Container, instance: Instance, assessed: Assessment) -> bool:
+def _keep_container(state: ApplicationState, container: Container, instance: Instance, assessed: Assessment) -> bool:
     """Keep the container of a permanently failed payload, if it is a deciding one; the effects on others follow now.
 
     Returns:
@@ -237,7 +237,7 @@ def _keep(state: ApplicationState, container: Container, instance: Instance, ass
     if not keep_ms or gate.failure is not None or not (instance.index in state.deciding or _fails_all(state, instance)):
         return False
     instance.user_faults += 1
-    if _is_tried_again(state, instance, assessed):
+    if _is_retried(state, instance, assessed):
         instance.user_faults -= 1
         return False
     failure = _failure(state, instance, assessed)
@@ -299,7 +299,7 @@ def conclude_try(state: ApplicationState, instance: Instance, container: Contain
         instance.node_faults += assessed.fault in (Fault.NODE, Fault.STOPPED)
     durable = assessed.fault is Fault.USER
     role = state.role_of(container)
-    if _is_tried_again(state, instance, assessed):
+    if _is_retried(state, instance, assessed):
         until_ms = _pause_until_ms(state, instance, assessed)
         if instance.container is None and until_ms is not None:
             role.wait(instance.index, until_ms)
@@ -371,7 +371,7 @@ def _user_faults(state: ApplicationState, instance: Instance) -> int:
     return sum(state.instances[index].user_faults for index in role.indexes)
 
 
-def _is_tried_again(state: ApplicationState, instance: Instance, assessed: Assessment) -> bool:
+def _is_retried(state: ApplicationState, instance: Instance, assessed: Assessment) -> bool:
     if assessed.fault is Fault.SERVICE:
         return services.left_ms(state, instance, assessed.service) > 0
     if instance.role.keep_running and assessed.fault is not Fault.DATA:
@@ -379,7 +379,7 @@ def _is_tried_again(state: ApplicationState, instance: Instance, assessed: Asses
     is_users = assessed.fault is Fault.USER
     if is_users and _fails_all(state, instance):
         return False
-    return assessment.tried_again(
+    return assessment.is_retried(
         assessed,
         # Not counted for the members of a restarted gang, of which there may be thousands.
         user_faults=_user_faults(state, instance) if is_users else 0,
@@ -425,7 +425,7 @@ def check_deadlines(state: ApplicationState) -> None:
             case Due.SERVICE if container.result is None and container.stop_reason is None:
                 services.check_wait(state, container)
             case Due.SILENCE if container.result is None and container.stop_reason is None:
-                left = container.heard_ms + state.timing.silence_ms - state.awake_ms
+                left = container.last_contact_ms + state.timing.silence_ms - state.awake_ms
                 if left > 0 or container.unconfirmed:
                     state.set_deadline(max(left, 1000), Due.SILENCE, container)
                 else:
@@ -442,7 +442,7 @@ def _may_prepare(state: ApplicationState, container: Container) -> bool:
 
 def _is_presumed_dead(state: ApplicationState, container: Container) -> bool:
     """Return whether a container, known only from a journal or a late message, has been silent."""
-    return not container.listed and state.awake_ms - container.heard_ms >= state.timing.silence_ms
+    return not container.listed and state.awake_ms - container.last_contact_ms >= state.timing.silence_ms
 
 
 def record_presumed_end(state: ApplicationState, container: Container) -> None:

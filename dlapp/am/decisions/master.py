@@ -161,7 +161,7 @@ class Master:
         container = self.state.containers.get(container_id)
         return container.orders if container else None
 
-    def are_payloads_over(self) -> bool:
+    def have_payloads_ended(self) -> bool:
         """Return whether no container has a GPU, or will get one unless a task is lost that stores its output."""
         is_ending = self.state.stage not in (Stage.STARTING, Stage.ACTIVE)
         for instance in self.state.instances:

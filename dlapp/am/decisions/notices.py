@@ -44,13 +44,13 @@ def _check_waiting(state: ApplicationState) -> None:
         return
     lacking = sum(one.waiting - len(one.paused) - len(one.unbound) for one in state.roles if one.is_wanted)
     if lacking <= 0:
-        notices.waits_since_ms, notices.waiting_told = None, False
+        notices.waits_since_ms, notices.waiting_notified = None, False
         return
     if notices.waits_since_ms is None:
         notices.waits_since_ms = state.now_ms
     waited_ms = state.now_ms - notices.waits_since_ms
-    if not notices.waiting_told and waited_ms >= state.waiting_after_ms:
-        notices.waiting_told = True
+    if not notices.waiting_notified and waited_ms >= state.waiting_after_ms:
+        notices.waiting_notified = True
         text = f"it has waited for {lacking} of {len(state.instances)} containers for {waited_ms // 60_000} min"
         is_first = notices.waits_since_ms == state.submission.submitted_ms
         state.notify(WAITING, QUEUE if is_first else str(notices.waits_since_ms), text)

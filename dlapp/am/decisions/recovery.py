@@ -117,7 +117,7 @@ def _recover_container(
     container = Container(grant or known.grant, role.place, known.started_ms)
     container.host, container.ran, container.try_number = known.host, known.ran, known.try_number
     container.result, container.end, container.finished_ms = known.result, known.end, known.finished_ms
-    container.heard_ms, container.listed, container.renumber = state.awake_ms, grant is not None, True
+    container.last_contact_ms, container.listed, container.renumber = state.awake_ms, grant is not None, True
     container.generation = known.generation
     if container.result is not None:
         container.phase = Phase.ENDED

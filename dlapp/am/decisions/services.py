@@ -118,7 +118,7 @@ def may_delay_hello(state: ApplicationState, container: Container) -> bool:
     """
     is_away = any(not service.startswith(NODE_MANAGER) for service in state.service_waits.values())
     longest_ms = state.timing.hello_ms + int(state.spec.service_patience_s * 1000)
-    return is_away and state.awake_ms - container.heard_ms < longest_ms
+    return is_away and state.awake_ms - container.last_contact_ms < longest_ms
 
 
 def assess_wait(state: ApplicationState, instance: Instance | None) -> Assessment:

@@ -54,7 +54,7 @@ def handle_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
         execute_stop(state, event)
         commits = state.commits and bool(state.spec.outputs)
         answer = StopAnswer(state="stopping", left_s=_grace_left_s(state), commits=commits)
-    elif soft and (kept := _kept(state)):
+    elif soft and (kept := _kept_containers(state)):
         for container in kept:
             container.kept_until_ms = None
             state.order(container, stop=Stop.SOFT, why=f"soft-killed by {event.by}")
@@ -76,7 +76,7 @@ def handle_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
     state.add_action(AnswerStop(answer))
 
 
-def _kept(state: ApplicationState) -> list[Container]:
+def _kept_containers(state: ApplicationState) -> list[Container]:
     """Return the containers kept after their failures while the application ends, without overdue ones."""
     margin_ms = state.timing.store_ms
     return [one for one in state.open.values() if one.is_kept and state.awake_ms < one.keep_ends_ms + margin_ms]
@@ -279,7 +279,7 @@ def _check_closing(state: ApplicationState) -> None:
             settle(state)
     elif state.awake_ms < state.closing_until_ms:
         return
-    elif not (others := _all_but_kept(state)):
+    elif not (others := _not_kept(state)):
         return  # they end by themselves
     elif state.closing_stage == 0:
         # The grace time and its margin are over. Containers that store go on: their output would be lost otherwise.
@@ -297,12 +297,12 @@ def _check_closing(state: ApplicationState) -> None:
             containers.stop(state, container, StopReason.ENDING, at_once=True)
         state.closing_stage = 2
         state.closing_until_ms = state.awake_ms + state.timing.end_ms
-    elif not _kept(state):
+    elif not _kept_containers(state):
         settle(state)
 
 
-def _all_but_kept(state: ApplicationState) -> list[Container]:
-    kept = _kept(state)
+def _not_kept(state: ApplicationState) -> list[Container]:
+    kept = _kept_containers(state)
     return [one for one in state.open.values() if one not in kept]
 
 
@@ -315,7 +315,7 @@ def settle(state: ApplicationState) -> None:
         if one.stored is not None and (one.done or (not one.failed and _filled(one.stored[1])))
     )
     if state.soft_text is not None:
-        parts = _without_empty(parts)
+        parts = _nonempty_parts(parts)
     there = {part.index for part in parts}
     failed, lost = _kept_parts([one for one in state.instances if one.index not in there])
     if state.sweep is not None:
@@ -362,7 +362,7 @@ def _filled(outputs: tuple[StoredOutput, ...]) -> set[str]:
     return {one.name for one in outputs if one.files and not one.stray}
 
 
-def _without_empty(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+def _nonempty_parts(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     """Return the parts without the outputs that contain no file: the end came too early for them."""
     names = _filled(tuple(one for part in parts for one in part.outputs))
     return tuple(

@@ -33,7 +33,7 @@ def handle_hello(state: ApplicationState, hello: Hello) -> None:
         assignment.refuse(state, hello.container_id, "this container has no more work")
         return
     container.hello, container.view = True, None
-    container.heard_ms = state.awake_ms
+    container.last_contact_ms = state.awake_ms
     container.host = hello.host or container.host
     if container.stop_reason is None and hello.index is not None:
         _bind_reported_index(state, container, hello.index, hello.phase, hello.generation)
@@ -56,7 +56,7 @@ def handle_report(state: ApplicationState, report: Report) -> None:
     if container is None or container.end is not None:
         stop_unknown_task(state, report)
         return
-    container.heard_ms = state.awake_ms
+    container.last_contact_ms = state.awake_ms
     if container.result is not None:
         return
     if container.instance is None or container.instance.index != report.index:

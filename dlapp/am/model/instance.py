@@ -131,7 +131,7 @@ class Container:
 
     Attributes:
         place: position of its role in the spec.
-        heard_ms: time of its task's last message [ms of time awake].
+        last_contact_ms: time of its task's last message [ms of time awake].
         hello: its task has sent a message to this attempt.
         node_has_it_ms: when its node accepted it [ms of time awake]; None: the node was not reached yet.
         is_preparing: its node has just reported that it is still fetching its files.
@@ -170,7 +170,6 @@ class Container:
         "gpus",
         "gpus_idle_ms",
         "grant",
-        "heard_ms",
         "hello",
         "host",
         "idle_since_ms",
@@ -180,6 +179,7 @@ class Container:
         "is_recorded",
         "keep_ends_ms",
         "kept_until_ms",
+        "last_contact_ms",
         "listed",
         "node_has_it_ms",
         "orders",
@@ -238,7 +238,7 @@ class Container:
         self.kept_until_ms: int | None = None
         self.keep_ends_ms = 0
         self.node_has_it_ms: int | None = None
-        self.heard_ms = self.report_number = self.try_number = self.generation = 0
+        self.last_contact_ms = self.report_number = self.try_number = self.generation = 0
         self.hello = self.ran = self.unconfirmed = self.renumber = self.is_preparing = self.is_recorded = False
         self.preempted = False
         self.listed = True

@@ -26,7 +26,7 @@ class RosterState:
         exists: the containers get a roster.
         is_known: all members known to an earlier attempt are known.
         number: number of the roster that tasks must have (`Orders.roster`); 0: none yet.
-        told: the number that was sent to all tasks with running payloads.
+        announced: the number that was sent to all tasks with running payloads.
         members: by index.
         places: index -> the container whose address it is.
         is_changed: the members differ from roster ``number``.
@@ -35,7 +35,7 @@ class RosterState:
 
     def __init__(self, *, exists: bool, is_known: bool) -> None:
         self.exists, self.is_known = exists, is_known
-        self.number = self.told = 0
+        self.number = self.announced = 0
         self.members: dict[int, Member] = {}
         self.places: dict[int, Container] = {}
         self.is_changed = False

@@ -114,14 +114,14 @@ class Notices:
 
     Attributes:
         waits_since_ms: since when it lacks containers [ms since 1970]; None: it does not.
-        waiting_told: whether the user was notified of that.
+        waiting_notified: whether the user was notified of that.
         idle_spells: how often its GPUs became idle, if the user is notified of that.
         events: kinds and keys of other notified events.
     """
 
     def __init__(self, waits_since_ms: int | None) -> None:
         self.waits_since_ms = waits_since_ms
-        self.waiting_told = False
+        self.waiting_notified = False
         self.idle_spells = 0
         self.events: set[tuple[str, str]] = set()
 
@@ -376,7 +376,7 @@ class ApplicationState:
     def add_container(self, grant: Grant, role: demand.Role) -> Container:
         """Keep a granted container; it is live and open."""
         container = Container(grant, role.place, self.now_ms)
-        container.heard_ms = self.awake_ms
+        container.last_contact_ms = self.awake_ms
         container_id = grant.container_id
         self.containers[container_id] = self.live[container_id] = self.open[container_id] = container
         self.record(

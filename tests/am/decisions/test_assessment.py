@@ -38,7 +38,7 @@ def test_a_cause_that_lasts_is_not_tried_again() -> None:
     lasts = Diagnosis(rule="module_missing", cause="no torch", fault=Fault.USER, retry=False)
     assessed = assessment.of_result(TaskResult(fault=Fault.USER, exit_code=1, diagnosis=lasts))
     assert assessed == Assessment(Fault.USER, "exit code 1", is_final=True)
-    assert not assessment.tried_again(assessed, user_faults=1, node_faults=0, retries=5)
+    assert not assessment.is_retried(assessed, user_faults=1, node_faults=0, retries=5)
 
 
 def test_a_gang_with_a_cause_that_lasts_is_not_restarted() -> None:
@@ -135,7 +135,7 @@ def test_what_yarn_takes_away_is_not_counted_and_says_nothing_against_its_node()
 
 @given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 5), st.sampled_from(Fault))
 def test_every_fault_has_an_end(user: int, node: int, retries: int, fault: Fault) -> None:
-    again = assessment.tried_again(Assessment(fault, ""), user_faults=user, node_faults=node, retries=retries)
+    again = assessment.is_retried(Assessment(fault, ""), user_faults=user, node_faults=node, retries=retries)
     assert not (again and fault is Fault.USER and user > retries)
     assert not (again and fault in (Fault.NODE, Fault.STOPPED) and node > NODE_RETRIES)
     assert not (again and fault in (Fault.NONE, Fault.DATA))

@@ -139,7 +139,7 @@ def check_failures(state: ApplicationState) -> None:
             is_settled = next(_open_members(state, gate), None) is None
         else:
             longest_ms = 2 * int(state.timing.report_interval_s(len(state.instances)) * 1000)
-            is_settled = all(state.awake_ms - one.heard_ms < longest_ms for one in _open_members(state, gate))
+            is_settled = all(state.awake_ms - one.last_contact_ms < longest_ms for one in _open_members(state, gate))
         if is_settled:
             gate.failure = None
             shutdown.fail(state, failure.text)
@@ -246,7 +246,7 @@ def check_recovered(state: ApplicationState, role: Role) -> None:
         if is_incomplete:
             restart(state, role.gate, _INCOMPLETE)
     elif any(
-        _has_passed(one) and one.stop_reason is None and not is_of_earlier_generation(state, one) for one in bound
+        _has_started(one) and one.stop_reason is None and not is_of_earlier_generation(state, one) for one in bound
     ):
         # No journal has the opening of the gate, but payloads run. If all are there, it was; else it cannot be
         # completed.
@@ -256,6 +256,6 @@ def check_recovered(state: ApplicationState, role: Role) -> None:
             open_gate(state, role.gate)
 
 
-def _has_passed(container: Container) -> bool:
+def _has_started(container: Container) -> bool:
     """Return whether the payload of a container has started in the generation of its last report."""
     return container.ran or container.storing or container.phase in (Phase.RUNNING, Phase.ENDED)

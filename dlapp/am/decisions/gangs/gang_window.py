@@ -52,15 +52,15 @@ def _count(state: ApplicationState, gate: Gate) -> None:
     since_ms, gate.checked_ms = gate.checked_ms, state.awake_ms
     if since_ms is not None and gate.waits:
         gate.held_ms += state.awake_ms - since_ms
-    held = held_by(state, gate)
-    gate.waits = bool(held) and lacks(state, gate) != (0, 0)
+    held = held_containers(state, gate)
+    gate.waits = bool(held) and missing_resources(state, gate) != (0, 0)
     if not held:
         gate.held_ms = 0
     elif gate.waits and gate.held_ms >= state.spec.gang_window_s * 1000:
         _release(state, gate, held)
 
 
-def held_by(state: ApplicationState, gate: Gate) -> list[Container]:
+def held_containers(state: ApplicationState, gate: Gate) -> list[Container]:
     """Return a gang's containers that are not being released."""
     found = []
     for role in state.roles_of(gate):
@@ -73,7 +73,7 @@ def _is_held(state: ApplicationState, container: Container) -> bool:
     return container.container_id in state.open and container.stop_reason is None
 
 
-def lacks(state: ApplicationState, gate: Gate) -> tuple[int, int]:
+def missing_resources(state: ApplicationState, gate: Gate) -> tuple[int, int]:
     """Return how many members of a gang lack a container or GPUs, and the number of these GPUs."""
     members = gpus = 0
     for role in state.roles_of(gate):

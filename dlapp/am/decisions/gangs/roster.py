@@ -42,18 +42,18 @@ def check(state: ApplicationState) -> None:
         return
     if not roster.is_known:
         _check_recovered(state)
-    is_new = roster.is_changed or roster.told != roster.number
+    is_new = roster.is_changed or roster.announced != roster.number
     if not roster.is_known or not is_new or state.awake_ms < roster.quiet_until_ms:
         return
     running = [one for one in state.open.values() if one.orders is not None and one.orders.roster]
     if not running:
         return
-    roster.told = publish(state)
+    roster.announced = publish(state)
     roster.quiet_until_ms = state.awake_ms + BETWEEN_CHANGES_MS
     for container in running:
         assert container.orders is not None
-        if container.orders.roster != roster.told and container.orders.stop is Stop.NO:
-            state.order(container, roster=roster.told)
+        if container.orders.roster != roster.announced and container.orders.stop is Stop.NO:
+            state.order(container, roster=roster.announced)
 
 
 def _may_lack_address(state: ApplicationState, container: Container) -> bool:

@@ -99,15 +99,15 @@ def _assess(state: ApplicationState, trial: TrialRecord, one: TrialReport, resul
     else:
         trial.user_faults += assessed.fault is Fault.USER
         trial.node_faults += assessed.fault in (Fault.NODE, Fault.STOPPED, Fault.SERVICE)
-        if _is_tried_again(sweep.spec.retries, trial, assessed):
+        if _is_retried(sweep.spec.retries, trial, assessed):
             dispatch.requeue(state, trial)
         else:
             dispatch.end(state, trial, TrialState.FAILED)
 
 
-def _is_tried_again(retries: int, trial: TrialRecord, assessed: assessment.Assessment) -> bool:
+def _is_retried(retries: int, trial: TrialRecord, assessed: assessment.Assessment) -> bool:
     if assessed.fault is Fault.SERVICE:
         return trial.node_faults <= dispatch.LOSSES
-    return assessment.tried_again(
+    return assessment.is_retried(
         assessed, user_faults=trial.user_faults, node_faults=trial.node_faults, retries=retries
     )
