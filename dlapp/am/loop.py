@@ -406,7 +406,7 @@ class Loop:
                 if self._streams is not None:
                     self._streams.handle_answer(call, answer)
                 else:
-                    call.refuse(410, f"nobody waits for stream {answer.number}")
+                    call.refuse(410, f"no command waits for stream {answer.number}")
             case RequestKind.VIEW, _:
                 call.answer(to_json(self._view()))
             case RequestKind.PAGE, _:

@@ -377,7 +377,7 @@ def _gang_window(state: ApplicationState, gate: Gate) -> str:
     if gate.open:
         return ""
     if gate.paused_until_ms is not None:
-        return f"gave back what it held (gang_window), asks again at {_wall_time(state, gate.paused_until_ms)}"
+        return f"released its containers (gang_window), retries at {_wall_time(state, gate.paused_until_ms)}"
     members, gpus = gang_window.missing_resources(state, gate)
     if not members or not gang_window.held_containers(state, gate):
         return ""

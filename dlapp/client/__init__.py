@@ -773,7 +773,7 @@ class Client(Closeable):
             if other["state"] in ENDED or not (resumed := other.get("resumed_from")):
                 continue
             if _checkpoints_of(engine, str(other["application_id"]), str(resumed)) == origin.checkpoints_of:
-                text = f"{other['application_id']} goes on from the same checkpoints, and is {other['state']}"
+                text = f"{other['application_id']} continues from the same checkpoints, and is {other['state']}"
                 text += "; wait for its end, or end it with dlapp-softkill"
                 raise UsageError(text)
 

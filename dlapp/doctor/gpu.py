@@ -34,7 +34,7 @@ def _devices() -> Iterator[Finding]:
         return
     devices = nvml.discover()
     if not devices:
-        yield warned("gpu", "NVML works, and shows no GPU", "look at nvidia-smi")
+        yield warned("gpu", "NVML works, and shows no GPU", "see nvidia-smi")
         return
     limits, readings = host_limits(), nvml.read(devices)
     for one in devices:

@@ -132,4 +132,4 @@ def _configuration(config: Config, defaults: bool) -> Iterator[Finding]:
             yield passed(f"config.{name}", f"{config.texts.get(name, 'not set')} (from {origin})")
     if (command := config.notify.command) and config.cluster == "local" and not os.access(command[0], os.X_OK):
         found = f"notify.command: {command[0]} is not a program that you may run"
-        yield warned("notify.command", found, "correct the path, or chmod +x it; without it nothing is told")
+        yield warned("notify.command", found, "correct the path, or chmod +x it; without it no notification is sent")

@@ -133,7 +133,7 @@ def _largest(config: Config, rest: YarnRest, largest: dict[str, int]) -> Iterato
 def _nodes(nodes: Sequence[NodeInfo], dialect: Dialect | None) -> Iterator[Finding]:
     running = [node for node in nodes if node.state == "RUNNING"]
     if not running:
-        yield failed("yarn.nodes", f"no node runs, of {len(nodes)}", "start NodeManagers and look at their logs")
+        yield failed("yarn.nodes", f"no node runs, of {len(nodes)}", "start NodeManagers and read their logs")
         return
     total = {name: sum(node.total.get(name, 0) for node in running) for name in running[0].total}
     yield passed("yarn.nodes", f"{len(running)} nodes run, with {_amounts_text(total)} in all")

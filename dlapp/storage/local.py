@@ -167,7 +167,7 @@ class LocalFiles:
         status, around = os.lstat(path), os.stat(above)
         me = os.geteuid()
         if around.st_mode & stat.S_ISVTX and me not in (0, status.st_uid, around.st_uid):
-            raise Denied(f"{shown(target)} belongs to somebody else, and {shown(above)} lets only owners replace")
+            raise Denied(f"{shown(target)} belongs to another user, and {shown(above)} lets only owners replace")
         return ()
 
     def remove(self, location: str) -> None:

@@ -271,7 +271,7 @@ def _size(location: str, info: Mapping[str, Any]) -> int:
     if size is None:
         raise DlappError(f"{shown(location)}: its server does not say how large it is, so it cannot be fetched")
     if not isinstance(size, (int, float)) or not 0 <= size < MAX_LENGTH:
-        raise DlappError(f"{shown(location)}: its server says that it has {str(size)[:40]} bytes")
+        raise DlappError(f"{shown(location)}: its server reports {str(size)[:40]} bytes")
     return int(size)
 
 

@@ -81,7 +81,7 @@ def read_access_list(text: str) -> AccessList:
     except SpecError as refused:
         raise ValueError(refused.problem) from None
     if not found:
-        raise ValueError("names nobody")
+        raise ValueError("names no user and no group")
     return found
 
 

@@ -361,7 +361,7 @@ def test_two_gangs_of_four_on_a_cluster_with_room_for_six_always_both_finish(
     phases: set[str] = set()
 
     def is_seen() -> bool:
-        return any("gave back what it held" in phase or "held, waiting for" in phase for phase in phases)
+        return any("released its containers" in phase or "held, waiting for" in phase for phase in phases)
 
     for number in range(2):
         applications = []

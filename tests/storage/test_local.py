@@ -364,6 +364,6 @@ def test_a_target_of_somebody_else_is_denied() -> None:
         os.waitpid(child, 0)
         assert lines == [
             f"Denied {name} cannot be written: Permission denied",
-            f"Denied file://{name}/sticky/run belongs to somebody else, and {name}/sticky lets only owners replace",
+            f"Denied file://{name}/sticky/run belongs to another user, and {name}/sticky lets only owners replace",
             "fine",
         ]

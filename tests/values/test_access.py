@@ -57,7 +57,7 @@ def test_a_list_is_read_in_yarns_form_and_written_so(
         ("ann:rwx", "'ann:rwx' is not the name"),
         ("../ann", "is not the name"),
         ("12345", "is not the name"),
-        (" ", "names nobody"),
+        (" ", "names no user and no group"),
     ],
 )
 def test_another_form_is_refused_with_the_reason(text: str, problem: str) -> None:

@@ -78,7 +78,7 @@ class LogPages:
             if answer:
                 call.answer_bytes(answer)
             else:
-                call.refuse(500, "internal error; the log of the ApplicationMaster says which")
+                call.refuse(500, "internal error; see the log of the ApplicationMaster")
 
     def _page(self, one: ContainerView, query: PageQuery) -> bytes:
         from dlapp.pages.log_page import LOG_BYTES, log_page

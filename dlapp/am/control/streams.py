@@ -86,7 +86,7 @@ class StreamBroker:
         """Handle a task's answer to its order: its connection is the other end, or an error."""
         pending = self._pending.get(answer.number)
         if pending is None or pending.container_id != answer.container_id:
-            call.refuse(410, f"nobody waits for stream {answer.number}")
+            call.refuse(410, f"no command waits for stream {answer.number}")
             return
         del self._pending[answer.number]
         if answer.error:

@@ -176,7 +176,7 @@ class Queue(Closeable):
             connection.close()
             who = "a newer" if schema > SCHEMA else "an older"
             raise SchemaMismatch(
-                f"{self._state.path} was written by {who} dlapp (schema {schema}, this one speaks {SCHEMA}): "
+                f"{self._state.path} was written by {who} dlapp (schema {schema}, this one supports {SCHEMA}): "
                 "use that one, or another local.state_dir"
             )
         self._connection, self._pid = connection, os.getpid()

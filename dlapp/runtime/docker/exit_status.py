@@ -95,7 +95,7 @@ class ContainerExit:
             if not sent and shim_died:
                 return PayloadExit(None, None, Fault.NODE, "Docker's shim of the container was killed", service=_DOCKER)
             if not sent and code == _CODE_OF_UNSEEN_END:
-                lost = f"Docker did not see how the container ended, and says exit code {code}"
+                lost = f"Docker did not see how the container ended, and reports exit code {code}"
                 return PayloadExit(None, None, Fault.NODE, lost, service=_DOCKER)
             ended = ended_with_code(code, SIGNALS)
         else:

@@ -180,7 +180,7 @@ class Checkpoints:
                     raise CheckpointChanged(f"{shown(directory)} changed while it was copied")
                 check(before)
                 if not place.create(manifest_name(number), content):
-                    raise CheckpointChanged(f"checkpoint {number} is there already; somebody else stores, too")
+                    raise CheckpointChanged(f"checkpoint {number} already exists: another process stores, too")
             except CheckpointChanged:
                 self._remove_unused()
                 raise

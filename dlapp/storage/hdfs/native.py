@@ -979,7 +979,7 @@ class NativeHdfs(WebHdfs):
         began, pause_s = self._clock(), 0.002
         while not self._rpc(path, call, protocol.parse_flag):
             if self._clock() - began > _LONGEST_CLOSE_S:
-                raise DataNodeUnreachable("the NameNode did not hear of its blocks", doubtful=True)
+                raise DataNodeUnreachable("the NameNode has no report of its blocks", doubtful=True)
             self._sleep(pause_s)
             pause_s = min(2 * pause_s, 0.4)
 

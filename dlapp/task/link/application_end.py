@@ -71,13 +71,13 @@ class EndEvidence(NamedTuple):
     def end_reason(self) -> str:
         """Return why the application has ended, for users; empty if that is not proven."""
         if self.state in FINAL:
-            return f"the application is over: the ResourceManager has it as {self.state}"
+            return f"the application has ended: the ResourceManager has it as {self.state}"
         if self.absent_since_s is None or self.absent_at_s - self.absent_since_s < APART_S:
             return ""
         lately_s = max(self.absent_since_s, self.absent_at_s - STATE_EVERY_S[1] - APART_S)
         if self.state not in ("", NOT_KNOWN) and self.state_at_s >= lately_s:
             return ""
-        return "the application is over: its staging directory is gone"
+        return "the application has ended: its staging directory is gone"
 
 
 class Staging(Protocol):

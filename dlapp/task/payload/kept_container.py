@@ -41,7 +41,7 @@ def keep_container(task: TaskState, keep_s: float, failure: TaskResult) -> None:
     """
     deadline = time.monotonic() + keep_s
     until = date_and_time(time.time() + keep_s)
-    with task.step("the failed container cannot be looked into", node=True):
+    with task.step("the failed container cannot be inspected", node=True):
         run = _place(task)
     try:
         task.running = run

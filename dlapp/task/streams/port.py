@@ -108,7 +108,7 @@ def _of_payload(stream: Stream, port: int, found: Sequence[TcpSocket]) -> list[T
     own = [one for one in found if one.inode in inodes]
     if not own and unseen:
         raise StreamRefused(
-            f"the processes of the program cannot be looked into on {stream.host}: its owner alone reaches port {port}"
+            f"the processes of the program cannot be inspected on {stream.host}: its owner alone reaches port {port}"
         )
     if not own:
         raise StreamRefused(f"port {port} of {stream.host} is another program's of the same user")

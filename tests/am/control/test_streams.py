@@ -152,14 +152,14 @@ def test_a_tool_and_a_task_are_connected_and_a_loop_that_ends_ends_their_stream(
     tool = Tool(world.loop.control_url, 3, '{"port": 8888}')
     order = ordered(task)
     assert (order.kind, order.head, order.for_viewer) == ("port", '{"port": 8888}', False)
-    with pytest.raises(StreamRefused, match=f"nobody waits for stream {order.number}"):
+    with pytest.raises(StreamRefused, match=f"no command waits for stream {order.number}"):
         answer(world, another, order.number)
     with answer(world, task, order.number) as theirs, tool.stream() as ours:
         ours.sendall(b"hello")
         assert theirs.recv(100) == b"hello"
         theirs.sendall(b"world")
         assert ours.recv(100) == b"world"
-        with pytest.raises(StreamRefused, match="nobody waits"):
+        with pytest.raises(StreamRefused, match="no command waits"):
             answer(world, task, order.number)
         world.shut_down()
         assert (ours.recv(100), theirs.recv(100)) == (b"", b"")

@@ -252,5 +252,5 @@ def test_a_size_of_an_object_store_that_no_file_has_is_refused(size: Any, monkey
     monkeypatch.setattr(
         MemoryFileSystem, "info", lambda self, path, **_: {"name": path, "type": "file", "size": size, "mtime": 1e300}
     )
-    with pytest.raises(DlappError, match="its server says"):
+    with pytest.raises(DlappError, match="its server reports"):
         RemoteFiles("memory").matches("memory://bucket/x")

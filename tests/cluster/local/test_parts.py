@@ -216,7 +216,7 @@ def test_a_state_directory_of_a_newer_dlapp_is_refused(state: StateDir, queue: Q
     connection.close()
     with (
         Queue(state) as again,
-        pytest.raises(Unreachable, match=r"written by a newer dlapp \(schema 99, this one speaks"),
+        pytest.raises(Unreachable, match=r"written by a newer dlapp \(schema 99, this one supports"),
     ):
         again.rows()
 

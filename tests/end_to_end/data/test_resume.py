@@ -58,10 +58,10 @@ def test_an_application_is_resumed_after_a_kill_and_after_a_failure(engine: Engi
     assert done.code == 0, done.err
     second = id_of(done)
     early = run("dlapp-launcher", "--resume", first, "--env", "SECRET=again")  # on a cluster it may be queued still
-    assert f"{second} goes on from the same checkpoints, and is " in early.err
+    assert f"{second} continues from the same checkpoints, and is " in early.err
     wait_for("its checkpoint", lambda: len(numbers(engine, first)) > 1, END_S)
     late = run("dlapp-launcher", "--resume", first, "--env", "SECRET=again")
-    assert f"{second} goes on from the same checkpoints, and is RUNNING" in late.err
+    assert f"{second} continues from the same checkpoints, and is RUNNING" in late.err
     (tmp_path / "go").touch()
     seen = ended(second, END_S)
     assert (seen["final_status"], seen["appname"], seen["resumed_from"]) == ("FAILED", "second", first)

@@ -289,7 +289,7 @@ def test_on_a_full_state_disk_a_kill_ends_the_application(
     done = run("dlapp-kill", application)
     assert not [one for one in processes(small_disk / "state") if one.role in ("task", "payload")]
     # Its end may have to wait for space; its processes do not.
-    gone = f"{application}: its processes are gone, but what it left was not cleared in 5 s; disk full: {small_disk}"
+    gone = f"{application}: its processes ended, but its leftovers were not removed in 5 s; disk full: {small_disk}"
     assert done.code == 0 or gone in done.err
     ballast.unlink()
     wait_for("its end", lambda: status(application)["state"] in ("KILLED", "FAILED"))

@@ -125,7 +125,7 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Call
                 None,
                 None,
                 Fault.NODE,
-                "Docker did not see how the container ended, and says exit code 255",
+                "Docker did not see how the container ended, and reports exit code 255",
                 service="Docker",
             ),
         ),

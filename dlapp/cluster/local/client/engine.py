@@ -173,7 +173,7 @@ class LocalEngine(Closeable):
         if self._is_others:
             name = user_name(self._state.uid)
             raise Denied(
-                f"local.state_dir: {self._state.path} is {name}'s: root looks at it and ends what runs there; to "
+                f"local.state_dir: {self._state.path} is {name}'s: root may inspect it and end its applications; to "
                 "submit, run this as that user, or set HOME, as sudo -H does"
             )
 
@@ -980,7 +980,7 @@ class LocalEngine(Closeable):
         self._nudge_runner()
         if not _wait_for(lambda: self._is_settled(row), deadline):
             why = f"; {full}" if full else ""
-            raise TimedOut(f"{row.id}: its processes are gone, but what it left was not cleared in {clear_s:g} s{why}")
+            raise TimedOut(f"{row.id}: its processes ended, but its leftovers were not removed in {clear_s:g} s{why}")
         now = self.view_json(row.id)
         if now["state"] == "KILLED":
             return f"{row.id} was killed, no output kept"
@@ -1022,7 +1022,7 @@ class LocalEngine(Closeable):
         if what == "softkill":
             return from_json(StopAnswer, found).line(str(application_id))
         if not _wait_for(lambda: self.view_json(str(application_id))["state"] in _ENDED, time.monotonic() + KILL_END_S):
-            raise TimedOut(f"{application_id} had not ended {KILL_END_S:g} s after its ApplicationMaster was told to")
+            raise TimedOut(f"{application_id} had not ended {KILL_END_S:g} s after the request to end it")
         now = self.view_json(str(application_id))
         if now["state"] == "KILLED":
             return f"{application_id} was killed, no output kept"

@@ -64,7 +64,7 @@ def owner_of(state: StateDir, application_id: str) -> StateDir:
             raise NotFound(f"{application_id} is not known on this machine (dlapp-list -a shows what is)")
         case several:
             who = " and ".join(user_name(one.uid) for one in several[:3])
-            raise NotFound(f"{application_id} is an application of {who} at once: look at it as the one you mean")
+            raise NotFound(f"{application_id} is an application of {who} at once: run this as the user whom you mean")
 
 
 def ids_of(owner: StateDir) -> list[str]:

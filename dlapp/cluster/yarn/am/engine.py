@@ -433,7 +433,7 @@ class YarnAmEngine:
         self._containers.releases.add(granted.container_id)
         why = (
             f"asked for {requested.gcores} gcores, YARN gave a container with {granted.resources.gcores}: "
-            f"it does not understand the dialect {self._cluster.dialect.value} ({SETTING})"
+            f"it does not support the dialect {self._cluster.dialect.value} ({SETTING})"
         )
         self._give_up(granted.priority, why)
 

@@ -166,8 +166,8 @@ class ResourceManager:
         # Hadoop before 2.6 sends a command where later versions raise an exception.
         if answer.HasField("a_m_command"):
             if answer.a_m_command == pb.AM_RESYNC:
-                raise NotRegistered("allocate", "AM_RESYNC", "the ResourceManager asks for a new registration")
-            raise AttemptOver("allocate", "AM_SHUTDOWN", "the ResourceManager asks this attempt to end")
+                raise NotRegistered("allocate", "AM_RESYNC", "the ResourceManager requests a new registration")
+            raise AttemptOver("allocate", "AM_SHUTDOWN", "the ResourceManager orders this attempt to end")
         self._response_id = answer.response_id
         self._keep_node_tokens(answer.nm_tokens)
         if answer.HasField("am_rm_token"):

@@ -49,14 +49,14 @@ class ApplicationKiller:
         own = self._is_own(report)
         if not own and token is None:
             # The ApplicationMaster accepts requests of its user only; YARN may accept requests of others.
-            raise Denied(f"{application_id} belongs to {report.user}; only they may soft-kill it: dlapp-kill asks YARN")
+            raise Denied(f"{application_id} belongs to {report.user}; only they may soft-kill it: dlapp-kill uses YARN")
         try:
             answer = from_json(StopAnswer, self._request(report, "softkill", by, REQUEST_TIMEOUT_S, token))
         except Unreachable:
             if not own:
                 raise
             self._mark(report, SOFT_KILL, by)
-            return f"{application_id} cannot be asked from here; it stops when it finds the request on HDFS, in seconds"
+            return f"{application_id} cannot be reached; it stops when it finds the request on HDFS, in seconds"
         return answer.line(str(application_id))
 
     def release(self, application_id: ApplicationId, by: str) -> str:
@@ -79,7 +79,7 @@ class ApplicationKiller:
             if not own:
                 raise
             self._mark(report, RELEASE, by)
-            return f"{application_id} cannot be asked now; if it is held, it starts when it finds the request on HDFS"
+            return f"{application_id} cannot be reached now; if it is held, it starts when it finds the request on HDFS"
 
     def kill(self, application_id: ApplicationId, by: str) -> str:
         """Kill an application: request it from its ApplicationMaster, then from YARN, and remove its output and files.
@@ -114,7 +114,7 @@ class ApplicationKiller:
                 state is State.KILLED or self._session.rest().report(application_id).final_status is FinalStatus.KILLED
             )
             text = "was killed" if killed else f"had ended before the kill: {state.value}"
-            return f"{application_id} {text}; {report.user}'s next command settles what it left"
+            return f"{application_id} {text}; {report.user}'s next command settles its output"
         if state is State.KILLED:
             return f"{application_id} was killed, {self._settled(report, by)}"
         # Usually the ApplicationMaster did this itself; otherwise the user's next command completes it.

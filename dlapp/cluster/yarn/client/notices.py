@@ -72,7 +72,7 @@ class EndNotices:
             application_id,
             final_status.value,
             "",
-            text or f"YARN says that it is {state}",
+            text or f"YARN reports it as {state}",
             finished_ms=int(kept.get("finished_ms") or (view is not None and view.finished_ms) or now_ms()),
             diagnosis=None if view is None else view.diagnosis,
         )

@@ -410,7 +410,7 @@ class YarnRest(Closeable):
             while not (state := self.report(application_id).state).ended:
                 self._call("PUT", f"{_CLUSTER}/apps/{application_id}/state", body={"state": "KILLED"})
                 if self._clock() >= deadline:
-                    raise TimedOut(f"{application_id} had not ended {timeout_s:g} s after YARN was told to kill it")
+                    raise TimedOut(f"{application_id} had not ended {timeout_s:g} s after the kill request to YARN")
                 self._sleep(0.1)
         return state
 

@@ -168,7 +168,7 @@ def merged(report: AppReport, am_state: AmState, log_url: Callable[[str], str] =
             changes |= {"diagnostics": waiting_line(report), "phase": _wait_for_am(report, am_state)}
         elif view.state.ended:
             since = "" if view.finished_ms is None else f" since {date_and_time(view.finished_ms / 1000)}"
-            changes["phase"] = f"ending: YARN is told{since}"
+            changes["phase"] = f"ending: reporting to YARN{since}"
         changes["as_of_ms"] = am_state.written_ms
     return replace(view, **changes)
 

@@ -45,7 +45,7 @@ def test_a_gang_that_is_not_complete_in_its_window_gives_all_back_and_asks_again
     assert am.id(4) in am.master.releases(), "a grant that comes too late is given back, too"
     for number in (2, 3):
         am.finished(number, result(Fault.STOPPED, None, None))
-    assert "gave back what it held (gang_window), asks again at" in am.phase()
+    assert "released its containers (gang_window), retries at" in am.phase()
     am.wait(11)
     assert am.asked() == [3]
     assert [(one.user_faults, one.node_faults) for one in am.state.instances] == [(0, 0)] * 3

@@ -155,7 +155,7 @@ def test_a_soft_kill_of_one_that_was_submitted_elsewhere_leaves_a_request(files:
     there = SimpleNamespace(user="tony", files=lambda user: files, notices=lambda files: None)
     looker = SimpleNamespace(report=lambda application_id: WITH_MASTER)
     said = ApplicationKiller(there, AmClients(), looker).soft_kill(APP, "tony")  # type: ignore[arg-type]
-    assert said == f"{APP} cannot be asked from here; it stops when it finds the request on HDFS, in seconds"
+    assert said == f"{APP} cannot be reached; it stops when it finds the request on HDFS, in seconds"
     assert json.loads(files.read(f"{PLACES.staging(APP)}/softkill.json", max_bytes=1 << 20))["by"] == "tony"
 
 

@@ -111,7 +111,7 @@ def test_an_end_is_recorded_once_and_delivered_once(
     for _ in range(2):
         notices.deliver({APPLICATION: EndedApplication(State.KILLED, 60.0)})
     assert [(one["event"], one["final_status"], one["text"]) for one in taken] == [
-        ("killed", "KILLED", "YARN says that it is KILLED")
+        ("killed", "KILLED", "YARN reports it as KILLED")
     ]
     assert files.there == {}
 

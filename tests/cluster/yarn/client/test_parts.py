@@ -368,7 +368,7 @@ def test_the_end_is_only_shown_when_yarn_has_it_on_record() -> None:
     )
     shown = merged(report(State.RUNNING), AmState(view))
     assert (shown.state, shown.final_status, shown.finished_ms) == (State.RUNNING, FinalStatus.UNDEFINED, None)
-    assert re.fullmatch(r"ending: YARN is told since [-0-9]{10} [:0-9]{8}", shown.phase)
+    assert re.fullmatch(r"ending: reporting to YARN since [-0-9]{10} [:0-9]{8}", shown.phase)
 
 
 def test_a_list_and_a_status_tell_the_same_times() -> None:

@@ -146,7 +146,7 @@ def test_two_gangs_of_four_gpus_on_six_always_both_finish(place: Place, part: in
     phases: set[str] = set()
 
     def is_seen() -> bool:
-        return any("gave back what it held" in phase or "held, waiting for" in phase for phase in phases)
+        return any("released its containers" in phase or "held, waiting for" in phase for phase in phases)
 
     for number in range(2):
         applications = []
