@@ -14,7 +14,7 @@ from dlapp.cluster.yarn.am.engine import YarnAmEngine
 from dlapp.cluster.yarn.am_plan import WORKSPACE, AmPlan
 from dlapp.errors import DlappError
 from dlapp.hadoop.tokens import read_container_credentials
-from dlapp.net.control import most_connections
+from dlapp.net.control import max_connections
 from dlapp.storage.hdfs.staging import HdfsStagingFiles
 from dlapp.system.logs import log
 from dlapp.value import replace
@@ -40,7 +40,7 @@ def _run() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     credentials = read_container_credentials()
     plan = AmPlan.from_credentials(credentials)
-    if (most := most_connections()) < plan.submission.spec.containers:
+    if (most := max_connections()) < plan.submission.spec.containers:
         log.warning(
             f"this node's limit of open files ({hard}) lets {most} of {plan.submission.spec.containers} tasks connect: "
             "raise its NodeManager's hard limit (LimitNOFILE, nofile)"

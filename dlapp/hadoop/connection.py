@@ -123,7 +123,7 @@ class Connection(Closeable):
         """Return True if no further call can be made."""
         return self._socket.fileno() < 0
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Interrupt a thread that waits on it, with an error; called by any other thread."""
         shut_down(self._socket)
 
@@ -280,12 +280,12 @@ def new_call_id() -> int:
     return next(_call_ids) & 0x7FFFFFFF
 
 
-def _be_another_client() -> None:
+def _renew_client_id() -> None:
     global _client_id
     _client_id = os.urandom(16)
 
 
-os.register_at_fork(after_in_child=_be_another_client)
+os.register_at_fork(after_in_child=_renew_client_id)
 
 
 def is_silent(sock: socket.socket) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dlapp.errors import Denied
-from dlapp.system.owners import refuse_place_of_others
+from dlapp.system.owners import check_not_writable_by_others
 from dlapp.system.waits import Wait
 from dlapp.values.image_name import DOCKER_HUB, RegistryCredentials, parse_image_name
 
@@ -73,7 +73,7 @@ def collect_credentials(
 
 
 def _credentials_for(registry: str, path: str, environ: Mapping[str, str]) -> RegistryCredentials | None:
-    refuse_place_of_others(path)  # it names programs to execute
+    check_not_writable_by_others(path)  # it names programs to execute
     config = _read_config(path)
     key = _HUB_KEY if registry == DOCKER_HUB else registry
     helpers = config.get("credHelpers")

@@ -81,7 +81,7 @@ Admit = Callable[[str, str, str], Admission | Refusal]
 class Request(Record):
     """A received request; answer it with `ControlServer.reply`, once, from any thread.
 
-    ``upgrades``: whether it requests a stream, so that it may be answered with `ControlServer.join`.
+    ``upgrades``: whether it requests a stream, so that it may be answered with `ControlServer.connect_pair`.
     """
 
     method: str
@@ -95,11 +95,11 @@ class Request(Record):
         """Return the body as JSON. Raises ValueError or RecursionError if it is not JSON."""
         return json.loads(self.body, parse_constant=_refuse_constant) if self.body else None
 
-    def remember(self, meaning: Any) -> None:
+    def cache_result(self, meaning: Any) -> None:
         """Cache the parsed value of this request for the connection, replacing an earlier one."""
         self.peer.remembered = self.path, self.body, meaning
 
-    def recall(self) -> Any:
+    def cached_result(self) -> Any:
         """Return the cached value of an equal request on this connection; None if there is none. Most tasks repeat
         their last request.
         """
@@ -111,7 +111,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-TakePair = Callable[[socket.socket, socket.socket], None]
+RelayPair = Callable[[socket.socket, socket.socket], None]
 """Function that receives the connections of two requests that form one stream; runs on the server's thread."""
 
 
@@ -126,7 +126,7 @@ class _Peer(Record):
         paused: whether reading is stopped until the pending answer is sent.
         draining: whether it was refused; further data is discarded, so that the client can read the reason.
         events: registered with the selector.
-        remembered: see `Request.remember`.
+        remembered: see `Request.cache_result`.
     """
 
     sock: socket.socket
@@ -173,13 +173,13 @@ class ControlServer:
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self._replies: deque[tuple[Request, int, bytes, str]] = deque()
-        self._joined: deque[tuple[Request, Request, TakePair]] = deque()
+        self._joined: deque[tuple[Request, Request, RelayPair]] = deque()
         self._peers: set[_Peer] = set()
         # Connections that never had a valid token, the oldest first; in total, and by address.
         self._strangers: dict[_Peer, None] = {}
         self._strangers_of: dict[str, dict[_Peer, None]] = {}
         self._stopping = self._deaf = False
-        self._most = most_connections()
+        self._most = max_connections()
         self._thread = threading.Thread(target=self._run, name="am-control", daemon=True)
 
     def __enter__(self) -> ControlServer:
@@ -218,15 +218,15 @@ class ControlServer:
         if threading.current_thread() is not self._thread:
             self._wake()
 
-    def join(self, first: Request, second: Request, take: TakePair) -> None:
+    def connect_pair(self, first: Request, second: Request, relay: RelayPair) -> None:
         """Answer two requests for an upgrade with a switch of protocols, and hand over their connections, which the
         server then forgets. If one client has disconnected, refuse the other.
 
         Args:
             first, second: the requests.
-            take: receives the two non-blocking sockets, and closes them.
+            relay: receives the two non-blocking sockets, and closes them.
         """
-        self._joined.append((first, second, take))
+        self._joined.append((first, second, relay))
         if threading.current_thread() is not self._thread:
             self._wake()
 
@@ -249,7 +249,7 @@ class ControlServer:
             while self._replies:
                 self._send_reply(*self._replies.popleft())
             while self._joined:
-                self._join(*self._joined.popleft())
+                self._connect_pair(*self._joined.popleft())
             if (now := time.monotonic()) >= sweep_at:
                 sweep_at = now + 1.0
                 if self._deaf:
@@ -301,7 +301,7 @@ class ControlServer:
         self._close(oldest)
         return True
 
-    def _know(self, peer: _Peer) -> None:
+    def _mark_trusted(self, peer: _Peer) -> None:
         """Remove a connection from the strangers: it had a valid token, or is closed."""
         if peer in self._strangers:
             del self._strangers[peer]
@@ -314,7 +314,7 @@ class ControlServer:
         if not peer.closed:
             peer.closed = True
             self._peers.discard(peer)
-            self._know(peer)
+            self._mark_trusted(peer)
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(peer.sock)
             peer.sock.close()
@@ -391,7 +391,7 @@ class ControlServer:
                 body = bytes(peer.body)
                 peer.asked = Request(method=method, path=path, token=token, body=body, upgrades=upgrades, peer=peer)
                 peer.head, peer.body = None, bytearray()
-                self._hand_over(peer.asked)
+                self._dispatch(peer.asked)
             elif isinstance(event, h11.ConnectionClosed):
                 self._close(peer)
 
@@ -403,13 +403,13 @@ class ControlServer:
             return
         if admission.authenticated:
             peer.authenticated = True
-            self._know(peer)
+            self._mark_trusted(peer)
         peer.head, peer.body, peer.admission = head, bytearray(), admission
         length = next((value for name, value in head.headers if name == b"content-length"), b"0")
         if int(length) > admission.max_body_bytes:
             self._refuse(peer, 413, f"a body of more than {admission.max_body_bytes} bytes")
 
-    def _hand_over(self, request: Request) -> None:
+    def _dispatch(self, request: Request) -> None:
         try:
             self._handler(request)
         except Exception:
@@ -441,13 +441,13 @@ class ControlServer:
             peer.out.extend(map(memoryview, _answer(peer.http, status, data, content_type)))
             self._flush(peer)
             if peer.out and not peer.authenticated:
-                self._bound_what_strangers_leave_unread(peer)
+                self._limit_unread_of_strangers(peer)
         except h11.RemoteProtocolError as error:
             self._refuse(peer, error.error_status_hint, "not a valid request")
         except (h11.ProtocolError, OSError):
             self._close(peer)
 
-    def _join(self, first: Request, second: Request, take: TakePair) -> None:
+    def _connect_pair(self, first: Request, second: Request, relay: RelayPair) -> None:
         there = [one for one in (first, second) if not one.peer.closed and one.peer.asked is one]
         for one in there:
             assert one.peer.http is not None
@@ -460,7 +460,7 @@ class ControlServer:
             return
         ours, theirs = (self._switch(one.peer) for one in (first, second))
         if ours is not None and theirs is not None:
-            take(ours, theirs)
+            relay(ours, theirs)
             return
         for sock in filter(None, (ours, theirs)):
             sock.close()
@@ -484,7 +484,7 @@ class ControlServer:
             self._close(peer)
         return None
 
-    def _bound_what_strangers_leave_unread(self, last: _Peer) -> None:
+    def _limit_unread_of_strangers(self, last: _Peer) -> None:
         unread = {peer: size for peer in self._strangers if (size := peer.unsent)}
         total = sum(unread.values())
         for peer, size in unread.items():
@@ -523,7 +523,7 @@ class ControlServer:
         self._watch(peer)
 
 
-def most_connections() -> int:
+def max_connections() -> int:
     """Return the number of connections that this process's limit of open files allows a server."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if soft == resource.RLIM_INFINITY:

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 from dlapp.errors import UsageError
 from dlapp.value import Value
 
-INPUT, INPUT_OVER, SIZE, SIGNAL = b"I", b"E", b"W", b"S"
-OUTPUT, ERROR, TAKEN, END = b"O", b"X", b"A", b"Q"
+INPUT, INPUT_END, SIZE, SIGNAL = b"I", b"E", b"W", b"S"
+OUTPUT, ERROR, CONSUMED, END = b"O", b"X", b"A", b"Q"
 MAX_BODY_BYTES = 1 << 16
 WINDOW_BYTES = 1 << 18
 """Window of the input; also the amount of output that each side buffers before it stops reading."""
@@ -34,10 +34,10 @@ MAX_COMMAND_BYTES = 24 << 10
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "TERM")
 """Signals that a client may forward."""
 _HEAD_BYTES = 5
-_KINDS = frozenset((INPUT, INPUT_OVER, SIZE, SIGNAL, OUTPUT, ERROR, TAKEN, END))
+_KINDS = frozenset((INPUT, INPUT_END, SIZE, SIGNAL, OUTPUT, ERROR, CONSUMED, END))
 
 
-class StreamOver(Exception):
+class StreamClosed(Exception):
     """A peer that has disconnected, or has violated the protocol."""
 
 
@@ -105,22 +105,22 @@ class FrameStream:
         return len(self._unsent)
 
     def receive(self) -> list[tuple[bytes, bytes]]:
-        """Return the frames that have arrived, kind and body. Raises StreamOver."""
+        """Return the frames that have arrived, kind and body. Raises StreamClosed."""
         try:
             data = self._sock.recv(MAX_BODY_BYTES)
         except BlockingIOError:
             return []
         except OSError as error:
-            raise StreamOver(str(error)) from error
+            raise StreamClosed(str(error)) from error
         if not data:
-            raise StreamOver("the stream has ended")
+            raise StreamClosed("the stream has ended")
         self._received += data
         frames: list[tuple[bytes, bytes]] = []
         at = 0
         while len(self._received) - at >= _HEAD_BYTES:
             kind, size = bytes(self._received[at : at + 1]), int.from_bytes(self._received[at + 1 : at + _HEAD_BYTES])
             if kind not in _KINDS or size > MAX_BODY_BYTES:
-                raise StreamOver("this is not a frame")
+                raise StreamClosed("this is not a frame")
             if len(self._received) - at < _HEAD_BYTES + size:
                 break
             frames.append((kind, bytes(self._received[at + _HEAD_BYTES : at + _HEAD_BYTES + size])))
@@ -129,21 +129,21 @@ class FrameStream:
         return frames
 
     def send(self, kind: bytes, body: bytes = b"") -> None:
-        """Send a frame, or buffer it; a large body is split into several frames. Raises StreamOver."""
+        """Send a frame, or buffer it; a large body is split into several frames. Raises StreamClosed."""
         for at in range(0, len(body) or 1, MAX_BODY_BYTES):
             piece = body[at : at + MAX_BODY_BYTES]
             self._unsent += kind + len(piece).to_bytes(_HEAD_BYTES - 1) + piece
         self.flush()
 
     def flush(self) -> None:
-        """Send buffered data that the peer accepts now. Raises StreamOver."""
+        """Send buffered data that the peer accepts now. Raises StreamClosed."""
         try:
             while self._unsent:
                 del self._unsent[: self._sock.send(self._unsent)]
         except BlockingIOError:
             pass
         except OSError as error:
-            raise StreamOver(str(error)) from error
+            raise StreamClosed(str(error)) from error
 
     def finish(self, timeout_s: float) -> None:
         """Send buffered data, and wait until the peer has closed the stream.
@@ -154,7 +154,7 @@ class FrameStream:
             timeout_s: maximum wait [s].
 
         Raises:
-            StreamOver: the peer disconnected before it had received everything.
+            StreamClosed: the peer disconnected before it had received everything.
         """
         deadline, is_open = time.monotonic() + timeout_s, True
         while (left_s := deadline - time.monotonic()) > 0:
@@ -185,9 +185,9 @@ def size_body(rows: int, columns: int) -> bytes:
 
 
 def read_size(body: bytes) -> tuple[int, int]:
-    """Return rows and columns. Raises StreamOver."""
+    """Return rows and columns. Raises StreamClosed."""
     if len(body) != 4:
-        raise StreamOver("this is not the size of a terminal")
+        raise StreamClosed("this is not the size of a terminal")
     return int.from_bytes(body[:2]), int.from_bytes(body[2:])
 
 
@@ -197,12 +197,12 @@ def end_body(end: ExecEnd) -> bytes:
 
 
 def read_end(body: bytes) -> ExecEnd:
-    """Return the end in the last frame. Raises StreamOver."""
+    """Return the end in the last frame. Raises StreamClosed."""
     try:
         said: Any = json.loads(body)
         code, message = said["code"], said["message"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise StreamOver("this is not the end of a command") from error
+        raise StreamClosed("this is not the end of a command") from error
     if not (isinstance(code, int) and 0 <= code <= 255 and isinstance(message, str)):
-        raise StreamOver("this is not the end of a command")
+        raise StreamClosed("this is not the end of a command")
     return ExecEnd(code, message)

@@ -148,11 +148,11 @@ class ResponseStream:
     Args:
         head: of the response.
         pieces: of its body.
-        leave: called once with whether everything was read.
+        release: called once with whether everything was read.
     """
 
-    def __init__(self, head: Head, pieces: Iterator[bytes], leave: Callable[[bool], None]) -> None:
-        self.status, self.headers, self._pieces, self._leave = head.status, head.headers, pieces, leave
+    def __init__(self, head: Head, pieces: Iterator[bytes], release: Callable[[bool], None]) -> None:
+        self.status, self.headers, self._pieces, self._release = head.status, head.headers, pieces, release
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the pieces. Raises IncompleteResponse: the connection broke."""
@@ -161,11 +161,11 @@ class ResponseStream:
             yield from self._pieces
             whole = True
         finally:
-            self._leave(whole)
+            self._release(whole)
 
     def close(self) -> None:
         """Stop reading. Idempotent."""
-        self._leave(False)
+        self._release(False)
 
 
 class HttpClient:
@@ -237,9 +237,9 @@ class HttpClient:
         """
         head = _request_head(method, server, target, body, headers)
         connection, response = self._exchange(
-            server, lambda one: one.ask(method, head, body, sink, most), until, repeatable=repeatable
+            server, lambda one: one.exchange(method, head, body, sink, most), until, repeatable=repeatable
         )
-        self._leave(server, connection, stays=connection.stays)
+        self._release(server, connection, stays=connection.stays)
         return response
 
     def stream(
@@ -262,7 +262,7 @@ class HttpClient:
         return ResponseStream(
             head,
             connection.pieces(method, head),
-            lambda whole: self._leave(server, connection, stays=whole and connection.stays),
+            lambda whole: self._release(server, connection, stays=whole and connection.stays),
         )
 
     def _exchange(
@@ -281,7 +281,7 @@ class HttpClient:
                     result = work(connection)
             except BaseException as error:
                 # Also if a signal interrupted us: the next bytes on it are unknown.
-                self._leave(server, connection, stays=False)
+                self._release(server, connection, stays=False)
                 if not isinstance(error, IncompleteResponse) or connection.is_cut or self._ended:
                     raise
                 if repeatable and kept and isinstance(error.__cause__, OSError) and not error.timed_out:
@@ -296,7 +296,7 @@ class HttpClient:
         place = server if server.startswith("unix") else server.partition("://")[2]
         return Wait(f"{self._what} at {place}" if self._what else "", longest_s)
 
-    def _leave(self, server: str, connection: _Connection, *, stays: bool) -> None:
+    def _release(self, server: str, connection: _Connection, *, stays: bool) -> None:
         """Keep a connection for the next request if it ``stays``, else close it. Only the first call has an effect."""
         if self._busy.pop(connection, None) is None:
             return
@@ -307,17 +307,17 @@ class HttpClient:
         with self._lock:
             self._idle.setdefault(server, []).append(connection)
 
-    def cut(self, threads: Collection[int]) -> None:
+    def abort(self, threads: Collection[int]) -> None:
         """Abort the requests of some threads (idents): they raise `IncompleteResponse`."""
         for connection, thread in list(self._busy.items()):
             if thread in threads:
-                connection.cut()
+                connection.abort()
 
     def end(self) -> None:
         """Close all connections: a request in progress, and every later one, raises `IncompleteResponse`."""
         # A request that is still connecting checks this afterwards; see `_exchange`.
         self._ended = True
-        self.cut(set(self._busy.values()))
+        self.abort(set(self._busy.values()))
         self.close()
 
     def close(self) -> None:
@@ -371,7 +371,7 @@ class HttpClient:
             # OpenSSL's error names for data that is not TLS; they differ between its versions.
             if getattr(error, "reason", "") in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
                 raise IncompleteResponse(PLAIN, sent=False, lasting=True) from error
-            raise IncompleteResponse(_words(error), sent=False) from error
+            raise IncompleteResponse(_error_text(error), sent=False) from error
         return _Connection(sock, self._silence_s, wait, in_kernel=scheme != "https")
 
     def _wants_tls(self, server: str, broken: IncompleteResponse) -> bool:
@@ -415,7 +415,7 @@ class HttpClient:
                     tls.load_verify_locations(cadata=pem)
             except OSError as error:
                 raise IncompleteResponse(
-                    f"cannot be trusted: {self._ca}: {_words(error)}", sent=False, lasting=True
+                    f"cannot be trusted: {self._ca}: {_error_text(error)}", sent=False, lasting=True
                 ) from error
             self._tls = tls
         secured: socket.socket = self._tls.wrap_socket(sock, server_hostname=host)
@@ -502,7 +502,7 @@ class _Connection:
         """End it."""
         self._sock.close()
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Wake a thread that waits on it; for any other thread."""
         self.is_cut = True
         with contextlib.suppress(OSError):
@@ -514,7 +514,7 @@ class _Connection:
             return False
         return not _ready(self._sock, select.POLLIN, 0)  # unrequested data means the end
 
-    def ask(
+    def exchange(
         self, method: str, request: bytes, body: bytes | RequestBody | None, sink: ResponseSink | None, most: int
     ) -> HttpResponse:
         """Return the response to a request. Raises errors for `explained`."""
@@ -523,14 +523,14 @@ class _Connection:
         out = _Body(sink, most) if good else _Body(None, MAX_REFUSAL_BYTES)
         self._body_of = out if good else None
         for size in self._parts(method, head):
-            self._take(size, out)
+            self._copy(size, out)
         return HttpResponse(head.status, head.headers, out.kept.getvalue(), out.count)
 
     def begin(self, request: bytes, body: bytes | RequestBody | None) -> Head:
         """Send a request, given by its head, and return the response's head. Raises errors for `explained`."""
         self._body_of = None
         self._sock.settimeout(_left(self._silence_s, self.until))
-        cut = self._send(request, body)
+        send_error = self._send(request, body)
         try:
             self._as_a_whole(self._sock.gettimeout())
             for _ in range(MAX_INTERIM):
@@ -540,9 +540,9 @@ class _Connection:
             else:
                 raise FramingError("interim responses without end")
         except OSError as error:
-            raise cut or error from None
+            raise send_error or error from None
         self._as_a_whole(self._silence_s)
-        self.stays = head.is_persistent and cut is None
+        self.stays = head.is_persistent and send_error is None
         return head
 
     def pieces(self, method: str, head: Head) -> Iterator[bytes]:
@@ -566,7 +566,7 @@ class _Connection:
         except _FileFailed as failed:
             raise failed.why from None
         except OSError as error:
-            raise self._broken(_words(error)) from error
+            raise self._broken(_error_text(error)) from error
         except (ValueError, IndexError) as error:
             raise self._broken("sent no valid HTTP response") from error
 
@@ -668,17 +668,17 @@ class _Connection:
             left -= len(line)
         raise FramingError("trailers without end")
 
-    def _take(self, size: int, out: _Body) -> None:
+    def _copy(self, size: int, out: _Body) -> None:
         if out.sink is None:
             if out.count + size > out.most:
                 raise _BodyTooLarge("a body too large")
-            self._take_all(size, out)
+            self._copy_all(size, out)
         else:
             self._as_a_whole(None)
-            self._take_all(size, out)
+            self._copy_all(size, out)
             self._as_a_whole(self._silence_s)
 
-    def _take_all(self, size: int, out: _Body) -> None:
+    def _copy_all(self, size: int, out: _Body) -> None:
         end = out.count + size
         if self._buffer:
             out.add(self._buffer[:size])
@@ -707,7 +707,7 @@ class _Connection:
                     continue
                 if count == 0:
                     raise ConnectionResetError(_EARLY)
-                out.take_from(inner, count)
+                out.splice_from(inner, count)
                 size -= count
         finally:
             os.close(inner)
@@ -758,7 +758,7 @@ class _Body:
             left = left[written:]
             self._wrote(written)
 
-    def take_from(self, pipe: int, count: int) -> None:
+    def splice_from(self, pipe: int, count: int) -> None:
         """Add bytes from a pipe."""
         assert self.sink is not None
         while count:
@@ -800,7 +800,7 @@ def _ready(sock: socket.socket, event: int, timeout_s: float) -> bool:
     return bool(poll.poll(int(timeout_s * 1000)))
 
 
-def _words(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
     if isinstance(error, socket.gaierror):
         return "host not found"
     if isinstance(error, TimeoutError):

@@ -18,7 +18,7 @@ from dlapp.errors import DlappError, UsageError
 from dlapp.locations import FILE, last_name, shown
 from dlapp.storage.api import DiskFull, FileSystem, FileTotals, MatchedEntry, Progress
 from dlapp.storage.tree import TreeNode, make_directories
-from dlapp.system.disk_space import free_bytes, mount_point, room_at, size_bytes
+from dlapp.system.disk_space import free_bytes, free_space_text, mount_point, size_bytes
 from dlapp.system.files import is_plain_name
 from dlapp.system.text import human_size
 
@@ -112,7 +112,8 @@ class FetchPlan(NamedTuple):
         total, free = self.totals.size_bytes, free_bytes(self.into)
         if total > free:
             raise DiskFull(
-                f"the input has {human_size(total)}, more than {shown(self.into)} can take; {room_at(self.into)}",
+                f"the input has {human_size(total)}, more than {shown(self.into)} can take; "
+                f"{free_space_text(self.into)}",
                 missing_bytes=total - free,
                 place=mount_point(self.into),
                 is_too_small=total > size_bytes(self.into),

@@ -27,7 +27,7 @@ from dlapp.storage.tree import (
     nodes_to_store,
     remove_tree,
 )
-from dlapp.system.disk_space import existing_above, free_bytes, mount_point, room_at
+from dlapp.system.disk_space import existing_above, free_bytes, free_space_text, mount_point
 from dlapp.system.files import UntrustedFile, closing_fd, open_own_directory, shown_path
 from dlapp.system.text import human_size
 
@@ -125,7 +125,7 @@ class LocalFiles:
                 if stored.size_bytes > (free := free_bytes(inside)):
                     raise DiskFull(
                         f"the output has {human_size(stored.size_bytes)}, more than {shown(target)} can take; "
-                        f"{room_at(inside)}",
+                        f"{free_space_text(inside)}",
                         missing_bytes=stored.size_bytes - free,
                         place=mount_point(above),
                     )

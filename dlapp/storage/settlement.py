@@ -19,7 +19,7 @@ from dlapp.storage.commit.marker import OutputCommit, Parts
 from dlapp.storage.glob import literal_pattern
 from dlapp.storage.live_copies import remove_live
 from dlapp.storage.open import open_output
-from dlapp.system.disk_space import FULL, mount_point, room_at
+from dlapp.system.disk_space import FULL, free_space_text, mount_point
 from dlapp.system.files import UntrustedFile
 from dlapp.values.ids import ApplicationId, is_trial_part
 from dlapp.values.report import CommitClaim, OutputClaim, OutputView
@@ -239,7 +239,7 @@ def _full_disk(error: DlappError | OSError, target: str) -> DiskFull | None:
     if isinstance(error, DlappError) or error.errno not in FULL:
         return error if isinstance(error, DiskFull) else None
     place = mount_point(local_path(target))
-    return DiskFull(f"disk full: {shown(target)} cannot be written; {room_at(place)}", place=place)
+    return DiskFull(f"disk full: {shown(target)} cannot be written; {free_space_text(place)}", place=place)
 
 
 def _each(settle: Callable[[T], OutputView], outputs: Iterable[T]) -> tuple[OutputView, ...]:

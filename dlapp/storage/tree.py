@@ -14,7 +14,7 @@ from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.locations import shown
 from dlapp.storage.api import DiskFull
 from dlapp.storage.links import link_kept_inside, link_reader
-from dlapp.system.disk_space import FULL, mount_point, room_at
+from dlapp.system.disk_space import FULL, free_space_text, mount_point
 from dlapp.system.files import UntrustedFile, check_own_directory, closing_fd, open_file, shown_path
 from dlapp.system.text import human_size
 from dlapp.value import Record, field
@@ -62,7 +62,7 @@ def explained(error: OSError, path: str, doing: str) -> DlappError:
     name = shown(shown_path(path))
     line = f"{name} cannot be {doing}: {error.strerror}"
     if error.errno in FULL:
-        return DiskFull(f"disk full: {name} cannot be {doing}; {room_at(path)}", place=mount_point(path))
+        return DiskFull(f"disk full: {name} cannot be {doing}; {free_space_text(path)}", place=mount_point(path))
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return NotFound(line)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

@@ -26,7 +26,7 @@ def size_bytes(path: str) -> int:
     return disk.f_blocks * disk.f_frsize
 
 
-def room_at(path: str) -> str:
+def free_space_text(path: str) -> str:
     """Return a text on the free space where ``path`` is or would be."""
     return f"{_free(path)} are free on {mount_point(path)}"
 

@@ -16,7 +16,7 @@ from dlapp.system.files import UntrustedFile, closing_fd, open_file, write_all
 _MAKE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
-def take(path: str, *, shared: bool) -> int | None:
+def acquire(path: str, *, shared: bool) -> int | None:
     """Lock a file, created if missing; return the descriptor that holds the lock, or None if another process holds it.
 
     Raises:
@@ -43,7 +43,7 @@ def take(path: str, *, shared: bool) -> int | None:
         os.close(fd)
 
 
-def share(fd: int) -> None:
+def make_shared(fd: int) -> None:
     """Downgrade the holder's exclusive lock to a shared one atomically."""
     locks.try_lock(fd, shared=True)
 
@@ -53,7 +53,7 @@ def make_exclusive(fd: int) -> bool:
     return locks.try_lock(fd)
 
 
-def drop(fd: int, path: str) -> None:
+def remove_held(fd: int, path: str) -> None:
     """Remove a lock file that the caller holds exclusively, and release it.
 
     If it cannot be removed, it stays: it is empty, and the next holder removes it. If others can rename entries, a

@@ -21,7 +21,7 @@ _MAX_LINKS = 40
 _ACCESS_LIST = "system.posix_acl_access"
 
 
-def refuse_place_of_others(path: str) -> None:
+def check_not_writable_by_others(path: str) -> None:
     """Refuse, as root, a path whose target another user can change; allow it for other users.
 
     For paths below HOME or a directory from the environment: if the caller's HOME is kept, as by sudo without -H, the

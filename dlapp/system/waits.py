@@ -20,7 +20,7 @@ FILE_SYSTEM = "its file system"
 """Text for an output that waits for its file system; the reason names the file system."""
 SHOWN_AFTER_S = 3.0
 """Time after which a wait is shown. The display polls every second, so each wait is shown within five."""
-LOOK_EVERY_S = 1.0
+POLL_EVERY_S = 1.0
 
 _waits: set[Wait] = set()
 
@@ -48,8 +48,8 @@ class Wait:
         if not self.what:
             return
         _waits.add(self)
-        if (teller := _shown_by) is not None:
-            teller.start()
+        if (reporter := _reporter) is not None:
+            reporter.start()
 
     def end(self) -> None:
         """End. Idempotent."""
@@ -81,10 +81,10 @@ class Wait:
         return f"waits for {self.what} since {times}{': ' if self.why else ''}{self.why}"
 
 
-_shown_by: _Teller | None = None
+_reporter: _WaitReporter | None = None
 
 
-def lasting() -> list[Wait]:
+def long_waits() -> list[Wait]:
     """Return the waits that have lasted for `SHOWN_AFTER_S`, the longest first."""
     return sorted((one for one in list(_waits) if one.lasted_s >= SHOWN_AFTER_S), key=lambda one: -one.lasted_s)
 
@@ -94,16 +94,16 @@ def longest_text() -> str:
 
     A wait often contains others; the outermost is the longest.
     """
-    found = lasting()
+    found = long_waits()
     return found[0].text if found else ""
 
 
-class _Teller:
+class _WaitReporter:
     """Reporter of the longest wait, in a thread that the first wait starts."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-        self._said: Wait | None = None
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._reported: Wait | None = None
         self._lock = threading.Lock()
         self._is_stopped = False
         self._over = threading.Event()
@@ -138,41 +138,42 @@ class _Teller:
             self.start()
 
     def _watch(self) -> None:
-        while not self._over.wait(LOOK_EVERY_S):
-            found = lasting()
+        while not self._over.wait(POLL_EVERY_S):
+            found = long_waits()
             if not found:
-                self._said = None
-            elif found[0] is not self._said:
-                self._said = found[0]
-                self._tell(found[0].text)
+                self._reported = None
+            elif found[0] is not self._reported:
+                self._reported = found[0]
+                self._report(found[0].text)
 
 
 @contextmanager
-def told(tell: Callable[[str], None]) -> Iterator[None]:
+def report_waits(report: Callable[[str], None]) -> Iterator[None]:
     """Report the longest wait during the block, each time that it changes.
 
     A thread polls for it, from the first wait to the end of the block, except during `paused`.
 
     Args:
-        tell: called with a line, in that thread.
+        report: called with a line, in that thread.
     """
-    global _shown_by
-    _shown_by = teller = _Teller(tell)
+    global _reporter
+    _reporter = reporter = _WaitReporter(report)
     try:
         yield
     finally:
-        _shown_by = None
-        teller.stop()
+        _reporter = None
+        reporter.stop()
 
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Stop the thread of `told` during the block, for a fork. A child that never leaves the block never starts one."""
-    teller = _shown_by
-    if teller is not None:
-        teller.stop()
+    """Stop the thread of `report_waits` during the block, for a fork. A child that never leaves the block never starts
+    one."""
+    reporter = _reporter
+    if reporter is not None:
+        reporter.stop()
     try:
         yield
     finally:
-        if teller is not None:
-            teller.resume()
+        if reporter is not None:
+            reporter.resume()

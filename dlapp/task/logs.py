@@ -197,7 +197,7 @@ class LogCap:
 
     def _record_times(self, times: LogTimesWriter) -> None:
         try:
-            times.note(time.time_ns() // 1_000_000, [self._sizes[path] for path in self._paths])
+            times.record(time.time_ns() // 1_000_000, [self._sizes[path] for path in self._paths])
         except OSError as error:
             if not self._warned:
                 self._warn(f"the times of printed lines cannot be written: {error}")

@@ -46,9 +46,9 @@ class Command(click.Command):
         """Execute it, and report its waits."""
         if isinstance(self, click.Group):
             return super().invoke(context)
-        from dlapp.system.waits import told  # not needed for the help
+        from dlapp.system.waits import report_waits  # not needed for the help
 
-        with told(lambda text: note(f"{context.find_root().info_name} {text}")):
+        with report_waits(lambda text: note(f"{context.find_root().info_name} {text}")):
             return super().invoke(context)
 
 

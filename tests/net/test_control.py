@@ -195,9 +195,9 @@ def test_an_equal_request_of_the_same_connection_is_recognised_and_no_other() ->
     known: list[object] = []
 
     def answer(server: ControlServer, request: Request) -> None:
-        known.append(request.recall())
+        known.append(request.cached_result())
         if known[-1] is None:
-            request.remember((request.path, request.json()))
+            request.cache_result((request.path, request.json()))
         server.reply(request, 200, {})
 
     with serving(answer) as server, ControlConnection(url_of(server), "t") as connection:
@@ -247,7 +247,7 @@ def with_token(_method: str, _path: str, token: str) -> Admission | Refusal:
 def test_a_low_limit_of_open_files_leaves_some_to_others_and_strangers_give_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(control, "most_connections", lambda: 3)
+    monkeypatch.setattr(control, "max_connections", lambda: 3)
     with serving(echo, with_token) as server:
         strangers = [socket.create_connection((server.host, server.port)) for _ in range(3)]
         wait_until(lambda: len(server._peers) == 3)
@@ -272,4 +272,4 @@ def test_a_low_limit_of_open_files_leaves_some_to_others_and_strangers_give_way(
 )
 def test_connections_leave_256_descriptors_or_a_quarter(soft: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
-    assert control.most_connections() == most
+    assert control.max_connections() == most

@@ -9,7 +9,7 @@ import pytest
 
 from dlapp.errors import UsageError
 from dlapp.net import exec_frames as frames
-from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamOver
+from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamClosed
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def test_a_frame_that_comes_byte_by_byte_is_whole(pair: tuple[FrameStream, socke
     for byte in b"O\0\0\0\3abcE\0\0\0\0":
         other.sendall(bytes([byte]))
         found += stream.receive()
-    assert found == [(frames.OUTPUT, b"abc"), (frames.INPUT_OVER, b"")]
+    assert found == [(frames.OUTPUT, b"abc"), (frames.INPUT_END, b"")]
 
 
 def test_a_large_body_goes_as_several_frames_and_waits_until_it_is_taken(
@@ -50,7 +50,7 @@ def test_a_large_body_goes_as_several_frames_and_waits_until_it_is_taken(
 def test_what_is_not_a_frame_ends_the_stream(pair: tuple[FrameStream, socket.socket], data: bytes) -> None:
     stream, other = pair
     other.sendall(data)
-    with pytest.raises(StreamOver):
+    with pytest.raises(StreamClosed):
         stream.receive()
 
 
@@ -58,7 +58,7 @@ def test_the_end_of_the_other_side_is_seen(pair: tuple[FrameStream, socket.socke
     stream, other = pair
     assert stream.receive() == []
     other.close()
-    with pytest.raises(StreamOver):
+    with pytest.raises(StreamClosed):
         stream.receive()
 
 
@@ -68,7 +68,7 @@ def test_an_end_keeps_its_code_and_message() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"code": 256, "message": ""}', b'{"code": 0, "message": 1}'])
 def test_what_is_not_an_end_is_refused(body: bytes) -> None:
-    with pytest.raises(StreamOver):
+    with pytest.raises(StreamClosed):
         frames.read_end(body)
 
 

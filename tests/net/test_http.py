@@ -398,8 +398,8 @@ def test_who_waits_can_be_cut_off(connections: HttpClient) -> None:
         thread.start()
         deadline = time.monotonic() + 4
         while thread.is_alive() and time.monotonic() < deadline:
-            connections.cut([threading.get_ident()])  # somebody else's
-            connections.cut([thread.ident or 0])
+            connections.abort([threading.get_ident()])  # somebody else's
+            connections.abort([thread.ident or 0])
             thread.join(0.02)
         assert not thread.is_alive()
         assert time.monotonic() < deadline

@@ -49,7 +49,7 @@ class Joining:
                 self.join()
 
     def join(self) -> None:
-        self.server.join(self.asked["/a"], self.asked["/b"], self._copy)
+        self.server.connect_pair(self.asked["/a"], self.asked["/b"], self._copy)
 
     def wait_for(self, count: int) -> None:
         with self.come:

@@ -29,7 +29,7 @@ def test_only_a_write_lock_of_somebody_else_counts_as_one(tmp_path: Path, shared
 def test_a_lock_file_that_has_its_name_no_more_is_let_go_and_nothing_else_is_removed(tmp_path: Path, now: str) -> None:
     (tmp_path / "locks").mkdir()
     path = tmp_path / "locks/key"
-    lock = lock_files.take(str(path), shared=False)
+    lock = lock_files.acquire(str(path), shared=False)
     assert lock is not None
     (tmp_path / "locks").rename(tmp_path / "away")
     if now == "a file on the way":
@@ -37,6 +37,6 @@ def test_a_lock_file_that_has_its_name_no_more_is_let_go_and_nothing_else_is_rem
     elif now == "another file":
         (tmp_path / "locks").mkdir()
         path.write_text("other")
-    lock_files.drop(lock, str(path))
+    lock_files.remove_held(lock, str(path))
     assert now != "another file" or path.read_text() == "other"
     assert lock_files.kind_held(str(tmp_path / "away/key")) == ""

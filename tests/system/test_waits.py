@@ -41,17 +41,17 @@ def test_of_several_waits_the_one_that_lasts_longest_is_shown() -> None:
 @pytest.mark.usefixtures("at_once")
 def test_a_wait_without_a_name_is_not_shown() -> None:
     with Wait("", None):
-        assert waits.lasting() == []
+        assert waits.long_waits() == []
 
 
 def test_a_wait_that_just_began_is_not_shown() -> None:
     with Wait("a moment", None):
-        assert waits.lasting() == []
+        assert waits.long_waits() == []
 
 
 @pytest.mark.usefixtures("at_once")
 def test_each_longest_wait_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(waits, "POLL_EVERY_S", 0.001)
     told: list[str] = []
     changed = threading.Condition()
 
@@ -60,7 +60,7 @@ def test_each_longest_wait_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None
             told.append(text)
             changed.notify_all()
 
-    with waits.told(tell):
+    with waits.report_waits(tell):
         assert not any(one.name == "waits" for one in threading.enumerate())
         for what in ("one", "two"):
             with Wait(what, 30.0), changed:
@@ -76,17 +76,17 @@ def has_teller() -> bool:
 
 @pytest.mark.usefixtures("at_once")
 def test_a_wait_that_begins_again_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(waits, "POLL_EVERY_S", 0.001)
     looks = threading.Semaphore(0)
-    found = waits.lasting
+    found = waits.long_waits
 
     def look() -> list[Wait]:
         looks.release()
         return found()
 
-    monkeypatch.setattr(waits, "lasting", look)
+    monkeypatch.setattr(waits, "long_waits", look)
     told: list[str] = []
-    with waits.told(told.append):
+    with waits.report_waits(told.append):
         wait = Wait("hdfs://nn", None)
         for number in (1, 2):
             with wait:
@@ -98,7 +98,7 @@ def test_a_wait_that_begins_again_is_told_again(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_no_thread_looks_for_waits_while_a_process_forks() -> None:
-    with waits.told(lambda _: None), Wait("the outer", None):
+    with waits.report_waits(lambda _: None), Wait("the outer", None):
         assert has_teller()
         with waits.paused():
             assert not has_teller()
@@ -113,7 +113,7 @@ def test_a_process_that_may_start_no_thread_waits_without_a_word(monkeypatch: py
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    with waits.told(lambda _: None), Wait("hdfs://nn", None):
+    with waits.report_waits(lambda _: None), Wait("hdfs://nn", None):
         assert not has_teller()
-    with waits.told(lambda _: None), Wait("hdfs://nn", None), waits.paused():
+    with waits.report_waits(lambda _: None), Wait("hdfs://nn", None), waits.paused():
         pass

@@ -272,7 +272,7 @@ class FakeAm:
             def copy(left: socket.socket, right: socket.socket) -> None:
                 threading.Thread(target=copy_both, args=(left, right), daemon=True).start()
 
-            self._server.join(other, request, copy)
+            self._server.connect_pair(other, request, copy)
 
     def open_stream(self, number: int, kind: str, head: object) -> Callable[[], socket.socket]:
         """Order a stream; what is returned waits for it, as the command that wants it."""

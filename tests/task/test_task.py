@@ -287,7 +287,7 @@ def test_a_cache_in_use_is_locked_by_the_payload_itself(place: Path) -> None:
     with fake_am(place, "echo x >$DLAPP_CACHE_MODELS/x; " + NEVER_ENDS, caches=CACHES) as am:
         am.start(cache=caches_of(place, 1))
         am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
-        assert lock_files.take(str(place / "payload" / "locks" / "models"), shared=False) is None
+        assert lock_files.acquire(str(place / "payload" / "locks" / "models"), shared=False) is None
         am.stop(Stop.NOW)
         am.result()
     assert os.listdir(place / "payload" / "caches") == ["pip-packages"], "the limit is a byte"

@@ -194,7 +194,7 @@ class ControlEndpoint:
                 self._handle_stream(request, refuse)
             case ["v1", "tasks", task, word]:
                 kind: type[Hello] | type[Report] = Hello if word == "hello" else Report
-                if (known := request.recall()) is not None:
+                if (known := request.cached_result()) is not None:
                     self._put(ControlRequest(RequestKind.REPORT, known, request, self.server))
                     return
                 try:
@@ -207,7 +207,7 @@ class ControlEndpoint:
                     refuse(f"the {word} names another container than its address")
                     return
                 if isinstance(message, Report) and message.wait_s > 0:
-                    request.remember(message)
+                    request.cache_result(message)
                 self._put(ControlRequest(RequestKind(word), message, request, self.server))
             case ["metrics", _]:
                 self._put(ControlRequest(RequestKind.METRICS, None, request, self.server))

@@ -93,7 +93,7 @@ class StreamBroker:
             pending.call.refuse(409, answer.error[:2000], answer.reason[:32])
             call.answer({})
         else:
-            call.server.join(pending.call.request, call.request, self._copy)
+            call.server.connect_pair(pending.call.request, call.request, self._copy)
 
     def check(self, now: float) -> None:
         """Give up streams whose task is late.

@@ -52,7 +52,7 @@ class PlainShell:
 
     def start(self) -> None:
         """Fork the keeper, which forks the shell; call it while the process has one thread, or additionally that of
-        `waits.told`.
+        `waits.report_waits`.
         """
         kernel.become_subreaper()
         sys.stdout.flush()

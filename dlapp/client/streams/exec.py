@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError, UsageError
 from dlapp.net import exec_frames as frames
-from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamOver
+from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamClosed
 from dlapp.system.files import write_all
 from dlapp.system.terminal import raw_terminal
 from dlapp.values.access import STREAM_EXEC
@@ -107,13 +107,13 @@ class ExecClient:
         try:
             with self._caught_signals() as wake_fd, raw_terminal() if raw else contextlib.nullcontext():
                 if not self._request.interactive:
-                    self._stream.send(frames.INPUT_OVER)
+                    self._stream.send(frames.INPUT_END)
                 if self._request.terminal:
                     self._signals.append(signal.SIGWINCH)  # it may have changed since the request
                 while self._end is None:
                     self._read_signals()
                     self._poll(wake_fd)
-        except StreamOver:
+        except StreamClosed:
             pass
         finally:
             self._stream.close()
@@ -190,7 +190,7 @@ class ExecClient:
             self._stream.send(frames.INPUT, data)
         else:
             self._reads_input = False
-            self._stream.send(frames.INPUT_OVER)
+            self._stream.send(frames.INPUT_END)
 
     def _receive(self) -> None:
         for kind, body in self._stream.receive():
@@ -199,13 +199,13 @@ class ExecClient:
                     self._output[1] += body
                 case frames.ERROR:
                     self._output[2] += body
-                case frames.TAKEN if len(body) == 4:
+                case frames.CONSUMED if len(body) == 4:
                     self._untaken_bytes -= int.from_bytes(body)
                 case frames.END:
                     self._end = frames.read_end(body)
                     return
                 case _:
-                    raise StreamOver("a frame that only the client sends")
+                    raise StreamClosed("a frame that only the client sends")
 
 
 def _terminal_size() -> tuple[int, int]:

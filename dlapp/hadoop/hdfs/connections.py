@@ -16,7 +16,7 @@ class Reusable(Protocol):
     def close(self) -> None:
         """Close the connection. Idempotent."""
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Interrupt a thread that waits on the connection, with an error; called by any other thread."""
 
     def is_fresh(self) -> bool:
@@ -38,7 +38,7 @@ class ConnectionPool(Generic[C]):
         # Not ``__del__``: if a reference cycle contains the pool, the collector could finalize the sockets first.
         weakref.finalize(self, _close_all, self._idle).atexit = False
 
-    def take(self, address: Address, connect: Callable[[Address], C], *, is_new: bool = False) -> tuple[C, bool]:
+    def acquire(self, address: Address, connect: Callable[[Address], C], *, is_new: bool = False) -> tuple[C, bool]:
         """Return a connection for this thread, and whether it was used before.
 
         Args:
@@ -80,7 +80,7 @@ class ConnectionPool(Generic[C]):
             self._busy.pop(connection, None)
         connection.close()
 
-    def cut(self, threads: Collection[int]) -> None:
+    def abort(self, threads: Collection[int]) -> None:
         """Interrupt the connections that the given threads use.
 
         Args:
@@ -89,7 +89,7 @@ class ConnectionPool(Generic[C]):
         with self._lock:
             broken = [one for one, thread in self._busy.items() if thread in threads]
         for one in broken:
-            one.cut()
+            one.abort()
 
     def close(self) -> None:
         """Close the idle connections."""

@@ -38,7 +38,7 @@ _SLOWEST_BYTES = 64 << 10
 _MAX_PIECES = 512
 """Number of buffers passed on at once; the kernel accepts 1024 (IOV_MAX)."""
 
-Take = Callable[[list[memoryview]], None]
+OnContent = Callable[[list[memoryview]], None]
 
 
 class BlockRefused(HadoopError):
@@ -72,7 +72,7 @@ class SourceEnded(Exception):
 
 
 class DataNodeConnection:
-    """Connection to a DataNode. For one thread, except for `cut`.
+    """Connection to a DataNode. For one thread, except for `abort`.
 
     Attributes:
         has_heard: data has arrived since the last operation was sent.
@@ -107,8 +107,8 @@ class DataNodeConnection:
         """Close it. May be repeated."""
         self._socket.close()
 
-    def cut(self) -> None:
-        """See `Reusable.cut`."""
+    def abort(self) -> None:
+        """See `Reusable.abort`."""
         shut_down(self._socket)
 
     def is_fresh(self) -> bool:
@@ -118,15 +118,15 @@ class DataNodeConnection:
 
     # ---- reading ----
 
-    def read(self, located: LocatedBlock, client: str, start: int, count: int, take: Take) -> None:
+    def read(self, located: LocatedBlock, client: str, start: int, count: int, on_content: OnContent) -> None:
         """Read a range of a block; the connection can be reused afterwards, unless an error was raised.
 
         Args:
             located: the block.
             client: name of the reading client.
             start, count: the range.
-            take: receives the verified data, in order, in buffers that are valid only during the call. An error from it
-                ends the read.
+            on_content: receives the verified data, in order, in buffers that are valid only during the call. An error
+                from it ends the read.
 
         Raises:
             BlockRefused: it does not have the block, or the token is not valid.
@@ -137,11 +137,11 @@ class DataNodeConnection:
         """
         self._reserve(min(BUFFER_BYTES, count + count // 64 + 4096))
         self._send_operation(packets.read_operation(located, client, start, count))
-        self._receive(located, start, count, take)
+        self._receive(located, start, count, on_content)
         self._send(packets.read_status(packets.CHECKSUM_OK))
         self._used_at = time.monotonic()
 
-    def read_small(self, blocks: Sequence[LocatedBlock], client: str, take: Callable[[bytes], None]) -> None:
+    def read_small(self, blocks: Sequence[LocatedBlock], client: str, on_content: Callable[[bytes], None]) -> None:
         """Read whole small blocks, which costs both sides less than consecutive calls of `read`.
 
         All are requested before the first one arrives, and each is acknowledged with that request: as received, not as
@@ -150,7 +150,7 @@ class DataNodeConnection:
         Args:
             blocks: few enough that their operations fit into the buffers of a connection.
             client: name of the reading client.
-            take: receives each block, verified, in order. An error from it ends the read.
+            on_content: receives each block, verified, in order. An error from it ends the read.
 
         Raises:
             as `read`; the blocks before were passed on.
@@ -162,10 +162,10 @@ class DataNodeConnection:
         for one in blocks:
             parts: list[bytes] = []
             self._receive(one, 0, one.block.size_bytes, lambda pieces: parts.extend(map(bytes, pieces)))  # noqa: B023
-            take(b"".join(parts))
+            on_content(b"".join(parts))
         self._used_at = time.monotonic()
 
-    def _receive(self, located: LocatedBlock, start: int, count: int, take: Take) -> None:
+    def _receive(self, located: LocatedBlock, start: int, count: int, on_content: OnContent) -> None:
         """Receive the data requested by `read`."""
         self._heartbeats = 0
         answer = packets.parse_read_answer(self._answer())
@@ -179,15 +179,15 @@ class DataNodeConnection:
         most = -(-stop // checksum.chunk_bytes) * checksum.chunk_bytes
         pieces: list[memoryview] = []
 
-        def hand_on() -> None:
+        def deliver() -> None:
             if pieces:
                 ready, pieces[:] = list(pieces), []
-                take(ready)
+                on_content(ready)
 
         try:
             while True:
-                header_bytes, rest = packets.packet_size(bytes(self._need(packets.PREFIX.size, hand_on)))
-                body = self._need(header_bytes + rest, hand_on)
+                header_bytes, rest = packets.packet_size(bytes(self._need(packets.PREFIX.size, deliver)))
+                body = self._need(header_bytes + rest, deliver)
                 header = packets.parse_packet_header(bytes(body[:header_bytes]))
                 if header.number == packets.HEARTBEAT and not rest:
                     self._note_heartbeat()
@@ -208,9 +208,9 @@ class DataNodeConnection:
                     pieces.append(data[low:high])
                 at += len(data)
                 if len(pieces) >= _MAX_PIECES:
-                    hand_on()
+                    deliver()
         finally:
-            hand_on()
+            deliver()
         if not header.is_last or at < stop:
             raise ConnectionLost(f"{self.name}: ended the block early, at byte {at}", sent=True)
 

@@ -20,7 +20,7 @@ from dlapp.net.dockerd import Dockerd, DockerSilent
 from dlapp.node_policy import DockerPolicy
 from dlapp.runtime.gpu.modes import GpuPart
 from dlapp.runtime.payload import PayloadError
-from dlapp.system.processes.proc import read_proc, status_words
+from dlapp.system.processes.proc import read_proc, status_fields
 from dlapp.value import Value, field
 from dlapp.values.messages import Fault
 from dlapp.values.spec import Resources
@@ -291,7 +291,7 @@ def _hard_limits(pid: int) -> dict[str, int]:
 
 
 def _may_raise_limits(pid: int) -> bool:
-    words = status_words(pid, "CapEff")
+    words = status_fields(pid, "CapEff")
     return not words or bool(int(words[0], 16) & _CAP_SYS_RESOURCE)
 
 

@@ -255,7 +255,7 @@ class DockerRun:
         self._shim.open(pid)
         if isinstance(pid, int) and pid > 0 and isinstance(name, str) and name:
             self._cgroup = CgroupCounters(pid, name, own_network=self._settings.network != "host")
-            if not self._cgroup.is_there:
+            if not self._cgroup.exists:
                 self._note("the container's cgroup is not visible here: the program's usage is unknown")
             self.counters()  # for a program that ends at once there is no later reading of its network
         self._place = self._place_of(about)
@@ -350,7 +350,7 @@ class DockerRun:
 
     def _init_pid(self) -> int:
         # Only a pid with its cgroup is certain to be the container's init, in this process's namespace.
-        return self._cgroup.pid if self._cgroup is not None and self._cgroup.is_there else 0
+        return self._cgroup.pid if self._cgroup is not None and self._cgroup.exists else 0
 
     def place(self) -> PayloadPlace | None:
         """See `Running.place`."""

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from dlapp.net import exec_frames as frames
-from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamOver
+from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamClosed
 from dlapp.runtime.exec.session import ExecSession, send_end
 from dlapp.runtime.guardian import keep_only_descriptors, kill_descendants, reset_signals
 from dlapp.system.processes import kernel
@@ -61,7 +61,7 @@ def run_keeper(channel: socket.socket, env: Mapping[str, str], cwd: str, kept_fd
         target = PlainTarget(request, env, cwd, kept_fds)
     except OSError as error:
         code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-        with contextlib.suppress(StreamOver):
+        with contextlib.suppress(StreamClosed):
             send_end(stream, ExecEnd(code, f"{error.filename}: {error.strerror}"))
         os._exit(0)
     ExecSession(stream, target).run()

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from dlapp.net import exec_frames as frames
-from dlapp.net.exec_frames import ExecEnd, FrameStream, StreamOver
+from dlapp.net.exec_frames import ExecEnd, FrameStream, StreamClosed
 
 _END_TIMEOUT_S = 30.0
 """How long to try to report the end to a client that does not read."""
 
 
 def send_end(stream: FrameStream, end: ExecEnd) -> None:
-    """Send the client the end of the command, and wait until it has received that. Raises StreamOver."""
+    """Send the client the end of the command, and wait until it has received that. Raises StreamClosed."""
     stream.send(frames.END, frames.end_body(end))
     stream.finish(_END_TIMEOUT_S)
 
@@ -85,7 +85,7 @@ class ExecSession:
             for kind, data in early:
                 self._stream.send(kind, data)
             self._pass_bytes()
-        except StreamOver:
+        except StreamClosed:
             pass  # the client has disconnected
         finally:
             self._target.end()
@@ -132,9 +132,9 @@ class ExecSession:
             case frames.INPUT:
                 self._input += body
                 if len(self._input) > frames.WINDOW_BYTES:
-                    raise StreamOver("more input than the command has taken")
+                    raise StreamClosed("more input than the command has taken")
                 self._write_input()
-            case frames.INPUT_OVER:
+            case frames.INPUT_END:
                 self._is_input_over = True
                 self._write_input()
             case frames.SIZE:
@@ -143,7 +143,7 @@ class ExecSession:
                 if len(body) == 1 and body[0] in _SIGNALS:
                     self._target.send_signal(body[0])
             case _:
-                raise StreamOver("a frame that only the keeper sends")
+                raise StreamClosed("a frame that only the keeper sends")
 
     def _write_input(self) -> None:
         if self._input:
@@ -153,7 +153,7 @@ class ExecSession:
                 taken = self._target.write(bytes(self._input[: frames.MAX_BODY_BYTES]))
             del self._input[:taken]
             if taken:
-                self._stream.send(frames.TAKEN, taken.to_bytes(4))
+                self._stream.send(frames.CONSUMED, taken.to_bytes(4))
         if self._is_input_over and not self._input:
             self._target.end_input()
 

@@ -25,7 +25,7 @@ from dlapp.locations import shown
 from dlapp.storage.api import DiskFull
 from dlapp.storage.links import link_kept_inside, link_reader
 from dlapp.storage.tree import explained, explaining, make_directories
-from dlapp.system.disk_space import free_bytes, mount_point, room_at
+from dlapp.system.disk_space import free_bytes, free_space_text, mount_point
 from dlapp.system.files import closing_fd, is_plain_name, write_all
 from dlapp.system.text import human_size
 
@@ -365,7 +365,7 @@ class _ArchiveUnpacking:
             )
         if self._bytes + count > self._free:
             raise DiskFull(
-                f"{self._name} unpacked is more than {shown(self._into)} can take; {room_at(self._into)}",
+                f"{self._name} unpacked is more than {shown(self._into)} can take; {free_space_text(self._into)}",
                 place=mount_point(self._into),
             )
 

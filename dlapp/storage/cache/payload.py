@@ -172,7 +172,7 @@ class PayloadCaches:
     def _move_aside(self, name: str) -> str | None:
         """Rename a cache away atomically; return what to remove, or None if a task uses it."""
         path = self._path("locks", name)
-        lock = lock_files.take(path, shared=False)
+        lock = lock_files.acquire(path, shared=False)
         if lock is None:
             return None
         gone = self._path("removed", f"{name}.{os.urandom(6).hex()}")
@@ -181,7 +181,7 @@ class PayloadCaches:
         except FileNotFoundError:
             return None
         finally:
-            lock_files.drop(lock, path)
+            lock_files.remove_held(lock, path)
         return gone
 
     def _used_s(self, name: str) -> float:
@@ -193,7 +193,7 @@ class PayloadCaches:
     def _locked(self, path: str, *, shared: bool = True) -> int:
         deadline = time.monotonic() + WAIT_S
         with Wait(f"another process that has {shown(path)} locked", WAIT_S):
-            while (lock := lock_files.take(path, shared=shared)) is None:
+            while (lock := lock_files.acquire(path, shared=shared)) is None:
                 if time.monotonic() > deadline:
                     raise TimedOut(f"{shown(path)} has been locked by another process for {WAIT_S:.0f} s")
                 time.sleep(_AGAIN_S)

@@ -164,7 +164,7 @@ class InputCache:
         while True:
             complete = self._is_complete(key)
             try:
-                lock = lock_files.take(self._path("locks", key), shared=complete)
+                lock = lock_files.acquire(self._path("locks", key), shared=complete)
             except OSError as error:
                 self._note(f"the cache in {self.place.directory} cannot be used: {error.strerror or error}")
                 return None
@@ -198,7 +198,7 @@ class InputCache:
 
     def sync(self, key: str) -> None:
         """Sync an entry to the disk if that was not done yet, so that it stays valid after a reboot."""
-        lock = lock_files.take(self._path("locks", key), shared=True)
+        lock = lock_files.acquire(self._path("locks", key), shared=True)
         if lock is None:
             return
         try:
@@ -282,7 +282,7 @@ class InputCache:
 
     def remove(self, key: str) -> bool:
         """Remove an entry, pinned or not; return False if it is in use."""
-        lock = lock_files.take(self._path("locks", key), shared=False)
+        lock = lock_files.acquire(self._path("locks", key), shared=False)
         if lock is None:
             return False
         self._remove(key, lock)
@@ -307,7 +307,7 @@ class InputCache:
             if key == held:
                 remove_tree(path)
                 continue
-            lock = lock_files.take(self._path("locks", key), shared=False)
+            lock = lock_files.acquire(self._path("locks", key), shared=False)
             if lock is None:
                 continue  # of an entry that is being fetched
             try:
@@ -349,7 +349,7 @@ class InputCache:
                 remove_tree(part)
                 raise
             else:
-                lock_files.share(lock)
+                lock_files.make_shared(lock)
                 return self._held(key, lock, is_hit=False)
         return None
 
@@ -367,7 +367,7 @@ class InputCache:
         """Release a lock; also remove its file if it is held exclusively and has no entry."""
         path = self._path("locks", key)
         if not os.path.lexists(self._path("entries", key)) and lock_files.make_exclusive(lock):
-            lock_files.drop(lock, path)
+            lock_files.remove_held(lock, path)
         else:
             os.close(lock)
 
@@ -450,7 +450,7 @@ class InputCache:
         for one in self.entries():
             if one.pinned or (one.used_ms >= oldest_ms and going >= must):
                 continue
-            lock = lock_files.take(self._path("locks", one.key), shared=False)
+            lock = lock_files.acquire(self._path("locks", one.key), shared=False)
             if lock is not None:
                 locked.append((one.key, lock))
                 going += one.room_bytes
@@ -486,7 +486,7 @@ class InputCache:
     @contextlib.contextmanager
     def _eviction_lock(self) -> Iterator[None]:
         deadline = time.monotonic() + EVICTION_S
-        while (lock := lock_files.take(self._path("lock"), shared=False)) is None:
+        while (lock := lock_files.acquire(self._path("lock"), shared=False)) is None:
             if time.monotonic() > deadline:
                 raise TimedOut(f"another process has been making room for {EVICTION_S:.0f} s")
             time.sleep(0.005)

@@ -216,8 +216,8 @@ class NativeHdfs(WebHdfs):
 
             def cut() -> None:
                 cut_web()
-                self._namenodes.cut(threads)
-                self._nodes.cut(threads)
+                self._namenodes.abort(threads)
+                self._nodes.abort(threads)
 
             yield cut
 
@@ -513,7 +513,7 @@ class NativeHdfs(WebHdfs):
             HadoopError: see `Connection.call`.
         """
         for is_new in (False, True):
-            connection, was_used = self._namenodes.take(
+            connection, was_used = self._namenodes.acquire(
                 address, lambda address: self._connect(address, deadline), is_new=is_new
             )
             keep = False
@@ -808,7 +808,7 @@ class NativeHdfs(WebHdfs):
         address = node.host, node.port
         wait = self._wait_for_datanode(address)
         for is_new in (False, True):
-            connection, was_used = self._nodes.take(address, self._connect_datanode, is_new=is_new)
+            connection, was_used = self._nodes.acquire(address, self._connect_datanode, is_new=is_new)
             good = False
             try:
                 with wait.renew():
@@ -928,7 +928,7 @@ class NativeHdfs(WebHdfs):
             located = self._add_block(path, file_id, previous, excluded)
             address = located.nodes[0].host, located.nodes[0].port
             try:
-                connection, _ = self._nodes.take(address, self._connect_datanode, is_new=True)
+                connection, _ = self._nodes.acquire(address, self._connect_datanode, is_new=True)
                 try:
                     with self._wait_for_datanode(address) as wait:
                         connection.write(

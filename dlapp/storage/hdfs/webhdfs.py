@@ -237,7 +237,7 @@ class WebHdfs:
         """
         self._cut_off |= set(threads)
         try:
-            yield lambda: self._connections.cut(threads)
+            yield lambda: self._connections.abort(threads)
         finally:
             self._cut_off -= set(threads)
 

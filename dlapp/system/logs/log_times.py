@@ -82,7 +82,7 @@ class LogTimesWriter:
         """Close the file."""
         os.close(self._fd)
 
-    def note(self, time_ms: int, sizes: Sequence[int]) -> None:
+    def record(self, time_ms: int, sizes: Sequence[int]) -> None:
         """Add a line if a file has grown.
 
         Args:

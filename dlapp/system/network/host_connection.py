@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-_LOOK_AGAIN_MS = 2
+_RETRY_MS = 2
 
 
 def look_up(host: str, port: int) -> list[tuple[int, Any]]:
@@ -79,7 +79,7 @@ def check_peer(connection: socket.socket, uid: int, until: float) -> None:
     while (found := uid_of_peer(connection)) is None:
         if time.monotonic() >= until:
             raise TimeoutError
-        if closed.poll(_LOOK_AGAIN_MS):
+        if closed.poll(_RETRY_MS):
             raise ConnectionResetError(errno.ECONNRESET, "it closed the connection")
     if found != uid:
         raise PermissionError(errno.EPERM, "another user's process has its address")

@@ -95,7 +95,7 @@ def _peer_of(connection: socket.socket) -> TcpSocket | None:
     wanted = (_plain(theirs[0]), theirs[1], _plain(ours[0]), ours[1])
     family = socket.AF_INET6 if ":" in wanted[0] else socket.AF_INET
     addresses = (socket.inet_pton(family, wanted[0]), socket.inet_pton(family, wanted[2]))
-    for one in _ask_netlink(family, _SOCKET_ID.pack(theirs[1], ours[1], *addresses)) or sockets():
+    for one in _query_netlink(family, _SOCKET_ID.pack(theirs[1], ours[1], *addresses)) or sockets():
         if one[:4] == wanted and not one.is_listening and one.inode:
             return one
     return None
@@ -118,13 +118,13 @@ def sockets(directory: str = OWN) -> Iterator[TcpSocket]:
 def _listeners_by_netlink() -> list[TcpSocket] | None:
     found: list[TcpSocket] = []
     for family in (socket.AF_INET, socket.AF_INET6):
-        if (of_family := _ask_netlink(family)) is None:
+        if (of_family := _query_netlink(family)) is None:
             return None
         found += of_family
     return found
 
 
-def _ask_netlink(family: int, socket_id: bytes = b"") -> list[TcpSocket] | None:
+def _query_netlink(family: int, socket_id: bytes = b"") -> list[TcpSocket] | None:
     """Return the kernel's reply on one socket, or on all listening ones; None without a reply.
 
     Args:

@@ -63,11 +63,11 @@ def start_time(pid: int) -> int | None:
 def real_uid(pid: int) -> int | None:
     """Return the user who started a process."""
     # The owner of /proc/pid is root if a program changed its user; this line has the real user.
-    words = status_words(pid, "Uid")
+    words = status_fields(pid, "Uid")
     return int(words[0]) if words else None
 
 
-def status_words(pid: int | str, name: str) -> list[bytes]:
+def status_fields(pid: int | str, name: str) -> list[bytes]:
     """Return the words of one line of /proc/pid/status; empty if it is missing. Source: proc(5)."""
     after = read_proc(pid, "status").partition(b"\n%s:" % name.encode())[2]
     return after.partition(b"\n")[0].split()

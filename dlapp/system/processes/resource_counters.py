@@ -104,7 +104,7 @@ def read_tree(root: int, *, all_ended: bool = False) -> ResourceCounters:
         disk = _disk_bytes(pid)
         if disk is None:
             # A process that just ended has passed them to its parent. Those of another user's process are hidden.
-            if process_is_there(pid):
+            if process_exists(pid):
                 read = written = None
         elif read is not None and written is not None:
             read, written = read + disk[0], written + disk[1]
@@ -113,7 +113,7 @@ def read_tree(root: int, *, all_ended: bool = False) -> ResourceCounters:
     )
 
 
-def process_is_there(pid: int) -> bool:
+def process_exists(pid: int) -> bool:
     """Return whether a process has an entry in /proc."""
     return os.path.exists(f"/proc/{pid}")
 
@@ -182,7 +182,7 @@ class CgroupCounters:
                     self._directory_of[one] = directory
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Return True if a cgroup was found."""
         return bool(self._directory_of)
 

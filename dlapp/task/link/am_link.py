@@ -369,7 +369,7 @@ class AmLink:
                 idle_at: float | None = time.monotonic() + NEWS_IDLE_S
                 while not self._update_wait() and not self._unsent and not self._closing:
                     # The running payload waits for none of our steps.
-                    look_s = None if self.phase is Phase.RUNNING else waits.LOOK_EVERY_S
+                    look_s = None if self.phase is Phase.RUNNING else waits.POLL_EVERY_S
                     left_s = None if idle_at is None else max(0.0, idle_at - time.monotonic())
                     self._changed.wait(min((one for one in (look_s, left_s) if one is not None), default=None))
                     if idle_at is not None and time.monotonic() >= idle_at:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 
 from dlapp.net.dockerd import Dockerd, DockerError, DockerRefused
-from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamOver
+from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamClosed
 from dlapp.net.streams import NOT_RUNNING, StreamRefused
 from dlapp.runtime.payload import PayloadPlace
 from dlapp.task.streams.stream import Stream
@@ -65,7 +65,7 @@ def _serve_in_docker(stream: Stream, request: ExecRequest) -> None:
     try:
         early = target.begin()
     except DockerError as error:
-        with contextlib.closing(connection), contextlib.suppress(StreamOver):
+        with contextlib.closing(connection), contextlib.suppress(StreamClosed):
             send_end(connection, ExecEnd(NO_ANSWER, _why_not(place, error)))
         return
     ExecSession(connection, target).run(early)

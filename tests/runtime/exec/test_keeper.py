@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.net import exec_frames as frames
-from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamOver
+from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamClosed
 from dlapp.runtime.exec.keeper import send_request
 from dlapp.runtime.process import Guardian, start_guardian
 from dlapp.system.processes.proc import command_line
@@ -46,7 +46,7 @@ class Session:
                         self.end = frames.read_end(body)
                         self.stream.close()
                         return
-                    case frames.TAKEN:
+                    case frames.CONSUMED:
                         self.taken_bytes += int.from_bytes(body)
                     case _:
                         self.output[kind] += body
@@ -116,7 +116,7 @@ def test_input_reaches_it_byte_for_byte_and_its_end_too(session) -> None:  # typ
             one.type(piece)
             sent += len(piece)
             if sent == len(data):
-                one.stream.send(frames.INPUT_OVER)
+                one.stream.send(frames.INPUT_END)
         one.look()
     assert (one.end, one.output) == (ExecEnd(0), {frames.OUTPUT: data, frames.ERROR: b"over\n"})
 
@@ -192,6 +192,6 @@ def test_no_command_outlives_its_guardian_or_keeper(session, guardian: Guardian,
     else:
         (keeper,) = [pid for pid in guardian.pids() if b"dlapp-exec" in Path(f"/proc/{pid}/comm").read_bytes()]
         os.kill(keeper, signal.SIGKILL)
-    with pytest.raises(StreamOver):
+    with pytest.raises(StreamClosed):
         one.wait()
     wait_for("the command is ended", lambda: not sleepers(marker), 120.0)

@@ -95,7 +95,7 @@ def test_the_lock_of_a_cache_is_held_in_whatever_process_has_its_descriptor(tmp_
     (fd,) = one.lock_fds
     inherited = os.dup(fd)
     one.close()
-    assert lock_files.take(str(tmp_path / "c" / "locks" / "models"), shared=False) is None
+    assert lock_files.acquire(str(tmp_path / "c" / "locks" / "models"), shared=False) is None
     os.close(inherited)
 
 
@@ -151,14 +151,14 @@ def test_who_comes_while_one_is_removed_waits_and_gets_a_new_one(
 ) -> None:
     top = tmp_path / "c"
     path = fill(top, "models", 10)
-    lock = lock_files.take(str(top / "locks" / "models"), shared=False)
+    lock = lock_files.acquire(str(top / "locks" / "models"), shared=False)
     assert lock is not None
     monkeypatch.setattr(payload, "WAIT_S", 0.05)
     with pytest.raises(DlappError, match=r"locks/models has been locked by another process"):
         caches(top).hold("models")
     monkeypatch.setattr(payload, "WAIT_S", 60.0)
     os.rename(path, top / "removed" / "models.1")
-    threading.Timer(0.1, lock_files.drop, (lock, str(top / "locks" / "models"))).start()
+    threading.Timer(0.1, lock_files.remove_held, (lock, str(top / "locks" / "models"))).start()
     one = caches(top)
     assert os.listdir(one.hold("models")) == []
     one.close()

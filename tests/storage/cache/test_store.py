@@ -215,13 +215,13 @@ def test_a_fetch_that_does_not_go_on_is_not_waited_for_forever(tmp_path: Path, m
     train = source(tmp_path)
     notes: list[str] = []
     cache = InputCache(place(tmp_path), notes.append)
-    stopped = lock_files.take(str(tmp_path / "cache" / "locks" / wanted(train).key), shared=False)
+    stopped = lock_files.acquire(str(tmp_path / "cache" / "locks" / wanted(train).key), shared=False)
     assert stopped is not None
     monkeypatch.setattr("dlapp.storage.cache.store.STALLED_S", 0.3)
     assert cache.hold(wanted(train), fetch_from(train)) is None
     assert "not waiting longer" in notes[-1]
     os.close(stopped)
-    deciding = lock_files.take(str(tmp_path / "cache" / "lock"), shared=False)
+    deciding = lock_files.acquire(str(tmp_path / "cache" / "lock"), shared=False)
     assert deciding is not None
     monkeypatch.setattr("dlapp.storage.cache.store.EVICTION_S", 0.3)
     assert cache.hold(wanted(train), fetch_from(train)) is None
@@ -561,13 +561,13 @@ def test_the_share_of_the_disk_that_is_to_stay_free_stays_free(tmp_path: Path, s
 
 def test_a_lock_file_that_is_removed_and_made_again_is_held_by_one(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
-    first = lock_files.take(path, shared=False)
+    first = lock_files.acquire(path, shared=False)
     assert first is not None
-    assert lock_files.take(path, shared=True) is None
+    assert lock_files.acquire(path, shared=True) is None
     assert lock_files.kind_held(path) == "exclusive"
-    lock_files.drop(first, path)
+    lock_files.remove_held(first, path)
     assert lock_files.kind_held(path) == ""
-    second, third = lock_files.take(path, shared=True), lock_files.take(path, shared=True)
+    second, third = lock_files.acquire(path, shared=True), lock_files.acquire(path, shared=True)
     assert second is not None
     assert third is not None
     assert lock_files.kind_held(path) == "shared"

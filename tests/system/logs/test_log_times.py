@@ -19,7 +19,7 @@ WEEK_MS = 7 * 86_400_000
 def test_a_byte_has_the_time_of_the_first_line_in_which_its_file_is_longer(tmp_path: Path) -> None:
     writer = LogTimesWriter(str(tmp_path / "dlapp.times"))
     for time_ms, sizes in ((1000, (5, 0)), (1100, (5, 0)), (1200, (5, 3)), (1300, (9, 3))):
-        writer.note(time_ms, sizes)
+        writer.record(time_ms, sizes)
     writer.close()
     data = (tmp_path / "dlapp.times").read_bytes()
     assert data == b"1000 5 0\n1200 5 3\n1300 9 3\n", "a line for each growth"
@@ -36,9 +36,9 @@ def test_a_byte_has_the_time_of_the_first_line_in_which_its_file_is_longer(tmp_p
 
 def test_a_clock_that_was_set_back_stands_still(tmp_path: Path) -> None:
     writer = LogTimesWriter(str(tmp_path / "dlapp.times"))
-    writer.note(2000, (1, 0))
-    writer.note(1000, (2, 0))
-    writer.note(2100, (1, 0))  # the program truncated its log
+    writer.record(2000, (1, 0))
+    writer.record(1000, (2, 0))
+    writer.record(2100, (1, 0))  # the program truncated its log
     writer.close()
     assert (tmp_path / "dlapp.times").read_bytes() == b"2000 1 0\n2000 2 0\n"
 
@@ -83,7 +83,7 @@ def test_a_run_of_three_weeks_stays_below_the_bound_and_keeps_its_latest_lines(t
     noted = [BEGIN_MS + at for at in range(0, 3 * WEEK_MS, 20_000)]
     noted += [BEGIN_MS + 3 * WEEK_MS + at for at in range(0, 600_000, 100)]
     for number, time_ms in enumerate(noted, 1):
-        writer.note(time_ms, (number * 1000, number * 50))
+        writer.record(time_ms, (number * 1000, number * 50))
         assert writer._end <= MAX_BYTES
     writer.close()
     assert os.path.getsize(path) <= MAX_BYTES
@@ -105,8 +105,8 @@ def test_an_index_that_a_payload_filled_with_other_bytes_does_not_grow(tmp_path:
     writer = LogTimesWriter(str(path))
     writer._end = MAX_BYTES - 5
     path.write_bytes(b"x" * (3 * MAX_BYTES))
-    writer.note(1000, (1, 1))
-    writer.note(1100, (2, 1))
+    writer.record(1000, (1, 1))
+    writer.record(1100, (2, 1))
     writer.close()
     assert path.read_bytes() == b"1000 1 1\n1100 2 1\n"
 
@@ -126,7 +126,7 @@ def test_a_reader_in_the_middle_of_thinning_sees_no_wrong_time(tmp_path: Path, m
     monkeypatch.setattr(log_times, "thinned", lambda data: thinned(data, 2000))
     writer = LogTimesWriter(str(path))
     for number in range(1, 500):
-        writer.note(BEGIN_MS + number * 100, (number, number))
+        writer.record(BEGIN_MS + number * 100, (number, number))
     writer.close()
     assert len(seen) > 3
     for data in seen:

@@ -48,7 +48,7 @@ def test_a_table_is_read_with_addresses_as_people_write_them(tmp_path: Path) -> 
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Have the kernel asked by netlink, where it can be, or by /proc."""
     if request.param == "proc":
-        monkeypatch.setattr(tcp_table, "_ask_netlink", lambda *_: None)
+        monkeypatch.setattr(tcp_table, "_query_netlink", lambda *_: None)
     return str(request.param)
 
 
@@ -98,7 +98,7 @@ def test_a_user_whom_the_kernel_read_before_the_socket_was_accepted_is_asked_for
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         ours, theirs = client.getsockname(), client.getpeername()
         answers = [TcpSocket(theirs[0], theirs[1], ours[0], ours[1], False, uid, 8) for uid in (0, 1001, 65534, 1002)]
-        monkeypatch.setattr(tcp_table, "_ask_netlink", lambda *_: [answers.pop(0)])
+        monkeypatch.setattr(tcp_table, "_query_netlink", lambda *_: [answers.pop(0)])
         assert uid_of_peer(client) == 1001
         assert uid_of_peer(client) == 1002
 

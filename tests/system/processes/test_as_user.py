@@ -66,7 +66,7 @@ def test_no_thread_shows_waits_at_the_fork_or_in_the_child(monkeypatch: pytest.M
         return fork()
 
     monkeypatch.setattr(os, "fork", noting_fork)
-    with waits.told(lambda _: None), Wait("hdfs://nn", None):
+    with waits.report_waits(lambda _: None), Wait("hdfs://nn", None):
         assert as_user.call(NOBODY, _threads_of_a_wait, timeout_s=120) == 1
     assert at_fork
     assert "waits" not in at_fork

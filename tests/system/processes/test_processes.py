@@ -13,7 +13,7 @@ from dlapp.system.processes.proc import (
     process_stat,
     real_uid,
     start_time,
-    status_words,
+    status_fields,
 )
 
 NOBODY = 2**22 + 1
@@ -52,7 +52,7 @@ def test_a_process_that_nobody_has_waited_for_is_dead() -> None:
 def test_of_a_process_that_is_not_there_nothing_is_told() -> None:
     assert process_stat(NOBODY) is None
     assert real_uid(NOBODY) is None
-    assert status_words(NOBODY, "Umask") == []
+    assert status_fields(NOBODY, "Umask") == []
     assert command_line(NOBODY) == [b""]
     assert open_process(NOBODY, 1, os.geteuid()) is None
 
@@ -65,4 +65,4 @@ def test_a_process_is_opened_only_by_its_start_time_and_user() -> None:
     os.close(fd)
     assert open_process(os.getpid(), started + 1, os.getuid()) is None
     assert open_process(os.getpid(), started, os.getuid() + 1) is None
-    assert status_words("self", "Pid") == [str(os.getpid()).encode()]
+    assert status_fields("self", "Pid") == [str(os.getpid()).encode()]

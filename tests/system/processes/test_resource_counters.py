@@ -100,5 +100,5 @@ def test_a_cgroup_of_another_container_is_not_read(tmp_path: Path, monkeypatch: 
     seen_as(monkeypatch, "0::/system.slice/docker-abc.scope\n")
     files(tmp_path / "system.slice/docker-abc.scope", {"cpu.stat": "usage_usec 2500000\n"})
     found = CgroupCounters(os.getpid(), NAME, own_network=False, root=str(tmp_path))
-    assert not found.is_there
+    assert not found.exists
     assert found.read() == NOTHING_KNOWN

@@ -62,7 +62,7 @@ from dlapp.system.disk_space import FULL, disk_full, full_disk
 from dlapp.system.files import sync_directory, write_all
 from dlapp.system.machine import boot_id
 from dlapp.system.owners import user_name
-from dlapp.system.processes.proc import open_process, status_words
+from dlapp.system.processes.proc import open_process, status_fields
 from dlapp.system.processes.spawn import PROGRAM
 from dlapp.system.waits import Wait
 from dlapp.value import Closeable
@@ -1237,7 +1237,7 @@ def _over(row: ApplicationRow) -> str:
 
 def _umask() -> int:
     # os.umask can only read it by changing it, which other threads would see. Source: proc(5), since Linux 4.7.
-    words = status_words("self", "Umask")
+    words = status_fields("self", "Umask")
     return int(words[0], 8) if words else 0o022
 
 

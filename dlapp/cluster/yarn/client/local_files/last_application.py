@@ -11,7 +11,7 @@ import re
 from typing import NamedTuple
 
 from dlapp.id_text import APPLICATION_ID
-from dlapp.system.owners import refuse_place_of_others
+from dlapp.system.owners import check_not_writable_by_others
 
 _LINE = re.compile(rf"(?P<id>{APPLICATION_ID}) (?P<submitted_ms>\d+)\n", re.ASCII)
 
@@ -30,7 +30,7 @@ def local_cache(name: str) -> str:
         Denied: the caller is root, and the path is another user's.
     """
     path = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dlapp", name)
-    refuse_place_of_others(path)
+    check_not_writable_by_others(path)
     return path
 
 

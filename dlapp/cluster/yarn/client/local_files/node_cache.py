@@ -21,7 +21,7 @@ from typing import Any
 from dlapp.cluster.yarn.client.local_files.last_application import local_state
 from dlapp.cluster.yarn.client.rest import NodeInfo
 from dlapp.system import clock, files
-from dlapp.system.owners import refuse_place_of_others
+from dlapp.system.owners import check_not_writable_by_others
 
 MAX_AGE_S = 600.0
 MAX_BYTES = 4 << 20
@@ -40,7 +40,7 @@ def keep(urls: Sequence[str], nodes: Sequence[NodeInfo]) -> None:
     if len(data) > MAX_BYTES:
         return
     with contextlib.suppress(OSError):
-        refuse_place_of_others(directory())
+        check_not_writable_by_others(directory())
         os.makedirs(directory(), mode=0o700, exist_ok=True)
         with _opened() as fd:
             temporary = f".{os.getpid()}"
@@ -84,5 +84,5 @@ def _name(urls: Sequence[str]) -> str:
 
 
 def _opened() -> contextlib.AbstractContextManager[int]:
-    refuse_place_of_others(directory())
+    check_not_writable_by_others(directory())
     return files.closing_fd(files.open_own_directory(f"{directory()}/.", path=directory()))

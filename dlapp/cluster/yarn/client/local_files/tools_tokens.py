@@ -19,7 +19,7 @@ import time
 from dlapp.cluster.yarn.client.local_files.last_application import local_state
 from dlapp.id_text import APPLICATION_ID
 from dlapp.system import files
-from dlapp.system.owners import refuse_place_of_others
+from dlapp.system.owners import check_not_writable_by_others
 from dlapp.value import Value, field
 from dlapp.values.ids import ApplicationId
 
@@ -54,7 +54,7 @@ def keep(application_id: ApplicationId, kept: KeptToken) -> None:
     Raises:
         OSError: it cannot be written, or other users may change the directory.
     """
-    refuse_place_of_others(directory())
+    check_not_writable_by_others(directory())
     os.makedirs(directory(), mode=0o700, exist_ok=True)
     with _opened() as fd:
         _remove_old(fd)
@@ -122,7 +122,7 @@ def _name(application_id: ApplicationId) -> str:
 
 
 def _opened() -> contextlib.AbstractContextManager[int]:
-    refuse_place_of_others(directory())
+    check_not_writable_by_others(directory())
     return files.closing_fd(files.open_own_directory(f"{directory()}/.", path=directory()))
 
 
