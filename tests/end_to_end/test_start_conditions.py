@@ -40,6 +40,7 @@ def test_applications_wait_for_others_or_a_release_over_restarts_and_start_or_en
     refused = run("dlapp-launcher", "--set", "application.after=application_1_0001", tmp_path / "bad.properties")
     assert refused.code == 2
     assert "application.after" in refused.err
+    wait_for("the first one runs", lambda: "running 1 of 1" in status(first)["phase"], END_S)
     shown = run("dlapp-queue", "-o", "name=ID,STATE,GPUS").out.splitlines()
     states = {line.split()[0]: line.split()[1] for line in shown[1:]}
     assert [states[one] for one in (first, bad, held)] == ["running", "dependency", "dependency"]

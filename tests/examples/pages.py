@@ -61,6 +61,6 @@ def shell(command: str, directory: Path, *, before: int = 0, stderr: int = subpr
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     return done.returncode, done.stdout, done.stderr or ""

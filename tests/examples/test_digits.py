@@ -29,7 +29,7 @@ def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(directory: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=240)
 
 
 @pytest.mark.slow

@@ -225,7 +225,7 @@ class ZooKeeper:
     def _said(self, name: str, what: str) -> str:
         address = self.addresses[self.servers.index(name)]
         try:
-            with socket.create_connection(address, timeout=2) as link:
+            with socket.create_connection(address, timeout=10) as link:
                 link.sendall(b"srvr")
                 with link.makefile("rb") as answer:
                     said = answer.read().decode(errors="replace")
@@ -234,11 +234,15 @@ class ZooKeeper:
         return next((line.partition(": ")[2] for line in said.splitlines() if line.startswith(f"{what}: ")), "")
 
     def leader(self) -> str:
-        """The server that leads now. Raises LookupError."""
-        for name in self.servers:
-            if self.mode(name) in ("leader", "standalone"):
-                return name
-        raise LookupError("no server leads")
+        """The server that leads, as soon as one does."""
+        found: list[str] = []
+
+        def look() -> bool:
+            found.extend(name for name in self.servers if self.mode(name) in ("leader", "standalone"))
+            return bool(found)
+
+        self._until("a leader", look, READY_TIMEOUT_S)
+        return found[0]
 
     def wait_until_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Wait until all servers serve."""

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.applications import BIN, launch, properties, status, wait_for
-from tests.end_to_end.faults.test_kill_matrix import kill
 from tests.engines import Engine
 
 END_S = 120.0
@@ -40,7 +39,7 @@ def test_who_follows_sees_each_line_once_over_restarts_of_both_masters(engine: E
 
     try:
         grows()
-        kill([one.pid for one in engine.processes(application) if one.role == "am"])
+        engine.kill_master(application)
         grows()
         wait_for("the next attempt", lambda: status(application)["attempt"] == 2, END_S)
         hadoop.kill_part("rm")

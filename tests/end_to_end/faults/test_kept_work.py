@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.applications import Done, launch, processes, properties, run, status, wait_for
+from tests.applications import Done, application_dir, launch, processes, properties, run, status, wait_for
 from tests.engines import Engine, on_yarn_when_full
 from tests.services import disks
 from tests.services.containers.nvml_stub import StubDevice, seen_by_all
@@ -215,13 +215,12 @@ def test_while_output_waits_for_room_others_have_the_gpus_and_its_next_master_ne
     first.write_text(first.read_text().replace("gcores=0", "gcores=1"))
     application = launch(first)
     wait_for("it waits", lambda: status(application)["phase"].startswith("storing: waits for "), END_S)
-    masters = [one.pid for one in processes(state_dir) if one.role == "am"]
+    master = json.loads((application_dir(state_dir, application) / "am.json").read_text())["pid"]
     go, up = tmp_path / "go", tmp_path / "up"
     script = f"echo $NV_GPU; touch {up}; until [ -e {go} ]; do sleep 0.05; done"
     second = launch(properties(tmp_path, script, name="second", resources={"gcores": 1}))
     wait_for("the other one runs", up.exists, END_S)
-    for master in masters:
-        os.kill(master, signal.SIGKILL)
+    os.kill(master, signal.SIGKILL)
 
     def waits_again() -> bool:
         now = status(application)

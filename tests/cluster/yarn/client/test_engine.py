@@ -73,7 +73,8 @@ def printed(client: Client, application_id: ApplicationId, stream: str) -> list[
 
 def master_of(application_id: ApplicationId) -> int:
     """The process of its ApplicationMaster on this machine."""
-    for process in Path("/proc").glob("[0-9]*"):
+    # A child that it forks has its command line at first, and a number that is mostly higher.
+    for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda one: int(one.name)):
         try:
             words = (process / "cmdline").read_bytes().split(b"\0")
             environment = (process / "environ").read_bytes()
