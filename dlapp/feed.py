@@ -45,8 +45,8 @@ class Feed:
     The process (or the PyTorch DataLoader worker) that starts to iterate opens it.
 
     Args:
-        path: of the socket.
-        name: of the section of the input.
+        path: the path of the socket.
+        name: the name of the section of the input.
         part: see `dlapp.context.feed`.
         start: a position; None: the one in the checkpoint's directory, if any.
     """
@@ -220,7 +220,7 @@ class _Connection:
     """Connection to the sending process, opened again if it breaks.
 
     Args:
-        path: of its socket.
+        path: the path of its socket.
         part: which part of the container's records, and the number of parts.
         position: where to start.
     """

@@ -38,7 +38,7 @@ def arguments(directory: str, address: str, port: int, prefix: str) -> list[str]
     Args:
         directory: that it reads, with all below.
         address, port: on which it listens.
-        prefix: of the paths of its pages.
+        prefix: the prefix of the paths of its pages.
     """
     return [
         f"--logdir={directory}",

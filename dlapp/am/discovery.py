@@ -28,8 +28,8 @@ class MetricsTarget:
     """The file of one ApplicationMaster. A failure to write it has no further effect.
 
     Args:
-        directory: of all these files on this machine.
-        application_id: of the application.
+        directory: the directory of all these files on this machine.
+        application_id: the id of the application.
     """
 
     def __init__(self, directory: str, application_id: ApplicationId) -> None:
@@ -40,8 +40,8 @@ class MetricsTarget:
         """Write the file, and remove those of processes of this user that were killed.
 
         Args:
-            url: of this process, ``http://host:port``.
-            path: of the metrics.
+            url: the URL of this process, ``http://host:port``.
+            path: the path of the metrics.
         """
         pid = os.getpid()
         # Labels that begin with __ are dropped after relabelling. The process is for the cleanup of leftover files.

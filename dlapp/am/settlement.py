@@ -289,7 +289,7 @@ class OutputSettlement:
         of one index the last one counts.
 
         Args:
-            parts: of all containers, `in_order`.
+            parts: the parts of all containers, `in_order`.
             output: output of the parts.
             stray: only those with this `StoredOutput.stray`; None: all.
         """

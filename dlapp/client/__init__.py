@@ -305,7 +305,7 @@ class Client(Closeable):
         """Return the HDFS for reading the locations of an application; None if none is configured.
 
         Args:
-            application_id: of the application.
+            application_id: the id of the application.
             username: its Hadoop user (`AppSpec.username`); None for the caller.
         """
         place = self._engine_of(self._id(application_id)).info().hdfs
@@ -364,7 +364,7 @@ class Client(Closeable):
         of its container, and a NodeManager that starts without recovery removes it.
 
         Args:
-            view: of the application, in its JSON form.
+            view: the view of the application, in its JSON form.
         """
         return self._engine_of(str(view["application_id"])).unstored(view)
 
@@ -397,12 +397,12 @@ class Client(Closeable):
         """Yield the output of the payloads, as bytes; stdout and stderr of a container in the order of time.
 
         Args:
-            application_id: of the application.
+            application_id: the id of the application.
             container: CONTAINER_INDEX or id of a single container; None for all.
             try_number: the try of each index, from 1; None for the last one, or the one in the container's id.
-            generation: of the gang, from 0, to read output from before a restart; None for the last one.
+            generation: the generation of the gang, from 0, to read output from before a restart; None for the last one.
             trial: number of a trial of a sweep, to read the output of its last try instead of that of containers.
-            streams: of ``stdout``, ``stderr`` and ``dlapp.log`` (dlapp's own log of the container).
+            streams: any of ``stdout``, ``stderr`` and ``dlapp.log`` (dlapp's own log of the container).
             last_lines: start with this number of last lines of each stream; None for all.
             since_ms: start with the lines that were complete at this time [ms since 1970], and with those whose time is
                 unknown; None for all.
@@ -502,7 +502,7 @@ class Client(Closeable):
         cut.
 
         Args:
-            application_id: of the application.
+            application_id: the id of the application.
             container: CONTAINER_INDEX.
             stream: ``stdout``, ``stderr`` or ``dlapp.log``.
             lines: number of lines.
@@ -519,7 +519,7 @@ class Client(Closeable):
         The locations of the logs are read once, at its first call.
 
         Args:
-            view: of the application.
+            view: the view of the application.
         """
         from dlapp.client.logs import Logs, read_logs
 
@@ -698,7 +698,7 @@ class Client(Closeable):
         """Submit an application that continues from the newest checkpoint of an ended one.
 
         Args:
-            application_id: of the ended one; the caller must own it.
+            application_id: the id of the ended one; the caller must own it.
             source: the path of a properties file; None to reuse the recorded application, including the workspace.
             options: see `submit`. The values of variables are not recorded, so all of the application's variables must
                 be in ``env``, or in the file.
@@ -720,7 +720,7 @@ class Client(Closeable):
         """Submit an application again, from its beginning; it need not have ended.
 
         Args:
-            application_id: of the caller's own application.
+            application_id: the id of the caller's own application.
             source: the path of a properties file; None to reuse the recorded application, including the workspace.
             options: see `resume`, also for errors.
         """
@@ -1029,8 +1029,9 @@ def _checkpoints_of(engine: Engine, application_id: str, resumed: str) -> str:
     """Return the application whose checkpoints an application continues from.
 
     Args:
-        engine: of both.
-        application_id: of the continuing one. On a cluster, what was submitted of it cannot be read before it starts.
+        engine: the engine of both.
+        application_id: the id of the continuing one. On a cluster, what was submitted of it cannot be read before it
+            starts.
         resumed: the application that it was resumed from.
     """
     from dlapp.values.ids import ApplicationId

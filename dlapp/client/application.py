@@ -23,7 +23,7 @@ class Application:
 
     Args:
         client: executes the operations.
-        application_id: of the application.
+        application_id: the id of the application.
     """
 
     def __init__(self, client: Client, application_id: ApplicationId) -> None:

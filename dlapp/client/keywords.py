@@ -116,7 +116,7 @@ def spec_of(
         fields: the keywords, `ApplicationFields`.
         config: has the default amounts.
         has_gpus: whether ``auto`` means one GPU.
-        args: of the program.
+        args: the arguments of the program.
         env: variables of the program; the spec contains their names only.
 
     Raises:

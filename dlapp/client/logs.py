@@ -141,8 +141,8 @@ def of_generation(log: LogFiles, number: int) -> LogFiles:
     """Return the logs of an earlier generation of a gang, which the task has renamed.
 
     Args:
-        log: of a container.
-        number: of the generation.
+        log: the log of a container.
+        number: the number of the generation.
     """
     files = dict(log.files)
     for name in (*STREAMS, log_times.NAME):
@@ -156,8 +156,8 @@ def of_trial(log: LogFiles, name: str) -> LogFiles:
     """Return the logs of a trial, which are beside those of its container.
 
     Args:
-        log: of the container.
-        name: of the trial's try (`dlapp.values.ids.trial_part`).
+        log: the log of the container.
+        name: the name of the trial's try (`dlapp.values.ids.trial_part`).
     """
     files = {}
     for stream in STREAMS:

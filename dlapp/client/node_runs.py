@@ -44,7 +44,7 @@ def reclaim_on(client: Client, hosts: Sequence[str], *, timeout_s: float) -> Ite
     """Reclaim the leases of other hosts whose payloads are gone; yield each host when it is done.
 
     Args:
-        client: of the cluster of the hosts.
+        client: the client of the cluster of the hosts.
         hosts: names of the cluster's nodes, or the ledger's names.
         timeout_s: limit for one host, from the submission to the result.
 
@@ -61,7 +61,7 @@ def check_on(client: Client, hosts: Sequence[str], texts: Mapping[str, str], *, 
     """Check nodes like dlapp-doctor; yield each host when it is done.
 
     Args:
-        client: of the cluster of the hosts.
+        client: the client of the cluster of the hosts.
         hosts: names of the cluster's nodes.
         texts: the configuration, without defaults.
         timeout_s: limit for one host, from the submission to the result.
@@ -81,7 +81,7 @@ class _NodeOperation:
 
     Args:
         appname: its name.
-        key: of the result list in its standard output.
+        key: the key of the result list in its standard output.
         spec: fields of its `AppSpec`.
     """
 
@@ -146,7 +146,7 @@ class _Submitter:
     """Submitter of such applications, which differ only in their node: the common parts are created once.
 
     Args:
-        client: of the cluster.
+        client: the client of the cluster.
         operation: operation of each of them.
     """
 

@@ -16,7 +16,7 @@ def report_of(client: Client, view: ApplicationView, now_ms: int) -> str:
 
     Args:
         client: reads data that the view does not have.
-        view: of the application.
+        view: the view of the application.
         now_ms: the time [ms since 1970].
     """
     application_id = view.application_id

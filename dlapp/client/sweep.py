@@ -18,8 +18,8 @@ class Sweep:
     """The trials of one application.
 
     Args:
-        application_id: of the application.
-        engine: of its client, which must stay open.
+        application_id: the id of the application.
+        engine: the engine of its client, which must stay open.
     """
 
     def __init__(self, application_id: ApplicationId, engine: Engine) -> None:

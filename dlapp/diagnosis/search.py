@@ -78,7 +78,7 @@ class _Hit(NamedTuple):
     """A line that matches a rule.
 
     Args:
-        position: of the line.
+        position: the position of the line.
         found: position of the text that matched.
         chain: number of its chain of exceptions; negative for none.
     """
@@ -108,7 +108,7 @@ def read_tail(path: str, *, limit_bytes: int = TAIL_BYTES) -> LogTail:
     """Read the end of a log.
 
     Args:
-        path: of the file, which the program may have replaced.
+        path: the path of the file, which the program may have replaced.
         limit_bytes: maximum size to read.
 
     Raises:

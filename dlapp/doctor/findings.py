@@ -33,7 +33,7 @@ class Finding(NamedTuple):
         subject: name of the requirement, one or two words with dots: ``hdfs.write``.
         found: observation, one line.
         repair: what to do; empty for a pass.
-        node: of the cluster, if all of them were checked; empty for this machine, or some node.
+        node: the node of the cluster, if all of them were checked; empty for this machine, or some node.
     """
 
     verdict: str
@@ -84,7 +84,7 @@ def clock_finding(subject: str, whose: str, theirs_s: float, began_s: float, end
     """Return whether a server's clock agrees with this machine's.
 
     Args:
-        subject: of the finding.
+        subject: the subject of the finding.
         whose: name of the server.
         theirs_s: time of the other clock, read between two times of this one [s since 1970].
         began_s, ended_s: those moments [s since 1970].

@@ -65,8 +65,8 @@ def ports(framework: Framework, resources: Resources) -> int:
     """Return the default of `RoleSpec.ports`.
 
     Args:
-        framework: of the application.
-        resources: of a container of the role.
+        framework: the framework of the application.
+        resources: the resources of a container of the role.
     """
     if framework is not Framework.MPI:
         return int(framework is not Framework.NONE)
@@ -105,9 +105,9 @@ def environment(
 
     Args:
         framework: `framework_of` the member's role.
-        roster: of the application, with every member that takes part.
+        roster: the roster of the application, with every member that takes part.
         member: the container.
-        resources: of the container.
+        resources: the resources of the container.
         interface: name of the network interface with the member's address; empty if unknown.
         user: variables of the properties file, which are never overridden.
     """
@@ -125,8 +125,8 @@ def problems(
     """Yield what prevents the roles of an application from working together in a framework.
 
     Args:
-        framework: of the application.
-        roles: of the application.
+        framework: the framework of the application.
+        roles: the roles of the application.
         gang: `AppSpec.gang`.
         success: `AppSpec.success`.
 

@@ -44,9 +44,9 @@ def environment(roster: Roster, member: Member, resources: Resources, _user: Map
     """Return the variables of one container.
 
     Args:
-        roster: of the application.
+        roster: the roster of the application.
         member: the container.
-        resources: of the container.
+        resources: the resources of the container.
         _user: variables of the properties file.
     """
     scheduler = roster.of_role("scheduler")[0]

@@ -59,9 +59,9 @@ def environment(_roster: Roster, _member: Member, resources: Resources, _user: M
     """Return the variables of every container.
 
     Args:
-        _roster: of the application.
+        _roster: the roster of the application.
         _member: the container.
-        resources: of the container.
+        resources: the resources of the container.
         _user: variables of the properties file.
     """
     return {"OMP_NUM_THREADS": str(max(1, resources.vcores // _slots(resources)))}
@@ -104,7 +104,7 @@ def hostfile(roster: Roster, per_container: Mapping[str, int]) -> str:
     """Return the hostfile of an application.
 
     Args:
-        roster: of the application.
+        roster: the roster of the application.
         per_container: `slots`.
     """
     counts = {one.index: per_container.get(one.role, 0) for one in roster.members}
@@ -116,7 +116,7 @@ def head_variables(member: Member, directory: str, *, nodes: int, interface: str
 
     Args:
         member: the head.
-        directory: of `dlapp.task.mpi`, as the head sees it.
+        directory: the directory of `dlapp.task.mpi`, as the head sees it.
         nodes: lines of the hostfile.
         interface: name of the network interface with the member's address; empty if unknown.
     """

@@ -38,9 +38,9 @@ def environment(roster: Roster, member: Member, resources: Resources, _user: Map
     """Return the variables of one rank.
 
     Args:
-        roster: of the application.
+        roster: the roster of the application.
         member: the container.
-        resources: of the container.
+        resources: the resources of the container.
         _user: variables of the properties file.
     """
     ranks = roster.of_role(member.role)

@@ -53,9 +53,9 @@ def environment(roster: Roster, member: Member, resources: Resources, _user: Map
     """Return the variables of one container.
 
     Args:
-        roster: of the application.
+        roster: the roster of the application.
         member: the container.
-        resources: of the container.
+        resources: the resources of the container.
         _user: variables of the properties file.
     """
     cluster = {role: [endpoint(one) for one in members] for role in CLUSTER if (members := roster.of_role(role))}

@@ -27,9 +27,9 @@ def environment(roster: Roster, member: Member, resources: Resources, user: Mapp
     """Return torchrun's options.
 
     Args:
-        roster: of the application.
+        roster: the roster of the application.
         member: the container.
-        resources: of the container.
+        resources: the resources of the container.
         user: variables of the properties file.
     """
     nodes = roster.of_role(member.role)

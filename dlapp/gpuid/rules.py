@@ -250,10 +250,10 @@ def is_of_other_machine(record: HostRecord, *, boot_id: str, machine: str, full_
     Cloned machines have one machine id, and hosts of two domains can have one short name.
 
     Args:
-        record: of the host.
+        record: the record of the host.
         boot_id: boot id of this host; the same boot id means the same machine.
         machine: id of this machine; empty: not known.
-        full_name: of this host, with its domain; empty: not known.
+        full_name: the full name of this host, with its domain; empty: not known.
     """
     if record.forgotten_ms or (boot_id and record.boot_id == boot_id):
         return False
@@ -275,9 +275,9 @@ def seen(
     A device that is not found stays in the record while it is leased or in quarantine, and is not leased again.
 
     Args:
-        record: of the host.
+        record: the record of the host.
         found: devices found on the host.
-        boot_id: of its kernel.
+        boot_id: the boot id of its kernel.
         now_ms: the time [ms since 1970].
         machine: its machine id; empty: not known.
         full_name: its name with its domain; empty: not known.
@@ -349,7 +349,7 @@ def lease(
     A container that has its lease already gets the same lease, so a request whose answer was lost may be repeated.
 
     Args:
-        record: of the host.
+        record: the record of the host.
         request: the request.
         token: distinguishes this holder from an earlier one.
         now_ms: the time [ms since 1970].
@@ -407,7 +407,7 @@ def release(record: HostRecord, container: str, *, application: str, token: str 
     """End a container's lease. No error if it has already ended: a release may be repeated.
 
     Args:
-        record: of the host.
+        record: the record of the host.
         container: container whose lease ends.
         application: application of the container.
         token: end only the lease with this token; empty: any lease of the container.
@@ -427,7 +427,7 @@ def force_release(record: HostRecord, name: str, *, by: str, now_ms: int) -> Hos
     """End the lease of a device on an operator's order, and record the operator.
 
     Args:
-        record: of the host.
+        record: the record of the host.
         name: uuid, ``gpu0`` or PCI bus id of one of its devices; the lease ends with all of them.
         by: the operator.
         now_ms: the time [ms since 1970].
@@ -449,7 +449,7 @@ def adopt(record: HostRecord, container: str, *, token: str, evidence: Mapping[s
     task is known to be gone.
 
     Args:
-        record: of the host.
+        record: the record of the host.
         container: container of the lease.
         token: distinguishes this holder from an earlier one.
         evidence: how to check that it is alive.
@@ -495,7 +495,7 @@ def quarantine(record: HostRecord, name: str, *, cause: str, detail: str = "", n
     count, and an operator's reason takes precedence over one that dlapp found.
 
     Args:
-        record: of the host.
+        record: the record of the host.
         name: uuid, ``gpu0`` or PCI bus id.
         cause: one word, for programs.
         detail: one line, for people.
@@ -582,7 +582,7 @@ def shortage_reason(
     """Return why a request is not satisfied, as one line without the host's name.
 
     Args:
-        record: of the host.
+        record: the record of the host.
         requested: number of devices [gcores].
         now_ms: the time [ms since 1970].
         unrecorded_holders: holders that are not in the record, by uuid.

@@ -29,8 +29,8 @@ def read_application_state(urls: Sequence[str], login: Login, application_id: st
     Args:
         urls: web address of each ResourceManager.
         login: identity for the requests.
-        application_id: of the application.
-        timeout_s: of each request [s].
+        application_id: the id of the application.
+        timeout_s: the time limit of each request [s].
     """
     with Web(timeout_s) as web:
         for url in urls:

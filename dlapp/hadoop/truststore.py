@@ -23,7 +23,7 @@ def read_certificates(path: str, setting: str) -> str:
     """Return the certificates in a file, as PEM.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         setting: names it, for messages.
 
     Raises:

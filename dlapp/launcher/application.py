@@ -88,7 +88,7 @@ class Snapshot(Value):
     """Content of a properties file and its env_file at one moment.
 
     Args:
-        path: of the properties file, absolute; relative paths in it are relative to its directory.
+        path: the path of the properties file, absolute; relative paths in it are relative to its directory.
         data: its content.
         env: the variables of its env_file.
     """
@@ -102,7 +102,7 @@ class RecordedFile(Value):
     """A properties file as recorded at an earlier submission, whose workspace is already packed.
 
     Args:
-        path: of the file, absolute; relative paths in it are relative to its directory.
+        path: the path of the file, absolute; relative paths in it are relative to its directory.
         data: its content.
     """
 
@@ -249,7 +249,7 @@ def read_application(
         config: the configuration.
         engine: provides the cluster's properties.
         overrides: values that override the file's; none for a spec.
-        environ: of the submitter; pass_env takes values of it.
+        environ: the environment of the submitter; pass_env takes values of it.
         script_may_be_missing: for dlapp-shell, in which the user can create the script.
 
     Raises:
@@ -362,7 +362,7 @@ def resolve_location(text: str, directory: str, fs_root: str, *, pattern: bool) 
 
     Args:
         text: as the user wrote it.
-        directory: of the properties file; relative paths are relative to it.
+        directory: the directory of the properties file; relative paths are relative to it.
         fs_root: prefix of absolute paths.
         pattern: whether ``text`` is a pattern; then the prepended directories are escaped. Otherwise it is a path to
             write, and a symbolic link is replaced by its target.
@@ -478,7 +478,7 @@ class _SpecBuilder:
             problems: collects the errors of the file.
             env_of_file: the variables of its env_file; None to read it.
             overrides: their variables override the file's.
-            environ: of the submitter.
+            environ: the environment of the submitter.
         """
         self._overrides, self._environ = overrides, environ or {}
         self.script_may_be_missing = self.workspace_is_packed = False
@@ -775,8 +775,8 @@ class _SpecBuilder:
 
         Args:
             section: its name.
-            script: of the role.
-            resources: of one container.
+            script: the script of the role.
+            resources: the resources of one container.
             more: values of a `RoleSpec` in which the two kinds of sections differ.
         """
         get = self.properties.value

@@ -53,7 +53,7 @@ def plan_submission(
         config: the configuration.
         engine: where the application would run.
         overrides: values that override the file's.
-        environ: of the caller.
+        environ: the environment of the caller.
         leave_out: returns gitignore patterns of files not to pack, in addition to the user's.
         network_problem: returns why the containers cannot have their network.
         resolve: returns the complete id for another name of an application.

@@ -77,7 +77,7 @@ class Properties(Value, kw_only=True):
     """A properties file. Files with the same content are equal; path, comments and lines do not matter.
 
     Args:
-        path: of the file, as given; relative paths in it are relative to its directory.
+        path: the path of the file, as given; relative paths in it are relative to its directory.
         sections: section (``application``, ``from_hdfs train``) -> key -> value.
         headers: section -> line of its ``[...]``.
     """
@@ -173,7 +173,7 @@ class Problems:
         """Add an error for an unknown name.
 
         Args:
-            line: of the file, or an option.
+            line: the line of the file, or an option.
             where: section and key, for the message.
             what: the problem, as in ``is not known``.
             hint: returns a suggestion; slow, so it is not called any more after many errors.
@@ -196,7 +196,7 @@ def parse_properties(text: str | bytes, path: str) -> Properties:
 
     Args:
         text: content of the file.
-        path: of the file, for messages and for relative paths in it; the file is not read.
+        path: the path of the file, for messages and for relative paths in it; the file is not read.
 
     Raises:
         FileRefused: with all errors that can be found from the text.
@@ -214,7 +214,7 @@ def read_properties(
 
     Args:
         text: content of the file.
-        path: of the file.
+        path: the path of the file.
         problems: collects the errors.
         overrides: values that override the file's; their variables are not included.
     """

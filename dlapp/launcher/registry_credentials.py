@@ -45,7 +45,7 @@ def collect_credentials(
         images: as in the properties file.
         policy: registry rules of the machine that runs the containers; None if they are not known.
         note: called with the reason if credentials cannot be used; the image is then pulled without.
-        environ: of the caller.
+        environ: the environment of the caller.
     """
     names = {}
     for image in sorted(set(images)):

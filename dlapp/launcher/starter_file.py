@@ -50,7 +50,7 @@ def write_starter_file(path: str) -> str:
     """Write a properties file for the program in its directory.
 
     Args:
-        path: of the file; must not exist.
+        path: the path of the file; must not exist.
 
     Returns:
         The program that it runs; empty if none was found, so that the file has an example.

@@ -87,8 +87,8 @@ def launch(
         note: called with notices for the user: keys without effect, files that are not packed.
         progress: called with the packed bytes of the workspace and the total.
         overrides: values that override the file's.
-        environ: of the caller; a plain process gets the variables `ENVIRONMENT` of it, and the program those of
-            pass_env.
+        environ: the environment of the caller; a plain process gets the variables `ENVIRONMENT` of it, and the program
+            those of pass_env.
         leave_out: returns gitignore patterns of files not to pack, in addition to the user's: files that dlapp has put
             there.
         network_problem: returns why the containers cannot have their network, as far as known here.

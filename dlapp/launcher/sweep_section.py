@@ -141,8 +141,8 @@ def unknown_names(sweep: SweepSpec, args: Sequence[str]) -> Iterator[str]:
     """Return notes on ``{NAME}`` in arguments that is not the name of a parameter.
 
     Args:
-        sweep: of the application.
-        args: of its program.
+        sweep: the sweep of the application.
+        args: the arguments of its program.
     """
     known = (*sweep.parameters, *RESERVED_PARAMETERS)
     for name in dict.fromkeys(name for word in args for name in _REFERENCE.findall(word)):

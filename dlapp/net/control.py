@@ -204,9 +204,9 @@ class ControlServer:
 
         Args:
             request: the request.
-            status: of HTTP.
+            status: the HTTP status.
             body: sent as JSON unless it is bytes, or text of another ``content_type``.
-            content_type: of the body.
+            content_type: the content type of the body.
         """
         if isinstance(body, bytes):
             data = body

@@ -56,10 +56,10 @@ class ControlConnection(Closeable):
         """Send one request, and return its JSON answer.
 
         Args:
-            method: of HTTP.
-            path: of the request.
+            method: the HTTP method.
+            path: the path of the request.
             body: a JSON value; None for no body.
-            timeout_s: of the call as a whole [s].
+            timeout_s: the time limit of the call as a whole [s].
 
         Raises:
             Unreachable: there was no valid answer in time.

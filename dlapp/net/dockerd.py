@@ -100,9 +100,9 @@ class Dockerd:
         """Return the answer of one call, parsed as JSON; bytes if it is not JSON; None if it is empty.
 
         Args:
-            method: of HTTP.
-            path: of the API.
-            query: of the URL.
+            method: the HTTP method.
+            path: the path of the API.
+            query: the query of the URL.
             body: bytes are a tar archive; any other value is sent as JSON.
             until: when to stop waiting [s, monotonic]; None for `timeout_s` from now.
             most: maximum size of the answer [bytes].
@@ -140,8 +140,8 @@ class Dockerd:
         """Send a POST, and yield the objects of the answer as they arrive; raises the errors of `call`.
 
         Args:
-            path: of the API.
-            query: of the URL.
+            path: the path of the API.
+            query: the query of the URL.
             headers: to send.
             timeout_s: maximum silence of dockerd.
         """

@@ -146,8 +146,8 @@ class ResponseStream:
     """A response whose body is read in pieces, once. Read it to its end or close it: it occupies a connection.
 
     Args:
-        head: of the response.
-        pieces: of its body.
+        head: the head of the response.
+        pieces: the pieces of its body.
         release: called once with whether everything was read.
     """
 
@@ -219,10 +219,10 @@ class HttpClient:
         """Send one request and read the response.
 
         Args:
-            method: of the request.
+            method: the method of the request.
             server: see above.
             target: path and query.
-            body: of the request.
+            body: the body of the request.
             headers: added to the default ones, or replacing them.
             sink: destination of the body of a successful response; None for memory.
             most: maximum size of a successful response in memory [bytes].

@@ -37,7 +37,7 @@ class Headers:
     """Header fields of a response, parsed on demand: most responses are used without any.
 
     Args:
-        head: of the response, valid.
+        head: the head of the response, valid.
     """
 
     def __init__(self, head: bytes) -> None:

@@ -48,8 +48,8 @@ def open_stream(
 
     Args:
         url: the control address, ``http://host:port``.
-        token: of the client.
-        path: of the request.
+        token: the token of the client.
+        path: the path of the request.
         body: a JSON value.
         timeout_s: for the whole operation [s].
         owner: user who must own the server process on this machine to receive the token; None to not check.

@@ -53,7 +53,7 @@ def notification_of_end(
         final_status, cause: values of `dlapp.values.report`; an empty cause is unknown.
         diagnostics: reason, for the user.
         finished_ms: when it ended [ms since 1970].
-        diagnosis: of the container that failed first. Program output is not sent.
+        diagnosis: the diagnosis of the container that failed first. Program output is not sent.
     """
     text = diagnostics
     if diagnosis is not None:

@@ -48,8 +48,8 @@ class Sender:
     """Sender of new events, and of those that an earlier process left in the outbox.
 
     Args:
-        settings: of the channels.
-        file: of the outbox.
+        settings: the settings of the channels.
+        file: the file of the outbox.
         channels: those to use here; the outbox keeps the notifications of others. None for all.
         pauses, read_pauses: between tries to send, and to read the outbox [s].
     """

@@ -13,7 +13,7 @@ def settings_of(config: Config, events: tuple[str, ...] | None) -> NotificationS
     """Return the settings of an application's notifications; None if there are no channels or no events.
 
     Args:
-        config: of the user.
+        config: the config of the user.
         events: from the properties file (`AppSpec.notify`); None for those of the configuration.
 
     Raises:

@@ -30,8 +30,8 @@ def deliver_pending(
     """Deliver the content of outboxes, and remove the empty ones.
 
     Args:
-        settings: of the channels.
-        files: of the outboxes.
+        settings: the settings of the channels.
+        files: the files of the outboxes.
         timeout_s: maximum wait for the deliveries [s].
         deliver: delivers one notification on one channel.
 

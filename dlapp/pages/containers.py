@@ -34,7 +34,7 @@ def containers(
     """Return the table.
 
     Args:
-        view: of the application.
+        view: the view of the application.
         shown: the containers with a row.
         now_ms: the time [ms since 1970].
         with_ends: CONTAINER_INDEX of those whose ends of logs are below.

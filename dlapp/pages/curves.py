@@ -33,7 +33,7 @@ class Curve(NamedTuple):
 
     Args:
         title: what is shown.
-        unit: of the values: ``GiB``, ``%``; empty if they have none.
+        unit: the unit of the values: ``GiB``, ``%``; empty if they have none.
         points: in time.
         full: upper end of the axis if no value exceeds it; None for a round number above the largest value.
     """
@@ -49,7 +49,7 @@ def figures(curves: Sequence[Curve], length_s: float) -> str:
 
     Args:
         curves: to draw.
-        length_s: of the time axis [s].
+        length_s: the length of the time axis [s].
     """
     shown = "".join(_figure(one, max(length_s, 1e-3)) for one in curves if any(p.mean is not None for p in one.points))
     return f'<div class="curves">{shown}</div>' if shown else ""

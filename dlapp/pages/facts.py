@@ -17,7 +17,7 @@ def facts(view: ApplicationView, submission: Submission | None) -> list[tuple[st
     """Return names and texts: versions, digests, the properties file.
 
     Args:
-        view: of the application.
+        view: the view of the application.
         submission: what was submitted; None if the reader may not see it, or it was removed.
     """
     found: list[tuple[str, str]] = []

@@ -25,7 +25,7 @@ class PageQuery(NamedTuple):
 
     Args:
         container: None for the application's page.
-        stream: of the container.
+        stream: the stream of the container.
         refreshes: whether a browser reloads the page by itself.
     """
 
@@ -46,9 +46,9 @@ def log_page(appname: str, one: ContainerView, query: PageQuery, found: bytes | 
     """Return the page.
 
     Args:
-        appname: of the application.
+        appname: the name of the application.
         one: the container.
-        query: of the request.
+        query: the query of the request.
         found: the end of the log; text: why it cannot be shown.
         now_ms: the time [ms since 1970].
     """

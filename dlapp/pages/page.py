@@ -54,7 +54,7 @@ class Extras(NamedTuple):
 
     Args:
         curves: by the name of their subject; those without a name are shown at once, the others on selection.
-        length_s: of the time axis of the curves [s].
+        length_s: the length of the time axis of the curves [s].
         asks: names and texts of what was requested.
         facts: names and texts: versions, digests.
         properties: the resolved properties file.
@@ -80,7 +80,7 @@ def page(view: ApplicationView, now_ms: int, extras: Extras = NO_EXTRAS, live: L
     """Return the page as HTML.
 
     Args:
-        view: of the application.
+        view: the view of the application.
         now_ms: the time [ms since 1970].
         extras: what else is shown.
         live: for an ApplicationMaster's page; None for a report.
@@ -134,7 +134,7 @@ def refresh_line(refreshes: bool, query: str, now_ms: int, links: str = "") -> s
 
     Args:
         refreshes: as of `document`.
-        query: of the page, without `NO_REFRESH`.
+        query: the query of the page, without `NO_REFRESH`.
         now_ms: the time [ms since 1970].
         links: HTML at its beginning.
     """

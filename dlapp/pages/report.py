@@ -45,9 +45,9 @@ def report(view: ApplicationView, now_ms: int, sources: Sources) -> str:
     """Return the page of an application with all recorded data. It names what cannot be read.
 
     Args:
-        view: of the application.
+        view: the view of the application.
         now_ms: the time [ms since 1970].
-        sources: of the other parts.
+        sources: the sources of the other parts.
     """
     notes: list[str] = []
     begin_ms, end_ms = time_axis(view, now_ms)

@@ -34,7 +34,7 @@ class _Axis(NamedTuple):
     """An axis of the chart of parameters.
 
     Args:
-        title: of the axis.
+        title: the title of the axis.
         place: returns a trial's position on it, 0 to 1 from below; None if it has none.
         least, most: texts at its ends.
         between: places and texts of the values between.
@@ -66,7 +66,7 @@ def parallel_coordinates(results: SweepResults, ranked: Sequence[TrialView]) -> 
     """Return the picture of parameters against the metric: a line for each trial; empty if there is nothing to compare.
 
     Args:
-        results: of the sweep.
+        results: the results of the sweep.
         ranked: the trials with a metric, best first.
     """
     axes = [axis for name in results.parameters if (axis := _parameter_axis(name, ranked)) is not None]
@@ -110,7 +110,7 @@ def learning_curves(results: SweepResults, ranked: Sequence[TrialView]) -> str:
     """Return the picture of the metric over the steps; empty if no trial has reported twice.
 
     Args:
-        results: of the sweep.
+        results: the results of the sweep.
         ranked: the trials with a metric, best first.
     """
     with_curve = [one for one in ranked if len(one.curve) > 1]

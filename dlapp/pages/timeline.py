@@ -81,8 +81,8 @@ def timeline(view: ApplicationView, containers: Sequence[ContainerView], now_ms:
     """Return the chart: a line for each container; empty if none has started.
 
     Args:
-        view: of the application.
-        containers: of it, in the order of the lines.
+        view: the view of the application.
+        containers: the containers of it, in the order of the lines.
         now_ms: the time [ms since 1970].
     """
     tries: list[list[ContainerView | TryView]] = [[*one.earlier, one] for one in containers]

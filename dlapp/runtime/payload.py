@@ -77,7 +77,7 @@ class Payload(Value, kw_only=True):
     Args:
         directory: the container's directory on this host, or that of a trial in it; contains the files below.
         task_directory: the container's directory, if ``directory`` is another one.
-        name: of the payload among those of its container; empty if it is the only one.
+        name: the name of the payload among those of its container; empty if it is the only one.
         script: relative to the workspace; empty to run ``command``.
         command: words of a program that runs without a shell; found on PATH, or a path.
         env: the payload's environment; in Docker added to the image's. `Running.start` may add to it.
@@ -194,7 +194,7 @@ def lifelines_of(directory: str) -> str:
     """Return the path of `Payload.exec`.
 
     Args:
-        directory: of the container.
+        directory: the directory of the container.
     """
     return os.path.join(directory, "exec")
 

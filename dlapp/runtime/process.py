@@ -86,7 +86,7 @@ class Guardian:
         Thread-safe. If the payload is ending, the channel is closed at once.
 
         Args:
-            env: of the command.
+            env: the environment of the command.
             cwd: its working directory.
 
         Returns:
@@ -193,7 +193,7 @@ class KeptRun:
 
     Args:
         payload: that has failed; the commands get its environment.
-        guardian: of the commands; it stays open.
+        guardian: the guardian of the commands; it stays open.
         note: takes lines for dlapp's own log.
     """
 

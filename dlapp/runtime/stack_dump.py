@@ -35,7 +35,7 @@ class StackDump:
 
     Args:
         list_pids: returns the processes of the payload.
-        path: of the file to which the stacks are appended.
+        path: the path of the file to which the stacks are appended.
         note: called with failures.
 
     Attributes:

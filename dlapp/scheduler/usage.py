@@ -29,7 +29,7 @@ def decayed_hours(use: Use, now_s: float, half_life_s: float) -> float:
     """Return the amount times hours, where each moment counts by half for every half-life that has passed since.
 
     Args:
-        use: of the machine.
+        use: the usage of the machine.
         now_s: the time [s since 1970].
         half_life_s: see above [s].
     """
@@ -45,7 +45,7 @@ def hours_by_user(uses: Iterable[Use], now_s: float, half_life_s: float) -> dict
     """Return the decayed hours of each user.
 
     Args:
-        uses: of all applications.
+        uses: the usages of all applications.
         now_s: the time [s since 1970].
         half_life_s: see `decayed_hours`.
     """

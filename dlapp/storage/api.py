@@ -106,7 +106,7 @@ class FileSystem(Protocol):
 
         Args:
             node: the file.
-            fd: of the local file, whose position may change.
+            fd: the descriptor of the local file, whose position may change.
             start, end: the first byte, and the one after the last.
 
         Raises:
@@ -134,7 +134,7 @@ class OutputFileSystem(FileSystem, Protocol):
 
         Args:
             local: its path, without links.
-            location: of the stored file or directory.
+            location: the location of the stored file or directory.
             move: whether ``local`` is not needed any more, so that it may be renamed instead of copied.
             payload_paths: other absolute paths of ``local`` as payloads saw it; links with them are kept correct.
             replaces: location of a directory that the output will replace, if there is one: stored files get its
@@ -193,7 +193,7 @@ class OutputFileSystem(FileSystem, Protocol):
         """Write the beginning of an open file under a name, atomically replacing an existing file.
 
         Args:
-            fd: of the open file.
+            fd: the descriptor of the open file.
             size_bytes: number of bytes to write.
             location: in a directory of `make_own_directory`.
             mode: permissions.

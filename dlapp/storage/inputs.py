@@ -77,7 +77,7 @@ def plan_input(
     """Plan the fetch of a section; for a feed, check that the input exists.
 
     Args:
-        section: of the input.
+        section: the section of the input.
         into: absolute path of ``input_path``, as far as known.
         index, total: CONTAINER_INDEX and NUM_CONTAINERS.
         hdfs: the configured HDFS, if any.

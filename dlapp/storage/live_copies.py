@@ -62,7 +62,7 @@ class LiveCopies:
         """Copy the files that are new or changed since the last call; return their number.
 
         Args:
-            directory: of the payload's output.
+            directory: the directory of the payload's output.
             is_over: returns whether to stop early.
 
         Raises:

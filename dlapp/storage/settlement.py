@@ -33,7 +33,7 @@ class ApplicationOutputs(NamedTuple):
     """The outputs of one application, and their file systems.
 
     Args:
-        application_id: of the application.
+        application_id: the id of the application.
         specs: the outputs, as submitted.
         open_files: returns the file system of a target.
         note: called with a line about parts that stay where they are.
@@ -124,7 +124,7 @@ class ApplicationOutputs(NamedTuple):
 
         Args:
             output: that it belongs to.
-            number: of the trial.
+            number: the number of the trial.
             location: where its task has stored it.
             is_retry: an earlier call may have succeeded.
 

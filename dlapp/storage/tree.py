@@ -375,7 +375,7 @@ def copy_nodes(
     """Recreate ``nodes`` under ``into``, with their permissions and modification times.
 
     Args:
-        nodes: of the tree, parents before children.
+        nodes: the nodes of the tree, parents before children.
         into: path of the copy of the tree itself; its parent exists.
         merge: whether directories may exist already; files and links never may.
         owner_bits: permissions that the owner always gets, of 0o600; directories also get the x bit.
@@ -423,7 +423,7 @@ def copy_file(
 
     Args:
         node: the file.
-        path: of the copy; must not exist.
+        path: the path of the copy; must not exist.
         mode: permissions of the copy.
         done, tree: see `copy_nodes`.
 
@@ -457,7 +457,7 @@ def copy_data(source: int, target: int, size_bytes: int, *, path: str) -> None:
     Args:
         source, target: descriptors.
         size_bytes: number of bytes to copy.
-        path: of the copy, for messages.
+        path: the path of the copy, for messages.
 
     Raises:
         DlappError: the source is shorter.

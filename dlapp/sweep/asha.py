@@ -24,7 +24,7 @@ class RungDecision(Value):
         trial: number of the trial.
         rung: the step of the rung.
         step: that was reported.
-        value: of the metric.
+        value: the value of the metric.
         cutoff: the required value; None for the first trial in its rung.
         stops: whether the trial is stopped.
     """
@@ -64,7 +64,7 @@ class AshaState:
         Args:
             trial: number of the trial.
             step: that it reports.
-            value: of the metric, finite.
+            value: the value of the metric, finite.
         """
         for rung in self._rungs:
             if step < rung or trial in self._recorded[rung]:

@@ -90,9 +90,9 @@ class OptunaStudy:
         """Record a report of a running trial; return whether the pruner stops it.
 
         Args:
-            number: of the trial.
-            step: of the report; one that is not above the last, as of a restarted trial, is ignored.
-            value: of the metric.
+            number: the number of the trial.
+            step: the step of the report; one that is not above the last, as of a restarted trial, is ignored.
+            value: the value of the metric.
         """
         if step <= self._last_steps.get(number, -1):
             return False
@@ -108,7 +108,7 @@ class OptunaStudy:
         """Record the end of a trial.
 
         Args:
-            number: of the trial.
+            number: the number of the trial.
             value: its result; None if it failed, or reported no metric.
         """
         states = self._optuna.trial.TrialState

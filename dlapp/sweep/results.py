@@ -47,18 +47,18 @@ class TrialView(Value, kw_only=True):
     """State or result of one trial.
 
     Args:
-        number: of the trial.
+        number: the number of the trial.
         parameters: name -> value.
         tries: number of its starts.
         metric: the last reported value; None if it reported none.
-        step: of that report.
+        step: the step of that report.
         reports: number of reports of the metric, in its last run.
         ran_s: run time of its program, in its last run [s].
         container: CONTAINER_INDEX of the container that runs it, or ran it last; None if none did.
-        container_id: of that container; empty if unknown.
+        container_id: the id of that container; empty if unknown.
         is_committed: whether its output was committed separately, and is in place.
         is_pruned: whether it was stopped early, because others are better.
-        exit_code: of its program; None if it runs, or was ended by a signal.
+        exit_code: the exit code of its program; None if it runs, or was ended by a signal.
         why: why it was stopped or failed, or has no metric; empty otherwise.
         curve: reported steps and values, at most `MAX_CURVE_POINTS`.
     """
@@ -186,9 +186,9 @@ def with_ended_trials(text: str, sweep: SweepSpec, records: Iterable[Mapping[str
     """Return results with the journaled ends of trials: their writer may have died before it wrote these.
 
     Args:
-        text: of the file; empty if there is none.
-        sweep: of the results.
-        records: of the journal, of any kind and in any order.
+        text: the text of the file; empty if there is none.
+        sweep: the sweep of the results.
+        records: the records of the journal, of any kind and in any order.
     """
     try:
         known = read_results(text).trials
@@ -243,7 +243,7 @@ def read_results(text: str, *, curves: bool = True) -> SweepResults:
     """Read the file. An incomplete last line is ignored.
 
     Args:
-        text: of the file.
+        text: the text of the file.
         curves: whether to parse them, which takes most of the time.
 
     Raises:

@@ -92,7 +92,7 @@ class Distribution(Value, kw_only=True):
     """A parameter with a distribution of its values.
 
     Args:
-        name: of the parameter.
+        name: the name of the parameter.
         kind: form of the distribution.
         low, high: its bounds; for `DistributionKind.INT` both are possible values; None with ``choice``.
         values: those of ``choice``.
@@ -116,7 +116,7 @@ class TrialTable(Value):
     """Parameters of trials as rows of a file.
 
     Args:
-        names: of the parameters.
+        names: the names of the parameters.
         rows: for each trial its values, in the order of ``names``.
     """
 
@@ -157,7 +157,7 @@ class SweepSpec(Value, kw_only=True):
         grid: the parameters of a grid; the last one changes first.
         random: the parameters that are drawn, also by Optuna.
         table: the rows of a list.
-        seed: of the draws; the same seed gives the same trials.
+        seed: the seed of the draws; the same seed gives the same trials.
         optuna_sampler: name of Optuna's sampler (`dlapp.sweep.text_forms`).
         optuna_pruner: name of Optuna's pruner; empty: none.
         metric: the payload's metric that trials are compared by; empty: they are not.

@@ -53,7 +53,7 @@ def trial_of(sweep: SweepSpec, number: int) -> TrialSpec:
 
     Args:
         sweep: not one of Optuna.
-        number: of the trial, from 0.
+        number: the number of the trial, from 0.
 
     Raises:
         IndexError: there is no such trial.
@@ -75,7 +75,7 @@ def first_difference(before: SweepSpec, after: SweepSpec, numbers: Sequence[int]
     Args:
         before: the sweep that ran.
         after: the one that is to continue with its trials.
-        numbers: of the started trials; ``after`` may lack some.
+        numbers: the numbers of the started trials; ``after`` may lack some.
     """
     if Sampler.OPTUNA in (before.sampler, after.sampler):
         is_same = before.sampler is after.sampler and before.random == after.random

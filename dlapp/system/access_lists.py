@@ -21,7 +21,7 @@ def allow_reading(fd: int, uids: Collection[int], gids: Collection[int]) -> None
     """Let the given users and groups read a file of the caller, and no others besides its owner.
 
     Args:
-        fd: of the file.
+        fd: the descriptor of the file.
         uids, gids: that may read it.
 
     Raises:

@@ -41,7 +41,7 @@ class UntrustedFile(DlappError, OSError):
     """A file is not used because another user may have put it there.
 
     Attributes:
-        path: of the file.
+        path: the path of the file.
         problem: why it is not used, e.g. ``"is a symbolic link"``.
     """
 

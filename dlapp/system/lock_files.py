@@ -74,9 +74,9 @@ def replace_locked(path: str, mode: int, content: bytes = b"") -> int:
     before the new file is locked.
 
     Args:
-        path: of the file; not a link.
-        mode: of the new file.
-        content: of the new file.
+        path: the path of the file; not a link.
+        mode: the mode of the new file.
+        content: the content of the new file.
 
     Raises:
         OSError: it cannot be created.

@@ -25,7 +25,7 @@ def try_lock(fd: int, start: int = 0, length: int = 0, *, shared: bool = False) 
     Args:
         fd: the open file.
         start: the first byte of the range.
-        length: of the range [bytes]; 0 for up to the end, even if the file grows.
+        length: the length of the range [bytes]; 0 for up to the end, even if the file grows.
         shared: True for a read lock; False for a write lock.
 
     Returns:

@@ -54,7 +54,7 @@ def yaml_values(
 
     Args:
         data: the content.
-        path: of the file, for messages.
+        path: the path of the file, for messages.
         names: the known keys.
         problems: receives one line for each problem.
         lists: whether any key may have a list, also as texts between commas, and which may have an empty one; None if

@@ -40,7 +40,7 @@ def payload_environment(
     characters that are invalid in a variable's name.
 
     Args:
-        assignment: of the task.
+        assignment: the assignment of the task.
         workspace: absolute path of the workspace as the payload sees it.
         home: HOME where the submitter's environment has none.
         tmp: TMPDIR, as the payload sees it.

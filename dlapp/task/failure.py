@@ -14,7 +14,7 @@ def with_cause(result: TaskResult, container_dir: str, warn: Callable[[str], Non
     """Return a result with the cause of the failure, if it failed and a rule matches.
 
     Args:
-        result: of a task.
+        result: the result of a task.
         container_dir: the container's directory.
         warn: called with what could not be read.
     """

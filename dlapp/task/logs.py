@@ -110,7 +110,7 @@ class LogCap:
     Used in a ``with`` block, after the files exist.
 
     Args:
-        paths: of stdout and stderr.
+        paths: the paths of stdout and stderr.
         limit_bytes: for each.
         times: where to record the growth of the logs; None to not record it.
         warn: called once if cutting fails; it is retried at the next growth.

@@ -34,7 +34,7 @@ class Rendezvous:
     Args:
         assignment: its work.
         launch: its launch specification.
-        policy: of this node.
+        policy: the policy of this node.
         directory: the container's.
 
     Attributes:

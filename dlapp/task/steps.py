@@ -251,8 +251,8 @@ def _must_restart(task: TaskState, result: TaskResult, device: str) -> bool:
     the container is kept.
 
     Args:
-        task: of the container.
-        result: of the payload.
+        task: the task of the container.
+        result: the result of the payload.
         device: the GPU failure; empty if there was none.
     """
     if device or task.is_directory_removed:
@@ -298,7 +298,7 @@ def _run_without_payload(task: TaskState, problem: str, work: Callable[[], Mappi
     """Run a function on this node in place of a payload; write its result as standard output.
 
     Args:
-        task: of the container.
+        task: the task of the container.
         problem: beginning of the message if it fails.
         work: returns the result, which is written as JSON.
     """

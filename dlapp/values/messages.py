@@ -168,7 +168,7 @@ class MpiLaunch(Value, kw_only=True):
     """One command of the head's mpirun for another container: it starts mpirun's daemon there.
 
     Args:
-        number: of this launch, from 1 in each generation.
+        number: the number of this launch, from 1 in each generation.
         index: the CONTAINER_INDEX that runs it.
         command: shell command; empty: the container already has it.
         directory: where mpirun was started, relative to the workspace.

@@ -28,7 +28,7 @@ class LogPages:
 
     Args:
         engine: reads them.
-        appname: of the application.
+        appname: the name of the application.
     """
 
     def __init__(self, engine: AmEngine, appname: str) -> None:

@@ -12,7 +12,7 @@ def stop(state: ApplicationState, container: Container, why: StopReason, *, at_o
     """End a container: by its orders first, so that its task can clean up, where it listens; then by the engine.
 
     Args:
-        state: of the application; it is changed.
+        state: the state of the application; it is changed.
         container: the one to end.
         why: the reason, which its end is assessed by.
         at_once: the engine ends it now.

@@ -131,7 +131,7 @@ class TrialCommitted(Value):
     """Commit of the output of a trial, or its failure for now.
 
     Args:
-        number: of the trial.
+        number: the number of the trial.
         error: why not; the end of the application tries again. Empty: it was committed.
     """
 
@@ -239,7 +239,7 @@ class RefuseStream(Value):
     """Reject an `OpenStream`.
 
     Args:
-        number: of its order.
+        number: the number of its order.
         why: for the user.
         is_unknown: there is no such container, and never will be.
     """

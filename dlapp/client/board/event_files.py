@@ -50,8 +50,9 @@ class _Source(NamedTuple):
     """Source of an application's event files: a directory, or a place of checkpoints.
 
     Args:
-        name: of their directory in that of the application; empty for the latter itself.
-        location: of the directory, or the place of the checkpoints; with ``container`` a path in the workspace.
+        name: the name of their directory in that of the application; empty for the latter itself.
+        location: the location of the directory, or the place of the checkpoints; with ``container`` a path in the
+            workspace.
         is_checkpoint: whether it is a place of checkpoints.
         container: CONTAINER_INDEX of a container that runs on another host; None if there is none.
         is_growing: whether the directory may change, so that an unreadable file may become readable.

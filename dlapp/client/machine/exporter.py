@@ -89,7 +89,7 @@ def serve(ledger: GpuLedger, listen: str) -> None:
     """Serve the metrics of this host until the process is ended.
 
     Args:
-        ledger: of the GPUs.
+        ledger: the ledger of the GPUs.
         listen: ``host:port``.
 
     Raises:

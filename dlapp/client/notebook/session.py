@@ -42,7 +42,7 @@ class Notebook(NamedTuple):
 
     Args:
         application: that runs it.
-        token: of JupyterLab.
+        token: the token of JupyterLab.
         workspace: absolute path of the user's own; empty if there is none.
         packed: path in it -> facts of the file at the submission.
         trusted: absolute paths that dlapp trusts on this machine: no files of the notebook are placed there.
@@ -81,7 +81,7 @@ def start_notebook(
 
     Args:
         client: with the engine to run on.
-        path: of the properties file; None for a process in the working directory.
+        path: the path of the properties file; None for a process in the working directory.
         gcores: GPUs; None for those of a container of the application.
         idle_s: it ends by itself after this time without a computing kernel or a connected user.
         save: where its files are stored, as ``hdfs`` of ``[to_hdfs]``; None for a place beside the workspace, or in the
@@ -131,8 +131,8 @@ def default_target(spec: AppSpec, info: EngineInfo, now: str) -> str:
     """Return where the files of a notebook are stored.
 
     Args:
-        spec: of the application that it is derived from.
-        info: of the engine.
+        spec: the spec of the application that it is derived from.
+        info: the facts of the engine.
         now: part of the name, so that no notebook replaces the files of another.
     """
     if info.paths_on_hdfs:
@@ -144,8 +144,8 @@ def notebook_spec(spec: AppSpec, *, gcores: int | None, idle_s: int, target: str
     """Return the spec of a notebook that runs like a container of another application.
 
     Args:
-        spec: of the other application. Its first role is used; outputs, checkpoints, trials and other conditions for
-            its start or end are dropped.
+        spec: the spec of the other application. Its first role is used; outputs, checkpoints, trials and other
+            conditions for its start or end are dropped.
         gcores: GPUs; None for those of the role.
         idle_s: idle time after which JupyterLab ends [s].
         target: where its files are stored.
@@ -197,7 +197,7 @@ def wait_until_ready(
     """Wait until JupyterLab answers; return None if the application ended before.
 
     Args:
-        client: of the notebook.
+        client: the client of the notebook.
         notebook: that was submitted.
         on_change: called with the first view and each changed one.
     """
@@ -227,7 +227,7 @@ def fetch_notebook_files(client: Client, notebook: Notebook, place: str) -> Fetc
     """Fetch the files of an ended notebook into the user's own workspace.
 
     Args:
-        client: of the notebook.
+        client: the client of the notebook.
         notebook: that has ended.
         place: where they are stored.
 

@@ -146,7 +146,7 @@ def open_below(fd: int, path: str, top: str) -> int:
     """Open a directory, created with its parents if missing, never through a link.
 
     Args:
-        fd: of the base directory.
+        fd: the descriptor of the base directory.
         path: below the base, normalized; empty or ``.`` for the base itself.
         top: the path of the base, for messages.
 
@@ -205,7 +205,7 @@ def _rename(names: Sequence[str], source_fd: int, fd: int, directory: str) -> No
     """Rename all entries from one directory to another.
 
     Args:
-        names: of the entries.
+        names: the names of the entries.
         source_fd: the source directory.
         fd: the destination directory.
         directory: its path, for messages.

@@ -66,7 +66,7 @@ def open_shell(
 
     Args:
         client: has the configuration, and the engine whose devices are leased.
-        path: of the properties file.
+        path: the path of the properties file.
         gcores: GPUs; None for those of a container of the application.
         fetch_input: whether to fetch missing input into the workspace.
         note: called with one line for each notice for the user.
@@ -250,11 +250,11 @@ def environment(
     A plain shell also keeps the caller's environment: it is interactive, and uses a terminal, keys and the like.
 
     Args:
-        spec: of the application.
+        spec: the spec of the application.
         session_dir: the shell's directory.
         devices: leased to it.
         user_env: the variables that the properties file sets.
-        cache_paths: of this machine, by the names of the application's caches.
+        cache_paths: the cache paths of this machine, by the names of the application's caches.
         in_docker: whether it runs in a container, which gets no variables of the caller's environment.
     """
     from dlapp.task.environment import payload_environment
@@ -314,7 +314,7 @@ def leased(
     Args:
         config: names the ledger.
         gcores: number of devices.
-        name: of the lease, as application and as container.
+        name: the name of the lease, as application and as container.
         evidence: for a shell that does not inherit the descriptors, see `dlapp.gpuid.liveness.probes`.
 
     Raises:

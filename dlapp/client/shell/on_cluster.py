@@ -63,8 +63,8 @@ def open_shell_on_cluster(
     """Submit the application, wait for its container, and connect the terminal to a shell in it. Return its exit code.
 
     Args:
-        client: of the cluster.
-        path: of the properties file.
+        client: the client of the cluster.
+        path: the path of the properties file.
         gcores: GPUs; None for those of a container of the first role.
         fetch_input: whether to fetch the input into the workspace.
         note: called with one line for each notice for the user.
@@ -103,7 +103,7 @@ def shell_spec(spec: AppSpec, *, gcores: int | None, fetch_input: bool) -> AppSp
     """Return the spec of an application that waits for a shell, like a container of the first role.
 
     Args:
-        spec: of the properties file.
+        spec: the spec of the properties file.
         gcores: GPUs; None for those of the role.
         fetch_input: whether it has the input.
 

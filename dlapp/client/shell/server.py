@@ -68,7 +68,7 @@ class ShellRequestServer(Closeable):
     Args:
         session: its directory, after `install`; nobody but this user can write it.
         command: executes a request; the request's options are appended.
-        environment: of the command.
+        environment: the environment of the command.
     """
 
     def __init__(self, session: str, command: Sequence[str], environment: Mapping[str, str], cwd: str) -> None:

@@ -54,7 +54,7 @@ def exec_command(client: Client, application: AnyApplication, container: str, re
     """Run a command in a container, connected to standard input, output and error of this process.
 
     Args:
-        client: of the user.
+        client: the client of the user.
         application: the running application.
         container: CONTAINER_INDEX, or ``ROLE`` or ``ROLE:NUMBER`` of its role.
         request: from `exec_request`.
@@ -89,7 +89,7 @@ class ExecClient:
 
     Args:
         connection: to the command's keeper; closed at the end.
-        request: of the command.
+        request: the request of the command.
     """
 
     def __init__(self, connection: socket.socket, request: ExecRequest) -> None:

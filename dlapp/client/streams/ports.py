@@ -61,7 +61,7 @@ class PortForward(Closeable):
         application_id: the caller's own, or one whose `view_acl` contains the caller. For another user's application
             all connections are streams: addresses that its tasks report are not trusted.
         index: CONTAINER_INDEX.
-        port: of the container.
+        port: the port of the container.
         local: the local port; None for the same number if the program already listens on it and it is available; else
             another one.
         say: called with lines for the user, by any thread.

@@ -359,7 +359,7 @@ def _connect(path: str, full: str) -> tuple[sqlite3.Connection, int, str]:
     """Open the database, or a copy of it if its disk is full.
 
     Args:
-        path: of the database.
+        path: the path of the database.
         full: the error text, if the disk is known to be full; else empty.
 
     Returns:

@@ -25,7 +25,7 @@ def order_of(state: StateDir, rows: Iterable[ApplicationRow], policy: Policy) ->
 
     Args:
         state: the user's state directory.
-        rows: of this user that wait or run.
+        rows: the rows of this user that wait or run.
         policy: the operator's.
     """
     contents = QueueReader(state).read(rows)

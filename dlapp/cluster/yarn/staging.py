@@ -118,7 +118,7 @@ class StagingFiles(Protocol):
         """Write a small file atomically.
 
         Args:
-            location: of the file.
+            location: the location of the file.
             data: its content.
             mode: its permissions.
             once: do not replace an existing file; return False then.
@@ -137,7 +137,7 @@ class StagingFiles(Protocol):
         """Set the access control list of a file or directory.
 
         Args:
-            location: of the file or directory.
+            location: the location of the file or directory.
             entries: the whole list, each as ``user:tony:r--``; without named entries it is only the permissions.
 
         Raises:

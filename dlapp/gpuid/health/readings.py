@@ -56,7 +56,7 @@ class DeviceSample(NamedTuple):
         used_mib: memory in use.
         power_w, temperature_c: of the whole GPU.
         processes: how many compute on it.
-        energy_j: of the whole GPU since the driver was loaded [J]; of a part of a GPU None.
+        energy_j: the energy of the whole GPU since the driver was loaded [J]; of a part of a GPU None.
     """
 
     utilisation: float | None = None

@@ -73,7 +73,7 @@ class Entry(NamedTuple):
 
     Args:
         device: name of the device's file.
-        uid: of its owner.
+        uid: the uid of its owner.
         changed_ns: the kernel's change time of its file (ctime) [ns since 1970].
         written_ns: modification time (mtime), which its owner can set to any value [ns since 1970].
         record: the record, with ``uuid`` and ``index`` of the device.

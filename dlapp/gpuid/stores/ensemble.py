@@ -167,7 +167,7 @@ class Ensemble:
         """Write a node if its version is still ``version``. Return the new version.
 
         Args:
-            path: of the node.
+            path: the path of the node.
             data: its new content.
             version: the version that was read.
             deadline: time limit [s, monotonic].

@@ -32,7 +32,7 @@ class HostWriteLock:
     """Lock of one machine, as used by one process.
 
     Args:
-        directory: of the machine's ledger.
+        directory: the directory of the machine's ledger.
         clock, sleep: for the waits.
     """
 

@@ -64,7 +64,7 @@ class WaitingTicket(NamedTuple):
     """Ticket whose holder is alive.
 
     Args:
-        uid: of its owner.
+        uid: the uid of its owner.
         arrived_ns: its arrival time by the kernel [ns since 1970].
         since_ms: its arrival time as claimed by its holder [ms since 1970].
         polled_s: its holder's last poll [s, monotonic]; None: not recorded, or invalid.

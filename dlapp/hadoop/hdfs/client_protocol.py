@@ -99,7 +99,7 @@ class LocatedBlock(NamedTuple):
 
     Args:
         block: block of the file.
-        offset: of its first byte in the file.
+        offset: the offset of its first byte in the file.
         nodes: the DataNodes.
         token: token for the DataNodes, a TokenProto; passed on unchanged.
         storage_types: storage type of each DataNode, by number.
@@ -233,7 +233,7 @@ def create(path: str, mode: int, client: str, defaults: ServerDefaults, *, paren
     """Create a file, if the path does not exist, and open it for writing.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         mode: permissions.
         client: name of the writing client.
         defaults: defaults of the NameNode.
@@ -259,7 +259,7 @@ def add_block(path: str, client: str, file_id: int, previous: HdfsBlock | None, 
     """Request a further block of an open file.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         client: name of the writing client.
         file_id: its inode number.
         previous: its last block so far.

@@ -42,7 +42,7 @@ class ConnectionPool(Generic[C]):
         """Return a connection for this thread, and whether it was used before.
 
         Args:
-            address: of the server.
+            address: the address of the server.
             connect: opens a connection.
             is_new: do not reuse a connection.
 

@@ -43,9 +43,9 @@ def header(name: bytes, mode: int, size: int, kind: bytes = FILE, link: bytes = 
     """Return the header of one member, with those of a long name or link text before it.
 
     Args:
-        name: of the member.
+        name: the name of the member.
         mode: its permissions.
-        size: of the data that follows [bytes].
+        size: the size of the data that follows [bytes].
         kind: its type flag.
         link: the text of a link.
     """
@@ -84,9 +84,9 @@ def sparse_header(name: bytes, mode: int, size: int, pieces: Sequence[tuple[int,
     """Return the header of a file with holes; the data of its pieces follow, one after the other.
 
     Args:
-        name: of the member.
+        name: the name of the member.
         mode: its permissions.
-        size: of the whole file, holes included.
+        size: the size of the whole file, holes included.
         pieces: offset and length of the data ranges. All but the last have whole blocks; the last ends at the end of
             the file, with length 0 if there is a hole.
     """

@@ -77,7 +77,7 @@ def chosen_mode(
         docker: the daemon of this machine.
         settings: contains the configured mode.
         policy: the modes that the operator allows.
-        devices: of the lease.
+        devices: the devices of the lease.
         note: called with a line on the chosen mode and the reason.
 
     Raises:

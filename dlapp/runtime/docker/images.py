@@ -67,7 +67,7 @@ class ImageStore:
         docker: the daemon.
         lock_dir: a directory of the machine that all users may write to.
         note: called with one line for each action and wait.
-        policy: of this node's operator.
+        policy: the policy of this node's operator.
         credentials: the submitter's, for one registry; None if there are none.
     """
 

@@ -91,7 +91,7 @@ class DockerRun:
         note: takes lines for dlapp's own log.
         progress: called with the pulled bytes of the image and the total.
         credentials: the submitter's, for the image's registry; None if there are none.
-        shared_paths: of the node's policy.
+        shared_paths: the shared paths of the node's policy.
     """
 
     def __init__(

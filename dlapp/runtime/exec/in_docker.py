@@ -74,8 +74,8 @@ class DockerTarget:
     Args:
         docker: the daemon.
         container: its name.
-        directory: of the lifelines, on this host.
-        request: of the client.
+        directory: the directory of the lifelines, on this host.
+        request: the request of the client.
 
     Raises:
         DockerRefused: the container does not run, with status 409; or another refusal.

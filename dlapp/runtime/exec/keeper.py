@@ -45,8 +45,8 @@ def run_keeper(channel: socket.socket, env: Mapping[str, str], cwd: str, kept_fd
 
     Args:
         channel: delivers the request as a line of JSON (`ExecRequest`), with the client's stream.
-        env: of the payload.
-        cwd: of the payload.
+        env: the environment of the payload.
+        cwd: the working directory of the payload.
         kept_fds: descriptors that the payload also has: they hold locks.
     """
     kernel.set_name("dlapp-exec")
@@ -100,7 +100,7 @@ class PlainTarget:
     """The `ExecTarget` of a command that is a child of this process.
 
     Args:
-        request: of the client.
+        request: the request of the client.
         env, cwd, kept_fds: see `keep`.
 
     Raises:

@@ -15,7 +15,7 @@ def end_sessions(directory: str) -> None:
     """End all commands of a container, also those that ignore SIGTERM.
 
     Args:
-        directory: of their lifelines; a missing one has none.
+        directory: the directory of their lifelines; a missing one has none.
     """
     with contextlib.suppress(OSError):
         for name in os.listdir(directory):

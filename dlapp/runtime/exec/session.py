@@ -66,7 +66,7 @@ class ExecSession:
     """The loop of one session.
 
     Args:
-        stream: of the client.
+        stream: the stream of the client.
         target: the command.
     """
 

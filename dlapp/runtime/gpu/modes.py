@@ -97,7 +97,7 @@ def choose_mode(
     Args:
         configured: value of ``runtime.docker.gpu_mode``.
         facts: about this Docker.
-        devices: of the lease.
+        devices: the devices of the lease.
         allowed: modes that this node's operator allows.
     """
     if configured == "none":
@@ -124,7 +124,7 @@ def unavailable_reason(mode: str, facts: Facts, devices: Sequence[PayloadDevice]
     Args:
         mode: its name.
         facts: about this Docker.
-        devices: of the lease.
+        devices: the devices of the lease.
         by_order: whether it is configured; then facts that only dockerd knows are not checked: it refuses before a
             payload starts.
     """
@@ -230,9 +230,9 @@ def part_for(mode: str, devices: Sequence[PayloadDevice], facts: Facts, image_en
 
     Args:
         mode: one that `choose_mode` has found available; any if there are no GPUs.
-        devices: of the lease.
+        devices: the devices of the lease.
         facts: about this Docker.
-        image_env: of the image: it may name the driver capabilities that it needs.
+        image_env: the environment of the image: it may name the driver capabilities that it needs.
     """
     if not devices:
         # Many images set "all", and Docker's default runtime may obey. "void" means plain runc.

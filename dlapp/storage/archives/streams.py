@@ -159,7 +159,7 @@ def parse_pax(data: bytes, size: int) -> dict[str, str]:
 
     Args:
         data: the header, padded to whole blocks.
-        size: of the header without padding [bytes].
+        size: the size of the header without padding [bytes].
 
     Raises:
         tarfile.ReadError: the header is damaged.

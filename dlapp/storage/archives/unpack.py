@@ -69,9 +69,9 @@ def unpack_archive(
     """Unpack the tar (plain, gzip, bzip2, xz) or zip file ``path`` into the directory ``into``.
 
     Args:
-        path: of the archive.
+        path: the path of the archive.
         into: the directory.
-        name: of the archive in messages.
+        name: the name of the archive in messages.
         done: called with the number of archive bytes consumed, after each piece.
 
     Raises:

@@ -60,7 +60,7 @@ def fetch(
 
     Args:
         plan: what to fetch, and where to put it.
-        cache: of this node; None if there is none.
+        cache: the cache of this node; None if there is none.
         may_mount: whether the payload is a container.
         writable_paths: absolute paths; input that contains one of them is copied, because it must be writable.
         progress: called with the bytes done and the total.

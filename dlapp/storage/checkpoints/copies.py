@@ -57,7 +57,7 @@ class DirectoryState(NamedTuple):
 
     Args:
         nodes: all entries, the directory itself first.
-        identities: of its files, by name.
+        identities: the identities of its files, by name.
     """
 
     nodes: list[TreeNode]
@@ -81,7 +81,7 @@ class Checkpoints:
     """Checkpoints of one directory at one place. Not thread-safe, except `aborting`.
 
     Args:
-        place: of the checkpoints; entered by the caller.
+        place: the place of the checkpoints; entered by the caller.
         keep: number of checkpoints to keep.
         note: called with a line about an entry that is not stored, or a checkpoint that is not restored.
         payload_paths: other absolute paths of the directory as payloads see it; links with them are kept correct.
@@ -142,7 +142,7 @@ class Checkpoints:
 
         Args:
             directory: its path, without links.
-            number: of the checkpoint; None for the next number.
+            number: the number of the checkpoint; None for the next number.
             check: called with the result, before the first change and before the checkpoint becomes visible; its errors
                 abort the call.
 
@@ -194,7 +194,7 @@ class Checkpoints:
 
         Args:
             into: path of the directory; its parent must exist, and nobody else may rename entries in it.
-            number: of the checkpoint; None for the newest complete one.
+            number: the number of the checkpoint; None for the newest complete one.
 
         Returns:
             Its number; None if there is none.
@@ -222,7 +222,7 @@ class Checkpoints:
         """Fetch some files of a checkpoint, each to its path in a directory; return them.
 
         Args:
-            number: of the checkpoint.
+            number: the number of the checkpoint.
             is_wanted: selects files; not called for links.
             into: path of the directory, which must be exclusive to the caller; created if missing.
 

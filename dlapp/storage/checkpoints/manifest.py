@@ -48,7 +48,7 @@ class ManifestEntry(Value):
         kind: file, directory or link.
         mode: permission bits.
         mtime_ns: modification time [ns since 1970].
-        size_bytes: of a file.
+        size_bytes: the size of a file.
         digest: SHA-256 of a file's content, 64 hex digits.
         link: target of a link.
     """

@@ -54,7 +54,7 @@ class CheckpointStore(Protocol):
         """Write an object from an open file atomically, replacing one of this name.
 
         Args:
-            name: of the object.
+            name: the name of the object.
             fd, size: the file.
             check: called before the object gets its name; its errors abort the call.
             report: called with the bytes done, and with 0 from time to time; its errors abort the call.
@@ -70,9 +70,9 @@ class CheckpointStore(Protocol):
         """Write the content of an object to an open, empty file.
 
         Args:
-            name: of the object.
+            name: the name of the object.
             fd: the file.
-            size: of the object [bytes].
+            size: the size of the object [bytes].
             report: see `put`.
 
         Raises:
@@ -96,7 +96,7 @@ def open_store(location: str, hdfs: HdfsPlace | None = None) -> CheckpointStore:
     """Return the place at a location; nothing is created yet.
 
     Args:
-        location: of a directory, on HDFS or of this machine.
+        location: the location of a directory, on HDFS or of this machine.
         hdfs: the configured HDFS, if any.
 
     Raises:

@@ -54,7 +54,7 @@ def commit(
 
     Args:
         target: final location of the output.
-        app_id: of the application.
+        app_id: the id of the application.
         parts: stored by its containers.
         overwrite: replace an existing target. It is kept beside the new one if dlapp did not write it.
         keep_previous: number of former outputs written by dlapp that are also kept beside it; older ones are removed.
@@ -110,7 +110,7 @@ def finish_interrupted(
     aside.
 
     Args:
-        target: of the outputs.
+        target: the target of the outputs.
         but: leave this application's commit alone.
         hdfs: the configured HDFS, if any.
         files: the file system of the target, if it is already open.
@@ -139,8 +139,8 @@ def output_commit(
     """Return the commit of an application to a target.
 
     Args:
-        target: of the output.
-        app_id: of the application.
+        target: the target of the output.
+        app_id: the id of the application.
         hdfs: the configured HDFS, if any.
         files: the file system of the target, if it is already open.
     """

@@ -80,7 +80,7 @@ class OutputCommit(Protocol):
             overwrite: replace an existing target.
             keep_previous: number of dlapp's former outputs to keep.
             is_retry: an earlier call may have succeeded.
-            commit_times: of the target.
+            commit_times: the commit times of the target.
             step: called with the name of each step before it is executed.
         """
 
@@ -187,7 +187,7 @@ def previous_names(names: Iterable[str], name: str, app: str) -> list[str]:
 
     Args:
         names: all in the directory.
-        name: of the target.
+        name: the name of the target.
         app: the application whose commit it is.
     """
     found = []
@@ -229,7 +229,7 @@ def parse_marker(data: bytes, path: str, directory: str, app: str, key: str) -> 
 
     Args:
         data: the content of its file.
-        path: of the file, for messages.
+        path: the path of the file, for messages.
         directory: path of the directory of the parts.
         app: the application whose commit it is.
         key: JSON key of the inode number of the new target.

@@ -504,7 +504,7 @@ class NativeHdfs(WebHdfs):
         """Call one NameNode.
 
         Args:
-            address: of the NameNode.
+            address: the address of the NameNode.
             call, call_id, deadline: see `Connection.call`.
             state_id: the transaction that an observer must have applied; None if it must be the active one.
 
@@ -692,7 +692,7 @@ class NativeHdfs(WebHdfs):
 
         Args:
             path, fd, report: see `_read_block`.
-            group: of the file.
+            group: the group of the file.
             striping: layout of the content in the blocks.
             at, end: the part, as offsets in the file.
 
@@ -741,8 +741,8 @@ class NativeHdfs(WebHdfs):
         """Read a part of a block from one of its DataNodes; return its end.
 
         Args:
-            path: of the file.
-            block: of it.
+            path: the path of the file.
+            block: its block.
             fd: the local file.
             at, end: the part, as offsets in the file.
             report: see `fetch`.

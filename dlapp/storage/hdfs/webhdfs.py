@@ -260,7 +260,7 @@ class WebHdfs:
         """Return the entries of a directory, sorted by name; of a file, the file with an empty name. Raises NotFound.
 
         Args:
-            path: of the directory.
+            path: the path of the directory.
             located: whether its files will be read. (Ignored here; the native client also gets their block locations.)
         """
         try:
@@ -585,8 +585,8 @@ class WebHdfs:
         """Return the address from which `read_small` reads a small file; None to use `fetch`.
 
         Args:
-            path: of the file; its directory was listed with ``located``.
-            size_bytes: of it.
+            path: the path of the file; its directory was listed with ``located``.
+            size_bytes: its size.
         """
         return None
 
@@ -594,7 +594,7 @@ class WebHdfs:
         """Read small files in one batch; files for which ``on_content`` was not called are left to `fetch`.
 
         Args:
-            paths: of files with the same `small_file_server`; without duplicates.
+            paths: the paths of files with the same `small_file_server`; without duplicates.
             on_content: called with the content of each, in order.
         """
 
@@ -613,7 +613,7 @@ class WebHdfs:
         It resumes after a broken connection, with other DataNodes if one fails.
 
         Args:
-            path: of the file on HDFS.
+            path: the path of the file on HDFS.
             fd: the open local file.
             offset, end: the first byte, and the one after the last.
             report: called with the number of bytes after each piece, and with 0 before each try; its errors abort the
@@ -709,7 +709,7 @@ class WebHdfs:
         to the caller.
 
         Args:
-            path: of the file on HDFS.
+            path: the path of the file on HDFS.
             data: the content; a retry starts from the beginning.
             mode: its permissions.
             parents: create missing parent directories.

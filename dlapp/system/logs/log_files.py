@@ -48,8 +48,8 @@ def offset_of_last_lines(descriptor: int, size: int, lines: int, least: int = 0)
     """Return the offset of the last lines of a file; an unterminated last line counts.
 
     Args:
-        descriptor: of the file.
-        size: of the file [bytes].
+        descriptor: the descriptor of the file.
+        size: the size of the file [bytes].
         lines: number of lines.
         least: first offset to read; returned if the lines start before it.
     """

@@ -87,7 +87,7 @@ class LogTimesWriter:
 
         Args:
             time_ms: now, since the epoch; a clock that was set back counts as unchanged.
-            sizes: of stdout and stderr [bytes]; a file that shrank counts with its old size.
+            sizes: the sizes of stdout and stderr [bytes]; a file that shrank counts with its old size.
 
         Raises:
             OSError: it could not be written.

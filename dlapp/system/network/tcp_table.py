@@ -49,7 +49,7 @@ class TcpSocket(NamedTuple):
         address, port: its own; an IPv4 address of an IPv6 socket is written as IPv4.
         peer, peer_port: the other end's.
         uid: user who created it.
-        inode: of the socket; 0 if no process has it.
+        inode: the inode of the socket; 0 if no process has it.
     """
 
     address: str
@@ -128,8 +128,8 @@ def _query_netlink(family: int, socket_id: bytes = b"") -> list[TcpSocket] | Non
     """Return the kernel's reply on one socket, or on all listening ones; None without a reply.
 
     Args:
-        family: of the addresses.
-        socket_id: of the one socket; empty for all listening ones.
+        family: the family of the addresses.
+        socket_id: the id of the one socket; empty for all listening ones.
     """
     states = 0xFFFFFFFF if socket_id else 1 << _LISTEN
     body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, states)

@@ -162,7 +162,7 @@ class CgroupCounters:
     """Counters of a container, from its cgroup and its network; cgroup version 1 or 2.
 
     Args:
-        pid: of a process in it, in this process's namespace.
+        pid: the pid of a process in it, in this process's namespace.
         name: required part of the cgroup's path, such as the container's id: a pid of another namespace, or a reused
             one, has another cgroup.
         own_network: whether the container has its own network; otherwise its traffic is unknown.

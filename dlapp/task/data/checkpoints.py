@@ -127,7 +127,7 @@ class TaskCheckpoints:
         """Restore one checkpoint into the workspace; return False if it is incomplete. Idempotent.
 
         Args:
-            number: of the checkpoint; 0 to start without one.
+            number: the number of the checkpoint; 0 to start without one.
             after: new checkpoints get greater numbers than this.
 
         Raises:

@@ -30,7 +30,7 @@ class Inputs:
     """The input of one container.
 
     Args:
-        settings: of the cache, as passed on by the engine; None disables the cache.
+        settings: the settings of the cache, as passed on by the engine; None disables the cache.
         note: takes lines for dlapp's own log.
     """
 

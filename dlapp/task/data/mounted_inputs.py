@@ -22,7 +22,7 @@ def find_mounted(section: InputSpec, policy: NodePolicy) -> str | None:
 
     Args:
         section: the input.
-        policy: of this node.
+        policy: the policy of this node.
 
     Raises:
         NotFound: it does not exist.

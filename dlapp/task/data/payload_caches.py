@@ -27,7 +27,7 @@ def open_caches(
     Args:
         caches: those that the payload uses; at least one.
         settings: as passed on by the engine.
-        policy: of the operator of this node.
+        policy: the policy of the operator of this node.
         note: takes lines for dlapp's own log.
         in_docker: whether they are mounted into a container.
 

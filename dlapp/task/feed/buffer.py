@@ -195,7 +195,7 @@ class FeedBuffer:
         """Return a new queue.
 
         Args:
-            items: of the queue, in order.
+            items: the items of the queue, in order.
             readers: number of readers that share the buffer.
         """
         queue = ReaderQueue(self, items, readers, self._clock)

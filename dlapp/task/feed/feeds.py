@@ -59,7 +59,7 @@ class TaskFeed:
 
     Args:
         section: the input.
-        settings: of its process.
+        settings: the settings of its process.
         container_dir: the container's directory.
         note: takes lines for dlapp's own log.
 

@@ -19,9 +19,9 @@ class Segment(NamedTuple):
 
     Args:
         epoch: from 0.
-        number: of the file, in the reader's part of the epoch.
+        number: the number of the file, in the reader's part of the epoch.
         node: the file.
-        place: of the file, in the list of all.
+        place: the position of the file, in the list of all.
         start, end: the first byte, and the one after the last.
     """
 
@@ -97,7 +97,7 @@ class FeedOrder:
         Args:
             part: the reader's.
             start: where to begin.
-            most_bytes: of one segment.
+            most_bytes: the maximum size of one segment.
 
         Raises:
             UsageError: the position is not inside a file.

@@ -82,7 +82,7 @@ class FeedProcess:
     """Work of the process.
 
     Args:
-        settings: of the feed.
+        settings: the settings of the feed.
         control: the socket pair with the task.
     """
 

@@ -44,9 +44,9 @@ class FeedContent(NamedTuple):
     """Content of a feed, for its readers.
 
     Args:
-        spec: of the feed.
-        order: of its files.
-        buffer: of prefetched segments.
+        spec: the spec of the feed.
+        order: the order of its files.
+        buffer: the buffer of prefetched segments.
         part: files of this container.
     """
 

@@ -88,9 +88,9 @@ class HdfsAmFinder:
 
     Args:
         staging: the file system.
-        location: of the directory.
+        location: the location of the directory.
         warn: takes lines for dlapp's own log.
-        clock: of the pauses [s].
+        clock: the clock of the pauses [s].
         containers: how many tasks search.
     """
 

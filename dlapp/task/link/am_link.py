@@ -163,7 +163,7 @@ class AmLink:
 
         Args:
             index: CONTAINER_INDEX.
-            generation: of its gang.
+            generation: the generation of its gang.
             measure: returns the container's resource usage since the last call; None if it is not measured.
         """
         self._measure, self._measured_at = measure, time.monotonic()
@@ -283,7 +283,7 @@ class AmLink:
         """Wait until the checkpoint of a generation is decided, or a later generation exists.
 
         Args:
-            generation: of this task.
+            generation: the generation of this task.
             other_than: a checkpoint that cannot be restored; None accepts any.
 
         Returns:

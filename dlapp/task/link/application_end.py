@@ -101,7 +101,7 @@ class ApplicationEndWatch:
     Args:
         staging: the application's directory; it is checked only if the address file is missing.
         read_state: see `read_application_state`.
-        clock: of the pauses [s].
+        clock: the clock of the pauses [s].
     """
 
     def __init__(

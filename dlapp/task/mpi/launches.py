@@ -33,7 +33,7 @@ class HeadLaunches:
     """Requests of mpirun, in the head's task.
 
     Args:
-        files: of its payload.
+        files: the files of its payload.
         note: takes lines for dlapp's own log.
     """
 
@@ -55,7 +55,7 @@ class HeadLaunches:
 
         Args:
             link: to the ApplicationMaster.
-            generation: of the payload.
+            generation: the generation of the payload.
         """
         before = dict(self._launches)
         for line in self._lines.read():
@@ -134,7 +134,7 @@ class MemberLaunches:
     any launch prove nothing: a new ApplicationMaster has no report of the head yet.
 
     Args:
-        files: of its payload.
+        files: the files of its payload.
         note: takes lines for dlapp's own log.
     """
 
@@ -155,7 +155,7 @@ class MemberLaunches:
 
         Args:
             link: to the ApplicationMaster.
-            generation: of the payload.
+            generation: the generation of the payload.
         """
         launches, _ = link.launches(generation)
         for one in launches:

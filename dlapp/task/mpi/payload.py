@@ -61,7 +61,7 @@ class MpiPayload:
         """Create the files of a payload, and return its variables.
 
         Args:
-            roster: of its generation.
+            roster: the roster of its generation.
             interface: name of the network interface with the container's address; empty if unknown.
             kill_grace_s: seconds between SIGTERM and SIGKILL.
 
@@ -109,7 +109,7 @@ class MpiPayload:
 
         Args:
             link: to the ApplicationMaster.
-            generation: of the payload.
+            generation: the generation of the payload.
         """
         if self._launches is not None:
             self._launches.exchange(link, generation)

@@ -66,7 +66,7 @@ class ContainerPayload:
     """Owner of a container's payload; the ApplicationMaster or a failed GPU ends it.
 
     Args:
-        task: of the container.
+        task: the task of the container.
     """
 
     def __init__(self, task: TaskState) -> None:
@@ -228,8 +228,8 @@ def result_of(task: TaskState, outcome: PayloadOutcome, device: str) -> TaskResu
     """Return the result of a payload.
 
     Args:
-        task: of the container.
-        outcome: of its payload.
+        task: the task of the container.
+        outcome: the outcome of its payload.
         device: the GPU failure; empty if there was none.
     """
     stopper, is_soft = task.stopper, outcome.is_soft

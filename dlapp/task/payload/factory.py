@@ -46,7 +46,7 @@ def make_docker_run(
     """Create a Docker container. Thread-safe.
 
     Args:
-        task: of the container.
+        task: the task of the container.
         payload: to run in it.
         retry_while_unavailable: calls its argument, and retries while Docker or a registry is away.
         progress: called with the pulled part of the image.

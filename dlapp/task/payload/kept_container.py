@@ -35,7 +35,7 @@ def keep_container(task: TaskState, keep_s: float, failure: TaskResult) -> None:
     """Keep the container for a time, or until this task must end.
 
     Args:
-        task: of the container, whose GPUs are released.
+        task: the task of the container, whose GPUs are released.
         keep_s: how long.
         failure: the payload's, reported with it.
     """

@@ -119,7 +119,7 @@ class PayloadRunner:
     Args:
         run: the prepared payload.
         directory: its directory, which has ``stdout``, ``stderr`` and ``run`` (DLAPP_DIR).
-        owner: of it.
+        owner: its owner.
         log_limit_bytes: for each log.
         step: makes errors `StepFailed`.
         note, warn: take lines for dlapp's own log.

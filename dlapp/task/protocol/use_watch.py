@@ -19,7 +19,7 @@ class UseWatch:
     """Watch of the connections to ports of a payload.
 
     Args:
-        ports: of the payload.
+        ports: the ports of the payload.
         pids: returns its processes, in whose network it listens; none: they cannot be seen, and it is that of this one.
     """
 

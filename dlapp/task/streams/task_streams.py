@@ -25,8 +25,8 @@ class TaskStreams(Closeable):
     """Sender of stream orders to the streams process.
 
     Args:
-        container_id: of the task.
-        token: of the task, for its ApplicationMaster.
+        container_id: the id of the task's container.
+        token: the token of the task, for its ApplicationMaster.
         place: returns where the payload runs; None if it does not run.
         open_keeper: see `Running.open_keeper`, of the running payload.
         warn: takes lines for dlapp's own log.
@@ -51,8 +51,8 @@ class TaskStreams(Closeable):
         """Process the streams of new orders; called by the orders thread.
 
         Args:
-            url: of the ApplicationMaster.
-            attempt: of it.
+            url: the URL of the ApplicationMaster.
+            attempt: its attempt.
             orders: the streams; known ones are skipped.
         """
         with self._lock:

@@ -76,11 +76,11 @@ def _made_trial_ready(
     """Prepare the payload of a trial; called by the thread of its slot.
 
     Args:
-        task: of the container.
+        task: the task of the container.
         work: what the trials of this container share.
-        template: of their workspaces.
+        template: the template of their workspaces.
         order: the trial.
-        slot: of the trial; it has its share of the GPUs, or all if they cannot be divided.
+        slot: the slot of the trial; it has its share of the GPUs, or all if they cannot be divided.
         trial_dir: its directory.
     """
 

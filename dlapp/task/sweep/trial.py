@@ -86,7 +86,7 @@ class TrialRun:
     Args:
         order: what to run.
         slot: number of the slot, from 0.
-        setup: of the container.
+        setup: the setup of the container.
     """
 
     def __init__(self, order: TrialOrder, slot: int, setup: TrialSetup) -> None:

@@ -19,7 +19,7 @@ class WorkspaceTemplate:
     """The container's workspace, which is copied for each trial. Nothing may change it.
 
     Args:
-        path: of the workspace.
+        path: the path of the workspace.
         shared: paths that are not copied, relative to the workspace.
         mounts: whether the trials run in Docker, which mounts the shared paths; else they get links.
     """
@@ -52,7 +52,7 @@ class WorkspaceTemplate:
         """Create a copy.
 
         Args:
-            path: of the copy; must not exist.
+            path: the path of the copy; must not exist.
             done: called with the number of bytes after each piece.
 
         Raises:

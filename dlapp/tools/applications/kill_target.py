@@ -58,7 +58,7 @@ def end_each(
     Args:
         applications: at least one.
         end: ends one, and returns a line on the result.
-        name: of the command.
+        name: the name of the command.
         as_json: print JSON.
 
     Returns:

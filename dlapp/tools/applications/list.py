@@ -132,7 +132,7 @@ def _check_user(name: str, has_applications: Callable[[], bool]) -> None:
     """Refuse a user name without applications, if this machine has no such user either.
 
     Args:
-        name: of the user; the number of an owner without a name is accepted.
+        name: the name of the user; the number of an owner without a name is accepted.
         has_applications: called for a name that is no user's.
 
     Raises:

@@ -130,7 +130,7 @@ def _print_reach(notebook: Notebook, ready: ReadyNotebook, url: str = "") -> Non
     Args:
         notebook: that was submitted.
         ready: where it listens in its container.
-        url: of this command's local port; empty if there is none.
+        url: the URL of this command's local port; empty if there is none.
     """
     where = {"url": notebook.page(url)} if url else {}
     found = {"application_id": str(notebook.application), **where, "path": notebook.page(""), "port": ready.port}

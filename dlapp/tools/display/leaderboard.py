@@ -21,7 +21,7 @@ def leaderboard_lines(results: SweepResults, most: int | None, columns: int | No
     """Return the number of trials in each state, and a table of the best ones.
 
     Args:
-        results: of the sweep.
+        results: the results of the sweep.
         most: maximum number of rows; None for all.
         columns: width of the terminal; None to not cut lines.
     """
@@ -91,8 +91,8 @@ def json_lines(application_id: str, results: SweepResults) -> Iterator[str]:
     """Yield the lines of a JSON document: the sweep, and a line for each started trial, best first.
 
     Args:
-        application_id: of the application.
-        results: of the sweep.
+        application_id: the id of the application.
+        results: the results of the sweep.
     """
     best = results.best()
     head = {

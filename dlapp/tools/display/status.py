@@ -83,7 +83,7 @@ def status_lines(
     Source: yarn_protos.proto, ApplicationReportProto.startTime and launchTime.
 
     Args:
-        view: of the application.
+        view: the view of the application.
         logs: log locations of its containers, in CONTAINER_INDEX order.
         now_ms: the time [ms since 1970].
         tail: the last lines of stderr of the container that failed.
@@ -123,7 +123,7 @@ def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstore
     """Return the state or the result of an application, the next command, and the location of its output.
 
     Args:
-        view: of the application.
+        view: the view of the application.
         now_ms: the time [ms since 1970].
         tail: the last lines of stderr of the container that failed.
         unstored: directories with output that could not be stored.
@@ -195,7 +195,7 @@ def kept_lines(view: View, unstored: Sequence[str]) -> list[str]:
     """Return where output is that is not at its targets, and where the targets' former content is.
 
     Args:
-        view: of the application.
+        view: the view of the application.
         unstored: directories with output that could not be stored.
     """
     return [*(line for output in view["outputs"] for line in _kept_beside(output, view)), *_unstored_lines(unstored)]

@@ -175,7 +175,7 @@ def fitted_table(
     """Return a table that fits a terminal.
 
     Args:
-        names: of its columns.
+        names: the names of its columns.
         rows: the cells of each line, by column.
         columns: width of the terminal.
         dropped: columns to drop on a narrow terminal, in this order.

@@ -16,7 +16,7 @@ def why_lines(view: View, now_ms: int) -> list[str]:
     """Return why an application waits, what would end the wait, and when it may start.
 
     Args:
-        view: of the application, with its complete reason.
+        view: the view of the application, with its complete reason.
         now_ms: the time [ms since 1970].
     """
     first = f"{view['application_id']} {headline(view, now_ms)}"

@@ -17,10 +17,10 @@ def handle_report(state: ApplicationState, container: Container, instance: Insta
     """Process a report on the checkpoints that a task has found, stored and restored.
 
     Args:
-        state: of the application; it is changed.
+        state: the state of the application; it is changed.
         container: the task's.
         instance: the index that runs in it.
-        report: of the task; its generation has been taken.
+        report: the report of the task; its generation has been taken.
     """
     if report.checkpoints is None:
         return

@@ -27,10 +27,10 @@ def handle_report(state: ApplicationState, container: Container, instance: Insta
     """Pass on a task's report on launches.
 
     Args:
-        state: of the application; it is changed.
+        state: the state of the application; it is changed.
         container: the task's, which is bound to ``instance``.
         instance: the index.
-        report: of the task.
+        report: the report of the task.
     """
     gate = state.role_of(container).gate
     if state.head is None or report.generation != gate.generation or report.result is not None:

@@ -29,7 +29,7 @@ def handle_usage(state: ApplicationState, container: Container, usage: Usage | N
     """Record since when the GPUs of a container are idle; its usage is still that of the previous report.
 
     Args:
-        state: of the application.
+        state: the state of the application.
         container: it is changed.
         usage: None: nothing new was measured.
     """

@@ -23,10 +23,10 @@ def handle_report(state: ApplicationState, container: Container, instance: Insta
     """Process a task's report on its trials.
 
     Args:
-        state: of the application; it is changed.
+        state: the state of the application; it is changed.
         container: the task's, which is bound to ``instance``.
         instance: the index.
-        report: of the task.
+        report: the report of the task.
     """
     sweep, container_id = state.sweep, container.container_id
     if sweep is None or state.stage not in (Stage.ACTIVE, Stage.CLOSING):

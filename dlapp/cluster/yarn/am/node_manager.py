@@ -40,7 +40,7 @@ class NodeManager:
     """Client of one node's NodeManager. Thread-safe. Each call is one try.
 
     Args:
-        token: of kind NMToken, for this node (`ResourceManager.node_tokens`).
+        token: the token of kind NMToken, for this node (`ResourceManager.node_tokens`).
         connect_s: time limit of a connection with its handshake, in addition to that of the answer.
     """
 

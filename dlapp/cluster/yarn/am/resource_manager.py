@@ -56,7 +56,7 @@ class ResourceManager:
 
     Args:
         addresses: scheduler addresses (port 8030); of several ResourceManagers one serves at a time.
-        token: of kind YARN_AM_RM_TOKEN.
+        token: the token of kind YARN_AM_RM_TOKEN.
     """
 
     def __init__(self, addresses: Sequence[tuple[str, int]], token: Token, dialect: Dialect) -> None:

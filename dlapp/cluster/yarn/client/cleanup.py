@@ -397,7 +397,7 @@ def archives_to_remove(cache: Sequence[KeptItem], limits: Retention, since_ms: i
 
     Args:
         cache: name, size and time of each file there.
-        limits: of the archives.
+        limits: the limits of the archives.
         since_ms: anything used after this may be in use.
         now_ms: the time [ms since 1970].
     """

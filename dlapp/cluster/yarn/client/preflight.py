@@ -138,7 +138,7 @@ def check_node_names(key: str, names: Sequence[str], nodes: Sequence[NodeInfo]) 
     """Return a line for each name that no running node has.
 
     Args:
-        key: of the properties file.
+        key: the key of the properties file.
         names: names set by the key.
         nodes: running nodes.
     """

@@ -159,7 +159,7 @@ class ApplicationReader:
         """Add the receipts from the history to the latest views of the caller's ended applications.
 
         Args:
-            views: of a list, in JSON form, oldest first.
+            views: the views of a list, in JSON form, oldest first.
         """
         own = [one for one in views if one.get("cause") and one["username"] == self._session.user]
         if not own:

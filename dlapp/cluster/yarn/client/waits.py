@@ -156,7 +156,7 @@ class ClusterFacts:
         """Return the facts about an application that might be submitted now.
 
         Args:
-            spec: of the application.
+            spec: the spec of the application.
             now_ms: the time [ms since 1970].
             ends: how applications that it waits for have ended, as far as they have.
         """
@@ -319,7 +319,7 @@ def check_limits(
 
     Args:
         spec: the application.
-        queues: of the scheduler.
+        queues: the queues of the scheduler.
         nodes: those that run.
         dialect: representation of GPUs in this cluster.
         am_memory_mib: memory of its ApplicationMaster [MiB].
@@ -350,7 +350,7 @@ def limits_of(queues: Sequence[QueueInfo], queue: str, user: str, whole: Mapping
     """Return the known limits of a queue, of its parent queues, and of a user in it.
 
     Args:
-        queues: of the scheduler.
+        queues: the queues of the scheduler.
         queue: its name or path.
         user: a Hadoop user.
         whole: the cluster's resources.
@@ -438,7 +438,7 @@ def _capacity(queue: QueueInfo, which: str, whole: Mapping[str, int]) -> dict[st
     """Return the minimum or maximum of a queue on the nodes without a label; empty: not known.
 
     Args:
-        queue: of the scheduler.
+        queue: the queue of the scheduler.
         which: ``Min`` or ``Max``.
         whole: the cluster's resources; Hadoop 2 reports only the share.
     """
