@@ -55,7 +55,7 @@ class TaskLog:
         finally:
             os.close(readable)
 
-    def note(self, message: str, level: str = "INFO") -> None:
+    def write(self, message: str, level: str = "INFO") -> None:
         """Add a line; thread-safe."""
         # Without a lock: an order may interrupt the main thread anywhere, and two threads that count one line do no
         # harm.
@@ -74,7 +74,7 @@ class TaskLog:
 
     def warn(self, message: str) -> None:
         """Add a line on an error that is retried or tolerated; thread-safe."""
-        self.note(message, "WARNING")
+        self.write(message, "WARNING")
 
     def close(self) -> None:
         """Close the file; only tests outlive their log."""

@@ -81,7 +81,7 @@ def get_image(task: TaskState) -> None:
 
     def ask() -> None:
         with explained(settings.host, f"image {image}"):
-            images = ImageStore(docker, settings.lock_dir, task.note, registries, credentials)
+            images = ImageStore(docker, settings.lock_dir, task.log.write, registries, credentials)
             images.require(image, task.progress_reporter())
 
     settings, registries = task.launch.docker, task.policy.docker.registry
@@ -101,7 +101,7 @@ def hold_caches(task: TaskState) -> None:
     # A cache that this node denies may be allowed on another; on a single machine a retry cannot help.
     with task.step("the caches cannot be used", node=task.launch.on_a_cluster):
         wanted, in_docker = task.assignment.caches, task.assignment.docker_image is not None
-        task.caches = open_caches(wanted, task.launch.cache, task.policy, task.note, in_docker=in_docker)
+        task.caches = open_caches(wanted, task.launch.cache, task.policy, task.log.write, in_docker=in_docker)
         for one in wanted:
             task.cache_paths[one.name] = task.caches.hold(one.name)
 
@@ -119,7 +119,7 @@ def open_checkpoints(task: TaskState) -> None:
             one.checkpoint,
             task.container_dir,
             task.launch.hdfs,
-            task.note,
+            task.log.write,
             seen_as,
             stores=one.stores_checkpoints,
             on_change=lambda numbers: task.link.report_fields(checkpoints=numbers),
@@ -171,7 +171,7 @@ def _fetch(task: TaskState) -> None:
         return
     task.report_phase(Phase.FETCHING)
     # Keep the last generation's cache entries locked until this one has them.
-    former, task.inputs = task.inputs, Inputs(task.launch.cache, task.note)
+    former, task.inputs = task.inputs, Inputs(task.launch.cache, task.log.write)
     inputs = task.inputs
     in_docker, outputs, written = _written_paths(task)
     for mounted, path in task.mounted:
@@ -180,7 +180,7 @@ def _fetch(task: TaskState) -> None:
         with task.step(f"input {mounted.input_path} could not be mounted"):
             into = inside_workspace(task.container_dir, mounted.input_path)
             place_mounted(path, into, inputs.mounts if in_docker else None)
-            task.note(f"input {mounted.input_path}: {path or 'does not exist, and is optional'}")
+            task.log.write(f"input {mounted.input_path}: {path or 'does not exist, and is optional'}")
     temporary = os.path.join(task.container_dir, "tmp", "archives")
     for planned in task.planned:
         one = planned.section
@@ -200,7 +200,7 @@ def _fetch(task: TaskState) -> None:
                 temporary,
                 task.progress_reporter(),
             )
-            task.note(f"input {one.input_path}: {moved.files} files, {moved.size_bytes} bytes")
+            task.log.write(f"input {one.input_path}: {moved.files} files, {moved.size_bytes} bytes")
             task.meter.input_bytes += moved.size_bytes
     if former is not None:
         former.close()
@@ -256,7 +256,7 @@ def lease_gpus(task: TaskState) -> None:
     from dlapp.task.gpu_lease import GpuLease
 
     with task.step("GPUs could not be leased", node=True):
-        task.lease = GpuLease(task.assignment, task.launch, task.container_dir, task.note, task.log.warn)
+        task.lease = GpuLease(task.assignment, task.launch, task.container_dir, task.log.write, task.log.warn)
         task.retry_while_unavailable(task.lease.acquire, Phase.LEASING, task.lease.service)
         task.meter.begin_lease(tuple(task.lease.devices), partial(getattr, task.lease, "use"))
     task.report_phase(Phase.LEASING, gpus=task.gpus)

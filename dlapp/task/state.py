@@ -78,7 +78,6 @@ class TaskState:
         self.guardians = [self.guardian]
         self.stopper = InterruptHandler()
         self.log = TaskLog(os.path.join(container_dir, "dlapp.log"))
-        self.note = self.log.note
         self.lease: GpuLease | None = None
         self.planned: list[PlannedInput] = []
         self.mounted: list[tuple[InputSpec, str | None]] = []
@@ -174,7 +173,7 @@ class TaskState:
     def report_phase(self, phase: Phase, **details: Any) -> None:
         """Report a phase, and log it; see `AmLink.report_phase`."""
         self.meter.set_phase(phase)
-        self.note(" ".join(filter(None, (phase.value, str(details.get("detail", ""))))))
+        self.log.write(" ".join(filter(None, (phase.value, str(details.get("detail", ""))))))
         self.link.report_phase(phase, **{"gpus": self.gpus, "waits_for": self.waits_for, **details})
 
     def progress_reporter(self, *, with_rate: bool = False) -> Callable[[int, int], None]:
@@ -186,7 +185,7 @@ class TaskState:
         link, phase, next_at = self.link, self.link.phase, time.monotonic() + _PROGRESS_EVERY_S
         pace = TransferRate(time.monotonic) if with_rate else None
 
-        def tell(done: int, total: int) -> None:
+        def report(done: int, total: int) -> None:
             nonlocal next_at
             if (now := time.monotonic()) >= next_at:
                 next_at = now + _PROGRESS_EVERY_S
@@ -194,7 +193,7 @@ class TaskState:
                 detail = pace.text(done, total) if pace else ""
                 link.report_phase(phase, progress=share, gpus=self.gpus, detail=detail, waits_for=self.waits_for)
 
-        return tell
+        return report
 
     def retry_while_unavailable(self, ask: Callable[[], T], phase: Phase, service: str = "") -> T:
         """Call ``ask``, and retry while its service is away: the ApplicationMaster ends us when that takes too long.

@@ -102,7 +102,7 @@ def run_task(task: TaskState) -> int:
             _clean_up(task)
             return 1
         one = task.assignment
-        task.note(f"{one.application_id} attempt {one.attempt}: {one.role} {one.role_index}, index {one.index}")
+        task.log.write(f"{one.application_id} attempt {one.attempt}: {one.role} {one.role_index}, index {one.index}")
         if one.docker_image is None and (one.sweep is not None or one.board):
             link.close_idle_connections()  # the other guardians would keep its connection open
             if one.sweep is not None:
@@ -119,11 +119,11 @@ def run_task(task: TaskState) -> int:
             link,
             step=task.step,
             report_phase=task.report_phase,
-            note=task.note,
+            note=task.log.write,
             release=task.release_devices,
         )
         result = _all_steps(task)
-        task.note(f"ended: {_describe(result)}")
+        task.log.write(f"ended: {_describe(result)}")
         if task.stopper.from_outside and result.fault is Fault.STOPPED:
             if launch.on_a_cluster:
                 # The node ended this container. YARN reports why (memory, preemption), and that decides about the
@@ -149,7 +149,7 @@ def _all_steps(task: TaskState) -> TaskResult:
         if not task.is_directory_removed:  # the log, and modules that are not loaded yet, were removed with it
             import traceback
 
-            task.log.note(traceback.format_exc(), "ERROR")
+            task.log.write(traceback.format_exc(), "ERROR")
         result = TaskResult(fault=Fault.NODE, message=f"the task failed: {error!r} (see dlapp.log)")
     if task.is_directory_removed and result.fault is not Fault.STOPPED:
         result = TaskResult(fault=Fault.NODE, message=DIRECTORY_REMOVED, lost=True)
@@ -259,7 +259,7 @@ def _must_restart(task: TaskState, result: TaskResult, device: str) -> bool:
         return False
     is_failure = result.fault is Fault.USER and (task.assignment.in_gang or task.assignment.keep_failed)
     if is_failure and not task.is_gang_restarted and task.stopper.wanted is Stop.NO:
-        task.note(f"the payload failed: {_describe(result)}")
+        task.log.write(f"the payload failed: {_describe(result)}")
         failure = with_cause(result, task.container_dir, task.log.warn)
         task.link.report_phase(Phase.RUNNING, detail=result.exit_text, gpus=task.gpus, failure=failure)
         task.link.wait_for_decision(task.generation)
@@ -323,7 +323,7 @@ def _live_copies(task: TaskState) -> AbstractContextManager[None]:
         return nullcontext()
     from dlapp.task.data.live_outputs import LiveOutputs
 
-    return LiveOutputs(task.assignment, task.container_dir, task.launch.hdfs, task.note).copying()
+    return LiveOutputs(task.assignment, task.container_dir, task.launch.hdfs, task.log.write).copying()
 
 
 def _clean_up(task: TaskState) -> None:

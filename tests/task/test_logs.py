@@ -153,7 +153,7 @@ def test_a_log_says_that_its_task_lives(tmp_path: Path) -> None:
     assert is_task_dead(str(tmp_path / "none"))
     log = TaskLog(str(tmp_path / "dlapp.log"))
     assert not is_task_dead(str(tmp_path))
-    log.note("two\nlines")
+    log.write("two\nlines")
     log.close()
     assert is_task_dead(str(tmp_path))
     first, second = (tmp_path / "dlapp.log").read_text().splitlines()
@@ -166,9 +166,9 @@ def test_a_line_that_does_not_fit_on_the_disk_is_lost_and_nothing_fails(tmp_path
     log = TaskLog(str(path))
     kept, full = os.dup(log._fd), os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, log._fd)
-    log.note("lost")
+    log.write("lost")
     os.dup2(kept, log._fd)
-    log.note("kept")
+    log.write("kept")
     for fd in (kept, full):
         os.close(fd)
     log.close()
@@ -181,9 +181,9 @@ def test_lines_without_end_are_left_out_and_counted(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     log = TaskLog(str(tmp_path / "dlapp.log"))
     for number in range(1000):
-        log.note(f"line {number}")
+        log.write(f"line {number}")
     now[0] += 1.0
-    log.note("a second later")
+    log.write("a second later")
     log.close()
     lines = (tmp_path / "dlapp.log").read_text().splitlines()
     assert len(lines) == 12

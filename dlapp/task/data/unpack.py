@@ -135,7 +135,7 @@ def _read_ahead(blocks: Iterator[bytes]) -> Iterator[Iterator[bytes]]:
         except BaseException as error:  # raised again by the caller's thread
             queue.put(error)
 
-    def taken() -> Iterator[bytes]:
+    def consumed() -> Iterator[bytes]:
         while (block := queue.get()) is not None:
             if isinstance(block, BaseException):
                 raise block
@@ -145,7 +145,7 @@ def _read_ahead(blocks: Iterator[bytes]) -> Iterator[Iterator[bytes]]:
     thread = Thread(target=work, name="unpack-gzip", daemon=True)
     thread.start()
     try:
-        yield taken()
+        yield consumed()
     finally:
         stop = True
         room.release()

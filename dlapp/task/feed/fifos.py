@@ -44,7 +44,7 @@ class FifoWriter:
         directory: descriptor of the directory, which contains the first FIFO.
         content: waits for the feed's content and returns it.
         note: takes lines for the log.
-        tell: reports the state to the task.
+        send_status: reports the state to the task.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class FifoWriter:
         directory: int,
         content: Callable[[], FeedContent],
         note: Callable[[str], None],
-        tell: Callable[[], None],
+        send_status: Callable[[], None],
     ) -> None:
-        self._directory, self._content, self._note, self._tell = directory, content, note, tell
+        self._directory, self._content, self._note, self._send_status = directory, content, note, send_status
         self.in_use = False
         """True while a FIFO has a reader: the reader would mistake the end of this process for the end of an epoch."""
 
@@ -72,7 +72,7 @@ class FifoWriter:
                         raise DlappError(f"{name} is no FIFO any more")
                     if not self.in_use:
                         self.in_use = True
-                        self._tell()
+                        self._send_status()
                     try:
                         queue = queue or self._content().queue(0, 1, FeedPosition(epoch))
                         self._write_epoch(fd, queue)
@@ -83,14 +83,14 @@ class FifoWriter:
                         continue
                     except (DlappError, OSError) as error:
                         self._note(f"the FIFO {name} of the feed could not be finished: {error}")
-                        self._tell()
+                        self._send_status()
                         threading.Event().wait()  # the task ends the reader, which must not see an end of file
                     # Before the reader sees the end of this one: it may open the next immediately.
                     if epoch + 1 < epochs:
                         os.mkfifo(fifo_name(epoch + 1), 0o600, dir_fd=self._directory)
                     else:
                         self.in_use = False
-                        self._tell()
+                        self._send_status()
                     os.unlink(name, dir_fd=self._directory)
                 epoch += 1
             if queue is not None:

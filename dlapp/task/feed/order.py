@@ -87,7 +87,7 @@ class FeedOrder:
         known = self._sorted  # called by reader threads without a lock, each with its epoch
         if known[0] != epoch:
             key = f"{self._shuffle}:{epoch}".encode()
-            marks = [_mark(key, node.source) for node in self.nodes]
+            marks = [_keyed_digest(key, node.source) for node in self.nodes]
             known = self._sorted = epoch, sorted(range(len(marks)), key=marks.__getitem__)
         return known[1]
 
@@ -128,5 +128,5 @@ def digest(nodes: Sequence[TreeNode]) -> str:
     return found.hexdigest()
 
 
-def _mark(key: bytes, name: str) -> bytes:
+def _keyed_digest(key: bytes, name: str) -> bytes:
     return hashlib.blake2b(name.encode(errors="surrogateescape"), key=key, digest_size=8).digest()

@@ -80,7 +80,7 @@ class SocketReaders:
         listener: the listening socket; the caller closes it.
         content: waits for the feed's content and returns it.
         note: takes lines for the log.
-        tell: reports the state to the task, before a reader gets an error.
+        send_status: reports the state to the task, before a reader gets an error.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class SocketReaders:
         listener: socket.socket,
         content: Callable[[], FeedContent],
         note: Callable[[str], None],
-        tell: Callable[[], None],
+        send_status: Callable[[], None],
     ) -> None:
-        self._listener, self._content, self._note, self._tell = listener, content, note, tell
+        self._listener, self._content, self._note, self._send_status = listener, content, note, send_status
         self._slots = threading.BoundedSemaphore(MAX_READERS)
 
     def run(self) -> None:
@@ -125,7 +125,7 @@ class SocketReaders:
         """Send a reader the reason why it receives nothing more."""
         if not isinstance(error, DlappError | OSError):
             self._note(f"a reader of the feed is refused: {error!r}")
-        self._tell()
+        self._send_status()
         _send(connection, {"error": str(error) or repr(error)})
 
     def _feed(self, connection: socket.socket) -> None:

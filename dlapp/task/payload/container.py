@@ -41,7 +41,7 @@ def reserve_ports(task: TaskState) -> None:
         from dlapp.task.mpi.payload import MpiPayload
 
         with task.step("mpirun is not possible", node=True):
-            task.mpi = MpiPayload(one, one.mpi, task.launch, task.container_dir, task.payload_run_dir, task.note)
+            task.mpi = MpiPayload(one, one.mpi, task.launch, task.container_dir, task.payload_run_dir, task.log.write)
 
 
 def wait_for_gate(task: TaskState) -> bool:
@@ -92,7 +92,7 @@ class ContainerPayload:
             if any(one.feed is not None for one in task.assignment.inputs):
                 from dlapp.task.feed.feeds import TaskFeeds
 
-                task.feeds = TaskFeeds(task.assignment, task.launch, task.container_dir, task.note)
+                task.feeds = TaskFeeds(task.assignment, task.launch, task.container_dir, task.log.write)
                 start_env |= task.feeds.environment(task.payload_run_dir)
             task.has_begun = True
             run.start(start_env)
@@ -120,8 +120,8 @@ class ContainerPayload:
         reason = stopper.reason or ("stopped" if stopper.why else "gang_restart")
         return EndOrder(stopper.why or "the gang is restarted", reason, task.kill_grace_s)
 
-    def hang(self) -> str:
-        """See `PayloadOwner.hang`."""
+    def hang_reason(self) -> str:
+        """See `PayloadOwner.hang_reason`."""
         return self._task.link.abort
 
     def run_periodic(self) -> float:
@@ -183,7 +183,7 @@ def run_payload(task: TaskState, run: Running) -> PayloadOutcome:
         ContainerPayload(task),
         log_limit_bytes=task.log_limit_bytes,
         step=partial(_start_step, task),
-        note=task.note,
+        note=task.log.write,
         warn=task.log.warn,
         times=LogTimesWriter(os.path.join(task.container_dir, log_times.NAME)),
         total=task.assignment.total,

@@ -24,7 +24,7 @@ def make_ready(task: TaskState) -> Running:
     if task.assignment.docker_image is None:
         # There is no submitter environment on a cluster.
         os.makedirs(os.path.join(task.container_dir, "home"), 0o700, exist_ok=True)
-        return PlainRun(plain_payload(task, task.container_dir), task.guardian, task.note)
+        return PlainRun(plain_payload(task, task.container_dir), task.guardian, task.log.write)
     task.guardian.close()  # a container has its own init, and its lifeline
     phase = task.link.phase
     task.report_phase(phase, detail="creating the container")
@@ -61,7 +61,7 @@ def make_docker_run(
         payload,
         settings,
         policy,
-        task.note,
+        task.log.write,
         progress,
         task.launch.registry_credentials,
         shared_paths=task.policy.shared_paths,

@@ -68,7 +68,7 @@ def _is_over(task: TaskState) -> bool:
 def _place(task: TaskState) -> KeptRun | DockerRun:
     if task.assignment.docker_image is None:
         task.guardian = Guardian(*start_guardian())
-        return KeptRun(replace(plain_payload(task, task.container_dir), keep_fds=()), task.guardian, task.note)
+        return KeptRun(replace(plain_payload(task, task.container_dir), keep_fds=()), task.guardian, task.log.write)
     payload = replace(docker_payload(task), name="kept", script="", command=_SLEEPS, args=())
     run = make_docker_run(task, payload)
     run.start()

@@ -56,7 +56,7 @@ class PayloadOwner(Protocol):
     def end_order(self) -> EndOrder | None:
         """Return the order to end it softly; None to continue."""
 
-    def hang(self) -> str:
+    def hang_reason(self) -> str:
         """Return why a hung payload must be aborted; empty if it does not hang."""
 
     def run_periodic(self) -> float:
@@ -173,7 +173,7 @@ class PayloadRunner:
             elif (order := owner.end_order()) is not None:
                 self._files.write_stop(order.reason, order.why, order.grace_s)
                 ending.stop(order.why, order.grace_s)
-            elif why := owner.hang():
+            elif why := owner.hang_reason():
                 ending.abort(why)
             attend_s = owner.run_periodic()
             now = time.monotonic()

@@ -61,7 +61,7 @@ def open_board(task: TaskState) -> TensorBoard:
 
     def make_run(made: Payload) -> Running:
         if is_plain:
-            return PlainRun(made, task.guardians[1], task.note)
+            return PlainRun(made, task.guardians[1], task.log.write)
         return make_docker_run(task, made, network="host")
 
     return TensorBoard(
@@ -74,7 +74,7 @@ def open_board(task: TaskState) -> TensorBoard:
         ports=lock_node_ports(1, task.launch, task.policy),
         make_run=make_run,
         on_change=lambda status: task.link.report_fields(board=status),
-        note=task.note,
+        note=task.log.write,
     )
 
 
@@ -170,7 +170,7 @@ class TensorBoard:
                     self._on_change(BoardStatus(address=address, port=port, path=prefix))
                 self._limit_logs()
                 self._over.wait(_LOOK_EVERY_S)
-            return ("", True) if ended is None else self._why_it_ended(ended)
+            return ("", True) if ended is None else self._end_text(ended)
         finally:
             probe.close()
             if has_begun:
@@ -205,7 +205,7 @@ class TensorBoard:
             keep_fds=(*payload.keep_fds, self._ports.fd),
         )
 
-    def _why_it_ended(self, ended: PayloadExit) -> tuple[str, bool]:
+    def _end_text(self, ended: PayloadExit) -> tuple[str, bool]:
         if ended.exit_code == NOT_INSTALLED:
             where = "on this node (python3 of PATH)" if self._payload_workspace is None else "in the image"
             return f"tensorboard is not installed {where}", True

@@ -29,8 +29,8 @@ class PayloadFiles:
     Args:
         path: DLAPP_DIR on the host.
         total: number of containers of the application.
-        tell: called with the payload's status: at once when it becomes ready or ends, otherwise once a second at most,
-            and less often in a large application.
+        on_change: called with the payload's status: at once when it becomes ready or ends, otherwise once a second at
+            most, and less often in a large application.
         note: takes lines for dlapp's own log.
         probe: detects when the payload is ready; None if it reports that itself.
         use: detects whether it is in use; None if not needed.
@@ -44,7 +44,7 @@ class PayloadFiles:
         self,
         path: str,
         total: int,
-        tell: Callable[[PayloadStatus], None],
+        on_change: Callable[[PayloadStatus], None],
         note: Callable[[str], None],
         probe: ReadinessProbe | None = None,
         use: UseWatch | None = None,
@@ -52,7 +52,7 @@ class PayloadFiles:
     ) -> None:
         self._probe, self._use, self._in_use = probe, use, None if use is None else True
         self._note = note
-        self._tell, self._told, self._told_at = tell, PayloadStatus(), float("-inf")
+        self._on_change, self._reported, self._reported_at = on_change, PayloadStatus(), float("-inf")
         self._every_s = max(1.0, total / _CONTAINERS_PER_S)
         self._directory = open_own_directory(path)
         try:
@@ -83,7 +83,7 @@ class PayloadFiles:
             self._probe.check(now_s)
         if self._use is not None:
             self._in_use = self._use.in_use(now_s)
-        is_due = now_s >= self._told_at + self._every_s or self.status.ready != self._told.ready
+        is_due = now_s >= self._reported_at + self._every_s or self.status.ready != self._reported.ready
         self._report_changes(now_s, is_due=is_due)
 
     @property
@@ -121,6 +121,6 @@ class PayloadFiles:
             self._note(f"$DLAPP_STOP could not be written: {error}")
 
     def _report_changes(self, now_s: float, *, is_due: bool) -> None:
-        if is_due and (status := self.status) != self._told:
-            self._told, self._told_at = status, now_s
-            self._tell(self._told)
+        if is_due and (status := self.status) != self._reported:
+            self._reported, self._reported_at = status, now_s
+            self._on_change(self._reported)

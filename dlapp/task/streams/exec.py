@@ -52,11 +52,11 @@ def _serve_in_docker(stream: Stream, request: ExecRequest) -> None:
     except DockerRefused as error:
         is_over = error.status in (404, 409)
         raise StreamRefused(
-            "the container does not run any more" if is_over else _why_not(place, error),
+            "the container does not run any more" if is_over else _start_error(place, error),
             NOT_RUNNING if is_over else "",
         ) from error
     except (DockerError, OSError) as error:
-        raise StreamRefused(_why_not(place, error)) from error
+        raise StreamRefused(_start_error(place, error)) from error
     try:
         connection = FrameStream(stream.accept())  # while Docker starts the command
     except BaseException:
@@ -66,12 +66,12 @@ def _serve_in_docker(stream: Stream, request: ExecRequest) -> None:
         early = target.begin()
     except DockerError as error:
         with contextlib.closing(connection), contextlib.suppress(StreamClosed):
-            send_end(connection, ExecEnd(NO_ANSWER, _why_not(place, error)))
+            send_end(connection, ExecEnd(NO_ANSWER, _start_error(place, error)))
         return
     ExecSession(connection, target).run(early)
 
 
-def _why_not(place: PayloadPlace, error: Exception) -> str:
+def _start_error(place: PayloadPlace, error: Exception) -> str:
     """Return why Docker has not started a command."""
     if isinstance(error, DockerRefused):
         return f"Docker refused the command: {error}"

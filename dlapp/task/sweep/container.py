@@ -42,7 +42,7 @@ def run_trials(task: TaskState, work: TrialWork) -> TaskResult:
         make_run=partial(_made_trial_ready, task, work, template),
         kill_grace_s=lambda: task.kill_grace_s,
         log_limit_bytes=task.log_limit_bytes,
-        note=task.note,
+        note=task.log.write,
         on_change=task.stopper.wake,
     )
     worker = TrialWorker(setup, task.stopper, end_reason=partial(_no_trial_reason, task), sample=task.meter.sample)
@@ -113,5 +113,5 @@ def _made_trial_ready(
         mounts=template.mounts_of(os.path.join(trial_dir, "workspace")),
     )
     if is_plain:
-        return PlainRun(payload, task.guardians[slot], task.note)
+        return PlainRun(payload, task.guardians[slot], task.log.write)
     return make_docker_run(task, payload)

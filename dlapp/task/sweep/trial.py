@@ -240,7 +240,7 @@ class TrialRun:
         one = self._setup
         if self._is_killed or self._why:
             return TaskResult(fault=Fault.STOPPED, message=self._why)
-        note = partial(_noted, one.note, self.name)
+        note = partial(_log_prefixed, one.note, self.name)
         runner = PayloadRunner(
             run,
             self.trial_dir,
@@ -279,7 +279,7 @@ class TrialRun:
             self._why = f"the time of a trial is over: {self._setup.work.trial_time_s:g} s (trial_time)"
         return EndOrder(self._why, self._reason, self._setup.kill_grace_s()) if self._why else None
 
-    def hang(self) -> str:
+    def hang_reason(self) -> str:
         """Return that it does not hang: an idle trial is ended by its time limit."""
         return ""
 
@@ -326,7 +326,7 @@ class TrialRun:
             one.link,
             step=UNINTERRUPTED,
             report_phase=self._report_phase,
-            note=partial(_noted, one.note, self.name),
+            note=partial(_log_prefixed, one.note, self.name),
             release=lambda: None,  # the GPUs are for the next trial
         )
         mounted = [os.path.relpath(path, os.path.join(self.trial_dir, "workspace")) for _, path in self._mounts]
@@ -344,5 +344,5 @@ class TrialRun:
             self._setup.note(f"trial {self.name}: {phase.value} {detail}")
 
 
-def _noted(note: Callable[[str], None], name: str, text: str) -> None:
+def _log_prefixed(note: Callable[[str], None], name: str, text: str) -> None:
     note(f"trial {name}: {text}")

@@ -355,7 +355,7 @@ def test_a_read_lock_on_a_tasks_log_fails_no_task(identities: Identities, place:
         for number in (1, 2):
             os.dup2(out, number)
         mine = TaskLog(str(log))
-        mine.note("begun")
+        mine.write("begun")
         os.write(2, b"printed\n")
         with pytest.raises(BlockingIOError):
             TaskLog(str(log))
