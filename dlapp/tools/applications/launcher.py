@@ -37,13 +37,13 @@ ID_LINE = "DL App ID = "
 @click.argument("file", metavar="FILE", type=click.Path(), required=False)
 @click.option("--wait", is_flag=True, help="Show the progress until the application ends, and exit with its code.")
 @click.option("--print-spec", is_flag=True, help="Print the specification with all defaults as JSON; submit nothing.")
-@click.option("--plan", is_flag=True, help="Show what a submission would pack, ask for and wait for; submit nothing.")
+@click.option("--plan", is_flag=True, help="Show what a submission would pack, request and wait for; submit nothing.")
 @click.option("--init", is_flag=True, help="Write FILE, with a comment on each key; submit nothing.")
 @click.option(
     "--resume",
     metavar="ID",
     shell_complete=complete_id(),
-    help="Go on from the newest checkpoint of an application that has ended; without FILE with its own workspace.",
+    help="Continue from the newest checkpoint of an ended application; without FILE with its own workspace.",
 )
 @click.option(
     "--again",

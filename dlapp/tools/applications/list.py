@@ -39,7 +39,7 @@ STATES = ("waiting", "running", "finished", "succeeded", "failed", "timed-out", 
     type=click.IntRange(min=0),
     metavar="N",
     default=20,
-    help="So many finished ones, the latest; by default 20.",
+    help="Maximum number of finished ones, the latest; by default 20.",
 )
 @click.option(
     "--state", "states", type=click.Choice(STATES), multiple=True, help="Only those; may be given several times."
@@ -48,7 +48,7 @@ STATES = ("waiting", "running", "finished", "succeeded", "failed", "timed-out", 
 @label_options
 @click.option("--since", metavar="TIME", help="Only those submitted since: 30m, 2h, 7d, 2023-11-14, 2023-11-14T22:00.")
 @output_option
-@click.option("--sort", metavar="COLUMN", default="", help="Sort by this column, with - before it the other way round.")
+@click.option("--sort", metavar="COLUMN", default="", help="Sort by this column, with - before it in reverse order.")
 @json_option("Print the views as JSON.")
 def main(
     user: str | None,

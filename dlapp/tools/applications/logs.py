@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     "--try", "try_number", type=click.IntRange(min=1), metavar="N", help="Each container's N-th start, not its last."
 )
 @click.option(
-    "--generation", type=click.IntRange(min=0), metavar="N", help="What a gang printed before it was restarted, from 0."
+    "--generation", type=click.IntRange(min=0), metavar="N", help="The output of this generation of a gang, from 0."
 )
-@click.option("--trial", type=click.IntRange(min=0), metavar="N", help="What trial N of a sweep printed: raw.")
+@click.option("--trial", type=click.IntRange(min=0), metavar="N", help="The output of trial N of a sweep: raw.")
 @click.option("--stdout", "only_stdout", is_flag=True, help="Only stdout.")
 @click.option("--stderr", "only_stderr", is_flag=True, help="Only stderr.")
 @click.option("--own", is_flag=True, help="dlapp's own log of the containers instead of the program's.")
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Begin with the last N lines of each stream.",
 )
-@click.option("--since", metavar="TIME", help="Only what was printed since: 10m, 2h, 2023-11-14T22:00.")
+@click.option("--since", metavar="TIME", help="Only output since: 10m, 2h, 2023-11-14T22:00.")
 @click.option("--timestamps", is_flag=True, help="Begin each line with its time, which is approximate.")
 @click.option("--raw", is_flag=True, help="Print every byte also to a terminal, including control sequences.")
 @json_option("Print a JSON object for each line.")

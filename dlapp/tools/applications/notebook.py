@@ -30,11 +30,11 @@ _SHOWN_FILES = 10
     metavar="TIME",
     default="1h",
     show_default=True,
-    help="End it if no kernel computes and nobody is connected for so long.",
+    help="End it after this time without a computing kernel and a connection.",
 )
 @click.option("--save", metavar="PATH", help="Store its new and changed files there, like output.")
 @click.option("--port", type=click.IntRange(1, 65_535), metavar="PORT", help="Serve it on this local port.")
-@click.option("--detach", is_flag=True, help="Print how it is reached when it is ready, and leave it running.")
+@click.option("--detach", is_flag=True, help="Print its address when it is ready, and leave it running.")
 @json_option("Print how it is reached as JSON; all else goes to stderr.")
 def main(
     file: str | None,

@@ -25,14 +25,14 @@ _SHOWN = 20
 
 @command("dlapp-sweep", example="dlapp-sweep -f application_1700000000000_0042")
 @click.argument("application", metavar="[ID]", default="last", shell_complete=complete_id())
-@click.option("-f", "--follow", is_flag=True, help="Show it anew each second until the application ends.")
+@click.option("-f", "--follow", is_flag=True, help="Refresh it each second until the application ends.")
 @click.option(
     "-n",
     "--lines",
     type=click.IntRange(min=1),
     metavar="N",
     default=_SHOWN,
-    help=f"So many trials, the best; by default {_SHOWN}.",
+    help=f"Maximum number of trials, the best; by default {_SHOWN}.",
 )
 @click.option("--all", "everything", is_flag=True, help="All trials that were started.")
 @click.option("--best", "only_best", is_flag=True, help="Only the best trial that has ended, as NAME=VALUE lines.")
