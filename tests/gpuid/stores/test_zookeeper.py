@@ -207,7 +207,7 @@ def test_records_of_earlier_versions_count_until_their_hosts_write_them_in_the_n
     before = on_zookeeper()
     running = before.acquire(ask("c1", 1))
     before.quarantine("gpu1", cause="operator", by="root")
-    on_zookeeper(host="node8").look()
+    on_zookeeper(host="node8").update_inventory()
     ledger = on_zookeeper(over=new)
     assert {host: len(record.leases) for host, record in ledger.hosts()} == {"node7": 1, "node8": 0}
     assert [host for host, _ in ledger.short_hosts()] == ["node7"]
@@ -240,7 +240,7 @@ def test_hosts_with_devices_in_quarantine_are_listed_and_healed_ones_are_not(
     on_zookeeper: Open, raw: KazooClient, settings: LedgerSettings
 ) -> None:
     for host in ("node1", "node2", "node3"):
-        on_zookeeper(host=host).look()
+        on_zookeeper(host=host).update_inventory()
     on_zookeeper(host="node1").quarantine("gpu0", cause="ecc")
     reader = on_zookeeper(host="am")
     assert [host for host, _ in reader.short_hosts()] == ["node1"]  # there was no list
@@ -258,7 +258,7 @@ def test_a_list_that_is_wrong_is_corrected_by_those_who_meet_it(
     reader = on_zookeeper(host="am")
     assert list(reader.short_hosts()) == []
     ledger = on_zookeeper()
-    ledger.look()
+    ledger.update_inventory()
     for name in ("gpu0", "gpu1"):
         ledger.quarantine(name, cause="operator", by="root")
     raw.delete(f"{settings.root}/short/node7")
@@ -287,7 +287,7 @@ def test_a_lease_and_its_release_take_as_many_operations_with_a_list_as_without(
         on_zookeeper().acquire(ask("c1", 1)).release()
         return len(answers)
 
-    on_zookeeper().look()
+    on_zookeeper().update_inventory()
     assert operations() == 3  # read, write; write
     on_zookeeper().quarantine("gpu3", cause="operator", by="root")
     list(on_zookeeper(host="am").short_hosts())
