@@ -75,14 +75,14 @@ import json, sys, time
 from dlapp.locations import HdfsPlace
 from dlapp.values.serialization import from_json
 from dlapp.storage.cache.store import InputCache
-from dlapp.storage.cache.entry import CachePlace
+from dlapp.storage.cache.entry import CacheLocation
 from dlapp.storage.cache.fetch import fetch
 from dlapp.storage.open import plan_fetch
 how, settings, here, there, directory = sys.argv[1:6]
 place = from_json(HdfsPlace, json.loads(settings))
 began = time.perf_counter()
 plan = plan_fetch([there], here, hdfs=place)
-cache = None if how == "fetch" else InputCache(CachePlace(directory, 1 << 40, 86400.0))
+cache = None if how == "fetch" else InputCache(CacheLocation(directory, 1 << 40, 86400.0))
 brought = fetch(plan, cache, may_mount=how == "mount")
 print(time.perf_counter() - began, brought.hits.files)
 """
