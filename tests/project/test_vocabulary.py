@@ -19,7 +19,7 @@ RETIRED_MODULES = frozenset(
         """
         aftermath asked asks books brought cards choice closing collected connected desk elsewhere ending ends
         evidence finding given gpu_facts holdings home later looking making masters nodes ofd own patience remembered
-        sight spare staged_home stored strays submitting sweeping texts travel turns work
+        sight spare staged_home stored strays submitting sweeping texts travel turns verdict work
         """,
     )
 )
@@ -27,9 +27,10 @@ RETIRED_CLASSES = frozenset(
     re.findall(
         r"\w+",
         """
-        Books Brought CardWatch Cards CardsSeen Closing Collected Connected Desk Ender Former GivenByNode Gpus Ground
-        Holdings Home Kept KeptInput KnownCards Landing Later Left Looked Looker Marks Masters News OtherVersion
-        Patience Row Spare StagedHome Stray Told Turn Turns Wants Wanted What Why Witnesses Work
+        BadLine Books Brought CardWatch Cards CardsSeen Closing Collected Connected Desk Ender Find FindHere FindOnHdfs
+        Former GivenByNode Gpus Ground Holdings Home JournalHome Kept KeptInput KnownCards Landing Later Left Looked
+        Looker Marks Masters News OtherVersion Patience Row Spare StagedHome Stray Told Turn Turns Verdict Wants
+        Wanted What Why Witnesses Work
         """,
     )
 )
