@@ -124,13 +124,13 @@ def _ends(one: ContainerView) -> str:
 
 
 def _end(one: ContainerView | TryView) -> str:
-    said, message = "", one.message
+    reason, message = "", one.message
     if one.exit_code is not None or one.signal is not None:
         kind = "good" if one.exit_code == 0 else "bad"
         text = f"exit code {one.exit_code}" if one.signal is None else f"signal {one.signal}"
-        said, message = f'<span class="{kind}">{text}</span> ', message.removeprefix(text)
+        reason, message = f'<span class="{kind}">{text}</span> ', message.removeprefix(text)
     named = f" ({one.diagnosis.cause})" if one.diagnosis is not None else ""
-    return f"{said}{escape((message + named).lstrip(' ,;:'))}".strip()
+    return f"{reason}{escape((message + named).lstrip(' ,;:'))}".strip()
 
 
 def _log_links(one: ContainerView, *, live: bool, has_end: bool) -> str:

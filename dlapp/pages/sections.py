@@ -34,12 +34,12 @@ def head(view: ApplicationView, now_ms: int) -> str:
     amounts = [counted(view.vcores, "vcores"), memory(view.memory_mib)]
     if view.gcores:
         amounts.append(counted(view.gcores, "GPUs"))
-    said = [view.phase if view.cause is None else "", view.diagnostics]
+    texts = [view.phase if view.cause is None else "", view.diagnostics]
     return (
         f'<header><p class="soft">{escape(str(view.application_id))}</p>'
         f"<h1>{escape(view.appname or str(view.application_id))} "
         f'<span class="state {kind}">{escape(state)}</span></h1>'
-        + "".join(f"<p>{escape(one)}</p>" for one in said if one)
+        + "".join(f"<p>{escape(one)}</p>" for one in texts if one)
         + "".join(f'<p class="note">{escape(one)}</p>' for one in _notes(view))
         + facts(
             [

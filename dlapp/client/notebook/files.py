@@ -93,10 +93,10 @@ def _place_all(found: str, workspace: str, packed: Mapping[str, FileFacts], trus
     real = os.path.realpath(workspace)
     guarded = _below(trusted, {os.path.abspath(workspace), real})
     with files.closing_fd(files.open_directory(real)) as top:
-        for directory, names, here in os.walk(found):
+        for directory, names, file_names in os.walk(found):
             names.sort()
             below = os.path.relpath(directory, found)
-            for name in sorted(here):
+            for name in sorted(file_names):
                 source, path = os.path.join(directory, name), os.path.normpath(os.path.join(below, name))
                 if not stat.S_ISREG(os.lstat(source).st_mode):
                     continue

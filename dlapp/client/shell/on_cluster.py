@@ -145,15 +145,15 @@ def shell_spec(spec: AppSpec, *, gcores: int | None, fetch_input: bool) -> AppSp
 
 def _wait_for_container(client: Client, application: Application, note: Note) -> None:
     """Wait until the program runs, and report what it waits for. Raises DlappError: it has ended."""
-    said = ""
+    shown = ""
     for view in client.views(application):
         if view.state.ended:
             why = view.diagnostics or (view.cause.value if view.cause else view.state.value)
             raise DlappError(f"{application.id} ended before there was a shell: {why}")
         if any(one.phase is Phase.RUNNING for one in view.containers):
             return
-        if (text := _waits_for(view)) != said:
-            said = text
+        if (text := _waits_for(view)) != shown:
+            shown = text
             note(f"dlapp-shell: {application.id} is {view.state.value}{f': {text}' if text else ''}")
 
 

@@ -137,7 +137,7 @@ def end_descendants(*, patience_s: float, watch: Callable[[], float] = time.mono
     """End every descendant except the engine's own processes: SIGTERM and SIGHUP, then after ``patience_s`` SIGKILL."""
     deadline = watch() + patience_s
     hard = patience_s <= 0
-    told: set[int] = set()
+    signalled: set[int] = set()
     while True:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG) != (0, 0):
@@ -147,7 +147,7 @@ def end_descendants(*, patience_s: float, watch: Callable[[], float] = time.mono
             return
         hard = hard or watch() >= deadline
         for pid in left:
-            if hard or pid not in told:
+            if hard or pid not in signalled:
                 numbers = (signal.SIGKILL,) if hard else (signal.SIGTERM, signal.SIGHUP, signal.SIGCONT)
                 for number in numbers:
                     # Already gone; or we may not kill it (a setuid program).
@@ -155,7 +155,7 @@ def end_descendants(*, patience_s: float, watch: Callable[[], float] = time.mono
                         os.kill(pid, number)
         if hard and not any(_may_kill(pid) for pid in left):
             return
-        told.update(left)
+        signalled.update(left)
         time.sleep(_POLL_INTERVAL_S)
 
 

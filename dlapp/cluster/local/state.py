@@ -363,7 +363,7 @@ def is_locked(path: str, owner: int | None = None) -> bool:
         os.close(fd)
 
 
-def take_lock(path: str, mode: int) -> int | None:
+def acquire_lock(path: str, mode: int) -> int | None:
     """Acquire the lock on a file that others can read, for the one process that may hold it.
 
     Any user can hold a read lock on it, which would block a write lock indefinitely. So if there is no write lock, the

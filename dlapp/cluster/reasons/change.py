@@ -36,14 +36,14 @@ def smallest_change(facts: WaitFacts) -> str:
     those that are tried would do: ``2 GPUs: now, on host03 (--set resources.gcores=2)``."""
     if not facts.asks or facts.nodes is None or facts.dependency or facts.held or facts.before or can_start(facts):
         return ""
-    for name, option, changed in _changes(_submitted_anew(facts)):
+    for name, option, changed in _changes(_resubmitted(facts)):
         if can_start(changed):
             where = _where(changed)
             return f"{name}: now{f', on {where}' if where else ''}{f' ({option})' if option else ''}"
     return ""
 
 
-def _submitted_anew(facts: WaitFacts) -> WaitFacts:
+def _resubmitted(facts: WaitFacts) -> WaitFacts:
     """Return the facts with room for the ApplicationMaster kept on each node that has it, and below each limit."""
     master, least = dict(facts.master), facts.memory_step or 1
     if MEMORY in master:

@@ -26,7 +26,7 @@ from dlapp.cluster.local.runner import (
     orphans,  # noqa: F401
 )
 from dlapp.cluster.local.runner import main as runner
-from dlapp.cluster.local.state import machine_name, open_lock, take_lock
+from dlapp.cluster.local.state import acquire_lock, machine_name, open_lock
 from dlapp.config import Config, load_config
 from dlapp.errors import DlappError
 from dlapp.net import control  # noqa: F401
@@ -81,7 +81,7 @@ def shared_state_of_both(identities: Identities, shared_state: Path) -> tuple[Pa
             (dead / "dlapp.log").touch()
             shell_input.record_paths(records_below(engine.state.path), WORKSPACE, ["data"])
         open_lock(engine.state.runner_lock(os.geteuid()))
-        take_lock(engine.state.runner_sign(os.geteuid()), 0o640)
+        acquire_lock(engine.state.runner_sign(os.geteuid()), 0o640)
         os.close(election.open_fifo(engine.state, os.geteuid()))
         Path(engine.state.runner_log(os.geteuid())).touch()
         return made

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dlapp.cluster.local import spool
-from dlapp.cluster.local.state import StateDir, is_locked, machine_name, open_state, take_lock
+from dlapp.cluster.local.state import StateDir, acquire_lock, is_locked, machine_name, open_state
 from dlapp.errors import ConfigError, DlappError, NotFound
 from dlapp.runtime.docker.labels import is_task_dead
 from dlapp.system import locks
@@ -295,10 +295,10 @@ def test_read_locks_of_others_keep_no_write_lock_away_and_look_like_no_process(t
     reader = os.open(path, os.O_RDONLY)
     assert locks.try_lock(reader, shared=True)
     assert not is_locked(str(path))
-    taken = take_lock(str(path), 0o640)
+    taken = acquire_lock(str(path), 0o640)
     assert taken is not None
     assert is_locked(str(path))
-    assert take_lock(str(path), 0o640) is None
+    assert acquire_lock(str(path), 0o640) is None
     os.close(taken)
     os.close(reader)
 
@@ -489,7 +489,7 @@ def test_a_link_to_a_locked_file_of_another_user_makes_nothing_alive(
 
     application, alive, sign = identities.call(MEMBER, prepare)
     locked = shared_state / "locked"
-    kept = take_lock(str(locked), 0o644)
+    kept = acquire_lock(str(locked), 0o644)
     assert kept is not None
     try:
         for owner, found in ((MEMBER, True), (VICTIM, False)):

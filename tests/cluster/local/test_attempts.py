@@ -10,7 +10,7 @@ import pytest
 
 from dlapp.cluster.local.attempts import alive_lock, alive_locks, is_alive, next_attempt, registration
 from dlapp.cluster.local.queue import ApplicationRow
-from dlapp.cluster.local.state import take_lock
+from dlapp.cluster.local.state import acquire_lock
 
 BOOT = "this boot"
 
@@ -56,7 +56,7 @@ def test_none_follows_the_last_a_restart_of_the_machine_many_starts_or_a_cleanup
 
 def test_an_application_is_alive_while_the_lock_of_any_attempt_is_held(home: Path) -> None:
     assert not is_alive(str(home))
-    second = take_lock(alive_lock(str(home), 2), 0o640)
+    second = acquire_lock(alive_lock(str(home), 2), 0o640)
     assert second is not None
     assert list(alive_locks(str(home))) == [f"{home}/alive", f"{home}/alive-2"]
     assert is_alive(str(home))

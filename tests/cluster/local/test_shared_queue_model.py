@@ -26,7 +26,7 @@ from dlapp.cluster.local.runner.main import Runner as RealRunner
 from dlapp.cluster.local.schedule import StartDecision
 from dlapp.cluster.local.settings import settings_of
 from dlapp.cluster.local.spool import RUNNING, STARTING, WAITING
-from dlapp.cluster.local.state import is_locked, take_lock
+from dlapp.cluster.local.state import acquire_lock, is_locked
 from dlapp.config import load_config
 from dlapp.scheduler.amounts import Amounts
 from dlapp.scheduler.decisions import decide as pass_over
@@ -524,7 +524,7 @@ def test_the_real_runner_reads_after_it_has_published_with_the_lock_held(
         monkeypatch.setattr(runner, "_others", others)
         monkeypatch.setattr(spool, "is_alive", lambda *_: True)
         (row,) = runner._queue.unsettled()
-        lock = take_lock(alive, 0o640)
+        lock = acquire_lock(alive, 0o640)
         assert lock is not None
         assert runner._mark_started(row, Amounts(2, 8, 0)) is started
         os.close(lock)

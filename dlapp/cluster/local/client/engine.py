@@ -910,8 +910,8 @@ class LocalEngine(Closeable):
             NotFound, Denied: it does not exist, or is another user's.
             Unreachable: its ApplicationMaster does not answer.
         """
-        if (said := self._end_as_modifier(application_id, "softkill", by)) is not None:
-            return said
+        if (line := self._end_as_modifier(application_id, "softkill", by)) is not None:
+            return line
         if (owner := self._other_owner(application_id)) is not None:
             timeout_s = SOFT_KILL_REQUEST_TIMEOUT_S + READ_AS_USER_TIMEOUT_S
             return str(self._call_as_owner(owner, "soft_kill", str(application_id), by, timeout_s=timeout_s))
@@ -919,8 +919,8 @@ class LocalEngine(Closeable):
         from dlapp.values.serialization import from_json
 
         row = self._row(str(application_id))
-        if said := self._end_unstarted(row, by):
-            return said
+        if line := self._end_unstarted(row, by):
+            return line
         application_dir = self._state.application(row.id)
         deadline = time.monotonic() + SOFT_KILL_REQUEST_TIMEOUT_S
         while True:
@@ -945,14 +945,14 @@ class LocalEngine(Closeable):
             NotFound, Denied: it does not exist, or is another user's.
             TimedOut: one of its processes has not ended (a hanging device can block it indefinitely).
         """
-        if (said := self._end_as_modifier(application_id, "kill", by)) is not None:
-            return said
+        if (line := self._end_as_modifier(application_id, "kill", by)) is not None:
+            return line
         if (owner := self._other_owner(application_id)) is not None:
             timeout_s = KILL_REQUEST_TIMEOUT_S + 2 * KILL_END_S
             return str(self._call_as_owner(owner, "kill", str(application_id), by, timeout_s=timeout_s))
         row = self._row(str(application_id))
-        if said := self._end_unstarted(row, by):
-            return said
+        if line := self._end_unstarted(row, by):
+            return line
         application_dir = self._state.application(row.id)
         deadline = time.monotonic() + KILL_REQUEST_TIMEOUT_S
         full = self._write_kill_request(application_dir, by)

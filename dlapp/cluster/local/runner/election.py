@@ -17,7 +17,7 @@ import os
 import stat
 
 from dlapp.cluster.local.settings import RunnerSettings
-from dlapp.cluster.local.state import StateDir, is_locked, open_lock, take_lock
+from dlapp.cluster.local.state import StateDir, acquire_lock, is_locked, open_lock
 from dlapp.system import files, locks
 from dlapp.system.processes.spawn import FIRST_KEPT, spawn
 
@@ -48,7 +48,7 @@ def ensure_runner(state: StateDir, settings: RunnerSettings, *, wake: bool = Tru
         arguments += ["--settings", json.dumps(settings.to_json()), *(["--shared"] if state.shared else [])]
         arguments += ["--stay"] if stay else []
         keep = [lock]
-        if state.shared and (sign := take_lock(state.runner_sign(uid), 0o640)) is not None:
+        if state.shared and (sign := acquire_lock(state.runner_sign(uid), 0o640)) is not None:
             arguments += ["--sign-fd", str(FIRST_KEPT + 1)]
             keep.append(sign)
         spawn(arguments, keep=keep, log=state.runner_log(uid))

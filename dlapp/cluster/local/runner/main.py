@@ -60,10 +60,10 @@ from dlapp.cluster.local.schedule import Obstacle, StartDecision
 from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import (
     StateDir,
+    acquire_lock,
     check_directory,
     read_bytes,
     read_json,
-    take_lock,
     write_atomically,
 )
 from dlapp.errors import ConfigError, DlappError, Unreachable
@@ -229,7 +229,7 @@ class Runner:
 
     def _process_rows(self) -> None:
         if self._state.shared and self._sign is None:
-            self._sign = take_lock(self._state.runner_sign(self._uid), 0o640)
+            self._sign = acquire_lock(self._state.runner_sign(self._uid), 0o640)
         for row in self._queue.rows("state = 'running' AND uid = ?", (self._uid,)):
             if row.number not in self._pidfds:
                 with self._retry_on_error():
@@ -615,7 +615,7 @@ class Runner:
             try:
                 check_own_directory(application_dir, self._uid)
                 attempt = first_attempt(application_dir)
-                alive = take_lock(alive_lock(application_dir, attempt), 0o640)
+                alive = acquire_lock(alive_lock(application_dir, attempt), 0o640)
             except OSError as error:
                 why = str(error) if isinstance(error, DlappError) else f"{application_dir}: {error.strerror}"
                 self._end_unstarted(row, failed(why, clock.now_ms()))
@@ -712,7 +712,7 @@ class Runner:
                     return
                 held.callback(reservation.close)
                 holds = reservation.fds
-            if (alive := take_lock(alive_lock(application_dir, attempt), 0o640)) is None:
+            if (alive := acquire_lock(alive_lock(application_dir, attempt), 0o640)) is None:
                 self._pause_s = min(self._pause_s, self._lingering_s)  # started, but not registered yet
                 return
             held.callback(os.close, alive)
@@ -731,7 +731,7 @@ class Runner:
         # The row first, then the lock: a held lock with an unchanged row means an ApplicationMaster.
         with self._queue.change():
             self._queue.update(row.number, aftermaths=row.aftermaths + 1)
-        if (alive := take_lock(os.path.join(application_dir, "alive"), 0o640)) is None:
+        if (alive := acquire_lock(os.path.join(application_dir, "alive"), 0o640)) is None:
             self._pause_s = min(self._pause_s, self._lingering_s)
             return
         try:

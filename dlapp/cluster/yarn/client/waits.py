@@ -390,8 +390,8 @@ def _may_submit(queues: Sequence[QueueInfo], queue: QueueInfo, user: str) -> boo
     """
     lists = []
     for one in _with_those_above(queues, queue):
-        told: Any = _object(one.raw.get("queueAcls")).get("queueAcl") or ()
-        for acl in told if isinstance(told, list) else [told]:
+        acls: Any = _object(one.raw.get("queueAcls")).get("queueAcl") or ()
+        for acl in acls if isinstance(acls, list) else [acls]:
             if "SUBMIT" in str(_object(acl).get("accessType")):
                 lists.append(str(_object(acl).get("accessControlList")))
     users = [one.split(" ", 1)[0].split(",") for one in lists]
@@ -425,8 +425,8 @@ def _user_limit(queue: QueueInfo, user: str, whole: Mapping[str, int]) -> LimitF
 
 def _partitions(queue: QueueInfo) -> int:
     """Return in how many partitions (one per node label and one without) a queue has a capacity."""
-    told: Any = _object(queue.raw.get("capacities")).get("queueCapacitiesByPartition") or ()
-    return len(told) if isinstance(told, list) else 1
+    partitions: Any = _object(queue.raw.get("capacities")).get("queueCapacitiesByPartition") or ()
+    return len(partitions) if isinstance(partitions, list) else 1
 
 
 def _users(raw: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
@@ -442,8 +442,8 @@ def _capacity(queue: QueueInfo, which: str, whole: Mapping[str, int]) -> dict[st
         which: ``Min`` or ``Max``.
         whole: the cluster's resources; Hadoop 2 reports only the share.
     """
-    told: Any = _object(queue.raw.get("capacities")).get("queueCapacitiesByPartition") or ()
-    for one in told if isinstance(told, list) else [told]:
+    partitions: Any = _object(queue.raw.get("capacities")).get("queueCapacitiesByPartition") or ()
+    for one in partitions if isinstance(partitions, list) else [partitions]:
         is_plain = isinstance(one, dict) and not one.get("partitionName")
         if is_plain and (found := _own_amounts(amounts(_object(one.get(f"effective{which}Resource"))))):
             return found

@@ -35,8 +35,8 @@ def keep(urls: Sequence[str], nodes: Sequence[NodeInfo]) -> None:
         urls: the web addresses of its ResourceManagers.
         nodes: the running nodes, just received.
     """
-    told = {"read_ms": clock.now_ms(), "nodes": [[one.name, one.web, one.total] for one in nodes]}
-    data = json.dumps(told, separators=(",", ":")).encode()
+    content = {"read_ms": clock.now_ms(), "nodes": [[one.name, one.web, one.total] for one in nodes]}
+    data = json.dumps(content, separators=(",", ":")).encode()
     if len(data) > MAX_BYTES:
         return
     with contextlib.suppress(OSError):
@@ -59,12 +59,12 @@ def find(urls: Sequence[str]) -> list[NodeInfo] | None:
         urls: the web addresses of its ResourceManagers.
     """
     with contextlib.suppress(OSError, LookupError, TypeError, ValueError), _opened() as fd:
-        told = files.read_json_object(
+        content = files.read_json_object(
             _name(urls), dir_fd=fd, path=directory(), owners={os.geteuid()}, max_bytes=MAX_BYTES
         )
         # The clock may have been set back since then.
-        if 0 <= clock.now_ms() - int(told["read_ms"]) <= MAX_AGE_S * 1000:
-            return [_node(*one) for one in told["nodes"]]
+        if 0 <= clock.now_ms() - int(content["read_ms"]) <= MAX_AGE_S * 1000:
+            return [_node(*one) for one in content["nodes"]]
     return None
 
 
