@@ -1,5 +1,4 @@
-"""The text form of an application's id, for who needs no class of it: `dlapp.values.ids` takes long to load for a
-command.
+"""Text form of an application's id, for commands that need no class: `dlapp.values.ids` takes long to load.
 
 Source: Hadoop's ApplicationId, method toString.
 """

@@ -1,4 +1,4 @@
-"""A host's record as it is stored: JSON, in which what this version does not know is kept."""
+"""Stored form of a host's record: JSON, whose unknown fields are kept."""
 
 from __future__ import annotations
 

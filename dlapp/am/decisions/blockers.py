@@ -1,4 +1,4 @@
-"""Containers of an earlier attempt of which nobody knows what they run: they block all indexes of their role.
+"""Containers of an earlier attempt whose index is unknown: they block all indexes of their role.
 
 Each blocks until its task is connected, or its end is known.
 """

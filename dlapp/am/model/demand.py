@@ -1,4 +1,4 @@
-"""Demand for containers: the desired number minus the actual one, computed anew for each heartbeat.
+"""Demand for containers: the desired number minus the actual one, computed for each heartbeat.
 
 The computation does not use earlier requests. An unneeded grant is surplus and released; a lost heartbeat is
 corrected by the next one.

@@ -1,4 +1,4 @@
-"""Server of dlapp-run's requests: it runs a command for each one, and sends back what that prints.
+"""Server of dlapp-run's requests: it runs a command for each one, and sends back its output.
 
 Both use a directory that they share (in Docker it is mounted read-only): ``dlapp-run.sh`` describes its content. A
 FIFO needs nothing but a shell to be used, so dlapp-run works in images without Python, and it can be written where

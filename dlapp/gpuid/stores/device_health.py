@@ -1,4 +1,4 @@
-"""Quarantine in the machine's GPU ledger: whose record of a device's health binds whom, and writing one.
+"""Quarantine in the machine's GPU ledger: for which users a record of a device's health counts, and its writing.
 
 Everybody can write a record. A quarantine that root set by command binds everybody. One that a program of root found
 binds until this user's own inspection, when it is due, disagrees. One that this user wrote binds this user. No other

@@ -1,4 +1,4 @@
-"""The contents of the machine's GPU ledger at one moment: who holds which device, and how the devices are."""
+"""Contents of the machine's GPU ledger at one moment: the holder and the health of each device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WebHDFS calls with failover and retries; all of dlapp's access to HDFS goes through here.
+"""WebHDFS calls with failover and retries; `dlapp.storage.hdfs.native` makes them by HDFS's own protocols if possible.
 
 A call tries one NameNode after the other until one serves it, in rounds with growing pauses, for at most `patience_s`.
 Whether a failed call is retried depends on what may have happened:

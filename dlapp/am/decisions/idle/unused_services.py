@@ -1,4 +1,4 @@
-"""Services that nobody uses: an application that has no end of its own ends when nobody was connected for ``max_idle``.
+"""Unused services: an application of services only ends when no client was connected for ``max_idle``.
 
 An unknown state counts as use: a task that is not connected, connections that are not visible, a service that is not
 ready yet. Only where a service fails again and again before it is ready, that counts as use no longer.

@@ -1,4 +1,4 @@
-"""A next attempt takes over the trials of an earlier one.
+"""Recovery of the trials of an earlier attempt.
 
 The journal has every end that counts. Tasks report which trials run: a trial that the journal has in a container that
 lives stays there until its task connects. Until all have connected, no trial is assigned.
