@@ -261,7 +261,7 @@ def is_of_other_machine(record: HostRecord, *, boot_id: str, machine: str, full_
     return any(one and other and one != other for one, other in pairs)
 
 
-def seen(
+def record_inventory(
     record: HostRecord,
     found: Sequence[Device],
     *,
@@ -285,7 +285,7 @@ def seen(
     Raises:
         OtherMachine: another machine with this name has leases. If there are no leases, the host was reinstalled.
     """
-    if _is_as_seen(record, found, boot_id, full_name):
+    if _is_unchanged(record, found, boot_id, full_name):
         return record
     if record.leases and is_of_other_machine(record, boot_id=boot_id, machine=machine, full_name=full_name):
         raise OtherMachine(
@@ -321,7 +321,7 @@ def seen(
     return record if changed == record else replace(changed, seen_ms=now_ms)
 
 
-def _is_as_seen(record: HostRecord, found: Sequence[Device], boot_id: str, full_name: str) -> bool:
+def _is_unchanged(record: HostRecord, found: Sequence[Device], boot_id: str, full_name: str) -> bool:
     """Return True if nothing changed: the usual case, and fast if the values are the same objects."""
     return (
         record.boot_id == boot_id

@@ -14,7 +14,7 @@ from dlapp.launcher.application import RecordedFile, ResolvedApplication, Source
 from dlapp.launcher.overrides import Overrides
 from dlapp.locations import HdfsPlace, shown
 from dlapp.storage.checkpoints.copies import Checkpoints
-from dlapp.storage.checkpoints.place import open_store
+from dlapp.storage.checkpoints.store import open_store
 from dlapp.sweep.spec import SweepSpec
 from dlapp.value import replace
 from dlapp.values.spec import AppSpec, CheckpointSpec, Submission, gangs_of

@@ -115,13 +115,13 @@ class ResponseSink(Value):
     Args:
         fd: an open file, written from ``offset`` on.
         limit: maximum number of bytes to accept.
-        tell: called with the number of bytes after each piece.
+        report: called with the number of bytes after each piece.
     """
 
     fd: int
     offset: int
     limit: int
-    tell: Callable[[int], None]
+    report: Callable[[int], None]
 
 
 class HttpResponse(Value):
@@ -783,7 +783,7 @@ class _Body:
     def _wrote(self, count: int) -> None:
         assert self.sink is not None
         self.count += count
-        self.sink.tell(count)
+        self.sink.report(count)
 
 
 class _FileFailed(Exception):

@@ -217,5 +217,5 @@ class OutputFileSystem(FileSystem, Protocol):
     def output_commit(self, target: str, app: str) -> OutputCommit:
         """Return the commit of an application's output to ``target``."""
 
-    def marked(self, target: str) -> list[str]:
+    def interrupted_commits(self, target: str) -> list[str]:
         """Return the applications whose commit to ``target`` has a marker."""

@@ -214,7 +214,7 @@ def run_parallel(
     for item in items:
         todo.put(item)
 
-    def tell(count: int) -> None:
+    def report(count: int) -> None:
         if failures:
             raise _Aborted
         if count:
@@ -223,7 +223,7 @@ def run_parallel(
     def run() -> None:
         try:
             while not failures:
-                work(todo.get_nowait(), tell)
+                work(todo.get_nowait(), report)
         except queue.Empty:
             pass
         except BaseException as error:

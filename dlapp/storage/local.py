@@ -223,7 +223,7 @@ class LocalFiles:
 
         return LocalCommit(target, app)
 
-    def marked(self, target: str) -> list[str]:
+    def interrupted_commits(self, target: str) -> list[str]:
         """See `dlapp.storage.api.FileSystem`."""
         from dlapp.storage.commit.local import applications_with_marker
 

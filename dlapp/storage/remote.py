@@ -110,7 +110,7 @@ class RemoteFiles:
         for _, path in directories:
             make_directories(path)
         files = [(node, path) for node, path in places if node.is_file]
-        run_parallel(lambda one, tell: self._fetch_file(*one, tell), files, done, parallelism=PARALLEL_READS)
+        run_parallel(lambda one, report: self._fetch_file(*one, report), files, done, parallelism=PARALLEL_READS)
         for node, path in reversed(directories):
             if node.mtime_ns:
                 os.utime(path, ns=(node.mtime_ns, node.mtime_ns))
@@ -144,7 +144,7 @@ class RemoteFiles:
 
     def _info(self, location: str) -> Mapping[str, Any] | None:
         try:
-            found: Mapping[str, Any] = self._asked(location, lambda fs: fs.info(location))
+            found: Mapping[str, Any] = self._call(location, lambda fs: fs.info(location))
         except NotFound:
             return None
         return found
@@ -152,7 +152,7 @@ class RemoteFiles:
     def _list(self, location: str) -> list[tuple[str, Mapping[str, Any]]]:
         """Return last name and description of all entries of a directory, sorted; empty if it is not a directory."""
         try:
-            listed = self._asked(location, lambda fs: fs.ls(location, detail=True))
+            listed = self._call(location, lambda fs: fs.ls(location, detail=True))
         except NotFound:
             return []
         own = self._class._strip_protocol(location).strip("/")
@@ -188,7 +188,7 @@ class RemoteFiles:
             ) from None
         return self._own.fs
 
-    def _asked(self, location: str, call: Callable[[Any], Any]) -> Any:
+    def _call(self, location: str, call: Callable[[Any], Any]) -> Any:
         """Return the result of ``call``, retried several times; its errors are converted to ours."""
         wait = Wait(f"{self.scheme}://{location.partition('://')[2].partition('/')[0]}", None)
         try:
@@ -221,7 +221,7 @@ class RemoteFiles:
 
     # ---- fetching ----
 
-    def _fetch_file(self, node: TreeNode, path: str, tell: Callable[[int], None]) -> None:
+    def _fetch_file(self, node: TreeNode, path: str, report: Callable[[int], None]) -> None:
         location = node.source
         with explaining(path, "written"):
             target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -229,7 +229,7 @@ class RemoteFiles:
             for piece in self._pieces(node, 0, node.size_bytes):
                 with explaining(path, "written"):
                     write_all(target, piece)
-                tell(len(piece))
+                report(len(piece))
             now = self._info(location)
             if now is None or _node(location, node.name, now) != node:
                 raise DlappError(f"{shown(location)} changed while it was fetched")
@@ -240,7 +240,7 @@ class RemoteFiles:
     def _pieces(self, node: TreeNode, start: int, end: int) -> Iterator[bytes]:
         for at in range(start, end, RANGE_BYTES):
             until = min(at + RANGE_BYTES, end)
-            yield self._asked(node.source, lambda fs: self._piece(fs, node, at, until))  # noqa: B023
+            yield self._call(node.source, lambda fs: self._piece(fs, node, at, until))  # noqa: B023
 
     def _piece(self, fs: Any, node: TreeNode, at: int, end: int) -> bytes:
         piece: bytes = fs.cat_file(node.source, start=at, end=end)

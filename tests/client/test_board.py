@@ -20,7 +20,7 @@ from dlapp.locations import file_location
 from dlapp.net.streams import StreamRefused
 from dlapp.runtime.payload import PayloadPlace
 from dlapp.storage.checkpoints.copies import Checkpoints
-from dlapp.storage.checkpoints.place import open_store
+from dlapp.storage.checkpoints.store import open_store
 from dlapp.task.streams.event_files import serve
 from dlapp.task.streams.stream import Stream
 from dlapp.value import replace

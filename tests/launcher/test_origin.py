@@ -13,7 +13,7 @@ from dlapp.launcher.origin import Origin
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
 from dlapp.launcher.properties import MAX_RECORDED_BYTES, parse_properties
 from dlapp.storage.checkpoints.copies import Checkpoints
-from dlapp.storage.checkpoints.place import open_store
+from dlapp.storage.checkpoints.store import open_store
 from dlapp.value import replace
 from dlapp.values.spec import AppSpec, CheckpointSpec, Gang, RoleSpec, Submission
 

@@ -279,7 +279,7 @@ class BoardFiles:
 
     def _copy_checkpoint(self, place: str, into: str, hdfs: HdfsPlace | None) -> None:
         from dlapp.storage.checkpoints.copies import Checkpoints
-        from dlapp.storage.checkpoints.place import open_store
+        from dlapp.storage.checkpoints.store import open_store
 
         def is_selected(entry: ManifestEntry) -> bool:
             is_event = EVENTS in os.path.basename(entry.name)

@@ -199,7 +199,7 @@ class ZooKeeperLedger(Closeable):
         granted: list[LeaseRecord] = []
 
         def change(record: HostRecord) -> HostRecord:
-            record = self._seen(record, devices)
+            record = self._with_inventory(record, devices)
             while True:
                 new, one = rules.lease(
                     record,
@@ -225,7 +225,7 @@ class ZooKeeperLedger(Closeable):
                     raise
             except NotEnough:
                 # A GPU that was found unhealthy may be the reason: write that for other hosts to see.
-                now = self._change(self.host, lambda record: self._seen(record, devices), deadline)
+                now = self._change(self.host, lambda record: self._with_inventory(record, devices), deadline)
                 if is_short(now) and not is_listed:
                     self._short.put(self.host)
                     is_listed = True
@@ -443,7 +443,9 @@ class ZooKeeperLedger(Closeable):
     def update_inventory(self) -> HostRecord:
         """Write the current inventory and health of this host's GPUs."""
         devices = self._discover()
-        return self._change(self.host, lambda record: self._seen(record, devices), self._clock() + RELEASE_WAIT_S)
+        return self._change(
+            self.host, lambda record: self._with_inventory(record, devices), self._clock() + RELEASE_WAIT_S
+        )
 
     def close(self) -> None:
         """Close the connection until a later call. Leases stay; deferred releases are left to evidence."""
@@ -453,8 +455,8 @@ class ZooKeeperLedger(Closeable):
 
     # ---- one record ----
 
-    def _seen(self, record: HostRecord, devices: tuple[Device, ...]) -> HostRecord:
-        now = rules.seen(
+    def _with_inventory(self, record: HostRecord, devices: tuple[Device, ...]) -> HostRecord:
+        now = rules.record_inventory(
             record,
             devices,
             boot_id=self._probes.boot_id,

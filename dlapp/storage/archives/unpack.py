@@ -120,7 +120,7 @@ class _ArchiveUnpacking:
                 os.chmod(self._at(name), mode & 0o777 | 0o700)
                 with self._damage_named():  # a header may contain any time
                     os.utime(self._at(name), (mtime, mtime))
-        self._tell(self._size)
+        self._report(self._size)
         return Unpacked(self._files, self._bytes)
 
     # ---- formats ----
@@ -139,7 +139,7 @@ class _ArchiveUnpacking:
             ) as tar,
         ):
             for member in tar:
-                self._tell(self._file.tell())
+                self._report(self._file.tell())
                 stream.begin_content()
                 name = self._checked(member.name)
                 if member.isdir():
@@ -159,7 +159,7 @@ class _ArchiveUnpacking:
             while piece := stream.read(_PIECE):
                 # The checksum of the compressed data is at the end.
                 stream.begin_content()
-                self._weigh(len(piece))
+                self._check_size(len(piece))
 
     def _zip(self) -> None:
         import struct
@@ -193,7 +193,7 @@ class _ArchiveUnpacking:
                         self._regular(name, content, mode or 0o644, mtime)
                     else:
                         raise ArchiveRefused(f"{self._name}: {shown(name)} is a device or a FIFO")
-                self._tell(used)
+                self._report(used)
 
     def _check_members_of_zip(self) -> None:
         """Count the members before zipfile loads all of them into memory."""
@@ -240,7 +240,7 @@ class _ArchiveUnpacking:
 
     def _checked(self, text: str) -> str:
         """Return a member's name as a path below ``into``. Raises ArchiveRefused."""
-        self._weigh(_MEMBER_BYTES)
+        self._check_size(_MEMBER_BYTES)
         parts = [part for part in text.split("/") if part not in ("", ".")] if len(text) <= _MAX_NAME else []
         if text.startswith("/") or "\0" in text:
             raise ArchiveRefused(
@@ -313,7 +313,7 @@ class _ArchiveUnpacking:
         with _created(path) as target:
             while piece := content.read(_PIECE):
                 goes_on()
-                self._weigh(len(piece))
+                self._check_size(len(piece))
                 write_all(target, piece)
                 self._bytes += len(piece)
             os.fchmod(target, mode & 0o777 | 0o600)
@@ -357,7 +357,7 @@ class _ArchiveUnpacking:
 
     # ---- limits ----
 
-    def _weigh(self, count: int) -> None:
+    def _check_size(self, count: int) -> None:
         self._count += count
         if self._count > self._most:
             raise ArchiveRefused(
@@ -369,7 +369,7 @@ class _ArchiveUnpacking:
                 place=mount_point(self._into),
             )
 
-    def _tell(self, used: int) -> None:
+    def _report(self, used: int) -> None:
         if used > self._told:
             self._done(used - self._told)
             self._told = used

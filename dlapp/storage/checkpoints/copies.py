@@ -24,7 +24,7 @@ from dlapp.storage.checkpoints.manifest import (
     number_of,
     parse_manifest,
 )
-from dlapp.storage.checkpoints.place import OBJECTS, CheckpointStore, CopyAborted, is_temporary
+from dlapp.storage.checkpoints.store import OBJECTS, CheckpointStore, CopyAborted, is_temporary
 from dlapp.storage.tree import READ_CHUNK, Note, OpenTree, TreeNode, explaining, nodes_to_store, remove_tree
 from dlapp.system.files import closing_fd, open_directory
 

@@ -122,7 +122,7 @@ def finish_interrupted(
     finished: list[str] = []
     problem: DlappError | None = None
     files = files or open_output(target, hdfs)
-    for app in files.marked(target):
+    for app in files.interrupted_commits(target):
         try:
             if app != str(but) and files.output_commit(target, app).finish_interrupted():
                 finished.append(app)

@@ -145,7 +145,7 @@ class HdfsCommit:
                 # A process that started beside the one that has finished may have recreated this; without a marker it
                 # is empty.
                 self._remove_empty(self.ready)
-                return self._kept_old()
+                return self._replaced_location()
         if not named:
             raise NotFound(f"{shown(self.target)}: there are no parts to commit")
         for _, container in named:
@@ -195,7 +195,7 @@ class HdfsCommit:
                     raise self._untrusted_error(self.partial)
         else:
             self._remove_empty(self.ready)  # Without a marker it is empty.
-            self._put_aside(named if plan is None else plan.parts, self.partial)
+            self._move_parts_aside(named if plan is None else plan.parts, self.partial)
         self._remove_parts(but=named if plan is None else plan.parts)
         if plan is not None:
             self._remove_marker()
@@ -203,10 +203,10 @@ class HdfsCommit:
 
     def keep_failed(self, parts: Parts) -> str | None:
         """Move the parts of failed containers aside; return their location, or None if there are none."""
-        self._put_aside(self._named(parts), self.failed)
+        self._move_parts_aside(self._named(parts), self.failed)
         return self._place.location + self.failed if self._is_own(self.failed) else None
 
-    def _put_aside(self, named: Named, into: str) -> None:
+    def _move_parts_aside(self, named: Named, into: str) -> None:
         """Rename the existing parts into ``into``. Raises UntrustedFile: something else has that name."""
         if not self._is_own(self.parts):
             return
@@ -450,8 +450,8 @@ class HdfsCommit:
         if (there := self._number(self.target)) == plan.number:
             return _SWAPPED
         aside, marked = self._old(), self._marker_status is not None and self._web.status(self.marker)
-        put_aside = aside is not None and aside.inode_id == plan.before
-        if put_aside or plan.is_lost(there) or self._has_parts(plan) or marked == self._marker_status:
+        move_aside = aside is not None and aside.inode_id == plan.before
+        if move_aside or plan.is_lost(there) or self._has_parts(plan) or marked == self._marker_status:
             return _LOST
         return _GONE
 
@@ -578,9 +578,9 @@ class HdfsCommit:
         step("parts removed")
         self._remove_marker()
         step("done")
-        return left or self._kept_old()
+        return left or self._replaced_location()
 
-    def _kept_old(self) -> str | None:
+    def _replaced_location(self) -> str | None:
         """Return where an earlier process of this commit moved the old target."""
         left = next((path for path in (self.replaced, self.previous) if self._is_own(path)), None)
         return None if left is None else self._place.location + left

@@ -146,7 +146,7 @@ class LocalCommit:
                     if _exists(at.partial, at.fd):
                         raise CommitRefused(file_location(at.path(at.name)), file_location(at.path(at.partial)))
                     if _is_committed(at):
-                        return _kept_old(at)
+                        return _replaced_location(at)
             plan = replace(_planned(at, named, overwrite), before=_inode(at.name, at.fd) or 0)
             if overwrite:
                 plan = replace(plan, own=_own_by_history(at, commit_times), keep_previous=keep_previous)
@@ -808,10 +808,10 @@ def _clean_up(
     _unlink(at, at.marker)
     os.fsync(at.fd)
     step("done")
-    return file_location(at.path(left)) if left is not None else _kept_old(at)
+    return file_location(at.path(left)) if left is not None else _replaced_location(at)
 
 
-def _kept_old(at: _CommitNames) -> str | None:
+def _replaced_location(at: _CommitNames) -> str | None:
     """Return where an earlier process of this commit moved the old target."""
     left = next((name for name in (at.replaced, at.previous) if _is_own(at, name)), None)
     return None if left is None else file_location(at.path(left))

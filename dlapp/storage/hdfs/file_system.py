@@ -360,8 +360,8 @@ class HdfsFiles:
 
         return HdfsCommit(self, target, app)
 
-    def marked(self, target: str) -> list[str]:
-        """See `FileSystem.marked`."""
+    def interrupted_commits(self, target: str) -> list[str]:
+        """See `FileSystem.interrupted_commits`."""
         from dlapp.storage.commit.hdfs import applications_with_marker
 
         return applications_with_marker(self, target)

@@ -30,7 +30,7 @@ from dlapp.locations import HdfsPlace
 from dlapp.storage.api import DiskFull
 from dlapp.storage.checkpoints.copies import CheckpointChanged, Checkpoints, DirectoryState
 from dlapp.storage.checkpoints.manifest import IncompleteCheckpoint
-from dlapp.storage.checkpoints.place import open_store
+from dlapp.storage.checkpoints.store import open_store
 from dlapp.storage.tree import make_directories
 from dlapp.system.clock import backoff_s
 from dlapp.system.processes.open_files import any_open_for_writing

@@ -187,7 +187,7 @@ def _submit(submit: Submit, overrides: Overrides, as_json: bool) -> ApplicationI
 
     submitted = ""
 
-    def tell(line: str) -> None:
+    def print_line(line: str) -> None:
         nonlocal submitted
         if line.startswith(ID_LINE):
             submitted = line.removeprefix(ID_LINE)
@@ -195,7 +195,7 @@ def _submit(submit: Submit, overrides: Overrides, as_json: bool) -> ApplicationI
 
     try:
         with copying_bar("packing") as progress:
-            return submit(overrides=overrides, say=tell, note=_remark, progress=progress).application_id
+            return submit(overrides=overrides, say=print_line, note=_remark, progress=progress).application_id
     except KeyboardInterrupt:
         if submitted:
             print_return_commands(submitted)

@@ -195,14 +195,14 @@ def _show_end(client: Client, notebook: Notebook, *, as_json: bool = False) -> i
     return 0 if is_stored else EXIT_FAILED
 
 
-def _fetch_files(client: Client, notebook: Notebook, end: ApplicationView, tell: Callable[[str], None]) -> bool:
+def _fetch_files(client: Client, notebook: Notebook, end: ApplicationView, print_line: Callable[[str], None]) -> bool:
     """Fetch the files of a notebook, and print their location; return whether they are stored."""
     from dlapp.client.notebook.session import fetch_notebook_files, saved_location
     from dlapp.locations import FILE
 
     if (place := saved_location(end)) is None:
         return False
-    tell(f"saved : {place.removeprefix(FILE)}")
+    print_line(f"saved : {place.removeprefix(FILE)}")
     if not notebook.workspace:
         return True
     try:
@@ -211,9 +211,9 @@ def _fetch_files(client: Client, notebook: Notebook, end: ApplicationView, tell:
         note(f"not brought back into {notebook.workspace}: {error}")
         return False
     for path in back.placed[:_SHOWN_FILES]:
-        tell(f"* {path}")
+        print_line(f"* {path}")
     if (more := len(back.placed) - _SHOWN_FILES) > 0:
-        tell(f"* and {more} more")
+        print_line(f"* and {more} more")
     for path in back.kept:
         note(f"{path} was changed here, too, and is kept; the notebook's is in {place.removeprefix(FILE)}")
     for path in back.left_out[:_SHOWN_FILES]:

@@ -12,7 +12,7 @@ from dlapp.errors import DlappError
 from dlapp.storage.checkpoints import copies
 from dlapp.storage.checkpoints.copies import Checkpoints
 from dlapp.storage.checkpoints.manifest import IncompleteCheckpoint, parse_manifest
-from dlapp.storage.checkpoints.place import open_store
+from dlapp.storage.checkpoints.store import open_store
 
 DIRECTORY = {"name": "", "kind": "directory", "mode": 0o755, "mtime_ns": 0}
 FILE = {"name": "a", "kind": "file", "mode": 0o644, "mtime_ns": 0, "size_bytes": 1, "digest": "0" * 64}

@@ -29,7 +29,7 @@ MINUTE_MS = 60_000
 
 
 def record() -> HostRecord:
-    return rules.seen(HostRecord("host03"), CARDS, boot_id="b", now_ms=0)
+    return rules.record_inventory(HostRecord("host03"), CARDS, boot_id="b", now_ms=0)
 
 
 def fault_of(**reading: Any) -> str:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import DlappError
-from dlapp.storage.checkpoints import place as place_module
+from dlapp.storage.checkpoints import store as store_module
 from dlapp.storage.checkpoints.copies import CheckpointChanged, Checkpoints, StoredCheckpoint
 from dlapp.storage.checkpoints.manifest import IncompleteCheckpoint, manifest_name
-from dlapp.storage.checkpoints.place import CopyAborted, open_store
+from dlapp.storage.checkpoints.store import CopyAborted, open_store
 from dlapp.system.files import UntrustedFile
 
 MOMENTS = range(0, 400, 1 if os.environ.get("DLAPP_FAULTS") == "full" else 7)
@@ -166,7 +166,7 @@ def test_a_change_meanwhile_discards_the_copy(
             (source / "new").rename(source / "deep" / "weights")
 
     method = "put" if when == "copying" else "run_parallel"
-    original = getattr(place_module._LocalStore, method)
+    original = getattr(store_module._LocalStore, method)
 
     def changed(*arguments: object) -> None:
         if when == "copying":
@@ -176,7 +176,7 @@ def test_a_change_meanwhile_discards_the_copy(
             change()
 
     with checkpoints(place) as opened:
-        monkeypatch.setattr(place_module._LocalStore, method, changed)
+        monkeypatch.setattr(store_module._LocalStore, method, changed)
         with pytest.raises(CheckpointChanged, match="changed while it was copied"):
             opened.store(str(source))
         monkeypatch.undo()
@@ -285,7 +285,7 @@ def test_a_copy_that_is_given_up_ends_soon_and_leaves_the_former_one(
     store(place, source)
     fill(source, 2)
     entered, errors = threading.Event(), list[BaseException]()
-    original = place_module._LocalStore.put
+    original = store_module._LocalStore.put
 
     def put(*arguments: object) -> None:
         entered.set()
@@ -293,7 +293,7 @@ def test_a_copy_that_is_given_up_ends_soon_and_leaves_the_former_one(
         original(*arguments)  # type: ignore[arg-type]
 
     given_up = threading.Event()
-    monkeypatch.setattr(place_module._LocalStore, "put", put)
+    monkeypatch.setattr(store_module._LocalStore, "put", put)
 
     def run() -> None:
         try:
@@ -342,7 +342,7 @@ def die_at(count: int, action: Callable[[], object]) -> bool:
 @pytest.fixture
 def no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes die here, not machines."""
-    monkeypatch.setattr(place_module, "sync_file_system", lambda fd: None)
+    monkeypatch.setattr(store_module, "sync_file_system", lambda fd: None)
 
 
 @pytest.mark.usefixtures("no_power_cut")

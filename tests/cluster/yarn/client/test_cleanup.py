@@ -116,7 +116,7 @@ class Memory:
             return settled.commit(claim, is_retry=True, retried=(Unreachable,))[0]
         return settled.keep_or_drop((lambda _: ()) if keep else None)
 
-    def marked(self, target: str) -> list[str]:
+    def interrupted_commits(self, target: str) -> list[str]:
         return []
 
     def output_commit(self, target: str, app: str) -> MemoryCommit:
