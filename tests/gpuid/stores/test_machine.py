@@ -466,7 +466,7 @@ def test_the_ticket_of_a_dead_waiter_holds_up_nobody(
 def test_who_waits_and_is_stopped_holds_up_nobody_and_keeps_its_place(
     ledger: MachineLedger, user: Callable[..., User], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlapp.gpuid.stores.queue_tickets.POLL_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("dlapp.gpuid.stores.queue_tickets.POLL_TIMEOUT_S", 5.0)
     waiting = user()
     waiting("ticket", "t", application=OTHER, count=4, since_ms=1)
     waiting.process.send_signal(signal.SIGSTOP)
