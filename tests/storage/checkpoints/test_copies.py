@@ -191,7 +191,7 @@ def test_of_two_that_store_one_number_one_has_it(place: Path, source: Path) -> N
     with checkpoints(place) as opened:
         opened.store(str(source), 7)
         fill(source, 2)
-        with pytest.raises(CheckpointChanged, match="checkpoint 7 is there already"):
+        with pytest.raises(CheckpointChanged, match="checkpoint 7 already exists"):
             opened.store(str(source), 7)
         assert opened.store(str(source)).number == 8
 
