@@ -387,7 +387,7 @@ def test_a_viewer_gets_nothing_of_processes_that_may_not_be_looked_into(
 
     with program_with_a_server(tmp_path) as (place, number):
         monkeypatch.setattr(port, "socket_inodes", refuse)
-        assert "cannot be looked into on node7" in str(for_viewer(number, place))
+        assert "cannot be inspected on node7" in str(for_viewer(number, place))
 
 
 def test_a_viewer_gets_nothing_where_two_programs_share_an_address(
