@@ -108,7 +108,7 @@ class RpcClient(Closeable):
                     if len(failed) == 1 and isinstance(error, NotHadoop):
                         raise
                     refused = isinstance(error, ConnectionLost) and error.refused
-                    words = self._in_words(method, failed, timeout_s)
+                    words = self._failure_text(method, failed, timeout_s)
                     raise ConnectionLost(words, sent=sent, refused=refused) from error
                 wait.why = str(error)
                 self._sleep(pause_s)
@@ -159,7 +159,7 @@ class RpcClient(Closeable):
         assert refused is not None
         raise refused
 
-    def _in_words(self, method: str, failed: dict[str, int], timeout_s: float) -> str:
+    def _failure_text(self, method: str, failed: dict[str, int], timeout_s: float) -> str:
         tries = ", ".join(f"{error} ({count} times)" if count > 1 else error for error, count in failed.items())
         return f"no {self._what} answered {method} in {timeout_s:g} s: {tries}"
 

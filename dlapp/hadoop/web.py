@@ -85,7 +85,7 @@ class Web(Closeable):
         headers = {"Accept": self._accept} | ({} if method == "GET" else {"Content-Type": "application/json"})
         with self._explained():
             answer = self._client.request(
-                method, server, target, body, headers=headers, most=MAX_BYTES, repeatable=True
+                method, server, target, body, headers=headers, max_bytes=MAX_BYTES, repeatable=True
             )
         found = answer.headers
         if not (found.get("content-length") or found.get("transfer-encoding") or answer.status == 204):
@@ -109,9 +109,9 @@ class Web(Closeable):
                 raise WrongScheme(f"it {error}; {tls_setting(error, 'yarn.http.policy')}") from error
             if error.too_large:
                 raise AnswerTooLarge(f"an answer of more than {MAX_BYTES >> 20} MiB, which is not read") from error
-            raise Unreachable(self._words(error)) from error
+            raise Unreachable(self._error_text(error)) from error
 
-    def _words(self, error: IncompleteResponse) -> str:
+    def _error_text(self, error: IncompleteResponse) -> str:
         if error.timed_out:
             return f"no answer in {self._timeout_s:g} s"
         if isinstance(error.__cause__, ConnectionResetError):

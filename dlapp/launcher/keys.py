@@ -127,7 +127,7 @@ def _network(text: str) -> str:
     return text
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _arguments(text: str) -> tuple[str, ...]:
     words = split_words(text)
     for place, word in enumerate(words, start=1):
         if (size := len(word.encode(errors="surrogateescape"))) >= MAX_ARGUMENT_BYTES:
@@ -136,7 +136,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _command(text: str) -> tuple[str, ...]:
-    words = _words(text)
+    words = _arguments(text)
     if not words or not words[0]:
         raise ValueError("names no program")
     if words[0].startswith("-"):
@@ -415,7 +415,7 @@ _OF_ONE_ROLE: Mapping[str, PropertyKey] = {
     "instances": PropertyKey(read_containers),
     "script": PropertyKey(_text),
     "command": PropertyKey(_command, lines=True),
-    "args": PropertyKey(_words, lines=True, may_be_empty=True),
+    "args": PropertyKey(_arguments, lines=True, may_be_empty=True),
     "docker_image": PropertyKey(_image),
     **_OF_A_CONTAINER,
 }
@@ -432,7 +432,7 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "user_dev_workspace_exclude_list": PropertyKey(_list, lines=True, may_be_empty=True),
         "user_dev_workspace_exclude_defaults": PropertyKey(read_boolean),
         "user_shell_script": PropertyKey(_text),
-        "user_shell_args": PropertyKey(_words, lines=True, may_be_empty=True),
+        "user_shell_args": PropertyKey(_arguments, lines=True, may_be_empty=True),
         "command": PropertyKey(_command, lines=True),
         "queue": PropertyKey(_queue),
         "priority": PropertyKey(_priority),
@@ -695,7 +695,7 @@ def read_value(key: PropertyKey, text: str) -> Any:
         raise ValueError(NOT_BUILT)
     if not key.lines and "\n" in text:
         raise ValueError("continues in the next line, which begins with a blank; this key takes one line")
-    if key.read not in (_words, _command) and text[:1] in ("'", '"') and text.find(text[0], 1) < 0:
+    if key.read not in (_arguments, _command) and text[:1] in ("'", '"') and text.find(text[0], 1) < 0:
         raise ValueError(f"the quote {text[0]} before {shown(text[1:21])} does not close")
     bare = without_quotes(text)
     if not bare and not key.may_be_empty:

@@ -74,7 +74,7 @@ class ControlConnection(Closeable):
                     path,
                     data,
                     headers=self._headers,
-                    most=self._max_answer_bytes,
+                    max_bytes=self._max_answer_bytes,
                     until=time.monotonic() + timeout_s,
                     repeatable=True,
                 )

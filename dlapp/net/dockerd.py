@@ -95,7 +95,7 @@ class Dockerd:
         query: Mapping[str, Any] | None = None,
         body: Any = None,
         until: float | None = None,
-        most: int = MAX_BYTES,
+        max_bytes: int = MAX_BYTES,
     ) -> Any:
         """Return the answer of one call, parsed as JSON; bytes if it is not JSON; None if it is empty.
 
@@ -105,7 +105,7 @@ class Dockerd:
             query: the query of the URL.
             body: bytes are a tar archive; any other value is sent as JSON.
             until: when to stop waiting [s, monotonic]; None for `timeout_s` from now.
-            most: maximum size of the answer [bytes].
+            max_bytes: maximum size of the answer [bytes].
 
         Raises:
             Raises DockerRefused, DockerSilent.
@@ -116,11 +116,11 @@ class Dockerd:
         try:
             with closing(HttpClient(self.timeout_s, self.timeout_s, what="Docker")) as client:
                 answer = client.request(
-                    method, self.host, _target(path, query), data, headers=headers, most=most, until=deadline
+                    method, self.host, _target(path, query), data, headers=headers, max_bytes=max_bytes, until=deadline
                 )
         except IncompleteResponse as error:
             if error.too_large:
-                raise DockerSilent(f"an answer of more than {most >> 20} MiB") from error
+                raise DockerSilent(f"an answer of more than {max_bytes >> 20} MiB") from error
             if error.timed_out:
                 raise DockerSilent(
                     f"no answer in {self.timeout_s:g} s" if until is None else "no answer in time"
@@ -213,7 +213,7 @@ class Dockerd:
     def labelled(self, labels: list[str], *, until: float | None = None) -> list[ContainerSummary]:
         """Return the containers in any state that have all these labels; ``until`` as for `call`."""
         query = {"all": 1, "filters": json.dumps({"label": labels})}
-        found = _objects(self.call("GET", "/containers/json", query=query, until=until, most=MAX_LIST_BYTES))
+        found = _objects(self.call("GET", "/containers/json", query=query, until=until, max_bytes=MAX_LIST_BYTES))
         return [_summary(one) for one in found]
 
     def version(self) -> dict[str, Any]:

@@ -212,7 +212,7 @@ class HttpClient:
         *,
         headers: Mapping[str, str] | None = None,
         sink: ResponseSink | None = None,
-        most: int = MAX_BODY_BYTES,
+        max_bytes: int = MAX_BODY_BYTES,
         until: float | None = None,
         repeatable: bool = False,
     ) -> HttpResponse:
@@ -225,7 +225,7 @@ class HttpClient:
             body: the body of the request.
             headers: added to the default ones, or replacing them.
             sink: destination of the body of a successful response; None for memory.
-            most: maximum size of a successful response in memory [bytes].
+            max_bytes: maximum size of a successful response in memory [bytes].
             until: deadline of the whole request [s, monotonic], replacing ``connect_s`` and ``silence_s``; None to use
                 these. Not for bodies from or to files.
             repeatable: whether it is resent if a reused connection turns out to be closed.
@@ -237,7 +237,7 @@ class HttpClient:
         """
         head = _request_head(method, server, target, body, headers)
         connection, response = self._exchange(
-            server, lambda one: one.exchange(method, head, body, sink, most), until, repeatable=repeatable
+            server, lambda one: one.exchange(method, head, body, sink, max_bytes), until, repeatable=repeatable
         )
         self._release(server, connection, stays=connection.stays)
         return response
@@ -515,12 +515,12 @@ class _Connection:
         return not _ready(self._sock, select.POLLIN, 0)  # unrequested data means the end
 
     def exchange(
-        self, method: str, request: bytes, body: bytes | RequestBody | None, sink: ResponseSink | None, most: int
+        self, method: str, request: bytes, body: bytes | RequestBody | None, sink: ResponseSink | None, max_bytes: int
     ) -> HttpResponse:
         """Return the response to a request. Raises errors for `explained`."""
         head = self.begin(request, body)
         good = 200 <= head.status < 300
-        out = _Body(sink, most) if good else _Body(None, MAX_REFUSAL_BYTES)
+        out = _Body(sink, max_bytes) if good else _Body(None, MAX_REFUSAL_BYTES)
         self._body_of = out if good else None
         for size in self._parts(method, head):
             self._copy(size, out)
@@ -623,11 +623,11 @@ class _Connection:
             else:
                 self._ends_at = time.monotonic() + limit_s
 
-    def _receive(self, most: int) -> bytes:
+    def _receive(self, max_bytes: int) -> bytes:
         if self._ends_at is not None:
             self._sock.settimeout(_left(0.0, self._ends_at))
         with self.wait.renew():
-            return self._sock.recv(most)
+            return self._sock.recv(max_bytes)
 
     def _head(self) -> Head:
         while (end := self._buffer.find(b"\r\n\r\n")) < 0:
@@ -670,7 +670,7 @@ class _Connection:
 
     def _copy(self, size: int, out: _Body) -> None:
         if out.sink is None:
-            if out.count + size > out.most:
+            if out.count + size > out.max_bytes:
                 raise _BodyTooLarge("a body too large")
             self._copy_all(size, out)
         else:
@@ -713,10 +713,10 @@ class _Connection:
             os.close(inner)
             os.close(outer)
 
-    def _line(self, most: int) -> bytes:
-        """Return the next line, of at most ``most`` bytes."""
-        while (end := self._buffer.find(b"\r\n", 0, most + 2)) < 0:
-            if len(self._buffer) >= most + 2:
+    def _line(self, max_bytes: int) -> bytes:
+        """Return the next line, of at most ``max_bytes`` bytes."""
+        while (end := self._buffer.find(b"\r\n", 0, max_bytes + 2)) < 0:
+            if len(self._buffer) >= max_bytes + 2:
                 raise FramingError("a line without end")
             self._buffer += self._some()
         line, self._buffer = self._buffer[:end], self._buffer[end + 2 :]
@@ -737,10 +737,10 @@ class _Connection:
 
 
 class _Body:
-    """A body that is being received in memory, up to ``most`` bytes, or in a file."""
+    """A body that is being received in memory, up to ``max_bytes`` bytes, or in a file."""
 
-    def __init__(self, sink: ResponseSink | None, most: int) -> None:
-        self.sink, self.most, self.count = sink, most, 0
+    def __init__(self, sink: ResponseSink | None, max_bytes: int) -> None:
+        self.sink, self.max_bytes, self.count = sink, max_bytes, 0
         self.kept = io.BytesIO()
 
     def add(self, piece: bytes) -> None:

@@ -36,15 +36,15 @@ MAX_BYTES = 1 << 60
 _LISTED = 60
 
 
-def read_count(text: str, least: int = 0, most: int = 2**31 - 1) -> int:
-    """Parse a whole number from ``least`` to ``most``."""
+def read_count(text: str, minimum: int = 0, maximum: int = 2**31 - 1) -> int:
+    """Parse a whole number from ``minimum`` to ``maximum``."""
     if not _COUNT.fullmatch(text):
         raise ValueError(f"{shown(text)} is not a whole number")
     value = int(text)
-    if value < least:
-        raise ValueError(f"is {value}, the minimum is {least}")
-    if value > most:
-        raise ValueError(f"is {value}, the maximum is {most}")
+    if value < minimum:
+        raise ValueError(f"is {value}, the minimum is {minimum}")
+    if value > maximum:
+        raise ValueError(f"is {value}, the maximum is {maximum}")
     return value
 
 
@@ -151,9 +151,9 @@ def counted(count: int, plural: str) -> str:
     return f"{count} {plural.removesuffix('s') if count == 1 else plural}"
 
 
-def shown(text: str, most: int = 60) -> str:
+def shown(text: str, maximum: int = 60) -> str:
     """Quote a text for a message: escaped, and cut if it is long."""
-    return repr(text) if len(text) <= most else repr(text[:most]) + "..."
+    return repr(text) if len(text) <= maximum else repr(text[:maximum]) + "..."
 
 
 def first_repeated(texts: Sequence[str]) -> str | None:

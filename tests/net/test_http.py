@@ -481,7 +481,7 @@ def test_a_body_larger_than_its_limit_is_told_apart(connections: HttpClient) -> 
     with saying([[sized(b"12345")], [CHUNKED]]) as (server, _):
         for _ in range(2):
             with pytest.raises(IncompleteResponse) as broken:
-                connections.request("GET", server, "/", most=4)
+                connections.request("GET", server, "/", max_bytes=4)
             assert broken.value.too_large
 
 

@@ -368,9 +368,9 @@ class HdfsFiles:
 
     # ---- small files of dlapp's own ----
 
-    def read_bytes(self, location: str, most: int) -> bytes:
+    def read_bytes(self, location: str, max_bytes: int) -> bytes:
         """Return the content of a small file. Raises NotFound."""
-        return self.web.read_bytes(self.place.path(location), most)
+        return self.web.read_bytes(self.place.path(location), max_bytes)
 
     def write_atomic(self, location: str, data: bytes, mode: int = 0o644) -> None:
         """Write a small file, atomically replacing an existing one."""

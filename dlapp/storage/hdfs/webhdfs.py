@@ -264,7 +264,7 @@ class WebHdfs:
             located: whether its files will be read. (Ignored here; the native client also gets their block locations.)
         """
         try:
-            return parse_listing(self._json("LISTSTATUS", path, most=MAX_BODY_BYTES))
+            return parse_listing(self._json("LISTSTATUS", path, max_bytes=MAX_BODY_BYTES))
         except WrongAnswer as error:
             raise WrongAnswer(f"{shown(self.place.location + path)}: {error}") from error
 
@@ -503,7 +503,7 @@ class WebHdfs:
             if self.children(f"{path}/.snapshot"):
                 return path
         with contextlib.suppress(HdfsRefused):
-            said = self._json("GETSNAPSHOTTABLEDIRECTORYLIST", "/", most=MAX_BODY_BYTES)
+            said = self._json("GETSNAPSHOTTABLEDIRECTORYLIST", "/", max_bytes=MAX_BODY_BYTES)
             for one in parse_snapshottable(said):
                 if one.startswith(f"{path}/"):
                     return one
@@ -657,16 +657,18 @@ class WebHdfs:
                 raise DlappError(f"{where_lost}: {failed} (hdfs fsck says which blocks are lost)") from failed
             retry(HdfsUnreachable(str(failed)), progress=at > started)
 
-    def read_bytes(self, path: str, most: int) -> bytes:
-        """Return the content of a small file. Raises NotFound; DlappError if it is larger than ``most`` or a
+    def read_bytes(self, path: str, max_bytes: int) -> bytes:
+        """Return the content of a small file. Raises NotFound; DlappError if it is larger than ``max_bytes`` or a
         directory.
         """
         for retry in self._attempts(f"{shown(path)} cannot be read"):
             status = self.status(path)
             if status is None:
                 raise NotFound(f"{shown(self.place.location + path)} is not there")
-            if status.is_dir or status.size_bytes > most:
-                raise DlappError(f"{shown(self.place.location + path)} is a directory, or larger than {most} bytes")
+            if status.is_dir or status.size_bytes > max_bytes:
+                raise DlappError(
+                    f"{shown(self.place.location + path)} is a directory, or larger than {max_bytes} bytes"
+                )
             if status.size_bytes == 0:
                 return b""
             # The name may belong to another, larger file by now. In a snapshot it cannot, and there the inode id refers
@@ -831,9 +833,9 @@ class WebHdfs:
     # ---- NameNodes ----
 
     def _json(
-        self, operation: str, path: str, *, method: str = "GET", most: int = MAX_JSON_BYTES, **parameters: str
+        self, operation: str, path: str, *, method: str = "GET", max_bytes: int = MAX_JSON_BYTES, **parameters: str
     ) -> dict[str, Any]:
-        found: dict[str, Any] = self._call(operation, path, parameters, method=method, reads=True, most=most)
+        found: dict[str, Any] = self._call(operation, path, parameters, method=method, reads=True, max_bytes=max_bytes)
         return found
 
     def _call(
@@ -847,12 +849,12 @@ class WebHdfs:
         reads: bool = False,
         redirected: bool = False,
         name: str = "",
-        most: int = MAX_JSON_BYTES,
+        max_bytes: int = MAX_JSON_BYTES,
     ) -> Any:
         """Make one call to the NameNodes; return its JSON with ``reads``, `_Where` with ``redirected``, else nothing.
 
         Args:
-            most: maximum size of the answer [bytes].
+            max_bytes: maximum size of the answer [bytes].
             name: used for ``path`` in messages, if different.
         """
         who = self.place.login.webhdfs_query
@@ -864,7 +866,7 @@ class WebHdfs:
                 try:
                     if method == "GET":
                         self._check_active(web)
-                    answer = self._request(method, web, target, most)
+                    answer = self._request(method, web, target, max_bytes)
                     if not (answer.good or (redirected and answer.status == 307)):
                         raise self._refusal(answer, name or path, web)
                     found = _object(answer, web) if reads else _redirection(answer, web) if redirected else None
@@ -878,15 +880,17 @@ class WebHdfs:
             retry(HdfsUnreachable("; ".join(said)))
         raise AssertionError
 
-    def _request(self, method: str, web: str, target: str, most: int) -> HttpResponse:
+    def _request(self, method: str, web: str, target: str, max_bytes: int) -> HttpResponse:
         try:
-            return self._connections.request(method, web, target, most=most)
+            return self._connections.request(method, web, target, max_bytes=max_bytes)
         except IncompleteResponse as broken:
             if broken.lasting:
                 raise _lasting(web, broken) from broken
             if broken.too_large:
                 many = ": move some of its entries elsewhere" if "op=LISTSTATUS&" in target else ""
-                raise WrongAnswer(f"the NameNode sent more than {most >> 20} MiB, which is not read{many}") from broken
+                raise WrongAnswer(
+                    f"the NameNode sent more than {max_bytes >> 20} MiB, which is not read{many}"
+                ) from broken
             raise HdfsUnreachable(f"{web.partition('://')[2]} {broken}", doubtful=broken.sent) from broken
 
     def _refusal(self, answer: HttpResponse, path: str, server: str) -> DlappError:
