@@ -78,11 +78,11 @@ def test_a_query_is_added_to_that_of_the_url() -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (b"", "closed the connection"),
+        pytest.param(b"", "closed the connection", marks=pytest.mark.slow),
         (b"HTTP/1.1 200 OK\r\nContent-Len", "closed the connection"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", "closed the connection"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{}", "closed the connection"),
-        (b"\x15\x03\x03\x00\x02\x02\x46", "not as a web server"),
+        pytest.param(b"\x15\x03\x03\x00\x02\x02\x46", "not as a web server", marks=pytest.mark.slow),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "not as a web server"),
     ],
 )

@@ -322,6 +322,7 @@ def test_a_server_that_trickles_is_given_up_like_one_that_says_nothing(
             thread.join(120)
 
 
+@pytest.mark.slow
 def test_a_file_may_come_slowly_as_long_as_it_comes(tmp_path: Path) -> None:
     connections = HttpClient(2, 2.0)
 

@@ -366,6 +366,7 @@ def test_an_order_that_was_obeyed_before_the_task_went_on_was_given() -> None:
         assert guardian.receive() == {"ended": 0}
 
 
+@pytest.mark.slow
 def test_a_guardian_that_was_stopped_still_ends_its_payload(runner: Driven) -> None:
     runner.run(FAMILY)
     runner.wait_for_out(b"ready")

@@ -28,6 +28,7 @@ def quarantines(place: Path) -> dict[str, str]:
     return {uuid: f"{one.cause}: {one.detail}" for uuid, one in found.items() if one is not None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "said"),
     [

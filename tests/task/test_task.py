@@ -553,6 +553,7 @@ def test_what_is_printed_beyond_the_cap_is_dropped_and_told(place: Path) -> None
         assert am.printed() == b"\0" * 1_000_000
 
 
+@pytest.mark.slow
 def test_the_cap_holds_against_a_payload_that_prints_much_at_once(place: Path) -> None:
     # Where many wait for the processor, the task has its turn when the payload has written for a while.
     script = f"sleep 1.2; {'head -c 100000000 /dev/zero; sleep 0.3; ' * 3}"
@@ -825,6 +826,7 @@ def test_a_container_waits_for_the_namenode_of_its_input(place: Path) -> None:
         assert am.result().fault is Fault.STOPPED
 
 
+@pytest.mark.slow
 def test_a_wait_for_a_namenode_that_says_nothing_is_reported(place: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -840,6 +842,7 @@ def test_a_wait_for_a_namenode_that_says_nothing_is_reported(place: Path) -> Non
             assert am.result().fault is Fault.STOPPED
 
 
+@pytest.mark.slow
 def test_a_wait_for_gpus_that_others_hold_is_reported(place: Path) -> None:
     ledger = MachineLedger(str(place / "locks"), discover=lambda: (Device("GPU-0", 0, 0),))
     env = with_devices(place, [StubDevice(uuid="GPU-0")])

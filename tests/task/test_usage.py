@@ -191,6 +191,7 @@ def test_the_receipt_of_a_task_is_what_usr_bin_time_counts(place: Path) -> None:
     assert receipt.bytes.received is None
 
 
+@pytest.mark.slow
 def test_usage_comes_with_the_reports_as_often_as_the_orders_say(place: Path) -> None:
     packed = workspace_archive(place, {"run.sh": "echo ready; while [ ! -e $TMPDIR/finish ]; do sleep 0.02; done"})
     with FakeAm(place / "containers", **packed) as am:

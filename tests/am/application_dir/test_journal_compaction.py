@@ -254,6 +254,7 @@ def test_a_journal_on_hdfs_does_not_grow_with_the_runs() -> None:
     assert sum(map(len, files.files.values())) < 250_000
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("how", ["killed before", "killed after"])
 def test_a_journal_that_is_written_anew_is_whole_at_whatever_change_its_attempt_is_killed(how: str) -> None:

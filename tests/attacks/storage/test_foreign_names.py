@@ -163,6 +163,7 @@ def test_deep_json_of_a_namenode_is_an_error_of_one_line(body: bytes) -> None:
             assert "\n" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_tree_without_an_end_has_one(tmp_path: Path) -> None:
     class Endless(dict[str, Any]):
         def get(self, path: str, default: Any = None) -> Any:

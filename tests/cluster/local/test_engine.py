@@ -859,6 +859,7 @@ def two_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dlapp.gpuid.stores.machine.MachineLedger.devices", lambda self: seen)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_devices")
 def test_gpus_are_one_for_the_machine_whoever_asks(start_engine: Callable[..., LocalEngine]) -> None:
     ann, tony = start_engine("-ann"), start_engine("-tony")

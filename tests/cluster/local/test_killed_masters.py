@@ -264,6 +264,7 @@ def test_a_kill_ends_tasks_whose_master_is_dead_and_keeps_nothing(
     assert one.beside() == []
 
 
+@pytest.mark.slow
 def test_a_container_whose_task_died_with_the_master_has_failed_and_the_others_may_save_their_work(
     submit: Callable[..., Run], tmp_path: Path
 ) -> None:

@@ -132,7 +132,7 @@ def client(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.M
     wait_for("the end of all processes", lambda: not processes(tmp_path))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("victim", [*BEFORE_GATE, *AFTER_GATE, PAYLOAD], ids=lambda one: getattr(one, "value", one))
 def test_a_rank_is_killed_in_a_phase_under_each_policy(client: Client, tmp_path: Path, victim: Phase | str) -> None:
     gangs = [Gang(client, tmp_path / policy.value, policy, victim) for policy in POLICIES]

@@ -56,6 +56,7 @@ def test_all_that_runs_on_a_node_is_in_the_zip_in_its_pure_python_form(travel_ca
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_a_python_of_another_version_uses_the_sources(travel_cache: Path, tmp_path: Path) -> None:
     path, _ = bundle.packed(str(travel_cache))
     # As if compiled by another: its number is not the one that this Python wants.

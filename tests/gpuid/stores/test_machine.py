@@ -463,6 +463,7 @@ def test_the_ticket_of_a_dead_waiter_holds_up_nobody(
     assert [name for name in os.listdir(directory) if "ticket" in name] == []
 
 
+@pytest.mark.slow
 def test_who_waits_and_is_stopped_holds_up_nobody_and_keeps_its_place(
     ledger: MachineLedger, user: Callable[..., User], monkeypatch: pytest.MonkeyPatch
 ) -> None:

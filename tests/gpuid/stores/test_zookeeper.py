@@ -744,6 +744,7 @@ def test_the_host_of_the_ledger_is_not_kept_waiting_by_a_paused_writer(
     lease.release()
 
 
+@pytest.mark.slow
 def test_servers_end_with_the_test_that_started_them_even_if_it_is_killed() -> None:
     program = (
         "import os, signal\nfrom tests.services.zookeeper import ZooKeeper\n"

@@ -123,6 +123,7 @@ def test_the_end_of_an_attempt_is_on_record(engine: YarnAmEngine) -> None:
     assert engine.finish(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "") is True
 
 
+@pytest.mark.slow
 def test_when_all_is_done_the_last_ends_are_asked_for_often_and_before_that_they_are_not(
     scheduler: Scheduler, engine: YarnAmEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +140,7 @@ def test_when_all_is_done_the_last_ends_are_asked_for_often_and_before_that_they
     until(lambda: latest_pause() > 0.9 * engine_module.QUIET_S)
 
 
+@pytest.mark.slow
 def test_what_is_not_met_for_long_is_asked_for_less_often(
     scheduler: Scheduler, engine: YarnAmEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +230,7 @@ def test_a_token_that_is_refused_for_a_moment_costs_no_attempt_and_loses_nothing
     assert engine.heartbeat(asks, (), 0.0).shut_down is None
 
 
+@pytest.mark.slow
 def test_an_attempt_whose_token_is_refused_for_long_gives_up(
     server: RpcServer, engine: YarnAmEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +242,7 @@ def test_an_attempt_whose_token_is_refused_for_long_gives_up(
     assert engine.finish(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "") is False
 
 
+@pytest.mark.slow
 def test_after_a_restart_of_the_resource_manager_heartbeats_are_not_hurried(
     scheduler: Scheduler, engine: YarnAmEngine
 ) -> None:

@@ -50,6 +50,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_calls, "LONGEST_PAUSE_S", 0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_of_many_nodes_that_are_off_none_keeps_the_others_waiting(
     outcome: Outcome, monkeypatch: pytest.MonkeyPatch
@@ -76,6 +77,7 @@ def test_of_many_nodes_that_are_off_none_keeps_the_others_waiting(
     assert sum(name.startswith("am-slow-nodes") for name in names) <= node_calls.MAX_SLOW_THREADS
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("full", [False, True])
 def test_what_a_silent_node_does_not_take_in_time_has_failed_and_was_not_started(
@@ -103,6 +105,7 @@ def test_what_a_silent_node_does_not_take_in_time_has_failed_and_was_not_started
         until(lambda: waits.longest_text() == "")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_start_on_a_host_where_no_nodemanager_listens_is_told_as_refused(
     outcome: Outcome, monkeypatch: pytest.MonkeyPatch
@@ -117,6 +120,7 @@ def test_a_start_on_a_host_where_no_nodemanager_listens_is_told_as_refused(
     assert (error.sent, error.refused) == (False, True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_start_that_may_have_reached_its_node_is_told_as_such(
     outcome: Outcome, monkeypatch: pytest.MonkeyPatch
@@ -140,6 +144,7 @@ def test_a_start_that_may_have_reached_its_node_is_told_as_such(
     assert "not yet" in str(failed.error)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_node_that_is_not_ready_is_tried_again_and_then_it_is_not_its_fault(
     outcome: Outcome, monkeypatch: pytest.MonkeyPatch
