@@ -20,6 +20,8 @@ from dlapp.task.state import SERVICE_AGAIN_S, TaskState
 from dlapp.task.step_errors import REACH_S, StepFailed, is_full_disk
 from dlapp.values.messages import Phase
 
+WAITS_FOR_CHECKPOINTS = "waits for all containers to list their checkpoints"
+"""Detail of a gang's container; the phase of its application shows it, like each that begins with "waits"."""
 _DOCKER_ANSWER_S = 60.0
 
 
@@ -235,7 +237,7 @@ def _restore_checkpoint(task: TaskState) -> None:
         while True:
             found = task.retry_while_unavailable(one.find, Phase.FETCHING, service)
             known = {"generation": task.generation, "checkpoints": found, "restored": None, "not_whole": not_whole}
-            task.report_phase(Phase.FETCHING, detail="waiting for all containers to list their checkpoints", **known)
+            task.report_phase(Phase.FETCHING, detail=WAITS_FOR_CHECKPOINTS, **known)
             generation, number, after = task.link.wait_for_checkpoint(task.generation, not_whole)
             if generation != task.generation:
                 task.generation, not_whole = generation, None

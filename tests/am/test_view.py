@@ -10,6 +10,7 @@ from dlapp.am.model import events, journal
 from dlapp.am.view import phase_of, public_view
 from dlapp.cluster import Heartbeat
 from dlapp.sweep.spec import Distribution, DistributionKind, Sampler, SweepSpec
+from dlapp.task.preparation import WAITS_FOR_CHECKPOINTS
 from dlapp.value import replace
 from dlapp.values.messages import Diagnosis, Evidence, Fault, PayloadStatus, Phase
 from dlapp.values.report import ApplicationView, FinalStatus, State
@@ -95,6 +96,13 @@ def test_the_phase_says_what_a_task_and_what_the_applicationmaster_waits_for() -
     wait = "waits for the ResourceManager since 2026-03-01 14:02:05"
     shown = phase_of(am.state, wait)
     assert shown == f"running 1 of 2, 1 storing: waits for HDFS at dn:9864 since 2026-03-01 14:02:03, {wait}"
+
+
+def test_the_phase_says_that_a_gang_waits_for_all_lists_of_checkpoints() -> None:
+    am = Driver(RoleSpec(instances=2))
+    am.running(2, 3)
+    am.report(3, Phase.FETCHING, detail=WAITS_FOR_CHECKPOINTS)
+    assert am.phase() == "running 1 of 2, 1 fetching: waits for all containers to list their checkpoints"
 
 
 def clock_time(at_ms: int) -> str:
