@@ -96,7 +96,7 @@ def decide(
     """
     settlement = OutputSettlement(app_dir, submission, application_id)
     if (claim := app_dir.claimed()) is not None:
-        settled = settlement.finish(claim, again=True, give_up=False)
+        settled = settlement.finish(claim, is_retry=True, give_up=False)
         if settled.error is not None and (by := app_dir.kill_request()) is not None:
             said = f"killed by {by}; {settled.error}"
             return ApplicationEnd(FinalStatus.KILLED, Cause.KILLED, said), settled.outputs
@@ -165,7 +165,7 @@ def _commit_trials(app_dir: LocalApplicationDir, submission: Submission, applica
         if part.sources:
             continue
         try:
-            settlement.commit_trial(part, again=True)
+            settlement.commit_trial(part, is_retry=True)
             committed.add(part.index)
         except Unreachable:
             raise

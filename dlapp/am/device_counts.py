@@ -34,7 +34,7 @@ class DeviceCountReader:
 
     Args:
         settings: location of a ledger of many hosts.
-        tell: receives the result, from that thread.
+        put: receives the result, from that thread.
     """
 
     def __init__(

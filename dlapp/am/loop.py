@@ -320,7 +320,7 @@ class Loop:
         while not done:
             item = None
             with contextlib.suppress(Empty):
-                item = self._queue.get(timeout=waits.POLL_EVERY_S)
+                item = self._queue.get(timeout=waits.POLL_INTERVAL_S)
             match item:
                 case ControlRequest(message=None):
                     view_requests.append(item)

@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     attempt = int(options["attempt"])
     wakes: SimpleQueue[Item] = SimpleQueue()
     engine = _engine(options, attempt, wakes)
-    app_dir = _application_dir(options["home"], engine, is_cleanup="aftermath" in options)
+    app_dir = _application_dir(options["home"], engine, is_crash_settlement="aftermath" in options)
     if "aftermath" in options:
         from dlapp.am.crash_settlement import settle_crashed
 
@@ -97,16 +97,16 @@ def _engine(options: dict[str, str], attempt: int, wakes: SimpleQueue[Item]) -> 
         int(options["alive-fd"]),
         holds,
         lambda: wakes.put(None),
-        is_cleanup="aftermath" in options,
+        is_crash_settlement="aftermath" in options,
     )
 
 
-def _application_dir(directory: str, engine: LocalAmEngine, *, is_cleanup: bool) -> LocalApplicationDir:
+def _application_dir(directory: str, engine: LocalAmEngine, *, is_crash_settlement: bool) -> LocalApplicationDir:
     if engine.hdfs is None:
         return LocalApplicationDir(directory)
     from dlapp.values.spec import DEFAULT_OUTPUT_PATIENCE_S
 
-    patience_s = CRASH_SETTLEMENT_PATIENCE_S if is_cleanup else DEFAULT_OUTPUT_PATIENCE_S
+    patience_s = CRASH_SETTLEMENT_PATIENCE_S if is_crash_settlement else DEFAULT_OUTPUT_PATIENCE_S
     return LocalApplicationDir(directory, engine.hdfs, patience_s)
 
 

@@ -42,7 +42,7 @@ class OutputSettlement:
         app_dir: directory of the application, with the claim.
         submission: the outputs and their targets.
         application_id: id of the application.
-        tell: receives what a commit waits for.
+        on_wait: receives what a commit waits for.
     """
 
     def __init__(
@@ -120,19 +120,19 @@ class OutputSettlement:
             return OutputsSettled(left, f"the output could not be committed: {error}")
         if claim.attempt != attempt:
             return self._finish_earlier_claim(claim)
-        settled = self.finish(claim, again=False, give_up=True)
+        settled = self.finish(claim, is_retry=False, give_up=True)
         if not unstored:
             return settled
         if settled.error is None:
             return replace(settled, ended=ending)
         return replace(settled, error="; ".join((settled.error, *unstored)))
 
-    def commit_trial(self, part: Part, *, again: bool) -> None:
+    def commit_trial(self, part: Part, *, is_retry: bool) -> None:
         """Commit the output of a trial separately.
 
         Args:
             part: its stored output.
-            again: an earlier call may have succeeded.
+            is_retry: an earlier call may have succeeded.
 
         Raises:
             Superseded: another attempt owns the application now.
@@ -143,22 +143,22 @@ class OutputSettlement:
             raise DlappError(problem)
         for output in self._spec.outputs:
             for name, location in self._named_parts([part], output, stray=False):
-                self._outputs.commit_trial(output, name, location, is_retry=again)
+                self._outputs.commit_trial(output, name, location, is_retry=is_retry)
 
-    def finish(self, claim: CommitClaim, *, again: bool, give_up: bool) -> OutputsSettled:
+    def finish(self, claim: CommitClaim, *, is_retry: bool, give_up: bool) -> OutputsSettled:
         """Carry out a commit claim; retry while the file system does not answer and the directory has patience, or, for
         an ApplicationMaster, while it is full.
 
         Args:
             claim: the decision.
-            again: an earlier process may have done a part of it.
+            is_retry: an earlier process may have done a part of it.
             give_up: after that, an unavailable file system counts as a failed commit. Without it, a full one fails at
                 once: others wait for this process.
 
         Raises:
             Unreachable: it still does not answer, and without ``give_up``: a later process retries.
         """
-        begun = again
+        begun = is_retry
 
         def commit_all(wait: Retried) -> OutputsSettled:
             nonlocal begun
@@ -258,7 +258,7 @@ class OutputSettlement:
                     copy_output(source, stored.part, self._app_dir.hdfs)
 
     def _finish_earlier_claim(self, claim: CommitClaim) -> OutputsSettled:
-        settled = self.finish(claim, again=True, give_up=True)
+        settled = self.finish(claim, is_retry=True, give_up=True)
         return replace(settled, ended=ApplicationEnd(claim.final_status, claim.cause, claim.diagnostics))
 
     def _misplaced_part(self, parts: Sequence[Part]) -> str | None:

@@ -28,7 +28,7 @@ class TrialCommits:
     Args:
         settlement: commits it.
         patience_s: how long a file system that does not answer, or is full, is waited for.
-        tell: called with the result of each.
+        put: called with the result of each.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class TrialCommits:
         try:
             for pause_s in backoff_s(*_AGAIN_S):
                 try:
-                    self._settlement.commit_trial(wanted.part, again=is_again)
+                    self._settlement.commit_trial(wanted.part, is_retry=is_again)
                 except (Unreachable, DiskFull, CommitBusy) as error:
                     is_again = True
                     log.warning(f"the output of trial {wanted.part.index}: {error}; retrying")

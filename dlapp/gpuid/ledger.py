@@ -138,8 +138,12 @@ class ClusterLedger(Ledger, Protocol):
     def record_of(self, host: str) -> HostRecord:
         """Return the record of a host; an empty record if the ledger has none."""
 
-    def unrecorded_holders(self) -> Mapping[str, Holder]:
-        """Return the holders of this host's devices that are not in its record: uuid -> holder."""
+    def host_holders(self) -> Mapping[str, Holder]:
+        """Return the holders of this host's devices that the host itself knows, also those that its record lacks.
+
+        Returns:
+            uuid -> holder.
+        """
 
     def force_release(self, name: str, *, token: str, by: str, host: str | None = None) -> None:
         """End the lease of a device on an operator's order. Raises NotFound, LedgerError.

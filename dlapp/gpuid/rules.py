@@ -261,7 +261,7 @@ def is_of_other_machine(record: HostRecord, *, boot_id: str, machine: str, full_
     return any(one and other and one != other for one, other in pairs)
 
 
-def record_inventory(
+def with_inventory(
     record: HostRecord,
     found: Sequence[Device],
     *,

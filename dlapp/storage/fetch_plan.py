@@ -1,7 +1,7 @@
 """Plan of a fetch before anything is written: which files, their destinations, the space needed.
 
     plan = open.plan_fetch(sources, into, hdfs) reads: matches, their files, and that their destinations differ
-    plan.check_room()                           the disk
+    plan.check_space()                          the disk
     plan.fetch(progress)                        fetches it
 
 Between the first and the last call, a caller may remove what it has already (`FetchPlan.without`), as a cache does.

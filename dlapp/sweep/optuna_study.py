@@ -50,7 +50,7 @@ class OptunaStudy:
         past: number -> earlier trial.
 
     Raises:
-        OptunaMissing: Optuna is not installed, or what its sampler needs.
+        OptunaUnavailable: Optuna is not installed, or what its sampler needs.
         DlappError: an earlier trial does not match the sweep.
     """
 
@@ -77,7 +77,11 @@ class OptunaStudy:
             self._restore(number, one)
 
     def ask(self, number: int) -> dict[str, str]:
-        """Return the parameters of a new trial, which must be journaled before it is started. Raises OptunaMissing."""
+        """Return the parameters of a new trial, which must be journaled before it is started.
+
+        Raises:
+            OptunaUnavailable: see the class.
+        """
         try:
             trial = self._study.ask()
             parameters = {one.name: _suggested(trial, one) for one in self._sweep.random}

@@ -20,7 +20,7 @@ FILE_SYSTEM = "its file system"
 """Text for an output that waits for its file system; the reason names the file system."""
 SHOWN_AFTER_S = 3.0
 """Time after which a wait is shown. The display polls every second, so each wait is shown within five."""
-POLL_EVERY_S = 1.0
+POLL_INTERVAL_S = 1.0
 
 _waits: set[Wait] = set()
 
@@ -138,7 +138,7 @@ class _WaitReporter:
             self.start()
 
     def _watch(self) -> None:
-        while not self._over.wait(POLL_EVERY_S):
+        while not self._over.wait(POLL_INTERVAL_S):
             found = long_waits()
             if not found:
                 self._reported = None

@@ -337,7 +337,7 @@ def _clean_up(task: TaskState) -> None:
         if (
             name == "workspace"
             and task.has_begun
-            and (task.outputs.is_kept_on_node or _is_left_to_crash_settlement(task))
+            and (task.outputs.is_in_workspace or _is_left_to_crash_settlement(task))
         ):
             continue
         try:

@@ -39,7 +39,7 @@ _MAX_HOSTS, _HOST = 32, re.compile(r"[A-Za-z0-9_.:-]{1,255}")
 _METRIC = re.compile(r"[A-Za-z0-9_.:/@%+-]{1,64}")
 _ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
 _BOARD_PATH = re.compile(r"/[0-9a-f]{32}/")
-MAX_PROBLEM = 300
+MAX_PROBLEM_CHARACTERS = 300
 _MAX_NAME = 255
 _MAX_METRIC = 1e18
 """Below the limit of `dlapp.values.serialization` for numbers."""
@@ -521,7 +521,7 @@ class BoardStatus(Value, kw_only=True):
             raise SpecError("port", "is not a port")
         if self.port and not (_ADDRESS.fullmatch(self.address) and _BOARD_PATH.fullmatch(self.path)):
             raise SpecError("path", "is not that of a TensorBoard")
-        if len(self.problem) > MAX_PROBLEM or not self.problem.isprintable():
+        if len(self.problem) > MAX_PROBLEM_CHARACTERS or not self.problem.isprintable():
             raise SpecError("problem", "is not a line of text")
 
 

@@ -502,7 +502,7 @@ def test_while_the_resourcemanager_is_away_at_the_start_status_sees_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
-    monkeypatch.setattr(waits, "POLL_EVERY_S", 0.01)
+    monkeypatch.setattr(waits, "POLL_INTERVAL_S", 0.01)
     world, back = World(Watched(str(tmp_path))), threading.Event()
 
     def register(_url: str) -> Registered:
@@ -525,7 +525,7 @@ def test_while_the_resourcemanager_is_away_a_next_attempt_leaves_the_view_of_the
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
-    monkeypatch.setattr(waits, "POLL_EVERY_S", 0.01)
+    monkeypatch.setattr(waits, "POLL_INTERVAL_S", 0.01)
     home, looked, back = Watched(str(tmp_path)), threading.Event(), threading.Event()
     world = World(home, attempt=2)
 

@@ -27,8 +27,8 @@ class Outputs:
     def __init__(self, *says: BaseException | None) -> None:
         self.says, self.calls = list(says), SimpleQueue[tuple[int, bool]]()
 
-    def commit_trial(self, part: Part, *, again: bool) -> None:
-        self.calls.put((part.index, again))
+    def commit_trial(self, part: Part, *, is_retry: bool) -> None:
+        self.calls.put((part.index, is_retry))
         if (error := self.says.pop(0)) is not None:
             raise error
 
@@ -61,9 +61,9 @@ def test_a_commit_that_is_tried_again_is_a_wait_until_it_is_done(
     outputs = Outputs(Unreachable("away"), None)
     seen: list[str] = []
 
-    def commit_trial(part: Part, *, again: bool) -> None:
+    def commit_trial(part: Part, *, is_retry: bool) -> None:
         seen.append(waits.longest_text())
-        Outputs.commit_trial(outputs, part, again=again)
+        Outputs.commit_trial(outputs, part, is_retry=is_retry)
 
     monkeypatch.setattr(outputs, "commit_trial", commit_trial)
     commits, told = begun(outputs)

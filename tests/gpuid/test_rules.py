@@ -23,7 +23,7 @@ APP, OTHER = "application_1700000000000_0042", "application_1700000000000_0043"
 
 
 def record_of(count: int = 4) -> HostRecord:
-    return rules.record_inventory(HostRecord("host03"), fake_devices(count), boot_id="boot", now_ms=1)
+    return rules.with_inventory(HostRecord("host03"), fake_devices(count), boot_id="boot", now_ms=1)
 
 
 def leased(record: HostRecord, container: str, gcores: int, now_ms: int = 1, application: str = APP) -> HostRecord:
@@ -83,26 +83,26 @@ def test_each_quarantine_is_counted_until_somebody_repairs_the_device() -> None:
 def test_a_host_that_shows_up_is_not_forgotten_any_more() -> None:
     record = rules.forget(leased(record_of(), "c1", 1), by="root", now_ms=5)
     assert (record.forgotten_ms, len(record.leases)) == (5, 1)
-    assert rules.record_inventory(record, fake_devices(4), boot_id="boot", now_ms=6).forgotten_ms == 0
+    assert rules.with_inventory(record, fake_devices(4), boot_id="boot", now_ms=6).forgotten_ms == 0
 
 
 def test_a_host_that_was_installed_anew_is_accepted_once_nobody_holds_its_devices() -> None:
     record = replace(leased(record_of(), "c1", 1), machine="first")
     with pytest.raises(rules.OtherMachine, match="dlapp-gpu release GPU --host host03"):
-        rules.record_inventory(record, fake_devices(4), boot_id="new", now_ms=6, machine="second")
+        rules.with_inventory(record, fake_devices(4), boot_id="new", now_ms=6, machine="second")
     record = rules.quarantine(rules.release(record, "c1", application=APP), "gpu1", cause="ecc", now_ms=7)
-    again = rules.record_inventory(record, fake_devices(4), boot_id="new", now_ms=8, machine="second")
+    again = rules.with_inventory(record, fake_devices(4), boot_id="new", now_ms=8, machine="second")
     assert (again.machine, again.device("gpu1").quarantine is not None) == ("second", True)
 
 
 def test_cloned_machines_with_one_short_name_are_told_apart_by_their_full_names() -> None:
     record = replace(leased(record_of(), "c1", 1), machine="m", full_name="host03.a.example")
     with pytest.raises(rules.OtherMachine):
-        rules.record_inventory(
+        rules.with_inventory(
             record, fake_devices(4), boot_id="new", now_ms=6, machine="m", full_name="host03.b.example"
         )
     for boot_id, full_name in (("new", ""), ("new", "host03.a.example"), ("boot", "host03.b.example")):
-        after = rules.record_inventory(
+        after = rules.with_inventory(
             record, fake_devices(4), boot_id=boot_id, now_ms=6, machine="m", full_name=full_name
         )
         assert len(after.leases) == 1
@@ -110,7 +110,7 @@ def test_cloned_machines_with_one_short_name_are_told_apart_by_their_full_names(
 
 def test_a_container_with_the_machine_id_of_its_image_is_no_other_machine() -> None:
     record = replace(leased(record_of(), "c1", 1), machine="host")
-    after = rules.record_inventory(record, fake_devices(4), boot_id="boot", now_ms=6, machine="image")
+    after = rules.with_inventory(record, fake_devices(4), boot_id="boot", now_ms=6, machine="image")
     assert (after.machine, len(after.leases)) == ("host", 1)
 
 
@@ -124,7 +124,7 @@ def test_of_leases_that_operators_ended_the_last_ones_are_kept() -> None:
 
 def test_looking_again_without_news_changes_nothing() -> None:
     record = record_of()
-    assert rules.record_inventory(record, fake_devices(4), boot_id="boot", now_ms=99) is record
+    assert rules.with_inventory(record, fake_devices(4), boot_id="boot", now_ms=99) is record
 
 
 def test_a_record_that_is_too_long_is_refused() -> None:
@@ -179,7 +179,7 @@ class Rules(RuleBasedStateMachine):
     @rule(count=st.integers(0, 6))
     def look(self, count: int) -> None:
         found: list[Device] = self.there[:count]
-        self.record = rules.record_inventory(self.record, found, boot_id="boot", now_ms=1)
+        self.record = rules.with_inventory(self.record, found, boot_id="boot", now_ms=1)
 
     @rule(container=NAMES, application=st.sampled_from([APP, OTHER]), gcores=st.integers(-1, 7))
     def ask(self, container: str, application: str, gcores: int) -> None:
@@ -268,9 +268,9 @@ TestRules.settings = settings(settings(), stateful_step_count=40)
 
 def test_a_record_is_read_as_it_was_written_whatever_was_written_before() -> None:
     """A writer of a record keeps the text of its devices; it must be no other's."""
-    one = rules.record_inventory(HostRecord("h1"), fake_devices(3), boot_id="b", now_ms=1)
+    one = rules.with_inventory(HostRecord("h1"), fake_devices(3), boot_id="b", now_ms=1)
     turned = tuple(replace(device, index=2 - device.index) for device in fake_devices(3))
-    other = rules.record_inventory(HostRecord("h2"), turned, boot_id="b", now_ms=1)
+    other = rules.with_inventory(HostRecord("h2"), turned, boot_id="b", now_ms=1)
     held, _ = rules.lease(one, LeaseRequest("application_1_1", "c1", "tony", 2), token="t", now_ms=2)
     ill = rules.quarantine(held, "gpu0", cause="ecc", now_ms=3)
     records = (one, other, held, ill, HostRecord("h3"), replace(one, devices=()))
@@ -283,7 +283,7 @@ def test_a_record_is_read_as_it_was_written_whatever_was_written_before() -> Non
 
 
 def test_a_record_that_only_ends_like_the_last_one_is_not_taken_for_it() -> None:
-    record = rules.record_inventory(HostRecord("h1"), fake_devices(1), boot_id="b", now_ms=1)
+    record = rules.with_inventory(HostRecord("h1"), fake_devices(1), boot_id="b", now_ms=1)
     end = to_bytes(record).partition(b',"devices"')[2]
     for odd in (b'{"devices"' + end, b',"devices"' + end, b'[,"devices"' + end, b'{"format":1,"devices"' + end):
         with pytest.raises(LedgerError, match="cannot be read"):

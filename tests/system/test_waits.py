@@ -51,7 +51,7 @@ def test_a_wait_that_just_began_is_not_shown() -> None:
 
 @pytest.mark.usefixtures("at_once")
 def test_each_longest_wait_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "POLL_EVERY_S", 0.001)
+    monkeypatch.setattr(waits, "POLL_INTERVAL_S", 0.001)
     told: list[str] = []
     changed = threading.Condition()
 
@@ -76,7 +76,7 @@ def has_teller() -> bool:
 
 @pytest.mark.usefixtures("at_once")
 def test_a_wait_that_begins_again_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "POLL_EVERY_S", 0.001)
+    monkeypatch.setattr(waits, "POLL_INTERVAL_S", 0.001)
     looks = threading.Semaphore(0)
     found = waits.long_waits
 

@@ -58,7 +58,7 @@ class JournalFile(NamedTuple):
     data: bytes | None = None
 
 
-class JournalDirectory(Protocol):
+class JournalAppDir(Protocol):
     """Part of the application directory that its journal uses."""
 
     directory: str
@@ -156,7 +156,7 @@ class HdfsJournalWriter:
         attempt: number of this attempt.
     """
 
-    def __init__(self, app_dir: JournalDirectory, files: StagingFiles, attempt: int) -> None:
+    def __init__(self, app_dir: JournalAppDir, files: StagingFiles, attempt: int) -> None:
         self._app_dir, self._files, self._attempt = app_dir, files, attempt
         self.added = self.written = 0
         self.on_written: Callable[[], None] = lambda: None

@@ -18,8 +18,8 @@ Events are messages that arrive at the AM, and a few internal ones; each goes to
     JournalWritten         these lines are durable
     OpenStream             request of a stream to a container; answered by its orders, or by `RefuseStream`
 
-Requests to the engine are not actions but a state, `Master.asks()` and `Master.releases()`, sent with every heartbeat:
-a lost or repeated heartbeat does no harm.
+Requests to the engine are not actions but a state, `Master.container_requests()` and `Master.releases()`, sent with
+every heartbeat: a lost or repeated heartbeat does no harm.
 """
 
 from __future__ import annotations

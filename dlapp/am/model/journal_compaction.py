@@ -4,8 +4,8 @@ Each run of a container leaves about ten lines, and containers taken away by a c
 journal would grow without limit, while a next attempt has little memory to read it. But of an index that ran a thousand
 times a next attempt needs only the last run, the latest of the others, and its last counts, which are absolute.
 
-`JournalCompaction` processes a journal twice, in order: `learn` all lines, then `keep` the needed ones, in parts of any
-size. Guarantees:
+`JournalCompaction` processes a journal twice, in order: `process` all lines, then write the `needed_lines`, in parts of
+any size. Guarantees:
 
 - replaying the kept lines gives the same state as all lines (`dlapp.am.model.journal.replay`), except for the dropped
   runs; these are listed in a record ``gone``, because their tasks may come back from a disconnected node,
@@ -13,7 +13,7 @@ size. Guarantees:
   others still have, and a record of a container without its ``grant`` is ignored,
 - a line not needed now is never needed later, whatever is added to the journal.
 
-Lines that were not learned, lines of an unknown kind, and lines of a container whose ``grant`` was not learned, are
+Lines that were not processed, lines of an unknown kind, and lines of a container whose ``grant`` was not processed, are
 kept.
 """
 
@@ -76,7 +76,7 @@ class JournalCompaction:
                 continue  # `replay` ignores it, too
 
     def needed_lines(self, lines: Iterable[str]) -> list[str]:
-        """Return the needed ones of learned lines, in order; no line may be learned after that."""
+        """Return the needed ones of processed lines, in order; no line may be processed after that."""
         if not self._is_complete:
             self._is_complete = True
             most = min(MAX_EARLIER_CONTAINERS, max(1, self._most_runs // max(1, len(self._last)) - 1))

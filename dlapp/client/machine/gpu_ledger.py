@@ -153,7 +153,7 @@ class GpuLedger(Closeable):
         """Return the holders of a host's GPUs that are missing in its record; known for this host only."""
         if self._cluster is None or host != self.host_name:
             return {}
-        return self._cluster.unrecorded_holders()
+        return self._cluster.host_holders()
 
     # ---- changing ----
 

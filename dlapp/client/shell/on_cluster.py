@@ -33,7 +33,7 @@ SHELL_TIMEOUT_S = 600
 """How long the program waits for a shell."""
 _END_TIMEOUT_S = 20.0
 """How long the application may take to end by itself, before it is killed."""
-_POLL_EVERY_S = 0.3
+_POLL_INTERVAL_S = 0.3
 _OPEN_TIMEOUT_S = 10.0
 _WAIT = f"""
 seconds=0
@@ -170,7 +170,7 @@ def _shell(client: Client, application: Application, request: ExecRequest) -> Ex
             # The view may be slightly ahead of its task.
             if error.reason != NOT_RUNNING or time.monotonic() > deadline:
                 raise
-            time.sleep(_POLL_EVERY_S)
+            time.sleep(_POLL_INTERVAL_S)
 
 
 def _kill(application: Application, note: Note) -> None:

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from dlapp.values.report import ApplicationView, ContainerView
 
 POLL_INTERVAL_S, LARGE_POLL_INTERVAL_S, LARGE_APPLICATION = 1.0, 10.0, 100
-"""Intervals between two polls of an application, for small and large ones; LARGE is the number of containers from which
-the view is large."""
+"""Intervals between two polls of an application, for small and large ones; LARGE_APPLICATION is the number of
+containers from which the view is large."""
 DIRECT_TIMEOUT_S = 1.5
 """Time limit for a direct connection."""
 PLACE_TIMEOUT_S = 10.0

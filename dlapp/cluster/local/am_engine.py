@@ -93,7 +93,7 @@ class LocalAmEngine:
         alive_fd: descriptor of the application's lock; inherited by all started processes.
         hold_fds: descriptors that hold the application's devices; inherited as well.
         wake: called, from any thread, when a heartbeat would return events.
-        is_cleanup: it only cleans up after an ApplicationMaster that died.
+        is_crash_settlement: it only cleans up after an ApplicationMaster that died.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class LocalAmEngine:
         hold_fds: Sequence[int],
         wake: Wake,
         *,
-        is_cleanup: bool = False,
+        is_crash_settlement: bool = False,
     ) -> None:
         self._application_dir, self._attempt, self._wake = os.path.normpath(application_dir), attempt, wake
-        self._is_cleanup = is_cleanup
+        self._is_crash_settlement = is_crash_settlement
         self._alive_fd, self._hold_fds = alive_fd, tuple(hold_fds)
         for fd in (alive_fd, *hold_fds):
             os.set_inheritable(fd, False)
@@ -266,7 +266,7 @@ class LocalAmEngine:
 
     def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
         """Write the outcome, once, and let waiting applications start."""
-        by_itself = not self._is_cleanup
+        by_itself = not self._is_crash_settlement
         ended_ms = clock.now_ms() if by_itself else self.ended_ms()
         state = cause.state(by_itself=by_itself)
         outcome = outcomes.ended(state.value, final_status.value, cause.value, diagnostics, ended_ms)

@@ -186,7 +186,7 @@ def due_for_inspection(record: HostRecord, now_ms: int) -> tuple[Device, ...]:
     )
 
 
-def record_inspection(
+def with_inspection(
     record: HostRecord, inspected: Iterable[str], faults: Mapping[str, DeviceFault], now_ms: int
 ) -> HostRecord:
     """Record the result of an inspection: failed GPUs enter quarantine, healthy ones leave it.
@@ -223,7 +223,7 @@ class Inspector:
         now_ms: the wall clock [ms since 1970].
     """
 
-    HEALTHY_FOR_S, FAILED_FOR_S = 1.0, 10.0
+    MAX_HEALTHY_AGE_S, MAX_FAILED_AGE_S = 1.0, 10.0
     """Maximum age of an inspection: a wait for devices must not open NVML in each round, nor wait again for a permanent
     problem whose result could not be written."""
 
@@ -254,8 +254,8 @@ class Inspector:
             found = inspect_devices(devices, read=read, limits=limits, clock=self._clock, sleep=self._sleep)
             self._seen |= {one.uuid: (self._clock(), found.get(one.uuid)) for one in devices}
         faults = {one.uuid: fault for one in wanted if (fault := self._seen[one.uuid][1]) is not None}
-        return record_inspection(record, [one.uuid for one in wanted], faults, self._now_ms()) if wanted else record
+        return with_inspection(record, [one.uuid for one in wanted], faults, self._now_ms()) if wanted else record
 
     def _is_fresh(self, uuid: str) -> bool:
         at, fault = self._seen.get(uuid, (-math.inf, None))
-        return self._clock() - at < (self.HEALTHY_FOR_S if fault is None else self.FAILED_FOR_S)
+        return self._clock() - at < (self.MAX_HEALTHY_AGE_S if fault is None else self.MAX_FAILED_AGE_S)

@@ -18,7 +18,7 @@ from dlapp.gpuid.devices import Device
 if TYPE_CHECKING:
     from dlapp.gpuid.health.readings import DeviceFault, DeviceSample
 
-POLL_EVERY_S = 2.0
+POLL_INTERVAL_S = 2.0
 _POLLS_PER_SAMPLE = 2
 """Number of inspections per sample: a sample is several queries, each of which may take the driver a millisecond."""
 _MIN_BUSY_SHARE = 0.01
@@ -93,7 +93,7 @@ class DeviceWatch:
         on_fault: Callable[[], None] = lambda: None,
         note: Callable[[str], None] = lambda _: None,
         open: Callable[[Sequence[Device]], Any] = _open_nvml,
-        every_s: float = POLL_EVERY_S,
+        every_s: float = POLL_INTERVAL_S,
         use: Mapping[str, DeviceUse] = {},
     ) -> None:
         self.failed: dict[str, DeviceFault] = {}

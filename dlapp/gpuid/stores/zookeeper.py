@@ -207,7 +207,7 @@ class ZooKeeperLedger(Closeable):
                     token=holding.token,
                     now_ms=clock.now_ms(),
                     choose=self._choose,
-                    unrecorded_holders=holding.unrecorded_holders,
+                    unrecorded_holders=holding.lock_holders,
                 )
                 granted[:] = [one]
                 if new is record:
@@ -231,7 +231,7 @@ class ZooKeeperLedger(Closeable):
                     is_listed = True
                 # Check for dead payloads only now: that can take a while (dockerd).
                 freed = any(one.state == GONE for one in self._reclaim(deadline))
-                holding.clear_failed()
+                holding.forget_lock_holders()
                 if not freed and self._clock() >= wait_until:
                     self._change(self.host, change, deadline)
                     break
@@ -343,7 +343,7 @@ class ZooKeeperLedger(Closeable):
         """Return the invalid entries of this machine's directory: path -> problem."""
         return self._machine.problems
 
-    def unrecorded_holders(self) -> dict[str, Holder]:
+    def host_holders(self) -> dict[str, Holder]:
         """Return the holders of this machine's GPUs by uuid, applications of the embedded engine included."""
         return self._machine.holders()
 
@@ -456,7 +456,7 @@ class ZooKeeperLedger(Closeable):
     # ---- one record ----
 
     def _with_inventory(self, record: HostRecord, devices: tuple[Device, ...]) -> HostRecord:
-        now = rules.record_inventory(
+        now = rules.with_inventory(
             record,
             devices,
             boot_id=self._probes.boot_id,
@@ -570,7 +570,7 @@ class _DeviceHold:
         sleep: Callable[[float], None],
     ) -> None:
         self.token = token
-        self.unrecorded_holders: dict[str, Holder] = {}
+        self.lock_holders: dict[str, Holder] = {}
         self._machine, self._request, self._sleep = machine, request, sleep
         self._by_uuid = {one.uuid: one for one in devices}
         self.held: HeldDevices | None = None
@@ -579,7 +579,7 @@ class _DeviceHold:
         return tuple(self._by_uuid[uuid] for uuid in lease.devices)
 
     def lock_devices(self, lease: LeaseRecord) -> bool:
-        """Lock the GPUs of a lease, and no others; False: another process holds one (see `unrecorded_holders`)."""
+        """Lock the GPUs of a lease, and no others; False: another process holds one (see `lock_holders`)."""
         devices = self.devices_of(lease)
         if self.held is not None and self.held.devices == devices:
             return True
@@ -594,18 +594,18 @@ class _DeviceHold:
             self._sleep(random.uniform(0.001, 0.005))  # another process held one for a moment
         else:
             found = {one.uuid: Holder(one.uuid, one.index, "", doubt="it is being taken") for one in devices}
-        self.unrecorded_holders |= found
+        self.lock_holders |= found
         return False
 
-    def clear_failed(self) -> None:
+    def forget_lock_holders(self) -> None:
         """Forget failed locks: their holders may have released them."""
-        if any(one.doubt for one in self.unrecorded_holders.values()):
+        if any(one.doubt for one in self.lock_holders.values()):
             self._machine.reclaim()
-        self.unrecorded_holders.clear()
+        self.lock_holders.clear()
 
     def in_use(self) -> str:
         """Return the holders of the GPUs that could not be locked."""
-        return f"its GPUs are in use: {', '.join(map(str, self.unrecorded_holders.values()))}"
+        return f"its GPUs are in use: {', '.join(map(str, self.lock_holders.values()))}"
 
     def evidence(self, request: LeaseRequest) -> dict[str, Any]:
         assert self.held is not None

@@ -109,7 +109,7 @@ class ContainerExit:
             end = f"exit code {ended.exit_code}" if ended.signal is None else f"killed by signal {ended.signal}"
             earlier = f"earlier, a process in the container was killed for memory (limit {limit} MiB)"
             return ended._replace(problem=f"{ended.problem or end}; {earlier}")
-        if not sent and (number := _signal_of(ended)) is not None and self._was_docker_restarted(state, began_ticks):
+        if not sent and (number := _signal_of(ended)) is not None and self._has_docker_ended(state, began_ticks):
             return PayloadExit(
                 None,
                 number,
@@ -129,7 +129,7 @@ class ContainerExit:
             time.sleep(0.01)
         return state
 
-    def _was_docker_restarted(self, state: Mapping[str, Any], began_ticks: int) -> bool:
+    def _has_docker_ended(self, state: Mapping[str, Any], began_ticks: int) -> bool:
         """Return True if dockerd is away, or is not the one that started the container."""
         began = _dockerd_start_times()
         ours = self._docker.process_id()
@@ -153,9 +153,7 @@ class ContainerExit:
             return PayloadError(Fault.USER, f"image {image} has no /bin/sh, which dlapp needs in it")
         why = state.get("Error") or f"exit code {code}"
         message = f"the container of image {image} ended before the payload began: {why}"
-        return PayloadError(
-            Fault.NODE, message, service=_DOCKER if self._was_docker_restarted(state, began_ticks) else ""
-        )
+        return PayloadError(Fault.NODE, message, service=_DOCKER if self._has_docker_ended(state, began_ticks) else "")
 
 
 def _signal_of(ended: PayloadExit) -> int | None:

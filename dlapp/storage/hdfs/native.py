@@ -623,7 +623,7 @@ class NativeHdfs(WebHdfs):
             self._protocol.data_served = True
 
     def _fetch(self, path: str, fd: int, offset: int, end: int, report: Callable[[int], None]) -> int:
-        """Execute `fetch`, or a part of it; return the offset of the first missing byte. Raises _Unserved, and the
+        """Execute `fetch`, or a part of it; return the offset of the first missing byte. Raises _NotServed, and the
         errors of `fetch`.
         """
         at, dead_ends = offset, 0
@@ -835,7 +835,7 @@ class NativeHdfs(WebHdfs):
     def _write(
         self, path: str, data: bytes | RequestBody, mode: int, parents: bool, report: Callable[[int], None]
     ) -> None:
-        """Execute `write`. Raises _Unserved, with nothing left behind, and the errors of `write`."""
+        """Execute `write`. Raises _NotServed, with nothing left behind, and the errors of `write`."""
         source = _source(data)
         defaults = self._server_defaults()
         kind = defaults.checksum_kind

@@ -78,7 +78,7 @@ class Inputs:
         return brought.totals
 
     def settle_later(self) -> None:
-        """Schedule an fsync of the fetched files, unless the task ends before: see `InputCache.settle`."""
+        """Schedule an fsync of the fetched files, unless the task ends before: see `InputCache.sync`."""
         if self._settle and self._cache is not None:
             threading.Thread(target=self._settle_when_quiet, name="task-cache", daemon=True).start()
 

@@ -57,7 +57,7 @@ class Outputs:
 
     Attributes:
         unstored: directories of this machine with output that could not be stored.
-        stays: whether some output remains in the workspace because it could not be moved anywhere else.
+        is_in_workspace: whether some output remains in the workspace because it could not be moved anywhere else.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Outputs:
         self._step, self._report_phase, self._note, self._release = step, report_phase, note, release
         self._store_until = 0.0, 0.0
         self.unstored: list[str] = []
-        self.is_kept_on_node = False
+        self.is_in_workspace = False
 
     def store(self, result: TaskResult, ran_s: float, changes: WorkspaceChanges, mounted: Sequence[str]) -> TaskResult:
         """Store the output that exists.
@@ -196,7 +196,7 @@ class Outputs:
                     )
                 except (Unreachable, DiskFull) as error:
                     left_s = self._store_until[isinstance(error, Unreachable)] - time.monotonic()
-                    if self._link.is_orphaned or pause_s >= left_s:
+                    if self._link.is_masterless or pause_s >= left_s:
                         raise self._keep_on_node(local, path, error) from error
                     wait.what = error.lack if isinstance(error, DiskFull) else FILE_SYSTEM
                     wait.why = "" if isinstance(error, DiskFull) else str(error)
@@ -224,7 +224,7 @@ class Outputs:
             os.rename(local, place)
         except OSError as problem:
             self._note(f"{shown(local)} cannot be renamed to {shown(place)}: {problem}")
-            self.is_kept_on_node = True
+            self.is_in_workspace = True
             if self._launch.on_a_cluster:
                 lost = f"it could not be renamed to {place} ({problem.strerror}): YARN deletes it with its container"
                 return StepFailed(Fault.DATA, f"the output could not be stored: {error}; {lost}")

@@ -96,7 +96,7 @@ class AmLink:
         self._unanswered_at: float | None = None
         self._unanswered_since, self._logged_at = "", 0.0
         self._found_at = float("-inf")
-        self._orphaned_since: float | None = None
+        self._masterless_since: float | None = None
         self._container_id, self._stopper, self._warn = container_id, stopper, warn
         self._report_connection = ControlConnection(url, token, max_answer_bytes=_MAX_ANSWER_BYTES)
         self._poll_connection = ControlConnection(url, token, max_answer_bytes=_MAX_ANSWER_BYTES)
@@ -325,7 +325,7 @@ class AmLink:
             until = time.monotonic() + deadline_s
             while (
                 self._unsent
-                and not self.is_orphaned
+                and not self.is_masterless
                 and not self._end_reason
                 and (left := until - time.monotonic()) > 0
             ):
@@ -335,9 +335,9 @@ class AmLink:
     # ---- detecting the loss of the ApplicationMaster ----
 
     @property
-    def is_orphaned(self) -> bool:
+    def is_masterless(self) -> bool:
         """Return True if the payload was ended because there was no ApplicationMaster for too long."""
-        since = self._orphaned_since
+        since = self._masterless_since
         return self._alone_s is not None and since is not None and time.monotonic() - since >= self._alone_s
 
     @property
@@ -353,10 +353,10 @@ class AmLink:
     def _update_orphaned(self, *, is_there: bool) -> None:
         with self._changed:
             if is_there:
-                self._orphaned_since = None
-            elif self._orphaned_since is None:
-                self._orphaned_since = time.monotonic()
-        if self.is_orphaned:
+                self._masterless_since = None
+            elif self._masterless_since is None:
+                self._masterless_since = time.monotonic()
+        if self.is_masterless:
             why = f"there was no ApplicationMaster for {self._alone_s:g} s"
             self._stopper.order(Stop.SOFT, why, reason="no_applicationmaster")
 
@@ -369,7 +369,7 @@ class AmLink:
                 idle_at: float | None = time.monotonic() + NEWS_IDLE_S
                 while not self._update_wait() and not self._unsent and not self._closing:
                     # The running payload waits for none of our steps.
-                    look_s = None if self.phase is Phase.RUNNING else waits.POLL_EVERY_S
+                    look_s = None if self.phase is Phase.RUNNING else waits.POLL_INTERVAL_S
                     left_s = None if idle_at is None else max(0.0, idle_at - time.monotonic())
                     self._changed.wait(min((one for one in (look_s, left_s) if one is not None), default=None))
                     if idle_at is not None and time.monotonic() >= idle_at:

@@ -259,7 +259,7 @@ def store_last_checkpoint(task: TaskState, outcome: PayloadOutcome) -> None:
                 patience_s=0.0 if task.is_gang_restarted else task.assignment.output_patience_s,
                 report_phase=task.report_phase,
                 release=task.release_devices,
-                may_wait=lambda: not task.link.is_orphaned,
+                may_wait=lambda: not task.link.is_masterless,
             )
     except Stopped:
         return  # the result contains it, too

@@ -61,7 +61,7 @@ def _is_over(task: TaskState) -> bool:
         task.stopper.wanted is not Stop.NO
         or task.is_directory_removed
         or bool(task.link.end_reason)
-        or task.link.is_orphaned
+        or task.link.is_masterless
     )
 
 

@@ -32,7 +32,7 @@ from dlapp.task.state import TaskState
 from dlapp.tensorboard import ARGUMENTS_VARIABLE, COMMAND, NOT_INSTALLED, arguments, new_prefix
 from dlapp.value import replace
 from dlapp.values.launch_spec import RESERVED_FROM
-from dlapp.values.messages import MAX_PROBLEM, BoardStatus
+from dlapp.values.messages import MAX_PROBLEM_CHARACTERS, BoardStatus
 from dlapp.values.spec import Resources
 
 DIRECTORY = "board"
@@ -244,4 +244,4 @@ def _end(run: Running) -> None:
 
 def board_problem(text: str) -> str:
     """Return a problem as one line that fits in a report."""
-    return "".join(char if char.isprintable() else " " for char in text)[:MAX_PROBLEM]
+    return "".join(char if char.isprintable() else " " for char in text)[:MAX_PROBLEM_CHARACTERS]

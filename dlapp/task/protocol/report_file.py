@@ -72,7 +72,7 @@ class ReportLine:
         """Return a status updated with this line.
 
         Raises:
-            BadLine: a value is out of range, or there are too many metrics.
+            InvalidLine: a value is out of range, or there are too many metrics.
         """
         said = {name: getattr(self, name) for name in ("progress", "step", "ready")}
         changes: dict[str, Any] = {name: value for name, value in said.items() if value is not None}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dlapp.client.sweep import Sweep
     from dlapp.sweep.results import SweepResults
 
-POLL_EVERY_S = 1.0
+POLL_INTERVAL_S = 1.0
 _SHOWN = 20
 
 
@@ -93,7 +93,7 @@ def _followed(client: Client, sweep: Sweep, most: int) -> SweepResults:
             if has_ended:
                 return results
             show(results)
-            time.sleep(POLL_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
 
 
 @contextlib.contextmanager

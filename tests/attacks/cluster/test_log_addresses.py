@@ -86,7 +86,7 @@ def reader_of(
         site=SimpleNamespace(get=(settings or {}).get),
         files=no_files,
     )
-    masters = SimpleNamespace(view=lambda _, **__: to_json(view), leave=lambda: None)
+    masters = SimpleNamespace(view=lambda _, **__: to_json(view), close=lambda: None)
     return ApplicationReader(session, masters), rest  # type: ignore[arg-type]
 
 

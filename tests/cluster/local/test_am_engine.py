@@ -45,7 +45,7 @@ class Am:
         gcores: int = 0,
         hold_fds: Sequence[int] = (),
         shared: bool = False,
-        is_cleanup: bool = False,
+        is_crash_settlement: bool = False,
     ) -> None:
         self.home = home
         (home / "containers").mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,9 @@ class Am:
         self.alive = os.open(alive_lock(str(home), attempt), os.O_RDWR | os.O_CREAT)
         locks.try_lock(self.alive)
         self.woken = threading.Event()
-        self.engine = LocalAmEngine(str(home), attempt, self.alive, hold_fds, self.woken.set, is_cleanup=is_cleanup)
+        self.engine = LocalAmEngine(
+            str(home), attempt, self.alive, hold_fds, self.woken.set, is_crash_settlement=is_crash_settlement
+        )
         self.ended: dict[ContainerId, ContainerEnd] = {}
         self.failed: dict[ContainerId, ContainerEnd] = {}
         self.refused: dict[int, str] = {}
@@ -413,7 +415,7 @@ def test_an_outcome_is_written_once(make_am: Callable[..., Am]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_cleanup", "status", "cause", "state"),
+    ("is_crash_settlement", "status", "cause", "state"),
     [
         (False, FinalStatus.KILLED, Cause.KILLED, "KILLED"),
         (False, FinalStatus.KILLED, Cause.SOFT_KILLED, "FINISHED"),
@@ -424,9 +426,9 @@ def test_an_outcome_is_written_once(make_am: Callable[..., Am]) -> None:
     ],
 )
 def test_states_of_the_end_are_yarns(
-    make_am: Callable[..., Am], is_cleanup: bool, status: FinalStatus, cause: Cause, state: str
+    make_am: Callable[..., Am], is_crash_settlement: bool, status: FinalStatus, cause: Cause, state: str
 ) -> None:
-    am = make_am(attempt=2, is_cleanup=is_cleanup)
+    am = make_am(attempt=2, is_crash_settlement=is_crash_settlement)
     am.engine.finish(status, cause, "")
     assert json.loads((am.home / "outcome.json").read_text())["state"] == state
 

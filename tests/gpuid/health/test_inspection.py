@@ -18,7 +18,7 @@ from dlapp.gpuid.health.inspection import (
     count_usable,
     inspect_devices,
     is_due,
-    record_inspection,
+    with_inspection,
 )
 from dlapp.gpuid.health.readings import DeviceFault, DeviceSample, GpuProcess, Reading, xid_fault
 from dlapp.gpuid.health.watch import DeviceWatch
@@ -29,7 +29,7 @@ MINUTE_MS = 60_000
 
 
 def record() -> HostRecord:
-    return rules.record_inventory(HostRecord("host03"), CARDS, boot_id="b", now_ms=0)
+    return rules.with_inventory(HostRecord("host03"), CARDS, boot_id="b", now_ms=0)
 
 
 def fault_of(**reading: Any) -> str:
@@ -167,7 +167,7 @@ def test_a_clock_that_was_set_back_keeps_no_device_in_quarantine() -> None:
 
 
 def test_a_fault_is_noted_with_cause_time_and_count_and_the_other_devices_are_free() -> None:
-    now = record_inspection(
+    now = with_inspection(
         record(), [one.uuid for one in CARDS], {"GPU-2": DeviceFault("ecc", "an uncorrectable ECC error")}, 5000
     )
     assert [one.uuid for one in now.free()] == ["GPU-0", "GPU-1", "GPU-3"]
@@ -181,17 +181,17 @@ def test_a_fault_is_noted_with_cause_time_and_count_and_the_other_devices_are_fr
 
 def test_a_probe_heals_and_the_next_time_counts_on() -> None:
     hot = {"GPU-2": DeviceFault("hot", "95 °C")}
-    now = record_inspection(record_inspection(record(), ["GPU-2"], hot, 0), ["GPU-2"], {}, MINUTE_MS)
+    now = with_inspection(with_inspection(record(), ["GPU-2"], hot, 0), ["GPU-2"], {}, MINUTE_MS)
     assert now.device("gpu2").quarantine is None
-    again = record_inspection(now, ["GPU-2"], hot, 2 * MINUTE_MS).device("gpu2").quarantine
+    again = with_inspection(now, ["GPU-2"], hot, 2 * MINUTE_MS).device("gpu2").quarantine
     assert again is not None
     assert (again.count, again.since_ms, again.probe_at_ms) == (2, 2 * MINUTE_MS, 4 * MINUTE_MS)
 
 
 def test_what_an_operator_put_into_quarantine_no_probe_takes_out() -> None:
     kept = rules.quarantine(record(), "gpu1", cause="operator", detail="fan", by="eve", now_ms=0)
-    assert record_inspection(kept, ["GPU-1"], {}, MINUTE_MS) == kept
-    assert record_inspection(kept, ["GPU-1"], {"GPU-1": DeviceFault("hot", "")}, MINUTE_MS) == kept
+    assert with_inspection(kept, ["GPU-1"], {}, MINUTE_MS) == kept
+    assert with_inspection(kept, ["GPU-1"], {"GPU-1": DeviceFault("hot", "")}, MINUTE_MS) == kept
     inspect = Inspector(read=lambda devices: {one.uuid: Reading(one.uuid) for one in devices}, now_ms=lambda: 1 << 45)
     assert inspect(kept) == kept
 

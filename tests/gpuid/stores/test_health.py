@@ -28,7 +28,7 @@ class Nvml:
 
     def inspector(self) -> Inspector:
         inspect = Inspector(HealthLimits(settle_s=0.05), read=self.read, now_ms=lambda: self.now_ms)
-        inspect.HEALTHY_FOR_S = inspect.FAILED_FOR_S = 0.0
+        inspect.MAX_HEALTHY_AGE_S = inspect.MAX_FAILED_AGE_S = 0.0
         return inspect
 
 

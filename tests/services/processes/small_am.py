@@ -51,8 +51,8 @@ def main(argv: list[str]) -> int:
     if args[0] in ("quick", "pause"):
         time.sleep(float(args[1]) if args[0] == "pause" else 0.0)
         return quick(home)
-    is_cleanup = "--aftermath" in argv
-    if args[0] == "never" or (args[0] == "never-again" and attempt > 1 and not is_cleanup):
+    is_crash_settlement = "--aftermath" in argv
+    if args[0] == "never" or (args[0] == "never-again" and attempt > 1 and not is_crash_settlement):
         raise SystemExit("no ApplicationMaster today")
 
     from dlapp.cluster.local.am_engine import LocalAmEngine
@@ -60,8 +60,8 @@ def main(argv: list[str]) -> int:
 
     alive = int(argv[argv.index("--alive-fd") + 1])
     fds = [int(fd) for fd in holds.split(",") if fd]
-    engine = LocalAmEngine(home, attempt, alive, fds, lambda: None, is_cleanup=is_cleanup)
-    if is_cleanup:
+    engine = LocalAmEngine(home, attempt, alive, fds, lambda: None, is_crash_settlement=is_crash_settlement)
+    if is_crash_settlement:
         if args[0] == "aftermath-dies":
             os.kill(os.getpid(), signal.SIGKILL)
         if os.path.exists(os.path.join(home, "commit.json")):

@@ -46,7 +46,7 @@ def test_a_task_without_news_keeps_one_connection(monkeypatch: pytest.MonkeyPatc
 
 def test_a_wait_inside_a_step_is_reported_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
-    monkeypatch.setattr(waits, "POLL_EVERY_S", 0.01)
+    monkeypatch.setattr(waits, "POLL_INTERVAL_S", 0.01)
     heard: list[str] = []
 
     def on_request(request: Request) -> None:

@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from dlapp.gpuid.stores.machine import MachineLedger
     from dlapp.gpuid.stores.queue_tickets import QueueTicket
 
-MAX_CLEANUPS = 3
+MAX_CRASH_SETTLEMENTS = 3
 PATIENCE_S = 20.0
 """How long a request that no longer fits the machine waits for the machine to recover (a lost GPU, for example)."""
 LINGERING_S = (0.01, 0.5)
@@ -115,7 +115,7 @@ class Runner:
         lock: descriptor whose lock makes this process the runner; released by `run`.
         sign: descriptor whose lock shows other users that a runner exists; None: to be taken before they can check.
         stay: a submission follows soon; do not exit without rows before `STAY_S`.
-        spare: a prestarted ApplicationMaster for the first application; ended by `run` if unused.
+        standby: a prestarted ApplicationMaster for the first application; ended by `run` if unused.
     """
 
     def __init__(
@@ -251,9 +251,8 @@ class Runner:
         """Check a running row without a watched process."""
         application_dir = self._state.application(row.id)
         if os.path.lexists(application_dir):
-            check_directory(
-                application_dir, self._uid
-            )  # write nothing, and report no end, if a link redirects the path
+            # Write nothing, and report no end, if a link redirects the path.
+            check_directory(application_dir, self._uid)
         if row.number in self._died and os.path.exists(os.path.join(application_dir, "am.json")):
             record_death(application_dir, clock.now_ms(), self._died[row.number])
         if is_alive(application_dir):
@@ -271,15 +270,15 @@ class Runner:
             self._requeue(row, application_dir)
         elif row.number in self._died and (attempt := next_attempt(row, application_dir, self._boot_id)) is not None:
             self._start_next_attempt(row, application_dir, attempt)
-        elif row.aftermaths >= MAX_CLEANUPS:
+        elif row.aftermaths >= MAX_CRASH_SETTLEMENTS:
             why = why_it_died(application_dir, row.boot_id, self._boot_id)
             last = last_line(os.path.join(application_dir, "am.log"))
-            why += f"; cleaning up after it failed {MAX_CLEANUPS} times: {last}"
+            why += f"; cleaning up after it failed {MAX_CRASH_SETTLEMENTS} times: {last}"
             derived = derive(application_dir, row.boot_id, self._boot_id)
             ending = derived if derived and derived["state"] == "KILLED" else failed(why, clock.now_ms())
             self._settle(row, write_outcome(application_dir, ending))
         else:
-            self._start_cleanup(row, application_dir)
+            self._start_crash_settlement(row, application_dir)
 
     def _outcome(self, application_dir: str) -> Outcome | None:
         try:
@@ -724,7 +723,7 @@ class Runner:
             )
             self._spawn(row, application_dir, attempt, alive, holds)
 
-    def _start_cleanup(self, row: ApplicationRow, application_dir: str) -> None:
+    def _start_crash_settlement(self, row: ApplicationRow, application_dir: str) -> None:
         from dlapp.cluster.local.runner.orphans import end
 
         record_death(application_dir, died_ms(application_dir))
