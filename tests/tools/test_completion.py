@@ -72,7 +72,7 @@ def in_shell(shell: str, script: str, *words: str) -> list[str]:
 def install(shell: str) -> None:
     """Write the files as the page says it."""
     text = PAGE.partition("## Completion in")[2]
-    names = text[text.index("    names=") :].partition("\n")[0].strip()
+    names = text[text.index("    names=") :].partition("\n\n")[0]
     begin = text.index(f"    # {shell}")
     block = "\n".join(line[4:] for line in text[begin:].partition("\n\n")[0].splitlines())
     assert in_shell(shell, f"{'' if shell == 'fish' else names}\n{block}") == []
