@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.system.processes.proc import descendants
-from tests.applications import Process, ended, launch, processes, properties, run, status, wait_for
+from dlapp.system.processes.proc import descendants, start_time
+from tests.applications import Process, application_dir, ended, launch, processes, properties, run, status, wait_for
 from tests.services.disks import allow_names, fill, small_disk
 
 END_S = 120.0
@@ -51,10 +51,15 @@ def strike(who: str, application: str, found: list[Process]) -> None:
 
 
 def kill(pids: list[int]) -> None:
+    """Send SIGKILL, and wait for the ends: a command starts no runner while a killed one still holds its lock."""
     assert pids
+    began = {pid: start_time(pid) for pid in pids}
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    wait_for(
+        "the ends of the killed", lambda: all((now := start_time(one)) is None or now != began[one] for one in pids)
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +127,7 @@ def test_killed_while_it_runs_its_output_so_far_is_kept_and_the_queue_goes_on(
         assert content(tmp_path / "result") == NEW
         return
     assert (seen["final_status"], bool(seen["diagnostics"])) == ("KILLED" if who == KILL else "FAILED", True)
+    wait_for("its outcome", (application_dir(state_dir, application) / "outcome.json").exists)
     assert content(tmp_path / "result") == OLD
     assert kept(application) == (NEW if has_output and who != KILL else None)
 
@@ -184,7 +190,9 @@ def test_killed_while_it_waits_for_space_its_output_is_kept_and_named(
             assert content(disk / "result") == NEW
             return
         assert seen["final_status"] == ("KILLED" if who == KILL else "FAILED")
-        seen = status(application)  # what was left has been looked after by now
+        # The first status may say FAILED while the runner that settles the application has not started yet.
+        wait_for("its outcome", (application_dir(state_dir, application) / "outcome.json").exists)
+        seen = status(application)
         if (when, who) == ("storing", KILL):
             assert (seen["unstored"], kept(application)) == ([], None)
             assert os.listdir(disk) == []
