@@ -6,15 +6,17 @@ import contextlib
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from dlapp.client import Client
 from dlapp.system import clock
+from dlapp.system.processes.proc import start_time
 from dlapp.tools.common import whole
 from dlapp.tools.display.view import derived
 from tests.services.polling import wait_until
@@ -118,6 +120,22 @@ def processes(under: Path) -> list[Process]:
     """The living processes whose command line, working directory or environment names a place under ``under``."""
     base = os.fsencode(str(under))
     return list(_processes(lambda command, where, rest: base in command or where.startswith(base) or base in rest))
+
+
+def kill_processes(pids: Collection[int]) -> None:
+    """Send SIGKILL to all at once, and wait for their ends.
+
+    No command starts a runner while a killed one still holds its lock.
+    """
+    began = {pid: start_time(pid) for pid in pids}
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def has_ended(pid: int) -> bool:
+        return (now := start_time(pid)) is None or now != began[pid]
+
+    wait_for("the ends of the killed", lambda: all(map(has_ended, pids)))
 
 
 def processes_of(application: str) -> list[Process]:

@@ -32,6 +32,7 @@ from tests.applications import (
     Process,
     application_dir,
     ended,
+    kill_processes,
     launch,
     processes,
     properties,
@@ -98,17 +99,11 @@ def kill(found: list[Process], *roles: str) -> None:
     """SIGKILL everything of these roles at once."""
     victims = [one.pid for one in found if one.role in roles]
     assert victims
-    for pid in victims:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    kill_processes(victims)
 
 
 def is_tidy(engine: Engine, application: str) -> bool:
-    """Look at an application that has ended; whether nothing is left of its commit.
-
-    A runner that is being killed has its lock for a moment more, in which no command starts another one. So it takes
-    a command after that.
-    """
+    """Look at an application that has ended, which on YARN settles it; return whether nothing is left of its commit."""
     status(application)
     return all(name.endswith(".partial") or ".replaced." in name for name in engine.beside("result"))
 

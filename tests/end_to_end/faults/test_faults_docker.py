@@ -19,11 +19,11 @@ import pytest
 from dlapp.am.decisions.assessment import NODE_RETRIES
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
-from dlapp.system.processes.proc import start_time
 from dlapp.system.processes.spawn import is_program
 from tests.applications import (
     application_dir,
     ended,
+    kill_processes,
     launch,
     processes,
     processes_of,
@@ -53,7 +53,6 @@ class Box:
         self.directory, self.state_dir, self.daemon, self.proxy = directory, state_dir, daemon, proxy
         self.marker = f"1000.{int.from_bytes(os.urandom(6), 'big')}"
         self.locks = directory / "gpus"
-        self.killed: list[tuple[int, int]] = []  # with SIGKILL: pid and start time
 
     def launch(self, image: str = GPU_IMAGE, script: str = "", **sections: Any) -> str:
         """An application that sleeps, with old output that must stay."""
@@ -80,9 +79,10 @@ class Box:
         victims = [one.pid for one in processes(self.state_dir) if one.role in roles]
         victims += self.payloads() if "payload" in roles else []
         assert victims
+        if number is signal.SIGKILL:
+            kill_processes(victims)
+            return
         for pid in victims:
-            if number is signal.SIGKILL and (began := start_time(pid)) is not None:
-                self.killed.append((pid, began))
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
@@ -100,8 +100,6 @@ class Box:
 
     def nothing_is_left(self, application: str) -> dict[str, Any]:
         """Wait for the end and look at all that must be gone; the status."""
-        # A status that came while a killed runner still holds its lock would start no other one, and be the last.
-        wait_for("the end of who was killed", lambda: all(start_time(pid) != began for pid, began in self.killed))
         end = ended(application)
         wait_for("no payload", lambda: not self.payloads())
         wait_for("no container", lambda: self.has_no_container(application))

@@ -6,16 +6,25 @@ Docker.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dlapp.system.processes.proc import descendants, start_time
-from tests.applications import Process, application_dir, ended, launch, processes, properties, run, status, wait_for
+from dlapp.system.processes.proc import descendants
+from tests.applications import (
+    Process,
+    application_dir,
+    ended,
+    kill_processes,
+    launch,
+    processes,
+    properties,
+    run,
+    status,
+    wait_for,
+)
 from tests.services.disks import allow_names, fill, small_disk
 
 END_S = 120.0
@@ -51,15 +60,8 @@ def strike(who: str, application: str, found: list[Process]) -> None:
 
 
 def kill(pids: list[int]) -> None:
-    """Send SIGKILL, and wait for the ends: a command starts no runner while a killed one still holds its lock."""
     assert pids
-    began = {pid: start_time(pid) for pid in pids}
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    wait_for(
-        "the ends of the killed", lambda: all((now := start_time(one)) is None or now != began[one] for one in pids)
-    )
+    kill_processes(pids)
 
 
 @pytest.fixture(autouse=True)
@@ -94,9 +96,7 @@ def nothing_left(state_dir: Path, tmp_path: Path) -> Iterator[None]:
     """After a test that failed, too, its processes are gone."""
     yield
     for place in (state_dir, tmp_path):
-        for one in processes(place):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(one.pid, signal.SIGKILL)
+        kill_processes([one.pid for one in processes(place)])
 
 
 # ---- while the program runs ----
