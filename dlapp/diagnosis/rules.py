@@ -41,7 +41,7 @@ class Act(Enum):
     NO_RETRY = "no_retry"
     """The index is not retried."""
     AVOID_NODE = "avoid_node"
-    """As RETRY, on another node if there is one."""
+    """The index is retried like with RETRY, on another node if there is one."""
 
 
 class Rule(Value, kw_only=True):

@@ -86,9 +86,8 @@ def _assess_end(state: ApplicationState, container: Container, end: ContainerEnd
         case StopReason.LATE as why:
             assessed = Assessment(Fault.NODE, why.value, avoid_node=True, free=_mark_late(state, role))
         case StopReason.SILENT | StopReason.UNCONFIRMED if end.presumed or container.presumed_end is not None:
-            assessed = assessment.of_end(
-                container.presumed_end or end
-            )  # its node was lost, and perhaps its task with it
+            # Its node was lost, and perhaps its task with it.
+            assessed = assessment.of_end(container.presumed_end or end)
         case StopReason.SILENT | StopReason.UNCONFIRMED as why:
             assessed = Assessment(Fault.NODE, why.value, avoid_node=why is not StopReason.UNCONFIRMED)
         case StopReason.SERVICE:
@@ -109,9 +108,8 @@ def _assess_end(state: ApplicationState, container: Container, end: ContainerEnd
         victim = min((state.instances[n] for n in role.waiting_indexes()), key=lambda one: one.node_faults)
         conclude_try(state, victim, container, replace(assessed, fault=Fault.NODE))
     elif assessed.fault in (Fault.NODE, Fault.SERVICE) and (index := role.next_index()) is not None:
-        conclude_try(
-            state, state.instances[index], container, assessed
-        )  # it pauses, so that requests do not repeat without end
+        # It pauses, so that requests do not repeat without end.
+        conclude_try(state, state.instances[index], container, assessed)
 
 
 def _release_trials(state: ApplicationState, container: Container) -> None:

@@ -72,9 +72,8 @@ class MpiPayload:
         one, member = self._assignment, roster.at(self._assignment.index)
         is_plain = one.docker_image is None
         self._files = files = MpiFiles(os.path.join(self._container_dir, "run"))
-        shared_files = (
-            os.path.join(self._container_dir, "tmp") if is_plain else None
-        )  # each container has its own /dev/shm
+        # Each Docker container has its own /dev/shm.
+        shared_files = os.path.join(self._container_dir, "tmp") if is_plain else None
         variables = mpi.node_variables(
             member, interface=interface, kill_grace_s=kill_grace_s, shared_files=shared_files
         )

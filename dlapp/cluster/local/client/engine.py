@@ -971,9 +971,8 @@ class LocalEngine(Closeable):
                 f"{row.id}: processes of it are still there {KILL_END_S:g} s after SIGKILL; its GPUs stay taken"
             )
         clear_s = KILL_END_S
-        if full and (
-            full := self._write_kill_request(application_dir, by)
-        ):  # ending its processes freed too little space
+        # The end of its processes may have freed too little space.
+        if full and (full := self._write_kill_request(application_dir, by)):
             clear_s = FULL_DISK_S
             deadline = min(deadline, time.monotonic() + clear_s)
         # The runner cleans up after it and writes its outcome.
