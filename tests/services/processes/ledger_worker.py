@@ -178,9 +178,13 @@ def main(argv: list[str]) -> int:
         events.say("leased", container=container, uuids=uuids)
         if dies == "leased":
             os.kill(os.getpid(), signal.SIGKILL)
-        os.write(order_out, json.dumps(order | {"uuids": uuids}).encode() + b"\n")
+        # Both ends before the payload is there: a ledger that asks opens the writing end for a moment, and the payload
+        # would go on, hide the lifeline before it is opened here, or find it closed.
+        reader = os.open(life, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         writer = os.open(life, os.O_WRONLY | os.O_CLOEXEC)
+        os.write(order_out, json.dumps(order | {"uuids": uuids}).encode() + b"\n")
         os.read(answer_in, 1)
+        os.close(reader)
         time.sleep(choice.uniform(0, plan["hold_s"]))
         if dies == "running":
             os.kill(os.getpid(), signal.SIGKILL)
