@@ -168,7 +168,7 @@ def test_a_payloads_sigint_is_not_ignored(tmp_path: Path, shell: list[str]) -> N
 @pytest.mark.parametrize("word", ["done", "kill", ""])
 def test_after_the_payloads_end_it_waits_for_the_tasks_last_look(tmp_path: Path, shell: list[str], word: str) -> None:
     wrapped = Wrapped(tmp_path, "sleep 1000 & exit 3")
-    notice = EndNotice(str(tmp_path / "ending"), clock=iter(range(1000)).__next__)
+    notice = EndNotice(str(tmp_path / "ending"), clock=iter(range(1_000_000)).__next__)
     wrapped.start_in_namespace(shell)
     wait_until(lambda: wrapped.text("exit") == "exited 3\n", "the payload has ended")
     wait_until(notice.poll, "the wrapper says so")

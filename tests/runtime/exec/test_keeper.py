@@ -186,7 +186,8 @@ def test_no_command_outlives_its_guardian_or_keeper(session, guardian: Guardian,
     marker = f"{3_000_000 + os.getpid() * 2 + len(how) % 2}"
     one = session("sh", "-c", f"echo ready; exec sleep {marker}")
     one.expect(b"ready")
-    guardian.receive()
+    # The outer process says which pid the inner one has; the inner one obeys orders before that.
+    wait_for("the guardian's first message", lambda: guardian.receive() or guardian.inner)
     if how == "the guardian is closed":
         guardian.close()
     else:
