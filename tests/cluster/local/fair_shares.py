@@ -31,7 +31,7 @@ NEAR_S = 1.5
 GAP_S = 3.0
 """How long a start may take that was decided while the other user had no runner."""
 POLICY = Policy(charge="vcores")
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 class Comparison(NamedTuple):

@@ -286,7 +286,11 @@ def test_a_killed_task_ends_with_the_signal(am: Am) -> None:
     assert of_end(end).reason == "the task was killed by signal 9"
 
 
-def test_a_container_has_ended_when_its_last_process_is_gone_and_not_before(am: Am) -> None:
+def test_a_container_has_ended_when_its_last_process_is_gone_and_not_before(
+    am: Am, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What outlives its task is killed after a while.
+    monkeypatch.setattr("dlapp.cluster.local.am_engine.STRAYS_AFTER_S", 600.0)
     (grant,) = am.beat(ask(1))
     directory = am.start(grant, "leave")
     am.end_of(grant)

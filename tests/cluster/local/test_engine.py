@@ -19,11 +19,13 @@ from typing import Any
 
 import pytest
 
+from dlapp.cluster.local.attempts import registration
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.runner import main as runner_module
-from dlapp.cluster.local.state import is_locked
+from dlapp.cluster.local.state import is_locked, open_lock
 from dlapp.errors import Denied, NotFound, RequestTooLarge, Unreachable
+from dlapp.system import locks
 from dlapp.system.logs import log
 from dlapp.system.owners import user_name, user_text
 from dlapp.system.processes.proc import open_process
@@ -79,9 +81,10 @@ def ended(engine: LocalEngine, application_id: ApplicationId, timeout_s: float =
 
 
 def running(engine: LocalEngine, *application_ids: ApplicationId) -> None:
-    """Wait until applications run."""
+    """Wait until applications run, and their processes are recorded."""
     for application_id in application_ids:
         wait_until(lambda one=application_id: engine.view(one).state is State.RUNNING)  # type: ignore[misc]
+        wait_until(lambda one=application_id: is_recorded(engine, one))  # type: ignore[misc]
 
 
 def row_state(engine: LocalEngine, application_id: ApplicationId) -> str:
@@ -137,6 +140,13 @@ def signal_runner(engine: LocalEngine, number: signal.Signals) -> int:
     return pid
 
 
+def runner_here(engine: LocalEngine) -> runner_module.Runner:
+    """Make the runner in this process. It has the lock, so no application that ends starts another one."""
+    lock = open_lock(engine.state.runner_lock(os.geteuid()))
+    assert locks.try_lock(lock)
+    return runner_module.Runner(engine.state, engine._settings, lock)
+
+
 def kill_runner(engine: LocalEngine) -> None:
     signal_runner(engine, signal.SIGKILL)
     wait_until(lambda: runner_of(engine) is None)
@@ -144,6 +154,16 @@ def kill_runner(engine: LocalEngine) -> None:
 
 def am_of(engine: LocalEngine, application_id: ApplicationId) -> int:
     return int((home(engine, application_id) / "am.pid").read_text().split()[0])
+
+
+def is_recorded(engine: LocalEngine, application_id: ApplicationId) -> bool:
+    """Return whether the runner has recorded the process that registered last, as it does after the start of that."""
+    last = registration(str(home(engine, application_id)))
+    try:
+        text = (home(engine, application_id) / "am.pid").read_text()
+    except FileNotFoundError:
+        return False
+    return last is not None and text.split() == [str(last.pid), str(last.started)]
 
 
 def kill_all_ams(engine: LocalEngine, application_id: ApplicationId) -> None:
@@ -156,7 +176,7 @@ def kill_all_ams(engine: LocalEngine, application_id: ApplicationId) -> None:
 def registered(engine: LocalEngine, application_id: ApplicationId) -> int:
     """Return how many attempts have registered, and could be named to be killed."""
     text = (home(engine, application_id) / "witness").read_text()
-    return text.count("registered") if am_of(engine, application_id) != 0 else 0
+    return text.count("registered") if is_recorded(engine, application_id) else 0
 
 
 def kill_am(engine: LocalEngine, application_id: ApplicationId) -> None:
@@ -337,8 +357,7 @@ def test_nothing_starts_by_an_operators_file_that_cannot_be_meant(
     application = submit(engine, "quick")
     monkeypatch.setattr(queue_state, "POLICY_FILE", str(tmp_path / "node.yaml"))
     monkeypatch.setattr(queue_state.read_policy, "__kwdefaults__", {"owner": os.getuid()})
-    lock = os.open(engine.state.runner_lock(os.geteuid()), os.O_RDWR | os.O_CREAT, 0o600)
-    runner = runner_module.Runner(engine.state, engine._settings, lock)
+    runner = runner_here(engine)
     runner._start_waiting()
     waiting = engine.view(application).waiting
     assert waiting is not None
@@ -374,8 +393,7 @@ def test_an_ask_that_no_longer_fits_ends_and_the_rest_goes_on(
     monkeypatch.setattr(runner_module, "PATIENCE_S", 0.0)
     monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
     large, small = submit(engine, "quick", memory_mib=11), submit(engine, "quick")
-    lock = os.open(engine.state.runner_lock(os.geteuid()), os.O_RDWR | os.O_CREAT, 0o600)
-    runner_module.Runner(engine.state, engine._settings, lock).run()
+    runner_here(engine).run()
     view = engine.view(large)
     assert (view.state, view.diagnostics) == (
         State.FAILED,
@@ -497,6 +515,9 @@ def test_while_nobody_has_started_the_next_application_master_the_state_is_resta
 ) -> None:
     application_id = submit(engine, "sleep")
     running(engine, application_id)
+    runner = signal_runner(engine, signal.SIGCONT)
+    # It has the lock of what it starts for a moment longer than it takes to record that.
+    wait_until(lambda: not any(file.endswith("/alive") for file in open_files(runner)))
     signal_runner(engine, signal.SIGSTOP)
     kill_am(engine, application_id)
     view = engine.view(application_id)
@@ -667,7 +688,7 @@ def test_whatever_is_killed_at_whatever_moment_everything_comes_to_its_end_and_n
         return all(row_state(engine, one) == "done" for one in ids)
 
     for application_id in ids:
-        wait_until(all_done)
+        wait_until(all_done, 240)
         assert engine.view(application_id).state.ended
         assert not began_twice(engine, application_id)
         assert starts(engine, application_id) == sorted(starts(engine, application_id))
@@ -810,7 +831,7 @@ def test_what_is_not_known_is_not_found(engine: LocalEngine) -> None:
 
 def test_logs_and_pages_have_urls(engine: LocalEngine) -> None:
     application_id = submit(engine, "sleep")
-    page, history = engine.dashboard_urls(application_id, wait_s=10)
+    page, history = engine.dashboard_urls(application_id, wait_s=120)
     assert re.fullmatch("http://127.0.0.1:9/[0-9a-f]{32}/", page)
     assert history == f"file://{home(engine, application_id)}/report.html"
     running(engine, application_id)
@@ -981,8 +1002,7 @@ def test_a_ledger_that_fails_keeps_no_ended_application_from_being_settled(
     monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
     engine = start_engine()
     first, second = submit(engine, "finish", gcores=1), submit(engine, "quick")
-    lock = os.open(engine.state.runner_lock(os.geteuid()), os.O_RDWR | os.O_CREAT, 0o600)
-    runner_module.Runner(engine.state, engine._settings, lock).run()
+    runner_here(engine).run()
     assert [row_state(engine, one) for one in (first, second)] == ["done", "done"]
     assert engine.view(first).state is State.FINISHED
     assert [line for line in said if f"{first}: its leases in the GPU ledger could not be inspected" in line]

@@ -16,8 +16,9 @@ from dlapp.cluster.local import outcome, queue
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.runner import main as runner_module
-from dlapp.cluster.local.state import is_locked, open_state
+from dlapp.cluster.local.state import is_locked, open_lock, open_state
 from dlapp.errors import Unreachable
+from dlapp.system import locks
 from dlapp.system.logs import log
 from dlapp.values.report import State
 from tests.services import disks
@@ -63,9 +64,14 @@ def engine(state_dir: Path, full_disk: FullDisk) -> Iterator[LocalEngine]:
 
 
 def run_runner(engine: LocalEngine) -> None:
-    """Be the runner until nothing is left to do."""
-    lock = os.open(engine.state.runner_lock(os.geteuid()), os.O_RDWR | os.O_CREAT, 0o600)
-    runner_module.Runner(engine.state, engine._settings, lock).run()
+    """Be the runner until nothing is left to do, with its lock, so that no application that ends starts another one."""
+    lock = open_lock(engine.state.runner_lock(os.geteuid()))
+    assert locks.try_lock(lock)
+    try:
+        runner_module.Runner(engine.state, engine._settings, lock).run()
+    except BaseException:
+        os.close(lock)
+        raise
 
 
 def test_a_commit_that_fails_is_an_error_in_a_line_and_leaves_nothing(

@@ -234,10 +234,12 @@ def test_scripts_run_on_while_the_master_and_the_runner_are_dead_and_the_next_co
 
 @pytest.mark.slow
 def test_when_the_attempts_are_used_up_it_fails_with_the_cause_and_its_output_so_far_is_kept(
-    submit: Callable[..., Run],
+    submit: Callable[..., Run], tmp_path: Path
 ) -> None:
-    one = submit(script="mkdir output; echo so far >output/x; exec sleep 300\n")
+    saved = f'touch "{tmp_path}/saved.$CONTAINER_INDEX"'
+    one = submit(script=f"mkdir output; echo so far >output/x; {saved}; exec sleep 300\n")
     wait_for("both run", one.running)
+    wait_for("their output", lambda: len(list(tmp_path.glob("saved.*"))) == CONTAINERS)
     os.kill(one.master(), signal.SIGKILL)
     wait_for("the next attempt hears both", lambda: one.running(attempt=2))
     os.kill(one.master(), signal.SIGKILL)

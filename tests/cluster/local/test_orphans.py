@@ -70,7 +70,8 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setattr(orphans, "_GONE_S", 120.0)  # so long the ends of the killed are waited for
     place = Place(tmp_path)
     yield place
     place.clear()

@@ -26,6 +26,7 @@ from dlapp.errors import ConfigError, Denied, RequestTooLarge
 from dlapp.scheduler.amounts import Amounts
 from dlapp.scheduler.values import Policy
 from tests.attacks.local_state import engine_in, make_application
+from tests.services.polling import wait_until
 from tests.services.processes.small_app import spec_of, submit
 
 MACHINE = Amounts(1000, 16, 8)
@@ -262,11 +263,23 @@ def test_a_command_shows_the_order_and_the_limits(engine: LocalEngine, policy_fi
     assert engine.view_in_full_json(applications[2])["waiting"]["change"] == ""
 
 
-def test_shares_are_of_the_usage_that_counts(engine: LocalEngine, policy_file: Path) -> None:
+def wait_for_later_time(directory: Path, after_ns: int) -> None:
+    """Wait until the kernel's clock of files, which stands still for milliseconds, is later."""
+
+    def is_later() -> bool:
+        (directory / "made").unlink(missing_ok=True)
+        (directory / "made").touch()
+        return (directory / "made").stat().st_ctime_ns > after_ns
+
+    wait_until(is_later)
+
+
+def test_shares_are_of_the_usage_that_counts(engine: LocalEngine, policy_file: Path, tmp_path: Path) -> None:
     policy_file.write_text("queue: {charge: vcores}\n")
     application = make_application(engine, "waiting")
     for phase in (spool.STARTING, spool.RUNNING):
         spool.mark(engine.state, application, phase)
+    wait_for_later_time(tmp_path, spool.entries_of(engine.state)[0].started_ns)
     change(engine, application, state=DONE)
     (share,) = engine.queue_facts().shares
     assert share.share == 1.0

@@ -13,6 +13,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -503,7 +504,14 @@ def test_the_real_runner_reads_after_it_has_published_with_the_lock_held(
     state_dir = tmp_path / "state"
     state_dir.mkdir()
     state_dir.chmod(0o3770)
-    monkeypatch.setattr(runner_module, "CONTENTION_S", 0.5)
+    now_s = 0.0
+
+    def sleep(duration_s: float) -> None:
+        nonlocal now_s
+        now_s += duration_s
+
+    # With the real clock a stop of this process could be all the time that it waits.
+    monkeypatch.setattr(runner_module, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep))
     with engine_in(state_dir, shared=True) as engine:
         application = make_application(engine, "waiting")
         state = engine.state

@@ -4,6 +4,7 @@ and a small program in the ApplicationMaster's place.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.cluster.local.attempts import registration
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.runner.election import is_runner_alive
@@ -21,7 +23,7 @@ from dlapp.system.processes.proc import start_time
 from dlapp.values.ids import ApplicationId
 from dlapp.values.report import FinalStatus, State
 from dlapp.values.start_conditions import After, RequiredEnd
-from tests.applications import wait_for
+from tests.applications import kill_processes, wait_for
 from tests.services.processes.small_app import engine_at, spec_of, submit
 
 END_S = 120.0
@@ -72,7 +74,8 @@ def kill_runner(engine: LocalEngine) -> None:
             except OSError:
                 continue
             if b"runner" in words.split(b"\0") and str(engine.state.path).encode() in words:
-                os.kill(int(path.parent.name), signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(path.parent.name), signal.SIGKILL)
         return not is_runner_alive(engine.state, UID)
 
     wait_for("the runner is dead", kill, END_S)
@@ -231,17 +234,13 @@ def test_what_was_about_to_end_does_not_begin_again(engine: LocalEngine, name: s
 def restart(engine: LocalEngine, one: ApplicationId) -> None:
     """Leave what a restart of the machine leaves: no process, and rows of another boot."""
     kill_runner(engine)
-    named = Path(engine.state.application(str(one)), "am.pid")
-    pid, started = map(int, named.read_text().split())
-    if start_time(pid) == started:
-        os.kill(pid, signal.SIGKILL)
-    wait_for("its ApplicationMaster is dead", lambda: start_time(pid) != started or not _runs(pid), END_S)
+    # Its runner may have died before it has recorded the process.
+    master = registration(engine.state.application(str(one)))
+    assert master is not None
+    assert start_time(master.pid) == master.started
+    kill_processes([master.pid])
     with Queue(engine.state) as queue, queue.change():
         queue.update(one.number, boot_id="another")
-
-
-def _runs(pid: int) -> bool:
-    return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text() if Path(f"/proc/{pid}").exists() else False
 
 
 def test_a_damaged_row_ends_what_waits_and_says_so(engine: LocalEngine, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -96,7 +97,8 @@ def test_what_a_dead_users_application_held_is_free_for_others(make_place: Calla
     place.wait_for(ANN, of_ann, "RUNNING")
     of_tony = place.submit(TONY, "quick")
     place.kill_runner(ANN)
-    os.kill(int(Path(place.state.of(ANN).application(of_ann), "am.pid").read_text().split()[0]), signal.SIGKILL)
+    # In place of am.pid, which a runner that was killed may not have written.
+    os.kill(json.loads(Path(place.state.of(ANN).application(of_ann), "am.json").read_text())["pid"], signal.SIGKILL)
     place.wait_for(TONY, of_tony, "FINISHED")
     assert place.call(TONY, "view", of_ann)["state"] == "FAILED"
     place.call(ANN, "ensure_runner")

@@ -29,7 +29,10 @@ def main(argv: list[str]) -> int:
     """Be what the first word says."""
     if argv[0] == "runner":
         from dlapp.cluster.local import queue_state
+        from dlapp.cluster.local.runner import main as runner
         from dlapp.cluster.local.runner.process import main as run
+
+        runner.STAY_S = 120.0  # a test that is stopped for a while still finds the process that was started ahead
 
         policy = os.path.join(os.path.dirname(argv[argv.index("--state") + 1]), "node.yaml")
         if os.path.exists(policy):
