@@ -31,7 +31,7 @@ class Cluster:
         self.names: tuple[str, ...] = (NODE, "node8.example.com")
         client.engine.node_names = lambda: self.names  # type: ignore[method-assign]
 
-    def collect(self, *hosts: str, timeout_s: float = 60) -> list[dict[str, object]]:
+    def collect(self, *hosts: str, timeout_s: float = 120) -> list[dict[str, object]]:
         return list(reclaim_on(self.client, hosts, timeout_s=timeout_s))
 
 
@@ -78,7 +78,7 @@ def test_hosts_that_are_not_reached_are_named_and_the_others_are_done(cluster: C
 
 def test_each_node_is_checked_as_by_the_doctor(cluster: Cluster) -> None:
     cluster.names = (NODE,)
-    found = {one["host"]: one for one in check_on(cluster.client, [NODE, "node9"], {}, timeout_s=60)}
+    found = {one["host"]: one for one in check_on(cluster.client, [NODE, "node9"], {}, timeout_s=120)}
     assert (found[NODE]["error"], found["node9"]["findings"]) == ("", [])
     subjects = {one["subject"]: one["verdict"] for one in found[NODE]["findings"]}
     assert (subjects["node"], subjects["node.python"], subjects["node.disk"]) == ("pass", "pass", "pass")

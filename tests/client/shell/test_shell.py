@@ -15,7 +15,7 @@ from tests.applications import BIN, Done, properties, run
 def shell(file: Path, script: str, *args: str) -> Done:
     """Run ``script`` in a shell without a terminal."""
     command: list[str | Path] = [BIN / "dlapp-shell", *args, file]
-    done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=120)
     return Done(done.returncode, done.stdout, done.stderr)
 
 

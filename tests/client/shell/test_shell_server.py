@@ -26,7 +26,8 @@ Ask = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Path:
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("dlapp.client.shell.server.READER_TIMEOUT_S", 120.0)
     place = tmp_path / "room"
     place.mkdir()
     install(str(place))
@@ -83,6 +84,8 @@ def test_ctrl_c_inside_interrupts_outside(ask: Ask, room: Path) -> None:
     one = ask("--wait")
     assert one.stdout is not None
     assert one.stdout.readline() == "DL App ID = application_1_0001\n"
+    # A shell that is about to read would look for signals after that only.
+    wait_for("it reads", lambda: Path(f"/proc/{one.pid}/stat").read_text().rpartition(") ")[2].startswith("S"))
     one.send_signal(signal.SIGINT)
     _, err = one.communicate()
     assert one.returncode == 130

@@ -46,7 +46,7 @@ class User:
     def shell(self, script: str) -> Done:
         """Run ``script`` in a shell without a terminal."""
         whole = {**os.environ, **self._env}
-        done = subprocess.run(self._command, input=script, capture_output=True, text=True, timeout=60, env=whole)
+        done = subprocess.run(self._command, input=script, capture_output=True, text=True, timeout=120, env=whole)
         return Done(done.returncode, done.stdout, done.stderr)
 
     def sessions(self) -> list[Path]:

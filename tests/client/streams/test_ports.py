@@ -24,6 +24,7 @@ from dlapp.values.messages import Phase, PortPlace
 from dlapp.values.report import ApplicationView, ContainerView, FinalStatus, State
 from dlapp.values.serialization import to_json
 from tests.applications import wait_for
+from tests.services.ports import held
 
 PATIENCE_S = 120.0
 APP = ApplicationId(1_700_000_000_000, 1)
@@ -319,8 +320,9 @@ def test_the_end_of_the_application_is_one_line(cluster: Cluster, forward: Forwa
 
 
 def test_before_the_program_listens_its_port_is_not_taken_from_it(cluster: Cluster, forward: Forward) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        number = server.getsockname()[1]
+    number, holders = held()  # one that no other program is given meanwhile
+    for holder in holders:
+        holder.close()
     cluster.refusal = StreamRefused(f"nothing listens on port {number} yet", NOT_OPEN)
     one = forward(number)
     with socket.create_server(("127.0.0.1", number)):
