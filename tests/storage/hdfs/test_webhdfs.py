@@ -94,8 +94,15 @@ class Servers:
 
 
 def client(answers: Callable[[str, str], object], *names: str) -> tuple[WebHdfs, Servers]:
+    """Return a client whose clock goes on while it sleeps, which takes no time."""
     place = HdfsPlace("hdfs://nn", tuple(f"http://{name}" for name in names or ("nn:1",)), Login("tony"))
-    web, servers = WebHdfs(place, patience_s=0.1, sleep=lambda _: None), Servers(answers)
+    now_s = 100.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    web, servers = WebHdfs(place, patience_s=0.1, clock=lambda: now_s, sleep=sleep), Servers(answers)
     web._connections = servers  # type: ignore[assignment]
     return web, servers
 
