@@ -13,6 +13,7 @@ from dlapp.hadoop.hdfs.client_protocol import ACTIVE, OBSERVER
 from dlapp.hadoop.wire import encode
 from dlapp.locations import NATIVE, HdfsPlace
 from dlapp.login import Login
+from dlapp.storage.hdfs import native
 from dlapp.storage.hdfs.native import _OBSERVERS_HOLD_S, NativeHdfs
 from tests.hadoop.rpc_server import Refuse, RpcServer
 from tests.storage.hdfs.test_webhdfs import NAMENODE, ROUTER, Servers, bean
@@ -73,6 +74,7 @@ class Pair:
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     monkeypatch.setattr(NativeHdfs, "has_inode_paths", lambda _web: True)
+    monkeypatch.setattr(native, "_OBSERVER_S", 120.0)  # an observer on a busy machine is not behind
     active, observer = NameNode("active", ACTIVE, 500), NameNode("observer", OBSERVER, 500)
     with ExitStack() as stack:
         stack.enter_context(active.server)
