@@ -232,10 +232,10 @@ def run_parallel(
             heard.put(None)
 
     threads = [threading.Thread(target=run, name=f"file-{number}") for number in range(min(parallelism, len(items)))]
-    for thread in threads:
-        thread.start()
     try:
         try:
+            for thread in threads:
+                thread.start()
             running = len(threads)
             while running and not failures:
                 told = heard.get()
@@ -247,12 +247,13 @@ def run_parallel(
             failures.insert(0, error)
             raise
         finally:
+            started = [thread for thread in threads if thread.ident is not None]
             if failures:
-                with abort_calls([thread.ident or 0 for thread in threads]) as cut:
-                    while any(thread.is_alive() for thread in threads):
+                with abort_calls([thread.ident or 0 for thread in started]) as cut:
+                    while any(thread.is_alive() for thread in started):
                         cut()
-                        threads[0].join(0.05)
-            for thread in threads:
+                        started[0].join(0.05)
+            for thread in started:
                 thread.join()
         if failures:
             raise failures[0]

@@ -5,6 +5,7 @@ import gc
 import io
 import os
 import tarfile
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -198,3 +199,21 @@ def test_what_a_transfer_used_is_freed_when_it_fails(by: str) -> None:
         assert [one() for one in used] == [None] * len(used)
     finally:
         gc.enable()
+
+
+def test_a_transfer_that_cannot_start_its_threads_ends_those_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == "file-2":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def work(_item: int, tell: Callable[[int], None]) -> None:
+        while True:
+            tell(1)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        run_parallel(work, [1, 2, 3], lambda _count: None, parallelism=3)
+    assert not [one for one in threading.enumerate() if one.name.startswith("file-")]
