@@ -55,12 +55,14 @@ class RpcServer:
         self.address: tuple[str, int] = self._listening.getsockname()
         self._threads = [threading.Thread(target=self._accept)]
         self._open: list[socket.socket] = []
+        self._closing = False
         self._threads[0].start()
 
     def __enter__(self) -> RpcServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._closing = True
         self._listening.close()
         with suppress(OSError):
             socket.create_connection(self.address, timeout=0.1).close()
@@ -82,6 +84,8 @@ class RpcServer:
                 return
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._open.append(link)
+            if self._closing:  # it was accepted last
+                self.cut_all()
             self.connections += 1
             thread = threading.Thread(target=self._serve, args=(link,))
             self._threads.append(thread)

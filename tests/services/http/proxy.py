@@ -47,6 +47,7 @@ class Proxy:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._listening.getsockname()
         self._open: set[socket.socket] = set()
+        self._closing = False
         self._threads = [threading.Thread(target=self._accept, name="proxy-accept")]
         self._lock = threading.Lock()
         self._threads[0].start()
@@ -55,6 +56,7 @@ class Proxy:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._closing = True
         self._listening.close()
         # Closing alone does not wake a thread that is inside accept.
         with suppress(OSError):
@@ -89,6 +91,8 @@ class Proxy:
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._open |= {client, server}
+                if self._closing:  # it was accepted last
+                    _reset(client)
             pair = _Pair(client, server, plan)
             for pump in (pair.up, pair.down):
                 thread = threading.Thread(target=self._pump, args=(pump, pair), name="proxy-pump")
