@@ -105,6 +105,8 @@ QUICK_TO_NOTICE = {
     "dfs.namenode.avoid.read.stale.datanode": "true",
     "dfs.namenode.avoid.write.stale.datanode": "true",
     "dfs.namenode.redundancy.interval.seconds": "1s",
+    # A copy that a DataNode could not take, as it had just died, is made anew after this time; usually five minutes.
+    "dfs.namenode.reconstruction.pending.timeout-sec": "10",
     "dfs.client.retry.window.base": "100",
 }
 RECOVERY = {
@@ -419,7 +421,7 @@ class Hadoop:
             )
         for one in keep:
             os.close(one)
-        self._until("the keeper", lambda: (self.directory / "control").exists(), 60)
+        self._until("the keeper", lambda: (self.directory / "control").exists(), READY_TIMEOUT_S)
 
     def __enter__(self) -> Hadoop:
         return self
@@ -449,6 +451,17 @@ class Hadoop:
         for part in DATANODES[self._datanodes :]:
             self.start_part(part)
         self._datanodes = len(DATANODES)
+        self._until("the DataNodes", self._hdfs_ready, READY_TIMEOUT_S)
+
+    def wait_for_datanode(self, part: str) -> None:
+        """Wait until a DataNode that was started again serves the NameNode, which may not know that it was away."""
+
+        def serves() -> bool:
+            url = f"http://127.0.0.1:{self.ports[f'{part}_http']}/jmx?qry=Hadoop:service=DataNode,name=DataNodeInfo"
+            beans = self.get(url)["beans"]
+            return bool(beans) and '"ActorState":"RUNNING"' in str(beans[0]["BPServiceActorInfo"])
+
+        self._until(part, serves, READY_TIMEOUT_S)
         self._until("the DataNodes", self._hdfs_ready, READY_TIMEOUT_S)
 
     def stop_part(self, part: str) -> None:

@@ -385,7 +385,7 @@ def proxied(hadoop: Hadoop, place: HdfsPlace) -> Iterator[tuple[Proxy, HdfsFiles
     """HDFS with a proxy before the NameNode."""
     with Proxy(("127.0.0.1", hadoop.ports["nn_http"])) as proxy:
         through = place._replace(web=(f"http://127.0.0.1:{proxy.address[1]}",))
-        yield proxy, HdfsFiles(through, WebHdfs(through, patience_s=10, timeout_s=(2, 5)))
+        yield proxy, HdfsFiles(through, WebHdfs(through, patience_s=120))
 
 
 def after(seconds: float, call: Callable[[], object]) -> threading.Timer:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import random
+import re
 import signal
 import socket
 import threading
@@ -28,12 +30,13 @@ from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import HttpClient, HttpResponse, IncompleteResponse
 from dlapp.storage.api import DiskFull
-from dlapp.storage.hdfs.file_system import HdfsFiles
+from dlapp.storage.hdfs.file_system import PARALLEL_READS, HdfsFiles
 from dlapp.storage.hdfs.webhdfs import WebHdfs
 from dlapp.storage.open import plan_fetch
 from dlapp.system.files import UntrustedFile
 from tests.services.hadoop import DATANODES, IS_HADOOP_2, Hadoop
 from tests.services.http.proxy import Plan, Proxy
+from tests.services.polling import wait_until
 from tests.storage.fetching import fetch_entries
 from tests.tiers import FULL
 
@@ -89,10 +92,12 @@ def replicate(files: HdfsFiles, location: str, count: int) -> None:
             continue
         path = files.place.path(node.source)
         files.web._call("SETREPLICATION", path, {"replication": str(count)}, method="PUT")
-        deadline = time.monotonic() + 90
-        while len(holders(files, path)) != count:
-            assert time.monotonic() < deadline, f"{path} has replicas on {holders(files, path)}, not {count}"
-            time.sleep(0.1)
+        wait_for_holders(files, path, count)
+
+
+def wait_for_holders(files: HdfsFiles, path: str, count: int) -> None:
+    """Wait until so many DataNodes have a file's first block."""
+    wait_until(lambda: len(holders(files, path)) == count, what=f"{path} on {count} DataNodes")
 
 
 def holders(files: HdfsFiles, path: str) -> list[int]:
@@ -112,10 +117,11 @@ def fsck(hadoop: Hadoop, path: str, **options: str) -> str:
 def brought_back(hadoop: Hadoop) -> Iterator[None]:
     """After the test every DataNode runs again and the NameNode knows it."""
     yield
-    for part in DATANODES:
-        if hadoop.status()[part]["exit"] is not None:
-            hadoop.start_part(part)
-    hadoop._until("the DataNodes", hadoop._hdfs_ready, 90)
+    dead = [part for part in DATANODES if hadoop.status()[part]["exit"] is not None]
+    for part in dead:
+        hadoop.start_part(part)
+    for part in dead:
+        hadoop.wait_for_datanode(part)
 
 
 # ---- rounds ----
@@ -244,7 +250,7 @@ class Late(HttpClient):
     """
 
     def __init__(self, files: HdfsFiles, comes: str, at_next: bool) -> None:
-        super().__init__(2, 20)
+        super().__init__(60, 120)  # its tries are counted
         self._files, self._comes, self._at_next = files, comes, at_next
         self.held: tuple[str, str, bytes] | None = None
         self.open: socket.socket | None = None
@@ -271,13 +277,10 @@ class Late(HttpClient):
             return
         (server, path, request), self.held = self.held, None
         host, _, port = server.partition("://")[2].rpartition(":")
-        self.open = socket.create_connection((host, int(port)), timeout=60)
+        self.open = socket.create_connection((host, int(port)), timeout=120)
         self.open.sendall(request)
         if self._comes == "begun":
-            deadline = time.monotonic() + 30
-            while self._files.web.status(path) is None:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wait_until(lambda: self._files.web.status(path))
             return
         self.end()
 
@@ -390,6 +393,7 @@ def test_who_is_stopped_in_the_middle_leaves_at_once(
 
     # As from machines that are gone without a word: nobody may wait for them.
     mute = socket.create_server(("127.0.0.1", 0), backlog=64)
+    mute.settimeout(120)
 
     class Led(HttpClient):
         """Leads to nobody."""
@@ -403,23 +407,29 @@ def test_who_is_stopped_in_the_middle_leaves_at_once(
     plan = plan_fetch([one.location for one in found], str(tmp_path / "in"), hdfs=place)
     web = WebHdfs(place)
     web._connections = Led(5, 60)
-    with mute:
+    with mute, ExitStack() as links:
+        who = threading.get_ident()
 
         def stop(_number: int, _frame: object) -> None:
             raise Stopped
 
+        def stop_when_all_wait() -> None:
+            for _ in range(PARALLEL_READS):
+                links.enter_context(mute.accept()[0])
+            signal.pthread_kill(who, signal.SIGUSR1)
+
         before = signal.signal(signal.SIGUSR1, stop)
-        timer = threading.Timer(1.0, signal.pthread_kill, (threading.get_ident(), signal.SIGUSR1))
-        timer.start()
+        stopper = threading.Thread(target=stop_when_all_wait)
+        stopper.start()
         try:
             began = time.monotonic()
             with pytest.raises(Stopped):
                 HdfsFiles(place, web).fetch([one for _, one in plan.targets], lambda count: None)
             assert time.monotonic() - began < 45  # a server's silence is borne for 60 s
         finally:
-            timer.join()
+            stopper.join()
             signal.signal(signal.SIGUSR1, before)
-    assert not [one for one in threading.enumerate() if one.name.startswith("hdfs-")]
+    assert not [one for one in threading.enumerate() if one.name.startswith("file-")]
 
 
 # ---- DataNodes that die ----
@@ -462,26 +472,34 @@ def test_a_store_goes_on_when_a_datanode_dies_and_nothing_of_it_is_lost(
     for number in range(60):
         (top / f"{number}").write_bytes(os.urandom(50_000))
     before = described(top)
-    files, written = HdfsFiles(place), list[int]()
+    files, numbers = HdfsFiles(place), itertools.count()
     real = files.web.write
 
     def write(*arguments: Any, **options: Any) -> None:
-        if len(written) == 20:
+        if next(numbers) == 20:
             hadoop.kill_part("dn3")
-        written.append(1)
         real(*arguments, **options)
 
     files.web.write = write  # type: ignore[method-assign]
     files.store(str(top), f"{base}/tree")
     hadoop.start_part("dn3")  # what it had taken is on its disk
-    hadoop._until("the DataNodes", hadoop._hdfs_ready, 90)
+    hadoop.wait_for_datanode("dn3")
     assert described(back(HdfsFiles(place), f"{base}/tree", tmp_path / "in")) == before
 
 
 # ---- blocks that rot ----
 
 
-def replicas(hadoop: Hadoop, content: bytes) -> list[Path]:
+def replicas(hadoop: Hadoop, content: bytes, path: str) -> list[Path]:
+    """The files on DataNodes' disks that hold this content of the block of a file.
+
+    A try to write it that failed leaves its block there until the DataNode removes it.
+    """
+    (name,) = re.findall(r"blk_-?[0-9]+(?=_[0-9]+ len=)", fsck(hadoop, path, files="1", blocks="1"))
+    return [one for one in with_content(hadoop, content) if one.name == name]
+
+
+def with_content(hadoop: Hadoop, content: bytes) -> list[Path]:
     """The files on DataNodes' disks that hold this content."""
     found = []
     for directory in hadoop.directory.glob("data*"):
@@ -504,7 +522,7 @@ def test_a_file_whose_only_block_is_corrupt_is_named_and_never_delivered(
     files, content = HdfsFiles(place), os.urandom(300_000)
     files.write_atomic(f"{base}/good", b"good")
     files.write_atomic(f"{base}/bad", content)
-    (block,) = replicas(hadoop, content)
+    (block,) = replicas(hadoop, content, place.path(f"{base}/bad"))
     spoil(block)
     with pytest.raises(DlappError, match=r"/bad cannot be read from byte \d+ on: .*\(hdfs fsck says which blocks"):
         fetch_entries(files, files.matches(f"{base}/*"), str(tmp_path / "in"))
@@ -517,7 +535,7 @@ def test_a_corrupt_block_that_has_other_replicas_is_not_noticed(
     files, content = HdfsFiles(place), os.urandom(300_000)
     files.write_atomic(f"{base}/file", content)
     replicate(files, f"{base}/file", 3)
-    blocks = replicas(hadoop, content)
+    blocks = replicas(hadoop, content, place.path(f"{base}/file"))
     assert len(blocks) == 3
     for block in blocks[:2]:
         spoil(block)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from dlapp.locations import HdfsPlace
@@ -12,6 +10,7 @@ from dlapp.storage.hdfs.staging import HdfsStagingFiles
 from dlapp.storage.hdfs.webhdfs import HdfsRefused, WebHdfs
 from dlapp.task.link.am_address import HdfsAmFinder
 from dlapp.values.messages import address_name
+from tests.services.polling import wait_until
 
 
 def datanodes_of(web: WebHdfs, path: str) -> int:
@@ -36,10 +35,7 @@ def test_an_archive_comes_to_as_many_datanodes_as_are_wanted_and_there_and_keeps
     # One of three DataNodes has it at first; what it has is never lowered.
     assert web.live_datanodes() == 3
     assert counts == [1, 2, 3, 3]
-    deadline = time.monotonic() + 90
-    while datanodes_of(web, path) != 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: datanodes_of(web, path) == 3)
     # YARN compares the time with what it was promised.
     assert staged.status(location) == before
     staged.replicate(f"{base}/nothing", 3)
