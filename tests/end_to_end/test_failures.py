@@ -52,7 +52,8 @@ TRAIN = """
 import datetime, time, torch
 import torch.distributed as dist
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
-group = dist.new_group(timeout=datetime.timedelta(seconds=2))
+dist.barrier()  # a group has its timeout when its ranks find each other, too
+group = dist.new_group(timeout=datetime.timedelta(seconds=10))
 print("rank", dist.get_rank(), "is ready", flush=True)
 if dist.get_rank() == 1:
     time.sleep(600)
@@ -78,6 +79,6 @@ def test_the_rank_that_does_not_take_part_is_named(engine: Engine, tmp_path: Pat
     found = seen["diagnosis"]["diagnosis"]
     assert (found["rule"], found["fault"]) == ("collective_timeout", "user")
     assert found["cause"] == "container 1 (worker 1) did not take part in a collective operation in time"
-    assert "Timed out waiting 2000ms for recv operation to complete" in found["evidence"]["line"]
+    assert "Timed out waiting 10000ms for recv operation to complete" in found["evidence"]["line"]
     stderr = Path(seen["containers"][0]["log_url"].removeprefix("file://"), "stderr").read_bytes()
     assert stderr[found["evidence"]["offset"] :].decode().startswith(found["evidence"]["line"])
