@@ -96,7 +96,9 @@ def test_optuna_goes_on_with_what_it_learned_when_the_application_master_is_kill
     state_dir: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("optuna")
-    script = """echo '{"metrics": {"loss": '$X'}, "step": 1}' >>"$DLAPP_REPORT"; sleep 0.1"""
+    go = tmp_path / "go"
+    script = f"""echo '{{"metrics": {{"loss": '$X'}}, "step": 1}}' >>"$DLAPP_REPORT"
+        [ "$DLAPP_TRIAL" -lt 20 ] || until [ -e {go} ]; do sleep 0.05; done"""
     sweep = {
         "random.X": "uniform(0, 1)",
         "sampler": "optuna:tpe",
@@ -110,8 +112,8 @@ def test_optuna_goes_on_with_what_it_learned_when_the_application_master_is_kill
     def given() -> dict[int, str]:
         found = {}
         for journal in sorted(home.glob("journal-*.jsonl")):
-            for line in journal.read_text().splitlines():
-                if '"kind":"trial"' in line and line.endswith("}"):
+            for line in journal.read_text().rpartition("\n")[0].splitlines():  # the last one may be half
+                if '"kind":"trial"' in line:
                     record = json.loads(line)
                     found[int(record["number"])] = str(record["parameters"]["X"])
         return found
@@ -119,6 +121,7 @@ def test_optuna_goes_on_with_what_it_learned_when_the_application_master_is_kill
     wait_for("some trials", lambda: len(given()) >= 15)
     before = given()
     os.kill(json.loads((home / "am.json").read_text())["pid"], signal.SIGKILL)
+    go.touch()
     assert ended(application)["final_status"] == "SUCCEEDED"
     results = Client().sweep(application).results()
     assert results.counts() == {"done": 40}
@@ -160,9 +163,9 @@ def test_on_a_terminal_the_leaderboard_follows_the_sweep_to_its_end(tmp_path: Pa
 def test_a_trial_that_is_behind_is_stopped_softly_and_its_output_counts(tmp_path: Path) -> None:
     script = """
         mkdir output; echo begun >output/found
+        trap 'echo saved >output/found; exit 0' TERM
         echo '{"metrics": {"accuracy": 0.'$A'}, "step": 3}' >>"$DLAPP_REPORT"
         [ $A -gt 4 ] && exit 0
-        trap 'echo saved >output/found; exit 0' TERM
         sleep 600 & wait"""
     sweep = {"grid.A": "8, 2, 9, 4", "metric": "accuracy", "goal": "max", "asha": "1, 9: 2"}
     file = properties(tmp_path, script, sweep=sweep, to_hdfs={"output_path": "output", "hdfs": f"{tmp_path}/result"})

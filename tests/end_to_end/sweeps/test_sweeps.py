@@ -140,11 +140,12 @@ def test_a_trial_that_has_ended_is_committed_by_itself_and_not_again_by_who_goes
 def test_killed_at_random_no_trial_is_lost_and_none_runs_again(
     seed: int, commit: str, state_dir: Path, tmp_path: Path
 ) -> None:
-    chance = random.Random(f"sweep {seed}")
+    chance, last_ones = random.Random(f"sweep {seed}"), 10  # which run until all have been killed
     runs = tmp_path / "runs"
     runs.mkdir()
     script = (
         f'echo x >>{runs}/$DLAPP_TRIAL; sleep 0.3; mkdir -p output; echo "$N" >output/found\n'
+        f'test "$N" -lt {last_ones} || until test -e {tmp_path}/go; do sleep 0.05; done\n'
         'echo \'{"metrics": {"loss": \'$N\'}}\' >>"$DLAPP_REPORT"'
     )
     file = properties(
@@ -159,11 +160,15 @@ def test_killed_at_random_no_trial_is_lost_and_none_runs_again(
     committed: dict[str, int] = {}
     for victim in chance.sample(["task", "am", "runner", "task"], 4):
         before = ended_trials(home)
-        wait_for("another trial", lambda before=before: ended_trials(home) - before or is_over(home))  # type: ignore[misc]
+        wait_for("another trial", lambda before=before: (now := ended_trials(home)) - before or len(now) == last_ones)  # type: ignore[misc]
         time.sleep(chance.uniform(0, 0.2))
         finished = {number: (runs / str(number)).read_text() for number in ended_trials(home)}
         committed |= committed_trials(tmp_path)
         kill_one(state_dir, victim, chance)
+    if commit == "trial":
+        wait_for("a trial that is committed", lambda: status(application) and committed_trials(tmp_path))
+    committed |= committed_trials(tmp_path)
+    (tmp_path / "go").touch()
     end = ended(application)
     assert end["final_status"] == "SUCCEEDED", f"seed {seed}: {end['diagnostics']}"
     again = {number: text for number, text in finished.items() if (runs / str(number)).read_text() != text}
@@ -249,10 +254,6 @@ def ended_trials(home: Path) -> set[int]:
                 if record["kind"] == "trial_end":
                     found.add(int(record["number"]))
     return found
-
-
-def is_over(home: Path) -> bool:
-    return (home / "outcome.json").exists()
 
 
 def kill_one(state_dir: Path, role: str, chance: random.Random) -> None:
