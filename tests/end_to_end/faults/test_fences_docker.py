@@ -321,6 +321,11 @@ def seen_of_the_host(about: dict[str, Any]) -> dict[str, bool]:
     return {one["Destination"]: one["RW"] for one in about["Mounts"] if not one["Destination"].startswith(ours)}
 
 
+def containers(node: Node) -> set[str]:
+    """Return the containers of all applications; one of an earlier test may be about to go."""
+    return set(node.daemon.containers("label=dlapp.app"))
+
+
 @pytest.mark.parametrize(
     ("policy", "owner", "network", "said"),
     [
@@ -344,22 +349,24 @@ def seen_of_the_host(about: dict[str, Any]) -> dict[str, bool]:
 def test_what_the_operator_does_not_allow_is_refused_with_the_line_before_submission(
     node: Node, policy: str, owner: int, network: str, said: str
 ) -> None:
+    before = containers(node)
     node.policy(policy + "\n", owner)
     done = node.launcher(TONY, node.file(TONY, "echo it ran", IMAGE), DLAPP_RUNTIME_DOCKER_NETWORK=network)
     assert done.returncode == 2
     assert said in done.stderr
     assert "DL App ID" not in done.stdout
-    assert node.daemon.containers("label=dlapp.app") == []
+    assert containers(node) <= before
 
 
 def test_a_role_with_ports_is_refused_where_the_operator_does_not_allow_the_network_of_the_host(node: Node) -> None:
+    before = containers(node)
     node.policy("docker: {networks: [none]}\n", ROOT)
     file = node.file(TONY, "echo it ran", IMAGE)
     file.write_text(file.read_text().replace("[application]\n", "[application]\nframework=pytorch\n"))
     done = node.launcher(TONY, file, DLAPP_RUNTIME_DOCKER_NETWORK="none")
     assert done.returncode == 2
     assert "is host, without which the ports of role worker cannot be reached: this node allows none" in done.stderr
-    assert node.daemon.containers("label=dlapp.app") == []
+    assert containers(node) <= before
 
 
 def test_where_node_yaml_is_refused_a_plain_program_is_refused_before_submission_too(node: Node) -> None:
@@ -377,14 +384,19 @@ def test_of_the_containers_of_two_users_one_pulls_the_image(node: Node, monkeypa
         for uid, application in started.items():
             node.look_as(uid, monkeypatch)
             wait_for("all wait", lambda a=application: phases(a) == ["pulling"] * 2)  # type: ignore[misc]
+
+        def noted(line: str) -> int:
+            logs = node.place.glob("home-*/state/*/applications/*/containers/*/dlapp.log")
+            return sum(f"image {registry.image}: {line}\n" in one.read_text() for one in logs)
+
+        # A task says that it is pulling before it has looked whether another one does.
+        wait_for("all but one know that", lambda: noted("another task is pulling it") == 3)
         registry.slow_s = 0.0
         for uid, application in started.items():
             node.look_as(uid, monkeypatch)
             assert ended(application)["final_status"] == "SUCCEEDED"
         assert registry.layers_sent == 1
-        logs = [one.read_text() for one in node.place.glob("home-*/state/*/applications/*/containers/*/dlapp.log")]
-        assert sum(f"image {registry.image}: pulling\n" in log for log in logs) == 1
-        assert sum(f"image {registry.image}: another task is pulling it\n" in log for log in logs) == 3
+        assert (noted("pulling"), noted("another task is pulling it")) == (1, 3)
         node.daemon.docker("rmi", registry.image)
 
 
