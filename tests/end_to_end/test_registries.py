@@ -36,9 +36,10 @@ def log_in(config: Path, registry: Registry, password: str) -> None:
 def with_credentials(*directories: Path) -> list[Path]:
     """Return the files in which the credentials are, in clear or as they travel."""
     found = []
-    for path in (one for directory in directories for one in directory.rglob("*") if one.is_file()):
+    # A directory may be removed meanwhile, which os.walk does not mind.
+    for path in (Path(at, name) for directory in directories for at, _, names in os.walk(directory) for name in names):
         try:
-            content = path.read_bytes()
+            content = path.read_bytes() if path.is_file() else b""
         except FileNotFoundError:
             continue
         if PASSWORD.encode() in content or base64.b64encode(f"tony:{PASSWORD}".encode()) in content:
