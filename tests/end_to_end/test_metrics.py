@@ -21,8 +21,8 @@ from dlapp.client.machine.gpu_ledger import GpuLedger
 from dlapp.config import load_config
 from tests.applications import BIN, application_dir, launch, properties, status, wait_for
 from tests.engines import Engine
-from tests.notifications.test_channels import free_port
 from tests.services.install import SEARCH
+from tests.services.ports import held
 
 PROGRAM = shutil.which("prometheus", path=SEARCH)
 ROOT = Path(__file__).parents[2]
@@ -66,7 +66,9 @@ def test_prometheus_finds_a_run_by_its_file_and_scrapes_it_and_the_exporter(
     targets, go = tmp_path / "targets", tmp_path / "go"
     targets.mkdir(mode=0o2770)
     monkeypatch.setenv("DLAPP_METRICS_TARGETS", str(targets))
-    port, exporter_port = free_port(), free_port()
+    (port, held_one), (exporter_port, held_other) = held(), held()
+    for one in (*held_one, *held_other):
+        one.close()
     settings = {
         "global": {"scrape_interval": "1s"},
         "scrape_configs": [
