@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from dlapp.client import Client
 from dlapp.system import clock
-from dlapp.system.processes.proc import start_time
+from dlapp.system.processes.proc import process_stat, start_time
 from dlapp.tools.common import whole
 from dlapp.tools.display.view import derived
 from tests.services.polling import wait_until
@@ -133,7 +133,9 @@ def kill_processes(pids: Collection[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
     def has_ended(pid: int) -> bool:
-        return (now := start_time(pid)) is None or now != began[pid]
+        now = process_stat(pid)
+        # The first thread of several may have ended before the others, which still hold the locks.
+        return now is None or now.started != began[pid] or (now.is_dead and now.threads <= 1)
 
     wait_for("the ends of the killed", lambda: all(map(has_ended, pids)))
 

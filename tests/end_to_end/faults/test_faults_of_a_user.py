@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.applications import Done, processes, properties, wait_for
+from tests.applications import Done, kill_processes, processes, properties, wait_for
 from tests.services.users import interpreter_for_everybody
 
 USER = 12_347
@@ -81,8 +81,8 @@ def running(command: Run, application: str) -> None:
 
 def kill(place: Path, *roles: str) -> None:
     """SIGKILL to all of these roles in one moment, as they see it: none runs when the first one dies."""
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        send(place, number, *roles)
+    send(place, signal.SIGSTOP, *roles)
+    kill_processes([one.pid for one in processes(place) if one.role in roles])
 
 
 def send(place: Path, number: signal.Signals, *roles: str) -> None:
