@@ -99,8 +99,9 @@ class Terminal:
             if pid:
                 self._status = status
             assert time.monotonic() < deadline, f"it did not end; there was:\n{self.text}"
-        while self._read(0.05) and select.select([self._master], [], [], 0)[0]:
-            pass
+        # The kernel passes on what was written a moment later: until it says that nobody has the terminal open.
+        while self._read(0.02):
+            assert time.monotonic() < deadline, f"somebody has the terminal open; there was:\n{self.text}"
         return os.waitstatus_to_exitcode(self._status)
 
     def hang_up(self) -> None:
