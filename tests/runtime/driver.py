@@ -135,7 +135,8 @@ class Driven:
         """The guardian's two processes, outer and inner."""
         assert self.process is not None
         (outer,) = children(self.process.pid)
-        return outer, children(outer)[0]
+        (inner,) = children(outer)
+        return outer, inner
 
     def close(self) -> None:
         """Leave nothing behind, whatever a failed test left."""
@@ -165,14 +166,20 @@ def command_line(pid: int) -> str:
 
 
 def children(pid: int) -> list[int]:
-    """Live children of a process, oldest first."""
+    """Live children of a process."""
     found = []
-    for one in sorted(pids()):
+    for one in pids():
         with contextlib.suppress(OSError):
             fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
             if int(fields[1]) == pid and fields[0] != "Z":
                 found.append(one)
     return found
+
+
+def own_pid(pid: int) -> int:
+    """The number that a process has for itself, in its pid namespace."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("\nNSpid:")[2].partition("\n")[0].split()[-1])
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:

@@ -22,7 +22,8 @@ def main(argv: list[str]) -> None:
 
     forked = fork_guardian()
     from dlapp.node_policy import NodePolicy, node_policy
-    from dlapp.runtime.docker.payload import DockerRun
+    from dlapp.runtime.docker import exit_status
+    from dlapp.runtime.docker import payload as docker_payload
     from dlapp.runtime.payload import Payload, PayloadDevice, PayloadError, Running
     from dlapp.runtime.process import Guardian, PlainRun
     from dlapp.values.launch_spec import DockerSettings
@@ -39,12 +40,14 @@ def main(argv: list[str]) -> None:
     start_env = data.pop("start_env", {})
     payload = Payload(**data)
     guardian = Guardian(*forked)
+    # A dockerd on a busy machine is no dockerd that hangs.
+    docker_payload._LOOK_TIMEOUT_S = exit_status.SETTLED_S = 120.0
     run: Running
     try:
         if payload.image is None:
             run = PlainRun(payload, guardian, note)
         else:
-            run = made = DockerRun(payload, settings, policy.docker, note)
+            run = made = docker_payload.DockerRun(payload, settings, policy.docker, note)
             made.prepare()
             tell("made")
             if os.environ.get("STOP_BEFORE_START"):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dlapp.runtime.process import Guardian
-from tests.runtime.driver import Driven, children, wait_until
+from tests.runtime.driver import Driven, children, own_pid, wait_until
 from tests.services.users import interpreter_for_everybody
 
 FAMILY = """
@@ -297,7 +297,10 @@ def kill_all(runner: Driven, victims: tuple[str, ...]) -> None:
     wait_until(lambda: len(runner.payload_pids()) >= 5, "the whole family runs")
     assert runner.process is not None
     outer, inner = runner.guardian_pids()
-    by_name = {"task": runner.process.pid, "outer": outer, "inner": inner, "payload": children(inner)[0]}
+    # Its orphans are children of the inner guardian, too, and their pids are not always higher: pids begin anew.
+    said = int(runner.out().split()[0])
+    (payload,) = [pid for pid in children(inner) if own_pid(pid) == said]
+    by_name = {"task": runner.process.pid, "outer": outer, "inner": inner, "payload": payload}
     for name in victims:
         os.kill(by_name[name], signal.SIGSTOP)  # so that they die together
     for name in victims:

@@ -20,11 +20,12 @@ from dlapp.values.image_name import RegistryCredentials
 from dlapp.values.messages import Fault
 from tests.services.containers.dockerd import IMAGE, Dockerd, busybox_root
 from tests.services.containers.registry import Registry
+from tests.services.polling import wait_until
 
 
 @pytest.fixture
 def client(dockerd: Dockerd) -> Client:
-    return Client(dockerd.host, 20)
+    return Client(dockerd.host, 120)
 
 
 def filled(megabytes: int) -> bytes:
@@ -80,7 +81,7 @@ def test_an_image_can_be_named_by_its_digest(client: Client, registry: Registry,
 def test_many_tasks_that_need_an_image_pull_it_once_and_wait_for_it(
     client: Client, dockerd: Dockerd, tmp_path: Path
 ) -> None:
-    with Registry(filled(1), slow_s=1.0) as registry:
+    with Registry(filled(1), slow_s=1000.0) as registry:
         said: list[str] = []
         found: list[object] = []
         threads = [
@@ -88,21 +89,28 @@ def test_many_tasks_that_need_an_image_pull_it_once_and_wait_for_it(
         ]
         for thread in threads:
             thread.start()
+        waits = f"image {registry.image}: another task is pulling it"
+        wait_until(lambda: said.count(waits) == 3, what="the others wait")
+        registry.slow_s = 0.0
         for thread in threads:
             thread.join()
         assert len(found) == 4
         assert registry.layers_sent == 1
         assert said.count(f"image {registry.image}: pulling") == 1
-        assert said.count(f"image {registry.image}: another task is pulling it") == 3
+        assert said.count(waits) == 3
         dockerd.docker("rmi", registry.image)
 
 
 @pytest.mark.slow
 def test_a_pull_tells_how_far_it_is(client: Client, dockerd: Dockerd, tmp_path: Path) -> None:
-    with Registry(filled(8), slow_s=1.0) as registry:
+    with Registry(filled(8), slow_s=10.0) as registry:
         told: list[tuple[int, int]] = []
-        images = ImageStore(client, str(tmp_path), lambda _: None)
-        images.require(registry.image, lambda done, total: told.append((done, total)))
+
+        def tell(done: int, total: int) -> None:
+            told.append((done, total))
+            registry.slow_s = 0.0  # dockerd tells only what is the latest: all at once would be one line
+
+        ImageStore(client, str(tmp_path), lambda _: None).require(registry.image, tell)
         assert told == sorted(told)
         assert 0 < told[0][0] < told[-1][0] == told[-1][1]
         assert told[-1][1] > 8 << 20

@@ -163,8 +163,17 @@ def test_memory_above_the_limit_is_reported_with_the_limit(docker: Driven) -> No
     assert end["problem"] == "killed for memory: it used more than its 64 MiB"
 
 
-def test_a_process_that_was_killed_for_memory_is_not_told_as_the_cause_of_another_end(docker: Driven) -> None:
-    docker.run("dd if=/dev/zero of=/dev/null bs=200M; exit 5", **docker.docker)
+def test_a_process_that_was_killed_for_memory_is_not_told_as_the_cause_of_another_end(
+    docker: Driven, dockerd: Dockerd
+) -> None:
+    script = "dd if=/dev/zero of=/dev/null bs=200M; until [ -e go ]; do sleep 0.02; done; exit 5"
+    docker.run(script, **docker.docker)
+    docker.hear("started")
+    # dockerd hears of both in either order.
+    (name,) = dockerd.containers()
+    asked = ("events", "--since=30m", "--until=0s", f"--filter=container={name}", "--filter=event=oom")
+    wait_until(lambda: bool(dockerd.docker(*asked).stdout), "dockerd knows of it")
+    (docker.home / "workspace" / "go").touch()
     end = docker.end()
     assert (end["code"], end["fault"]) == (5, "user")
     assert end["problem"] == "exit code 5; earlier, a process in the container was killed for memory (limit 64 MiB)"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -49,7 +50,7 @@ class Podman:
 
     def __init__(self, directory: Path, root: Path | None = None) -> None:
         self.directory, self.cdi = directory, directory / "cdi"
-        self.docker = Dockerd(f"unix://{directory}/podman.sock", 60)
+        self.docker = Dockerd(f"unix://{directory}/podman.sock", 120)
         self.host = self.docker.host
         self.version = ""
         self._root = root
@@ -81,13 +82,18 @@ class Podman:
                 start_new_session=True,
             )
         deadline = time.monotonic() + _START_S
-        while not (self.directory / "podman.sock").exists():
+        while not self._listens():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError("podman does not start:\n" + (self.directory / "log").read_text())
             time.sleep(0.02)
         query = {"fromSrc": "-", "repo": IMAGE.removesuffix(":latest"), "changes": "ENV NVIDIA_VISIBLE_DEVICES=all"}
         body = busybox_root({"bin/nvidia-smi": gpu_programs.NVIDIA_SMI.encode()})
         self.docker.call("POST", "/images/create", query=query, body=body)
+
+    def _listens(self) -> bool:
+        # Its socket is there a moment before it listens on it.
+        with socket.socket(socket.AF_UNIX) as link:
+            return link.connect_ex(str(self.directory / "podman.sock")) == 0
 
     def containers(self) -> list[str]:
         """Names of all containers, whatever their state."""
