@@ -31,7 +31,7 @@ from tests.applications import Done
 
 T = TypeVar("T")
 
-HANG_S = 5.0
+HANG_S = 15.0
 """What dlapp may take at most, whatever lies in its way [s], on a machine that is not overloaded."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)

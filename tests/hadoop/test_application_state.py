@@ -46,16 +46,16 @@ def info(state: str) -> bytes:
 )
 def test_an_end_is_told_only_by_a_resourcemanager_that_is_active(answers: list[bytes], found: str) -> None:
     with server(says(*answers)) as url:
-        assert read_application_state([url], Login("tony"), APP, timeout_s=5) == found
+        assert read_application_state([url], Login("tony"), APP, timeout_s=120) == found
 
 
 def test_of_several_resourcemanagers_one_that_is_down_or_on_standby_is_passed_over() -> None:
     standby = answer(b"This is standby RM", 200)
     with server(says(standby)) as first, server(says(app("KILLED"), info("ACTIVE"))) as second:
         urls = ["http://127.0.0.1:1", first, second]
-        assert read_application_state(urls, Login("tony"), APP, timeout_s=5) == "KILLED"
+        assert read_application_state(urls, Login("tony"), APP, timeout_s=120) == "KILLED"
 
 
 def test_nobody_there_says_nothing() -> None:
-    assert read_application_state(["http://127.0.0.1:1"], Login("tony"), APP, timeout_s=5) == ""
-    assert read_application_state([], Login("tony"), APP, timeout_s=5) == ""
+    assert read_application_state(["http://127.0.0.1:1"], Login("tony"), APP, timeout_s=120) == ""
+    assert read_application_state([], Login("tony"), APP, timeout_s=120) == ""

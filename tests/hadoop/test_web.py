@@ -52,13 +52,13 @@ def says(*answers: bytes) -> Callable[[socket.socket], None]:
 
 
 def test_a_connection_is_kept() -> None:
-    with server(says(OK, OK)) as url, Web(5) as client:
+    with server(says(OK, OK)) as url, Web(120) as client:
         assert client.call("GET", url).body == b"{}"
         assert client.call("POST", f"{url}/x", {"a": "b"}, b"{}").status == 200
 
 
 def test_one_that_the_server_closed_meanwhile_is_made_anew() -> None:
-    with server(says(OK), says(OK)) as url, Web(5) as client:
+    with server(says(OK), says(OK)) as url, Web(120) as client:
         assert client.call("GET", url).body == b"{}"
         assert client.call("GET", url).body == b"{}"
 
@@ -70,7 +70,7 @@ def test_a_query_is_added_to_that_of_the_url() -> None:
         seen.append(link.recv(65536))
         link.sendall(OK)
 
-    with server(work) as url, Web(5) as client:
+    with server(work) as url, Web(120) as client:
         client.call("GET", f"{url}/logs?nm.id=a:1", {"user.name": "tony & co"})
     assert seen[0].startswith(b"GET /logs?nm.id=a:1&user.name=tony+%26+co HTTP/1.1\r\n")
 
@@ -87,7 +87,7 @@ def test_a_query_is_added_to_that_of_the_url() -> None:
     ],
 )
 def test_an_answer_that_is_cut_or_none_is_one_line(answer: bytes, words: str) -> None:
-    with server(says(answer)) as url, Web(5) as client, pytest.raises(Unreachable, match=words) as caught:
+    with server(says(answer)) as url, Web(120) as client, pytest.raises(Unreachable, match=words) as caught:
         client.call("GET", url)
     assert "\n" not in str(caught.value)
 
@@ -141,13 +141,13 @@ def test_an_answer_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch) -> N
         link.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 3000\r\n\r\n" + 2000 * b"x")
         link.recv(65536)
 
-    with server(work) as url, Web(5) as client, pytest.raises(AnswerTooLarge, match="more than 0 MiB"):
+    with server(work) as url, Web(120) as client, pytest.raises(AnswerTooLarge, match="more than 0 MiB"):
         client.call("GET", url)
 
 
 @pytest.mark.parametrize("url", ["", "rm:8088", "http://", "http://rm:port", "ftp://rm"])
 def test_what_is_no_web_address_is_said_so(url: str) -> None:
-    with Web(5) as client, pytest.raises(NoAddress, match="is not a web address"):
+    with Web(120) as client, pytest.raises(NoAddress, match="is not a web address"):
         client.call("GET", url)
 
 

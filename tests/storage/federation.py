@@ -20,10 +20,12 @@ from dlapp.login import Login
 from dlapp.net.http import HttpClient, HttpResponse
 from dlapp.storage import commit
 from dlapp.storage.hdfs.file_system import HdfsFiles
+from dlapp.storage.hdfs.native import NativeHdfs
 from dlapp.storage.hdfs.staging import HdfsStagingFiles
 from dlapp.storage.hdfs.webhdfs import FileStatus, WebHdfs
 from dlapp.values.ids import ContainerId
 from tests.services.hadoop import QUICK_TO_NOTICE, ROUTER_ARTIFACTS, Hadoop, java, library
+from tests.services.polling import PATIENCE_S
 from tests.storage.commit.test_hdfs import APP, beside, old_target, settled
 
 ADMIN = "org.apache.hadoop.hdfs.tools.federation.RouterAdmin"
@@ -82,7 +84,7 @@ class Federation:
         self.router = stack.enter_context(
             Hadoop.start(parts=("router",), settings={"hdfs-site.xml": settings}, wait=False)
         )
-        self.router._until("the router", self._knows_both, 60)
+        self.router._until("the router", self._knows_both, 120)
         for member in range(2):
             self.member(member).make_directory("hdfs://dlapp/spread")
         self.member(1).make_directory("hdfs://dlapp/here")
@@ -97,11 +99,13 @@ class Federation:
 
     def member(self, number: int) -> HdfsFiles:
         """Return one of the two file systems, at its NameNode."""
-        return HdfsFiles(self.place(self.members[number], "nn_http"))
+        place = self.place(self.members[number], "nn_http")
+        return HdfsFiles(place, WebHdfs(place, patience_s=PATIENCE_S))
 
     def through(self) -> HdfsFiles:
         """Return both as the router shows them."""
-        return HdfsFiles(self.place(self.router, "router_http")._replace(protocol=AUTO))
+        place = self.place(self.router, "router_http")._replace(protocol=AUTO)
+        return HdfsFiles(place, NativeHdfs(place, patience_s=PATIENCE_S))
 
     def all_of(self, number: int, but: str = "") -> dict[str, Entry]:
         """Return every file and directory of one of the two, by its path.
@@ -151,7 +155,7 @@ class Federation:
     def _mount(self, path: str, nameservices: str, target: str, *options: str) -> None:
         classes = f"{self.router.configuration}:{library()}/*:{library('lib-router', ROUTER_ARTIFACTS)}/*"
         command = [java(), "-Xmx200m", "-XX:TieredStopAtLevel=1", "-cp", classes, ADMIN, "-add", path, nameservices]
-        done = subprocess.run([*command, target, *options], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([*command, target, *options], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
 
 
@@ -260,7 +264,7 @@ def store_and_commit_while_datanodes_die(
     setup.make_directory(above)
     old = old_target(setup, target) if overwrite else None
     place = setup.place
-    web = WebHdfs(place)
+    web = WebHdfs(place, patience_s=PATIENCE_S)
     stores = KillsDataNodes(federation, set(choose.sample(range(5, 100), KILLS - 1)), choose)
     web._connections = stores
     files, parts = HdfsFiles(place, web), []

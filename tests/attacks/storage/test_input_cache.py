@@ -40,6 +40,13 @@ PATHS = [
 """All names in a cache; ``KEY`` is that of the entry which is asked for."""
 
 
+@pytest.fixture(autouse=True)
+def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sync nothing: who hangs is found by a deadline, which the disk of a busy machine may exceed."""
+    monkeypatch.setattr("dlapp.storage.cache.store.sync_file_system", lambda fd: None)
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
 def wanted_of(source: Path) -> CacheKeySource:
     nodes = LocalFiles().tree(MatchedEntry(f"file://{source}", True, 0))
     return CacheKeySource("hdfs://nn/data", (("data", nodes),))

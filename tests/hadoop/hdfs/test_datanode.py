@@ -117,7 +117,7 @@ def located(count: int, size: int = len(CONTENT)) -> LocatedBlock:
 
 
 def opened(script: Script) -> DataNodeConnection:
-    return DataNodeConnection(script.address, connect_s=5, silence_s=5)
+    return DataNodeConnection(script.address, connect_s=120, silence_s=120)
 
 
 def read(script: Script, answers: bytes, start: int = 0, count: int = len(CONTENT)) -> tuple[bytes, Exception | None]:
@@ -278,7 +278,7 @@ def test_a_datanode_that_only_shows_that_it_lives_is_not_waited_for_without_end(
 
 
 def test_a_datanode_that_sends_byte_by_byte_is_given_up(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = itertools.count(1, 1000)
+    clock = itertools.count(1, 1_000_000)
     monkeypatch.setattr(datanode, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     content = os.urandom(3 << 20)
     sent = read_answer() + packet(0, 0, content) + packet(len(content), 1, b"", last=True)
@@ -384,8 +384,8 @@ def test_a_source_that_became_shorter_is_no_fault_of_a_datanode(script: Script) 
 
 
 def test_nobody_there_is_told_as_that() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = taken.getsockname()
-    with pytest.raises(ConnectionLost, match="refused") as lost:
-        DataNodeConnection(address, connect_s=5, silence_s=5)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # and nobody listens there
+        with pytest.raises(ConnectionLost, match="refused") as lost:
+            DataNodeConnection(held.getsockname(), connect_s=120, silence_s=120)
     assert not lost.value.sent

@@ -56,12 +56,12 @@ def _serve(listener: socket.socket, context: ssl.SSLContext, address: tuple[str,
 
 
 def _pass_on(plain: socket.socket, context: ssl.SSLContext, address: tuple[str, int]) -> None:
-    plain.settimeout(30)
+    plain.settimeout(120)
     with (
         contextlib.suppress(OSError),
         plain,
         context.wrap_socket(plain, server_side=True) as client,
-        socket.create_connection(address, timeout=30) as server,
+        socket.create_connection(address, timeout=120) as server,
     ):
         up = threading.Thread(target=_copy, args=(server, client), daemon=True)
         up.start()

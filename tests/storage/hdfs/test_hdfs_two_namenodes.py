@@ -14,8 +14,9 @@ from dlapp.locations import NATIVE, HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.hdfs.file_system import HdfsFiles
 from dlapp.storage.hdfs.native import NativeHdfs
+from dlapp.storage.hdfs.webhdfs import WebHdfs
 from tests.services.hadoop import NAMESERVICE, QUICK_TO_NOTICE, Hadoop, NoHadoop
-from tests.services.polling import wait_until
+from tests.services.polling import PATIENCE_S, wait_until
 from tests.storage.fetching import fetch_entries
 
 # Read at import: no test sees the caller's DLAPP_*.
@@ -42,6 +43,12 @@ def nameservice(two: Hadoop) -> HdfsPlace:
     return HdfsPlace(f"hdfs://{NAMESERVICE}", web, Login(getpass.getuser()), names=names, protocol=WAY)
 
 
+def patient(place: HdfsPlace) -> HdfsFiles:
+    """The files of who waits for as long as servers may take to start on a busy machine."""
+    kind = NativeHdfs if place.protocol == NATIVE else WebHdfs
+    return HdfsFiles(place, kind(place, patience_s=PATIENCE_S))
+
+
 def contents(top: Path) -> dict[str, bytes]:
     return {str(one.relative_to(top)): one.read_bytes() for one in top.rglob("*") if one.is_file()}
 
@@ -50,7 +57,7 @@ def test_trees_and_claims_survive_the_death_of_the_active_namenode(
     two: Hadoop, nameservice: HdfsPlace, tmp_path: Path
 ) -> None:
     base = f"{nameservice.location}/tests/{os.urandom(6).hex()}"
-    first = HdfsFiles(nameservice)
+    first = patient(nameservice)
     first.make_directory(base)
     top = tmp_path / "tree"
     for number in range(30):
@@ -61,7 +68,7 @@ def test_trees_and_claims_survive_the_death_of_the_active_namenode(
     going = True
 
     def travel() -> None:
-        files, number = HdfsFiles(nameservice), 0
+        files, number = patient(nameservice), 0
         try:
             while going:
                 files.store(str(top), f"{base}/{number}/tree")
@@ -73,7 +80,7 @@ def test_trees_and_claims_survive_the_death_of_the_active_namenode(
             failures.append(error)
 
     def claim(who: str) -> None:
-        files, number = HdfsFiles(nameservice), 0
+        files, number = patient(nameservice), 0
         try:
             while going:
                 if files.create_exclusive(f"{base}/claim{number}", who.encode()):
