@@ -68,7 +68,7 @@ def submitted(hadoop: Hadoop, tmp_path: Path, client: ClientOf) -> Iterator[tupl
         yield application_id, port
     finally:
         with YarnRest([hadoop.rm_url], Login(OWNER)) as rest:
-            rest.kill(application_id, timeout_s=60)
+            rest.kill(application_id, timeout_s=120)
 
 
 def bytes_of(client: Client, application_id: ApplicationId, port: int) -> tuple[bytes, str]:

@@ -35,7 +35,7 @@ class Server:
         self.port, self._pid = port, pid
 
     def connect(self) -> socket.socket:
-        sock = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=120)
         sock.setblocking(False)
         return sock
 
@@ -224,7 +224,7 @@ def test_a_stranger_is_closed_in_a_bounded_time_whatever_it_does(
     control = ControlEndpoint(SECRET, calls.append, open_page=True)
     with control.server, contextlib.ExitStack() as stack:
         socks = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", control.server.port), timeout=60))
+            stack.enter_context(socket.create_connection(("127.0.0.1", control.server.port), timeout=120))
             for _ in range(3)
         ]
         socks[1].sendall(b"GET / HTTP/1.1\r\nHost: a\r\n")

@@ -109,7 +109,7 @@ def submitted(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         yield one
     finally:
         with YarnRest([hadoop.rm_url], Login(OWNER)) as rest:
-            rest.kill(one.id, timeout_s=60)
+            rest.kill(one.id, timeout_s=120)
         client.engine.close()
         files.close()
 
@@ -258,7 +258,7 @@ def test_who_looks_at_an_application_of_somebody_else_never_acts_in_their_name(
         with pytest.raises(Denied, match=f"belongs to {OWNER}"):
             refused(submitted.id)
     with YarnRest([hadoop.rm_url], Login(OWNER)) as rest:
-        rest.kill(submitted.id, timeout_s=60)
+        rest.kill(submitted.id, timeout_s=120)
     view = stranger.status(submitted.id)
     assert (view.username, view.state) == (OWNER, State.KILLED)
     assert set(names) <= {"stranger"}

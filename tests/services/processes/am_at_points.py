@@ -44,6 +44,7 @@ def install(
     hasty: bool = False,
     environment: Mapping[str, str] | None = None,
     others_wait_for: int = 0,
+    patient: bool = False,
 ) -> Path:
     """Write the script; its path.
 
@@ -56,10 +57,11 @@ def install(
             for them `HASTY_RECOVERY_MS`.
         environment: variables for all processes of the application.
         others_wait_for: the other tasks of an application do not unpack before it has started so many containers.
+        patient: on a cluster requests for GPUs wait for the ledger as long as it takes.
     """
     directory.mkdir(parents=True, exist_ok=True)
     plan = {"point": point, "nth": nth, "do": do, "outlives": outlives or do == STOP, "hasty": hasty}
-    plan["others_wait_for"] = others_wait_for
+    plan |= {"others_wait_for": others_wait_for, "patient": patient}
     (directory / "plan.json").write_text(json.dumps(plan))
     script = directory / "python"
     exports = "".join(f"export {name}={shlex.quote(text)}\n" for name, text in (environment or {}).items())
@@ -249,6 +251,10 @@ def main(directory: str, argv: list[str]) -> int:
     os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python"
     if plan["hasty"]:
         _hasten()
+    if plan["patient"]:
+        from dlapp.am import device_counts
+
+        device_counts.WAIT_MS = 120_000
     if argv[0] == "am":
         attempt = int(os.environ["CONTAINER_ID"].split("_")[-2])
         with open(f"{directory}/pid-{attempt}", "w") as file:

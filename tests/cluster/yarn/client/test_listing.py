@@ -28,6 +28,12 @@ from dlapp.values.usage import Receipt
 from tests.cluster.yarn.client.test_cleanup import NOW_MS, PLACES, Memory
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each list wait until what others left is settled."""
+    monkeypatch.setattr(status, "SETTLE_S", 120.0)
+
+
 def id_of(number: int) -> ApplicationId:
     return ApplicationId(1700000000000, number)
 
@@ -182,11 +188,12 @@ def test_a_list_does_not_wait_for_a_file_system_that_is_slow(monkeypatch: pytest
     files = Files()
     files.stage(1)
     files.go.clear()
+    others = set(threading.enumerate())
     shown = reader(files, [known(1)])
     for _ in range(3):
         assert len(shown.views()) == 1
     assert files.is_asked.wait(120)
-    threads = [thread for thread in threading.enumerate() if thread.name == "yarn-settle"]
+    threads = [thread for thread in threading.enumerate() if thread.name == "yarn-settle" and thread not in others]
     assert len(threads) == 1, "none begins while one lasts"
     files.go.set()
     threads[0].join(120)
@@ -194,7 +201,7 @@ def test_a_list_does_not_wait_for_a_file_system_that_is_slow(monkeypatch: pytest
 
 
 def test_a_list_waits_longer_for_notifications_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_notices, "DELIVER_S", 60.0)
+    monkeypatch.setattr(client_notices, "DELIVER_S", 120.0)
     is_begun, is_late, delivered, join = threading.Event(), threading.Event(), list[int](), threading.Thread.join
 
     def deliver(ended: dict[ApplicationId, Any]) -> None:

@@ -84,7 +84,15 @@ def answers() -> list[int]:
 
 
 @pytest.fixture
-def notices(files: Files, taken: list[dict[str, Any]], answers: list[int], tmp_path: Path) -> Iterator[EndNotices]:
+def notices(
+    files: Files,
+    taken: list[dict[str, Any]],
+    answers: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[EndNotices]:
+    monkeypatch.setattr("dlapp.cluster.yarn.client.notices.DELIVER_S", 120.0)
+
     def answer(request: Request) -> Answer:
         taken.append(json.loads(request.body))
         return Answer(answers.pop(0) if answers else 200)
@@ -161,7 +169,7 @@ def test_a_channel_that_hangs_does_not_keep_the_other_from_its_events() -> None:
 
     def deliver(_: NotificationSettings, channel: str, one: Notification) -> None:
         if channel == WEBHOOK:
-            hangs.wait(60)
+            hangs.wait(120)
         sent.append(channel)
         if channel == MAIL and len(sent) == 2:
             hangs.set()
@@ -171,7 +179,7 @@ def test_a_channel_that_hangs_does_not_keep_the_other_from_its_events() -> None:
         outbox = outbox.add(event(kind, at_ms=now_ms()), (WEBHOOK, MAIL))
     file = MemoryFile(to_bytes(outbox))
     both = settings(webhook=Webhook("http://127.0.0.1:1"), mail=mail_to(1))
-    deliver_pending(both, [file], 60.0, deliver=deliver)
+    deliver_pending(both, [file], 120.0, deliver=deliver)
     assert sent == [MAIL, MAIL, WEBHOOK, WEBHOOK]
     assert file.data is None
 

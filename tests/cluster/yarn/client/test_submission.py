@@ -64,7 +64,7 @@ def serving(manager: Recovering) -> Iterator[YarnRest]:
         made = manager.answer(request.method, request.path)
         return None if made is None else as_json(made[1], made[0])
 
-    with http_server(answer) as url, YarnRest([url], Login("tony"), timeout_s=5) as rest:
+    with http_server(answer) as url, YarnRest([url], Login("tony"), timeout_s=120) as rest:
         yield rest
 
 

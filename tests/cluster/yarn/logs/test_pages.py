@@ -52,7 +52,7 @@ def node() -> Node:
 
 @pytest.fixture
 def page(node: Node) -> Iterator[Callable[..., GrowingPage]]:
-    with serving(node) as url, Web(5) as web:
+    with serving(node) as url, Web(120) as web:
         yield lambda **options: GrowingPage(options.pop("url", url), Login("tony"), web, **options)
 
 
@@ -105,7 +105,7 @@ def test_the_last_lines_are_looked_for_in_the_last_bytes_alone(node: Node, page:
 
 def test_as_nobody_a_node_is_asked_without_a_name(node: Node) -> None:
     node.log = b"first\nlast\n"
-    with serving(node) as url, Web(5) as web:
+    with serving(node) as url, Web(120) as web:
         assert GrowingPage(url, None, web).tail(5) == b"last\n"
         node.status = 403
         with pytest.raises(Unreachable, match="status 403"):
