@@ -26,6 +26,7 @@ from tests.services.install import SEARCH, required
 
 ANSWER_S = 120.0
 """How long an answer may take on a busy machine."""
+_CLICK_AGAIN_S = 20.0
 _ARGUMENTS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
     *("--disable-extensions", "--disable-background-networking", "--hide-scrollbars", "--remote-debugging-pipe"),
@@ -136,12 +137,18 @@ class Browser:
         self.wait_for("Page.loadEventFired")
 
     def follow(self, selector: str) -> None:
-        """Click on a link, and wait until what it leads to is there."""
+        """Click on a link, and wait until what it leads to is there.
+
+        A page that loads itself again may have no link at this moment, and may come back in place of the target.
+        """
         link = f"document.querySelector({json.dumps(selector)})"
-        target = self.value(f"(one => {{ const to = one.href; one.click(); return to; }})({link})")
-        deadline = time.monotonic() + ANSWER_S
-        while self.value("[location.href, document.readyState]") != [target, "complete"]:
-            assert time.monotonic() < deadline, f"{target} is not there within {ANSWER_S:.0f} s"
+        click = f"(one => {{ if (!one) return null; const to = one.href; one.click(); return to; }})({link})"
+        deadline, click_at = time.monotonic() + ANSWER_S, 0.0
+        target: str | None = None
+        while (seen := self.value("[location.href, document.readyState]")) != [target, "complete"]:
+            assert time.monotonic() < deadline, f"{target or selector} is not there within {ANSWER_S:.0f} s"
+            if time.monotonic() >= click_at and seen[0] != target and (found := self.value(click)) is not None:
+                target, click_at = found, time.monotonic() + _CLICK_AGAIN_S
             time.sleep(0.02)
 
     def value(self, expression: str) -> Any:
