@@ -245,7 +245,7 @@ def test_lines_of_both_streams_are_shown_in_the_order_in_which_they_were_printed
 
 @on_yarn_when_full
 def test_what_takes_too_long_is_stopped_with_its_output_kept(engine: Engine, tmp_path: Path) -> None:
-    limit_s = 8 if engine.name == "local" else 25  # from the start of its ApplicationMaster
+    limit_s = 15 if engine.name == "local" else 25  # from the start of its ApplicationMaster
     script = "mkdir output; echo half >output/x; exec sleep 600"
     file = properties(
         tmp_path,
