@@ -175,6 +175,7 @@ class Loop:
         self._journal = app_dir.journal(attempt)
         self._journal.on_written = self._wake_after_write
         self._unrecorded: deque[tuple[int, ControlRequest, ContainerId]] = deque()
+        self._deferred: deque[Item] = deque()
         self._held: dict[ContainerId, tuple[ControlRequest, Report]] = {}
         self._held_until: list[tuple[float, int, ContainerId, ControlRequest]] = []
         self._held_count = 0
@@ -320,7 +321,7 @@ class Loop:
         while not done:
             item = None
             with contextlib.suppress(Empty):
-                item = self._queue.get(timeout=waits.POLL_INTERVAL_S)
+                item = self._next_item(waits.POLL_INTERVAL_S)
             match item:
                 case ControlRequest(message=None):
                     view_requests.append(item)
@@ -340,17 +341,23 @@ class Loop:
                 self._update_wait()
                 if shows:
                     self._flush_state()
-        for later in (*waiting.values(), *view_requests):
-            self._queue.put(later)
+        # Before what the queue has got meanwhile: of a repeated request the last one counts.
+        self._deferred.extendleft(reversed((*waiting.values(), *view_requests)))
         if isinstance(done[0], Exception):
             raise done[0]
         return done[0]
+
+    def _next_item(self, timeout_s: float) -> Item:
+        """Return the next item, of those that waited for a start step first. Raises Empty: none comes in time."""
+        if self._deferred:
+            return self._deferred.popleft()
+        return self._queue.get(timeout=timeout_s) if timeout_s > 0 else self._queue.get_nowait()
 
     def _handle_queued(self, timeout_s: float) -> bool:
         """Handle the queued events, at least one if it comes in time; return whether a heartbeat is due at once."""
         woken = False
         try:
-            item = self._queue.get(timeout=timeout_s) if timeout_s > 0 else self._queue.get_nowait()
+            item = self._next_item(timeout_s)
             # A thousand reports at once must not delay the heartbeat.
             for _ in range(1000):
                 if item is WAKE:
@@ -362,7 +369,7 @@ class Loop:
                     woken = True
                 if self._is_over():
                     break
-                item = self._queue.get_nowait()
+                item = self._next_item(0.0)
         except Empty:
             pass
         return woken

@@ -302,12 +302,14 @@ def test_news_of_a_task_leave_its_wait_for_orders_alone(world: World, monkeypatc
 
 
 def test_a_view_that_takes_long_to_make_is_made_seldom(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.beat()  # the view before is made: it measures its time after it was written
     times = itertools.chain([100.0, 200.0], itertools.repeat(200.0))
     monkeypatch.setattr(time, "thread_time", lambda: next(times))
     before = len(world.home.views)
     world.tasks[0].progress()
     wait_until(lambda: len(world.home.views) == before + 1)
-    assert world.loop._view_due > time.monotonic() + 1000  # 100 s of a core, of which they may take a twentieth
+    # 100 s of a core, of which they may take a twentieth.
+    wait_until(lambda: world.loop._view_due > time.monotonic() + 1000)
     world.tasks[0].progress()
     world.beat()
     world.beat()
@@ -416,7 +418,9 @@ def test_an_attempt_that_learns_from_its_journal_that_another_one_took_over_tell
 class Next:
     """The second attempt of the application, and what it does; its journal is read when ``readable`` is set."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, wakes: SimpleQueue[Item] | None = None, may_register: threading.Event | None = None
+    ) -> None:
         (directory / "journal-1.jsonl").write_text('{"kind":"begin","t":1,"attempt":1,"started_ms":77}\n')
         self.done: list[str] = []
         self.readable = threading.Event()
@@ -424,6 +428,7 @@ class Next:
 
         class Registering(Engine):
             def register(self, control_url: str) -> Registered:
+                assert may_register is None or may_register.wait(120)
                 done.append("register")
                 return super().register(control_url)
 
@@ -434,7 +439,7 @@ class Next:
                 return super().all_journal_lines()
 
         self.engine = Registering()
-        self.wakes: SimpleQueue[Item] = SimpleQueue()
+        self.wakes: SimpleQueue[Item] = SimpleQueue() if wakes is None else wakes
         self.loop = Loop(
             app_dir=Reading(str(directory)),
             submission=SUBMISSION,
@@ -477,7 +482,7 @@ def test_while_the_journal_cannot_be_read_those_who_look_see_why_and_tasks_wait(
     second: Next, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
-    wait_until(lambda: second.done)
+    wait_until(lambda: second.loop._state.waiting_for)
     assert second.phase() == "starting: the journal of the attempt before is read"
     container_id = ContainerId(APP, 1, 2)
     told: list[Orders] = []
@@ -577,6 +582,40 @@ def test_of_a_task_that_repeats_its_report_meanwhile_the_last_is_answered(second
     wait_until(lambda: len(answered) >= 2)
     second.end()
     assert sorted(answered) == ["new", "new poll"]
+
+
+def test_a_report_that_came_while_the_attempt_registered_is_older_than_those_that_came_after_it(tmp_path: Path) -> None:
+    taken, registered, answered = threading.Event(), threading.Event(), list[str]()
+
+    class Queue(SimpleQueue[Item]):
+        """A queue whose reader is held up after it has taken the first report, until the attempt is registered."""
+
+        def get(self, block: bool = True, timeout: float | None = None) -> Item:
+            item = super().get(block, timeout)
+            if isinstance(item, ControlRequest) and not taken.is_set():
+                taken.set()
+                assert registered.wait(120)
+            return item
+
+    class Answers:
+        def reply(self, request: str, _status: int, _body: object) -> None:
+            answered.append(request)
+
+    def report(name: str) -> ControlRequest:
+        said = Report(container_id=ContainerId(APP, 1, 2), number=3, index=0, phase=Phase.RUNNING)
+        return ControlRequest(RequestKind.REPORT, said, name, Answers())  # type: ignore[arg-type]
+
+    wakes = Queue()
+    wakes.put(report("old"))
+    second = Next(tmp_path, wakes, may_register=taken)
+    wait_until(lambda: second.done and not wakes.empty())  # the news that it is registered
+    wakes.put(report("new"))
+    registered.set()
+    wait_until(lambda: second.loop._state.waiting_for and wakes.empty())
+    second.readable.set()
+    wait_until(lambda: answered)
+    second.end()
+    assert answered == ["new"]
 
 
 def test_an_attempt_that_is_superseded_while_it_reads_the_journal_ends(second: Next) -> None:
