@@ -66,13 +66,14 @@ class FilesInMemory:
     def close(self) -> None: ...
 
     def _answer(self) -> None:
-        if self.away:
-            self.away -= 1
-            raise Unreachable("the NameNode is away")
+        with self.lock:
+            if self.away:
+                self.away -= 1
+                raise Unreachable("the NameNode is away")
 
     def status(self, location: str) -> FileInfo | None:
         self._answer()
-        if not any(f"{one}/".startswith(f"{location}/") for one in self.files):
+        if not any(f"{one}/".startswith(f"{location}/") for one in list(self.files)):  # other threads write
             return None
         return A_FILE._replace(inode_id=self.inodes.get(location, 0), size_bytes=len(self.files.get(location, b"")))
 
@@ -126,16 +127,16 @@ class FilesInMemory:
         self._answer()
         self.before_read(location)
         self.reads.append(location)
-        if location not in self.files:
+        if (data := self.files.get(location)) is None:
             raise NotFound(location)
-        if len(self.files[location]) > max_bytes:
+        if len(data) > max_bytes:
             raise DlappError(f"{location} is larger than {max_bytes} bytes")
-        return self.files[location]
+        return data
 
     def remove(self, location: str) -> None:
         self._answer()
-        for one in [one for one in self.files if one == location or one.startswith(f"{location}/")]:
-            del self.files[one]
+        for one in [one for one in list(self.files) if one == location or one.startswith(f"{location}/")]:
+            self.files.pop(one, None)
 
 
 @pytest.fixture
@@ -318,7 +319,10 @@ def test_a_file_system_that_is_away_for_a_while_is_waited_for(files: FilesInMemo
     assert f"{files.home}/.dlapp/history/{APP}.json" in files.files
 
 
-def test_whose_the_application_is_costs_a_status_where_nothing_changed(files: FilesInMemory) -> None:
+def test_whose_the_application_is_costs_a_status_where_nothing_changed(
+    files: FilesInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hdfs, "LOOK_EVERY_S", 1000.0)  # its thread would read, too
     first = Attempt(files, 1).begun()
     assert first.home.is_current_attempt()
     files.reads.clear()

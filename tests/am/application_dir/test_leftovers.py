@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 from dlapp.am.application_dir.local import LocalApplicationDir
@@ -15,9 +16,11 @@ def test_what_a_killed_task_left_is_removed_and_its_logs_stay(tmp_path: Path) ->
     for name in ("workspace", "trials/3_1/workspace", "board/tmp", "home", "tmp", "run", "python"):
         (home / name / "inner").mkdir(parents=True)
     (home / "stdout").write_text("printed")
-    short = Path(f"/tmp/dlapp-{os.urandom(5).hex()}")  # as a task made it that was killed (dlapp.system.short_tmpdir)
-    short.mkdir(0o700)
-    (short / "tmp").symlink_to(home / "tmp")
+    # As a task made it that was killed (dlapp.system.short_tmpdir); whole when it gets its name, as others look for
+    # such leftovers, too.
+    short, made = Path(f"/tmp/dlapp-{os.urandom(5).hex()}"), Path(tempfile.mkdtemp(dir="/tmp"))
+    (made / "tmp").symlink_to(home / "tmp")
+    made.rename(short)
     LocalApplicationDir(str(tmp_path)).clear_leftovers([container])
     assert os.listdir(home) == ["stdout"]
     assert not os.path.lexists(short)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from dlapp.am.control import log_pages
 from dlapp.am.control.log_pages import LogPages
 from dlapp.am.control.server import ControlRequest
 from dlapp.cluster import AmEngine
@@ -26,7 +27,7 @@ class Engine:
 
     def log_tail(self, container_id: ContainerId, _log_url: str, stream: str, _most_bytes: int) -> bytes | None:
         self.read.append(f"{container_id} {stream}")
-        assert self.go.wait(60)
+        assert self.go.wait(120)
         if self.error is not None:
             raise self.error
         return b"a line <of> a log\n"
@@ -48,7 +49,7 @@ class Call:
         self._answered.set()
 
     def text(self) -> str:
-        assert self._answered.wait(60)
+        assert self._answered.wait(120)
         return self.answer
 
 
@@ -69,7 +70,8 @@ def pages_of(engine: Engine) -> LogPages:
     return LogPages(cast(AmEngine, cast(Any, engine)), "resnet")
 
 
-def test_a_log_is_read_once_for_all_that_ask(engine: Engine) -> None:
+def test_a_log_is_read_once_for_all_that_ask(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_pages, "_EVERY_S", 1000.0)
     pages = pages_of(engine)
     calls = [ask(pages, 0), ask(pages, 0)]
     engine.go.set()
