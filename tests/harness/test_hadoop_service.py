@@ -83,7 +83,7 @@ if FULL:
         def do(words: str) -> str:
             program = f"from tests.services import hadoop; hadoop.{words}"
             done = subprocess.run(
-                [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=170
+                [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
             )
             assert done.returncode == 0, done.stderr
             return done.stdout

@@ -26,7 +26,7 @@ from dlapp.net.http_framing import parse_head
 from dlapp.storage.hdfs.webhdfs import WebHdfs, WrongAnswer
 from tests.fuzz.server import answering
 from tests.services.http.tls import tls_in_front
-from tests.services.polling import wait_until
+from tests.services.polling import PATIENCE_S, wait_until
 
 Script = list[list[bytes]]
 """For each connection the answers that it gives, in order; then it is closed."""
@@ -98,7 +98,7 @@ EMPTY = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 @pytest.fixture
 def connections() -> Iterator[HttpClient]:
-    one = HttpClient(2, 5)
+    one = HttpClient(PATIENCE_S, PATIENCE_S)
     yield one
     one.close()
 
@@ -150,7 +150,7 @@ def test_a_body_goes_to_a_file_at_its_place_and_comes_from_one(
 @given(st.binary(max_size=300), st.integers(0, 400))
 def test_an_answer_that_is_cut_anywhere_is_broken_and_never_shorter(body: bytes, cut: int) -> None:
     whole = sized(body)
-    connections = HttpClient(2, 5)
+    connections = HttpClient(PATIENCE_S, PATIENCE_S)
     with saying([[whole[:cut]]]) as (server, _):
         if cut >= len(whole):
             assert connections.request("GET", server, "/").body == body
@@ -180,15 +180,15 @@ def test_what_is_no_http_is_said(connections: HttpClient, answer: bytes) -> None
 
 
 def test_nobody_there_means_that_nothing_was_sent(connections: HttpClient) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    for server, words in (
-        (f"http://127.0.0.1:{port}", "refused"),
-        ("http://no.such.host.invalid:80", "host not found"),
-    ):
-        with pytest.raises(IncompleteResponse, match=words) as broken:
-            connections.request("GET", server, "/")
-        assert not broken.value.sent
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # so that nobody else listens there
+        for server, words in (
+            (f"http://127.0.0.1:{taken.getsockname()[1]}", "refused"),
+            ("http://no.such.host.invalid:80", "host not found"),
+        ):
+            with pytest.raises(IncompleteResponse, match=words) as broken:
+                connections.request("GET", server, "/")
+            assert not broken.value.sent
 
 
 def test_a_host_is_looked_up_once_for_many_connections_and_again_where_nobody_answers(
@@ -397,7 +397,7 @@ def test_who_waits_can_be_cut_off(connections: HttpClient) -> None:
 
         thread = threading.Thread(target=wait)
         thread.start()
-        deadline = time.monotonic() + 4
+        deadline = time.monotonic() + PATIENCE_S / 2
         while thread.is_alive() and time.monotonic() < deadline:
             connections.abort([threading.get_ident()])  # somebody else's
             connections.abort([thread.ident or 0])
@@ -533,7 +533,8 @@ def test_nothing_can_be_put_into_a_request_by_its_parts(connections: HttpClient,
 
 def calling(server: str, patience_s: float = 30) -> WebHdfs:
     place = HdfsPlace("hdfs://nn:8020", (server,), Login("tony"))
-    return WebHdfs(place, patience_s=patience_s, timeout_s=(2, 5), sleep=lambda seconds: None)
+    timeouts_s = PATIENCE_S, PATIENCE_S
+    return WebHdfs(place, patience_s=patience_s, timeout_s=timeouts_s, sleep=lambda seconds: None)
 
 
 @pytest.mark.parametrize(
@@ -693,7 +694,7 @@ def test_a_file_that_is_another_one_at_each_look_is_given_up() -> None:
     with saying([script]) as (server, _):
         clock: Callable[[], float] = iter(range(0, 1000, 1)).__next__
         place = HdfsPlace("hdfs://nn:8020", (server,), Login("tony"))
-        web = WebHdfs(place, patience_s=20, timeout_s=(2, 0.5), clock=clock, sleep=lambda seconds: None)
+        web = WebHdfs(place, patience_s=20, timeout_s=(2, 5), clock=clock, sleep=lambda seconds: None)
         with pytest.raises(AnyUnreachable, match=r"/x cannot be read: it is another file each time \(tried \d+ times"):
             web.read_bytes("/x", 100)
         web.close()

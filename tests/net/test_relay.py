@@ -90,6 +90,7 @@ def test_a_slow_reader_slows_its_sender_and_loses_nothing() -> None:
             while True:
                 sent += one.send(bytes(1 << 20))
                 assert sent < 256 << 20, "nothing holds the sender back"
+        one.settimeout(PATIENCE_S)
         # Its last answer, while nothing is read, and then its end: both come after what the reader has not read.
         other.sendall(b"stop")
         assert received(one, 4) == b"stop"
