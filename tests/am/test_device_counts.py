@@ -15,7 +15,8 @@ from dlapp.gpuid.devices import Device
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 from dlapp.values.launch_spec import MACHINE, NODE_MANAGER, LedgerSettings
 from dlapp.values.spec import Resources
-from tests.services.zookeeper import ZooKeeper, ledger_settings
+from tests.services.polling import PATIENCE_S
+from tests.services.zookeeper import ZooKeeper, ledger_settings, wait_long
 
 DEVICES = tuple(Device(f"GPU-{place}", place, place) for place in range(4))
 WAITS = (ContainerRequest(request_id=1, count=1, resources=Resources(memory_mib=1, gcores=1)),)
@@ -32,7 +33,7 @@ class Reader:
         self.devices = DeviceCountReader(where, self.told.put, clock=lambda: self.now)
 
     def next(self) -> dict[str, int]:
-        return dict(self.told.get(timeout=60).usable)
+        return dict(self.told.get(timeout=PATIENCE_S).usable)
 
     def nothing(self) -> bool:
         with pytest.raises(Empty):
@@ -41,8 +42,10 @@ class Reader:
 
 
 def test_hosts_with_devices_in_quarantine_are_told_and_the_ledger_is_read_seldom(
-    zookeeper: ZooKeeper, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    zookeeper: ZooKeeper, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    wait_long(monkeypatch)
+    monkeypatch.setattr(module, "ANSWER_S", PATIENCE_S)
     settings = ledger_settings(
         zookeeper.ensemble, f"/{tmp_path.name}", credentials="dlapp:secret", lock_dir=str(tmp_path)
     )

@@ -17,9 +17,17 @@ from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 from dlapp.value import replace
 from dlapp.values.launch_spec import LedgerSettings
 from tests.services.processes.ledger_process import fake_devices
-from tests.services.zookeeper import ZooKeeper, ledger_settings, zookeeper_for_tests
+from tests.services.zookeeper import ZooKeeper, ledger_settings, wait_long, zookeeper_for_tests
 
 _NUMBERS = itertools.count(1)
+SESSION_S = 60.0
+"""Of clients that are to keep their connection: kazoo gives one up after a third of it without an answer."""
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a server that is slow; tests of what happens without an answer set their own limits."""
+    wait_long(monkeypatch)
 
 
 @pytest.fixture(scope="session")
@@ -31,8 +39,8 @@ def ensemble() -> Iterator[ZooKeeper]:
 
 def _settings(servers: ZooKeeper, tmp_path: Path) -> LedgerSettings:
     """A ledger of one test alone."""
-    root = f"/test-{next(_NUMBERS)}/dlapp"
-    return ledger_settings(servers.ensemble, root, credentials="dlapp:secret", lock_dir=str(tmp_path / "locks"))
+    root, locks = f"/test-{next(_NUMBERS)}/dlapp", str(tmp_path / "locks")
+    return ledger_settings(servers.ensemble, root, "dlapp:secret", session_timeout_s=SESSION_S, lock_dir=locks)
 
 
 @pytest.fixture

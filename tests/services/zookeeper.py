@@ -24,6 +24,7 @@ import pytest
 from dlapp.values.launch_spec import ZOOKEEPER, LedgerSettings
 from tests.services import keeper, needs
 from tests.services.install import ZOOKEEPER_JAR
+from tests.services.polling import PATIENCE_S
 from tests.services.ports import held
 
 JAR = Path(ZOOKEEPER_JAR)
@@ -31,6 +32,10 @@ ROOT = Path(__file__).resolve().parents[2]
 READY_TIMEOUT_S = 120.0
 TICK_MS = 200
 """Two ticks are the shortest session that a server grants."""
+MAX_SESSION_MS = 600_000
+"""The longest; of 20 ticks a client on a busy machine would lose its connection in 3 s."""
+SYNC_TICKS = 600
+"""How long servers wait for one that is stopped: of 5 s a test that stops one could be stopped itself."""
 JAVA_OPTIONS = (
     *("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData"),
     *("-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote"),  # quicker to start
@@ -130,7 +135,8 @@ class ZooKeeper:
             (home / "data").mkdir(parents=True)
             (home / "data" / "myid").write_text(str(number))
             (home / "zoo.cfg").write_text(
-                f"tickTime={TICK_MS}\ninitLimit=50\nsyncLimit=25\ndataDir={home}/data\nclientPort={port}\n"
+                f"tickTime={TICK_MS}\ninitLimit=50\nsyncLimit={SYNC_TICKS}\ndataDir={home}/data\nclientPort={port}\n"
+                f"maxSessionTimeout={MAX_SESSION_MS}\n"
                 "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n"
                 "4lw.commands.whitelist=srvr,ruok\n"
                 "snapCount=1000000\nautopurge.purgeInterval=0\n"
@@ -273,6 +279,17 @@ def zookeeper_for_tests(servers: int = 1, *, tls: Path | None = None) -> Iterato
             yield ensemble
     except NoZooKeeper as missing:
         pytest.skip(f"no ZooKeeper: {missing}")
+
+
+def wait_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a ledger in this process wait for ZooKeeper as long as tests wait, not for some seconds."""
+    from dlapp.gpuid.stores import short_hosts, zookeeper
+
+    for module, name in ((zookeeper, "MIN_WAIT_S"), (zookeeper, "RELEASE_WAIT_S"), (short_hosts, "MAX_WAIT_S")):
+        monkeypatch.setattr(module, name, PATIENCE_S)
+    defaults = zookeeper.ZooKeeperLedger.record_of.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "timeout_s", PATIENCE_S)
 
 
 def ledger_settings(

@@ -23,6 +23,7 @@ from dlapp.gpuid.health.inspection import (
 from dlapp.gpuid.health.readings import DeviceFault, DeviceSample, GpuProcess, Reading, xid_fault
 from dlapp.gpuid.health.watch import DeviceWatch
 from dlapp.gpuid.rules import PROBE_FIRST_S, PROBE_LAST_S, HostRecord, LeaseRequest, Quarantine, next_probe_ms
+from tests.services.polling import PATIENCE_S, wait_until
 
 CARDS = tuple(Device(f"GPU-{place}", place, place) for place in range(4))
 MINUTE_MS = 60_000
@@ -254,14 +255,14 @@ def test_a_device_that_is_lost_in_mid_run_is_told_at_once() -> None:
     with DeviceWatch(CARDS, on_fault=told.set, open=lambda _: devices, every_s=0.001) as watch:
         assert told.wait(120)
         assert watch.message() == "gpu2 failed: it fell off the bus (Xid 79)"
-    assert devices.closed
+    wait_until(lambda: devices.closed)
 
 
 def test_a_payload_that_ended_is_asked_about_once_more() -> None:
     devices = Devices({}, {"GPU-0": DeviceFault("lost", "GPU is lost")})
     with DeviceWatch(CARDS, open=lambda _: devices, every_s=3600) as watch:
-        watch.poll_now(10)
-        assert watch.poll_now(10) == "gpu0 failed: GPU is lost"
+        watch.poll_now(PATIENCE_S)
+        assert watch.poll_now(PATIENCE_S) == "gpu0 failed: GPU is lost"
 
 
 def test_a_driver_that_does_not_answer_is_noted_and_says_nothing_on_the_devices() -> None:
@@ -273,7 +274,7 @@ def test_a_driver_that_does_not_answer_is_noted_and_says_nothing_on_the_devices(
         raise NvmlError("NVML: Driver Not Loaded")
 
     with DeviceWatch(CARDS, open=refuse, note=said.append) as watch:
-        assert watch.poll_now(10) == ""
+        assert watch.poll_now(PATIENCE_S) == ""
     assert said == ["the GPUs are not monitored: NVML: Driver Not Loaded"]
 
 

@@ -57,7 +57,7 @@ def test_an_answer_of_another_form_proves_nothing(answer: Any) -> None:
 
 
 def test_nobody_who_can_be_asked_proves_nothing() -> None:
-    until = time.monotonic() + 5
+    until = time.monotonic() + 120
     assert ApplicationProbe((), None).check(APP, ended_s=1.0, until=until).state == UNKNOWN
     away = ApplicationProbe(("http://127.0.0.1:1",), None)
     found = away.check(APP, ended_s=1.0, until=until)

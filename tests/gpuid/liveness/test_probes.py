@@ -29,6 +29,7 @@ from dlapp.net.dockerd import ContainerSummary, DockerSilent
 from dlapp.system import locks
 from dlapp.system.machine import boot_id, cgroup_directories
 from tests.services.containers.dockerd import IMAGE, own_daemon
+from tests.services.polling import PATIENCE_S, wait_until
 from tests.services.processes.ledger_process import fake_devices
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -40,6 +41,13 @@ def no_devices(uuids: Any) -> Liveness:
 
 
 HERE = "unix:///nowhere"
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for the thread that opens a lifeline, and for dockerd, however late they are."""
+    monkeypatch.setattr(probes, "_LIFELINE_S", PATIENCE_S)
+    monkeypatch.setattr(probes, "CHECK_TIMEOUT_S", PATIENCE_S)
 
 
 def judge(found: dict[str, Any], **more: Any) -> Liveness:
@@ -122,10 +130,7 @@ def test_a_task_that_runs_is_alive_and_one_that_ended_is_gone(sleeper: subproces
     sleeper.send_signal(signal.SIGSTOP)
     assert judge({"task": task}).state == ALIVE
     sleeper.kill()
-    deadline = time.monotonic() + 10
-    while judge({"task": task}).state != GONE:  # a zombie first: nobody waited for it yet
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    wait_until(lambda: judge({"task": task}).state == GONE)  # a zombie first: nobody waited for it yet
     sleeper.wait()
     assert judge({"task": task}).state == GONE
 

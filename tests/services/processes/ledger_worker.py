@@ -66,7 +66,12 @@ def start_time_of(pid: int) -> str | None:
 def payload(order: dict[str, Any], events: Events) -> None:
     """Take the witness of each GPU, live, let go."""
     life = order["life"]
-    fd = os.open(life, os.O_RDONLY)
+    fd = os.open(life, os.O_RDONLY | os.O_NONBLOCK)
+    # From here on whoever asks sees a reader. If the task was dead before, somebody may have seen neither, and have its
+    # GPUs: then this payload never began.
+    if start_time_of(order["task"]["pid"]) != order["task"]["started"]:
+        return
+    os.set_blocking(fd, True)
     me = f"{os.getpid()} {start_time_of(os.getpid())} {order['container']}"
     mine = f"{order['witness']}/.{os.getpid()}-{order['container']}"
     with open(mine, "w") as file:
@@ -158,6 +163,7 @@ def main(argv: list[str]) -> int:
             jump(choice)
         dies = choice.choice(("never",) * plan["well"] + ("leased", "running", "running", "ended"))
         order = {
+            "task": {"pid": os.getpid(), "started": start_time_of(os.getpid())},
             "container": container,
             "life": life,
             "witness": plan["witness"],
