@@ -239,7 +239,11 @@ class World:
         self.fleeting, self.recorded, self.writes_journal, self.unanswered = [], 0, False, []
         self.unsaid = None
         self.published = self.attempt == 1 or not self.plan.unpublished_s
-        self.master = Master(ApplicationState(self.submission, APPLICATION, self.attempt, former=former, timing=TIMING))
+        chance = random.Random(f"gang window {self.plan.seed} {self.attempt}")
+        state = ApplicationState(
+            self.submission, APPLICATION, self.attempt, former=former, timing=TIMING, chance=chance
+        )
+        self.master = Master(state)
         live = tuple(box.grant for box in self.boxes.values() if box.alive and not box.on_lost_node)
         for box in self.boxes.values():
             if not box.started and not box.ended:
