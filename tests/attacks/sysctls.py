@@ -82,7 +82,7 @@ def _start_guardian() -> tuple[int, int]:
         os.dup2(read, 0)
         os.closerange(1, 1 << 16)  # the shared lock and the pipe's other end among them
         # A killed process closes its pipe some moments before it gives up its lock.
-        tries = 1 if os.read(0, 1) else 100
+        tries = 1 if os.read(0, 1) else 6000
         while not _restore() and (tries := tries - 1):
             time.sleep(0.02)
     finally:

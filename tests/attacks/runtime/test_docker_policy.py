@@ -59,7 +59,7 @@ def test_what_the_file_asks_for_counts_before_what_is_configured(bridged: Docker
     assert status(application)["network"] == "none"
     inside = subprocess.run(
         [BIN / "dlapp-shell", file], input=INTERFACES, text=True, capture_output=True, check=True,
-        env={**os.environ, **env}, timeout=60,
+        env={**os.environ, **env}, timeout=240,
     )  # fmt: skip
     assert interfaces(inside.stdout) == ["lo"]
 

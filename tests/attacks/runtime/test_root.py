@@ -302,8 +302,14 @@ def _done_as_root(trace: str, state: str, own: str) -> list[str]:
     """Return the calls by which a process that was root changed, ran or signalled something of the state."""
     others: set[str] = set()
     found, programs = [], 0
+    begun: dict[str, str] = {}
     for line in trace.splitlines():
         pid, _, call = line.partition(" ")
+        # A call during which another process made one has two lines.
+        if call.endswith("<unfinished ...>"):
+            begun[pid] = call.removesuffix("<unfinished ...>")
+            continue
+        call = re.sub(r"^\s*<\.\.\. \w+ resumed>", lambda _, pid=pid: begun.pop(pid, ""), call)  # type: ignore[misc]
         name = call.strip().partition("(")[0]
         if name == "setresuid" and call.rstrip().endswith("= 0"):
             others.add(pid)
@@ -317,5 +323,5 @@ def _done_as_root(trace: str, state: str, own: str) -> list[str]:
         starts = name == "execve" and programs > 1
         is_own = f"{own}/" in call or f'{own}"' in call
         if signals or starts or (writes and state in call and not is_own):
-            found.append(line)
+            found.append(f"{pid} {call}")
     return found

@@ -35,7 +35,7 @@ def docker_shell(file: Path, script: str, dockerd: Dockerd, **env: str) -> Done:
         input=script,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         env={
             **os.environ,
             "DLAPP_RUNTIME_DOCKER_HOST": dockerd.host,
@@ -159,7 +159,8 @@ def test_a_workspace_that_holds_what_dlapp_obeys_is_refused(dockerd: Dockerd, tm
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Path:
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("dlapp.client.shell.server.READER_TIMEOUT_S", 120.0)
     place = tmp_path / "room"
     place.mkdir()
     install(str(place))
