@@ -152,7 +152,7 @@ def body_by_h11(response: bytes) -> bytes | None:
 def test_a_response_that_does_not_say_where_it_ends_is_refused(case: str, to_file: bool, tmp_path: Path) -> None:
     with (
         server_of(REFUSED[case]) as server,
-        closing(HttpClient(2, 5)) as connections,
+        closing(HttpClient(120, 120)) as connections,
         open(tmp_path / "x", "wb") as file,
     ):
         sink = ResponseSink(file.fileno(), 0, 100_000, lambda count: None) if to_file else None
@@ -161,18 +161,18 @@ def test_a_response_that_does_not_say_where_it_ends_is_refused(case: str, to_fil
 
 
 def asked_by_rest(server: str) -> None:
-    with Web(5) as web:
+    with Web(120) as web:
         web.call("GET", server)
 
 
 def streamed(server: str) -> None:
-    with Web(5) as web:
+    with Web(120) as web:
         list(web.stream(server))
 
 
 def asked_by_control(server: str) -> None:
     with ControlConnection(server) as connection:
-        connection.call("GET", "/", timeout_s=5)
+        connection.call("GET", "/", timeout_s=120)
 
 
 @pytest.mark.parametrize("ask", [asked_by_rest, streamed, asked_by_control])
@@ -188,7 +188,7 @@ def test_it_is_refused_from_dockerd(case: str, tmp_path: Path) -> None:
     with answering(tmp_path / "s") as server:
         server.answers = [REFUSED[case]]
         with pytest.raises(DockerSilent, match=r"no valid HTTP response|closed the connection"):
-            Dockerd(f"unix://{tmp_path}/s", 5).networks()
+            Dockerd(f"unix://{tmp_path}/s", 120).networks()
 
 
 @pytest.mark.parametrize("case", sorted(REFUSED))
@@ -198,6 +198,6 @@ def test_the_table_has_what_h11_refuses(case: str) -> None:
 
 @pytest.mark.parametrize("case", TAKEN)
 def test_what_rfc_9112_allows_is_taken(case: str) -> None:
-    with server_of(TAKEN[case]) as server, closing(HttpClient(2, 5)) as connections:
+    with server_of(TAKEN[case]) as server, closing(HttpClient(120, 120)) as connections:
         assert connections.request("GET", server, "/").body == b"Wikipedia"
     assert body_by_h11(TAKEN[case]) == b"Wikipedia"

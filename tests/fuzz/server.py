@@ -32,7 +32,7 @@ class AnsweringServer:
 
     def _answer(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
-            connection.settimeout(10)
+            connection.settimeout(120)
             answers = list(self.answers)
             for answer in answers:
                 if not connection.recv(1 << 16):

@@ -352,7 +352,7 @@ def test_an_answer_by_http_is_read_or_refused() -> None:
 
         def read(data: bytes) -> None:
             server.answers = [data]
-            with Web(2.0) as web:
+            with Web(120.0) as web:
                 web.call("GET", f"http://127.0.0.1:{server.port}/x")
 
         fuzz(read, HTTP)
@@ -368,7 +368,7 @@ def test_a_page_of_a_log_is_read_or_refused() -> None:
 
         def read(data: bytes) -> None:
             server.answers = [data]
-            with Web(2.0, accept="text/plain") as web:
+            with Web(120.0, accept="text/plain") as web:
                 b"".join(GrowingPage(url, LOGIN, web).pieces())
                 b"".join(GrowingPage(url, LOGIN, web, last_lines=3).pieces(ended=True))
 

@@ -56,7 +56,7 @@ def control() -> Iterator[Callable[[bytes], bytes]]:
     with address.server as server:
 
         def ask(data: bytes) -> bytes:
-            with socket.create_connection(("127.0.0.1", server.port), timeout=60) as link:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=120) as link:
                 answer = b""
                 with suppress(ConnectionError):
                     link.sendall(data)
@@ -98,7 +98,7 @@ def test_an_answer_of_a_control_address_is_read_or_refused() -> None:
         def read(data: bytes) -> None:
             server.answers = [data]
             with ControlConnection(f"http://127.0.0.1:{server.port}", "t", max_answer_bytes=1 << 20) as connection:
-                connection.call("GET", "/v1/view", timeout_s=10)
+                connection.call("GET", "/v1/view", timeout_s=120)
 
         fuzz(read, samples)
 
@@ -118,7 +118,7 @@ def test_an_answer_of_hdfs_is_framed_or_refused() -> None:
 
         def read(data: bytes) -> None:
             server.answers = [data]
-            with closing(HttpClient(5, 5)) as connections:
+            with closing(HttpClient(120, 120)) as connections:
                 connections.request("GET", f"http://127.0.0.1:{server.port}", "/")
 
         fuzz(read, ANSWERS, errors=(IncompleteResponse,))
@@ -167,7 +167,7 @@ def test_the_containers_that_dockerd_names_to_the_ledger_are_understood_or_refus
 
     def read(data: bytes) -> None:
         answer(answered(data))
-        for one in Dockerd(host, 10).labelled(["dlapp.container=x"], until=time.monotonic() + 10):
+        for one in Dockerd(host, 120).labelled(["dlapp.container=x"], until=time.monotonic() + 120):
             assert isinstance(one.id, str)
 
     fuzz_json(read, [FOUND], errors=(DockerSilent,))
@@ -180,7 +180,7 @@ def test_an_answer_of_dockerd_is_read_or_refused(docker: Any) -> None:
 
     def read(data: bytes) -> None:
         answer(data)
-        Dockerd(host, 10).labelled(["x"])
+        Dockerd(host, 120).labelled(["x"])
 
     samples = [answered(body), http(chunked, "Content-Type: application/json", "Transfer-Encoding: chunked")]
     fuzz(read, samples, errors=DOCKER)
@@ -204,7 +204,7 @@ def test_what_dockerd_says_is_understood_or_refused(docker: Any, name: str) -> N
     def read(data: bytes) -> None:
         answer(http(data, "Content-Type: application/json", f"Content-Length: {len(data)}", status=status))
         with suppress(DockerRefused):
-            ask(Dockerd(host, 10))
+            ask(Dockerd(host, 120))
 
     fuzz_json(read, [sample], errors=DOCKER)
 
@@ -214,7 +214,7 @@ def test_a_file_of_an_image_is_read_or_refused(docker: Any) -> None:
 
     def read(data: bytes) -> None:
         answer(http(data, "Content-Type: application/x-tar", f"Content-Length: {len(data)}"))
-        Dockerd(host, 10).read_file("x", "/etc/passwd")
+        Dockerd(host, 120).read_file("x", "/etc/passwd")
 
     fuzz(read, [tar()], errors=DOCKER)
 
@@ -226,7 +226,7 @@ def test_the_progress_of_a_pull_is_read_or_refused(docker: Any) -> None:
 
     def read(data: bytes) -> None:
         answer(http(data, "Content-Type: application/json"))
-        for one in Dockerd(host, 10).lines("/images/create", {}, {}, timeout_s=10):
+        for one in Dockerd(host, 120).lines("/images/create", {}, {}, timeout_s=120):
             assert isinstance(one, dict)
 
     fuzz(read, [body], errors=DOCKER)

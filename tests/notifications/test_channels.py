@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from email.message import EmailMessage
@@ -220,15 +220,11 @@ def fresh(kind: str = "running") -> Notification:
     return event(kind, at_ms=clock.now_ms())
 
 
-def pauses() -> Iterator[float]:
-    while True:
-        yield 0.01
-
-
 def test_a_server_that_fails_hangs_and_comes_back_gets_each_event_once_it_takes_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tries: list[str] = []
+    is_given_up = threading.Event()
 
     def answer(request: Request) -> Answer | None:
         tries.append(json.loads(request.body)["id"])
@@ -236,22 +232,32 @@ def test_a_server_that_fails_hangs_and_comes_back_gets_each_event_once_it_takes_
             case 1:
                 return Answer(503)
             case 2:
-                monkeypatch.setattr(channels, "TIMEOUT_S", 0.3)
                 return None  # cut off without an answer
             case 3:
-                monkeypatch.setattr(channels, "TIMEOUT_S", 120.0)  # of the next tries
-                time.sleep(0.5)  # longer than the sender waits
+                is_given_up.wait(120.0)
         return Answer()
+
+    def pauses_of_hanging() -> Iterator[float]:
+        """Pauses, each of which is taken before a try: of a server that hangs the third time."""
+        monkeypatch.setattr(channels, "TIMEOUT_S", 120.0)
+        yield 0.01
+        yield 0.01
+        monkeypatch.setattr(channels, "TIMEOUT_S", 0.3)
+        yield 0.01
+        wait_for("the server has the third try", lambda: len(tries) == 3)
+        monkeypatch.setattr(channels, "TIMEOUT_S", 120.0)
+        is_given_up.set()
+        yield 0.01
 
     file = MemoryFile()
     with http_server(answer) as url:
-        sender = Sender(settings(webhook=Webhook(url)), file, pauses=pauses)
+        sender = Sender(settings(webhook=Webhook(url)), file, pauses=pauses_of_hanging)
         sender.enqueue(fresh())
         sender.enqueue(fresh(FAILED))
         assert sender.wait(120.0)
     assert tries == [fresh().id] * 4 + [fresh(FAILED).id]
     assert file.outbox == Outbox((fresh().id, fresh(FAILED).id), ())
-    assert sender.close(5.0)
+    assert sender.close(120.0)
     assert file.data is None
 
 

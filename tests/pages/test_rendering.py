@@ -14,6 +14,7 @@ from dlapp.values.report import LinkView, State
 from tests.pages.rendering import check_page
 from tests.pages.samples import APP, START_MS, application, container, everything
 from tests.services.http.browser import Browser, browser
+from tests.services.polling import wait_until
 
 __all__ = ["browser"]
 pytestmark = pytest.mark.slow
@@ -42,7 +43,7 @@ def test_a_link_to_the_end_of_a_log_opens_it(browser: Browser, tmp_path: Path) -
     assert not browser.value(is_open)
     browser.value("document.querySelector('a[href=\"#log-1\"]').focus()")
     browser.press("Enter")
-    assert browser.value(is_open)
+    wait_until(lambda: browser.value(is_open), what="the link is followed")
 
 
 def test_a_page_runs_no_script_even_if_one_came_into_it(browser: Browser, tmp_path: Path) -> None:

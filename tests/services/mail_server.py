@@ -43,7 +43,7 @@ def mail_server(answer: Answer, *, port: int, logins: list[tuple[bytes, bytes]] 
     options: dict[str, Any] = {}
     if logins is not None:
         options = {"authenticator": authenticate, "auth_require_tls": False}
-    controller = Controller(_Handler(answer), hostname="127.0.0.1", port=port, **options)
+    controller = Controller(_Handler(answer), hostname="127.0.0.1", port=port, ready_timeout=120.0, **options)
     controller.start()
     try:
         yield

@@ -33,9 +33,11 @@ def held(addresses: Sequence[str] = ("127.0.0.1",)) -> tuple[int, list[socket.so
 
 
 def free_range(count: int) -> int:
-    """The first of so many ports in a row that are free just now, and that no other server of the tests is given."""
+    """The first of so many ports in a row that are free just now, and that no other server of the tests is given, nor
+    another worker of the same run."""
+    width = (_LOWEST // 2 - 2048) // _WORKERS
     while True:
-        first = random.randrange(2048, _LOWEST // 2 - count)
+        first = random.randrange(2048 + _WORKER * width, 2048 + (_WORKER + 1) * width - count)
         with contextlib.ExitStack() as stack:
             try:
                 for port in range(first, first + count):

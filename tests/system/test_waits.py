@@ -44,7 +44,8 @@ def test_a_wait_without_a_name_is_not_shown() -> None:
         assert waits.long_waits() == []
 
 
-def test_a_wait_that_just_began_is_not_shown() -> None:
+def test_a_wait_that_just_began_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "SHOWN_AFTER_S", 120.0)
     with Wait("a moment", None):
         assert waits.long_waits() == []
 

@@ -71,6 +71,7 @@ class Browser:
             target = self.call("Target.createTarget", url="about:blank")["targetId"]
             self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
             self.call("Page.enable")
+            self.call("Page.setLifecycleEventsEnabled", enabled=True)
             self._undo = undo.pop_all()
         return self
 
@@ -134,7 +135,10 @@ class Browser:
         self._events.clear()
         found = self.call("Page.navigate", url=url)
         assert "errorText" not in found, f"{url}: {found['errorText']}"
-        self.wait_for("Page.loadEventFired")
+        loaded: tuple[object, object] = ("", "")
+        while loaded != (found["loaderId"], "load"):  # the page before may be loaded only now
+            event = self.wait_for("Page.lifecycleEvent")
+            loaded = event["loaderId"], event["name"]
 
     def follow(self, selector: str) -> None:
         """Click on a link, and wait until what it leads to is there.
