@@ -30,7 +30,7 @@ STOP_TIMEOUT_S = 20.0
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
-def ask(directory: Path, timeout_s: float = 60.0, **request: str) -> dict[str, Any]:
+def ask(directory: Path, timeout_s: float = 120.0, **request: str) -> dict[str, Any]:
     """Send one request to the keeper of ``directory``. Raises ConnectionError where there is none."""
     with socket.socket(socket.AF_UNIX) as link:
         link.settimeout(timeout_s)
@@ -101,7 +101,7 @@ class _Keeper:
         os.unlink(path)
 
     def _answer(self, link: socket.socket) -> bool:
-        link.settimeout(60)
+        link.settimeout(120)
         request: dict[str, str] = {}
         try:
             with link.makefile("rb") as lines:

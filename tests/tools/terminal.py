@@ -32,6 +32,7 @@ class Terminal:
         self.pid, self._master = pty.fork()
         if self.pid == 0:
             try:
+                _set_size(0, 40, 120)  # here: the command may ask before the other process goes on
                 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who runs the tests under nohup has it ignored
                 if cwd is not None:
                     os.chdir(cwd)
@@ -41,7 +42,6 @@ class Terminal:
         os.set_inheritable(self._master, False)  # another terminal's command would keep this one open
         self.raw = b""
         self._status: int | None = None
-        self.resize(40, 120)
 
     def __enter__(self) -> Terminal:
         return self
@@ -62,7 +62,7 @@ class Terminal:
 
     def resize(self, lines: int, columns: int) -> None:
         """Change the window's size."""
-        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        _set_size(self._master, lines, columns)
 
     def type(self, text: str) -> None:
         """Press keys; ``\\x03`` is Ctrl-C."""
@@ -109,3 +109,7 @@ class Terminal:
         if self._master >= 0:
             os.close(self._master)
             self._master = -1
+
+
+def _set_size(fd: int, lines: int, columns: int) -> None:
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.system.processes.proc import command_line
-from tests.applications import BIN, Done, ended, launch, processes, properties, run, status, wait_for
+from dlapp.system.processes.proc import all_processes, command_line
+from tests.applications import BIN, Done, application_dir, ended, launch, processes, properties, run, status, wait_for
 from tests.engines import Engine, on_yarn_when_full
 from tests.services.containers.dockerd import IMAGE, Dockerd
 from tests.tools.terminal import Terminal
 
-WAITS = 'echo "$TMPDIR" >tmpdir; echo "$$" >ready; trap "exit 0" TERM; while :; do sleep 0.1; done'
+WAITS = 'trap "exit 0" TERM; echo "$TMPDIR" >tmpdir; echo "$$" >ready; while :; do sleep 0.1; done'
 
 
 def exec_(*words: object, stdin: bytes = b"") -> Done:
@@ -31,7 +31,13 @@ def running(application: str) -> bool:
 
 def launched(file: Path) -> str:
     application = launch(file)
-    wait_for("the program runs", lambda: running(application), 120.0)
+    containers = application_dir(Path(os.environ["DLAPP_LOCAL_STATE_DIR"]), application) / "containers"
+
+    def is_ready() -> bool:
+        # A program that was started may not have written anything yet.
+        return running(application) and any(one.read_text() for one in containers.glob("*/workspace/ready"))
+
+    wait_for("the program runs", is_ready)
     return application
 
 
@@ -62,6 +68,7 @@ def test_a_command_is_as_the_program_and_ends_with_its_client_or_its_container(t
     with subprocess.Popen(command, stdout=subprocess.PIPE) as client:
         assert client.stdout is not None
         assert client.stdout.readline() == b"begun\n"
+        wait_for("it sleeps", lambda: sleepers(marker))
         client.kill()
     wait_for("the command ends with its client", lambda: not sleepers(marker), 120.0)
     assert running(application)
@@ -135,6 +142,7 @@ def test_a_command_in_docker_is_as_the_program_and_nothing_of_it_is_left(
     with subprocess.Popen(command, stdout=subprocess.PIPE) as client:
         assert client.stdout is not None
         assert client.stdout.readline() == b"begun\n"
+        wait_for("it sleeps", lambda: sleepers(marker))
         client.send_signal(signal.SIGKILL)
     wait_for("the command ends with its client", lambda: not sleepers(marker), 120.0)
 
@@ -168,7 +176,11 @@ def test_a_command_ends_when_the_applicationmaster_or_the_task_is_killed(
     script = f"echo begun; trap '' HUP TERM; sleep {marker}; :"
     with Terminal("dlapp-exec", "-it", application, "--", "sh", "-c", script) as terminal:
         terminal.expect("^begun")
-        os.kill(min(one.pid for one in processes(state_dir) if one.role == killed), signal.SIGKILL)
+        wait_for("it sleeps", lambda: sleepers(marker))
+        pids = {one.pid for one in processes(state_dir) if one.role == killed}
+        # What a task forks has its command line, too, and pids begin anew.
+        (first, *_) = sorted((one.parent in pids, one.started, one.pid) for one in all_processes() if one.pid in pids)
+        os.kill(first[-1], signal.SIGKILL)
         assert terminal.wait(120.0) in (1, 137)
     wait_for("the command is ended", lambda: not sleepers(marker), 120.0)
     if killed == "am":

@@ -107,7 +107,7 @@ def test_inside_a_shell_dlapp_run_submits_with_its_options(tmp_path: Path) -> No
         input=f"{BIN}/dlapp run --wait; echo code $?\n",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert "\nsucceeded after " in done.stdout, done.stderr
     assert done.stdout.endswith("code 0\n")

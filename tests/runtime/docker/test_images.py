@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -165,17 +166,20 @@ def test_a_mirror_gives_the_image_also_by_its_digest_and_one_that_is_down_is_pas
         named = get(client, f"registry.example.com/it@{mirror.digest}", tmp_path, policy=policy)
         assert named.name == f"{mirror.address}/cache/it@{mirror.digest}"
         dockerd.docker("rmi", "-f", mirror.image)
-    down = RegistryPolicy(mirror=((registry.address, mirror.address),))
-    said.clear()
-    assert get(client, registry.image, tmp_path, said, policy=down).name == registry.image
-    assert "does not have it" in said[1]
-    assert "connection refused" in said[1]
-    both = RegistryPolicy(mirror=(("127.0.0.1:1", mirror.address),))
-    with pytest.raises(
-        PayloadError, match=f"cannot be reached.*before that the mirror {mirror.address}/it did"
-    ) as away:
-        get(client, "127.0.0.1:1/it:1", tmp_path, policy=both)
-    assert away.value.fault is Fault.SERVICE
+    with socket.socket() as held:  # nobody else is given its port
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", int(mirror.address.rpartition(":")[2])))
+        down = RegistryPolicy(mirror=((registry.address, mirror.address),))
+        said.clear()
+        assert get(client, registry.image, tmp_path, said, policy=down).name == registry.image
+        assert "does not have it" in said[1]
+        assert "connection refused" in said[1]
+        both = RegistryPolicy(mirror=(("127.0.0.1:1", mirror.address),))
+        with pytest.raises(
+            PayloadError, match=f"cannot be reached.*before that the mirror {mirror.address}/it did"
+        ) as away:
+            get(client, "127.0.0.1:1/it:1", tmp_path, policy=both)
+        assert away.value.fault is Fault.SERVICE
 
 
 def test_a_name_without_a_registry_is_of_the_operators(client: Client, registry: Registry, tmp_path: Path) -> None:
