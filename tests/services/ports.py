@@ -6,29 +6,36 @@ import contextlib
 import os
 import random
 import socket
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
 _LOWEST = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 _WORKERS = 16
-_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
-"""Which of the processes that share the tests this is."""
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", f"gw{os.getpid()}").removeprefix("gw")) % _WORKERS
+"""Which of the processes that share the tests this is; one of a run of its own is any."""
+_GIVEN = deque[int](maxlen=512)
+"""The latest ports that this process was told: half of those that it can be."""
 
 
 def held(addresses: Sequence[str] = ("127.0.0.1",)) -> tuple[int, list[socket.socket]]:
     """A port that is free on all of the addresses, and the sockets that hold it until they are closed.
 
     None of those that the system gives to whoever asks for any: a client, or another server, would have it before the
-    one that it is meant for. And none that another worker of the same run could be told in the meantime.
+    one that it is meant for. And none that another worker of the same run could be told in the meantime, or that an
+    earlier server has which does not run now.
     """
     while True:
         port = random.randrange(_LOWEST // 2 + _WORKER, _LOWEST, _WORKERS)
+        if port in _GIVEN:
+            continue
         with contextlib.ExitStack() as stack:
             try:
                 sockets = [stack.enter_context(socket.create_server((address, port))) for address in addresses]
             except OSError:
                 continue
             stack.pop_all()
+            _GIVEN.append(port)
             return port, sockets
 
 
