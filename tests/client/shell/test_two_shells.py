@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.gpuid.stores.machine import MachineLedger
+from dlapp.system.processes.proc import start_time
 from tests.applications import Done, properties, wait_for
 from tests.services.containers.dockerd import GPU_IMAGE, Dockerd
 from tests.services.containers.nvml_stub import StubDevice, seen_by_all
@@ -112,6 +113,8 @@ def test_each_has_its_devices_and_what_ends_one_frees_all_of_it_and_nothing_of_t
         else:
             anns.hang_up()
         wait_for("Ann's container is removed", lambda: not containers(ann))
+        # She has her device for as long as her shell has not ended.
+        wait_for("the end of Ann's shell", lambda: start_time(anns.pid) is None)
         again = tony.shell(LOOK)
         assert again.out == f"I am {TONY} with {device}: /dev/nvidia{device}\n", again.err
         back = ann.shell(LOOK)
