@@ -234,7 +234,7 @@ def test_clocks_that_differ_are_a_warning() -> None:
 def test_every_nameservice_is_asked_and_one_that_the_configuration_leads_to_must_answer(
     hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_hdfs, "REQUEST_TIMEOUT_S", 5.0)
+    monkeypatch.setattr(doctor_hdfs, "REQUEST_TIMEOUT_S", 20.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         services = {
             "east": hadoop.hdfs_url,

@@ -61,7 +61,7 @@ def test_an_application_reads_and_writes_on_two_nameservices_by_their_mount_tabl
         config = {"cluster": "yarn", "yarn.conf_dir": str(conf), "yarn.python": sys.executable}
         client = Client(load_config(config))
         with closing(client.engine):
-            view = client.wait(client.submit(str(file)), timeout_s=120)
+            view = client.wait(client.submit(str(file)), timeout_s=240)
         assert (view.cause, view.diagnostics) == (Cause.SUCCEEDED, "")
         assert [one.target for one in view.outputs] == [
             f"hdfs://127.0.0.1:{hadoop.ports['nn']}/user/{user}/{name}",

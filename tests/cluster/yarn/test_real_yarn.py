@@ -90,7 +90,7 @@ class Master:
 
     def start(self, one: Granted, *command: str) -> None:
         launch = Launch(command=command)
-        assert self.node(one).start([(one, launch)], timeout_s=60) == {one.container_id: None}
+        assert self.node(one).start([(one, launch)], timeout_s=120) == {one.container_id: None}
 
     def node(self, one: Granted) -> NodeManager:
         return NodeManager(one.node, self.rm.node_tokens[one.node])
@@ -99,7 +99,7 @@ class Master:
 @pytest.fixture
 def master(attempt: Attempt) -> Iterator[Master]:
     rm = attempt.connect()
-    rm.register("here", 0, "", timeout_s=60)
+    rm.register("here", 0, "", timeout_s=120)
     yield Master(rm)
     rm.close()
 
@@ -161,11 +161,11 @@ def test_containers_are_granted_started_and_their_ends_told(master: Master) -> N
     master.start(two, "sleep", "1000")
     assert master.wait_for_end(one.container_id).exit_status == 3
     assert "exit code 3" in master.ended[one.container_id].diagnostics
-    status = master.node(two).statuses([two.container_id], timeout_s=60)[two.container_id]
+    status = master.node(two).statuses([two.container_id], timeout_s=120)[two.container_id]
     assert isinstance(status, ContainerStatus)
     assert status.stage is ContainerStage.RUNNING
-    assert master.node(two).stop([two.container_id], timeout_s=60) == {two.container_id: None}
-    assert master.node(two).stop([two.container_id], timeout_s=60) == {two.container_id: None}
+    assert master.node(two).stop([two.container_id], timeout_s=120) == {two.container_id: None}
+    assert master.node(two).stop([two.container_id], timeout_s=120) == {two.container_id: None}
     assert master.wait_for_end(two.container_id).exit_status == -105
     master.beat((), [three.container_id])
     assert master.wait_for_end(three.container_id).exit_status == -100
@@ -183,10 +183,10 @@ def test_an_unknown_container_is_an_error_of_its_own(master: Master) -> None:
     (one,) = master.wait_for(1)
     master.start(one, "sleep", "1000")
     other = ContainerId(one.container_id.application, 1, 999_999)
-    outcome = master.node(one).stop([one.container_id, other], timeout_s=60)
+    outcome = master.node(one).stop([one.container_id, other], timeout_s=120)
     assert outcome[one.container_id] is None
     assert "not handled by this NodeManager" in str(outcome[other])
-    statuses = master.node(one).statuses([other], timeout_s=60)
+    statuses = master.node(one).statuses([other], timeout_s=120)
     assert isinstance(statuses[other], RemoteError)
 
 
@@ -234,7 +234,7 @@ def test_a_wrong_token_is_refused_by_both_servers(master: Master, attempt: Attem
 
 
 def test_finishing_ends_the_application(master: Master, rest: YarnRest, attempt: Attempt) -> None:
-    until(lambda: master.rm.finish(FinalStatus.FAILED, "said by a test", "http://example/", timeout_s=60))
+    until(lambda: master.rm.finish(FinalStatus.FAILED, "said by a test", "http://example/", timeout_s=120))
     report = until(lambda: (one := rest.report(attempt.application_id)).state.ended and one)
     assert (report.state, report.final_status) == (State.FINISHED, FinalStatus.FAILED)
     assert report.diagnostics == "said by a test"
@@ -246,7 +246,7 @@ def test_finishing_ends_the_application(master: Master, rest: YarnRest, attempt:
 def test_with_answers_lost_at_any_call_nothing_is_lost_and_nothing_counts_twice(attempt: Attempt) -> None:
     with Proxy(attempt.hadoop.scheduler_address) as proxy:
         rm = attempt.connect(proxy.address)
-        rm.register("here", 0, "", timeout_s=60)
+        rm.register("here", 0, "", timeout_s=120)
         master, wanted = Master(rm, timeout_s=0.01), 6
         lost, deadline = 0, time.monotonic() + 120
         for round_ in itertools.count():
@@ -275,7 +275,7 @@ def test_with_answers_lost_at_any_call_nothing_is_lost_and_nothing_counts_twice(
 def test_a_stream_harmed_anywhere_is_an_error_of_ours_and_the_next_heartbeat_is_right(attempt: Attempt) -> None:
     with Proxy(attempt.hadoop.scheduler_address) as proxy:
         rm = attempt.connect(proxy.address)
-        rm.register("here", 0, "", timeout_s=60)
+        rm.register("here", 0, "", timeout_s=120)
         for kind in ("cut_down", "garble_down", "cut_up"):
             for at in range(0, 400, 31):
                 harm: dict[str, Any] = {kind: at}
@@ -285,7 +285,7 @@ def test_a_stream_harmed_anywhere_is_an_error_of_ours_and_the_next_heartbeat_is_
                     rm.allocate(timeout_s=0.01)
                 proxy.plan = Plan()
                 proxy.cut_all()
-                rm.allocate(timeout_s=60)
+                rm.allocate(timeout_s=120)
         rm.close()
 
 
@@ -305,15 +305,15 @@ def test_a_resourcemanager_that_was_killed_and_started_again_is_told_everything_
         rm.allocate(timeout_s=3)
     attempt.hadoop.start_part("rm")
     with pytest.raises(NotRegistered):
-        until(lambda: rm.allocate(timeout_s=60) and None)
-    registration = rm.register("here", 0, "", timeout_s=60)
+        until(lambda: rm.allocate(timeout_s=120) and None)
+    registration = rm.register("here", 0, "", timeout_s=120)
     # As long as no node is back it is the configured maximum, then what the largest node has.
     assert registration.largest.gcores in (4, 8)
     attempt.hadoop.wait_until_ready()
     master.beat(rows(1))
     two = master.wait_for(2)[1]
     assert two.container_id.epoch == one.container_id.epoch + 1
-    assert master.node(one).stop([one.container_id], timeout_s=60) == {one.container_id: None}
+    assert master.node(one).stop([one.container_id], timeout_s=120) == {one.container_id: None}
     assert master.wait_for_end(one.container_id).exit_status == -105
 
 
@@ -343,7 +343,7 @@ def test_the_cluster_is_read(hadoop: Hadoop, rest: YarnRest) -> None:
 
 
 def test_the_nodes_are_read_by_rpc_as_well(hadoop: Hadoop) -> None:
-    nodes = usable_nodes([("127.0.0.1", hadoop.ports["rm"])], Login(getpass.getuser()), Dialect.GCORES, timeout_s=60)
+    nodes = usable_nodes([("127.0.0.1", hadoop.ports["rm"])], Login(getpass.getuser()), Dialect.GCORES, timeout_s=120)
     assert sorted(str(one.node) for one in nodes) == hadoop.nodes
     assert all(one.usable and one.rack == "/default-rack" and one.capability.gcores == 4 for one in nodes)
 
@@ -409,10 +409,10 @@ def test_tls_where_plain_is_spoken_is_one_line_with_the_setting(hadoop: Hadoop) 
 
 
 def test_of_several_resourcemanagers_the_active_one_is_found(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rest_module, "ACTIVE_TIMEOUT_S", 1.0)
     with YarnRest(["http://127.0.0.1:1", hadoop.rm_url], Login(os.environ.get("USER", "u"))) as rest:
         assert rest.active_url() == hadoop.rm_url
         assert rest.info()["haState"] == "ACTIVE"
+    monkeypatch.setattr(rest_module, "ACTIVE_TIMEOUT_S", 1.0)
     with (
         YarnRest(["http://127.0.0.1:1", "http://127.0.0.1:2"], Login("u")) as none,
         pytest.raises(Unreachable, match="no active ResourceManager in 1 s: "),

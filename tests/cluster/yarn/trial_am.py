@@ -51,7 +51,7 @@ while len(ended) < count:
             command=tuple(plan["command"]),
             environment={"INDEX": str(len(granted) - 1), **plan["environment"]},
         )
-        failed = NodeManager(one.node, rm.node_tokens[one.node]).start([(one, launch)], timeout_s=60)
+        failed = NodeManager(one.node, rm.node_tokens[one.node]).start([(one, launch)], timeout_s=120)
         assert failed == {one.container_id: None}, failed
     for status in news.ended:
         if status.container_id in granted:

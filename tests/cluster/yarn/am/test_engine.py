@@ -6,6 +6,7 @@ import getpass
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -126,9 +127,11 @@ def test_roles_get_their_containers_which_run_and_end(driver: Driver, tmp_path: 
     one, two, three = driver.of(1)
     driver.start(one, "exit 7")
     driver.start(two, f'cat "$HADOOP_TOKEN_FILE_LOCATION" > {tmp_path}/tokens')
-    driver.start(three, "exec sleep 1000")
-    driver.start(big, "exec sleep 1000")
+    driver.start(three, f"touch {tmp_path}/three; exec sleep 1000")
+    driver.start(big, f"touch {tmp_path}/big; exec sleep 1000")
     driver.until(lambda: {one.container_id, two.container_id} <= set(driver.ended))
+    # One that is given back while it starts is a failed start, and not an end.
+    driver.until(lambda: (tmp_path / "three").exists() and (tmp_path / "big").exists())
     assert driver.ended[one.container_id].exit_status == 7
     assert not driver.ended[one.container_id].node_fault
     told = Credentials.decode((tmp_path / "tokens").read_bytes())
@@ -205,9 +208,10 @@ def test_answers_of_the_resourcemanager_that_are_lost_lose_nothing(attempt: Atte
         for round_ in range(12):
             driver.wanted = {1: 1 + round_ // 2}
             proxy.plan = Plan(cut_call=2 + round_ % 3)
+            connections = proxy.connections
             proxy.cut_all()
             driver.beat()
-            driver.beat()
+            driver.until(lambda connections=connections: proxy.connections > connections)  # type: ignore[misc]
         proxy.plan = Plan()
         # What is wanted changed while grants were on their way: some may be too many, which are given back.
         driver.until(lambda: len(driver.granted) >= 6)
@@ -244,8 +248,9 @@ def test_what_is_started_and_taken_away_ends_when_its_processes_are_gone(
 
 @pytest.mark.slow
 def test_a_container_that_dies_with_its_young_master_is_told_to_the_next_as_ending(
-    driver: Driver, attempt: Attempt, tmp_path: Path
+    driver: Driver, attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(containers, "TAKEN_AWAY_S", 1000.0)  # not before it was seen to be ending
     driver.wanted = {1: 2}
     driver.until(lambda: len(driver.granted) == 2)
     kill_attempt(tmp_path, 1)  # YARN takes away what its node has not said to be running
@@ -255,6 +260,7 @@ def test_a_container_that_dies_with_its_young_master_is_told_to_the_next_as_endi
         assert live == ()
         second.until(lambda: len(second.ending) == 2)
         assert second.ended == {}
+        monkeypatch.setattr(second.engine, "_clock", lambda: time.monotonic() + 1000.0)
         second.until(lambda: len(second.ended) == 2)
         assert {end.exit_status for end in second.ended.values()} == {-100}
     finally:
@@ -274,7 +280,7 @@ def test_a_registration_whose_answer_was_lost_costs_no_attempt(
     kill_attempt(tmp_path, 1)
     token = token_of_attempt(tmp_path, 2)
     lost = ResourceManager([attempt.hadoop.scheduler_address], token, Dialect.GCORES)
-    lost.register("here", 0, "", timeout_s=60)
+    lost.register("here", 0, "", timeout_s=120)
     lost.close()
     second = engine_of(attempt, token, 2)
     try:
@@ -335,12 +341,16 @@ def test_a_kill_by_yarn_shuts_the_attempt_down_and_its_finish_does_no_harm(
 
 
 @pytest.mark.slow
-def test_a_restart_of_the_resourcemanager_is_no_news_but_a_wait(driver: Driver, attempt: Attempt) -> None:
+def test_a_restart_of_the_resourcemanager_is_no_news_but_a_wait(
+    driver: Driver, attempt: Attempt, tmp_path: Path
+) -> None:
     driver.wanted = {1: 2}
     driver.until(lambda: len(driver.granted) == 2)
     for grant in list(driver.granted.values()):
-        driver.start(grant, "exec sleep 1000")
+        driver.start(grant, f"touch {tmp_path}/$CONTAINER_ID; exec sleep 1000")
     one, two = driver.granted
+    # Their nodes start none that another ResourceManager has granted.
+    driver.until(lambda: all((tmp_path / str(each)).exists() for each in (one, two)))
     attempt.hadoop.kill_part("rm")
     driver.beat()
     driver.wanted = {1: 3}
@@ -389,7 +399,7 @@ def test_a_second_attempt_finds_the_containers_of_the_first_and_ends_them(
 
 @pytest.mark.slow
 def test_a_node_that_is_lost_ends_its_containers_by_its_own_fault(
-    driver: Driver, rest: YarnRest, attempt: Attempt
+    driver: Driver, rest: YarnRest, attempt: Attempt, tmp_path: Path
 ) -> None:
     # With the ApplicationMaster's own node the attempt would be lost as well.
     own = rest.report(attempt.application_id).am_node.partition(":")[0]
@@ -398,7 +408,8 @@ def test_a_node_that_is_lost_ends_its_containers_by_its_own_fault(
     driver.wanted = {1: 1}
     driver.until(lambda: driver.granted)
     (grant,) = driver.granted.values()
-    driver.start(grant, "exec sleep 1000")
+    driver.start(grant, f"touch {tmp_path}/runs; exec sleep 1000")
+    driver.until((tmp_path / "runs").exists)
     attempt.hadoop.kill_part(part)
     try:
         driver.until(lambda: driver.ended)

@@ -145,6 +145,7 @@ def test_a_submission_whose_answers_are_lost_is_one_application(
 
     monkeypatch.setattr(YarnRest, "submit", lose_answers)
     monkeypatch.setattr(YarnRest, "report", lose_one)
+    monkeypatch.setattr(submission, "IN_DOUBT_S", 240.0)  # with the time until its end
     application_id = client.submit(properties(tmp_path, f"echo ran >> {tmp_path}/ran")).application_id
     assert tries == [application_id] * 2
     assert client.wait(application_id, timeout_s=240).cause is Cause.SUCCEEDED
@@ -213,7 +214,7 @@ def test_the_same_workspace_is_sent_once(client: Client, tmp_path: Path, monkeyp
     second = client.submit(path).application_id
     assert sent == []
     for application_id in (first, second):
-        assert client.wait(application_id, timeout_s=180).final_status is FinalStatus.SUCCEEDED
+        assert client.wait(application_id, timeout_s=240).final_status is FinalStatus.SUCCEEDED
 
 
 @pytest.mark.slow
@@ -224,7 +225,7 @@ def test_what_a_node_has_of_dlapp_and_the_workspace_the_next_application_takes(
 
     def run() -> str:
         application_id = client.submit(path).application_id
-        end = client.wait(application_id, timeout_s=180)
+        end = client.wait(application_id, timeout_s=240)
         assert end.final_status is FinalStatus.SUCCEEDED, end.diagnostics
         return client.engine.submission(application_id).workspace_archive.rpartition("/")[2]
 
@@ -262,7 +263,7 @@ def test_input_stays_on_the_nodes_with_what_yarn_keeps_for_the_user(
     with open(path, "a") as file:
         file.write(f"[from_hdfs]\nhdfs={there}\ninput_path=data\n")
     application_id = client.submit(path).application_id
-    assert client.wait(application_id, timeout_s=180).final_status is FinalStatus.SUCCEEDED
+    assert client.wait(application_id, timeout_s=240).final_status is FinalStatus.SUCCEEDED
     assert printed(client, application_id, "stdout") == [b"42\n", b"42\n"]
     kept = list(hadoop.directory.glob(f"local-*/usercache/{getpass.getuser()}/dlapp-cache/entries/*/tree/input-*"))
     assert [one.read_text() for one in kept if one.name == there.rpartition("/")[2]] in (["42\n"], ["42\n"] * 2)
@@ -335,7 +336,7 @@ def test_what_an_application_leaves_that_others_killed_the_next_command_removes(
     assert files.status(staging).mode & 0o777 == 0o700  # type: ignore[union-attr]
     os.kill(master_of(application_id), signal.SIGSTOP)  # it has no time to clean up
     try:
-        assert rest.kill(application_id, timeout_s=60) is State.KILLED
+        assert rest.kill(application_id, timeout_s=120) is State.KILLED
         view = client.status(application_id)
     finally:
         with contextlib.suppress(AssertionError, ProcessLookupError):

@@ -71,7 +71,7 @@ def run(hadoop: Hadoop, directory: Path, sections: str = "", **options: str) -> 
     texts = {"cluster": "yarn", "yarn.conf_dir": str(hadoop.configuration), "yarn.am_attempts": "1"}
     client = Client(load_config(texts | {name.replace("__", "."): text for name, text in options.items()}))
     try:
-        return client.wait(client.submit(str(file)), timeout_s=120)
+        return client.wait(client.submit(str(file)), timeout_s=240)
     finally:
         client.engine.close()
 

@@ -24,7 +24,7 @@ from tests.cluster.yarn.on_yarn import until
 from tests.services.hadoop import Hadoop
 from tests.services.keeper import end_all_in
 
-LIFETIME_S, GRACE_S = 50, 10
+LIFETIME_S, GRACE_S = 80, 10
 SCRIPT = """#!/bin/sh
 trap 'kill $!; echo saved > output/x; exit 0' TERM
 mkdir output
@@ -106,10 +106,11 @@ def test_output_of_an_application_that_an_operator_kills_is_kept_and_a_lifetime_
     assert (end.state, end.cause) == (State.KILLED, Cause.KILLED)
     (kept,) = [one.partial for one in end.outputs]
     assert kept == f"{targets[0]}.{killed}.partial"
-    (part,) = files.names(kept)
-    assert files.read(f"{kept}/{part}/x", max_bytes=100) == b"begun\n"
+    # A task may have more time than YARN gives it, if its NodeManager is slow: then it has saved its output, too.
+    texts = [files.read(f"{kept}/{part}/x", max_bytes=100) for part in files.names(kept)]
+    assert texts in ([b"begun\n"], [b"begun\n", b"saved\n"])
 
-    end = client.wait(limited, timeout_s=120)
+    end = client.wait(limited, timeout_s=240)
     assert end.cause is Cause.TIMED_OUT
     assert end.diagnostics == "timed out: lifetime limit of the queue or application in YARN, output committed"
     assert end.diagnosis is not None

@@ -46,8 +46,10 @@ def hadoop(disks: Disks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[H
         "dfs.datanode.round-robin-volume-choosing-policy.additional-available-space": "0",
         "dfs.heartbeat.interval": "1",
     }
+    # A NodeManager that looks while its disk is full gives the node up, until it looks again two minutes later.
+    of_yarn = {"yarn.nodemanager.disk-health-checker.interval-ms": "86400000"}
     try:
-        cluster = Hadoop.start(directory, settings={"hdfs-site.xml": of_hdfs})
+        cluster = Hadoop.start(directory, settings={"hdfs-site.xml": of_hdfs, "yarn-site.xml": of_yarn})
     except NoHadoop as missing:
         pytest.skip(f"no Hadoop: {missing}")
     with cluster:

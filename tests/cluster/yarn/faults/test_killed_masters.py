@@ -247,7 +247,8 @@ def test_killed_at_a_point_of_its_run_it_ends_right_all_the_same(
         one.go()
     for one in batch:
         one.check_its_end()
-        assert one.point in one.points(), str(one)
+        # It may pass its point when YARN has told the end already.
+        until(lambda one=one: one.point in one.points())  # type: ignore[misc]
 
 
 @pytest.mark.slow

@@ -14,7 +14,8 @@ import pytest
 from dlapp.client import Client
 from dlapp.config import load_config
 from dlapp.values.ids import ApplicationId
-from dlapp.values.report import Cause
+from dlapp.values.messages import Phase
+from dlapp.values.report import Cause, ContainerView
 from tests.cluster.yarn.on_yarn import until
 from tests.services.hadoop import NODES, Hadoop
 from tests.services.keeper import end_all_in
@@ -37,6 +38,12 @@ class Running(NamedTuple):
 
     def begun(self) -> int:
         return len(self.runs.read_text().split()) if self.runs.exists() else 0
+
+    def container(self, number: int) -> ContainerView | None:
+        """Return the container of a run, once what is shown of the application has it."""
+        found = self.client.status(self.application_id).containers
+        is_it = [(one.attempt, one.phase) for one in found] == [(number, Phase.RUNNING)]
+        return found[0] if is_it else None
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +76,13 @@ def test_a_nodemanager_is_restarted_without_recovery_under_an_index(
     hadoop: Hadoop, running: Running, number: int
 ) -> None:
     until(lambda: running.begun() == number, 240)
-    (container,) = running.client.status(running.application_id).containers
+    container = until(lambda: running.container(number))
     part = next(part for part, host in NODES.items() if f"//{host}:" in container.log_url)
+    registered = hadoop.log(part).count("Registered with ResourceManager")
     hadoop.kill_part(part)
     hadoop.start_part(part)
+    # The ResourceManager takes it for running for some seconds after its death.
+    until(lambda: hadoop.log(part).count("Registered with ResourceManager") > registered)
     until(hadoop.nodes_ready)
 
 

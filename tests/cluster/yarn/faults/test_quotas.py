@@ -72,7 +72,8 @@ def test_output_waits_for_a_quota_and_goes_on_when_it_is_raised(
     limited.limit(kind, most)
     (tmp_path / "go").touch()
     wait_for("it waits", lambda: status(application)["phase"].startswith(f"{phase}: waits for "), END_S)
-    assert f"{lack}{limited.path} since " in run("dlapp-status", application).out
+    text = f"{lack}{limited.path} since "
+    wait_for(f"the reason {text}", lambda: text in run("dlapp-status", application).out, END_S)
     limited.limit(kind, -1)
     assert run("dlapp-logs", "-f", application, timeout_s=END_S).code == 0
     assert engine.tree("limited/result") == {"model": "new\n"}

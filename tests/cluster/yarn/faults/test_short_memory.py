@@ -196,7 +196,7 @@ if FULL:
             for queue in ("research", "brief")
         }
         for queue, one in limited.items():
-            end = cluster.client.wait(one, timeout_s=2 * LIFETIME_S)
+            end = cluster.client.wait(one, timeout_s=240)
             assert end.cause is Cause.TIMED_OUT, queue
             assert end.diagnostics == "timed out: lifetime limit of the queue or application in YARN, output committed"
             target = f"{cluster.files.home}/results/limited-{queue}/x"

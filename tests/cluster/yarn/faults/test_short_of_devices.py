@@ -18,11 +18,12 @@ from dlapp.values.ids import ApplicationId
 from dlapp.values.launch_spec import LedgerSettings
 from dlapp.values.messages import Phase
 from dlapp.values.report import ApplicationView, Cause
-from dlapp.values.waiting import USER_LIMIT, Waiting
+from dlapp.values.waiting import GPUS_QUARANTINED, Waiting
 from tests.applications import properties
 from tests.cluster.yarn.on_yarn import until
 from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.hadoop import NODES, Hadoop
+from tests.services.processes import am_at_points
 from tests.services.zookeeper import ZooKeeper, ledger_settings
 
 FIRST, SECOND = NODES.values()
@@ -50,7 +51,7 @@ class Place:
     def run(self) -> ApplicationView:
         """Two containers of two GPUs each: both nodes have room for them, as YARN counts."""
         file = properties(self.directory, "true", resources={"gcores": 2, "containers": 2, "memory": 256})
-        return self.client.wait(self.client.submit(str(file)), timeout_s=120)
+        return self.client.wait(self.client.submit(str(file)), timeout_s=240)
 
 
 @pytest.fixture
@@ -58,9 +59,8 @@ def place(hadoop: Hadoop, zookeeper: ZooKeeper, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("HADOOP_USER_NAME", getpass.getuser())
     tmp_path.chmod(0o755)
     python = tmp_path / "python3"
-    exports = "".join(
-        f"export {n}='{v}'\n" for n, v in with_devices(tmp_path, [StubDevice() for _ in range(4)]).items()
-    )
+    devices = with_devices(tmp_path, [StubDevice() for _ in range(4)])
+    exports = "".join(f"export {n}='{v}'\n" for n, v in devices.items())
     python.write_text(f'#!/bin/sh\n{exports}exec {sys.executable} "$@"\n')
     python.chmod(0o755)
     credentials = tmp_path / "credentials"
@@ -81,7 +81,9 @@ def place(hadoop: Hadoop, zookeeper: ZooKeeper, tmp_path: Path, monkeypatch: pyt
         credentials="dlapp:secret",
         lock_dir=options["gpuid.lock_dir"],
     )
-    with Client(load_config(options, environ={})) as client:
+    # Requests for GPUs wait for the first reading of the ledger, however long it takes here.
+    patient = am_at_points.install(tmp_path / "patient", patient=True, environment=devices)
+    with Client(load_config(options | {"yarn.python": str(patient)}, environ={})) as client:
         yield Place(tmp_path, client, settings, options)
 
 
@@ -124,13 +126,13 @@ def test_gpus_in_quarantine_are_the_reason_of_a_wait_and_with_fewer_it_starts(pl
     def explained() -> Waiting | None:
         why = place.client.why(one).waiting
         # For a moment YARN's limit of a user can be what the user has: it grows with the user's requests.
-        return None if why is None or why.code == USER_LIMIT else why
+        return why if why is not None and why.code == GPUS_QUARANTINED else None
 
     why = until(explained, 120)
     assert why.message == f"needs 2 GPUs, {FIRST} has 1 free, 3 are in quarantine"
     assert why.change == f"1 GPU: now, on {FIRST} (--set resources.gcores=1)"
     place.client.kill(one)
-    assert place.client.wait(submit("one", gcores=1), timeout_s=120).cause is Cause.SUCCEEDED
+    assert place.client.wait(submit("one", gcores=1), timeout_s=240).cause is Cause.SUCCEEDED
     place.client.kill(holder)
 
 
