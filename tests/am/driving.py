@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any, TypeVar
 
 from dlapp.am.decisions.master import Master
@@ -61,7 +62,15 @@ class Driver:
         wanted = submission(*(roles or (RoleSpec(),)), **fields)
         self.now_ms = START_MS
         self.attempt = attempt
-        self.state = ApplicationState(wanted, APPLICATION, attempt, former=former, timing=timing, start_gate=start_gate)
+        self.state = ApplicationState(
+            wanted,
+            APPLICATION,
+            attempt,
+            former=former,
+            timing=timing,
+            start_gate=start_gate,
+            chance=random.Random(attempt),
+        )
         self.master = Master(self.state)
         self.journal_is_slow = journal_is_slow
         self.all: list[events.Action] = []
