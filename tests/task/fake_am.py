@@ -72,7 +72,7 @@ class FakeAm:
             "docker_image": None,
             "username": "tony",
             "appname": "a test",
-            "kill_grace_s": 5.0,
+            "kill_grace_s": 60.0,
         }
         self.assignment = Assignment(**(fields | assignment))
         self._changed = threading.Condition()
@@ -182,7 +182,7 @@ class FakeAm:
             self.orders = replace(self.orders, **{"number": self.orders.number + 1} | change)
         self._answer_held()
 
-    def stop(self, how: Stop, grace_s: float = 5.0) -> None:
+    def stop(self, how: Stop, grace_s: float = 60.0) -> None:
         """Order the task to stop."""
         self.order(stop=how, grace_s=grace_s)
 
@@ -190,14 +190,23 @@ class FakeAm:
         """Be away from the network for a moment, and come back at the same address."""
         port = self._server.port
         self._server.__exit__(None, None, None)
-        meanwhile()
-        time.sleep(0.2)  # a few of the task's tries find nobody
-        with self._changed:
-            self._held.clear()
-        self._server = ControlServer(self._on_request, port=port, admit=_admit)
+        with socket.socket() as kept:  # nobody listens there, and nobody else gets it meanwhile
+            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            kept.bind((self._server.host, port))
+            meanwhile()
+            time.sleep(0.2)  # a few of the task's tries find nobody
+            with self._changed:
+                self._held.clear()
+            self._server = ControlServer(self._on_request, port=port, admit=_admit)
         self._server.__enter__()
 
     # ---- what the task does ----
+
+    @property
+    def last(self) -> Report:
+        """The latest report; one that waits for orders may come after one with news that was made later."""
+        with self._changed:
+            return max(self.reports, key=lambda one: one.number)
 
     @property
     def phases(self) -> list[Phase]:

@@ -15,7 +15,7 @@ from dlapp.values.launch_spec import ZOOKEEPER, LedgerSettings
 from dlapp.values.messages import Fault, Phase
 from dlapp.values.spec import Resources
 from tests.services.containers.nvml_stub import StubDevice, with_devices
-from tests.services.zookeeper import ZooKeeper, ledger_settings, zookeeper_for_tests
+from tests.services.zookeeper import ZooKeeper, ledger_settings, wait_long, zookeeper_for_tests
 from tests.task.fake_am import FakeAm, workspace_archive
 
 DEVICES = tuple(Device(f"GPU-{place}", place, place) for place in range(2))
@@ -27,6 +27,12 @@ def zookeeper() -> Iterator[ZooKeeper]:
     """One server, which the test may harm."""
     with zookeeper_for_tests() as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a server that is slow."""
+    wait_long(monkeypatch)
 
 
 def where(zookeeper: ZooKeeper, place: Path) -> LedgerSettings:
@@ -87,12 +93,12 @@ def test_a_task_that_needs_gpus_waits_while_zookeeper_is_away_and_says_so(zookee
     with task_with_gpus(place, 2) as am:
         am.start(process_env=env, ledger=where(zookeeper, place))
         am.wait_until(lambda: any(report.waits_for for report in am.reports))
-        waiting = am.reports[-1]
+        waiting = am.last
         assert (waiting.phase, waiting.waits_for) == (Phase.LEASING, f"ZooKeeper at {zookeeper.ensemble}")
         assert "no ZooKeeper answered in time" in waiting.detail
         zookeeper.start_server("zk1")
         am.wait_until(lambda: (am.home / "stdout").exists() and bool(am.printed()))
-        am.wait_until(lambda: am.reports[-1].waits_for == "")
+        am.wait_until(lambda: am.last.waits_for == "")
         (am.home / "tmp" / "finish").touch()
         assert am.result().fault is Fault.NONE
 

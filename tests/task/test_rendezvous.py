@@ -22,6 +22,7 @@ from dlapp.values.roster import Member, Roster
 from dlapp.values.spec import Framework
 from tests.runtime.driver import wait_until
 from tests.services.containers.dockerd import IMAGE, Dockerd
+from tests.services.ports import free_range
 from tests.task.fake_am import FakeAm, workspace_archive
 
 UNTIL_NEXT = 'echo ready; until grep -q \'"version": 1\' "$DLAPP_ROSTER"; do sleep 0.02; done; echo next'
@@ -68,7 +69,7 @@ def test_a_payload_starts_when_the_roster_is_there_and_finds_its_files(place: Pa
         start(am, place)
         am.wait_until(lambda: any(report.ports for report in am.reports))
         am.order(go=True)
-        reported = am.reports[-1]
+        reported = am.last
         assert reported.address == "127.0.0.1"
         assert len(set(reported.ports)) == 2
         assert set(reported.ports) <= set(range(20_000, 30_000))
@@ -161,7 +162,7 @@ def test_tasks_of_one_host_have_other_ports_and_those_of_a_killed_one_are_free(p
             am.roster = roster()
             start(am, place)
             am.wait_until(lambda one=am: any(report.ports for report in one.reports))  # type: ignore[misc]
-        mine, its = first.reports[-1].ports, second.reports[-1].ports
+        mine, its = first.last.ports, second.last.ports
         assert len({*mine, *its}) == 6
         first.order(roster=1)
         wait_until(lambda: "running" in first.log(), "the payload runs")
@@ -187,7 +188,7 @@ def test_a_port_that_another_program_took_is_the_fault_of_the_node(place: Path) 
     with fake_am(place, "echo it ran", ports=1) as am:
         start(am, place)
         am.wait_until(lambda: any(report.ports for report in am.reports))
-        port = am.reports[-1].ports[0]
+        port = am.last.ports[0]
         with socket.create_server(("127.0.0.1", port)):
             am.roster = roster()
             am.order(roster=1)
@@ -275,22 +276,25 @@ def leave_closing(port: int) -> None:
 
 
 def test_an_exhausted_range_is_named_with_its_key(place: Path) -> None:
-    with fake_am(place, "true", ports=3) as am, socket.create_server(("127.0.0.1", 21_701)):
-        one = rendezvous(place, am, ports=PortRange(21_700, 21_702))
-        with pytest.raises(DlappError, match=r"of the ports 21700-21702 only 2 are free .* \(ports of /etc/dlapp/node"):
+    first = free_range(3)
+    with fake_am(place, "true", ports=3) as am, socket.create_server(("127.0.0.1", first + 1)):
+        one = rendezvous(place, am, ports=PortRange(first, first + 2))
+        words = rf"of the ports {first}-{first + 2} only 2 are free .* \(ports of /etc/dlapp/node"
+        with pytest.raises(DlappError, match=words):
             one.reserve_ports()
 
 
 def test_ports_that_were_taken_are_changed_before_the_next_generation(place: Path) -> None:
+    begin = free_range(2)
     with fake_am(place, "true", ports=1) as am:
-        one = rendezvous(place, am, ports=PortRange(21_710, 21_711))
+        one = rendezvous(place, am, ports=PortRange(begin, begin + 1))
         one.reserve_ports()
         (first,) = one.ports
         one.reserve_ports()
         assert one.ports == (first,)
         with socket.create_server(("127.0.0.1", first)):
             one.reserve_ports()
-            second = 21_710 + 21_711 - first
+            second = 2 * begin + 1 - first
             assert one.ports == (second,)
         leave_closing(second)
         one.reserve_ports()

@@ -111,9 +111,10 @@ def test_others_are_told_where_a_port_is_reached_without_a_stream() -> None:
 
 
 def test_a_port_on_which_nobody_listens_is_not_open_yet() -> None:
-    with listening() as number:
-        pass
-    with stream(number) as one:
+    kept = socket.socket()
+    kept.bind(("127.0.0.1", 0))  # so that nobody else listens there
+    number = kept.getsockname()[1]
+    with kept, stream(number) as one:
         with pytest.raises(StreamRefused, match=f"nothing listens on port {number} yet") as caught:
             one.serve()
         assert caught.value.reason == NOT_OPEN
