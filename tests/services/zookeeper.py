@@ -179,7 +179,7 @@ class ZooKeeper:
             )
         for one in keep:
             os.close(one)
-        self._until("the keeper", (self.directory / "control").exists, 60)
+        self._until("the keeper", (self.directory / "control").exists, READY_TIMEOUT_S)
 
     def __enter__(self) -> ZooKeeper:
         return self
