@@ -324,14 +324,14 @@ def test_a_server_that_trickles_is_given_up_like_one_that_says_nothing(
 
 @pytest.mark.slow
 def test_a_file_may_come_slowly_as_long_as_it_comes(tmp_path: Path) -> None:
-    connections = HttpClient(2, 2.0)
+    connections, content = HttpClient(2, 6.0), b"abcdefghijklmnopqrstuvwxyz"
 
     def serve() -> None:
         client, _ = listening.accept()
         with client:
             _request(client)
-            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
-            for byte in b"0123456789":
+            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 26\r\n\r\n")
+            for byte in content:
                 time.sleep(0.25)  # in all more than the time of a silence
                 client.sendall(bytes([byte]))
 
@@ -339,10 +339,10 @@ def test_a_file_may_come_slowly_as_long_as_it_comes(tmp_path: Path) -> None:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         server = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        answer = connections.request("GET", server, "/", sink=ResponseSink(file.fileno(), 0, 10, lambda count: None))
+        answer = connections.request("GET", server, "/", sink=ResponseSink(file.fileno(), 0, 26, lambda count: None))
         thread.join(120)
-    assert answer.received == 10
-    assert (tmp_path / "x").read_bytes() == b"0123456789"
+    assert answer.received == 26
+    assert (tmp_path / "x").read_bytes() == content
 
 
 def test_a_refusal_in_the_middle_of_a_large_body_is_heard_or_the_connection_broke(

@@ -90,7 +90,7 @@ def test_a_payload_that_spoils_its_files_only_loses_its_reports(place: Path, att
 
 @pytest.mark.slow
 def test_a_payload_that_writes_100_000_lines_a_second_costs_its_task_little(place: Path) -> None:
-    text = "exec python3 -c '\n" + (
+    text = "python3 -c '\n" + (
         "import os, time\n"
         'out = open(os.environ["DLAPP_REPORT"], "ab", 0)\n'
         "began = time.monotonic()\n"
@@ -99,13 +99,14 @@ def test_a_payload_that_writes_100_000_lines_a_second_costs_its_task_little(plac
         "    time.sleep(max(0, began + (n + 1) / 100 - time.monotonic()))\n'"
     )
     with fake_am(place, text + WAITS) as am:
+        began_s = time.monotonic()
         am.start()
         am.wait_until(lambda: last(am).step == 299_999)
         assert am.task is not None
         fields = Path(f"/proc/{am.task.pid}/stat").read_text().rpartition(")")[2].split()
         cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         assert cpu_s < 2.0, f"the task used {cpu_s} s"
-        assert len(am.reports) < 60
+        assert len(am.reports) < 20 + 10 * (time.monotonic() - began_s)
         (am.home / "tmp" / "finish").touch()
         assert am.result().fault is Fault.NONE
 
