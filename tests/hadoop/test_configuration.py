@@ -114,7 +114,7 @@ def test_a_value_is_what_hadoop_says_that_it_is(directory: Path, monkeypatch: py
     monkeypatch.delenv("UNSET", raising=False)
     for variable, value in VARIABLES.items():
         monkeypatch.setenv(variable, value)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=dict(os.environ))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=dict(os.environ))
     found = read_configuration(str(directory))
     if done.returncode == 0:
         assert (found.get(name) or "") == done.stdout.removesuffix("\n")

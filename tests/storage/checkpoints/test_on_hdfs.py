@@ -16,7 +16,7 @@ from dlapp.storage.hdfs.webhdfs import WebHdfs
 from dlapp.system.files import UntrustedFile
 from tests.storage.mortal import CHANGES, Killed, mortal
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.xdist_group("hadoop")]
+pytestmark = pytest.mark.hadoop
 
 
 @pytest.fixture
