@@ -379,7 +379,9 @@ list(torch.utils.data.DataLoader(Data(), num_workers=1))
         "the connection to another rank was lost",
         "RuntimeError: ",
         "PyTorch 1.13.1, gloo pair.cc",
-        _with_rank("os.kill(os.getpid(), signal.SIGKILL)") + "dist.all_reduce(torch.zeros(1))",
+        # Not before both are connected: else nobody was there.
+        _with_rank("while not os.path.exists('begun'): time.sleep(0.01)\n    os.kill(os.getpid(), signal.SIGKILL)")
+        + "open('begun', 'w').close()\ndist.all_reduce(torch.zeros(1))",
     ),
     "the port of rank 0 is in use": Failure(
         "address_in_use",
