@@ -27,6 +27,7 @@ import dlapp.net.dockerd
 from tests.services import needs
 from tests.services.containers import gpu_programs
 from tests.services.install import SEARCH
+from tests.services.polling import wait_until
 
 IMAGE = "dlapp-test/busybox:1"
 BARE_IMAGE = "dlapp-test/nothing:1"
@@ -214,11 +215,22 @@ def _root_with(busybox: bytes | None, more: dict[str, bytes] | None = None) -> b
 
 
 def _kill_mentioning(text: str) -> None:
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            with contextlib.suppress(OSError):
-                if text.encode() in Path(f"/proc/{name}/cmdline").read_bytes():
-                    os.kill(int(name), signal.SIGKILL)
+    """SIGKILL all processes with a text in their command lines, until there is none.
+
+    A dockerd that is started takes a containerd that is not gone yet for one that lives.
+    """
+
+    def is_done() -> bool:
+        found = 0
+        for name in os.listdir("/proc"):
+            if name.isdigit() and int(name) != os.getpid():
+                with contextlib.suppress(OSError):
+                    if text.encode() in Path(f"/proc/{name}/cmdline").read_bytes():
+                        os.kill(int(name), signal.SIGKILL)
+                        found += 1
+        return not found
+
+    wait_until(is_done, what=f"no process has {text} in its command line")
 
 
 def why_not() -> str | None:
