@@ -13,7 +13,8 @@ On one machine a task has the points ``task <index> <phase>``: it has reported t
 it. They are not noted. The first task of an application that passes the one that was chosen dies there.
 
 At the one that was chosen it dies by SIGKILL, or stops while its container is killed: then it lives on outside of YARN,
-as one does that was cut off. An attempt for which there is a file ``cut-<attempt>`` reaches no ResourceManager.
+as one does that was cut off. An attempt for which there is a file ``cut-<attempt>`` reaches no ResourceManager, and one
+for which there is a file ``hold-<attempt>`` stays at its next point.
 """
 
 from __future__ import annotations
@@ -89,6 +90,8 @@ class _Points:
     def passing(self, name: str) -> None:
         self.passed[name] += 1
         os.write(self.file, f"{name}\n".encode())
+        while os.path.exists(f"{self.directory}/hold-{self.attempt}"):
+            time.sleep(0.01)
         if self.attempt != 1 or name != self.plan["point"] or self.passed[name] != self.plan["nth"]:
             return
         if self.plan["do"] == STOP:

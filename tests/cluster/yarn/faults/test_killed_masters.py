@@ -393,10 +393,13 @@ if FULL:
         one = runs.submit(outlives=True)
         before = until(one.running)
         until_heard_of(runs.hadoop, *(one.container_id for one in before.containers))
-        (one.directory / "cut-1").touch()
+        for name in ("cut-1", "hold-2"):
+            (one.directory / name).touch()
         kill_container_of(one)
         until(lambda: one.points(2))
         assert alive(one.master(1))
+        # The second says that it has the application; the first ends when it reads that.
+        (one.directory / "hold-2").unlink()
         until(lambda: one.running(attempt=2))
         until(lambda: not alive(one.master(1)))
         one.go()
