@@ -155,7 +155,7 @@ class Task:
         self._link.close()
 
     def _call(self, word: str, message: Hello | Report) -> object:
-        return self._link.call("POST", f"/v1/tasks/{self.container_id}/{word}", to_json(message), timeout_s=60)
+        return self._link.call("POST", f"/v1/tasks/{self.container_id}/{word}", to_json(message), timeout_s=120)
 
 
 class World:
@@ -221,7 +221,7 @@ def test_the_members_of_a_gang_read_their_roster_and_nobody_else_does(tmp_path: 
 
     def roster(asker: ContainerId, subject: ContainerId) -> Roster:
         with ControlConnection(made.loop.control_url, derive_token(SECRET, str(asker))) as link:
-            return from_json(Roster, link.call("GET", f"/v1/tasks/{subject}/roster", timeout_s=20))
+            return from_json(Roster, link.call("GET", f"/v1/tasks/{subject}/roster", timeout_s=120))
 
     try:
         wait_until(lambda: made.engine.given == TASKS)
@@ -292,7 +292,7 @@ def test_news_of_a_task_leave_its_wait_for_orders_alone(world: World, monkeypatc
     with ControlConnection(world.loop.control_url, derive_token(SECRET, str(task.container_id))) as news:
         for number in (3, 4):
             report = replace(task._report, number=number, detail=f"news {number}")
-            from_json(Orders, news.call("POST", path, to_json(report), timeout_s=60))
+            from_json(Orders, news.call("POST", path, to_json(report), timeout_s=120))
     assert world.held() == 1
     assert waiting.is_alive()
     monkeypatch.setattr(loop_module, "QUIET_HEARTBEAT_S", 1000.0)
@@ -461,7 +461,7 @@ class Next:
 
     def phase(self) -> str:
         with ControlConnection(self.loop.control_url, derive_token(SECRET, TOOLS)) as link:
-            return str(link.call("GET", "/v1/view", timeout_s=20)["phase"])
+            return str(link.call("GET", "/v1/view", timeout_s=120)["phase"])
 
 
 @pytest.fixture
@@ -490,7 +490,7 @@ def test_while_the_journal_cannot_be_read_those_who_look_see_why_and_tasks_wait(
     def report(number: int) -> None:
         said = Report(container_id=container_id, number=number, index=0, phase=Phase.RUNNING)
         with ControlConnection(second.loop.control_url, derive_token(SECRET, str(container_id))) as link:
-            answer = link.call("POST", f"/v1/tasks/{container_id}/report", to_json(said), timeout_s=20)
+            answer = link.call("POST", f"/v1/tasks/{container_id}/report", to_json(said), timeout_s=120)
             told.append(from_json(Orders, answer))
 
     task = threading.Thread(target=report, args=(3,))

@@ -44,7 +44,7 @@ def url_of(server: ControlServer) -> str:
 
 def ask(url: str, method: str = "GET", path: str = "/", body: object = None, *, token: str | None = None) -> Any:
     with ControlConnection(url, token) as connection:
-        return connection.call(method, path, body, timeout_s=60)
+        return connection.call(method, path, body, timeout_s=120)
 
 
 def test_a_call_carries_method_path_token_and_body() -> None:

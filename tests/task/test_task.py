@@ -672,7 +672,7 @@ def test_without_a_new_am_the_payload_ends_softly_in_time_and_its_output_is_kept
         ready(am)
         am.die()
         assert am.task is not None
-        assert am.task.wait(timeout=60) == 1
+        assert am.task.wait(timeout=120) == 1
         assert payload_processes(am) == []
         assert left(am) == LOGS
         assert (part_of(place) / "x").read_text() == "saved\n"
@@ -684,7 +684,7 @@ def test_a_task_that_has_no_work_yet_ends_in_time_without_an_am(place: Path) -> 
         am.start(alone_s=0.5)
         am.die()
         assert am.task is not None
-        assert am.task.wait(timeout=60) == 1
+        assert am.task.wait(timeout=120) == 1
         assert not (am.home / "stdout").exists()
 
 
@@ -716,7 +716,7 @@ def test_a_task_that_is_ended_when_its_last_am_is_dead_leaves_the_output_so_far(
         am.die()
         assert am.task is not None
         am.task.terminate()
-        assert am.task.wait(timeout=60) == 1
+        assert am.task.wait(timeout=120) == 1
         assert payload_processes(am) == []
         assert (am.home / "workspace" / "output" / "x").read_text() == "so far\n"
 
@@ -748,7 +748,7 @@ def test_an_am_that_does_not_know_the_task_ends_it(place: Path) -> None:
         am.secret = "00" * 32
         am.order()
         assert am.task is not None
-        am.task.wait(timeout=60)
+        am.task.wait(timeout=120)
         assert payload_processes(am) == []
         assert "not your token" in am.log()
 
@@ -757,7 +757,7 @@ def test_a_task_without_work_ends_at_once(place: Path) -> None:
     with fake_am(place, "echo ran") as am:
         am.start(token="11" * 32)
         assert am.task is not None
-        assert am.task.wait(timeout=60) == 1
+        assert am.task.wait(timeout=120) == 1
         assert "no work: not your token" in am.log()
 
 

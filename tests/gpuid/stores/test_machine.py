@@ -226,7 +226,7 @@ def test_a_lease_waits_for_devices_that_are_being_given_back(ledger: MachineLedg
         with pytest.raises(NotEnough):
             ledger.lease(LeaseRequest(APP, "c2", "tony", 1), timeout_s=0.05)
         before.process.kill()
-        ledger.lease(LeaseRequest(APP, "c2", "tony", 1), timeout_s=60).release()
+        ledger.lease(LeaseRequest(APP, "c2", "tony", 1), timeout_s=120).release()
 
 
 def test_a_killed_holder_holds_nothing(ledger: MachineLedger, user: Callable[..., User]) -> None:
@@ -267,7 +267,7 @@ def test_a_release_frees_nothing_that_a_stray_payload_still_has(
                 ledger.lease(LeaseRequest(APP, "c2", "tony", 1))
         finally:
             os.kill(payload, signal.SIGKILL)
-        ledger.lease(LeaseRequest(APP, "c2", "tony", 1), timeout_s=60).release()
+        ledger.lease(LeaseRequest(APP, "c2", "tony", 1), timeout_s=120).release()
 
 
 # ---- evidence ----
