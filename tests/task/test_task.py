@@ -643,12 +643,15 @@ def test_a_task_waits_until_the_gate_opens(place: Path) -> None:
 
 
 def test_a_long_fetch_can_be_stopped(place: Path) -> None:
-    with open(place / "large", "wb") as file:
-        for _ in range(64):
-            file.write(os.urandom(1 << 20))
-    inputs = tuple(InputSpec(name=f"n{n}", sources=(f"file://{place}/large",), input_path=f"d{n}") for n in range(40))
+    (place / "large").write_bytes(os.urandom(64 << 20))
+    inputs = tuple(InputSpec(name=f"n{n}", sources=(f"file://{place}/large",), input_path=f"d{n}") for n in range(4))
+    # Each piece takes a minute, so that it is not over before this test goes on.
+    slow = (
+        "import time\nfrom dlapp.storage.local import LocalFiles\nfetch = LocalFiles.fetch\n"
+        "LocalFiles.fetch = lambda self, targets, done: fetch(self, targets, lambda n: (done(n), time.sleep(60)))"
+    )
     with fake_am(place, "echo ran", inputs=inputs) as am:
-        am.start()
+        am.start(begins_with=slow)
         am.wait_for(Phase.FETCHING)
         am.stop(Stop.NOW)
         result = am.result()
