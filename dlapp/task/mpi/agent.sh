@@ -14,6 +14,9 @@ case $* in
 esac
 if [ "$_dlapp_node" = "$DLAPP_MPI_NODE" ]; then
     . "$_dlapp_here/node.sh"
+    # Two daemons that start at the same moment both make their user's directory, and the second fails (Open MPI 4.1).
+    OMPI_MCA_orte_tmpdir_base=$(mktemp -d) || exit 255
+    export OMPI_MCA_orte_tmpdir_base
     exec sh -c "$*"
 fi
 

@@ -10,7 +10,9 @@ exec 3<>"$DLAPP_DIR/mpi/start" 4<>"$DLAPP_DIR/mpi/ended"
 while IFS= read -r _dlapp_number && IFS= read -r _dlapp_where && IFS= read -r _dlapp_command; do
     (
         trap - TERM
-        cd "$_dlapp_where" && sh -c "$_dlapp_command" 3<&- 4>&-
+        # Two daemons that start at the same moment both make their user's directory, and the second fails.
+        OMPI_MCA_orte_tmpdir_base=$(mktemp -d) && export OMPI_MCA_orte_tmpdir_base &&
+            cd "$_dlapp_where" && sh -c "$_dlapp_command" 3<&- 4>&-
         echo "$_dlapp_number $?" >&4
     ) &
 done <&3

@@ -189,7 +189,8 @@ def test_a_script_may_start_mpirun_several_times_and_in_a_directory_below(engine
     (place / "w/sub/file").touch()
     text = (
         f"{HELLO}hello first; mpirun false && exit 9\n"
-        "(export OMPI_MCA_oob_tcp_dynamic_ipv4_ports=0; hello a & hello b & wait)\n"
+        "(export OMPI_MCA_oob_tcp_dynamic_ipv4_ports=0\n"
+        "hello a & export OMPI_MCA_orte_tmpdir_base=$(mktemp -d); hello b & wait)\n"
         "cd sub; mpirun -n 2 ls; hello below; mpirun no-such-program >&2 || echo failed\n"
     )
     application = launch(file_of(place, engine, text, "containers=2\n", has_output=False))
@@ -198,7 +199,8 @@ def test_a_script_may_start_mpirun_several_times_and_in_a_directory_below(engine
     said = printed("--container", "0", "--stdout", application)
     expected = [f"{which} {n} in {n}: workspace" for which in ("first", "a", "b") for n in range(2)]
     expected += [*(f"below {n} in {n}: sub" for n in range(2)), "file", "file", "failed"]
-    assert sorted(re.sub(":.*/", ": ", line) for line in said) == sorted(expected), printed("--stderr", application)
+    errors = "".join(printed("--stderr", application))
+    assert sorted(re.sub(":.*/", ": ", line) for line in said) == sorted(expected), errors
     places = {line.partition(": ")[2] for line in said if line.startswith("first")}
     assert len(places) == 2  # each process in the workspace of its own container
 
