@@ -288,6 +288,8 @@ def test_a_soft_kill_lets_every_container_end_and_commits_their_output(engine: E
     )
     application = launch(file)
     wait_for("both are up", lambda: sorted(printed("--stdout", application)) == ["[0] up", "[1] up"], END_S)
+    # What its ApplicationMaster does not know to run yet has nothing to save.
+    wait_for("both run", lambda: is_running(application, 2), END_S)
     assert run("dlapp-softkill", application).code == 0
     seen = ended(application, END_S)
     assert (seen["state"], seen["final_status"], seen["cause"]) == ("FINISHED", "KILLED", "soft-killed")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.services.polling import wait_until
+
 ROOT = Path(__file__).parents[2]
 COMMANDS = Path(sys.executable).parent
 
@@ -66,6 +68,7 @@ def test_a_softkill_keeps_what_there_is(digits: Path) -> None:
             line = follow.stdout.readline()
             assert line, f"the application ended by itself:\n{seen}"
             seen += line
+        wait_until(lambda: "phase : running 4 of 4" in run(digits, "dlapp-status", "last").stdout)
         softkill = run(digits, "dlapp-softkill", "last")
         assert softkill.returncode == 0, softkill.stderr
         follow.stdout.read()

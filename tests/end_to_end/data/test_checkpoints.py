@@ -79,7 +79,7 @@ def test_a_program_that_ends_by_a_soft_kill_leaves_a_checkpoint(engine: Engine, 
         checkpoint={"path": "model", "hdfs": f"{engine.root}/kept/mine"},
     )
     application = launch(file)
-    wait_for("its start", ready.exists, END_S)
+    wait_for("its start", lambda: ready.exists() and "running 1 of 1" in status(application)["phase"], END_S)
     assert run("dlapp-softkill", application).code == 0
     run("dlapp-logs", "-f", application, timeout_s=END_S)
     names = engine.tree(f"kept/mine/{application}")
@@ -224,6 +224,7 @@ def test_a_gang_that_was_soft_killed_goes_on_from_the_last_checkpoint_that_all_r
     for number in (1, 2):
         wait_for(f"checkpoint {number} of both", partial(both_have, engine, application, number), END_S)
         (tmp_path / "fail").touch()
+    wait_for("both run", lambda: "running 2 of 2" in status(application)["phase"], END_S)
     if late:
         (tmp_path / "late-1").touch()
     assert run("dlapp-softkill", application).code == 0

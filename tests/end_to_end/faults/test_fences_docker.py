@@ -198,6 +198,7 @@ def test_what_the_operator_caps_holds_for_the_application_of_whoever_submits(
     assert {one["Destination"]: one["RW"] for one in about["Mounts"]}[str(data)] is False
     assert not any("docker.sock" in one["Source"] for one in about["Mounts"])
 
+    wait_for("it runs", lambda: phases(application) == ["running"])
     node.end(uid, "softkill", application)
     end = ended(application)
     assert end["final_status"] == "KILLED", end

@@ -172,6 +172,7 @@ def test_a_soft_kill_before_the_first_file_leaves_the_former_output(tmp_path: Pa
     output = {"output_path": "output", "hdfs": f"file://{tmp_path}/result", "overwrite": "true"}
     application = launch(properties(tmp_path, "mkdir output; echo made; exec sleep 300", to_hdfs=output))
     wait_for("the output is made", lambda: "made" in run("dlapp-logs", application).out, END_S)
+    wait_for("it runs", lambda: status(application)["phase"] == "running 1 of 1", END_S)
     assert run("dlapp-softkill", application).code == 0
     assert run("dlapp-logs", "-f", application, timeout_s=END_S).code == 7
     assert status(application)["diagnostics"].endswith(", there was no output to commit")

@@ -248,6 +248,7 @@ def test_processes_have_the_grace_time_to_end(engine: Engine, place: Path) -> No
     file.write_text(file.read_text().replace("kill_grace=2s", "kill_grace=60s"))
     application = launch(file)
     wait_for("both wait", lambda: printed("--container", "0", "--stdout", application).count("ready") == 2, END_S)
+    wait_for("both run", lambda: "running 2 of 2" in status(application)["phase"], END_S)
     assert run("dlapp-softkill", application).code == 0
     seen = ended(application, END_S)
     assert (seen["final_status"], seen["cause"]) == ("KILLED", "soft-killed"), seen["diagnostics"]
