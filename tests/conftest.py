@@ -289,7 +289,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if factory is None or _is_worker(session.config):
         return
     base = os.fsencode(str(factory.getbasetemp()))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while (left := _processes_under(base)) and time.monotonic() < deadline:
         time.sleep(0.05)
     for pid, command in left:
