@@ -608,7 +608,8 @@ def test_what_has_not_ended_on_a_cluster_is_not_removed(engine: Engine, tmp_path
 def test_a_soft_kill_lets_the_program_end_by_itself(engine: Engine, tmp_path: Path) -> None:
     file = properties(tmp_path, 'trap "echo saved; exit 0" TERM; echo up; while :; do sleep 0.05; done')
     launch(file)
-    wait_for("it runs", lambda: run("dlapp-logs").out == "[0] up\n")
+    wait_for("it is up", lambda: run("dlapp-logs").out == "[0] up\n")
+    wait_for("it runs", lambda: status("last")["phase"] == "running 1 of 1")
     assert run("dlapp-softkill", "--json", "last").code == 0
     assert run("dlapp-logs", "-f", "last").code == 7
     shown = status("last")
