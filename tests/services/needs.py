@@ -36,7 +36,8 @@ NEEDS = {
 MARKS = ("hadoop", "zookeeper", "docker", "root")
 
 WHOLE = re.compile(
-    r"/tests/(end_to_end/.*|tools/test_(commands|shell|exec|main|cache)\.py|examples/test_(readme|recipes)\.py)$"
+    r"/tests/(end_to_end/.*|cluster/local/test_killed_(masters|ranks)\.py|examples/test_(digits|readme|recipes)\.py"
+    r"|tools/test_(commands|shell|exec|main|cache)\.py)$"
 )
 """Files whose tests run whole applications on the embedded engine, or its commands: a third of the time of tests that
 need no server."""
