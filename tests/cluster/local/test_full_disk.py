@@ -105,6 +105,22 @@ def test_a_runner_that_cannot_write_its_rows_looks_again_and_says_so_once(
     assert said.count("the state can be written again") == 1
 
 
+def test_a_runner_whose_state_directory_is_gone_ends(
+    engine: LocalEngine, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = state_dir.with_name("away")
+
+    def take_away(*_: object) -> list[int]:
+        state_dir.rename(away)
+        return []
+
+    monkeypatch.setattr(runner_module, "ERROR_RETRY_S", 0.01)
+    monkeypatch.setattr(runner_module, "start_pending_senders", take_away)
+    run_runner(engine)
+    assert not state_dir.exists()
+    away.rename(state_dir)
+
+
 def test_rows_of_another_version_end_the_runner_with_a_line(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

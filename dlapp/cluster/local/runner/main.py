@@ -156,7 +156,7 @@ class Runner:
         self._standby = None if standby is None else (os.pidfd_open(standby.pid), standby)  # with its pidfd
 
     def run(self) -> None:
-        """Run until no rows are left.
+        """Run until no rows are left, or until the state directory is gone.
 
         Raises:
             SchemaMismatch: the rows belong to another version of dlapp.
@@ -183,6 +183,10 @@ class Runner:
             with self._retry_on_error():
                 self._stop_if_idle()
             if self._lock < 0:
+                return
+            if self._has_error and not self._pidfds and self._is_lock_gone():
+                self._release()
+                self._queue.close()
                 return
             if self._error and not self._has_error:
                 self._error = ""
@@ -355,13 +359,28 @@ class Runner:
             if (left_s := self._stay_until - time.monotonic()) > 0:
                 self._pause_s = min(self._pause_s, left_s)
                 return
-            self._close_standby()
-            os.close(self._fifo)
-            if self._sign is not None:
-                os.close(self._sign)
-            os.close(self._lock)
-            self._lock = -1
+            self._release()
         self._queue.close()
+
+    def _is_lock_gone(self) -> bool:
+        """Return whether its lock file has no name any more, as its directory was removed or its disk unmounted.
+
+        No submission finds this runner then: one that makes the directory again starts another runner.
+        """
+        try:
+            return not os.path.samestat(os.stat(self._state.runner_lock(self._uid)), os.fstat(self._lock))
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False  # a disk that is away for a moment
+
+    def _release(self) -> None:
+        self._close_standby()
+        os.close(self._fifo)
+        if self._sign is not None:
+            os.close(self._sign)
+        os.close(self._lock)
+        self._lock = -1
 
     # ---- starting ----
 
