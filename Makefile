@@ -8,8 +8,8 @@
 #   make images [NAME=]    build the Docker images, or one of them, and try each (needs a registry)
 #   make test-images       the images' package sets and programs, on Debian where no registry is needed (root; long)
 #   make test              the tests but the slow ones; installs what they need when root, else says what is skipped
-#   make test-quick        those that need neither a server nor root, but for whole applications
-#   make test-applications whole applications on the embedded engine
+#   make test-quick        those that need neither a server nor root, and run no application or task
+#   make test-applications those that run applications on the embedded engine, or tasks
 #   make test-users        those that need root alone, most to become other users
 #   make test-hadoop, test-zookeeper, test-docker    those that need a server
 #   make test-faults       all tests with every fault injected, the slow ones and all cases of those marked sampled

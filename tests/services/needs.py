@@ -35,12 +35,13 @@ NEEDS = {
 
 MARKS = ("hadoop", "zookeeper", "docker", "root")
 
-WHOLE = re.compile(
-    r"/tests/(end_to_end/.*|cluster/local/test_killed_(masters|ranks)\.py|examples/test_(digits|readme|recipes)\.py"
+APPLICATIONS = re.compile(
+    r"/tests/(end_to_end/.*|cluster/local/test_(am_engine|engine|killed_masters|killed_ranks|start_conditions)\.py"
+    r"|examples/test_(digits|readme|recipes)\.py|task/test_(mpi|rendezvous|task)\.py"
     r"|tools/test_(commands|shell|exec|main|cache)\.py)$"
 )
-"""Files whose tests run whole applications on the embedded engine, or its commands: a third of the time of tests that
-need no server."""
+"""Files whose tests run applications on the embedded engine, or real tasks, or commands on applications: half of the
+time of tests that need no server."""
 
 GROUPS = ("hadoop", "yarn", "users", "machine", "hdfs", "zookeeper", "")
 """The longest first; tests of the last run anywhere."""
@@ -57,7 +58,7 @@ def mark(items: Iterable[pytest.Item]) -> None:
     for item in items:
         for need in sorted({NEEDS[name] for name in _fixtures(item) if name in NEEDS}):
             item.add_marker(need)
-        if WHOLE.search(str(item.path)):
+        if APPLICATIONS.search(str(item.path)):
             item.add_marker("applications")
 
 
