@@ -19,7 +19,7 @@ from dlapp.values.access import TOOLS, derive_token, new_secret
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import MpiLaunch, Phase, Report
 from dlapp.values.serialization import to_json
-from tests.applications import ended, launch, run, status, wait_for
+from tests.applications import ended, launch, open_files, run, status, wait_for
 from tests.end_to_end.frameworks.test_frameworks import alone, losses, waited, workspace
 from tests.end_to_end.test_applications import END_S, id_of, printed
 from tests.engines import Engine, on_yarn_when_full
@@ -108,7 +108,7 @@ def listening(pids: list[int]) -> set[int]:
     sockets = set()
     for pid in pids:
         with contextlib.suppress(OSError):
-            sockets |= {os.readlink(fd) for fd in Path("/proc", str(pid), "fd").iterdir()}
+            sockets.update(open_files(pid))
     found = set()
     for table in ("tcp", "tcp6"):
         for line in Path("/proc/net", table).read_text().splitlines()[1:]:
@@ -125,19 +125,25 @@ def test_mpirun_daemons_and_processes_listen_only_on_the_ports_of_their_containe
     command = f"mpirun {PYTHON} train.py --epochs 1000000"
     application = launch(file_of(place, engine, command, "containers=2\nvcores=2\n"))
     wait_for("all of them train", lambda: "epoch 0:" in "".join(printed("--stdout", application)), END_S)
-    of_roster: dict[int, set[int]] = {}
-    for pid in [one.pid for one in engine.processes(application)]:
-        with contextlib.suppress(OSError):
-            found = dict(
-                one.partition("=")[::2] for one in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in one
-            )
-            if "DLAPP_ROSTER" in found:
-                members = json.loads(Path(found["DLAPP_ROSTER"]).read_text())["members"]
-                of_roster[pid] = set(members[int(found["CONTAINER_INDEX"])]["ports"])
-    seen = {pid: ports for pid in of_roster if (ports := listening([pid]))}
-    assert len(seen) == 7  # mpirun, two daemons and four processes
-    for pid, ports in seen.items():
-        assert ports <= of_roster[pid]
+    seen: list[tuple[set[int], set[int]]] = []  # of each process: where it listens, and the ports of its container
+
+    def all_listen() -> bool:
+        seen.clear()
+        for pid in [one.pid for one in engine.processes(application)]:
+            with contextlib.suppress(OSError):
+                found = dict(
+                    one.partition("=")[::2]
+                    for one in Path(f"/proc/{pid}/environ").read_text().split("\0")
+                    if "=" in one
+                )
+                if "DLAPP_ROSTER" in found and (ports := listening([pid])):
+                    members = json.loads(Path(found["DLAPP_ROSTER"]).read_text())["members"]
+                    seen.append((ports, set(members[int(found["CONTAINER_INDEX"])]["ports"])))
+        return len(seen) == 7
+
+    # The kernel's table is read in parts, and may lack a line while others come and go.
+    wait_for("mpirun, two daemons and four processes listen", all_listen, END_S)
+    assert all(ports <= of_roster for ports, of_roster in seen), seen
     assert run("dlapp-kill", application).code == 0
 
 
