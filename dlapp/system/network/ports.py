@@ -54,7 +54,9 @@ class LockedPorts:
 
 
 def lock_ports(count: int, ports: PortRange, directory: str, *, begin: int, settings: str = _SETTINGS) -> LockedPorts:
-    """Lock unused ports.
+    """Lock unused ports, consecutive ones if there are such.
+
+    Programs that get a range, such as daemons of Open MPI, take any port of it that is free when they start.
 
     Args:
         count: number of ports; at least 1.
@@ -73,23 +75,35 @@ def lock_ports(count: int, ports: PortRange, directory: str, *, begin: int, sett
             f"net.ipv4.ip_local_port_range); choose others, or reserve them: sysctl "
             f"net.ipv4.ip_local_reserved_ports={ports}"
         )
-    fd, found = _open(directory), []
+    fd = _open(directory)
     try:
         size = ports.last - ports.first + 1
-        for place in range(size):
-            port = ports.first + (begin + place) % size
-            if not locks.try_lock(fd, port, 1):
-                continue
-            if not _may_listen(port):
-                locks.unlock(fd, port, 1)
-                continue
-            found.append(port)
-            if len(found) == count:
-                return LockedPorts(fd, tuple(found))
+        found: list[int] = []
+        for is_consecutive in (True, False):
+            for place in range(size):
+                port = ports.first + (begin + place) % size
+                is_locked = locks.try_lock(fd, port, 1)
+                is_free = is_locked and _may_listen(port)
+                if is_locked and not is_free:
+                    locks.unlock(fd, port, 1)
+                if is_consecutive and found and (not is_free or port != found[-1] + 1):
+                    _unlock(fd, found)
+                if is_free:
+                    found.append(port)
+                if len(found) == count:
+                    return LockedPorts(fd, tuple(found))
+            if is_consecutive:
+                _unlock(fd, found)
         raise PortsTaken(f"of the ports {ports} only {len(found)} are free on this machine, and {count} are needed")
     except BaseException:
         os.close(fd)
         raise
+
+
+def _unlock(fd: int, ports: list[int]) -> None:
+    for port in ports:
+        locks.unlock(fd, port, 1)
+    ports.clear()
 
 
 def ephemeral_overlap(ports: PortRange, settings: str = _SETTINGS) -> PortRange | None:

@@ -36,16 +36,30 @@ def test_no_port_is_given_twice_and_an_exhausted_range_is_named(few: PortRange, 
     begin = few.first
     first = lock_ports(3, few, str(tmp_path / "locks"), begin=6)
     second = lock_ports(5, few, str(tmp_path / "locks"), begin=6)
-    assert first.ports == (begin + 6, begin + 7, begin)
+    assert first.ports == (begin, begin + 1, begin + 2)
     assert sorted((*first.ports, *second.ports)) == list(range(begin, begin + 8))
     with pytest.raises(PortsTaken, match=f"of the ports {few} only 0 are free on this machine, and 2 are needed"):
         lock_ports(2, few, str(tmp_path / "locks"), begin=0)
     first.close()
     first.close()
     again = lock_ports(2, few, str(tmp_path / "locks"), begin=6)
-    assert again.ports == (begin + 6, begin + 7)
+    assert again.ports == (begin, begin + 1)
     again.close()
     second.close()
+
+
+def test_ports_are_consecutive_where_as_many_are_free(few: PortRange, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", few.first + 2)):
+        found = lock_ports(3, few, str(tmp_path), begin=0)
+        assert found.ports == (few.first + 3, few.first + 4, few.first + 5)
+        found.close()
+        with socket.create_server(("127.0.0.1", few.first + 5)):
+            found = lock_ports(3, few, str(tmp_path), begin=0)
+            assert found.ports == (few.first, few.first + 1, few.first + 3)
+            others = lock_ports(3, few, str(tmp_path), begin=0)  # no other was left locked
+            assert others.ports == (few.first + 4, few.first + 6, few.first + 7)
+            found.close()
+            others.close()
 
 
 def test_a_port_that_another_program_has_bound_is_passed_over(few: PortRange, tmp_path: Path) -> None:
