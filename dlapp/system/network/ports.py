@@ -82,11 +82,8 @@ def lock_ports(count: int, ports: PortRange, directory: str, *, begin: int, sett
         for is_consecutive in (True, False):
             for place in range(size):
                 port = ports.first + (begin + place) % size
-                is_locked = locks.try_lock(fd, port, 1)
-                is_free = is_locked and _may_listen(port)
-                if is_locked and not is_free:
-                    locks.unlock(fd, port, 1)
-                if is_consecutive and found and (not is_free or port != found[-1] + 1):
+                is_free = _lock_if_free(fd, port)
+                if is_consecutive and not (is_free and found and port == found[-1] + 1):
                     _unlock(fd, found)
                 if is_free:
                     found.append(port)
@@ -100,7 +97,17 @@ def lock_ports(count: int, ports: PortRange, directory: str, *, begin: int, sett
         raise
 
 
+def _lock_if_free(fd: int, port: int) -> bool:
+    if not locks.try_lock(fd, port, 1):
+        return False
+    if _may_listen(port):
+        return True
+    locks.unlock(fd, port, 1)
+    return False
+
+
 def _unlock(fd: int, ports: list[int]) -> None:
+    """Unlock ports, and empty the list."""
     for port in ports:
         locks.unlock(fd, port, 1)
     ports.clear()
