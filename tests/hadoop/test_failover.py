@@ -21,6 +21,7 @@ from dlapp.hadoop.tokens import Token
 from dlapp.login import Login
 from tests.hadoop.rpc_server import Refuse, RpcServer
 from tests.services.http.proxy import Plan, Proxy
+from tests.services.ports import refusing
 
 TOKEN = Token(b"identifier", b"password", "K")
 ANSWER = AllocateResponseProto(response_id=7).SerializeToString()
@@ -81,14 +82,6 @@ def answering(*data: bytes, hold: bool = False) -> Iterator[tuple[str, int]]:
             done.set()
             listening.shutdown(socket.SHUT_RDWR)
             thread.join()
-
-
-@contextmanager
-def refusing() -> Iterator[tuple[str, int]]:
-    """A port at which nobody listens, and that nobody is given meanwhile."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()
 
 
 @pytest.mark.parametrize("qop", ["auth", "auth-int", "auth-conf"])

@@ -18,6 +18,7 @@ from dlapp.net import control
 from dlapp.net.control import Admission, Admit, ControlServer, Refusal, Request
 from dlapp.net.control_client import ControlConnection
 from tests.services.polling import wait_until
+from tests.services.ports import refusing
 
 
 def everybody(_method: str, _path: str, _token: str) -> Admission:
@@ -91,11 +92,8 @@ def test_a_refusal_becomes_the_error_that_it_means(status: int, error: type[Dlap
 
 
 def test_nobody_there_is_said_with_the_address() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # so that nobody else listens there
-        port = taken.getsockname()[1]
-        with pytest.raises(Unreachable, match=f"http://127.0.0.1:{port}.*refused"):
-            ControlConnection(f"http://127.0.0.1:{port}").call("GET", "/")
+    with refusing() as (_, port), pytest.raises(Unreachable, match=f"http://127.0.0.1:{port}.*refused"):
+        ControlConnection(f"http://127.0.0.1:{port}").call("GET", "/")
 
 
 def test_a_server_that_never_answers_costs_the_deadline_and_no_more() -> None:

@@ -27,6 +27,7 @@ from dlapp.storage.hdfs.webhdfs import WebHdfs, WrongAnswer
 from tests.fuzz.server import answering
 from tests.services.http.tls import tls_in_front
 from tests.services.polling import PATIENCE_S, wait_until
+from tests.services.ports import refusing
 
 Script = list[list[bytes]]
 """For each connection the answers that it gives, in order; then it is closed."""
@@ -180,10 +181,9 @@ def test_what_is_no_http_is_said(connections: HttpClient, answer: bytes) -> None
 
 
 def test_nobody_there_means_that_nothing_was_sent(connections: HttpClient) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # so that nobody else listens there
+    with refusing() as (_, port):
         for server, words in (
-            (f"http://127.0.0.1:{taken.getsockname()[1]}", "refused"),
+            (f"http://127.0.0.1:{port}", "refused"),
             ("http://no.such.host.invalid:80", "host not found"),
         ):
             with pytest.raises(IncompleteResponse, match=words) as broken:

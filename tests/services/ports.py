@@ -7,7 +7,7 @@ import os
 import random
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _LOWEST = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
@@ -37,6 +37,14 @@ def held(addresses: Sequence[str] = ("127.0.0.1",)) -> tuple[int, list[socket.so
             stack.pop_all()
             _GIVEN.append(port)
             return port, sockets
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[tuple[str, int]]:
+    """A port at which nobody listens, and that nobody is given meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()
 
 
 def free_range(count: int) -> int:

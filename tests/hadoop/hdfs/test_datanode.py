@@ -28,6 +28,7 @@ from dlapp.hadoop.hdfs.datanode import (
 )
 from dlapp.hadoop.hdfs.packets import PacketHeader, encode_packet_header
 from dlapp.hadoop.wire import encode
+from tests.services.ports import refusing
 
 CONTENT = bytes(range(256)) * 5 + b"the end"
 CHUNK = 512
@@ -384,8 +385,6 @@ def test_a_source_that_became_shorter_is_no_fault_of_a_datanode(script: Script) 
 
 
 def test_nobody_there_is_told_as_that() -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))  # and nobody listens there
-        with pytest.raises(ConnectionLost, match="refused") as lost:
-            DataNodeConnection(held.getsockname(), connect_s=120, silence_s=120)
+    with refusing() as address, pytest.raises(ConnectionLost, match="refused") as lost:
+        DataNodeConnection(address, connect_s=120, silence_s=120)
     assert not lost.value.sent

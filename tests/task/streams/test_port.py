@@ -28,6 +28,7 @@ from dlapp.task.streams.stream import Stream
 from dlapp.value import replace
 from dlapp.values.messages import PortPlace
 from dlapp.values.serialization import from_json
+from tests.services.ports import refusing
 
 PATIENCE_S = 120.0
 PLAIN = PayloadPlace(directory="/nowhere")
@@ -111,10 +112,7 @@ def test_others_are_told_where_a_port_is_reached_without_a_stream() -> None:
 
 
 def test_a_port_on_which_nobody_listens_is_not_open_yet() -> None:
-    kept = socket.socket()
-    kept.bind(("127.0.0.1", 0))  # so that nobody else listens there
-    number = kept.getsockname()[1]
-    with kept, stream(number) as one:
+    with refusing() as (_, number), stream(number) as one:
         with pytest.raises(StreamRefused, match=f"nothing listens on port {number} yet") as caught:
             one.serve()
         assert caught.value.reason == NOT_OPEN
