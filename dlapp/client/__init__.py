@@ -651,10 +651,10 @@ class Client(Closeable):
                 replaced, or the workspace is too large.
             NotFound: input is missing.
         """
-        from dlapp.launcher.application import UnresolvedSpec
         from dlapp.launcher.overrides import NO_OVERRIDES
         from dlapp.values.spec import AppSpec
 
+        self.engine.prepare()
         if env or args is not None:
             from dlapp.client.keywords import check_texts
 
@@ -684,6 +684,8 @@ class Client(Closeable):
             own_overrides = _overrides_of(overrides, env, args)
         described: Snapshot | UnresolvedSpec | str
         if isinstance(source, AppSpec):
+            from dlapp.launcher.application import UnresolvedSpec
+
             described = UnresolvedSpec(source, env or {}, role_env or {})
         else:
             described = os.fspath(source) if isinstance(source, os.PathLike) else source
@@ -746,6 +748,7 @@ class Client(Closeable):
         engine = self._engine_of(application_id)
         view = engine.view_json(str(application_id))
         self._check_owner(str(application_id), caller())
+        engine.prepare()
         recorded = engine.submission(application_id)
         origin = Origin(str(application_id), recorded, resumes)
         if resumes:

@@ -1,6 +1,6 @@
 """Steps of ``dlapp-launcher``: check everything, pack the workspace, submit; and the lines that it prints.
 
-Before all checks have passed, nothing is started, and only a packed workspace is written, to its cache.
+Before all checks have passed, no application is started, and only a packed workspace is written, to its cache.
 """
 
 from __future__ import annotations
@@ -131,7 +131,6 @@ def launch(
         say(f"user_dev_workspace_path = {spec.workspace}")
         say(f"user_dev_workspace_exclude_list = {list(spec.exclude)}")
         say(f"user_dev_workspace dir size = {-(-scan.size_bytes // 1024)} kb")
-    engine.prepare()
     with _step(say, "DL App Submission", "OK"):
         packed = None
         if spec.workspace and not is_packed:

@@ -1,6 +1,6 @@
 """The process of one task: ``python -I -S dlapp/__main__.py task --engine local --home DIR --keep-fds A,B``.
 
-With ``--loading-fd N`` it closes that descriptor when all modules are loaded.
+With ``--starting-fd N`` it closes that descriptor when it has started: see `TaskState.end_start`.
 
 It exits with 0 if the ApplicationMaster has received its result, whatever that is, and with 1 otherwise.
 """
@@ -29,25 +29,23 @@ def main(argv: Sequence[str], check_node: CheckNode | None = None) -> int:
     try:
         container_dir = options["--home"]
         keep_fds = tuple(int(fd) for fd in options.get("--keep-fds", "").split(",") if fd)
-        loading_fds = tuple(int(fd) for fd in options.get("--loading-fd", "").split(",") if fd)
+        starting_fds = tuple(int(fd) for fd in options.get("--starting-fd", "").split(",") if fd)
     except (KeyError, ValueError):
         print("Error: dlapp task: needs --home DIR, and perhaps --keep-fds N,N", file=sys.stderr)
         return 2
     _inherit(options)
     # The payload inherits only descriptors that are passed on by number.
-    for fd in (*keep_fds, *loading_fds):
+    for fd in (*keep_fds, *starting_fds):
         os.set_inheritable(fd, False)
     # Forked before anything else is loaded: the guardian keeps the memory size that this process has now.
     with loading():
         from dlapp.runtime.guardian import fork_guardian
-    outer, channel = fork_guardian(closed=loading_fds)
+    outer, channel = fork_guardian(closed=starting_fds)
     with loading():
         from dlapp.task.state import TaskState
         from dlapp.task.steps import run_task
 
-    for fd in loading_fds:
-        os.close(fd)  # the next task may load
-    return run_task(TaskState(container_dir, keep_fds, outer, channel, check_node))
+    return run_task(TaskState(container_dir, keep_fds, starting_fds, outer, channel, check_node))
 
 
 def _inherit(options: dict[str, str]) -> None:

@@ -49,6 +49,8 @@ DIRECTORY_REMOVED = (
     "the directory of the container was removed from its node: its NodeManager was restarted without recovery"
 )
 _PROGRESS_EVERY_S = 0.5
+_START = (Phase.STARTING, Phase.UNPACKING)
+"""Phases that take CPU time; in the others a task waits, or its payload runs."""
 T = TypeVar("T")
 
 CheckNode = Callable[[Mapping[str, str], LaunchSpec], Mapping[str, Any]]
@@ -60,6 +62,7 @@ class TaskState:
     Args:
         container_dir: the container's directory.
         keep_fds: descriptors that the payload inherits.
+        starting_fds: descriptors that are closed when the task has started.
         outer, channel: the guardian's.
         check_node: checks this node against a configuration, for dlapp-doctor; None if not available.
     """
@@ -68,12 +71,13 @@ class TaskState:
         self,
         container_dir: str,
         keep_fds: tuple[int, ...],
+        starting_fds: tuple[int, ...],
         outer: int,
         channel: socket.socket,
         check_node: CheckNode | None = None,
     ) -> None:
         self.check_node = check_node
-        self.container_dir, self.keep_fds = container_dir, keep_fds
+        self.container_dir, self.keep_fds, self._starting_fds = container_dir, keep_fds, starting_fds
         self.guardian = Guardian(outer, channel)
         self.guardians = [self.guardian]
         self.stopper = InterruptHandler()
@@ -170,8 +174,16 @@ class TaskState:
         """Return the channel of a keeper beside the payload; see `Running.open_keeper`. Thread-safe."""
         return self.running.open_keeper() if self.running is not None else None
 
+    def end_start(self) -> None:
+        """Tell the engine that the next task may start: this one will take little CPU time, or wait."""
+        for fd in self._starting_fds:
+            os.close(fd)
+        self._starting_fds = ()
+
     def report_phase(self, phase: Phase, **details: Any) -> None:
         """Report a phase, and log it; see `AmLink.report_phase`."""
+        if phase not in _START:
+            self.end_start()
         self.meter.set_phase(phase)
         self.log.write(" ".join(filter(None, (phase.value, str(details.get("detail", ""))))))
         self.link.report_phase(phase, **{"gpus": self.gpus, "waits_for": self.waits_for, **details})

@@ -104,6 +104,7 @@ def run_task(task: TaskState) -> int:
         one = task.assignment
         task.log.write(f"{one.application_id} attempt {one.attempt}: {one.role} {one.role_index}, index {one.index}")
         if one.docker_image is None and (one.sweep is not None or one.board):
+            task.end_start()  # they would keep its descriptor open
             link.close_idle_connections()  # the other guardians would keep its connection open
             if one.sweep is not None:
                 _fork_guardians(task, one.sweep.slots - 1, Guardian)

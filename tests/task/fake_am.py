@@ -106,6 +106,7 @@ class FakeAm:
         process_env: dict[str, str] | None = None,
         begins_with: str = "",
         bundle: Path | None = None,
+        starting_fd: int | None = None,
         **launch: Any,
     ) -> None:
         """Start the task's process.
@@ -116,6 +117,7 @@ class FakeAm:
             process_env: for the task.
             begins_with: Python statements that the process executes before it begins.
             bundle: the zip that it runs from, as on a node; None: it runs from what is installed.
+            starting_fd: a descriptor that it is to close when it has started; None: there is none.
             launch: fields of its spec.
         """
         spec = LaunchSpec(
@@ -142,9 +144,11 @@ class FakeAm:
         if bundle is not None:
             module = ["-S", str(bundle)]
         command = [python, "-I", *module, "task", "--engine", "local", "--home", str(self.home)]
+        starting = [] if starting_fd is None else [starting_fd]
         with open(self.home / "am.log", "ab") as log:
             self.task = subprocess.Popen(
-                [*become, *command, "--keep-fds", ""],
+                [*become, *command, "--keep-fds", "", "--starting-fd", ",".join(map(str, starting))],
+                pass_fds=starting,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=log,

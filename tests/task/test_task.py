@@ -88,6 +88,17 @@ def test_a_payload_runs_and_every_step_is_reported(place: Path) -> None:
         assert left(am) == LOGS
 
 
+def test_a_task_lets_the_next_one_start_when_its_payload_runs(place: Path) -> None:
+    reader, writer = os.pipe()
+    with fake_am(place, ENDS) as am, open(reader, "rb") as starting:
+        am.start(starting_fd=writer)
+        os.close(writer)
+        assert starting.read() == b""  # the end of the file
+        am.wait_for(Phase.RUNNING)
+        (am.home / "tmp" / "finish").touch()
+        assert am.result().fault is Fault.NONE
+
+
 def test_input_is_there_and_output_is_stored_whole(place: Path) -> None:
     (place / "data" / "sub").mkdir(parents=True)
     (place / "data" / "sub" / "x").write_text("42")

@@ -6,7 +6,6 @@ answered with 400. The others become a `ControlRequest` on the loop's queue; onl
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -20,6 +19,7 @@ from dlapp.values.access import (
     TOOLS,
     VIEWERS,
     StreamRequest,
+    is_same,
     metrics_path,
     page_path,
     token_is_right,
@@ -141,7 +141,7 @@ class ControlEndpoint:
     def _admit(self, method: str, path: str, token: str) -> Admission | Refusal:
         """Authenticate a request by its headers."""
         match method, _segments(path):
-            case "GET", ["metrics", _] if hmac.compare_digest(path.encode(), self.metrics_path.encode()):
+            case "GET", ["metrics", _] if is_same(self.metrics_path, path):
                 return Admission()
             case "GET", [_] if self._is_page(path):
                 return Admission()
@@ -172,7 +172,7 @@ class ControlEndpoint:
         return task.startswith(_TASK) and token_is_right(self._secret, task, token)
 
     def _is_page(self, path: str) -> bool:
-        return hmac.compare_digest(path.partition("?")[0].encode(), self._page.encode())
+        return is_same(self._page, path.partition("?")[0])
 
     def _on_request(self, request: Request) -> None:
         """Handle an authenticated request."""

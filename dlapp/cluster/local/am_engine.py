@@ -55,8 +55,8 @@ TERM_GRACE_S = 2.0
 STRAYS_AFTER_S, STRAYS_EVERY_S = 2.0, 5.0
 """How long leftover processes of a dead task may take to end by themselves before they are killed, and the interval
 after that."""
-LOADING_S = 2.0
-"""How long a loading task may delay the start of others; a stopped one must not do so indefinitely."""
+STARTING_S = 2.0
+"""How long a starting task may delay the start of others; a stopped one must not do so indefinitely."""
 POLL_INTERVAL_S = (0.002, 0.1)
 """Poll interval for a container whose task has ended and whose last processes are ending."""
 GRANT = "grant.json"
@@ -66,13 +66,13 @@ FIRST_CONTAINER = 2
 
 
 class _Container:
-    """Granted container; ``pidfd`` is -1 until its task runs and after the task was reaped; ``loading`` is the
-    descriptor whose end of file means that the task has loaded, -1 before and after."""
+    """Granted container; ``pidfd`` is -1 until its task runs and after the task was reaped; ``starting`` is the
+    descriptor whose end of file means that the task has started, -1 before and after."""
 
     def __init__(self, grant: Grant, directory: str) -> None:
         self.grant, self.directory = grant, directory
-        self.pid, self.pidfd, self.loading = 0, -1, -1
-        self.loading_until = 0.0
+        self.pid, self.pidfd, self.starting = 0, -1, -1
+        self.starting_until = 0.0
         self.launch: TaskLaunch | None = None
         self.stopping = False
         self.kill_at: float | None = None
@@ -84,8 +84,8 @@ class _Container:
 class LocalAmEngine:
     """The ApplicationMaster's side of the embedded engine.
 
-    A task's process first loads our modules, which keeps a core busy for longer than anything else before its payload.
-    No more tasks than cores load at a time: more would only delay each other.
+    Until it fetches its input or runs its payload, a task only takes CPU time, most of it to load our modules. No more
+    tasks than cores start at a time: more would only delay each other, and the first payload.
 
     Args:
         application_dir: the application's directory.
@@ -132,7 +132,7 @@ class LocalAmEngine:
         self._next = FIRST_CONTAINER
         self._containers: dict[ContainerId, _Container] = {}
         self._to_start: deque[_Container] = deque()
-        self._loading, self._cores = 0, cores()
+        self._starting, self._cores = 0, cores()
         self._lock = threading.Lock()
         self._ended: deque[ContainerEnd] = deque()
         self._start_failed: deque[ContainerEnd] = deque()
@@ -381,7 +381,7 @@ class LocalAmEngine:
         """Start the containers whose turn it is; callable from any thread."""
         while True:
             with self._lock:
-                if not self._to_start or self._loading >= self._cores:
+                if not self._to_start or self._starting >= self._cores:
                     return
                 container = self._to_start.popleft()
                 if container.stopping or container.launch is None:
@@ -393,7 +393,7 @@ class LocalAmEngine:
                 except OSError as error:
                     problem = error
                 else:
-                    self._loading += 1
+                    self._starting += 1
             if problem is None:
                 self._started.append(container.grant.container_id)
                 self._nudge_reaper()
@@ -406,12 +406,12 @@ class LocalAmEngine:
             self._start_failed.append(end)
             self._wake()
 
-    def _record_loaded(self, container: _Container) -> None:
-        """Count a task as loaded if it has loaded, has ended, or takes too long; start further ones."""
-        os.close(container.loading)
-        container.loading = -1
+    def _end_start(self, container: _Container) -> None:
+        """Count a task as started if it has, or has ended, or takes too long; start further ones."""
+        os.close(container.starting)
+        container.starting = -1
         with self._lock:
-            self._loading -= 1
+            self._starting -= 1
         self._start_next()
 
     def _spawn(self, container: _Container, launch: TaskLaunch) -> None:
@@ -444,29 +444,29 @@ class LocalAmEngine:
         write_atomically(os.path.join(directory, GRANT), json.dumps(to_json(container.grant)), mode=0o600)
         write_atomically(os.path.join(directory, FILE_NAME), json.dumps(to_json(spec)), mode=0o600)
         alive = os.open(os.path.join(directory, "alive"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        loading, loaded = -1, -1
+        starting, started = -1, -1
         try:
             locks.try_lock(alive)
             if self._state.shared:
                 os.chmod(directory, 0o2750)  # only now: a reader's lock would have blocked ours
-            loading, loaded = os.pipe()
+            starting, started = os.pipe()
             # In the order given by `RESERVED_FROM` of the launch specification.
-            keep = [alive, self._alive_fd, *self._hold_fds, loaded]
+            keep = [alive, self._alive_fd, *self._hold_fds, started]
             *numbers, last = (str(FIRST_KEPT + place) for place in range(len(keep)))
             arguments = [*settings.program, "task", "--engine", "local", "--home", directory]
-            arguments += ["--keep-fds", ",".join(numbers), "--loading-fd", last]
+            arguments += ["--keep-fds", ",".join(numbers), "--starting-fd", last]
             arguments += ["--umask", f"{self._umask:o}", "--open-files", str(self._open_files)]
             pid = spawn(arguments, keep=keep, log=os.path.join(directory, "dlapp.log"))
         except OSError:
-            if loading >= 0:
-                os.close(loading)
+            if starting >= 0:
+                os.close(starting)
             raise
         finally:
             os.close(alive)
-            if loaded >= 0:
-                os.close(loaded)
-        container.pid, container.loading = pid, loading
-        container.loading_until = time.monotonic() + LOADING_S
+            if started >= 0:
+                os.close(started)
+        container.pid, container.starting = pid, starting
+        container.starting_until = time.monotonic() + STARTING_S
         container.pidfd = os.pidfd_open(pid)  # our child: the pid is not reused until it is reaped
 
     def _signal(self, container: _Container, number: int) -> None:
@@ -496,7 +496,7 @@ class LocalAmEngine:
         poll = select.poll()
         poll.register(self._nudge[0], select.POLLIN)
         watched: dict[int, _Container] = {}
-        loading: dict[int, _Container] = {}
+        starting: dict[int, _Container] = {}
         ending = self._orphaned
         while not self._finished:
             with self._lock:
@@ -504,24 +504,24 @@ class LocalAmEngine:
             for container in new:
                 watched[container.pidfd] = container
                 poll.register(container.pidfd, select.POLLIN)
-                if container.loading >= 0:
-                    loading[container.loading] = container
-                    poll.register(container.loading, select.POLLIN)
-            for fd, _ in poll.poll(self._pause_ms(watched, loading, ending)):
+                if container.starting >= 0:
+                    starting[container.starting] = container
+                    poll.register(container.starting, select.POLLIN)
+            for fd, _ in poll.poll(self._pause_ms(watched, starting, ending)):
                 if fd == self._nudge[0]:
                     with contextlib.suppress(BlockingIOError):
                         os.read(fd, 4096)
-                elif fd in loading:
-                    loading[fd].loading_until = 0.0
+                elif fd in starting:
+                    starting[fd].starting_until = 0.0
                 else:
                     poll.unregister(fd)
                     container = watched.pop(fd)
                     self._collect(container)
                     ending.append(container)
             now = time.monotonic()
-            for fd in [fd for fd, one in loading.items() if one.loading_until <= now]:
+            for fd in [fd for fd, one in starting.items() if one.starting_until <= now]:
                 poll.unregister(fd)
-                self._record_loaded(loading.pop(fd))
+                self._end_start(starting.pop(fd))
             for container in list(watched.values()):
                 if container.kill_at is not None and container.kill_at <= now:
                     container.kill_at = None
@@ -531,10 +531,10 @@ class LocalAmEngine:
         os.close(self._nudge[1])
 
     def _pause_ms(
-        self, watched: dict[int, _Container], loading: dict[int, _Container], ending: list[_Container]
+        self, watched: dict[int, _Container], starting: dict[int, _Container], ending: list[_Container]
     ) -> float | None:
         now = time.monotonic()
-        pauses = [one.loading_until - now for one in loading.values()]
+        pauses = [one.starting_until - now for one in starting.values()]
         pauses += [one.kill_at - now for one in watched.values() if one.kill_at is not None]
         pauses += [one.poll_interval_s for one in ending]
         return max(0.0, min(pauses) * 1000) if pauses else None

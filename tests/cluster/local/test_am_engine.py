@@ -347,11 +347,11 @@ def test_a_container_that_is_stopped_before_it_was_started_ends_as_well(am: Am) 
     assert not (am.home / "containers" / str(grant.container_id)).exists()
 
 
-def test_no_more_tasks_load_at_a_time_than_there_are_cores(
+def test_no_more_tasks_start_at_a_time_than_there_are_cores(
     make_am: Callable[..., Am], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dlapp.cluster.local.am_engine.cores", lambda: 2)
-    monkeypatch.setattr("dlapp.cluster.local.am_engine.LOADING_S", 600.0)
+    monkeypatch.setattr("dlapp.cluster.local.am_engine.STARTING_S", 600.0)
     am = make_am(containers=5)
     grants = am.beat(ask(5))
     homes = [am.start(grant, "load") for grant in grants]
@@ -366,15 +366,15 @@ def test_no_more_tasks_load_at_a_time_than_there_are_cores(
     assert am.end_of(grants[4]).exit_status == -signal.SIGTERM
     (homes[2] / "loaded").touch()
     (homes[3] / "loaded").touch()
-    wait_until(lambda: am.engine._loading == 0)
+    wait_until(lambda: am.engine._starting == 0)
     assert not homes[4].exists()
 
 
-def test_a_task_that_hangs_while_it_loads_keeps_others_waiting_for_a_moment_only(
+def test_a_task_that_hangs_while_it_starts_keeps_others_waiting_for_a_moment_only(
     make_am: Callable[..., Am], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dlapp.cluster.local.am_engine.cores", lambda: 1)
-    monkeypatch.setattr("dlapp.cluster.local.am_engine.LOADING_S", 0.1)
+    monkeypatch.setattr("dlapp.cluster.local.am_engine.STARTING_S", 0.1)
     am = make_am()
     homes = [am.start(grant, "load") for grant in am.beat(ask(3))]
     wait_until(lambda: told(homes[2]))
@@ -392,7 +392,7 @@ def test_a_task_that_cannot_be_started_is_the_nodes_fault(make_am: Callable[...,
     assert len(am.beat(ask(3))) == 3
 
 
-def test_many_containers_cost_two_descriptors_each_while_they_load(make_am: Callable[..., Am]) -> None:
+def test_many_containers_cost_two_descriptors_each_while_they_start(make_am: Callable[..., Am]) -> None:
     am = make_am(containers=50, program=("/bin/sleep",))  # it ends at once: its words are no number
     before = len(os.listdir("/proc/self/fd"))
     grants = am.beat(ask(50))

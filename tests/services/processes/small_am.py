@@ -144,7 +144,7 @@ def task(argv: list[str]) -> int:
     witness(home, f"task {os.getpid()} {keep}\n")
     while what == "load" and not os.path.exists(os.path.join(home, "loaded")):
         time.sleep(0.005)
-    os.close(int(argv[argv.index("--loading-fd") + 1]))
+    os.close(int(argv[argv.index("--starting-fd") + 1]))
     match what:
         case "exit":
             return int(launch["env"].get("CODE", "0"))

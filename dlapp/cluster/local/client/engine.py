@@ -333,7 +333,7 @@ class LocalEngine(Closeable):
                 ) from error
 
     def prepare(self) -> None:
-        """Start the runner while the workspace is being packed: both take about as long for a small workspace."""
+        """Start the runner while the application is checked: both take about as long."""
         self._refuse_if_others()
         with contextlib.suppress(DlappError, OSError):  # submit() retries
             ensure_runner(self._state, self._settings, wake=False, stay=True)

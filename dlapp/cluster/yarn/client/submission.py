@@ -79,7 +79,7 @@ class ApplicationSubmitter:
         self._preparing: threading.Thread | None = None
 
     def prepare(self) -> None:
-        """Upload dlapp's own archive while the workspace is being packed."""
+        """Pack dlapp's own archive while the application is checked, and clean up."""
         # An error here shows up again, and is reported, at the submission.
         self._preparing = threading.Thread(target=self._prepare, name="yarn-prepare", daemon=True)
         self._preparing.start()
