@@ -15,7 +15,7 @@ from dlapp.am.model.journal import done, records, replay
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.settlement import OutputSettlement
 from dlapp.am.view import of as view_of
-from dlapp.cluster import AmEngine
+from dlapp.cluster.engine import AmEngine
 from dlapp.errors import DlappError, Unreachable
 from dlapp.system.logs import log
 from dlapp.value import replace

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from dlapp.am.model.events import DeviceCountsRead
-from dlapp.cluster import ContainerRequest
+from dlapp.cluster.engine import ContainerRequest
 from dlapp.errors import DlappError
 from dlapp.gpuid.factory import open_cluster_ledger
 from dlapp.system import clock

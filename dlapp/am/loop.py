@@ -35,7 +35,7 @@ from dlapp.am.model.state import ApplicationState
 from dlapp.am.settlement import OutputSettlement
 from dlapp.am.view import container_of, public_view
 from dlapp.am.view import of as view_of
-from dlapp.cluster import AmEngine, ContainerEnd, Heartbeat, TaskLaunch
+from dlapp.cluster.engine import AmEngine, ContainerEnd, Heartbeat, TaskLaunch
 from dlapp.errors import DlappError
 from dlapp.storage.commit import part_location
 from dlapp.system import clock, waits

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from dlapp.am.application_dir.interface import Superseded
 from dlapp.am.model.events import CommitTrial, TrialCommitted
 from dlapp.am.settlement import OutputSettlement
-from dlapp.cluster import Heartbeat
+from dlapp.cluster.engine import Heartbeat
 from dlapp.errors import DlappError, Unreachable
 from dlapp.storage.api import DiskFull
 from dlapp.storage.commit import CommitBusy

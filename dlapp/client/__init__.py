@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dlapp.client.logs import LogPiece
     from dlapp.client.streams.opening import StreamOpener
     from dlapp.client.sweep import Sweep
-    from dlapp.cluster import Engine, LogFiles
+    from dlapp.cluster.engine import Engine, LogFiles
     from dlapp.config import Config
     from dlapp.launcher.application import Snapshot, Source
     from dlapp.launcher.origin import Origin

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dlapp.cluster import Engine
+    from dlapp.cluster.engine import Engine
     from dlapp.cluster.yarn.client.engine import YarnEngine
     from dlapp.config import Config
     from dlapp.locations import HdfsPlace

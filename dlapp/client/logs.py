@@ -13,7 +13,7 @@ from itertools import chain
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from dlapp.client.log_order import TimedData, in_time_order
-from dlapp.cluster import LogFiles
+from dlapp.cluster.engine import LogFiles
 from dlapp.errors import DlappError, NotFound, Unreachable, UsageError
 from dlapp.login import Login, own_login
 from dlapp.system import files

@@ -11,7 +11,7 @@ from dlapp.value import replace
 from dlapp.values.ids import ApplicationId
 
 if TYPE_CHECKING:
-    from dlapp.cluster import Engine
+    from dlapp.cluster.engine import Engine
 
 
 class Sweep:

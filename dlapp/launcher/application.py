@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dlapp import frameworks
-from dlapp.cluster import EngineInfo
+from dlapp.cluster.engine import EngineInfo
 from dlapp.config import Config
 from dlapp.errors import SpecError, UsageError
 from dlapp.launcher.keys import CACHE, ENV, LINK, MAX_ARGUMENT_BYTES, OF_ROLES, check_variable, read_link

@@ -9,8 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from dlapp.cluster import Engine
-from dlapp.cluster.engine import PlanFacts
+from dlapp.cluster.engine import Engine, PlanFacts
 from dlapp.cluster.reasons.facts import NAMES, total
 from dlapp.config import Config
 from dlapp.launcher.application import ResolvedApplication, Source, read_application

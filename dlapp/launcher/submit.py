@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dlapp import __version__
-from dlapp.cluster import Engine
+from dlapp.cluster.engine import Engine
 from dlapp.config import Config
 from dlapp.errors import DlappError, NotFound, RequestTooLarge, SpecError, UsageError
 from dlapp.id_text import is_application_id

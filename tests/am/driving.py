@@ -11,7 +11,7 @@ from dlapp.am.model.start_gate import StartGate
 from dlapp.am.model.state import ApplicationState, Timing
 from dlapp.am.view import of as view_of
 from dlapp.am.view import phase_of
-from dlapp.cluster import ContainerEnd, Grant, Heartbeat, Registered, ResourceLimits
+from dlapp.cluster.engine import ContainerEnd, Grant, Heartbeat, Registered, ResourceLimits
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.messages import Fault, Hello, Orders, Phase, Report, Stop, StoredOutput, TaskResult
 from dlapp.values.report import ApplicationView

@@ -22,7 +22,7 @@ from dlapp.am.model.roster import roster_of
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.view import of as view_of
 from dlapp.am.view import phase_of
-from dlapp.cluster import ContainerEnd, Grant, Heartbeat, Registered, ResourceLimits
+from dlapp.cluster.engine import ContainerEnd, Grant, Heartbeat, Registered, ResourceLimits
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import (
     PREEMPTED,

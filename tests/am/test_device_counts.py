@@ -10,7 +10,7 @@ import pytest
 from dlapp.am import device_counts as module
 from dlapp.am.device_counts import DeviceCountReader
 from dlapp.am.model.events import DeviceCountsRead
-from dlapp.cluster import ContainerRequest
+from dlapp.cluster.engine import ContainerRequest
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 from dlapp.values.launch_spec import MACHINE, NODE_MANAGER, LedgerSettings

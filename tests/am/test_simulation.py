@@ -23,7 +23,7 @@ from dlapp.am.model.events import SettleOutputs
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance, StopReason
 from dlapp.am.model.state import ApplicationState, Due
-from dlapp.cluster import Grant
+from dlapp.cluster.engine import Grant
 from dlapp.value import replace
 from dlapp.values.messages import Fault, TaskResult
 from dlapp.values.report import Cause, FinalStatus

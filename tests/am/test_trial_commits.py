@@ -12,7 +12,7 @@ from dlapp.am.application_dir.interface import Superseded
 from dlapp.am.model.events import CommitTrial, Part, TrialCommitted
 from dlapp.am.settlement import OutputSettlement
 from dlapp.am.trial_commits import TrialCommits
-from dlapp.cluster import Heartbeat
+from dlapp.cluster.engine import Heartbeat
 from dlapp.errors import DlappError, Unreachable
 from dlapp.system import waits
 from dlapp.values.ids import ApplicationId, ContainerId

@@ -8,7 +8,7 @@ import pytest
 
 from dlapp.am.model import events, journal
 from dlapp.am.view import phase_of, public_view
-from dlapp.cluster import Heartbeat
+from dlapp.cluster.engine import Heartbeat
 from dlapp.sweep.spec import Distribution, DistributionKind, Sampler, SweepSpec
 from dlapp.task.preparation import WAITS_FOR_CHECKPOINTS
 from dlapp.value import replace

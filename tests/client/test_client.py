@@ -8,7 +8,7 @@ import pytest
 
 import dlapp.client
 from dlapp.client import Client, exit_code
-from dlapp.cluster import LogFiles
+from dlapp.cluster.engine import LogFiles
 from dlapp.config import load_config
 from dlapp.errors import Denied, NotFound, TimedOut, UsageError
 from dlapp.id_text import looks_like_id

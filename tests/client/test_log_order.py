@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from dlapp.client import logs
 from dlapp.client.log_order import in_time_order
 from dlapp.client.logs import LineMerger, read_logs, time_text
-from dlapp.cluster import LOG_NAMES, LogFiles
+from dlapp.cluster import LOG_NAMES
+from dlapp.cluster.engine import LogFiles
 from dlapp.system.logs.log_times import LogTimes
 from dlapp.values.ids import ApplicationId, ContainerId
 

@@ -21,7 +21,7 @@ from dlapp.client.logs import (
     pieces_since,
     read_logs,
 )
-from dlapp.cluster import LogFiles
+from dlapp.cluster.engine import LogFiles
 from dlapp.errors import DlappError, UsageError
 from dlapp.values.ids import ApplicationId, ContainerId
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from dlapp.client.sweep import Sweep
-from dlapp.cluster import Engine
+from dlapp.cluster.engine import Engine
 from dlapp.errors import DlappError, UsageError
 from dlapp.sweep.results import SweepResults, TrialState, TrialView, head_line, trial_line
 from dlapp.sweep.spec import Goal, GridParameter, Sampler, SweepSpec

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.cluster import EngineInfo
+from dlapp.cluster.engine import EngineInfo
 from dlapp.config import load_config
 from dlapp.launcher.application import read_application
 from dlapp.values.spec import AppSpec, Framework

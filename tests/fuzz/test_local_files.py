@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dlapp.client.logs import LineMerger, LogPiece
-from dlapp.cluster import LogFiles
+from dlapp.cluster.engine import LogFiles
 from dlapp.cluster.local import outcome
 from dlapp.cluster.local.am_engine import LocalAmEngine
 from dlapp.cluster.local.client.engine import LocalEngine

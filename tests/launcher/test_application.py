@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.cluster import EngineInfo
+from dlapp.cluster.engine import EngineInfo
 from dlapp.config import Config, load_config
 from dlapp.errors import FileRefused, UsageError
 from dlapp.launcher.application import (

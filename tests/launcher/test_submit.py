@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.cluster import EngineInfo
+from dlapp.cluster.engine import EngineInfo
 from dlapp.config import load_config
 from dlapp.errors import DlappError, FileRefused, NotFound, RequestTooLarge, SpecError, Unreachable, UsageError
 from dlapp.launcher.application import os_user

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.cluster import EngineInfo
+from dlapp.cluster.engine import EngineInfo
 from dlapp.config import load_config
 from dlapp.launcher.application import read_application
 from dlapp.launcher.keys import SECTIONS, names_of

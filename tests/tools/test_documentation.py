@@ -10,7 +10,7 @@ import click
 import pytest
 
 from dlapp import errors
-from dlapp.cluster import LogFiles
+from dlapp.cluster.engine import LogFiles
 from dlapp.tools.common import EXIT_BROKEN_PIPE
 from dlapp.tools.main import COMMANDS
 from dlapp.value import Value, fields

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dlapp.am.application_dir.hdfs_journal import HdfsJournalWriter, read_lines
 from dlapp.am.application_dir.interface import FormerSweep, Superseded
 from dlapp.am.model.events import Kill, Published, Release, SoftKill
-from dlapp.cluster import Heartbeat
+from dlapp.cluster.engine import Heartbeat
 from dlapp.cluster.yarn.staging import (
     ADDRESSES,
     AM,

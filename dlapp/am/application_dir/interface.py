@@ -9,7 +9,7 @@ from dlapp.errors import DlappError
 
 if TYPE_CHECKING:
     from dlapp.am.model.events import Kill, Published, Release, SoftKill
-    from dlapp.cluster import Heartbeat
+    from dlapp.cluster.engine import Heartbeat
     from dlapp.locations import HdfsPlace
     from dlapp.values.ids import ApplicationId, ContainerId
     from dlapp.values.report import ApplicationView, CommitClaim, OutputView

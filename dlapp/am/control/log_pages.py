@@ -16,7 +16,7 @@ from dlapp.system.logs import log
 
 if TYPE_CHECKING:
     from dlapp.am.control.server import ControlRequest
-    from dlapp.cluster import AmEngine
+    from dlapp.cluster.engine import AmEngine
     from dlapp.pages.log_page import PageQuery
     from dlapp.values.report import ContainerView
 

@@ -7,7 +7,7 @@ from dlapp.am.model import journal
 from dlapp.am.model.events import Abandon, StartTask
 from dlapp.am.model.instance import Stage
 from dlapp.am.model.state import ApplicationState, Due
-from dlapp.cluster import Grant, Heartbeat, Registered
+from dlapp.cluster.engine import Grant, Heartbeat, Registered
 from dlapp.value import replace
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Stop

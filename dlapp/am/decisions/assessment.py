@@ -18,7 +18,7 @@ decision of the scheduler or of an operator, and not a failure of the program or
 
 from __future__ import annotations
 
-from dlapp.cluster import STATUS_UNKNOWN, ContainerEnd
+from dlapp.cluster.engine import STATUS_UNKNOWN, ContainerEnd
 from dlapp.value import Value
 from dlapp.values.messages import Diagnosis, Fault, TaskResult
 

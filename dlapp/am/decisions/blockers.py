@@ -9,7 +9,7 @@ from dlapp.am.decisions import assignment
 from dlapp.am.decisions.gangs import gang
 from dlapp.am.model.instance import Container
 from dlapp.am.model.state import ApplicationState
-from dlapp.cluster import Grant
+from dlapp.cluster.engine import Grant
 from dlapp.values.ids import ContainerId
 
 

@@ -13,7 +13,7 @@ from dlapp.am.model.demand import Role
 from dlapp.am.model.events import CheckStart, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.state import ApplicationState, Due
-from dlapp.cluster import ContainerEnd
+from dlapp.cluster.engine import ContainerEnd
 from dlapp.value import replace
 from dlapp.values.messages import Fault, Phase, Stop, TaskResult
 from dlapp.values.spec import ContainerFailure, RoleFailure

@@ -42,7 +42,7 @@ from dlapp.am.model.events import (
 )
 from dlapp.am.model.instance import Stage, StopReason
 from dlapp.am.model.state import ApplicationState
-from dlapp.cluster import ContainerRequest, Heartbeat, Registered
+from dlapp.cluster.engine import ContainerRequest, Heartbeat, Registered
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Hello, Orders, Phase, Report
 

@@ -14,7 +14,7 @@ from dlapp.am.model.events import SendOrders, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.roster import record_address
 from dlapp.am.model.state import ApplicationState
-from dlapp.cluster import Grant
+from dlapp.cluster.engine import Grant
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Hello, Orders, Phase, Report, Stop
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container
-from dlapp.cluster import ContainerRequest
+from dlapp.cluster.engine import ContainerRequest
 from dlapp.values.ids import ContainerId
 from dlapp.values.spec import Placement, RoleSpec
 

@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from dlapp.cluster import Grant, Heartbeat, Registered
+from dlapp.cluster.engine import Grant, Heartbeat, Registered
 from dlapp.value import Value
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Assignment, Hello, Orders, Report, StopAnswer, StoredOutput, StreamOrder

@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 
 from dlapp.am.model.usage_series import UsageSeries
-from dlapp.cluster import ContainerEnd, Grant
+from dlapp.cluster.engine import ContainerEnd, Grant
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import BoardStatus, Orders, PayloadStatus, Phase, StoredOutput, TaskResult
 from dlapp.values.report import ContainerView

@@ -49,7 +49,7 @@ from typing import Any, NamedTuple
 
 from dlapp.am.model.events import ApplicationEnd, Settlement
 from dlapp.am.model.journal_compaction import check_number, containers_of
-from dlapp.cluster import ContainerEnd, Grant
+from dlapp.cluster.engine import ContainerEnd, Grant
 from dlapp.errors import UsageError
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Fault, TaskResult

@@ -30,7 +30,7 @@ from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.roster import RosterState
 from dlapp.am.model.start_gate import StartGate
-from dlapp.cluster import ContainerEnd, Grant
+from dlapp.cluster.engine import ContainerEnd, Grant
 from dlapp.value import Value, replace
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.messages import LaunchState, MpiLaunch

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from dlapp.cluster import (
+from dlapp.cluster.engine import (
     STATUS_UNKNOWN,
     ContainerEnd,
     ContainerRequest,

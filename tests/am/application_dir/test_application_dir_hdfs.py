@@ -13,7 +13,7 @@ from dlapp.am.application_dir import hdfs, hdfs_journal
 from dlapp.am.application_dir.hdfs import HdfsApplicationDir
 from dlapp.am.application_dir.interface import Superseded
 from dlapp.am.model import events
-from dlapp.cluster import Heartbeat
+from dlapp.cluster.engine import Heartbeat
 from dlapp.cluster.yarn.client.cleanup import EndedApplication, settle
 from dlapp.cluster.yarn.staging import AM, KILL, RELEASE, SOFT_KILL, TRIALS, VIEW, StagingPaths
 from dlapp.cluster.yarn.staging import SUBMISSION as SUBMISSION_FILE

@@ -11,7 +11,7 @@ import pytest
 from dlapp.am.control import log_pages
 from dlapp.am.control.log_pages import LogPages
 from dlapp.am.control.server import ControlRequest
-from dlapp.cluster import AmEngine
+from dlapp.cluster.engine import AmEngine
 from dlapp.errors import Unreachable
 from dlapp.pages.log_page import PageQuery
 from dlapp.values.ids import ContainerId

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dlapp.am.decisions import assessment
 from dlapp.am.decisions.assessment import NODE_RETRIES, Assessment
-from dlapp.cluster import ContainerEnd
+from dlapp.cluster.engine import ContainerEnd
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Diagnosis, Fault, Phase, Stop, TaskResult
 from dlapp.values.spec import Gang, RoleSpec

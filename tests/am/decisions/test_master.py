@@ -14,7 +14,7 @@ from dlapp.am.model import events, journal
 from dlapp.am.model.events import Settlement
 from dlapp.am.model.instance import Stage, StopReason
 from dlapp.am.model.state import Timing
-from dlapp.cluster import ContainerEnd, Heartbeat, Registered, ResourceLimits
+from dlapp.cluster.engine import ContainerEnd, Heartbeat, Registered, ResourceLimits
 from dlapp.cluster.yarn.am.resource_requests import ResourceRequestTable
 from dlapp.value import replace
 from dlapp.values.messages import Fault, PayloadStatus, Phase, Stop, StoredOutput, TaskResult

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dlapp.client.logs import GrowingFile, LogPiece, read_logs
 from dlapp.client.shell.input import fetch_into_workspace
-from dlapp.cluster import LogFiles
+from dlapp.cluster.engine import LogFiles
 from dlapp.errors import NotFound, UsageError
 from dlapp.launcher.workspace.pack import pack
 from dlapp.launcher.workspace.scan import scan_workspace

@@ -10,7 +10,7 @@ import pytest
 
 from dlapp.client import Client
 from dlapp.client.notebook.session import default_target, notebook_spec, ready_port, start_notebook
-from dlapp.cluster import EngineInfo
+from dlapp.cluster.engine import EngineInfo
 from dlapp.config import load_config
 from dlapp.value import replace
 from dlapp.values.spec import AppSpec, CheckpointSpec, InputSpec, OutputSpec, Resources, RoleSpec

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dlapp.am.decisions.assessment import of_end
-from dlapp.cluster import STATUS_UNKNOWN, ContainerEnd, ContainerRequest, Grant, TaskLaunch
+from dlapp.cluster.engine import STATUS_UNKNOWN, ContainerEnd, ContainerRequest, Grant, TaskLaunch
 from dlapp.cluster.local.am_engine import LocalAmEngine
 from dlapp.cluster.local.attempts import DEVICES_RETURNED, alive_lock
 from dlapp.cluster.local.settings import settings_of

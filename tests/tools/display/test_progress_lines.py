@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dlapp.client.logs import HELD_LINE_BYTES, LogPiece
-from dlapp.cluster import LogFiles
+from dlapp.cluster.engine import LogFiles
 from dlapp.tools.display.progress_lines import SHOWN_EVERY_S, ProgressLines
 from dlapp.values.ids import ApplicationId, ContainerId
 

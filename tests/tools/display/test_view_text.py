@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.am.decisions.assessment import Assessment, container_name, failure, of_end, of_result
-from dlapp.cluster import ContainerEnd
+from dlapp.cluster.engine import ContainerEnd
 from dlapp.tools.applications.list import STATES
 from dlapp.tools.display.progress import PlainLines, picture_lines
 from dlapp.tools.display.receipt import cost_text, receipt_lines, usage_text

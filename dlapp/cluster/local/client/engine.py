@@ -68,8 +68,7 @@ from dlapp.system.waits import Wait
 from dlapp.value import Closeable
 
 if TYPE_CHECKING:
-    from dlapp.cluster import EngineInfo, LogFiles
-    from dlapp.cluster.engine import PlanFacts, QueueFacts
+    from dlapp.cluster.engine import EngineInfo, LogFiles, PlanFacts, QueueFacts
     from dlapp.cluster.local.client.shared_tokens import GrantedAccess
     from dlapp.cluster.local.client.waits import MachineWaits
     from dlapp.cluster.local.runner.orphans import OrphanReaper
@@ -185,7 +184,7 @@ class LocalEngine(Closeable):
         Raises:
             Unreachable: the state has another version.
         """
-        from dlapp.cluster import EngineInfo
+        from dlapp.cluster.engine import EngineInfo
 
         if not self._is_others:
             self._queue().count_unsettled(self._uid)
@@ -776,7 +775,7 @@ class LocalEngine(Closeable):
     def logs(self, application_id: ApplicationId, try_number: int | None = None) -> list[LogFiles]:
         """Return the logs of all containers that ran, by CONTAINER_INDEX, of the last try or a given one. Raises
         NotFound."""
-        from dlapp.cluster import LogFiles
+        from dlapp.cluster.engine import LogFiles
 
         view, owner = self.view(application_id), self._state
         if not self._is_others and self._is_foreign(str(application_id)):

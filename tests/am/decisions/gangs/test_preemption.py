@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dlapp.am.model.events import SoftKill
-from dlapp.cluster import Heartbeat
+from dlapp.cluster.engine import Heartbeat
 from dlapp.values.messages import Fault, Phase, Stop
 from dlapp.values.report import Cause, FinalStatus
 from dlapp.values.spec import Gang, RoleFailure, RoleSpec

@@ -16,7 +16,7 @@ from typing import Any
 from dlapp.am.decisions.master import Master
 from dlapp.am.model import events, journal
 from dlapp.am.model.state import ApplicationState, Timing
-from dlapp.cluster import ContainerEnd, Grant, Heartbeat, Registered, ResourceLimits
+from dlapp.cluster.engine import ContainerEnd, Grant, Heartbeat, Registered, ResourceLimits
 from dlapp.sweep.spec import SweepSpec
 from dlapp.value import replace
 from dlapp.values.ids import ContainerId, trial_part

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from dlapp.client.logs import Logs, read_logs
-from dlapp.cluster import LogFiles
+from dlapp.cluster.engine import LogFiles
 from dlapp.cluster.yarn.logs.pages import GrowingPage
 from dlapp.errors import NotFound, Unreachable
 from dlapp.hadoop.web import Web
