@@ -12,6 +12,7 @@ import errno
 import os
 import stat
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from dlapp.errors import ConfigError
@@ -216,10 +217,6 @@ def variable_of(name: str) -> str:
     return PREFIX + name.replace(".", "_").upper()
 
 
-def _read_cluster(text: str) -> str:
-    return read_choice(text, ("local", "yarn"))
-
-
 def read_containers(text: str) -> int:
     """Parse a number of containers. Raises ValueError."""
     return read_count(text, 1, 100_000)
@@ -270,22 +267,6 @@ def _read_znode(text: str) -> str:
     return text
 
 
-def _read_dialect(text: str) -> str:
-    return read_choice(text, ("auto", "gcores", "yarn.io/gpu", "field3", "none"))
-
-
-def _read_gpu_mode(text: str) -> str:
-    return read_choice(text, ("auto", "cdi", "gpus", "runtime", "nvidia-docker", "devices", "none"))
-
-
-def _read_hdfs(text: str) -> str:
-    return read_choice(text, ("webhdfs", "native", "auto"))
-
-
-def _read_attempts(text: str) -> int:
-    return read_count(text, 1, 100)
-
-
 def _read_programs(text: str) -> tuple[str, ...]:
     names = tuple(one.strip() for one in text.split(",") if one.strip())
     if bad := next((one for one in names if "/" in one), None):
@@ -307,10 +288,6 @@ def _read_schemes(text: str) -> tuple[str, ...]:
         if not scheme.replace("+", "").isalnum():
             raise ValueError(f"{shown(scheme)} is not a scheme")
     return schemes
-
-
-def _read_temperature(text: str) -> int:
-    return read_count(text, 30, 150)
 
 
 def _read_word(text: str) -> str:
@@ -342,14 +319,6 @@ def read_events(text: str) -> tuple[str, ...]:
     return words
 
 
-def _read_webhook_form(text: str) -> str:
-    return read_choice(text, (JSON, SLACK))
-
-
-def _read_security(text: str) -> str:
-    return read_choice(text, (START_TLS, TLS, NO_TLS))
-
-
 def _read_address(text: str) -> str:
     name, at, host = text.rpartition("@")
     if not (name and at and host) or not text.isprintable() or any(one in text for one in " ,<>"):
@@ -377,8 +346,17 @@ def _read_command(text: str) -> tuple[str, ...]:
     return words
 
 
+_read_attempts = partial(read_count, minimum=1, maximum=100)
+
 KEYS: tuple[Key, ...] = (
-    Key("cluster", "cluster", _read_cluster, "local", "local or yarn", "the engine that applications are submitted to"),
+    Key(
+        "cluster",
+        "cluster",
+        partial(read_choice, allowed=("local", "yarn")),
+        "local",
+        "local or yarn",
+        "the engine that applications are submitted to",
+    ),
     Key("defaults.containers", "containers", read_containers, "1", "count", "number of containers if a file sets none"),
     Key("defaults.vcores", "vcores", read_vcores, "1", "count", "virtual cores per container, if a file sets none"),
     Key("defaults.memory", "memory_mib", read_memory_mib, "4g", "memory", "memory per container, if a file sets none"),
@@ -452,7 +430,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "gpuid.temperature_limit",
         "temperature_limit_c",
-        _read_temperature,
+        partial(read_count, minimum=30, maximum=150),
         "",
         "count, °C",
         "a hotter GPU is not leased; none is its slowdown temperature; read on the host of the GPU",
@@ -542,7 +520,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "runtime.docker.gpu_mode",
         "gpu_mode",
-        _read_gpu_mode,
+        partial(read_choice, allowed=("auto", "cdi", "gpus", "runtime", "nvidia-docker", "devices", "none")),
         "auto",
         "auto, cdi, gpus, runtime, nvidia-docker, devices or none",
         "how containers get their GPUs; auto is the first available mode",
@@ -550,7 +528,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "storage.hdfs",
         "hdfs",
-        _read_hdfs,
+        partial(read_choice, allowed=("webhdfs", "native", "auto")),
         "auto",
         "auto, native or webhdfs",
         "the way to the files on HDFS: HDFS's own protocols where their ports answer, or always, or WebHDFS",
@@ -624,7 +602,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "yarn.dialect",
         "dialect",
-        _read_dialect,
+        partial(read_choice, allowed=("auto", "gcores", "yarn.io/gpu", "field3", "none")),
         "auto",
         "auto, gcores, yarn.io/gpu, field3 or none",
         "how the cluster counts GPUs; auto is what its ResourceManager reports",
@@ -690,7 +668,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "notify.webhook_form",
         "webhook_form",
-        _read_webhook_form,
+        partial(read_choice, allowed=(JSON, SLACK)),
         JSON,
         "json or slack",
         "the form of the posted message",
@@ -701,7 +679,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "notify.smtp_security",
         "smtp_security",
-        _read_security,
+        partial(read_choice, allowed=(START_TLS, TLS, NO_TLS)),
         NO_TLS,
         "starttls, tls or none",
         "encryption of the connection; required with `notify.smtp_credentials`",

@@ -12,6 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from dlapp.errors import ConfigError
@@ -325,28 +326,6 @@ def _read_amounts_by_user(texts: list[str]) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
-def _read_time_s(text: str) -> float:
-    if (seconds := read_duration_s(text)) < _MIN_TIME_S:
-        raise ValueError(f"is {seconds:g} s, the minimum is {_MIN_TIME_S:g} s")
-    return seconds
-
-
-def _read_queued(text: str) -> int:
-    return read_count(text, 1)
-
-
-def _read_charge(text: str) -> str:
-    return read_choice(text, CHARGES)
-
-
-def _read_pids(text: str) -> int:
-    return read_count(text, 16)
-
-
-def _read_percent(text: str) -> int:
-    return read_count(text, 1, 100)
-
-
 KEYS: tuple[Key, ...] = (
     Key("kill_grace_max", "kill_grace_max_s", _one(read_duration_s), "", "duration", "maximum grace time"),
     Key(
@@ -419,7 +398,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "docker.pids_limit",
         "pids_limit",
-        _one(_read_pids),
+        _one(partial(read_count, minimum=16)),
         "16384",
         "count",
         "maximum number of processes and threads in a container",
@@ -427,7 +406,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "docker.shm_percent",
         "shm_percent",
-        _one(_read_percent),
+        _one(partial(read_count, minimum=1, maximum=100)),
         "50",
         "count",
         "percentage of a container's memory for /dev/shm",
@@ -459,7 +438,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "queue.half_life",
         "half_life_s",
-        _one(_read_time_s),
+        _one(partial(read_duration_s, minimum_s=_MIN_TIME_S)),
         "7d",
         "duration",
         "after this time a GPU-hour counts half in the usage of its user",
@@ -467,7 +446,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "queue.raise_after",
         "raise_after_s",
-        _one(_read_time_s),
+        _one(partial(read_duration_s, minimum_s=_MIN_TIME_S)),
         "1d",
         "duration",
         "waiting raises the priority of an application by one after each such time",
@@ -507,7 +486,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "queue.user_queued",
         "user_queued",
-        _one(_read_queued),
+        _one(partial(read_count, minimum=1)),
         "",
         "count",
         "maximum number of one user's waiting applications",
@@ -515,7 +494,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "queue.charge",
         "charge",
-        _one(_read_charge),
+        _one(partial(read_choice, allowed=CHARGES)),
         "gcores",
         "gcores or vcores",
         "the amount that counts as usage; vcores is for machines without GPUs",

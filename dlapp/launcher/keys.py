@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from dlapp.config import read_containers, read_events, read_vcores
@@ -90,7 +91,7 @@ class PropertyKey(NamedTuple):
     """One key of a section.
 
     Args:
-        read: text, without the quotes around it -> value; raises ValueError with the problem.
+        read: text, without the quotes around it -> value; raises ValueError with the problem, or SpecError.
         required: the section must have it.
         lines: the value may continue in further lines.
         may_be_empty: an empty value is valid.
@@ -150,24 +151,9 @@ def _dependencies(text: str) -> tuple[Dependency, ...]:
         name, _, until = one.partition(":")
         if until not in ("", *(each.value for each in Until)) or one.endswith(":"):
             raise ValueError(f"{shown(one)} is neither a role nor ROLE:ready nor ROLE:done")
-        try:
-            check_role_name("", name)
-        except SpecError as refused:
-            raise ValueError(refused.problem) from None
+        check_role_name("", name)
         found.append(Dependency(name, Until(until) if until else Until.STARTED))
     return tuple(dict.fromkeys(found))
-
-
-def _gang(text: str) -> str:
-    return read_choice(text, ("all", "role", "none"))
-
-
-def _framework(text: str) -> str:
-    return read_choice(text, ("none", "tensorflow", "pytorch", "torchrun", "mpi", "dmlc"))
-
-
-def _role_failure(text: str) -> str:
-    return read_choice(text, ("restart", "restart_gang", "fail"))
 
 
 def _success(text: str) -> tuple[str, ...]:
@@ -215,20 +201,12 @@ def _queue(text: str) -> str:
     return text
 
 
-def _priority(text: str) -> int:
-    return read_count(text, 0)
-
-
 def _tensorboard(text: str) -> str | bool:
     """Return a path, or whether to start TensorBoard."""
     try:
         return read_boolean(text)
     except ValueError:
         return text
-
-
-def _kind(text: str) -> str:
-    return read_choice(text, [one.value for one in Kind])
 
 
 def _ready(text: str) -> str:
@@ -246,17 +224,15 @@ def read_link(name: str, text: str) -> QuickLink:
     """Parse the value of a key ``link.NAME``.
 
     Raises:
-        ValueError: the value is invalid; the message is the problem.
+        SpecError: the role or path is invalid.
+        ValueError: the value has another form; the message is the problem.
     """
     if (found := _LINK.fullmatch(text)) is None:
         raise ValueError(
             f"{shown(text)} is not ROLE:PORT/path, where PORT is a number, or port, port2, ... of the role"
         )
     role, place, port, path = found.groups()
-    try:
-        return QuickLink(name, role, int(port) if port else None, int(place or 1) - 1, path or "/")
-    except SpecError as refused:
-        raise ValueError(refused.problem) from None
+    return QuickLink(name, role, int(port) if port else None, int(place or 1) - 1, path or "/")
 
 
 def _gcores(text: str) -> int | None:
@@ -267,18 +243,6 @@ def _gcores(text: str) -> int | None:
         return read_count(text, 0)
     except ValueError as problem:
         raise ValueError(f"{problem} (or auto)") from None
-
-
-def _retries(text: str) -> int:
-    return read_count(text, 0, MAX_RETRIES)
-
-
-def _ports(text: str) -> int:
-    return read_count(text, 0, MAX_PORTS)
-
-
-def _previous(text: str) -> int:
-    return read_count(text, 0, MAX_PREVIOUS)
 
 
 def _cache_path(text: str) -> str:
@@ -292,98 +256,19 @@ def _max_runtime_s(text: str) -> float:
     return seconds
 
 
-def _checkpoint_every_s(text: str) -> float:
-    if (seconds := read_duration_s(text)) < MIN_CHECKPOINT_EVERY_S:
-        raise ValueError(f"is {seconds:g} s, the minimum is {MIN_CHECKPOINT_EVERY_S:g} s")
-    return seconds
-
-
-def _sync_s(text: str) -> float:
-    if (seconds := read_duration_s(text)) < MIN_SYNC_S:
-        raise ValueError(f"is {seconds:g} s, the minimum is {MIN_SYNC_S:g} s")
-    return seconds
-
-
 def _checkpoint_role(text: str) -> str:
-    try:
-        check_role_name("", text)
-    except SpecError as refused:
-        raise ValueError(refused.problem) from None
+    check_role_name("", text)
     return text
-
-
-def _checkpoints(text: str) -> int:
-    return read_count(text, 1, MAX_CHECKPOINTS)
 
 
 def _locations(text: str) -> tuple[str, ...]:
     return tuple(line for line in text.split("\n") if line)
 
 
-def _archive(text: str) -> str:
-    return read_choice(text, ("keep", "unpack"))
-
-
-def _mode(text: str) -> str:
-    return read_choice(text, ("copy", "list", "feed", "mount"))
-
-
-def _feed_format(text: str) -> str:
-    return read_choice(text, [one.value for one in FeedFormat])
-
-
-def _epochs(text: str) -> int:
-    return read_count(text, 1, MAX_EPOCHS)
-
-
 def _feed_buffer_bytes(text: str) -> int:
     if (size_bytes := read_size_bytes(text)) < MIN_FEED_BUFFER_BYTES:
         raise ValueError(f"is {text}, the minimum is {MIN_FEED_BUFFER_BYTES >> 20}m")
     return size_bytes
-
-
-def _placement(text: str) -> str:
-    return read_choice(text, ("pack", "spread"))
-
-
-def _on_failure(text: str) -> str:
-    return read_choice(text, ("keep", "drop"))
-
-
-def _on_container_failure(text: str) -> str:
-    return read_choice(text, ("stop", "continue"))
-
-
-def _trials(text: str) -> int:
-    return read_count(text, 1, MAX_TRIALS)
-
-
-def _max_failures(text: str) -> int:
-    return read_count(text, 0, MAX_TRIALS)
-
-
-def _trials_per_container(text: str) -> int:
-    return read_count(text, 1, MAX_TRIALS_PER_CONTAINER)
-
-
-def _trial_retries(text: str) -> int:
-    return read_count(text, 0, MAX_TRIAL_RETRIES)
-
-
-def _seed(text: str) -> int:
-    return read_count(text, 0, MAX_SEED)
-
-
-def _goal(text: str) -> str:
-    return read_choice(text, [one.value for one in Goal])
-
-
-def _sweep_commit(text: str) -> str:
-    return read_choice(text, [one.value for one in SweepCommit])
-
-
-def _pruner(text: str) -> str:
-    return read_choice(text, OPTUNA_PRUNERS)
 
 
 def check_variable(text: str) -> str:
@@ -395,11 +280,8 @@ def check_variable(text: str) -> str:
     return text
 
 
-def _not_built(_text: str) -> None:
-    raise ValueError(NOT_BUILT)
-
-
-_UNBUILT = PropertyKey(_not_built, lines=True, may_be_empty=True)
+_UNBUILT = PropertyKey(_text)
+"""A key that `read_value` refuses."""
 
 _OF_A_CONTAINER: Mapping[str, PropertyKey] = {
     "memory": PropertyKey(read_memory_mib),
@@ -423,7 +305,7 @@ _OF_ONE_ROLE: Mapping[str, PropertyKey] = {
 
 SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
     "application": {
-        "kind": PropertyKey(_kind),
+        "kind": PropertyKey(partial(read_choice, allowed=[one.value for one in Kind])),
         "username": PropertyKey(_username),
         "appname": PropertyKey(_text, required=True, keeps_quotes=True),
         "docker_image": PropertyKey(_image),
@@ -435,18 +317,20 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "user_shell_args": PropertyKey(_arguments, lines=True, may_be_empty=True),
         "command": PropertyKey(_command, lines=True),
         "queue": PropertyKey(_queue),
-        "priority": PropertyKey(_priority),
+        "priority": PropertyKey(read_count),
         "project": PropertyKey(_text),
         "tags": PropertyKey(_list, lines=True),
         "max_runtime": PropertyKey(_max_runtime_s),
         "kill_grace": PropertyKey(read_duration_s),
         "output_patience": PropertyKey(read_duration_s),
         "service_patience": PropertyKey(read_duration_s),
-        "on_container_failure": PropertyKey(_on_container_failure),
+        "on_container_failure": PropertyKey(partial(read_choice, allowed=("stop", "continue"))),
         "env_file": PropertyKey(_text),
         "pass_env": PropertyKey(_variables, lines=True),
-        "framework": PropertyKey(_framework),
-        "gang": PropertyKey(_gang),
+        "framework": PropertyKey(
+            partial(read_choice, allowed=("none", "tensorflow", "pytorch", "torchrun", "mpi", "dmlc"))
+        ),
+        "gang": PropertyKey(partial(read_choice, allowed=("all", "role", "none"))),
         "success": PropertyKey(_success, lines=True),
         "gang_window": PropertyKey(read_duration_s),
         "failure_settle": PropertyKey(read_duration_s),
@@ -465,69 +349,69 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
     "resources": {
         "containers": PropertyKey(read_containers),
         **_OF_A_CONTAINER,
-        "retries": PropertyKey(_retries),
+        "retries": PropertyKey(partial(read_count, maximum=MAX_RETRIES)),
         "prefer_nodes": _UNBUILT,
         "gpu_model": _UNBUILT,
         "gpu_memory": _UNBUILT,
-        "placement": PropertyKey(_placement),
+        "placement": PropertyKey(partial(read_choice, allowed=("pack", "spread"))),
     },
     "role": {
         **_OF_ONE_ROLE,
-        "retries": PropertyKey(_retries),
-        "on_failure": PropertyKey(_role_failure),
+        "retries": PropertyKey(partial(read_count, maximum=MAX_RETRIES)),
+        "on_failure": PropertyKey(partial(read_choice, allowed=("restart", "restart_gang", "fail"))),
         "depends_on": PropertyKey(_dependencies, lines=True),
         "service": PropertyKey(read_boolean),
-        "ports": PropertyKey(_ports),
+        "ports": PropertyKey(partial(read_count, maximum=MAX_PORTS)),
     },
     "service": {
         **_OF_ONE_ROLE,
         "depends_on": PropertyKey(_dependencies, lines=True),
-        "ports": PropertyKey(_ports),
+        "ports": PropertyKey(partial(read_count, maximum=MAX_PORTS)),
         "ready": PropertyKey(_ready),
         "max_idle": PropertyKey(_max_runtime_s),
     },
     "from_hdfs": {
         "hdfs": PropertyKey(_locations, required=True, lines=True),
         "input_path": PropertyKey(_text, required=True),
-        "archive": PropertyKey(_archive),
-        "mode": PropertyKey(_mode),
+        "archive": PropertyKey(partial(read_choice, allowed=("keep", "unpack"))),
+        "mode": PropertyKey(partial(read_choice, allowed=("copy", "list", "feed", "mount"))),
         "shard": PropertyKey(read_boolean),
         "optional": PropertyKey(read_boolean),
-        "feed.format": PropertyKey(_feed_format),
-        "feed.epochs": PropertyKey(_epochs),
-        "feed.shuffle": PropertyKey(_seed),
+        "feed.format": PropertyKey(partial(read_choice, allowed=[one.value for one in FeedFormat])),
+        "feed.epochs": PropertyKey(partial(read_count, minimum=1, maximum=MAX_EPOCHS)),
+        "feed.shuffle": PropertyKey(partial(read_count, maximum=MAX_SEED)),
         "feed.buffer": PropertyKey(_feed_buffer_bytes),
     },
     "to_hdfs": {
         "output_path": PropertyKey(_text, required=True),
         "hdfs": PropertyKey(_text, required=True),
         "overwrite": PropertyKey(read_boolean),
-        "on_failure": PropertyKey(_on_failure),
-        "keep_previous": PropertyKey(_previous),
-        "sync": PropertyKey(_sync_s),
+        "on_failure": PropertyKey(partial(read_choice, allowed=("keep", "drop"))),
+        "keep_previous": PropertyKey(partial(read_count, maximum=MAX_PREVIOUS)),
+        "sync": PropertyKey(partial(read_duration_s, minimum_s=MIN_SYNC_S)),
     },
     "checkpoint": {
         "path": PropertyKey(_text, required=True),
         "hdfs": PropertyKey(_text),
-        "every": PropertyKey(_checkpoint_every_s),
-        "keep": PropertyKey(_checkpoints),
+        "every": PropertyKey(partial(read_duration_s, minimum_s=MIN_CHECKPOINT_EVERY_S)),
+        "keep": PropertyKey(partial(read_count, minimum=1, maximum=MAX_CHECKPOINTS)),
         "role": PropertyKey(_checkpoint_role),
     },
     "sweep": {
         "list": PropertyKey(_text),
         "sampler": PropertyKey(read_sampler),
-        "pruner": PropertyKey(_pruner),
-        "trials": PropertyKey(_trials),
-        "seed": PropertyKey(_seed),
+        "pruner": PropertyKey(partial(read_choice, allowed=OPTUNA_PRUNERS)),
+        "trials": PropertyKey(partial(read_count, minimum=1, maximum=MAX_TRIALS)),
+        "seed": PropertyKey(partial(read_count, maximum=MAX_SEED)),
         "metric": PropertyKey(read_metric),
-        "goal": PropertyKey(_goal),
+        "goal": PropertyKey(partial(read_choice, allowed=[one.value for one in Goal])),
         "asha": PropertyKey(read_asha),
-        "concurrency": PropertyKey(_trials),
-        "trials_per_container": PropertyKey(_trials_per_container),
+        "concurrency": PropertyKey(partial(read_count, minimum=1, maximum=MAX_TRIALS)),
+        "trials_per_container": PropertyKey(partial(read_count, minimum=1, maximum=MAX_TRIALS_PER_CONTAINER)),
         "trial_time": PropertyKey(_max_runtime_s),
-        "retries": PropertyKey(_trial_retries),
-        "max_failures": PropertyKey(_max_failures),
-        "commit": PropertyKey(_sweep_commit),
+        "retries": PropertyKey(partial(read_count, maximum=MAX_TRIAL_RETRIES)),
+        "max_failures": PropertyKey(partial(read_count, maximum=MAX_TRIALS)),
+        "commit": PropertyKey(partial(read_choice, allowed=[one.value for one in SweepCommit])),
     },
 }
 

@@ -99,7 +99,7 @@ def _size_bytes(text: str, *, bare: str) -> int | None:
     return size_bytes
 
 
-def read_duration_s(text: str) -> float:
+def read_duration_s(text: str, minimum_s: float = 0.0) -> float:
     """Parse a duration [s]: ``30s``, ``10m``, ``2h``, ``1h30m``, ``1d 12h``, ``90min``; a bare number is seconds."""
     seconds, last, at = 0.0, float("inf"), 0
     while match := _SPAN.match(text, at):
@@ -114,6 +114,8 @@ def read_duration_s(text: str) -> float:
         )
     if seconds > MAX_SECONDS:
         raise ValueError(f"is {text}, the maximum is {MAX_SECONDS // 86400}d")
+    if seconds < minimum_s:
+        raise ValueError(f"is {seconds:g} s, the minimum is {minimum_s:g} s")
     return seconds
 
 
