@@ -351,18 +351,23 @@ _read_attempts = partial(read_count, minimum=1, maximum=100)
 KEYS: tuple[Key, ...] = (
     Key(
         "cluster",
-        "cluster",
         partial(read_choice, allowed=("local", "yarn")),
         "local",
         "local or yarn",
         "the engine that applications are submitted to",
     ),
-    Key("defaults.containers", "containers", read_containers, "1", "count", "number of containers if a file sets none"),
-    Key("defaults.vcores", "vcores", read_vcores, "1", "count", "virtual cores per container, if a file sets none"),
-    Key("defaults.memory", "memory_mib", read_memory_mib, "4g", "memory", "memory per container, if a file sets none"),
+    Key("defaults.containers", read_containers, "1", "count", "number of containers if a file sets none"),
+    Key("defaults.vcores", read_vcores, "1", "count", "virtual cores per container, if a file sets none"),
+    Key(
+        "defaults.memory",
+        read_memory_mib,
+        "4g",
+        "memory",
+        "memory per container, if a file sets none",
+        field="memory_mib",
+    ),
     Key(
         "defaults.gcores",
-        "gcores",
         _read_gcores_or_auto,
         "auto",
         "count or auto",
@@ -370,7 +375,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "defaults.idle_guard",
-        "idle_guard",
         read_idle_guard,
         "off",
         "UTILISATION,WINDOW,ACTION or off",
@@ -378,7 +382,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "local.state_dir",
-        "state_dir",
         _read_directory,
         "~/.local/state/dlapp",
         "directory",
@@ -386,7 +389,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "local.shared",
-        "shared",
         read_boolean,
         "false",
         "true or false",
@@ -394,18 +396,16 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "local.fs_root",
-        "fs_root",
         _read_directory,
         "/",
         "directory",
         "the root of absolute paths without a scheme in from_hdfs and to_hdfs",
     ),
-    Key("local.memory", "memory_mib", read_memory_mib, "", "memory", "memory for all applications together"),
-    Key("local.vcores", "vcores", read_vcores, "", "count", "virtual cores for all applications together"),
-    Key("local.gcores", "gcores", read_count, "", "count", "maximum number of GPUs for all applications together"),
+    Key("local.memory", read_memory_mib, "", "memory", "memory for all applications together", field="memory_mib"),
+    Key("local.vcores", read_vcores, "", "count", "virtual cores for all applications together"),
+    Key("local.gcores", read_count, "", "count", "maximum number of GPUs for all applications together"),
     Key(
         "local.am_attempts",
-        "am_attempts",
         _read_attempts,
         "2",
         "count",
@@ -413,7 +413,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "gpuid.lock_dir",
-        "lock_dir",
         _read_directory,
         "/run/lock/dlapp",
         "directory",
@@ -421,7 +420,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "gpuid.allowed_processes",
-        "allowed_processes",
         _read_programs,
         "Xorg, Xwayland, gnome-shell, nvidia-cuda-mps-server, nvidia-persistenced, nv-hostengine, dcgmi",
         "names",
@@ -429,15 +427,14 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "gpuid.temperature_limit",
-        "temperature_limit_c",
         partial(read_count, minimum=30, maximum=150),
         "",
         "count, °C",
         "a hotter GPU is not leased; none is its slowdown temperature; read on the host of the GPU",
+        field="temperature_limit_c",
     ),
     Key(
         "gpuid.zookeeper.ensemble",
-        "ensemble",
         _read_ensemble,
         "",
         "host:port,…",
@@ -445,7 +442,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "gpuid.zookeeper.root",
-        "root",
         _read_znode,
         "",
         "path",
@@ -454,7 +450,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "gpuid.zookeeper.credentials",
-        "credentials",
         _read_credentials,
         "",
         "file or `none`",
@@ -463,7 +458,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "gpuid.zookeeper.ca",
-        "ca",
         _read_ca,
         "",
         "file or `system`",
@@ -471,7 +465,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "gpuid.zookeeper.certificate",
-        "certificate",
         _read_directory,
         "",
         "file",
@@ -479,47 +472,40 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "gpuid.zookeeper.session_timeout",
-        "session_timeout_s",
         read_duration_s,
         "10s",
         "duration",
         "the session timeout of ZooKeeper; no lease depends on it",
+        field="session_timeout_s",
     ),
     Key(
         "runtime.log_limit",
-        "log_limit_bytes",
         read_size_bytes,
         "1g",
         "size",
         "maximum size of a payload's stdout, and of its stderr",
+        field="log_limit_bytes",
     ),
     Key(
         "runtime.kill_grace_max",
-        "kill_grace_max_s",
         read_duration_s,
         "1h",
         "duration",
         "maximum of kill_grace in a file",
+        field="kill_grace_max_s",
     ),
     Key(
         "runtime.docker.host",
-        "host",
         _read_docker_host,
         "unix:///var/run/docker.sock",
         "address",
         "the address of the Docker daemon",
     ),
     Key(
-        "runtime.docker.network",
-        "network",
-        _read_word,
-        "bridge",
-        "name",
-        "the network of programs in Docker, if a file sets none",
+        "runtime.docker.network", _read_word, "bridge", "name", "the network of programs in Docker, if a file sets none"
     ),
     Key(
         "runtime.docker.gpu_mode",
-        "gpu_mode",
         partial(read_choice, allowed=("auto", "cdi", "gpus", "runtime", "nvidia-docker", "devices", "none")),
         "auto",
         "auto, cdi, gpus, runtime, nvidia-docker, devices or none",
@@ -527,7 +513,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "storage.hdfs",
-        "hdfs",
         partial(read_choice, allowed=("webhdfs", "native", "auto")),
         "auto",
         "auto, native or webhdfs",
@@ -535,39 +520,38 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "storage.workspace_limit",
-        "workspace_limit_bytes",
         read_size_bytes,
         "10g",
         "size",
         "maximum size of a workspace",
+        field="workspace_limit_bytes",
     ),
     Key(
         "storage.cache_limit",
-        "cache_limit_bytes",
         read_size_bytes,
         "20g",
         "size",
         "maximum size of the packed workspaces, and of a node's input cache",
+        field="cache_limit_bytes",
     ),
     Key(
         "storage.cache_age",
-        "cache_age_s",
         read_duration_s,
         "30d",
         "duration",
         "how long an unused workspace, input or cache of programs is kept",
+        field="cache_age_s",
     ),
     Key(
         "storage.payload_cache_limit",
-        "payload_cache_limit_bytes",
         read_limit_bytes,
         "50g",
         "size",
         "maximum size of a user's caches of programs (`cache.NAME`) on a node; 0: there are none",
+        field="payload_cache_limit_bytes",
     ),
     Key(
         "storage.shared_paths",
-        "shared_paths",
         _read_paths,
         "",
         "paths",
@@ -576,7 +560,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "storage.node_schemes",
-        "node_schemes",
         _read_schemes,
         "",
         "names",
@@ -584,16 +567,15 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "history.age",
-        "age_s",
         read_duration_s,
         "90d",
         "duration",
         "how long an ended application is kept in the history",
+        field="age_s",
     ),
-    Key("history.limit", "limit_bytes", read_size_bytes, "10g", "size", "maximum size of the history"),
+    Key("history.limit", read_size_bytes, "10g", "size", "maximum size of the history", field="limit_bytes"),
     Key(
         "yarn.conf_dir",
-        "conf_dir",
         _read_directory,
         "",
         "directory",
@@ -601,7 +583,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "yarn.dialect",
-        "dialect",
         partial(read_choice, allowed=("auto", "gcores", "yarn.io/gpu", "field3", "none")),
         "auto",
         "auto, gcores, yarn.io/gpu, field3 or none",
@@ -609,7 +590,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "yarn.python",
-        "python",
         _read_word,
         "python3",
         "path or name",
@@ -617,17 +597,15 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "yarn.python_archive",
-        "python_archive",
         _read_place,
         "",
         "path on HDFS",
         "an archive of Python for containers: .tar.gz, .tgz, .tar or .zip; `yarn.python` is then the path in it, "
         "`bin/python3` if not set",
     ),
-    Key("yarn.am_memory", "am_memory_mib", read_memory_mib, "256m", "memory", "memory of an ApplicationMaster"),
+    Key("yarn.am_memory", read_memory_mib, "256m", "memory", "memory of an ApplicationMaster", field="am_memory_mib"),
     Key(
         "yarn.am_attempts",
-        "am_attempts",
         _read_attempts,
         "2",
         "count",
@@ -635,7 +613,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "metrics.targets",
-        "targets",
         _read_directory,
         "",
         "directory",
@@ -643,7 +620,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "notify.events",
-        "events",
         read_events,
         "failed, killed, done",
         "names",
@@ -651,15 +627,14 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "notify.waiting_after",
-        "waiting_after_s",
         read_duration_s,
         "1h",
         "duration",
         "how long an application waits for containers before the event `waiting`",
+        field="waiting_after_s",
     ),
     Key(
         "notify.webhook",
-        "webhook",
         _read_directory,
         "",
         "file",
@@ -667,34 +642,24 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "notify.webhook_form",
-        "webhook_form",
         partial(read_choice, allowed=(JSON, SLACK)),
         JSON,
         "json or slack",
         "the form of the posted message",
     ),
-    Key("notify.mail", "mail", _read_addresses, "", "addresses", "the recipients of mails"),
-    Key("notify.mail_from", "mail_from", _read_address, "", "address", "its sender; if not set, the first of them"),
-    Key("notify.smtp", "smtp", _read_mail_server, "localhost:25", "host:port", "the mail server"),
+    Key("notify.mail", _read_addresses, "", "addresses", "the recipients of mails"),
+    Key("notify.mail_from", _read_address, "", "address", "its sender; if not set, the first of them"),
+    Key("notify.smtp", _read_mail_server, "localhost:25", "host:port", "the mail server"),
     Key(
         "notify.smtp_security",
-        "smtp_security",
         partial(read_choice, allowed=(START_TLS, TLS, NO_TLS)),
         NO_TLS,
         "starttls, tls or none",
         "encryption of the connection; required with `notify.smtp_credentials`",
     ),
-    Key(
-        "notify.smtp_credentials",
-        "smtp_credentials",
-        _read_directory,
-        "",
-        "file",
-        "a file of mode 0600 with `user:password` for it",
-    ),
+    Key("notify.smtp_credentials", _read_directory, "", "file", "a file of mode 0600 with `user:password` for it"),
     Key(
         "notify.command",
-        "command",
         _read_command,
         "",
         "words",
@@ -885,7 +850,8 @@ def _tree(found: Mapping[str, _Found], home: str, problems: list[str]) -> Config
             except ValueError as problem:
                 problems.append(f"{'option' if origin == 'option' else origin}: {key.name}: {problem}")
         origins[key.name] = origin
-        values.setdefault(key.name.rpartition(".")[0], {})[key.field] = value
+        level, field = key.level_and_field
+        values.setdefault(level, {})[field] = value
     return Config(
         cluster=values[""]["cluster"],
         defaults=DefaultsConfig(**values["defaults"]),

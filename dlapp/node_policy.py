@@ -327,36 +327,34 @@ def _read_amounts_by_user(texts: list[str]) -> tuple[tuple[str, int], ...]:
 
 
 KEYS: tuple[Key, ...] = (
-    Key("kill_grace_max", "kill_grace_max_s", _one(read_duration_s), "", "duration", "maximum grace time"),
+    Key("kill_grace_max", _one(read_duration_s), "", "duration", "maximum grace time", field="kill_grace_max_s"),
     Key(
         "log_limit",
-        "log_limit_bytes",
         _one(read_size_bytes),
         "",
         "size",
         "maximum size of a payload's stdout, and of its stderr",
+        field="log_limit_bytes",
     ),
-    Key("cache_dir", "cache_dir", _one(_read_directory), "", "directory", "the directory of all caches"),
+    Key("cache_dir", _one(_read_directory), "", "directory", "the directory of all caches"),
     Key(
         "payload_cache_limit",
-        "payload_cache_limit_bytes",
         _one(read_limit_bytes),
         "",
         "size",
         "maximum size of a user's caches of programs (`cache.NAME`); 0 forbids them",
+        field="payload_cache_limit_bytes",
     ),
     Key(
-        "network_interface",
         "network_interface",
         _one(_read_interface),
         "",
         "name",
         "the interface whose address the containers of an application give each other",
     ),
-    Key("ports", "ports", _one(read_port_range), "20000-29999", "range", "TCP ports for programs (`ports`)"),
+    Key("ports", _one(read_port_range), "20000-29999", "range", "TCP ports for programs (`ports`)"),
     Key(
         SHARED_PATHS,
-        "shared_paths",
         _read_shared_paths,
         "",
         "list of paths",
@@ -364,40 +362,19 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         COMMANDS,
-        "notify_commands",
         _read_programs,
         "",
         "list of paths",
         "programs that an ApplicationMaster on this node may run for `notify.command`, with any arguments",
     ),
     Key(
-        "docker.gpu_modes",
-        "gpu_modes",
-        _read_modes,
-        ", ".join(GPU_MODES),
-        "list",
-        "the allowed modes of `runtime.docker.gpu_mode`",
+        "docker.gpu_modes", _read_modes, ", ".join(GPU_MODES), "list", "the allowed modes of `runtime.docker.gpu_mode`"
     ),
-    Key("docker.networks", "networks", _read_networks, "host, bridge, none", "list", "the allowed networks"),
-    Key(
-        MOUNTS,
-        "mounts",
-        _read_mounts,
-        "",
-        "list of paths",
-        "paths of the host that are mounted into every container",
-    ),
-    Key(
-        "docker.root",
-        "root",
-        _one(read_boolean),
-        "false",
-        "true or false",
-        "programs on a cluster may run as uid 0",
-    ),
+    Key("docker.networks", _read_networks, "host, bridge, none", "list", "the allowed networks"),
+    Key(MOUNTS, _read_mounts, "", "list of paths", "paths of the host that are mounted into every container"),
+    Key("docker.root", _one(read_boolean), "false", "true or false", "programs on a cluster may run as uid 0"),
     Key(
         "docker.pids_limit",
-        "pids_limit",
         _one(partial(read_count, minimum=16)),
         "16384",
         "count",
@@ -405,7 +382,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "docker.shm_percent",
-        "shm_percent",
         _one(partial(read_count, minimum=1, maximum=100)),
         "50",
         "count",
@@ -413,7 +389,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "docker.registry.mirror",
-        "mirror",
         _read_mirrors,
         "",
         "list of [REGISTRY=]MIRROR",
@@ -421,71 +396,36 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "docker.registry.prefix",
-        "prefix",
         _one(_read_registry_place),
         "",
         "REGISTRY[/PATH]",
         "the place of images whose names have no registry",
     ),
-    Key(
-        REGISTRY_ALLOW,
-        "allow",
-        _read_registries,
-        "",
-        "list of REGISTRY[/PATH]",
-        "the places that images may come from",
-    ),
+    Key(REGISTRY_ALLOW, _read_registries, "", "list of REGISTRY[/PATH]", "the places that images may come from"),
     Key(
         "queue.half_life",
-        "half_life_s",
         _one(partial(read_duration_s, minimum_s=_MIN_TIME_S)),
         "7d",
         "duration",
         "after this time a GPU-hour counts half in the usage of its user",
+        field="half_life_s",
     ),
     Key(
         "queue.raise_after",
-        "raise_after_s",
         _one(partial(read_duration_s, minimum_s=_MIN_TIME_S)),
         "1d",
         "duration",
         "waiting raises the priority of an application by one after each such time",
+        field="raise_after_s",
     ),
+    Key("queue.max_priority", _one(read_count), "0", "count", "highest `priority` that counts against other users"),
+    Key("queue.max_priority_of", _read_amounts_by_user, "", "list of USER=NUMBER", "the same for some users"),
     Key(
-        "queue.max_priority",
-        "max_priority",
-        _one(read_count),
-        "0",
-        "count",
-        "highest `priority` that counts against other users",
+        "queue.user_gcores", _one(read_count), "", "count", "maximum number of GPUs of one user's running applications"
     ),
-    Key(
-        "queue.max_priority_of",
-        "max_priority_of",
-        _read_amounts_by_user,
-        "",
-        "list of USER=NUMBER",
-        "the same for some users",
-    ),
-    Key(
-        "queue.user_gcores",
-        "user_gcores",
-        _one(read_count),
-        "",
-        "count",
-        "maximum number of GPUs of one user's running applications",
-    ),
-    Key(
-        "queue.user_gcores_of",
-        "user_gcores_of",
-        _read_amounts_by_user,
-        "",
-        "list of USER=NUMBER",
-        "the same for some users",
-    ),
+    Key("queue.user_gcores_of", _read_amounts_by_user, "", "list of USER=NUMBER", "the same for some users"),
     Key(
         "queue.user_queued",
-        "user_queued",
         _one(partial(read_count, minimum=1)),
         "",
         "count",
@@ -493,7 +433,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "queue.charge",
-        "charge",
         _one(partial(read_choice, allowed=CHARGES)),
         "gcores",
         "gcores or vcores",
@@ -557,7 +496,8 @@ def _tree(found: Mapping[str, YamlValue], problems: list[str]) -> NodePolicy:
                 value = key.read(texts)
             except ValueError as problem:
                 problems.append(f"{where}: {key.name}: {problem}")
-        values.setdefault(key.name.rpartition(".")[0], {})[key.field] = value
+        level, field = key.level_and_field
+        values.setdefault(level, {})[field] = value
     docker = DockerPolicy(**values["docker"], registry=RegistryPolicy(**values["docker.registry"]))
     queue = QueuePolicy(**values["queue"])
     return NodePolicy(**values[""], docker=docker, queue=queue)

@@ -25,19 +25,25 @@ class Key(NamedTuple):
 
     Args:
         name: as in a file, with levels joined by dots.
-        field: its name in the value, with the unit, if that is not the last word of ``name``.
         read: text (texts if the key may have a list) -> value; ValueError with the problem.
         default: as written in a file; empty for None.
         kind: allowed values, for the documentation.
         meaning: one sentence.
+        field: its name in the value, with the unit; empty: the last word of ``name``.
     """
 
     name: str
-    field: str
     read: Callable[[Any], Any]
     default: str
     kind: str
     meaning: str
+    field: str = ""
+
+    @property
+    def level_and_field(self) -> tuple[str, str]:
+        """Return the level of the key (``local``; empty: the top), and its name in the value of that level."""
+        level, _, last = self.name.rpartition(".")
+        return level, self.field or last
 
 
 class YamlValue(NamedTuple):
