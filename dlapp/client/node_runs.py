@@ -54,7 +54,7 @@ def reclaim_on(client: Client, hosts: Sequence[str], *, timeout_s: float) -> Ite
     Raises:
         Unreachable: the cluster does not answer at all.
     """
-    return _run_on(client, hosts, _NodeOperation(GC, "leases", collect_gpus=True), timeout_s)
+    return _run_on(client, hosts, _NodeOperation(GC, "leases", {"collect_gpus": True}), timeout_s)
 
 
 def check_on(client: Client, hosts: Sequence[str], texts: Mapping[str, str], *, timeout_s: float) -> Iterator[Any]:
@@ -72,21 +72,17 @@ def check_on(client: Client, hosts: Sequence[str], texts: Mapping[str, str], *, 
     Raises:
         Unreachable: the cluster does not answer at all.
     """
-    operation = _NodeOperation(CHECK, "findings", check_node=True, args=(json.dumps(dict(texts)),))
+    operation = _NodeOperation(CHECK, "findings", {"check_node": True, "args": (json.dumps(dict(texts)),)})
     return _run_on(client, hosts, operation, timeout_s)
 
 
-class _NodeOperation:
-    """Operation of one such application.
+class _NodeOperation(NamedTuple):
+    """Operation of such applications: their name, the key of the result list in their standard output, and fields of
+    their `AppSpec`."""
 
-    Args:
-        appname: its name.
-        key: the key of the result list in its standard output.
-        spec: fields of its `AppSpec`.
-    """
-
-    def __init__(self, appname: str, key: str, **spec: Any) -> None:
-        self.appname, self.key, self.spec = appname, key, spec
+    appname: str
+    key: str
+    spec: Mapping[str, Any]
 
 
 def _run_on(
@@ -95,13 +91,15 @@ def _run_on(
     nodes = client.engine.node_names()
     waiting = list(dict.fromkeys(hosts))
     running: list[_NodeRun] = []
-    submitter = _Submitter(client, operation)
+    submission: Submission | None = None
     try:
         while waiting or running:
             while waiting and len(running) < MAX_CONCURRENT:
                 host = waiting.pop(0)
                 try:
-                    application = submitter.submit(_node_of(host, nodes))
+                    node = _node_of(host, nodes)
+                    submission = submission or _prepare_submission(client, operation, node)
+                    application = _submit(client, submission, node)
                 except Unreachable:
                     raise
                 except DlappError as error:
@@ -109,11 +107,7 @@ def _run_on(
                     continue
                 running.append(_NodeRun(host, application, time.monotonic() + timeout_s))
             for one in list(running):
-                if (
-                    result := _poll_result(
-                        client, operation, one, is_overdue=time.monotonic() >= one.deadline, timeout_s=timeout_s
-                    )
-                ) is not None:
+                if (result := _poll_result(client, operation, one, timeout_s)) is not None:
                     running.remove(one)
                     yield result
             if running:
@@ -142,67 +136,54 @@ def _node_of(host: str, nodes: Sequence[str]) -> str:
     raise DlappError(f"no node of the cluster that runs now has this name; there are {some}")
 
 
-class _Submitter:
-    """Submitter of such applications, which differ only in their node: the common parts are created once.
+def _prepare_submission(client: Client, operation: _NodeOperation, node: str) -> Submission:
+    """Return the submission for a node; those for other nodes differ only in the node."""
+    from dlapp.launcher.application import os_user
+    from dlapp.launcher.workspace.pack import pack
+    from dlapp.launcher.workspace.scan import scan_workspace
+    from dlapp.values.spec import AppSpec, Placement, Resources, RoleSpec, Submission
 
-    Args:
-        client: the client of the cluster.
-        operation: operation of each of them.
-    """
-
-    def __init__(self, client: Client, operation: _NodeOperation) -> None:
-        self._client, self._operation = client, operation
-        self._submission: Submission | None = None
-
-    def submit(self, node: str) -> ApplicationId:
-        from dlapp.values.access import new_secret
-        from dlapp.values.spec import Placement, Secrets
-
-        if self._submission is None:
-            self._submission = self._prepare_submission(node)
-        spec = replace(self._submission.spec, placement=Placement(nodes=(node,)))
-        submission = replace(self._submission, spec=spec, submitted_ms=clock.now_ms())
-        return self._client.engine.submit(submission, Secrets(control_secret=new_secret()))
-
-    def _prepare_submission(self, node: str) -> Submission:
-        from dlapp.launcher.application import os_user
-        from dlapp.launcher.workspace.pack import pack
-        from dlapp.launcher.workspace.scan import scan_workspace
-        from dlapp.values.spec import AppSpec, Placement, Resources, RoleSpec, Submission
-
-        engine = self._client.engine
-        with tempfile.TemporaryDirectory(prefix=f"{self._operation.appname}-") as workspace:
-            # An application must have a command; it is never run.
-            with open(os.path.join(workspace, "nothing.sh"), "w", encoding="ascii") as file:
-                file.write("#!/bin/sh\n")
-            os.chmod(file.name, 0o755)
-            os.utime(file.name, (0, 0))
-            spec = AppSpec(
-                username=os_user(),
-                appname=self._operation.appname,
-                workspace=workspace,
-                script="nothing.sh",
-                placement=Placement(nodes=(node,)),
-                roles=(RoleSpec(resources=Resources(memory_mib=MEMORY_MIB)),),
-                **self._operation.spec,
-            )
-            engine.info()
-            engine.check(spec)
-            engine.prepare()
-            packed = pack(scan_workspace(workspace), engine.archive_cache(), limit_bytes=1 << 20)
-        return Submission(
-            spec=spec,
-            workspace_archive=packed.archive,
-            workspace_digest=packed.digest,
-            submitter=os_user(),
-            submitted_ms=clock.now_ms(),
+    engine = client.engine
+    with tempfile.TemporaryDirectory(prefix=f"{operation.appname}-") as workspace:
+        # An application must have a command; it is never run.
+        with open(os.path.join(workspace, "nothing.sh"), "w", encoding="ascii") as file:
+            file.write("#!/bin/sh\n")
+        os.chmod(file.name, 0o755)
+        os.utime(file.name, (0, 0))
+        spec = AppSpec(
+            username=os_user(),
+            appname=operation.appname,
+            workspace=workspace,
+            script="nothing.sh",
+            placement=Placement(nodes=(node,)),
+            roles=(RoleSpec(resources=Resources(memory_mib=MEMORY_MIB)),),
+            **operation.spec,
         )
+        engine.info()
+        engine.check(spec)
+        engine.prepare()
+        packed = pack(scan_workspace(workspace), engine.archive_cache(), limit_bytes=1 << 20)
+    return Submission(
+        spec=spec,
+        workspace_archive=packed.archive,
+        workspace_digest=packed.digest,
+        submitter=os_user(),
+        submitted_ms=clock.now_ms(),
+    )
 
 
-def _poll_result(
-    client: Client, operation: _NodeOperation, run: _NodeRun, *, is_overdue: bool, timeout_s: float
-) -> dict[str, Any] | None:
+def _submit(client: Client, submission: Submission, node: str) -> ApplicationId:
+    from dlapp.values.access import new_secret
+    from dlapp.values.spec import Placement, Secrets
+
+    spec = replace(submission.spec, placement=Placement(nodes=(node,)))
+    submission = replace(submission, spec=spec, submitted_ms=clock.now_ms())
+    return client.engine.submit(submission, Secrets(control_secret=new_secret()))
+
+
+def _poll_result(client: Client, operation: _NodeOperation, run: _NodeRun, timeout_s: float) -> dict[str, Any] | None:
     """Return the result of one host; None if there is none yet."""
+    is_overdue = time.monotonic() >= run.deadline
     try:
         view = client.status(run.application)
         if view.state.ended:
