@@ -126,11 +126,8 @@ def open_directory(
             raise UntrustedFile(where, f"is {_kind_of(name, dir_fd)}, not a directory") from error
         raise
     if owners is not None:
-        try:
+        with closing_on_error(fd):
             _check_owner(os.fstat(fd), where, owners)
-        except BaseException:
-            os.close(fd)
-            raise
     return fd
 
 
@@ -272,6 +269,16 @@ def closing_fd(fd: int) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def closing_on_error(fd: int) -> Iterator[None]:
+    """Close an open descriptor if the block raises."""
+    try:
+        yield
+    except BaseException:
+        os.close(fd)
+        raise
 
 
 def open_own_directory(name: str, *, dir_fd: int | None = None, path: str = "", uid: int | None = None) -> int:

@@ -11,7 +11,7 @@ import os
 
 from dlapp.errors import Denied
 from dlapp.system import locks
-from dlapp.system.files import UntrustedFile, closing_fd, open_file, write_all
+from dlapp.system.files import UntrustedFile, closing_fd, closing_on_error, open_file, write_all
 
 _MAKE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
@@ -86,14 +86,11 @@ def replace_locked(path: str, mode: int, content: bytes = b"") -> int:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)
     fd = os.open(temporary, _MAKE | os.O_NOFOLLOW | os.O_APPEND, 0o600)
-    try:
+    with closing_on_error(fd):
         locks.try_lock(fd)
         write_all(fd, content)
         os.fchmod(fd, mode)
         os.rename(temporary, path)
-    except BaseException:
-        os.close(fd)
-        raise
     return fd
 
 

@@ -13,7 +13,7 @@ import contextlib
 import os
 import stat
 
-from dlapp.system.files import UntrustedFile, open_directory
+from dlapp.system.files import UntrustedFile, closing_on_error, open_directory
 from dlapp.system.owners import user_text
 
 
@@ -40,12 +40,9 @@ def open_shared_directory(path: str, *, make: bool = False) -> int:
     except OSError as error:
         # If its owner closed it (0700, as dlapp creates a user's), it cannot be opened, but its owner can be read.
         raise UntrustedFile(path, _refusal(path) or error.strerror or str(error)) from error
-    try:
+    with closing_on_error(fd):
         if problem := problem_of(os.fstat(fd), os.geteuid()):
             raise UntrustedFile(path, f"{problem} ({remedy(path)})")
-    except BaseException:
-        os.close(fd)
-        raise
     return fd
 
 

@@ -18,7 +18,7 @@ import itertools
 import os
 import re
 
-from dlapp.system.files import UntrustedFile, closing_fd, open_directory
+from dlapp.system.files import UntrustedFile, closing_fd, closing_on_error, open_directory
 from dlapp.system.shared_directory import problem_of
 
 BASE = "/tmp"
@@ -82,24 +82,18 @@ class ShortTmpdir:
 
 def _open_base(base: str) -> int:
     fd = open_directory(os.path.join(base, "."))  # it may be a link, of root
-    try:
+    with closing_on_error(fd):
         if problem := problem_of(os.fstat(fd), os.geteuid()):
             raise UntrustedFile(base, problem)
-    except BaseException:
-        os.close(fd)
-        raise
     return fd
 
 
 def _linked(name: str, target: str, above: int) -> int:
     """Lock the directory ``name`` in ``above`` and create the link in it. Return its descriptor."""
     fd = open_directory(name, dir_fd=above, owners={os.geteuid()})
-    try:
+    with closing_on_error(fd):
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         os.symlink(target, _LINK, dir_fd=fd)
-    except BaseException:
-        os.close(fd)
-        raise
     return fd
 
 

@@ -20,7 +20,7 @@ import socket
 
 from dlapp.errors import DlappError
 from dlapp.system import locks
-from dlapp.system.files import UntrustedFile, closing_fd, open_file
+from dlapp.system.files import UntrustedFile, closing_fd, closing_on_error, open_file
 from dlapp.system.network.port_range import PortRange
 from dlapp.system.shared_directory import create_shared_file, open_shared_directory
 
@@ -76,7 +76,7 @@ def lock_ports(count: int, ports: PortRange, directory: str, *, begin: int, sett
             f"net.ipv4.ip_local_reserved_ports={ports}"
         )
     fd = _open(directory)
-    try:
+    with closing_on_error(fd):
         size = ports.last - ports.first + 1
         found: list[int] = []
         for is_consecutive in (True, False):
@@ -92,9 +92,6 @@ def lock_ports(count: int, ports: PortRange, directory: str, *, begin: int, sett
             if is_consecutive:
                 _unlock(fd, found)
         raise PortsTaken(f"of the ports {ports} only {len(found)} are free on this machine, and {count} are needed")
-    except BaseException:
-        os.close(fd)
-        raise
 
 
 def _lock_if_free(fd: int, port: int) -> bool:
@@ -140,9 +137,9 @@ def _open(directory: str) -> int:
                 if is_last:
                     raise
                 create_shared_file(FILE_NAME, where)
-    if os.fstat(fd).st_nlink > 1:
-        os.close(fd)
-        raise UntrustedFile(path, "has other names, by hard links")
+    with closing_on_error(fd):
+        if os.fstat(fd).st_nlink > 1:
+            raise UntrustedFile(path, "has other names, by hard links")
     return fd
 
 
