@@ -8,7 +8,6 @@ machines; both use the same rules (`dlapp.gpuid.rules`) and evidence (`dlapp.gpu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
 from dlapp.gpuid.devices import Device, Holder
@@ -43,9 +42,7 @@ class Lease(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 class LeaseStatus(NamedTuple):

@@ -8,12 +8,12 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 from dlapp.system import lock_files, locks
 from dlapp.system.logs import log
 from dlapp.system.logs.log_times import LogTimesWriter
 from dlapp.system.processes.kernel import watch_writes
+from dlapp.value import Closeable
 
 _LOOK_S = (0.02, 1.0)
 """Minimum and maximum time between two polls of a payload's output."""
@@ -98,7 +98,7 @@ def _replaced(path: str, fd: int) -> int:
     return new
 
 
-class LogCap:
+class LogCap(Closeable):
     """Limiter of the payload's stdout and stderr to ``limit_bytes`` each: their beginning is kept, the rest is dropped.
 
     The files are opened in append mode, so a payload continues at the new end. Before a cut, a file may exceed the
@@ -131,12 +131,8 @@ class LogCap:
         self._writes: int | None = None
         self.dropped = dict.fromkeys(paths, 0)
 
-    def __enter__(self) -> LogCap:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the record of the times, and the kernel watch."""
         if self._writes is not None:
             os.close(self._writes)
             self._writes = None

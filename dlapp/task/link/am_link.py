@@ -28,7 +28,7 @@ from dlapp.system.clock import backoff_s, date_and_time
 from dlapp.task.environment import node_name
 from dlapp.task.interrupt import InterruptHandler
 from dlapp.task.link.am_address import AmFinder, longest_pause_s
-from dlapp.value import replace
+from dlapp.value import Closeable, replace
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Assignment, Hello, Orders, Phase, Report, Stop, TaskResult
 from dlapp.values.roster import Roster
@@ -61,8 +61,8 @@ _MAX_ANSWER_BYTES = 4 << 20
 """Orders are small; an assignment names each input, some 300 bytes, of which there may be thousands."""
 
 
-class AmLink:
-    """A task's link to its ApplicationMaster. A context manager: leaving it ends the threads.
+class AmLink(Closeable):
+    """A task's link to its ApplicationMaster.
 
     Args:
         stopper: receives stop orders.
@@ -119,10 +119,8 @@ class AmLink:
             threading.Thread(target=self._poll_orders, name="task-orders", daemon=True),
         ]
 
-    def __enter__(self) -> AmLink:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End the threads, and close the connections."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from dlapp.runtime.payload import Running
+from dlapp.value import Closeable
 
 if TYPE_CHECKING:
     from dlapp.runtime.stack_dump import StackDump
@@ -17,7 +17,7 @@ _ABORT_S = 10.0
 """Time between SIGABRT and SIGKILL, in which a process writes the stacks of its threads."""
 
 
-class PayloadEnd:
+class PayloadEnd(Closeable):
     """Signals sent to one payload. The first order counts; later ones are ignored.
 
     Used in a ``with`` block, which ends the stack reader process.
@@ -37,12 +37,8 @@ class PayloadEnd:
         self._stacks: StackDump | None = None
         self.hang = ""
 
-    def __enter__(self) -> PayloadEnd:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End the stack reader process."""
         if self._stacks is not None:
             self._stacks.close()
 

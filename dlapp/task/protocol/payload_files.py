@@ -6,13 +6,12 @@ import json
 import os
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 from dlapp.system.files import closing_fd, open_own_directory, write_all
 from dlapp.system.network.readiness import ReadinessProbe
 from dlapp.task.protocol.report_file import MetricWatch, ReportFile
 from dlapp.task.protocol.use_watch import UseWatch
-from dlapp.value import replace
+from dlapp.value import Closeable, replace
 from dlapp.values.messages import PayloadStatus
 
 _STOP = "stop"
@@ -21,7 +20,7 @@ _CONTAINERS_PER_S = 1000
 not overloaded."""
 
 
-class PayloadFiles:
+class PayloadFiles(Closeable):
     """The files through which one payload and its task exchange information.
 
     Created before the payload starts; used in a ``with`` block.
@@ -61,12 +60,8 @@ class PayloadFiles:
             os.close(self._directory)
             raise
 
-    def __enter__(self) -> PayloadFiles:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the files, and the probe."""
         if self._probe is not None:
             self._probe.close()
         self.report.close()
