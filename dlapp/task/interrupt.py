@@ -53,7 +53,7 @@ class InterruptHandler:
         self.wake_fd, self._tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._tell, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self._on_sigterm)
-        signal.signal(signal.SIGUSR1, self._on_wake)
+        signal.signal(signal.SIGUSR1, lambda _number, _frame: self._interrupt())
 
     def order(self, wanted: Stop, why: str, grace_s: float | None = None, reason: str = "") -> None:
         """Record an order. Ignore it if a stronger one is recorded.
@@ -91,9 +91,6 @@ class InterruptHandler:
         if by is not None and _SEVERITY[self.wanted] >= _SEVERITY[by]:
             self._cut_from = None  # only once: the clean-up after it is not interrupted
             raise Stopped(self.why)
-
-    def _on_wake(self, _number: int, _frame: FrameType | None) -> None:
-        self._interrupt()
 
     def _on_sigterm(self, _number: int, _frame: FrameType | None) -> None:
         # On the main thread, which may be inside `order` right now; so it cannot take the lock.

@@ -9,6 +9,7 @@ The payload may change these files. They are its copies: dlapp never reads them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from urllib.parse import urlsplit
@@ -103,11 +104,12 @@ class Rendezvous:
         if self._locked is not None and (port := self._locked.taken_port()) is not None:
             raise DlappError(f"another program listens on port {port}, which was locked for this container")
 
-    def start_environment(self, roster: Roster | None) -> dict[str, str]:
+    def start_environment(self, roster: Roster | None, payload_run_dir: str) -> dict[str, str]:
         """Write the files of a roster, and return the variables of a payload that starts with it.
 
         Args:
             roster: the latest; None if the ApplicationMaster has none.
+            payload_run_dir: DLAPP_DIR as the payload sees it.
 
         Raises:
             DlappError: this container is not in the roster.
@@ -115,31 +117,19 @@ class Rendezvous:
         """
         if roster is None:
             return {}
+        one = self._assignment
         try:
-            roster.at(self._assignment.index)
+            member = roster.at(one.index)
         except LookupError as error:
             raise DlappError(str(error)) from error
         self.write(roster)
-        seen = self._run
-        if self._assignment.docker_image is not None:
-            from dlapp.runtime.docker.container_factory import RUN
-
-            seen = RUN
-        return {"DLAPP_ROSTER": f"{seen}/{ROSTER_FILE}"} | self._of_framework(roster)
-
-    def _of_framework(self, roster: Roster) -> dict[str, str]:
-        one = self._assignment
+        found = {"DLAPP_ROSTER": f"{payload_run_dir}/{ROSTER_FILE}"}
         if one.framework is Framework.NONE:
-            return {}
+            return found
         from dlapp import frameworks
 
-        return frameworks.environment(
-            one.framework,
-            roster,
-            roster.at(one.index),
-            resources=one.resources,
-            interface=self.interface,
-            user=self._launch.env,
+        return found | frameworks.environment(
+            one.framework, roster, member, resources=one.resources, interface=self.interface, user=self._launch.env
         )
 
     def write(self, roster: Roster) -> None:
@@ -186,12 +176,6 @@ def _replace_file(directory: int, name: str, text: str) -> None:
             write_all(fd, text.encode())
         os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except OSError:
-        _remove(directory, temporary)
+        with contextlib.suppress(OSError):  # it was not created, or the payload removed it
+            os.unlink(temporary, dir_fd=directory)
         raise
-
-
-def _remove(directory: int, name: str) -> None:
-    try:
-        os.unlink(name, dir_fd=directory)
-    except OSError:
-        return  # it was not created, or the payload removed it

@@ -23,7 +23,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 from dlapp.errors import DlappError, NotFound, Unreachable
 from dlapp.locations import HdfsPlace
@@ -35,7 +34,7 @@ from dlapp.storage.tree import make_directories
 from dlapp.system.clock import backoff_s
 from dlapp.system.processes.open_files import any_open_for_writing
 from dlapp.system.waits import FILE_SYSTEM, Wait
-from dlapp.task.data.outputs import inside_workspace
+from dlapp.task.data.outputs import ReportPhase, inside_workspace
 from dlapp.values.messages import Phase, are_of_a_later_start, checkpoints_after
 from dlapp.values.spec import CheckpointSpec
 
@@ -48,24 +47,14 @@ MAX_STEPS = 1_000_000_000
 """The greatest step of a checkpoint that has its number from it."""
 
 
-class _ReportPhase(Protocol):
-    def __call__(self, phase: Phase, *, detail: str = ...) -> None: ...
-
-
 class TaskCheckpoints:
     """Checkpoints of the payload of one container; made, used and closed by the task's main thread.
 
     Args:
-        spec: with the location of the checkpoints with which this container begins.
-        container_dir: the container's directory.
         spec: with the location of the checkpoints to start from.
         note: writes a line into dlapp.log.
-        hdfs: the configured HDFS, if any.
-        stores: this container stores them, too.
         seen_as: other absolute paths of the directory, as the payload sees them.
         stores: whether this container also stores checkpoints.
-
-    Attributes:
         on_change: called with the numbers of the available checkpoints after one was stored, or after a container
             outside a gang restored one.
     """
@@ -222,7 +211,7 @@ class TaskCheckpoints:
         *,
         is_orderly: bool,
         patience_s: float,
-        report_phase: _ReportPhase,
+        report_phase: ReportPhase,
         release: Callable[[], None],
         may_wait: Callable[[], bool],
     ) -> None:
@@ -244,11 +233,11 @@ class TaskCheckpoints:
                     state = self._state()
                     # A reported checkpoint with a step that did not change since is complete.
                     is_whole = is_orderly or self._by_step
-                    if state is None or not (is_whole or _is_old(state, time.time_ns())):
-                        if state is not None:
+                    if state is not None:
+                        if is_whole or time.time_ns() - _changed_ns(state) >= QUIET_S * 1e9:
+                            self._store(state)
+                        else:
                             self._note("no last checkpoint: the program may have been writing it when it ended")
-                        return
-                    self._store(state)
                     return
                 except (Unreachable, DiskFull) as error:
                     if pause_s >= until - time.monotonic() or not may_wait():
@@ -348,11 +337,6 @@ def _changed_ns(state: DirectoryState) -> int:
     """Return the time of the last change [ns since 1970]."""
     newest_ns = max([node.mtime_ns for node in state.nodes if node.is_dir])
     return max([newest_ns, *(one.ctime_ns for one in state.identities.values())])
-
-
-def _is_old(state: DirectoryState, now_ns: int) -> bool:
-    """Return whether nothing has changed for `QUIET_S`."""
-    return now_ns - _changed_ns(state) >= QUIET_S * 1e9
 
 
 def _is_being_written(state: DirectoryState) -> bool:

@@ -33,7 +33,7 @@ class _Step(Protocol):
     def __call__(self, what: str, *, cut_by: Stop = ...) -> AbstractContextManager[None]: ...
 
 
-class _ReportPhase(Protocol):
+class ReportPhase(Protocol):
     def __call__(self, phase: Phase, *, detail: str = ...) -> None: ...
 
 
@@ -68,7 +68,7 @@ class Outputs:
         link: AmLink,
         *,
         step: _Step,
-        report_phase: _ReportPhase,
+        report_phase: ReportPhase,
         note: Callable[[str], None],
         release: Callable[[], None],
     ) -> None:

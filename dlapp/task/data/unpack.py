@@ -21,7 +21,7 @@ from dlapp.errors import DlappError, NotFound
 from dlapp.locations import FILE, local_path, shown
 from dlapp.storage.links import link_kept_inside, link_reader
 from dlapp.storage.tree import explained, make_directories
-from dlapp.system.files import write_all
+from dlapp.system.files import closing_fd, write_all
 
 _BLOCK = 512
 _READ = 256 << 10
@@ -66,7 +66,7 @@ def unpack(archive: str, into: str, *, digest: str | None, progress: Callable[[i
     except OSError as error:
         raise explained(error, path, "read") from error
     sha256 = hashlib.sha256()
-    try:
+    with closing_fd(descriptor):
         make_directories(into)
         blocks = _decompressed(descriptor, path, sha256.update, progress)
         if os.fstat(descriptor).st_size < _THREAD_FROM:
@@ -74,8 +74,6 @@ def unpack(archive: str, into: str, *, digest: str | None, progress: Callable[[i
         else:
             with _read_ahead(blocks) as ahead:
                 _unpack_stream(_Stream(ahead, path), into)
-    finally:
-        os.close(descriptor)
     found = f"sha256-{sha256.hexdigest()}"
     if digest is not None and found != digest:
         raise ArchiveDamaged(f"the packed workspace {shown(path)} should be {digest}, but it is {found}")
@@ -198,11 +196,8 @@ def _damaged(path: str, how: str) -> ArchiveDamaged:
 
 
 def _unpack_stream(stream: _Stream, into: str) -> None:
-    root = os.open(into, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing_fd(os.open(into, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
         _WorkspaceUnpacking(stream, into, root).run()
-    finally:
-        os.close(root)
 
 
 class _WorkspaceUnpacking:

@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from dlapp.errors import Unreachable
-from dlapp.storage.fetch_plan import T
 from dlapp.system.clock import backoff_s
 from dlapp.task.feed.order import EpochEnd, Segment
 
@@ -89,20 +88,16 @@ class ReaderQueue:
 
     # ---- for the reader's own thread ----
 
-    def take(self, most: int, *, wait: bool = True) -> list[tuple[Segment | EpochEnd, int]]:
-        """Return the next available items, each with its descriptor, or -1 for the end of an epoch; the caller closes
-        them.
+    def take(self, most: int) -> list[tuple[Segment | EpochEnd, int]]:
+        """Wait for items, and return at most ``most``; none if there are no more, or the queue was closed.
 
-        Args:
-            most: maximum number of items.
-            wait: block until an item is available. The result is empty if there are no more items or the queue was
-                closed.
+        Each has its descriptor, or -1 for the end of an epoch; the caller closes them.
 
         Raises:
             DlappError, OSError: a segment could not be fetched.
         """
         with self._buffer.lock:
-            while wait and not self.closed and not (self._slots and self._slots[0].ready):
+            while not self.closed and not (self._slots and self._slots[0].ready):
                 if self.exhausted and not self._slots:
                     break
                 self.changed.wait()
@@ -276,7 +271,8 @@ class FeedBuffer:
         if isinstance(item, EpochEnd):
             self._retry_unreachable(lambda: self._end_epoch(item.epoch))
             return -1
-        fd = _memory_file() if self.memory_bytes(item) else _disk_file(self._directory)
+        in_memory = self.memory_bytes(item) > 0
+        fd = os.memfd_create("dlapp-feed", os.MFD_CLOEXEC) if in_memory else _disk_file(self._directory)
         try:
             self._retry_unreachable(lambda: self._fetch(item, fd))
             return fd
@@ -284,24 +280,19 @@ class FeedBuffer:
             os.close(fd)
             raise
 
-    def _retry_unreachable(self, call: Callable[[], T]) -> T:
+    def _retry_unreachable(self, call: Callable[[], None]) -> None:
         """Retry while a server is away, for at most `patience_s`."""
         until = self._clock() + self._patience_s
         for pause_s in backoff_s(*_AGAIN_S):
             try:
-                found = call()
+                call()
                 self.away = ""
-                return found
+                return
             except Unreachable as error:
                 self.away = str(error)
                 if self._clock() >= until or self._closed:
                     raise
             time.sleep(pause_s)
-        raise AssertionError
-
-
-def _memory_file() -> int:
-    return os.memfd_create("dlapp-feed", os.MFD_CLOEXEC)
 
 
 def _disk_file(directory: str) -> int:

@@ -249,14 +249,6 @@ class TaskFeeds:
         """Return descriptors to poll; a readable one means that `check` has something to do."""
         return [fd for _, feed in self._feeds if (fd := feed.fileno()) >= 0]
 
-    def failure_of(self, *, has_failed: bool) -> StepFailed | None:
-        """Return why a feed made an ended payload fail; None if it did not.
-
-        Args:
-            has_failed: the payload failed, or was ended.
-        """
-        return self.failure if has_failed else self.fifo_failure
-
     @property
     def fifo_failure(self) -> StepFailed | None:
         """Return the reason to end the reader of a FIFO, who gets no error otherwise; None if there is none."""

@@ -84,7 +84,7 @@ class ContainerPayload:
             start_env = {"DLAPP_GENERATION": str(task.generation)}
             if task.rendezvous is not None:
                 task.rendezvous.check_ports()
-                start_env |= task.rendezvous.start_environment(task.link.roster)
+                start_env |= task.rendezvous.start_environment(task.link.roster, task.payload_run_dir)
                 if task.mpi is not None and (roster := task.rendezvous.written) is not None:
                     start_env |= task.mpi.begin(roster, task.rendezvous.interface, task.kill_grace_s)
             if task.checkpoints is not None:
@@ -236,7 +236,7 @@ def result_of(task: TaskState, outcome: PayloadOutcome, device: str) -> TaskResu
     if is_soft and stopper.wanted is Stop.SOFT and stopper.reason == PREEMPTED:
         return outcome.result((Fault.NODE, stopper.why), lost=True)
     if stopper.wanted is Stop.NO and task.feeds is not None and not task.is_gang_restarted and not device:
-        failure = task.feeds.failure_of(has_failed=is_soft or outcome.ended.exit_code != 0)
+        failure = task.feeds.failure if is_soft or outcome.ended.exit_code != 0 else task.feeds.fifo_failure
         if failure is not None:
             return replace(outcome.result((failure.fault, str(failure))), service=failure.service)
     if stopper.wanted is Stop.NOW or is_soft:

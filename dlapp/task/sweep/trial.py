@@ -172,7 +172,7 @@ class TrialRun:
         except Exception as error:
             import traceback
 
-            self._setup.note(f"trial {self.name}: {traceback.format_exc()}")
+            self._note(traceback.format_exc())
             result = TaskResult(fault=Fault.NODE, message=f"the trial failed: {error!r} (see dlapp.log)")
         if self._is_killed:
             result = TaskResult(fault=Fault.STOPPED, message="the trial was killed")
@@ -184,7 +184,7 @@ class TrialRun:
         try:
             remove_tree(self.trial_dir)
         except Exception as error:
-            self._setup.note(f"trial {self.name}: its directory could not be removed: {error}")
+            self._note(f"its directory could not be removed: {error}")
 
     def _all_steps(self) -> TaskResult:
         one = self._setup
@@ -230,7 +230,7 @@ class TrialRun:
             except StepFailed as error:
                 if not is_full_disk(error.__cause__) or time.monotonic() > until or self._is_killed or self._why:
                     raise
-                one.note(f"trial {self.name}: {error}; retrying")
+                self._note(f"{error}; retrying")
             poll = select.poll()
             poll.register(self._wake, select.POLLIN)
             poll.poll(pause_s * 1000)
@@ -240,15 +240,14 @@ class TrialRun:
         one = self._setup
         if self._is_killed or self._why:
             return TaskResult(fault=Fault.STOPPED, message=self._why)
-        note = partial(_log_prefixed, one.note, self.name)
         runner = PayloadRunner(
             run,
             self.trial_dir,
             self,
             log_limit_bytes=one.log_limit_bytes,
             step=partial(UNINTERRUPTED, node=True),
-            note=note,
-            warn=note,
+            note=self._note,
+            warn=self._note,
             watch=self._curve,
         )
         try:
@@ -326,7 +325,7 @@ class TrialRun:
             one.link,
             step=UNINTERRUPTED,
             report_phase=self._report_phase,
-            note=partial(_log_prefixed, one.note, self.name),
+            note=self._note,
             release=lambda: None,  # the GPUs are for the next trial
         )
         mounted = [os.path.relpath(path, os.path.join(self.trial_dir, "workspace")) for _, path in self._mounts]
@@ -341,8 +340,7 @@ class TrialRun:
 
     def _report_phase(self, phase: Phase, *, detail: str = "") -> None:
         if detail:
-            self._setup.note(f"trial {self.name}: {phase.value} {detail}")
+            self._note(f"{phase.value} {detail}")
 
-
-def _log_prefixed(note: Callable[[str], None], name: str, text: str) -> None:
-    note(f"trial {name}: {text}")
+    def _note(self, text: str) -> None:
+        self._setup.note(f"trial {self.name}: {text}")

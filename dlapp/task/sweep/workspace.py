@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Sequence
 
 from dlapp.storage.tree import OpenTree, TreeNode, copy_nodes
+from dlapp.system.files import is_inside
 
 
 class WorkspaceTemplate:
@@ -76,14 +77,10 @@ def shared_paths(inputs: Sequence[str], written: Sequence[str]) -> list[str]:
     """
     found: list[str] = []
     for path in sorted(os.path.normpath(one) for one in inputs):
-        is_own = path == "." or any(_is_in(os.path.normpath(one), path) for one in written)
-        if not is_own and not any(_is_in(path, one) for one in found):
+        is_own = path == "." or any(is_inside(os.path.normpath(one), path) for one in written)
+        if not is_own and not any(is_inside(path, one) for one in found):
             found.append(path)
     return found
-
-
-def _is_in(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(f"{directory}/")
 
 
 def _protect(top: str) -> None:
