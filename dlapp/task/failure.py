@@ -14,8 +14,6 @@ def with_cause(result: TaskResult, container_dir: str, warn: Callable[[str], Non
     """Return a result with the cause of the failure, if it failed and a rule matches.
 
     Args:
-        result: the result of a task.
-        container_dir: the container's directory.
         warn: called with what could not be read.
     """
     if result.fault in (Fault.NONE, Fault.STOPPED) or result.lost:

@@ -24,7 +24,6 @@ class LeasedDevices:
 
     Args:
         ledger: in which failed GPUs are quarantined.
-        note, warn: the task's log.
     """
 
     def __init__(

@@ -26,10 +26,6 @@ from dlapp.values.messages import Assignment
 class GpuLease:
     """Lease of the GPUs of one container.
 
-    Args:
-        container_dir: the container's directory.
-        note, warn: the task's log.
-
     Attributes:
         service: name for users of the service that leasing depends on; empty if it depends on none.
 

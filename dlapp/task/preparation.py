@@ -265,12 +265,7 @@ def lease_gpus(task: TaskState) -> None:
 
 
 def _missing_space(error: BaseException | None, path: str) -> str | None:
-    """Return a description of the missing space if an error is ENOSPC; otherwise None.
-
-    Args:
-        error: that failed a step.
-        path: the directory that it wrote to.
-    """
+    """Return a description of the missing space if an error is ENOSPC; otherwise None."""
     if not is_full_disk(error):
         return None
     return error.lack if isinstance(error, DiskFull) else f"space on {mount_point(path)}"

@@ -32,12 +32,6 @@ ROSTER_FILE, HOSTS_FILE = "roster.json", "hosts"
 class Rendezvous:
     """Rendezvous data of one container.
 
-    Args:
-        assignment: its work.
-        launch: its launch specification.
-        policy: the policy of this node.
-        directory: the container's.
-
     Attributes:
         address: that peers connect to.
         written: the roster in the files; None if they do not exist yet.

@@ -95,12 +95,7 @@ class UsageMeter:
             self._phase, self._phase_since_s = phase, self._clock()
 
     def begin_lease(self, devices: tuple[Device, ...], use: Callable[[], Mapping[str, DeviceUse]]) -> None:
-        """Record that devices are leased.
-
-        Args:
-            devices: all of them.
-            use: returns the usage of each while payloads ran, by uuid.
-        """
+        """Record that devices are leased; ``use`` returns the usage of each while payloads ran, by uuid."""
         self._devices, self._device_use, self._leased_s = devices, use, self._clock()
 
     def end_lease(self) -> None:

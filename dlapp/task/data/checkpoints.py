@@ -52,7 +52,6 @@ class TaskCheckpoints:
 
     Args:
         spec: with the location of the checkpoints to start from.
-        note: writes a line into dlapp.log.
         seen_as: other absolute paths of the directory, as the payload sees them.
         stores: whether this container also stores checkpoints.
         on_change: called with the numbers of the available checkpoints after one was stored, or after a container

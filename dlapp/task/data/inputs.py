@@ -31,7 +31,6 @@ class Inputs:
 
     Args:
         settings: the settings of the cache, as passed on by the engine; None disables the cache.
-        note: takes lines for dlapp's own log.
     """
 
     def __init__(self, settings: CacheSettings | None, note: Callable[[str], None]) -> None:

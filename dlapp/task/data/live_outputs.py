@@ -21,12 +21,6 @@ class LiveOutputs:
 
     A thread copies. It ends with the payload, and a copy that is under way then is abandoned. A failed copy is only
     logged in dlapp.log: the next one may succeed.
-
-    Args:
-        assignment: the work of the container.
-        container_dir: its directory.
-        hdfs: the configured HDFS, if any.
-        note: takes lines for dlapp.log.
     """
 
     def __init__(

@@ -20,10 +20,6 @@ from dlapp.values.spec import InputSpec
 def find_mounted(section: InputSpec, policy: NodePolicy) -> str | None:
     """Return the directory of an input with all links resolved; None if an optional input is missing.
 
-    Args:
-        section: the input.
-        policy: the policy of this node.
-
     Raises:
         NotFound: it does not exist.
         UsageError: it is not a directory, or this node does not allow it.

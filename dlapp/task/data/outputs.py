@@ -49,10 +49,7 @@ class Outputs:
     """Output of one container.
 
     Args:
-        container_dir: the container's directory.
         step: makes a step of this task (`dlapp.task.step_errors.step`).
-        report_phase: reports the phase.
-        note: writes a line into the log.
         release: releases resources that others wait for, before a long wait; may be called again.
 
     Attributes:
@@ -243,10 +240,6 @@ class Outputs:
     def try_storing(self, part: str, service: str) -> None:
         """Store a small probe file at the target of a part of the output, before there is output.
 
-        Args:
-            part: its location.
-            service: the file system, for users.
-
         Raises:
             ServiceAway: the service cannot be reached from this node now.
             StepFailed: this node cannot store there.
@@ -265,11 +258,7 @@ class Outputs:
 
 
 def inside_workspace(container_dir: str, path: str) -> str:
-    """Return the host path of a directory in the workspace.
-
-    Args:
-        container_dir: the container's directory.
-        path: relative to the workspace.
+    """Return the host path of a directory in the workspace, from its path relative to the workspace.
 
     Raises:
         UsageError: a link points out of the workspace.

@@ -22,7 +22,6 @@ class WorkspaceChanges:
     """Detector of the files that a payload created or changed in its workspace.
 
     Args:
-        workspace: path of the workspace.
         scratch: a directory on the same file system, for the marks.
     """
 

@@ -187,12 +187,7 @@ class FeedBuffer:
             threading.Thread(target=self._run, name=f"feed-{number}", daemon=True).start()
 
     def open(self, items: Iterator[Segment | EpochEnd], readers: int) -> ReaderQueue:
-        """Return a new queue.
-
-        Args:
-            items: the items of the queue, in order.
-            readers: number of readers that share the buffer.
-        """
+        """Return a new queue of items; ``readers`` is the number of readers that share the buffer."""
         queue = ReaderQueue(self, items, readers, self._clock)
         with self.lock:
             self._queues.append(queue)

@@ -57,12 +57,6 @@ class _FeedState:
 class TaskFeed:
     """One feed of a payload.
 
-    Args:
-        section: the input.
-        settings: the settings of its process.
-        container_dir: the container's directory.
-        note: takes lines for dlapp's own log.
-
     Raises:
         OSError, DlappError: its socket, FIFO or process cannot be created.
     """
@@ -196,12 +190,6 @@ class TaskFeed:
 
 class TaskFeeds:
     """All feeds of a payload; made before it starts, closed when it has ended.
-
-    Args:
-        assignment: the work of the container.
-        launch: its launch specification.
-        container_dir: the container's directory.
-        note: takes lines for dlapp's own log.
 
     Raises:
         OSError, DlappError: a feed cannot be created.

@@ -43,7 +43,6 @@ class FifoWriter:
     Args:
         directory: descriptor of the directory, which contains the first FIFO.
         content: waits for the feed's content and returns it.
-        note: takes lines for the log.
         send_status: reports the state to the task.
     """
 

@@ -20,7 +20,6 @@ class Segment(NamedTuple):
     Args:
         epoch: from 0.
         number: the number of the file, in the reader's part of the epoch.
-        node: the file.
         place: the position of the file, in the list of all.
         start, end: the first byte, and the one after the last.
     """
@@ -92,12 +91,7 @@ class FeedOrder:
         return known[1]
 
     def segments(self, part: ReaderPart, start: FeedPosition, most_bytes: int) -> Iterator[Segment | EpochEnd]:
-        """Yield a reader's items from a position on.
-
-        Args:
-            part: the reader's.
-            start: where to begin.
-            most_bytes: the maximum size of one segment.
+        """Yield a reader's items from a position on; a segment has at most ``most_bytes``.
 
         Raises:
             UsageError: the position is not inside a file.

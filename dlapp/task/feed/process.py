@@ -42,8 +42,6 @@ class FeedSettings(Value, kw_only=True):
     """Settings of the process of a feed.
 
     Args:
-        section: the input.
-        hdfs: the HDFS that is configured, if one is.
         index, size: the part of this container.
         directory: for the buffer.
         patience_s: how long a server may be away.
@@ -79,12 +77,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 class FeedProcess:
-    """Work of the process.
-
-    Args:
-        settings: the settings of the feed.
-        control: the socket pair with the task.
-    """
+    """Work of the process."""
 
     def __init__(self, settings: FeedSettings, control: socket.socket) -> None:
         spec = settings.section.feed

@@ -44,9 +44,6 @@ class FeedContent(NamedTuple):
     """Content of a feed, for its readers.
 
     Args:
-        spec: the spec of the feed.
-        order: the order of its files.
-        buffer: the buffer of prefetched segments.
         part: files of this container.
     """
 
@@ -56,11 +53,7 @@ class FeedContent(NamedTuple):
     part: ReaderPart
 
     def queue(self, index: int, size: int, start: FeedPosition) -> ReaderQueue:
-        """Return the queue of a new reader.
-
-        Args:
-            index, size: part of this container's files.
-            start: position to start at.
+        """Return the queue of a new reader, for part ``index`` of ``size`` of this container's files.
 
         Raises:
             UsageError: the part or position does not exist.
@@ -79,7 +72,6 @@ class SocketReaders:
     Args:
         listener: the listening socket; the caller closes it.
         content: waits for the feed's content and returns it.
-        note: takes lines for the log.
         send_status: reports the state to the task, before a reader gets an error.
     """
 

@@ -60,12 +60,7 @@ class AmFinder(Protocol):
 
 
 def am_finder(launch: LaunchSpec, warn: Callable[[str], None]) -> AmFinder | None:
-    """Return a finder for the address of the next ApplicationMaster; None if there is no address file.
-
-    Args:
-        launch: names the file, or the directory and its HDFS.
-        warn: takes lines for dlapp's own log.
-    """
+    """Return a finder for the address of the next ApplicationMaster; None if there is no address file."""
     if not launch.am_file:
         return None
     if not launch.on_a_cluster:
@@ -87,9 +82,6 @@ class HdfsAmFinder:
     Between two reads it returns the last result. A read is one operation, a listing: the address is a file name.
 
     Args:
-        staging: the file system.
-        location: the location of the directory.
-        warn: takes lines for dlapp's own log.
         clock: the clock of the pauses [s].
         containers: how many tasks search.
     """

@@ -66,7 +66,6 @@ class AmLink(Closeable):
 
     Args:
         stopper: receives stop orders.
-        warn: takes lines for dlapp's own log.
         find: returns the current address of the ApplicationMaster when it does not answer; None if the address is
             fixed.
         alone_s: how long the payload continues while ``find`` finds none [s]; None means forever.
@@ -160,8 +159,6 @@ class AmLink(Closeable):
         """Start reporting.
 
         Args:
-            index: CONTAINER_INDEX.
-            generation: the generation of its gang.
             measure: returns the container's resource usage since the last call; None if it is not measured.
         """
         self._measure, self._measured_at = measure, time.monotonic()
@@ -281,7 +278,6 @@ class AmLink(Closeable):
         """Wait until the checkpoint of a generation is decided, or a later generation exists.
 
         Args:
-            generation: the generation of this task.
             other_than: a checkpoint that cannot be restored; None accepts any.
 
         Returns:

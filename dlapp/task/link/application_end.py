@@ -146,12 +146,7 @@ class ApplicationEndWatch:
 
 
 def end_watch(launch: LaunchSpec, find: AmFinder | None) -> ApplicationEndWatch | None:
-    """Return the watch of a task on a cluster; None if the engine ends the task in any case.
-
-    Args:
-        launch: names the ResourceManagers and the user.
-        find: the finder of the next ApplicationMaster.
-    """
+    """Return the watch of a task on a cluster; None if the engine ends the task in any case."""
     if not isinstance(find, HdfsAmFinder) or launch.hdfs is None:
         return None
     read_state = partial(

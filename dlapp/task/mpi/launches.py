@@ -30,12 +30,7 @@ _FAILED = 255
 
 
 class HeadLaunches:
-    """Requests of mpirun, in the head's task.
-
-    Args:
-        files: the files of its payload.
-        note: takes lines for dlapp's own log.
-    """
+    """Requests of mpirun, in the head's task."""
 
     def __init__(self, files: MpiFiles, note: Callable[[str], None]) -> None:
         self._files, self._note = files, note
@@ -51,12 +46,7 @@ class HeadLaunches:
         return self._lines.fd
 
     def exchange(self, link: AmLink, generation: int) -> None:
-        """Report new requests; answer those whose commands have ended.
-
-        Args:
-            link: to the ApplicationMaster.
-            generation: the generation of the payload.
-        """
+        """Report new requests; answer those whose commands have ended."""
         before = dict(self._launches)
         for line in self._lines.read():
             if _is_number(line) and len(self._waiting) < _MAX_WAITING:
@@ -132,10 +122,6 @@ class MemberLaunches:
     The head numbers its launches, and lists each until it knows that it has ended. So a launch is new if its number is
     greater than all before, and an ended one that is missing in a later list is not reported any more. Orders without
     any launch prove nothing: a new ApplicationMaster has no report of the head yet.
-
-    Args:
-        files: the files of its payload.
-        note: takes lines for dlapp's own log.
     """
 
     def __init__(self, files: MpiFiles, note: Callable[[str], None]) -> None:
@@ -151,12 +137,7 @@ class MemberLaunches:
         return self._lines.fd
 
     def exchange(self, link: AmLink, generation: int) -> None:
-        """Start new launches, and report which have started or ended.
-
-        Args:
-            link: to the ApplicationMaster.
-            generation: the generation of the payload.
-        """
+        """Start new launches, and report which have started or ended."""
         launches, _ = link.launches(generation)
         for one in launches:
             if one.number > self._newest:

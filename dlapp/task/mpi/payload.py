@@ -23,12 +23,7 @@ class MpiPayload:
     """Task's part of the payloads of one container; each generation has one payload.
 
     Args:
-        assignment: the container's work.
-        work: its part for this framework.
-        launch: its launch specification.
-        container_dir: the container's directory.
         payload_run_dir: DLAPP_DIR as the payload sees it.
-        note: takes lines for dlapp's own log.
 
     Raises:
         DlappError: Open MPI cannot use the path.
@@ -61,9 +56,7 @@ class MpiPayload:
         """Create the files of a payload, and return its variables.
 
         Args:
-            roster: the roster of its generation.
             interface: name of the network interface with the container's address; empty if unknown.
-            kill_grace_s: seconds between SIGTERM and SIGKILL.
 
         Raises:
             OSError: the files cannot be made.
@@ -104,12 +97,7 @@ class MpiPayload:
         return self._launches.fileno()
 
     def exchange(self, link: AmLink, generation: int) -> None:
-        """Exchange requests and orders between mpirun and the ApplicationMaster.
-
-        Args:
-            link: to the ApplicationMaster.
-            generation: the generation of the payload.
-        """
+        """Exchange requests and orders between mpirun and the ApplicationMaster."""
         if self._launches is not None:
             self._launches.exchange(link, generation)
 

@@ -63,11 +63,7 @@ def wait_for_gate(task: TaskState) -> bool:
 
 
 class ContainerPayload:
-    """Owner of a container's payload; the ApplicationMaster or a failed GPU ends it.
-
-    Args:
-        task: the task of the container.
-    """
+    """Owner of a container's payload; the ApplicationMaster or a failed GPU ends it."""
 
     def __init__(self, task: TaskState) -> None:
         self._task = task
@@ -228,8 +224,6 @@ def result_of(task: TaskState, outcome: PayloadOutcome, device: str) -> TaskResu
     """Return the result of a payload.
 
     Args:
-        task: the task of the container.
-        outcome: the outcome of its payload.
         device: the GPU failure; empty if there was none.
     """
     stopper, is_soft = task.stopper, outcome.is_soft

@@ -32,11 +32,9 @@ def release_gpus(task: TaskState) -> None:
 
 
 def keep_container(task: TaskState, keep_s: float, failure: TaskResult) -> None:
-    """Keep the container for a time, or until this task must end.
+    """Keep the container, whose GPUs are released, for a time, or until this task must end.
 
     Args:
-        task: the task of the container, whose GPUs are released.
-        keep_s: how long.
         failure: the payload's, reported with it.
     """
     deadline = time.monotonic() + keep_s

@@ -117,12 +117,9 @@ class PayloadRunner:
     """Runner of one payload.
 
     Args:
-        run: the prepared payload.
         directory: its directory, which has ``stdout``, ``stderr`` and ``run`` (DLAPP_DIR).
-        owner: its owner.
         log_limit_bytes: for each log.
         step: makes errors `StepFailed`.
-        note, warn: take lines for dlapp's own log.
         times: where to note when the logs grew; None: nowhere.
         total, probe, use, watch: as of `PayloadFiles`.
     """

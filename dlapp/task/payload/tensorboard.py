@@ -84,14 +84,12 @@ class TensorBoard:
     Args:
         directory: that it reads, relative to the workspace.
         payload: the payload of the container; prepared again for each start.
-        container_dir: the directory of the container.
         payload_workspace: path of the workspace inside a container; None for a plain process.
         uid: the uid of its process; None if Docker maps it to another one.
         address: that others connect to.
         ports: the port that is locked for it.
         make_run: prepares a payload; called by the thread.
         on_change: called with its state, by the thread.
-        note: takes lines for dlapp's own log.
     """
 
     def __init__(

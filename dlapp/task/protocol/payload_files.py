@@ -30,7 +30,6 @@ class PayloadFiles(Closeable):
         total: number of containers of the application.
         on_change: called with the payload's status: at once when it becomes ready or ends, otherwise once a second at
             most, and less often in a large application.
-        note: takes lines for dlapp's own log.
         probe: detects when the payload is ready; None if it reports that itself.
         use: detects whether it is in use; None if not needed.
         watch: receives each report of a metric; None if not needed.
@@ -68,11 +67,7 @@ class PayloadFiles(Closeable):
         os.close(self._directory)
 
     def check(self, now_s: float) -> None:
-        """Read what the payload wrote, and pass it on if that is due.
-
-        Args:
-            now_s: the time [s, monotonic].
-        """
+        """Read what the payload wrote, and pass it on if that is due at ``now_s`` [s, monotonic]."""
         self.report.read(now_s)
         if self._probe is not None:
             self._probe.check(now_s)

@@ -144,7 +144,6 @@ class ReportFile:
 
     Args:
         directory: descriptor of DLAPP_DIR, which the payload can write to; not kept open.
-        note: takes lines for dlapp's own log.
         watch: receives each report of a metric; None if not needed.
 
     Attributes:
@@ -182,11 +181,7 @@ class ReportFile:
             self._fd = -1
 
     def read(self, now_s: float) -> bool:
-        """Read the appended lines; return whether a line was accepted.
-
-        Args:
-            now_s: the time [s, monotonic].
-        """
+        """Read the lines appended until ``now_s`` [s, monotonic]; return whether a line was accepted."""
         self._lines_left = min(LINES_PER_S, self._lines_left + LINES_PER_S * (now_s - self._read_at))
         self._read_at = now_s
         found, before = os.fstat(self._fd), self.status.lines

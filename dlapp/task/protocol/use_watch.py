@@ -19,7 +19,6 @@ class UseWatch:
     """Watch of the connections to ports of a payload.
 
     Args:
-        ports: the ports of the payload.
         pids: returns its processes, in whose network it listens; none: they cannot be seen, and it is that of this one.
     """
 
@@ -29,11 +28,7 @@ class UseWatch:
         self._is_known = False
 
     def in_use(self, now_s: float) -> bool | None:
-        """Return whether there is a connection, or was within `USED_FOR_S`; None: unknown.
-
-        Args:
-            now_s: the time [s, monotonic].
-        """
+        """Return whether a connection exists at ``now_s`` [s, monotonic], or did within `USED_FOR_S`; None: unknown."""
         if now_s >= self._next_read_s:
             began_s = time.thread_time()
             found = has_connections(next(iter(self._pids()), None), self._ports)

@@ -23,10 +23,7 @@ class Stream:
 
     Args:
         url, token: of the ApplicationMaster, and the task's for it.
-        container_id: the id of the task's container.
         host: host name that users know.
-        place: where the payload runs.
-        order: the order of the ApplicationMaster.
         keeper: the channel of a keeper beside a plain payload (`dlapp.runtime.exec.keeper`); None if there is none.
     """
 

@@ -25,11 +25,9 @@ class TaskStreams(Closeable):
     """Sender of stream orders to the streams process.
 
     Args:
-        container_id: the id of the task's container.
         token: the token of the task, for its ApplicationMaster.
         place: returns where the payload runs; None if it does not run.
         open_keeper: see `Running.open_keeper`, of the running payload.
-        warn: takes lines for dlapp's own log.
     """
 
     def __init__(
@@ -48,13 +46,7 @@ class TaskStreams(Closeable):
         self._latest = 0, 0
 
     def handle_orders(self, url: str, attempt: int, orders: Sequence[StreamOrder]) -> None:
-        """Process the streams of new orders; called by the orders thread.
-
-        Args:
-            url: the URL of the ApplicationMaster.
-            attempt: its attempt.
-            orders: the streams; known ones are skipped.
-        """
+        """Process new orders of an attempt of the ApplicationMaster; skip known ones. Called by the orders thread."""
         with self._lock:
             for one in orders:
                 if (attempt, one.number) > self._latest and not self._is_closed:

@@ -76,12 +76,7 @@ def _made_trial_ready(
     """Prepare the payload of a trial; called by the thread of its slot.
 
     Args:
-        task: the task of the container.
-        work: what the trials of this container share.
-        template: the template of their workspaces.
-        order: the trial.
         slot: the slot of the trial; it has its share of the GPUs, or all if they cannot be divided.
-        trial_dir: its directory.
     """
 
     trial = TrialSpec(order.number, dict(order.parameters))

@@ -16,7 +16,6 @@ class MetricCurve:
     one, the best ones, and the first one at or after a milestone, which early stopping needs.
 
     Args:
-        metric: its name.
         milestones: steps whose first point is never dropped.
 
     Attributes:

@@ -58,11 +58,9 @@ class TrialSetup(NamedTuple):
     """Common part of the trials of a container.
 
     Args:
-        container_dir: the container's directory.
         logs: the directory of its logs.
         make_run: prepares the payload of a trial, from its order, its slot and its directory.
         kill_grace_s: seconds between SIGTERM and SIGKILL.
-        note: takes lines for dlapp's own log.
         on_change: called when the state of a trial changes; thread-safe.
     """
 
@@ -84,9 +82,7 @@ class TrialRun:
     """One trial that runs in a slot, until `report` has its result.
 
     Args:
-        order: what to run.
         slot: number of the slot, from 0.
-        setup: the setup of the container.
     """
 
     def __init__(self, order: TrialOrder, slot: int, setup: TrialSetup) -> None:

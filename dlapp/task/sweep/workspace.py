@@ -20,7 +20,6 @@ class WorkspaceTemplate:
     """The container's workspace, which is copied for each trial. Nothing may change it.
 
     Args:
-        path: the path of the workspace.
         shared: paths that are not copied, relative to the workspace.
         mounts: whether the trials run in Docker, which mounts the shared paths; else they get links.
     """
