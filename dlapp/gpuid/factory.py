@@ -156,7 +156,6 @@ def host_of_task(lock_dir: str, environ: Mapping[str, str] = os.environ) -> str:
     is locked in the host's directory only if that is mounted.
 
     Args:
-        lock_dir: the directory of the machine's ledger.
         environ: environment set by the NodeManager.
 
     Raises:
@@ -176,12 +175,7 @@ def host_of_task(lock_dir: str, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def full_name_of(host: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return a host's fully qualified name, as its NodeManager has it; empty: not known.
-
-    Args:
-        host: its name in the ledger.
-        environ: environment set by the NodeManager.
-    """
+    """Return a host's fully qualified name, as its NodeManager has it; empty: not known."""
     node = environ.get("NM_HOST", "")
     return node if "." in node and node.partition(".")[0] == host.partition(".")[0] else ""
 

@@ -64,11 +64,7 @@ def choose(
 
 
 class ChoiceCache:
-    """Cache of `choose`: the same devices are free again and again.
-
-    Args:
-        choose: computes a choice that is not cached.
-    """
+    """Cache of `choose`: the same devices are free again and again."""
 
     def __init__(self, choose: Callable[[Sequence[Device], Collection[str], int, bool], Choice] = choose) -> None:
         self._choose = choose

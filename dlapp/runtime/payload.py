@@ -191,11 +191,7 @@ class PayloadPlace(Value, kw_only=True):
 
 
 def lifelines_of(directory: str) -> str:
-    """Return the path of `Payload.exec`.
-
-    Args:
-        directory: the directory of the container.
-    """
+    """Return the path of `Payload.exec`."""
     return os.path.join(directory, "exec")
 
 

@@ -85,10 +85,6 @@ class Guardian:
 
         Thread-safe. If the payload is ending, the channel is closed at once.
 
-        Args:
-            env: the environment of the command.
-            cwd: its working directory.
-
         Returns:
             None if the guardian is gone.
         """
@@ -194,7 +190,6 @@ class KeptRun:
     Args:
         payload: that has failed; the commands get its environment.
         guardian: the guardian of the commands; it stays open.
-        note: takes lines for dlapp's own log.
     """
 
     def __init__(self, payload: Payload, guardian: Guardian, note: Callable[[str], None]) -> None:
@@ -232,13 +227,7 @@ def _with_tmpdir(env: Mapping[str, str], tmpdir: ShortTmpdir | None) -> Mapping[
 
 
 class PlainRun:
-    """The `dlapp.runtime.payload.Running` of a plain process.
-
-    Args:
-        payload: the process.
-        guardian: that starts it.
-        note: takes lines for dlapp's own log.
-    """
+    """The `dlapp.runtime.payload.Running` of a plain process."""
 
     def __init__(self, payload: Payload, guardian: Guardian, note: Callable[[str], None]) -> None:
         self._payload = payload

@@ -34,7 +34,6 @@ class StackDump:
     """Runner of py-spy on the Python processes of a payload, one after another, so that their stacks do not mix.
 
     Args:
-        list_pids: returns the processes of the payload.
         path: the path of the file to which the stacks are appended.
         note: called with failures.
 

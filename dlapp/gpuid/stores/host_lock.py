@@ -29,12 +29,7 @@ _MAX_DIGITS = 32
 
 
 class HostWriteLock:
-    """Lock of one machine, as used by one process.
-
-    Args:
-        directory: the directory of the machine's ledger.
-        clock, sleep: for the waits.
-    """
+    """Lock of one machine, as used by one process."""
 
     def __init__(self, directory: str, *, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
         self._directory, self._clock, self._sleep = directory, clock, sleep

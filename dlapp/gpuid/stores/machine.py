@@ -107,8 +107,6 @@ class MachineLedger:
         directory: its path; `dlapp.system.shared_directory` defines whom it serves, and creates it.
         docker_host: this process's own dockerd, ``unix:///var/run/docker.sock``, used if ``probes`` is not given; no
             other dockerd is asked, whatever a record says.
-        discover: lists the GPUs.
-        probes: sources of evidence about a payload.
         inspect: checks the health of GPUs before they are leased.
         application: whose reservation `acquire` uses; empty: it reserves what it leases.
     """

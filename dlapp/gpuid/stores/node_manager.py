@@ -41,7 +41,6 @@ class NodeManagerGpuLedger:
 
     Args:
         web: the NodeManager's web address, ``node7:8042``.
-        directory: directory of the machine's ledger.
         docker_host: the dockerd that is asked for containers; empty: none.
         discover: lists the GPUs that NVML shows here.
     """

@@ -102,8 +102,6 @@ class ZooKeeperLedger(Closeable):
 
     Args:
         host: this host's name in the ledger; None: the machine's.
-        discover: lists the GPUs.
-        probes: sources of evidence about a payload.
         inspect: checks the health of GPUs before they are leased.
         machine: this machine's id; None: from /etc/machine-id.
         applications: reports which applications have ended; None: the cluster's ResourceManagers.

@@ -247,11 +247,7 @@ def _supplementary_groups(docker: Dockerd) -> tuple[int, ...]:
 
 
 def operators_binds(policy: DockerPolicy, note: Callable[[str], None] = lambda _: None) -> tuple[Bind, ...]:
-    """Return the operator's mounts for every container, without those that are missing or are links to elsewhere.
-
-    Args:
-        note: called with the reason for each omitted one.
-    """
+    """Return the operator's mounts for every container. Omit missing ones, and, with a note, links to elsewhere."""
     binds = []
     for one in policy.mounts:
         # Another user's link in a sticky directory cannot be followed; it is named in the note (proc(5),

@@ -25,12 +25,7 @@ UnknownExitStatus. If a payload itself ends with this code, the wrapper records 
 
 
 class ContainerExit:
-    """The end of one container.
-
-    Args:
-        name: the container's.
-        note: takes lines for dlapp's own log.
-    """
+    """The end of one container."""
 
     def __init__(self, docker: Dockerd, name: str, payload: Payload, note: Callable[[str], None]) -> None:
         self._docker, self._name, self._payload, self._note = docker, name, payload, note

@@ -64,7 +64,6 @@ class ImageStore:
     """Images of this machine's dockerd, and their sources.
 
     Args:
-        docker: the daemon.
         lock_dir: a directory of the machine that all users may write to.
         note: called with one line for each action and wait.
         policy: the policy of this node's operator.
@@ -212,13 +211,6 @@ class _PullFailed(Exception):
 
 def _pull(docker: Dockerd, image: str, name: ImageName, headers: Mapping[str, str], progress: Progress | None) -> None:
     """Pull an image.
-
-    Args:
-        docker: the daemon.
-        image: as the user writes it.
-        name: to pull.
-        headers: with the credentials for that registry, if any.
-        progress: see `ImageStore.require`.
 
     Raises:
         _PullFailed: with dockerd's reason.

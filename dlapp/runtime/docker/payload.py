@@ -88,10 +88,8 @@ class DockerRun:
     """The `dlapp.runtime.payload.Running` of a container. Call `prepare` first.
 
     Args:
-        note: takes lines for dlapp's own log.
         progress: called with the pulled bytes of the image and the total.
         credentials: the submitter's, for the image's registry; None if there are none.
-        shared_paths: the shared paths of the node's policy.
     """
 
     def __init__(

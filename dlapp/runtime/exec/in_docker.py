@@ -72,10 +72,7 @@ class DockerTarget:
     """The `ExecTarget` of a command in a container. It starts when created; `begin` waits for the start.
 
     Args:
-        docker: the daemon.
-        container: its name.
         directory: the directory of the lifelines, on this host.
-        request: the request of the client.
 
     Raises:
         DockerRefused: the container does not run, with status 409; or another refusal.

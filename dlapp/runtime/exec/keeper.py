@@ -72,8 +72,6 @@ def send_request(channel: socket.socket, request: Mapping[str, object], stream: 
     """Send a keeper its request and the client's stream.
 
     Args:
-        channel: the other end of the keeper's channel.
-        request: an `ExecRequest` as JSON.
         stream: may be closed here afterwards.
 
     Raises:
@@ -100,8 +98,7 @@ class PlainTarget:
     """The `ExecTarget` of a command that is a child of this process.
 
     Args:
-        request: the request of the client.
-        env, cwd, kept_fds: see `keep`.
+        env, cwd, kept_fds: see `run_keeper`.
 
     Raises:
         OSError: it could not be started; ``filename`` names what was not found or not executable.

@@ -12,11 +12,7 @@ END = "end"
 
 
 def end_sessions(directory: str) -> None:
-    """End all commands of a container, also those that ignore SIGTERM.
-
-    Args:
-        directory: the directory of their lifelines; a missing one has none.
-    """
+    """End all commands whose lifelines are in a directory, which may be missing; also those that ignore SIGTERM."""
     with contextlib.suppress(OSError):
         for name in os.listdir(directory):
             with contextlib.suppress(OSError):  # no reader: it has ended

@@ -63,12 +63,7 @@ class ExecTarget(Protocol):
 
 
 class ExecSession:
-    """The loop of one session.
-
-    Args:
-        stream: the stream of the client.
-        target: the command.
-    """
+    """The loop of one session."""
 
     def __init__(self, stream: FrameStream, target: ExecTarget) -> None:
         self._stream, self._target = stream, target
