@@ -12,6 +12,7 @@ from enum import Enum
 
 from dlapp.am.model.usage_series import UsageSeries
 from dlapp.cluster.engine import ContainerEnd, Grant
+from dlapp.value import Record, field
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import BoardStatus, Orders, PayloadStatus, Phase, StoredOutput, TaskResult
 from dlapp.values.report import ContainerView
@@ -49,7 +50,7 @@ MAX_EARLIER_CONTAINERS = 20
 """Limit of the earlier tries shown per index, so that a view stays small after a thousand preemptions."""
 
 
-class Instance:
+class Instance(Record):
     """State of one CONTAINER_INDEX.
 
     Attributes:
@@ -68,38 +69,24 @@ class Instance:
         failed: failure by which a deciding index was given up, as text for the user; empty: it was not.
     """
 
-    __slots__ = (
-        "container",
-        "done",
-        "earlier",
-        "failed",
-        "given_up",
-        "good_since_ms",
-        "index",
-        "last",
-        "late",
-        "node_faults",
-        "pauses",
-        "role",
-        "role_index",
-        "spent",
-        "stored",
-        "tries",
-        "user_faults",
-        "waits_since_ms",
-    )
-
-    def __init__(self, index: int, role: RoleSpec, role_index: int) -> None:
-        self.index, self.role, self.role_index = index, role, role_index
-        self.container: Container | None = None
-        self.last: Container | None = None
-        self.earlier: list[Container] = []
-        self.tries = self.user_faults = self.node_faults = self.pauses = self.good_since_ms = 0
-        self.waits_since_ms: dict[str, int] = {}
-        self.done = self.given_up = self.late = False
-        self.failed = ""
-        self.spent: Receipt | None = None
-        self.stored: tuple[ContainerId, tuple[StoredOutput, ...]] | None = None
+    index: int
+    role: RoleSpec
+    role_index: int
+    container: Container | None = field(default=None, repr=False)
+    last: Container | None = field(default=None, repr=False)
+    earlier: list[Container] = field(default_factory=list, repr=False)
+    tries: int = 0
+    user_faults: int = 0
+    node_faults: int = 0
+    late: bool = False
+    pauses: int = 0
+    good_since_ms: int = 0
+    waits_since_ms: dict[str, int] = field(default_factory=dict)
+    spent: Receipt | None = None
+    stored: tuple[ContainerId, tuple[StoredOutput, ...]] | None = None
+    done: bool = False
+    given_up: bool = False
+    failed: str = ""
 
     def add_earlier(self, container: Container) -> None:
         """Keep a former container for display, if it is among the latest or left output."""
@@ -126,7 +113,7 @@ class Instance:
         return stored, lost
 
 
-class Container:
+class Container(Record):
     """State of one container that was granted to this attempt, or that an earlier attempt left.
 
     Attributes:
@@ -160,88 +147,53 @@ class Container:
         view: cached view of it; None: something changed.
     """
 
-    __slots__ = (
-        "address",
-        "board",
-        "detail",
-        "end",
-        "finished_ms",
-        "generation",
-        "gpus",
-        "gpus_idle_ms",
-        "grant",
-        "hello",
-        "host",
-        "idle_since_ms",
-        "image",
-        "instance",
-        "is_preparing",
-        "is_recorded",
-        "keep_ends_ms",
-        "kept_until_ms",
-        "last_contact_ms",
-        "listed",
-        "node_has_it_ms",
-        "orders",
-        "payload",
-        "payload_ended_ms",
-        "phase",
-        "place",
-        "preempted",
-        "presumed_end",
-        "progress",
-        "ran",
-        "receipt",
-        "renumber",
-        "report_number",
-        "reported_ms",
-        "restored",
-        "result",
-        "series",
-        "started_ms",
-        "stop_reason",
-        "try_number",
-        "unconfirmed",
-        "usage",
-        "view",
-        "waits_since_ms",
-    )
+    grant: Grant
+    place: int
+    started_ms: int
+    host: str = ""
+    instance: Instance | None = None
+    try_number: int = 0
+    orders: Orders | None = None
+    last_contact_ms: int = 0
+    report_number: int = 0
+    hello: bool = False
+    node_has_it_ms: int | None = None
+    is_preparing: bool = False
+    unconfirmed: bool = False
+    listed: bool = True
+    renumber: bool = False
+    is_recorded: bool = False
+    preempted: bool = False
+    presumed_end: ContainerEnd | None = None
+    stop_reason: StopReason | None = None
+    result: TaskResult | None = None
+    end: ContainerEnd | None = None
+    finished_ms: int | None = None
+    phase: Phase = Phase.STARTING
+    progress: float | None = None
+    detail: str = ""
+    gpus: tuple[int, ...] = ()
+    image: str = ""
+    address: str | None = None
+    generation: int = 0
+    restored: int | None = None
+    ran: bool = False
+    payload_ended_ms: int | None = None
+    payload: PayloadStatus | None = None
+    reported_ms: int | None = None
+    idle_since_ms: int | None = None
+    gpus_idle_ms: tuple[int, int] | None = None
+    board: BoardStatus | None = None
+    kept_until_ms: int | None = None
+    keep_ends_ms: int = 0
+    usage: Usage | None = None
+    receipt: Receipt | None = None
+    series: UsageSeries | None = None
+    waits_since_ms: int | None = None
+    view: ContainerView | None = None
 
-    def __init__(self, grant: Grant, place: int, started_ms: int) -> None:
-        self.grant, self.place, self.started_ms = grant, place, started_ms
-        self.host = grant.node
-        self.instance: Instance | None = None
-        self.orders: Orders | None = None
-        self.phase = Phase.STARTING
-        self.progress: float | None = None
-        self.payload: PayloadStatus | None = None
-        self.reported_ms: int | None = None
-        self.idle_since_ms: int | None = None
-        self.gpus_idle_ms: tuple[int, int] | None = None
-        self.detail = ""
-        self.gpus: tuple[int, ...] = ()
-        self.image = ""
-        self.restored: int | None = None
-        self.address: str | None = None
-        self.board: BoardStatus | None = None
-        self.result: TaskResult | None = None
-        self.end: ContainerEnd | None = None
-        self.presumed_end: ContainerEnd | None = None
-        self.stop_reason: StopReason | None = None
-        self.view: ContainerView | None = None
-        self.usage: Usage | None = None
-        self.receipt: Receipt | None = None
-        self.series: UsageSeries | None = None
-        self.finished_ms: int | None = None
-        self.payload_ended_ms: int | None = None
-        self.waits_since_ms: int | None = None
-        self.kept_until_ms: int | None = None
-        self.keep_ends_ms = 0
-        self.node_has_it_ms: int | None = None
-        self.last_contact_ms = self.report_number = self.try_number = self.generation = 0
-        self.hello = self.ran = self.unconfirmed = self.renumber = self.is_preparing = self.is_recorded = False
-        self.preempted = False
-        self.listed = True
+    def __post_init__(self) -> None:
+        self.host = self.host or self.grant.node
 
     @property
     def container_id(self) -> ContainerId:

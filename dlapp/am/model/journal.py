@@ -51,6 +51,7 @@ from dlapp.am.model.events import ApplicationEnd, Settlement
 from dlapp.am.model.journal_compaction import check_number, containers_of
 from dlapp.cluster.engine import ContainerEnd, Grant
 from dlapp.errors import UsageError
+from dlapp.value import Record, field
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Fault, TaskResult
 from dlapp.values.report import Cause, FinalStatus, OutputView, RestartView
@@ -110,7 +111,7 @@ class RecoveredGate(NamedTuple):
     restarts: tuple[RestartView, ...] = ()
 
 
-class RecoveredWait:
+class RecoveredWait(Record):
     """Waits of an index for services.
 
     Attributes:
@@ -119,13 +120,12 @@ class RecoveredWait:
         good_since_ms: when it was bound to a container, or last waited [ms since 1970].
     """
 
-    def __init__(self) -> None:
-        self.service = ""
-        self.since_ms: dict[str, int] = {}
-        self.good_since_ms = 0
+    service: str = ""
+    since_ms: dict[str, int] = field(default_factory=dict)
+    good_since_ms: int = 0
 
 
-class RecoveredTrial:
+class RecoveredTrial(Record):
     """Trial of a sweep.
 
     Attributes:
@@ -135,15 +135,14 @@ class RecoveredTrial:
         parameters: the values that Optuna chose; None: none chosen yet.
     """
 
-    __slots__ = ("end", "holder", "index", "node_faults", "parameters", "runs", "tries", "user_faults")
-
-    def __init__(self) -> None:
-        self.tries = self.user_faults = self.node_faults = 0
-        self.holder: ContainerId | None = None
-        self.index: int | None = None
-        self.parameters: dict[str, str] | None = None
-        self.runs = False
-        self.end: dict[str, Any] | None = None
+    tries: int = 0
+    holder: ContainerId | None = None
+    index: int | None = None
+    user_faults: int = 0
+    node_faults: int = 0
+    runs: bool = False
+    end: dict[str, Any] | None = None
+    parameters: dict[str, str] | None = None
 
 
 class RecoveredState:
@@ -200,14 +199,12 @@ class RecoveredState:
         """
         if self.boot and boot and boot != self.boot:
             for one in self.containers.values():
-                one.result, one.end = (
-                    None,
-                    ContainerEnd(
-                        container_id=one.grant.container_id,
-                        exit_status=_LOST,
-                        diagnostics="the machine was restarted",
-                        node_fault=True,
-                    ),
+                one.result = None
+                one.end = ContainerEnd(
+                    container_id=one.grant.container_id,
+                    exit_status=_LOST,
+                    diagnostics="the machine was restarted",
+                    node_fault=True,
                 )
             self.given_up.clear()
             self.waits.clear()

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from dlapp.am.model.instance import MAX_EARLIER_CONTAINERS
+from dlapp.value import Record
 
 MAX_RUNS = 50_000
 """Number of runs of all indexes together that are kept, and at least two of each: about 50 MB of a journal."""
@@ -35,7 +36,7 @@ Ranges = dict[str, list[list[int]]]
 """Containers, by the prefix of their ids: ranges of their numbers, each with its first and last."""
 
 
-class _Run:
+class _Run(Record):
     """Granted container.
 
     Attributes:
@@ -44,11 +45,9 @@ class _Run:
         ended: the engine reported its end.
     """
 
-    __slots__ = ("ended", "index", "stored")
-
-    def __init__(self) -> None:
-        self.index: int | None = None
-        self.stored = self.ended = False
+    index: int | None = None
+    stored: bool = False
+    ended: bool = False
 
 
 class JournalCompaction:

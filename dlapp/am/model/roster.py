@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dlapp.value import Record, field
 from dlapp.values.roster import Member, Roster, is_address
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _PORTS = range(1, 65_536)
 
 
-class RosterState:
+class RosterState(Record, kw_only=True):
     """Known addresses of an application's containers.
 
     Attributes:
@@ -33,13 +34,14 @@ class RosterState:
         quiet_until_ms: when tasks with running payloads get the next change [ms of time awake].
     """
 
-    def __init__(self, *, exists: bool, is_known: bool) -> None:
-        self.exists, self.is_known = exists, is_known
-        self.number = self.announced = 0
-        self.members: dict[int, Member] = {}
-        self.places: dict[int, Container] = {}
-        self.is_changed = False
-        self.quiet_until_ms = 0
+    exists: bool
+    is_known: bool
+    number: int = 0
+    announced: int = 0
+    members: dict[int, Member] = field(default_factory=dict)
+    places: dict[int, Container] = field(default_factory=dict)
+    is_changed: bool = False
+    quiet_until_ms: int = 0
 
 
 def record_address(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dlapp.value import Record
 from dlapp.values.start_conditions import After
 
 
-class StartGate:
+class StartGate(Record):
     """State of the wait of an application before it requests containers; on one machine the runner does this.
 
     Attributes:
@@ -14,9 +15,9 @@ class StartGate:
         unread: why the ends cannot be read now; empty: they can.
     """
 
-    def __init__(self, pending: tuple[After, ...] = (), *, is_held: bool = False) -> None:
-        self.pending, self.is_held = pending, is_held
-        self.unread = ""
+    pending: tuple[After, ...] = ()
+    is_held: bool = False
+    unread: str = ""
 
     @property
     def is_open(self) -> bool:

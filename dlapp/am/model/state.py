@@ -31,7 +31,7 @@ from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.roster import RosterState
 from dlapp.am.model.start_gate import StartGate
 from dlapp.cluster.engine import ContainerEnd, Grant
-from dlapp.value import Value, replace
+from dlapp.value import Record, Value, field, replace
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.messages import LaunchState, MpiLaunch
 from dlapp.values.report import OutputView
@@ -109,7 +109,7 @@ def _no_parts(_: ContainerId) -> tuple[str, ...]:
     return ()
 
 
-class Notices:
+class Notices(Record):
     """Record of the notifications that the user was sent.
 
     Attributes:
@@ -119,11 +119,10 @@ class Notices:
         events: kinds and keys of other notified events.
     """
 
-    def __init__(self, waits_since_ms: int | None) -> None:
-        self.waits_since_ms = waits_since_ms
-        self.waiting_notified = False
-        self.idle_spells = 0
-        self.events: set[tuple[str, str]] = set()
+    waits_since_ms: int | None
+    waiting_notified: bool = False
+    idle_spells: int = 0
+    events: set[tuple[str, str]] = field(default_factory=set)
 
 
 class ApplicationState:

@@ -24,6 +24,7 @@ from dlapp.sweep.results import (
 )
 from dlapp.sweep.spec import Sampler, SweepSpec
 from dlapp.sweep.trial import trial_of
+from dlapp.value import Record
 from dlapp.values.ids import ContainerId, trial_part
 from dlapp.values.messages import StoredOutput, TrialOrder, TrialWork
 
@@ -35,7 +36,7 @@ ENDED_WITH_SWEEP = "killed"
 one."""
 
 
-class TrialRecord:
+class TrialRecord(Record):
     """One trial.
 
     Attributes:
@@ -57,47 +58,28 @@ class TrialRecord:
         started_ms, finished_ms: times of its last try [ms since 1970].
     """
 
-    __slots__ = (
-        "evaluated_step",
-        "exit_code",
-        "finished_ms",
-        "holder",
-        "index",
-        "is_committed",
-        "line",
-        "message",
-        "node_faults",
-        "number",
-        "outputs",
-        "parameters",
-        "points",
-        "problem",
-        "ran_s",
-        "reports",
-        "sources",
-        "started_ms",
-        "state",
-        "stop",
-        "tries",
-        "user_faults",
-    )
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.state = TrialState.WAITING
-        self.tries = self.user_faults = self.node_faults = self.reports = 0
-        self.holder: ContainerId | None = None
-        self.index: int | None = None
-        self.parameters: dict[str, str] | None = None
-        self.points: tuple[tuple[float, float], ...] = ()
-        self.problem = self.stop = self.message = self.line = ""
-        self.ran_s, self.evaluated_step = 0.0, -1
-        self.exit_code: int | None = None
-        self.outputs: tuple[StoredOutput, ...] = ()
-        self.sources: tuple[str, ...] = ()
-        self.is_committed = False
-        self.started_ms: int | None = None
-        self.finished_ms: int | None = None
+    number: int
+    state: TrialState = TrialState.WAITING
+    tries: int = 0
+    user_faults: int = 0
+    node_faults: int = 0
+    holder: ContainerId | None = None
+    index: int | None = None
+    parameters: dict[str, str] | None = None
+    points: tuple[tuple[float, float], ...] = ()
+    reports: int = 0
+    problem: str = ""
+    ran_s: float = 0.0
+    evaluated_step: int = -1
+    stop: str = ""
+    message: str = ""
+    exit_code: int | None = None
+    outputs: tuple[StoredOutput, ...] = ()
+    sources: tuple[str, ...] = ()
+    is_committed: bool = False
+    line: str = ""
+    started_ms: int | None = None
+    finished_ms: int | None = None
 
     @property
     def is_pruned(self) -> bool:
