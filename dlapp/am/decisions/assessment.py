@@ -18,6 +18,7 @@ decision of the scheduler or of an operator, and not a failure of the program or
 
 from __future__ import annotations
 
+from dlapp.am.model.journal_compaction import runs_of
 from dlapp.cluster.engine import STATUS_UNKNOWN, ContainerEnd
 from dlapp.value import Value
 from dlapp.values.messages import Diagnosis, Fault, TaskResult
@@ -39,33 +40,27 @@ Source: RMAppAttemptImpl.shouldCountTowardsMaxAttemptRetry."""
 _BY_US = -105
 _LIMITS = (-103, -104, -109)
 _LAST_SIGNAL = 64
-_TEXTS = {
-    -100: "the container was lost with its node or taken away",
-    -101: "the disks of the node failed",
-    PREEMPTED: "the container was preempted",
-    -103: "it used more virtual memory than it asked for",
-    -104: "it used more memory than it asked for",
-    _BY_US: "it was stopped by an earlier attempt",
-    -106: "the container was killed by the ResourceManager",
-    -108: "the container was killed by its node to make room",
-    -109: "it wrote more log than it may",
-    -1000: "the container could not be prepared on its node",
+TRIED_AGAIN = "none; it is tried again"
+_MORE_MEMORY = "request more memory in [resources], or use less"
+_STATUSES = {
+    LOST: ("the container was lost with its node or taken away", "node_lost", TRIED_AGAIN),
+    -101: ("the disks of the node failed", "node_disks", "ask the operator to look at the disks of the node"),
+    PREEMPTED: ("the container was preempted", "preempted", TRIED_AGAIN),
+    -103: ("it used more virtual memory than it asked for", "virtual_memory_limit", _MORE_MEMORY),
+    -104: ("it used more memory than it asked for", "memory_limit", _MORE_MEMORY),
+    _BY_US: ("it was stopped by an earlier attempt", "", ""),
+    -106: ("the container was killed by the ResourceManager", "killed_by_resourcemanager", "ask the operator"),
+    -108: ("the container was killed by its node to make room", "killed_by_node", TRIED_AGAIN),
+    -109: ("it wrote more log than it may", "log_limit", "write less to stdout and stderr"),
+    -1000: (
+        "the container could not be prepared on its node",
+        "container_not_prepared",
+        "ask the operator to look at the node",
+    ),
 }
-"""Source: org.apache.hadoop.yarn.api.records.ContainerExitStatus."""
-
-
-_RULES = {
-    -100: ("node_lost", "none; it is tried again"),
-    -101: ("node_disks", "ask the operator to look at the disks of the node"),
-    PREEMPTED: ("preempted", "none; it is tried again"),
-    -103: ("virtual_memory_limit", "request more memory in [resources], or use less"),
-    -104: ("memory_limit", "request more memory in [resources], or use less"),
-    -106: ("killed_by_resourcemanager", "ask the operator"),
-    -108: ("killed_by_node", "none; it is tried again"),
-    -109: ("log_limit", "write less to stdout and stderr"),
-    -1000: ("container_not_prepared", "ask the operator to look at the node"),
-}
-"""Status -> name of the rule and the user's next step; the cause is in `_TEXTS`."""
+"""Status -> the cause, the name of its rule, and the user's next step; no rule: it is no cause of a failure.
+Source: org.apache.hadoop.yarn.api.records.ContainerExitStatus."""
+_UNKNOWN = ("", "", "")
 
 
 class Assessment(Value):
@@ -111,19 +106,15 @@ def diagnosis_of_end(end: ContainerEnd) -> Diagnosis | None:
     if (found := diagnosis_of_status(end.exit_status)) is not None:
         return found
     if end.node_fault:
-        return Diagnosis(
-            rule="node_failed", cause="the node failed", fault=Fault.NODE, next_step="none; it is tried again"
-        )
+        return Diagnosis(rule="node_failed", cause="the node failed", fault=Fault.NODE, next_step=TRIED_AGAIN)
     return None
 
 
 def diagnosis_of_status(status: int) -> Diagnosis | None:
     """Return the cause of a YARN status; None: it is not one."""
-    if (named := _RULES.get(status)) is None:
-        return None
-    rule, next_step = named
+    cause, rule, next_step = _STATUSES.get(status, _UNKNOWN)
     fault = Fault.USER if status in _LIMITS else Fault.NODE
-    return Diagnosis(rule=rule, cause=_TEXTS[status], fault=fault, next_step=next_step)
+    return Diagnosis(rule=rule, cause=cause, fault=fault, next_step=next_step) if rule else None
 
 
 def of_end(end: ContainerEnd) -> Assessment:
@@ -131,12 +122,13 @@ def of_end(end: ContainerEnd) -> Assessment:
     status, said = end.exit_status, end.diagnostics.strip().partition("\n")[0]
     if end.service:
         return Assessment(Fault.SERVICE, said, free=True, service=end.service, is_silent=end.is_silent)
+    cause, free = _STATUSES.get(status, _UNKNOWN)[0], status in TAKEN_AWAY
     if end.node_fault:
-        reason, free = said or _TEXTS.get(status, "its node failed"), status in TAKEN_AWAY
+        reason = said or cause or "its node failed"
         return Assessment(Fault.NODE, reason, avoid_node=not free, free=free, is_silent=end.is_silent)
-    if status in _TEXTS:
+    if cause:
         fault = Fault.USER if status in _LIMITS else Fault.STOPPED if status == _BY_US else Fault.NODE
-        return Assessment(fault, said or _TEXTS[status], free=status in TAKEN_AWAY)
+        return Assessment(fault, said or cause, free=free)
     if status == STATUS_UNKNOWN:
         reason = "the task was killed, or ended without a result, under an earlier attempt"
     elif -_LAST_SIGNAL <= status < 0:
@@ -168,11 +160,7 @@ def is_retried(assessment: Assessment, *, user_faults: int, node_faults: int, re
 
 
 def pause_ms(pauses: int) -> int:
-    """Return the pause of an index before its next try [ms].
-
-    Args:
-        pauses: number of its pauses, including this one.
-    """
+    """Return the pause of an index before its next try [ms], by the number of its pauses, including this one."""
     return int(min(FIRST_PAUSE_MS << min(pauses - 1, 10), LAST_PAUSE_MS))
 
 
@@ -218,12 +206,7 @@ def failures(by_index: dict[int, str], total: int) -> str:
 
 def ranges(numbers: list[int], most: int = 20) -> list[str]:
     """Return sorted numbers as text, with ranges as ``3-7``, up to a limit, and the number of omitted ones."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
+    runs = runs_of(numbers)
     items = [f"{first}" if first == last else f"{first}-{last}" for first, last in runs[:most]]
     if left := sum(last - first + 1 for first, last in runs[most:]):
         items.append(f"and {left} more")

@@ -105,7 +105,8 @@ class JournalCompaction:
                 pass
             kept.append(text)
         if gone:
-            record = {"kind": "gone", "t": 0, "containers": {prefix: _ranges(found) for prefix, found in gone.items()}}
+            containers = {prefix: runs_of(sorted(found)) for prefix, found in gone.items()}
+            record = {"kind": "gone", "t": 0, "containers": containers}
             kept.insert(0, json.dumps(record, separators=(",", ":")))
         return kept
 
@@ -201,9 +202,10 @@ def _split(container: str) -> tuple[str, int]:
     return prefix, int(number)
 
 
-def _ranges(numbers: Iterable[int]) -> list[list[int]]:
+def runs_of(numbers: Iterable[int]) -> list[list[int]]:
+    """Return the first and the last number of each run of consecutive ones in ascending numbers."""
     found: list[list[int]] = []
-    for number in sorted(numbers):
+    for number in numbers:
         if found and number == found[-1][1] + 1:
             found[-1][1] = number
         else:
