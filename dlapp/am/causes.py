@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dlapp.am.decisions import shutdown
-from dlapp.am.decisions.assessment import LOST, PREEMPTED, container_name, diagnosis_of_end, diagnosis_of_status, listed
+from dlapp.am.decisions import assessment, shutdown
 from dlapp.am.model.instance import Container, Instance, StopReason
 from dlapp.am.model.state import ApplicationState
 from dlapp.value import replace
@@ -41,11 +40,11 @@ def of_application(state: ApplicationState) -> ContainerDiagnosis | None:
         return None
     _, _, index, found = min(failed, key=lambda one: one[:3])
     if found.rule == _WAITED and (missing := _missing(state, state.instances[index])):
-        names = listed([container_name(one.index, one.role.name, one.role_index) for one in missing])
+        names = [assessment.container_name(one.index, one.role.name, one.role_index) for one in missing]
         where = "its log" if len(missing) == 1 else "their logs"
         found = replace(
             found,
-            cause=f"{names} did not take part in a collective operation in time",
+            cause=f"{assessment.listed(names)} did not take part in a collective operation in time",
             next_step=f"look at {where}: a rank that prints nothing at that time hangs or is slow",
         )
     return ContainerDiagnosis(index=index, diagnosis=found)
@@ -54,17 +53,17 @@ def of_application(state: ApplicationState) -> ContainerDiagnosis | None:
 def of_container(container: Container) -> Diagnosis | None:
     """Return why a container failed; None: it did not, or no rule found the cause."""
     if container.preempted and container.result is not None and container.result.fault is not Fault.NONE:
-        return diagnosis_of_status(PREEMPTED)
+        return assessment.diagnosis_of_status(assessment.PREEMPTED)
     result, end, why = container.result, container.end, container.stop_reason
     if result is not None:
-        return diagnosis_of_status(LOST) if result.lost else result.diagnosis
+        return assessment.diagnosis_of_status(assessment.LOST) if result.lost else result.diagnosis
     if end is None:
         return None
     if why in (StopReason.SILENT, StopReason.UNCONFIRMED) and (container.presumed_end is not None or end.presumed):
-        return diagnosis_of_end(container.presumed_end or end)
+        return assessment.diagnosis_of_end(container.presumed_end or end)
     if why in _OF_NODES:
-        return Diagnosis(rule=_OF_NODES[why], cause=why.value, fault=Fault.NODE, next_step="none; it is tried again")
-    return diagnosis_of_end(end) if why is None else None
+        return Diagnosis(rule=_OF_NODES[why], cause=why.value, fault=Fault.NODE, next_step=assessment.TRIED_AGAIN)
+    return assessment.diagnosis_of_end(end) if why is None else None
 
 
 def _missing(state: ApplicationState, waited: Instance) -> Sequence[Instance]:
@@ -76,8 +75,7 @@ def _missing(state: ApplicationState, waited: Instance) -> Sequence[Instance]:
     gate = state.role_of_index(waited.index).gate
     if not gate.gang:
         return ()
-    members = [state.instances[index] for role in state.roles_of(gate) for index in role.indexes]
-    others = [one for one in members if one.last is not None and not _ended_by_itself(one.last)]
+    others = [one for one in state.members_of(gate) if one.last is not None and not _ended_by_itself(one.last)]
     step = _step(waited)
     steps = {one.index: _step(one) for one in others}
     behind = [one for one in others if step is not None and (own := steps[one.index]) is not None and own < step]

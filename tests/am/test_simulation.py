@@ -275,9 +275,9 @@ def tries_again_without_end(plant: Plant) -> None:
 def opens_the_gate_to_the_first(plant: Plant) -> None:
     arrive = gang.handle_ready
 
-    def arrive_alone(state: ApplicationState, instance: Instance, container: Container) -> None:
-        state.role_of_index(instance.index).gate._size = 1
-        arrive(state, instance, container)
+    def arrive_alone(state: ApplicationState, container: Container) -> None:
+        state.role_of(container).gate.size = 1
+        arrive(state, container)
 
     plant.setattr(gang, "handle_ready", arrive_alone)
 

@@ -15,7 +15,7 @@ from dlapp.system.files import json_object, read_json_object
 from dlapp.values.access import StreamRequest
 from dlapp.values.messages import Hello, PortPlace, Report, StopRequest, StreamAnswer
 from dlapp.values.report import ApplicationView
-from dlapp.values.serialization import from_json
+from dlapp.values.serialization import from_json, to_json
 from dlapp.values.spec import Secrets, Submission
 from tests.fuzz import samples
 from tests.fuzz.parsing import fuzz, fuzz_json
@@ -56,7 +56,7 @@ RECORDS = [
     {"kind": "assign", "t": 3, "container": str(samples.CONTAINER), "index": 0, "tries": 1, "host": "n"},
     {"kind": "run", "t": 4, "container": str(samples.CONTAINER)},
     {"kind": "gate", "t": 4, "role": "worker", "open": True},
-    {"kind": "result", "t": 5, **journal.result_fields(samples.CONTAINER, samples.RESULT)},
+    {"kind": "result", "t": 5, "container": str(samples.CONTAINER), "result": to_json(samples.RESULT)},
     {
         "kind": "end",
         "t": 6,

@@ -121,12 +121,7 @@ def may_start(state: ApplicationState, container: Container) -> bool:
 
 
 def handle_journal_written(state: ApplicationState, lines: int) -> None:
-    """Start the payloads whose index is durable now.
-
-    Args:
-        state: state of the application; it is changed.
-        lines: number of durable lines of the journal.
-    """
+    """Start the payloads whose index is durable now: it is among the first ``lines`` lines of the journal."""
     while state.unrecorded and state.unrecorded[0][0] <= lines:
         _, container = state.unrecorded.popleft()
         container.is_recorded = True
@@ -257,5 +252,5 @@ def free(
     state.mark_not_done(instance)
     role.gate.mark_not_ready(instance.index)
     role.wait(instance.index, paused_until_ms)
-    state.record_free(instance, durable)
+    state.record_faults(instance, "free", durable)
     answer_waiting_tasks(state, role)

@@ -8,7 +8,6 @@ import heapq
 from dlapp.am.decisions import assessment, assignment, blockers, containers, preemption, services, shutdown
 from dlapp.am.decisions.assessment import Assessment
 from dlapp.am.decisions.gangs import gang, gang_window
-from dlapp.am.model import journal
 from dlapp.am.model.demand import Role
 from dlapp.am.model.events import CheckStart, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
@@ -16,6 +15,7 @@ from dlapp.am.model.state import ApplicationState, Due
 from dlapp.cluster.engine import ContainerEnd
 from dlapp.value import replace
 from dlapp.values.messages import Fault, Phase, Stop, TaskResult
+from dlapp.values.serialization import to_json
 from dlapp.values.spec import ContainerFailure, RoleFailure
 
 
@@ -127,41 +127,32 @@ def _mark_late(state: ApplicationState, role: Role) -> bool:
     return first is not None
 
 
-def handle_result(state: ApplicationState, container: Container, instance: Instance, result: TaskResult) -> None:
-    """Handle the result reported by a task.
-
-    Args:
-        state: state of the application; it is changed.
-        container: container of the task.
-        instance: index that runs in it.
-        result: how the payload ended.
-    """
+def handle_result(state: ApplicationState, container: Container, result: TaskResult) -> None:
+    """Handle the result reported by a bound container's task."""
     container.result, container.phase, container.finished_ms = result, Phase.ENDED, state.now_ms
     if result.exit_code is not None or result.signal is not None:
         container.ran = state.payload_ran = True
-        state.role_of(container).begun.add(instance.index)
+        state.role_of(container).begun.add(container.bound.index)
         if gang.is_of_earlier_generation(state, container):
             container.stop_reason = container.stop_reason or StopReason.GANG_RESTARTED
     state.open.pop(container.container_id, None)
     _release_trials(state, container)
-    blamed = result.fault in (Fault.USER, Fault.DATA)
-    fields = journal.result_fields(container.container_id, result, container.generation)
-    state.record("result", durable=blamed, **fields)
+    state.record(
+        "result",
+        durable=result.fault in (Fault.USER, Fault.DATA),
+        container=str(container.container_id),
+        result=to_json(result),
+        generation=container.generation,
+    )
     state.set_deadline(state.timing.exit_ms, Due.STOP, container)
-    assess_result(state, container, instance, result)
+    assess_result(state, container, result)
     if container.presumed_end is not None:
         handle_end(state, container.presumed_end)
 
 
-def assess_result(state: ApplicationState, container: Container, instance: Instance, result: TaskResult) -> None:
-    """Decide about an index whose task reported its result.
-
-    Args:
-        state: state of the application; it is changed.
-        container: container of the task.
-        instance: index that ran in it.
-        result: how the payload ended.
-    """
+def assess_result(state: ApplicationState, container: Container, result: TaskResult) -> None:
+    """Decide about the index of a container whose task reported its result."""
+    instance = container.bound
     if instance.container is not container:
         return
     is_outdated = container.stop_reason is StopReason.GANG_RESTARTED or (
@@ -198,16 +189,9 @@ def _assess_earlier_generation(state: ApplicationState, container: Container, as
     return assessed
 
 
-def handle_failure(state: ApplicationState, container: Container, instance: Instance, result: TaskResult) -> None:
-    """Handle the reported end of a payload: the task continues with its gang's next generation, is kept, or ends.
-
-    Args:
-        state: state of the application; it is changed.
-        container: container of the task.
-        instance: index that runs in it.
-        result: how the payload failed.
-    """
-    gate = state.role_of(container).gate
+def handle_failure(state: ApplicationState, container: Container, result: TaskResult) -> None:
+    """Handle the reported end of a payload: the task continues with its gang's next generation, is kept, or ends."""
+    instance, gate = container.bound, state.role_of(container).gate
     is_over = container.stop_reason is not None or container.is_kept or gang.is_of_earlier_generation(state, container)
     if is_over or state.stage is not Stage.ACTIVE or container.orders is None or container.orders.stop is not Stop.NO:
         return  # its orders already have the stop
@@ -333,9 +317,7 @@ def give_up(state: ApplicationState, instance: Instance, failure: str, *, durabl
         durable: record this durably before acting on it.
     """
     state.give_up(instance, failure)
-    faults = {"user_faults": instance.user_faults, "node_faults": instance.node_faults}
-    why = {"why": failure} if failure else {}
-    state.record("give_up", durable, index=instance.index, **faults, **why)
+    state.record_faults(instance, "give_up", durable, **({"why": failure} if failure else {}))
 
 
 def _fails_all(state: ApplicationState, instance: Instance) -> bool:

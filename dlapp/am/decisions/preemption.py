@@ -26,12 +26,8 @@ _PAYLOADS_SHARE = 2 / 3
 
 
 def handle_preemption_notice(state: ApplicationState, container_id: ContainerId, wait_s: float) -> None:
-    """Handle the engine's notice that it will take a container away.
-
-    Args:
-        state: state of the application; it is changed.
-        container_id: id of the container; it may not be ours, such as the ApplicationMaster's.
-        wait_s: time until the engine does so [s].
+    """Handle the engine's notice that it will take a container away, in ``wait_s`` seconds. It may not be ours, such as
+    the ApplicationMaster's.
     """
     container = state.open.get(container_id)
     if container is None or container.preempted or container.stop_reason is not None or state.stage is not Stage.ACTIVE:

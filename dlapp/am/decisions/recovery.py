@@ -39,8 +39,7 @@ def recover(state: ApplicationState, former: RecoveredState, live: tuple[Grant, 
             role.gate.restarts = known.restarts
             if role.gate.checkpoints is not None:
                 role.gate.checkpoints.begin(known.checkpoint, known.checkpoints_after)
-            if known.open:
-                role.gate.reopen()
+            role.gate.open = known.open
     for index, (user_faults, node_faults) in former.faults.items():
         if index < len(state.instances):
             state.instances[index].user_faults = user_faults
@@ -169,7 +168,7 @@ def _assess_recorded_ends(state: ApplicationState) -> None:
         elif (container.result or container.end) and container.ran and gang.is_of_earlier_generation(state, container):
             assignment.free(state, instance)
         elif container.result is not None:
-            failures.assess_result(state, container, instance, container.result)
+            failures.assess_result(state, container, container.result)
         elif container.end is not None:
             failures.conclude_try(state, instance, container, assessment.of_end(container.end))
 

@@ -22,15 +22,9 @@ HELD_MS = 600_000
 """How long a container on a cluster waits for a service before it is released."""
 
 
-def handle_wait(state: ApplicationState, container: Container, instance: Instance, service: str) -> None:
-    """Record the service that a task reports to wait for, or that it no longer waits.
-
-    Args:
-        state: state of the application; it is changed.
-        container: container of the task.
-        instance: index that runs in it.
-        service: name for users; empty: it waits for none.
-    """
+def handle_wait(state: ApplicationState, container: Container, service: str) -> None:
+    """Record the service that a bound container's task reports to wait for; empty: it waits for none."""
+    instance = container.bound
     if service:
         is_new = container.waits_since_ms is None or state.service_waits.get(instance.index) != service
         begin_wait(state, instance, service)
@@ -64,13 +58,7 @@ def _record_wait(state: ApplicationState, instance: Instance) -> None:
 
 
 def recover(state: ApplicationState, instance: Instance, wait: RecoveredWait) -> None:
-    """Continue the waits of an index from an earlier attempt.
-
-    Args:
-        state: state of the application; it is changed.
-        instance: the index.
-        wait: its waits in the journal.
-    """
+    """Continue the waits of an index from an earlier attempt."""
 
     def awake_ms(ms: int) -> int:
         return state.awake_ms - max(0, state.now_ms - ms)

@@ -31,6 +31,7 @@ from dlapp.value import replace
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Diagnosis, Fault, Stop, StopAnswer, StoredOutput
 from dlapp.values.report import Cause, FinalStatus
+from dlapp.values.serialization import to_json
 
 if TYPE_CHECKING:
     from dlapp.am.model.trials import SweepState
@@ -147,12 +148,7 @@ def diagnosis_of_limit(ending: ApplicationEnd) -> Diagnosis:
 
 
 def handle_lifetime(state: ApplicationState, killed_in_s: float) -> None:
-    """Record when the engine is going to kill the application.
-
-    Args:
-        state: state of the application; it is changed.
-        killed_in_s: time until then [s]; infinity: never.
-    """
+    """Record in how many seconds the engine is going to kill the application; infinity: never."""
     state.killed_until_ms = state.awake_ms + killed_in_s * 1000
     state.lifetime_ms = state.killed_until_ms - state.runtime_from_ms
 
@@ -389,13 +385,9 @@ def _part(instance: Instance, container_id: ContainerId, outputs: tuple[StoredOu
 
 
 def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ...], *, has_rest: bool) -> None:
-    """Add to the diagnostics what happens to the output, which is known only now.
+    """Add to the diagnostics ``text`` what happens to the output, which is known only now.
 
-    Args:
-        state: state of the application; it is changed.
-        text: first part of the diagnostics.
-        parts: parts to commit.
-        has_rest: other containers may have left output.
+    ``parts`` are to be committed; with ``has_rest`` other containers may have left output.
     """
     assert state.ending is not None
     filled = _filled(tuple(one for part in parts for one in part.outputs))
@@ -454,7 +446,7 @@ def handle_settled(state: ApplicationState, event: OutputsSettled) -> None:
     if state.sweep is not None and state.sweep.committed and not state.commits:
         text = _committed_text(state, state.sweep.committed)
         state.ending = replace(state.ending, diagnostics="; ".join(filter(None, (state.ending.diagnostics, text))))
-    state.record("settled", **journal.settled_record(state.ending, state.settlement, state.outputs))
+    state.record("settled", **journal.ending_record(state.ending, state.settlement), outputs=to_json(state.outputs))
     state.stage = Stage.LEAVING
     state.closing_until_ms = state.awake_ms + state.timing.end_ms
 

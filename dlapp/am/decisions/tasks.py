@@ -11,7 +11,7 @@ from dlapp.am.decisions.gangs import checkpoints, gang, hangs, launches, roster
 from dlapp.am.decisions.idle import idle_guard
 from dlapp.am.decisions.usage import usage_history
 from dlapp.am.model.events import SendOrders, StopContainer
-from dlapp.am.model.instance import Container, Instance, Stage, StopReason
+from dlapp.am.model.instance import Container, Stage, StopReason
 from dlapp.am.model.roster import record_address
 from dlapp.am.model.state import ApplicationState
 from dlapp.cluster.engine import Grant
@@ -65,10 +65,9 @@ def handle_report(state: ApplicationState, report: Report) -> None:
         if container.instance is None or container.instance.index != report.index:
             stop_unknown_task(state, report)
             return
-    instance = container.instance
     if report.number >= container.report_number:
         # First: with the last one the roster is complete, and so are the checkpoints of a gang.
-        record_address(state, container, instance, report)
+        record_address(state, container, report)
         container.restored = report.restored
     _confirm(state, container)
     if container.renumber:
@@ -77,13 +76,13 @@ def handle_report(state: ApplicationState, report: Report) -> None:
         if report.seen >= container.orders.number:
             state.order(container, number=report.seen)
     if report.number > container.report_number:
-        _handle_new_report(state, container, instance, report)
+        _handle_new_report(state, container, report)
     hangs.handle_usage(state, container, report.usage)
     idle_guard.handle_usage(state, container, report.usage)
     usage_history.record_report(state, container, report)
 
 
-def _handle_new_report(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
+def _handle_new_report(state: ApplicationState, container: Container, report: Report) -> None:
     container.report_number, container.view = report.number, None
     gang.handle_generation(state, container, report.generation)
     container.progress, container.detail = report.progress, report.detail
@@ -98,22 +97,22 @@ def _handle_new_report(state: ApplicationState, container: Container, instance: 
     _record_run(state, container, report.phase)
     if report.payload is not None and container.ran:
         members = state.role_of(container).ready
-        (members.add if report.payload.ready else members.discard)(instance.index)
+        (members.add if report.payload.ready else members.discard)(container.bound.index)
     if report.result is None:
-        services.handle_wait(state, container, instance, report.waits_for)
+        services.handle_wait(state, container, report.waits_for)
     roster.send_roster(state, container)
-    checkpoints.handle_report(state, container, instance, report)
-    launches.handle_report(state, container, instance, report)
+    checkpoints.handle_report(state, container, report)
+    launches.handle_report(state, container, report)
     if state.sweep is not None:
         from dlapp.am.decisions.trials import reports  # few applications need it
 
-        reports.handle_report(state, container, instance, report)
+        reports.handle_report(state, container, report)
     if report.result is not None:
-        failures.handle_result(state, container, instance, report.result)
+        failures.handle_result(state, container, report.result)
     elif report.failure is not None:
-        failures.handle_failure(state, container, instance, report.failure)
+        failures.handle_failure(state, container, report.failure)
     elif report.phase is Phase.WAITING:
-        gang.handle_ready(state, instance, container)
+        gang.handle_ready(state, container)
 
 
 def stop_unknown_task(state: ApplicationState, report: Report) -> None:

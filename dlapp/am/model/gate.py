@@ -39,7 +39,7 @@ class Gate:
 
     Args:
         name: name of the first role, as in the journal.
-        size: number of indexes that must be ready; 0: no gang, and the gate is always open.
+        size: number of indexes behind it, which must be ready; 0: no gang, and the gate is always open.
 
     Attributes:
         generation: number of restarts of the gang.
@@ -65,14 +65,9 @@ class Gate:
         self.charged: int | None = None
         self.restarts: tuple[RestartView, ...] = ()
         self.checkpoints: GangCheckpoints | None = None
-        self._size = size
+        self.size = size
         self.roster_version = -1
         self._ready: set[int] = set()
-
-    @property
-    def size(self) -> int:
-        """Return the number of indexes behind it, if it is a gang's."""
-        return self._size
 
     @property
     def ready(self) -> int:
@@ -84,7 +79,7 @@ class Gate:
         if self.open or generation != self.generation:
             return False
         self._ready.add(index)
-        self.open = len(self._ready) == self._size
+        self.open = len(self._ready) == self.size
         return self.open
 
     def mark_not_ready(self, index: int) -> None:
@@ -105,7 +100,3 @@ class Gate:
         self._ready.clear()
         if self.checkpoints is not None:
             self.checkpoints.begin()
-
-    def reopen(self) -> None:
-        """Open the gate because it was open in an earlier attempt."""
-        self.open = True

@@ -201,6 +201,12 @@ class Container(Record):
         return self.grant.container_id
 
     @property
+    def bound(self) -> Instance:
+        """Return the index that it is bound to, of a container that is known to be bound."""
+        assert self.instance is not None
+        return self.instance
+
+    @property
     def cost(self) -> Receipt | None:
         """Return its receipt, as far as reported by its task; None: nothing was reported."""
         return self.receipt if self.result is None or self.result.receipt is None else self.result.receipt

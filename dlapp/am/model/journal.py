@@ -55,7 +55,7 @@ from dlapp.value import Record, field
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Fault, TaskResult
 from dlapp.values.report import Cause, FinalStatus, OutputView, RestartView
-from dlapp.values.serialization import from_json, to_json
+from dlapp.values.serialization import from_json
 from dlapp.values.spec import Resources
 from dlapp.values.start_conditions import After, read_after
 from dlapp.values.usage import Receipt
@@ -82,7 +82,7 @@ def records(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def ending_record(ending: ApplicationEnd, how: Settlement) -> dict[str, Any]:
-    """Return the fields of a record ``ending``."""
+    """Return the fields of a record ``ending``, which a record ``settled`` has, too; a failed commit changes them."""
     return {"ending": [ending.final_status.value, ending.cause.value, ending.diagnostics], "how": how.value}
 
 
@@ -346,16 +346,6 @@ def _replay_trial(trial: RecoveredTrial, record: dict[str, Any]) -> None:
 
 def _container(former: RecoveredState, record: dict[str, Any]) -> RecoveredContainer:
     return former.containers[ContainerId.from_text(record["container"])]
-
-
-def result_fields(container_id: ContainerId, result: TaskResult, generation: int = 0) -> dict[str, Any]:
-    """Return the fields of a record ``result``."""
-    return {"container": str(container_id), "result": to_json(result), "generation": generation}
-
-
-def settled_record(ending: ApplicationEnd, how: Settlement, outputs: tuple[OutputView, ...]) -> dict[str, Any]:
-    """Return the fields of a record ``settled``; a failed commit changes the decided end."""
-    return {**ending_record(ending, how), "outputs": [to_json(one) for one in outputs]}
 
 
 def done(former: RecoveredState) -> list[int]:

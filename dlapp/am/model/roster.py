@@ -13,7 +13,7 @@ from dlapp.values.roster import Member, Roster, is_address
 
 if TYPE_CHECKING:
     from dlapp.am.model.gate import Gate
-    from dlapp.am.model.instance import Container, Instance
+    from dlapp.am.model.instance import Container
     from dlapp.am.model.state import ApplicationState
     from dlapp.values.messages import Report
 
@@ -44,18 +44,11 @@ class RosterState(Record, kw_only=True):
     quiet_until_ms: int = 0
 
 
-def record_address(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
-    """Record the address of a container.
-
-    Args:
-        state: state of the application; it is changed.
-        container: container bound to ``instance``.
-        instance: the index.
-        report: report of its task.
-    """
+def record_address(state: ApplicationState, container: Container, report: Report) -> None:
+    """Record the address of a bound container, as its task reports it."""
     if not state.roster.exists:
         return
-    role = instance.role
+    instance, role = container.bound, container.bound.role
     if not state.roster.is_known:
         gate = state.role_of(container).gate
         if report.generation == gate.generation:
@@ -80,10 +73,7 @@ def record_address(state: ApplicationState, container: Container, instance: Inst
 
 def has_address(state: ApplicationState, container: Container) -> bool:
     """Return whether a bound container's task has reported its address, if its peers need it."""
-    if not state.roster.exists:
-        return True
-    assert container.instance is not None
-    return state.roster.places.get(container.instance.index) is container
+    return not state.roster.exists or state.roster.places.get(container.bound.index) is container
 
 
 def publish(state: ApplicationState) -> int:

@@ -368,6 +368,10 @@ class ApplicationState:
         """Return the roles behind a gate."""
         return [role for role in self.roles if role.gate is gate]
 
+    def members_of(self, gate: Gate) -> list[Instance]:
+        """Return the indexes behind a gate."""
+        return [self.instances[index] for role in self.roles_of(gate) for index in role.indexes]
+
     def is_new(self, container_id: ContainerId) -> bool:
         """Return whether this container is unknown, also as an ended one."""
         return not (container_id in self.containers or container_id in self.gone or container_id in self.released)
@@ -417,22 +421,19 @@ class ApplicationState:
         role.begun.discard(instance.index)
         role.ready.discard(instance.index)
         role.wait(instance.index)
-        self.record_free(instance)
+        self.record_faults(instance, "free", durable=False)
 
-    def record_free(self, instance: Instance, durable: bool = False) -> None:
-        """Record that an index is no longer bound and waits."""
-        self.record(
-            "free",
-            durable,
-            index=instance.index,
-            user_faults=instance.user_faults,
-            node_faults=instance.node_faults,
-        )
+    def record_faults(self, instance: Instance, kind: str = "faults", durable: bool = True, **more: str) -> None:
+        """Record how many ends of an index count, and with another kind also that it waits, or is given up.
 
-    def record_faults(self, instance: Instance) -> None:
-        """Record how many ends of an index count."""
+        Args:
+            instance: the index.
+            kind: ``faults``, ``free`` or ``give_up`` (`dlapp.am.model.journal`).
+            durable: as of `record`.
+            more: further fields.
+        """
         faults = {"user_faults": instance.user_faults, "node_faults": instance.node_faults}
-        self.record("faults", True, index=instance.index, **faults)
+        self.record(kind, durable, index=instance.index, **faults, **more)
 
     def mark_not_done(self, instance: Instance) -> None:
         """Record that an index is to run again; its earlier output does not count."""

@@ -6,24 +6,18 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dlapp.am.model.gate import Gate
-from dlapp.am.model.instance import Container, Instance
+from dlapp.am.model.instance import Container
 from dlapp.am.model.state import ApplicationState
 from dlapp.values.messages import Report, Stop
 from dlapp.values.serialization import to_json
 from dlapp.values.spec import RoleFailure
 
 
-def handle_report(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
-    """Process a report on the checkpoints that a task has found, stored and restored.
-
-    Args:
-        state: the state of the application; it is changed.
-        container: the task's.
-        instance: the index that runs in it.
-        report: the report of the task; its generation has been taken.
-    """
+def handle_report(state: ApplicationState, container: Container, report: Report) -> None:
+    """Process a report on the checkpoints that a task has found, stored and restored; its generation is recorded."""
     if report.checkpoints is None:
         return
+    instance = container.bound
     state.checkpoints[instance.index] = report.checkpoints
     gate = state.role_of(container).gate
     known, orders = gate.checkpoints, container.orders
@@ -52,9 +46,8 @@ def can_be_resumed(state: ApplicationState) -> bool:
     checkpoint, numbers = state.spec.checkpoint, state.checkpoints
     if checkpoint is None or not checkpoint.is_of_every_index:
         return any(numbers.values())
-    in_gang = {index for gate in state.gates for role in state.roles_of(gate) for index in role.indexes}
-    alone = [{index} for index in numbers if index not in in_gang]
-    together = [{index for role in state.roles_of(gate) for index in role.indexes} for gate in state.gates]
+    together = [{one.index for one in state.members_of(gate)} for gate in state.gates]
+    alone = [{index} for index in numbers if not any(index in group for group in together)]
     whole = [group for group in (*alone, *together) if group <= numbers.keys()]
     return any(frozenset.intersection(*(frozenset(numbers[index]) for index in group)) for group in whole)
 
@@ -99,10 +92,9 @@ def record_gate(state: ApplicationState, gate: Gate, *, durable: bool = True) ->
 
 def _members(state: ApplicationState, gate: Gate) -> Iterator[Container]:
     """Return the containers of this generation that continue."""
-    for role in state.roles_of(gate):
-        for index in role.indexes:
-            one = state.instances[index].container
-            if one is None or one.container_id not in state.open or one.orders is None or one.stop_reason is not None:
-                continue
-            if one.orders.stop is Stop.NO and one.orders.generation == gate.generation:
-                yield one
+    for member in state.members_of(gate):
+        one = member.container
+        if one is None or one.container_id not in state.open or one.orders is None or one.stop_reason is not None:
+            continue
+        if one.orders.stop is Stop.NO and one.orders.generation == gate.generation:
+            yield one

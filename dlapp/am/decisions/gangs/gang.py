@@ -28,24 +28,24 @@ MAX_CAUSE = 200
 _INCOMPLETE = "it was incomplete after the death of an ApplicationMaster"
 
 
-def handle_ready(state: ApplicationState, instance: Instance, container: Container) -> None:
+def handle_ready(state: ApplicationState, container: Container) -> None:
     """Record that a task is ready and waits at the gate."""
-    role = state.role_of_index(instance.index)
+    index, role = container.bound.index, state.role_of(container)
     if container.stop_reason is not None or container.preempted:
         return
     if not has_address(state, container):
         return  # its peers could not find it
     if not role.gate.open and not checkpoints.is_restored(container, role.gate):
         return  # it is ordered to restore another one
-    if role.gate.mark_ready(instance.index, container.generation):
+    if role.gate.mark_ready(index, container.generation):
         open_gate(state, role.gate)
     else:
-        start_payloads(state, role, (instance.index,))
+        start_payloads(state, role, (index,))
 
 
 def open_gate(state: ApplicationState, gate: Gate) -> None:
     """Let the payloads of all members start, except in roles whose dependencies are not met."""
-    gate.reopen()
+    gate.open = True
     checkpoints.record_gate(state, gate)
     roster.begin(state, gate)
     for role in state.roles_of(gate):
@@ -156,11 +156,10 @@ def uncount_failure(state: ApplicationState, gate: Gate) -> None:
 
 def _open_members(state: ApplicationState, gate: Gate) -> Iterator[Container]:
     """Yield the containers of a gang whose ends are awaited."""
-    for role in state.roles_of(gate):
-        for index in role.indexes:
-            container = state.instances[index].container
-            if container is not None and container.container_id in state.open and not container.is_kept:
-                yield container
+    for member in state.members_of(gate):
+        container = member.container
+        if container is not None and container.container_id in state.open and not container.is_kept:
+            yield container
 
 
 def handle_generation(state: ApplicationState, container: Container, generation: int) -> None:
@@ -180,7 +179,7 @@ def _begin_generation(state: ApplicationState, gate: Gate, generation: int) -> N
     else in new ones."""
     gate.close(generation)
     launches.clear(state)
-    members = [state.instances[index] for role in state.roles_of(gate) for index in role.indexes]
+    members = state.members_of(gate)
     taken_back = {one.index for one in members if one.given_up}
     # Without finished members the others are not complete. Recorded before the gate: a next attempt that finds it
     # closed would wait for them in vain.
@@ -232,16 +231,15 @@ def check_recovered(state: ApplicationState, role: Role) -> None:
     """Decide whether an earlier attempt's containers of a role's gang form a valid gang, once all reported or ended."""
     if not role.recovering or state.stage is not Stage.ACTIVE:
         return
-    members = state.roles_of(role.gate)
-    if any(one.blockers for one in members):
+    roles = state.roles_of(role.gate)
+    if any(one.blockers for one in roles):
         return
-    indexes = [index for one in members for index in one.indexes]
-    bound = [container for index in indexes if (container := state.instances[index].container) is not None]
+    bound = [one.container for one in state.members_of(role.gate) if one.container is not None]
     if any(one.unconfirmed for one in bound):
         return
-    for one in members:
+    for one in roles:
         one.recovering = False
-    is_incomplete = any(one.waiting and one.spec.on_failure is not RoleFailure.RESTART for one in members)
+    is_incomplete = any(one.waiting and one.spec.on_failure is not RoleFailure.RESTART for one in roles)
     if role.gate.open:
         if is_incomplete:
             restart(state, role.gate, _INCOMPLETE)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dlapp.am.decisions.gangs import gang
-from dlapp.am.model.instance import Container, Stage
+from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.state import ApplicationState
 from dlapp.values.messages import PayloadStatus, Phase, Stop
 from dlapp.values.notification import HANG
@@ -74,14 +74,14 @@ def _groups(state: ApplicationState) -> Iterator[tuple[list[Container], bool]]:
             continue  # it may have nothing to report while it gets no requests
         if not role.gate.gang:
             for index in role.indexes:
-                yield _running(state, [index])
+                yield _running(state, [state.instances[index]])
         elif role.gate.open and role.gate not in seen:
             seen.add(role.gate)
-            yield _running(state, [index for one in state.roles_of(role.gate) for index in one.indexes])
+            yield _running(state, state.members_of(role.gate))
 
 
-def _running(state: ApplicationState, indexes: list[int]) -> tuple[list[Container], bool]:
-    members = [one for one in (state.instances[index] for index in indexes) if not (one.done or one.given_up)]
+def _running(state: ApplicationState, instances: list[Instance]) -> tuple[list[Container], bool]:
+    members = [one for one in instances if not (one.done or one.given_up)]
     found = [one.container for one in members if one.container is not None and is_supervised(state, one.container)]
     return found, len(found) == len(members)
 

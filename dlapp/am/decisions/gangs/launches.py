@@ -23,16 +23,9 @@ def clear(state: ApplicationState) -> None:
     state.launch_states.clear()
 
 
-def handle_report(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
-    """Pass on a task's report on launches.
-
-    Args:
-        state: the state of the application; it is changed.
-        container: the task's, which is bound to ``instance``.
-        instance: the index.
-        report: the report of the task.
-    """
-    gate = state.role_of(container).gate
+def handle_report(state: ApplicationState, container: Container, report: Report) -> None:
+    """Pass on a task's report on launches."""
+    instance, gate = container.bound, state.role_of(container).gate
     if state.head is None or report.generation != gate.generation or report.result is not None:
         return
     if instance.index == state.head:

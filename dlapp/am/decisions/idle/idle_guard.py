@@ -26,13 +26,7 @@ _EVERY_MS = 1000
 
 
 def handle_usage(state: ApplicationState, container: Container, usage: Usage | None) -> None:
-    """Record since when the GPUs of a container are idle; its usage is still that of the previous report.
-
-    Args:
-        state: the state of the application.
-        container: it is changed.
-        usage: None: nothing new was measured.
-    """
+    """Record since when the GPUs of a container, which still has its previous usage, are idle; None: no news."""
     guard, before = state.spec.idle_guard, container.usage
     if guard is None or usage is None or (before is not None and usage.at_ms <= before.at_ms):
         return

@@ -159,12 +159,7 @@ def end(state: ApplicationState, trial: TrialRecord, how: TrialState) -> None:
 
 
 def handle_journal_written(state: ApplicationState, lines: int) -> None:
-    """Let containers forget ends of trials that are durable now.
-
-    Args:
-        state: state of the application; it is changed.
-        lines: number of durable lines of the journal.
-    """
+    """Let containers forget ends of trials that are durable now: in the first ``lines`` lines of the journal."""
     sweep = state.sweep
     if sweep is None:
         return
@@ -180,13 +175,7 @@ def handle_journal_written(state: ApplicationState, lines: int) -> None:
 
 
 def commit(state: ApplicationState, trial: TrialRecord, *, again: bool) -> None:
-    """Commit the output of a trial, if trials are committed separately.
-
-    Args:
-        state: state of the application; it is changed.
-        trial: trial whose end is recorded.
-        again: an earlier attempt may have committed it.
-    """
+    """Commit the output of an ended trial, if trials are committed separately; ``again``: it may be committed."""
     sweep = state.sweep
     assert sweep is not None
     if sweep.spec.commit is not SweepCommit.TRIAL or trial.state not in (TrialState.DONE, TrialState.STOPPED):

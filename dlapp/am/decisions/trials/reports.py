@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dlapp.am.decisions import assessment
 from dlapp.am.decisions.trials import dispatch
-from dlapp.am.model.instance import Container, Instance, Stage
+from dlapp.am.model.instance import Container, Stage
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.model.trials import TrialRecord
 from dlapp.sweep.results import TrialState, missing_metric_text
@@ -19,15 +19,8 @@ MAX_REPORTED_POINTS = 256
 """Maximum number of points in a report of a trial; a task sends half as many."""
 
 
-def handle_report(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
-    """Process a task's report on its trials.
-
-    Args:
-        state: the state of the application; it is changed.
-        container: the task's, which is bound to ``instance``.
-        instance: the index.
-        report: the report of the task.
-    """
+def handle_report(state: ApplicationState, container: Container, report: Report) -> None:
+    """Process a task's report on its trials."""
     sweep, container_id = state.sweep, container.container_id
     if sweep is None or state.stage not in (Stage.ACTIVE, Stage.CLOSING):
         return
@@ -40,7 +33,7 @@ def handle_report(state: ApplicationState, container: Container, instance: Insta
         is_known = not sweep.uses_optuna or trial.parameters is not None
         if is_first and is_known and trial.state is TrialState.WAITING and one.try_number >= trial.tries:
             # An earlier attempt gave it out and died before that was written.
-            sweep.assign_trial(trial, container_id, instance.index, one.try_number, state.now_ms)
+            sweep.assign_trial(trial, container_id, container.bound.index, one.try_number, state.now_ms)
         if trial.holder == container_id and trial.tries == one.try_number and trial.state is TrialState.RUNNING:
             named.add(one.number)
             _handle_trial_report(state, trial, one)
