@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class LocalFiles:
-    """The `dlapp.storage.api.FileSystem` of ``file://`` locations."""
+    """The `dlapp.storage.api.OutputFileSystem` of ``file://`` locations."""
 
     def matches(self, pattern: str) -> list[MatchedEntry]:
         """See `FileSystem.matches`. Links are followed; a dangling link counts as a file."""
@@ -61,7 +61,6 @@ class LocalFiles:
         return nodes
 
     def fetch(self, targets: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
-        """See `FileSystem.fetch`."""
         for target in targets:
             copy_nodes(target.nodes, target.path, merge=True, owner_bits=0o600, done=done)
 
@@ -134,7 +133,6 @@ class LocalFiles:
         return stored
 
     def move_stored(self, location: str, new: str) -> None:
-        """See `OutputFileSystem.move_stored`."""
         path = local_path(location).rstrip("/")
         if not os.path.lexists(path):
             return
@@ -171,11 +169,9 @@ class LocalFiles:
         return ()
 
     def remove(self, location: str) -> None:
-        """See `FileSystem.remove`."""
         remove_tree(local_path(location).rstrip("/"))
 
     def make_own_directory(self, location: str) -> None:
-        """See `OutputFileSystem.make_own_directory`."""
         make_own_directory(local_path(location).rstrip("/"))
 
     def replace_file(self, fd: int, size_bytes: int, location: str, mode: int) -> None:
@@ -199,7 +195,6 @@ class LocalFiles:
                 raise
 
     def remove_in_own(self, location: str, name: str) -> None:
-        """See `OutputFileSystem.remove_in_own`."""
         path = local_path(location).rstrip("/")
         try:
             directory = open_own_directory(path)
@@ -214,17 +209,14 @@ class LocalFiles:
                 raise explained(error, path, "removed") from error
 
     def abort_calls(self, threads: Collection[int]) -> contextlib.AbstractContextManager[Callable[[], None]]:
-        """See `OutputFileSystem.abort_calls`: no call here blocks."""
-        return contextlib.nullcontext(lambda: None)
+        return contextlib.nullcontext(lambda: None)  # no call here blocks
 
     def output_commit(self, target: str, app: str) -> OutputCommit:
-        """See `dlapp.storage.api.FileSystem`."""
         from dlapp.storage.commit.local import LocalCommit
 
         return LocalCommit(target, app)
 
     def interrupted_commits(self, target: str) -> list[str]:
-        """See `dlapp.storage.api.FileSystem`."""
         from dlapp.storage.commit.local import applications_with_marker
 
         return applications_with_marker(target)

@@ -70,7 +70,6 @@ class RemoteFiles:
     # ---- FileSystem ----
 
     def matches(self, pattern: str) -> list[MatchedEntry]:
-        """See `FileSystem.matches`."""
         if self.scheme in _WEB:
             found = self._info(pattern)
             return [] if found is None else [_entry(pattern, found)]
@@ -81,7 +80,6 @@ class RemoteFiles:
         return [entries[location] for location in sorted(entries)]
 
     def exists(self, location: str) -> bool:
-        """See `FileSystem.exists`."""
         return self._info(location) is not None
 
     def tree(self, entry: MatchedEntry) -> list[TreeNode]:

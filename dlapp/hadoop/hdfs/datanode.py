@@ -72,7 +72,7 @@ class SourceEnded(Exception):
 
 
 class DataNodeConnection:
-    """Connection to a DataNode. For one thread, except for `abort`.
+    """`Reusable` connection to a DataNode. For one thread, except for `abort`.
 
     Attributes:
         has_heard: data has arrived since the last operation was sent.
@@ -104,15 +104,12 @@ class DataNodeConnection:
         self._used_at = time.monotonic()
 
     def close(self) -> None:
-        """Close it. May be repeated."""
         self._socket.close()
 
     def abort(self) -> None:
-        """See `Reusable.abort`."""
         shut_down(self._socket)
 
     def is_fresh(self) -> bool:
-        """See `Reusable.is_fresh`."""
         is_young = time.monotonic() - self._used_at < IDLE_S
         return is_young and self._start == self._end and is_silent(self._socket)
 

@@ -121,7 +121,7 @@ def _temporary(name: str) -> str:
 
 
 class _LocalStore:
-    """A place on this machine, accessed through the descriptors of its two directories."""
+    """`CheckpointStore` on this machine, accessed through the descriptors of its two directories."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -135,13 +135,11 @@ class _LocalStore:
             os.close(self._fds.popitem()[1])
 
     def prepare(self) -> None:
-        """See `CheckpointStore.prepare`."""
         for directory in ("", OBJECTS):
             make_own_directory(f"{self._path}/{directory}".rstrip("/"))
         self._open()
 
     def sizes(self, directory: str) -> dict[str, int]:
-        """See `CheckpointStore.sizes`."""
         found: dict[str, int] = {}
         if not self._open():
             return found
@@ -153,7 +151,6 @@ class _LocalStore:
         return found
 
     def put(self, name: str, fd: int, size: int, check: Callable[[], None], report: ReportBytes) -> None:
-        """See `CheckpointStore.put`."""
         with self._new_file(name) as (target, temporary, dir_fd):
             at = 0
             while at < size and (piece := os.pread(fd, min(READ_CHUNK, size - at), at)):
@@ -164,7 +161,6 @@ class _LocalStore:
             os.rename(temporary, name.rpartition("/")[2], src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `CheckpointStore.create`."""
         with self._new_file(name) as (target, temporary, dir_fd):
             write_all(target, data)
             sync_file_system(dir_fd)
@@ -176,7 +172,6 @@ class _LocalStore:
         return True
 
     def read(self, name: str, max_bytes: int) -> bytes:
-        """See `CheckpointStore.read`."""
         with self._opened(name, max_bytes) as (fd, size), explaining(self._shown(name), "read"):
             data = b""
             while len(data) < size and (piece := os.read(fd, size - len(data))):
@@ -184,7 +179,6 @@ class _LocalStore:
             return data
 
     def fetch(self, name: str, fd: int, size: int, report: ReportBytes) -> None:
-        """See `CheckpointStore.fetch`."""
         with self._opened(name, None) as (source, _), explaining(self._shown(name), "read"):
             left = size
             while left:
@@ -195,19 +189,17 @@ class _LocalStore:
                 report(len(piece))
 
     def remove(self, name: str) -> None:
-        """See `CheckpointStore.remove`."""
         above, _, last = name.rpartition("/")
         with explaining(self._shown(name), "removed"), contextlib.suppress(FileNotFoundError):
             os.unlink(last, dir_fd=self._fds[above])
 
     def run_parallel(self, work: Callable[[int, ReportBytes], None], count: int) -> None:
-        """See `CheckpointStore.run_parallel`: sequential, since there is one disk."""
+        # Sequential, since there is one disk.
         for number in range(count):
             work(number, lambda _: None)
 
     def aborting(self) -> AbstractContextManager[Callable[[], None]]:
-        """See `CheckpointStore.aborting`: no call here blocks."""
-        return contextlib.nullcontext(lambda: None)
+        return contextlib.nullcontext(lambda: None)  # no call here blocks
 
     def _open(self) -> bool:
         """Open the two directories; return False if they do not exist."""
@@ -249,7 +241,7 @@ class _LocalStore:
 
 
 class _HdfsStore:
-    """A place on HDFS."""
+    """`CheckpointStore` on HDFS."""
 
     def __init__(self, files: HdfsFiles, path: str) -> None:
         self._files, self._web, self._path = files, files.web, path
@@ -262,7 +254,6 @@ class _HdfsStore:
         self._web.close()
 
     def prepare(self) -> None:
-        """See `CheckpointStore.prepare`."""
         self._threads.add(threading.get_ident())
         for directory in ("", OBJECTS):
             path = f"{self._path}/{directory}".rstrip("/")
@@ -270,7 +261,6 @@ class _HdfsStore:
             self._files.check_own_directory(path)
 
     def sizes(self, directory: str) -> dict[str, int]:
-        """See `CheckpointStore.sizes`."""
         self._threads.add(threading.get_ident())
         path = f"{self._path}/{directory}".rstrip("/")
         try:
@@ -280,7 +270,6 @@ class _HdfsStore:
             return {}
 
     def put(self, name: str, fd: int, size: int, check: Callable[[], None], report: ReportBytes) -> None:
-        """See `CheckpointStore.put`."""
         with self._new_file(name) as temporary:
             source = RequestBody(fd, size) if size else b""
             direct = size <= SMALL_BYTES
@@ -290,7 +279,6 @@ class _HdfsStore:
         report(size)
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `CheckpointStore.create`."""
         with self._new_file(name) as temporary:
             self._web.write(temporary, data, 0o600, parents=False)
             if self._web.rename(temporary, f"{self._path}/{name}"):
@@ -299,15 +287,12 @@ class _HdfsStore:
         return False
 
     def read(self, name: str, max_bytes: int) -> bytes:
-        """See `CheckpointStore.read`."""
         return self._web.read_bytes(f"{self._path}/{name}", max_bytes)
 
     def fetch(self, name: str, fd: int, size: int, report: ReportBytes) -> None:
-        """See `CheckpointStore.fetch`."""
         self._web.fetch(f"{self._path}/{name}", fd, 0, size, report, direct_to_datanode=size <= SMALL_BYTES)
 
     def remove(self, name: str) -> None:
-        """See `CheckpointStore.remove`."""
         self._web.delete(f"{self._path}/{name}")
 
     def run_parallel(self, work: Callable[[int, ReportBytes], None], count: int) -> None:
@@ -321,7 +306,6 @@ class _HdfsStore:
 
     @contextlib.contextmanager
     def aborting(self) -> Iterator[Callable[[], None]]:
-        """See `CheckpointStore.aborting`."""
         with self._web.abort_calls(self._threads - {threading.get_ident()}) as cut:
             yield cut
 

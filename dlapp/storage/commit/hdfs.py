@@ -90,7 +90,7 @@ _NEW_MARKER = re.compile(r"commit\.[0-9a-f]{12}")
 
 
 class HdfsCommit:
-    """The commit of one application to one target; see `dlapp.storage.commit` for the guarantees of each call."""
+    """`OutputCommit` on HDFS."""
 
     def __init__(self, files: HdfsFiles, target: str, app: str) -> None:
         self._files, self._web, self._place = files, files.web, files.place
@@ -162,14 +162,12 @@ class HdfsCommit:
         return self._finish(plan, step)
 
     def is_surely_committed(self) -> bool:
-        """Return whether the target is this application's output, by its attribute."""
         try:
             return self._web.attribute(self.target, ATTRIBUTE) == attribute_value(self._app, self.target)
         except (NotFound, Denied, HdfsRefused):
             return False
 
     def finish_interrupted(self) -> bool:
-        """Finish a commit that has a marker; return whether there was one."""
         plan = self._plan()
         if plan is None:
             return False
@@ -178,7 +176,6 @@ class HdfsCommit:
         return True
 
     def keep_partial(self, parts: Parts) -> str | None:
-        """Move the output aside; return its location, or None if there is none or it has become the target."""
         named = self._named(parts)
         plan = self._plan(trusted_only=True)
         stage = None if plan is None else self._stage(plan)
@@ -202,7 +199,6 @@ class HdfsCommit:
         return self._place.location + self.partial if self._is_own(self.partial) else None
 
     def keep_failed(self, parts: Parts) -> str | None:
-        """Move the parts of failed containers aside; return their location, or None if there are none."""
         self._move_parts_aside(self._named(parts), self.failed)
         return self._place.location + self.failed if self._is_own(self.failed) else None
 
@@ -218,7 +214,6 @@ class HdfsCommit:
             self._assemble(present, into, number, ignore_step, missing_ok=True)
 
     def drop(self) -> None:
-        """Remove everything beside the target except a partial output."""
         plan = self._plan(trusted_only=True)
         if plan is not None and self._stage(plan) in (_SWAPPED, _GONE):
             self._clean_up(plan, ignore_step)

@@ -114,7 +114,7 @@ class _CommitNames:
 
 
 class LocalCommit:
-    """The commit of one application to one target; see `dlapp.storage.commit` for the guarantees of each call."""
+    """`OutputCommit` on local files."""
 
     def __init__(self, target: str, app: str) -> None:
         self._path, self._app = local_path(target).rstrip("/"), app
@@ -157,12 +157,10 @@ class LocalCommit:
                 return _finish(at, plan, step)
 
     def is_surely_committed(self) -> bool:
-        """Return whether the target is this application's output, by its attribute."""
         with self._commit_names() as at:
             return at is not None and _attribute(at) == attribute_value(self._app, self._path)
 
     def finish_interrupted(self) -> bool:
-        """Finish a commit that has a marker, unless another process is executing it; return whether there was one."""
         found = False
         with self._commit_names() as at, contextlib.suppress(CommitBusy, CommitRefused):
             if at is not None:
@@ -173,7 +171,6 @@ class LocalCommit:
         return found
 
     def keep_partial(self, parts: Parts) -> str | None:
-        """Move the output aside; return its location, or None if there is none or it has become the target."""
         named = named_containers(parts, f"{self._path}.{self._app}.tmp", self._app, local_path)
         with self._commit_names() as at:
             if at is None:
@@ -196,7 +193,6 @@ class LocalCommit:
             return file_location(at.path(at.partial)) if _is_own(at, at.partial) else None
 
     def keep_failed(self, parts: Parts) -> str | None:
-        """Move the parts of failed containers aside; return their location, or None if there are none."""
         named = named_containers(parts, f"{self._path}.{self._app}.tmp", self._app, local_path)
         with self._commit_names() as at:
             if at is None:
@@ -211,7 +207,6 @@ class LocalCommit:
             return file_location(at.path(at.failed)) if _is_own(at, at.failed) else None
 
     def drop(self) -> None:
-        """Remove everything beside the target except a partial output."""
         with self._commit_names() as at:
             if at is None:
                 return

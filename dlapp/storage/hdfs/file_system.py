@@ -52,7 +52,7 @@ MAX_PATH = 8000
 
 
 class HdfsFiles:
-    """The `FileSystem` of ``hdfs://`` locations, and small files of dlapp's own there. Thread-safe.
+    """The `OutputFileSystem` of ``hdfs://`` locations, and small files of dlapp's own there. Thread-safe.
 
     Args:
         web: makes the calls; default: a new one for ``place``.
@@ -66,7 +66,6 @@ class HdfsFiles:
     # ---- FileSystem ----
 
     def matches(self, pattern: str) -> list[MatchedEntry]:
-        """See `FileSystem.matches`."""
         found: dict[str, MatchedEntry] = {}
         for components in split_pattern(self.place.path(pattern)):
             for path, status in self._matching(components):
@@ -75,11 +74,9 @@ class HdfsFiles:
         return [found[path] for path in sorted(found)]
 
     def exists(self, location: str) -> bool:
-        """See `FileSystem.exists`."""
         return self.web.status(self.place.path(location)) is not None
 
     def tree(self, entry: MatchedEntry) -> list[TreeNode]:
-        """See `FileSystem.tree`."""
         return self._nodes(self.place.path(entry.location), readable=True)
 
     def fetch(self, targets: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
@@ -175,7 +172,6 @@ class HdfsFiles:
             yield place
 
     def move_stored(self, location: str, new: str) -> None:
-        """See `OutputFileSystem.move_stored`."""
         old, top = self.place.path(location), self.place.path(new)
         if self.web.status(old) is None:
             return
@@ -321,11 +317,9 @@ class HdfsFiles:
         return "has a quota of its own" if self.web.has_quota(path) else ""
 
     def remove(self, location: str) -> None:
-        """See `FileSystem.remove`."""
         self._remove(self.place.path(location), self.web.delete)
 
     def make_own_directory(self, location: str) -> None:
-        """See `OutputFileSystem.make_own_directory`."""
         path = self.place.path(location)
         self.web.make_directory(path, 0o700)
         self.check_own_directory(path)
@@ -339,7 +333,6 @@ class HdfsFiles:
         self._write_new(location, RequestBody(fd, size_bytes) if size_bytes else b"", mode, overwrite=True)
 
     def remove_in_own(self, location: str, name: str) -> None:
-        """See `OutputFileSystem.remove_in_own`."""
         path = self.place.path(location)
         try:
             found = self.check_own_directory(path)
@@ -351,17 +344,14 @@ class HdfsFiles:
             self.web.delete_if_empty(place)
 
     def abort_calls(self, threads: Collection[int]) -> contextlib.AbstractContextManager[Callable[[], None]]:
-        """See `OutputFileSystem.abort_calls`."""
         return self.web.abort_calls(threads)
 
     def output_commit(self, target: str, app: str) -> OutputCommit:
-        """See `FileSystem.output_commit`."""
         from dlapp.storage.commit.hdfs import HdfsCommit
 
         return HdfsCommit(self, target, app)
 
     def interrupted_commits(self, target: str) -> list[str]:
-        """See `FileSystem.interrupted_commits`."""
         from dlapp.storage.commit.hdfs import applications_with_marker
 
         return applications_with_marker(self, target)

@@ -204,14 +204,12 @@ class NativeHdfs(WebHdfs):
     # ---- WebHdfs ----
 
     def close(self) -> None:
-        """See `WebHdfs.close`."""
         super().close()
         self._namenodes.close()
         self._nodes.close()
 
     @contextlib.contextmanager
     def abort_calls(self, threads: Collection[int]) -> Iterator[Callable[[], None]]:
-        """See `WebHdfs.abort_calls`."""
         with super().abort_calls(threads) as cut_web:
 
             def cut() -> None:
@@ -222,7 +220,6 @@ class NativeHdfs(WebHdfs):
             yield cut
 
     def status(self, path: str) -> FileStatus | None:
-        """See `WebHdfs.status`."""
         if self.webhdfs_reason():
             return super().status(path)
         try:
@@ -232,7 +229,6 @@ class NativeHdfs(WebHdfs):
         return None if found is None else _file_status(found)
 
     def children(self, path: str, *, located: bool = False) -> list[FileStatus]:
-        """See `WebHdfs.children`."""
         if self.webhdfs_reason():
             return super().children(path)
         located = located and self._listed_blocks_serve and self._can_verify
@@ -265,14 +261,12 @@ class NativeHdfs(WebHdfs):
         return sorted(found, key=lambda one: one.name)
 
     def check_readable(self, path: str) -> None:
-        """See `WebHdfs.check_readable`."""
         if self.webhdfs_reason():
             super().check_readable(path)
         else:
             self._rpc(path, protocol.check_readable(path), _nothing)
 
     def make_directory(self, path: str, mode: int = 0o755) -> None:
-        """See `WebHdfs.make_directory`."""
         if self.webhdfs_reason():
             super().make_directory(path, mode)
         else:
@@ -293,14 +287,12 @@ class NativeHdfs(WebHdfs):
         return lambda: self._rpc(old, call, _nothing, call_id=call_id)
 
     def set_mode(self, path: str, mode: int) -> None:
-        """See `WebHdfs.set_mode`."""
         if self.webhdfs_reason():
             super().set_mode(path, mode)
         else:
             self._rpc(path, protocol.set_permission(path, mode), _nothing)
 
     def set_mtime(self, path: str, mtime_ms: int) -> None:
-        """See `WebHdfs.set_mtime`."""
         if self.webhdfs_reason() or mtime_ms < 0:
             super().set_mtime(path, mtime_ms)
         else:
@@ -583,7 +575,6 @@ class NativeHdfs(WebHdfs):
             self._located[path] = status.size_bytes, block._replace(nodes=tuple(nodes))
 
     def small_file_server(self, path: str, size_bytes: int) -> Address | None:
-        """See `WebHdfs.small_file_server`."""
         kept = self._located.get(path)
         if kept is None or self._protocol.webhdfs_reason or not (self._listed_blocks_serve and self._can_verify):
             return None
@@ -593,7 +584,6 @@ class NativeHdfs(WebHdfs):
         return block.nodes[0].host, block.nodes[0].port
 
     def read_small(self, paths: Sequence[str], on_content: Callable[[bytes], None]) -> None:
-        """See `WebHdfs.read_small`."""
         kept = [self._located.get(path) for path in paths]
         blocks = [one[1] for one in kept if one is not None]
         if len(blocks) < len(paths):

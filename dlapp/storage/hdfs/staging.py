@@ -27,12 +27,12 @@ REPLICATION_WHERE_UNKNOWN = 10
 
 
 class HdfsStagingFiles:
-    """One user's view of the HDFS of a cluster. Thread-safe.
+    """One user's view of the HDFS of a cluster: the `dlapp.cluster.yarn.staging.StagingFiles` there. Thread-safe.
 
     Args:
         place: address and user.
         patience_s: how long a call is retried while no NameNode serves it.
-        stranger_s: the same before any NameNode has answered (`WebHdfs`); None for ``patience_s``.
+        first_contact_timeout_s: the same before any NameNode has answered (`WebHdfs`); None for ``patience_s``.
     """
 
     def __init__(
@@ -43,7 +43,6 @@ class HdfsStagingFiles:
         self._files: dict[str, HdfsFiles] = {}
 
     def close(self) -> None:
-        """Close idle connections."""
         for files in self._files.copy().values():
             files.web.close()
 
@@ -61,22 +60,17 @@ class HdfsStagingFiles:
 
     @property
     def home(self) -> str:
-        """Return the user's home directory."""
         return self._place.home
 
     def home_by_server(self) -> str:
-        """Return the path of the user's home directory as the NameNode names it; under viewfs, as the mount table
-        does.
-        """
+        """Return the path of the user's home directory by the NameNode; under viewfs, by the mount table."""
         files = self._at(self.home)
         return files.place.path(self.home) if self._place.view else files.web.home()
 
     def check_one_destination(self, location: str) -> None:
-        """See `HdfsFiles.check_one_destination`."""
         self._at(location).check_one_destination(location)
 
     def status(self, location: str) -> FileInfo | None:
-        """Return the entry; None if it does not exist."""
         web, path = self._path_at(location)
         if (status := web.status(path)) is None:
             return None
@@ -97,16 +91,12 @@ class HdfsStagingFiles:
         return web.lacks(path)
 
     def names(self, location: str) -> list[str]:
-        """Return the names in a directory, sorted; empty if it does not exist."""
         try:
             return self._at(location).names(location)
         except NotFound:
             return []
 
     def entries(self, location: str) -> list[tuple[str, int, int]]:
-        """Return name, size [bytes] and modification time [ms since 1970] of all entries of a directory; empty if it
-        does not exist.
-        """
         try:
             web, path = self._path_at(location)
             found = web.children(path)
@@ -115,11 +105,9 @@ class HdfsStagingFiles:
         return [(one.name, one.size_bytes, one.mtime_ms) for one in found]
 
     def make(self, location: str, mode: int) -> None:
-        """Create a directory and its parents; an existing one stays unchanged."""
         self._at(location).make_directory(location, mode)
 
     def send(self, path: str, location: str, mode: int) -> FileInfo:
-        """Upload a local file atomically; an existing one stays untouched."""
         with explaining(path, "read"):
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         with closing_fd(file):
@@ -141,11 +129,9 @@ class HdfsStagingFiles:
         return True
 
     def read(self, location: str, *, max_bytes: int) -> bytes:
-        """Return the content of a small file. Raises NotFound; DlappError if it is larger than ``max_bytes``."""
         return self._at(location).read_bytes(location, max_bytes)
 
     def read_part(self, location: str, offset: int, count: int) -> bytes:
-        """Return ``count`` bytes of a file, which must have them. Raises NotFound."""
         web, path = self._path_at(location)
         return web.read_part(path, offset, count)
 
@@ -155,20 +141,10 @@ class HdfsStagingFiles:
         web.set_mtime(path, now_ms())
 
     def set_acl(self, location: str, entries: Sequence[str]) -> None:
-        """Set the access control list of a file or directory; see `StagingFiles.set_acl`.
-
-        Args:
-            location, entries: see there.
-        """
         web, path = self._path_at(location)
         web.set_acl(path, entries)
 
     def replicate(self, location: str, count: int) -> None:
-        """Increase the replication of a file; see `StagingFiles.replicate`.
-
-        Args:
-            location, count: see there.
-        """
         web, path = self._path_at(location)
         status = web.status(path)
         if status is None or not status.replication:
@@ -179,11 +155,9 @@ class HdfsStagingFiles:
             web.set_replication(path, wanted)
 
     def remove(self, location: str) -> None:
-        """Remove a file or a directory tree; a missing one is no error."""
         self._at(location).remove(location)
 
     def remove_if_empty(self, location: str) -> None:
-        """Remove a directory if it is empty."""
         web, path = self._path_at(location)
         web.delete_if_empty(path)
 

@@ -196,8 +196,8 @@ class WebHdfs:
     Args:
         patience_s: total time for which one call is retried; transfers of data may take longer while they make
             progress.
-        stranger_s: the same before any NameNode has answered in any way: then no failover is in progress, which a
-            standby would report; the NameNodes are down, or not at these addresses. None for ``patience_s``.
+        first_contact_timeout_s: the same before any NameNode has answered in any way: then no failover is in progress,
+            which a standby would report; the NameNodes are down, or not at these addresses. None for ``patience_s``.
     """
 
     parallel_large_reads = 8
