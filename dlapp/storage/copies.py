@@ -16,11 +16,6 @@ def copy_output(source: str, target: str, hdfs: HdfsPlace | None) -> None:
 
     Local files are copied like stored output (`OutputFileSystem.store`); files on HDFS go through this machine's disk.
 
-    Args:
-        source: its location.
-        target: location of the copy.
-        hdfs: the configured HDFS, if any.
-
     Raises:
         NotFound: the source does not exist.
         DlappError: it cannot be read or stored.

@@ -23,6 +23,7 @@ from dlapp.system.files import is_plain_name
 from dlapp.system.text import human_size
 
 T = TypeVar("T")
+AbortCalls = Callable[[Collection[int]], AbstractContextManager[Callable[[], None]]]
 
 
 class FetchTarget(NamedTuple):
@@ -66,12 +67,9 @@ class FetchPlan(NamedTuple):
 
     def at(self, into: str) -> FetchPlan:
         """Return the plan with another destination directory."""
-        into = into.rstrip("/") or "/"
-        totals = [
-            (system, one._replace(path=f"{into}{one.path[len(self.into.rstrip('/')) :]}"))
-            for system, one in self.targets
-        ]
-        return FetchPlan(into, tuple(totals))
+        into, start = into.rstrip("/") or "/", len(self.into.rstrip("/"))
+        targets = [(system, one._replace(path=f"{into}{one.path[start:]}")) for system, one in self.targets]
+        return FetchPlan(into, tuple(targets))
 
     def shard(self, index: int, total: int) -> FetchPlan:
         """Return the part of the files for container ``index`` of ``total``, with their parent directories."""
@@ -99,13 +97,22 @@ class FetchPlan(NamedTuple):
                 raise DlappError(f"{shown(source)} has a newline in its name, so it cannot be in a list")
         return found
 
-    def check_free_names(self) -> None:
-        """Refuse targets that conflict with existing files or with each other.
+    def check_free_names(self, *, may_be_there: bool = False) -> None:
+        """Refuse targets that conflict with each other or, without ``may_be_there``, with existing files.
 
         Raises:
             DlappError: a file exists at a target, or two targets are the same.
         """
-        _check_free_names([one for _, one in self.targets])
+        taken: dict[str, TreeNode] = {}
+        for _, target in self.targets:
+            for node, path in target.places():
+                other = taken.setdefault(path, node)
+                if other is not node and not (other.is_dir and node.is_dir):
+                    raise DlappError(
+                        f"{shown(node.source)} and {shown(other.source)} would both be placed at {shown(path)}"
+                    )
+                if not may_be_there and os.path.lexists(path) and not (node.is_dir and os.path.isdir(path)):
+                    raise DlappError(f"{shown(node.source)} cannot be fetched: {shown(path)} already exists")
 
     def check_space(self) -> None:
         """Raise DiskFull if there is not enough space."""
@@ -155,22 +162,9 @@ def plan_entries(
             raise UsageError(f"{shown(entry.location)} has no name to be placed under")
         path = f"{into}/{name}".rstrip("/")
         targets.append((system, FetchTarget(entry, path, system.tree(entry))))
-    _check_free_names([one for _, one in targets], may_be_there=may_be_there)
-    return FetchPlan(into, tuple(targets))
-
-
-def _check_free_names(targets: Sequence[FetchTarget], *, may_be_there: bool = False) -> None:
-    """Refuse conflicting targets, before anything is written."""
-    taken: dict[str, TreeNode] = {}
-    for target in targets:
-        for node, path in target.places():
-            other = taken.setdefault(path, node)
-            if other is not node and not (other.is_dir and node.is_dir):
-                raise DlappError(
-                    f"{shown(node.source)} and {shown(other.source)} would both be placed at {shown(path)}"
-                )
-            if not may_be_there and os.path.lexists(path) and not (node.is_dir and os.path.isdir(path)):
-                raise DlappError(f"{shown(node.source)} cannot be fetched: {shown(path)} already exists")
+    plan = FetchPlan(into, tuple(targets))
+    plan.check_free_names(may_be_there=may_be_there)
+    return plan
 
 
 def counter(total: int, progress: Progress | None) -> Callable[[int], None]:
@@ -192,9 +186,7 @@ def run_parallel(
     done: Callable[[int], None],
     *,
     parallelism: int,
-    abort_calls: Callable[[Collection[int]], AbstractContextManager[Callable[[], None]]] = lambda _: nullcontext(
-        _nothing
-    ),
+    abort_calls: AbortCalls = lambda _: nullcontext(lambda: None),
 ) -> None:
     """Call ``work`` with every item, several in parallel. The first error aborts the other calls and is raised.
 
@@ -264,7 +256,3 @@ def run_parallel(
 
 class _Aborted(Exception):
     """Aborted because of another worker's error."""
-
-
-def _nothing() -> None:
-    pass

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from dlapp.errors import DlappError, UsageError
 from dlapp.locations import HdfsPlace, shown
 from dlapp.storage.api import FileTotals, Progress
-from dlapp.storage.fetch_plan import FetchPlan
+from dlapp.storage.fetch_plan import FetchPlan, counter
 from dlapp.storage.open import SourceFiles, plan_fetch
 from dlapp.storage.tree import TreeNode, explaining, make_directories, remove_tree
 from dlapp.system.text import human_size
@@ -102,10 +102,6 @@ def plan_input(
 def check_feed(feed: FeedSpec, nodes: Sequence[TreeNode]) -> None:
     """Refuse input that cannot be fed.
 
-    Args:
-        feed: format and settings.
-        nodes: the files.
-
     Raises:
         UsageError: one is too large to be read as a whole.
     """
@@ -120,14 +116,7 @@ def check_feed(feed: FeedSpec, nodes: Sequence[TreeNode]) -> None:
 def _unpack_all(plan: FetchPlan, into: str, progress: Progress | None) -> FileTotals:
     from dlapp.storage.archives.unpack import unpack_archive
 
-    total, used = plan.totals.size_bytes, 0
-
-    def done(count: int) -> None:
-        nonlocal used
-        used += count
-        if progress:
-            progress(min(used, total), total)
-
+    done = counter(plan.totals.size_bytes, progress)
     files = size = 0
     for path, target, source in _archives(plan, into):
         unpacked = unpack_archive(path, target, name=source, done=done)

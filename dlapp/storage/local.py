@@ -40,13 +40,8 @@ class LocalFiles:
 
     def matches(self, pattern: str) -> list[MatchedEntry]:
         """See `FileSystem.matches`. Links are followed; a dangling link counts as a file."""
-        found: dict[str, MatchedEntry] = {}
-        for components in split_pattern(local_path(pattern)):
-            for path in _matching(components):
-                entry = _entry(path)
-                if entry:
-                    found[path] = entry
-        return [found[path] for path in sorted(found)]
+        paths = {path for components in split_pattern(local_path(pattern)) for path in _matching(components)}
+        return [entry for entry in map(_entry, sorted(paths)) if entry is not None]
 
     def exists(self, location: str) -> bool:
         """See `FileSystem.exists`; a link counts even if it is dangling."""
@@ -71,10 +66,8 @@ class LocalFiles:
             node, fd, start, end: see there.
         """
         name = shown(shown_path(node.source))
-        try:
+        with explaining(node.source, "read"):
             source = os.open(node.source, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        except OSError as error:
-            raise explained(error, node.source, "read") from error
         with closing_fd(source):
             now = os.fstat(source)
             if not stat.S_ISREG(now.st_mode) or (now.st_size, now.st_mtime_ns) != (node.size_bytes, node.mtime_ns):
@@ -238,12 +231,9 @@ def _matching(components: Sequence[str | re.Pattern[str]]) -> list[str]:
 
 
 def _names(directory: str) -> list[str]:
-    try:
+    with explaining(directory, "listed"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         return os.listdir(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise explained(error, directory, "listed") from error
+    return []
 
 
 def _entry(path: str) -> MatchedEntry | None:

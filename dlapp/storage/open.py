@@ -14,9 +14,6 @@ from dlapp.storage.tree import TreeNode
 def open_location(location: str, hdfs: HdfsPlace | None = None) -> FileSystem:
     """Return the file system of ``location``.
 
-    Args:
-        hdfs: the configured HDFS, if any.
-
     Raises:
         UsageError: the scheme is missing or unsupported.
     """
@@ -29,9 +26,6 @@ def open_location(location: str, hdfs: HdfsPlace | None = None) -> FileSystem:
 
 def open_output(location: str, hdfs: HdfsPlace | None = None) -> OutputFileSystem:
     """Return the file system of ``location``, for output.
-
-    Args:
-        hdfs: the configured HDFS, if any.
 
     Raises:
         UsageError: output cannot be stored there.
@@ -101,12 +95,7 @@ class SourceFiles:
 def _matched(
     sources: Sequence[str], systems: dict[str, FileSystem], hdfs: HdfsPlace | None, *, may_be_missing: bool
 ) -> list[tuple[FileSystem, MatchedEntry]]:
-    """Return the matches of sources without duplicates.
-
-    Args:
-        sources, hdfs, may_be_missing: see `plan_fetch`.
-        systems: the opened file systems; extended here.
-    """
+    """Return the matches of sources without duplicates, as `plan_fetch`; extend ``systems``, the opened ones."""
     found: dict[str, tuple[FileSystem, MatchedEntry]] = {}
     for source in sources:
         which = hdfs.of(source).location if hdfs and source.startswith(HDFS) else source.partition("://")[0]

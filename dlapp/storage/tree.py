@@ -389,7 +389,11 @@ def copy_nodes(
     for node in nodes:
         path = f"{into}/{node.name}" if node.name else into
         if node.link is not None:
-            _make_link(node.link, path)
+            with explaining(path, "made"):
+                try:
+                    os.symlink(node.link, path)
+                except FileExistsError:
+                    raise DlappError(f"{shown(shown_path(path))} already exists") from None
             os.utime(path, ns=(node.mtime_ns, node.mtime_ns), follow_symlinks=False)
         elif node.is_dir:
             try:
@@ -405,15 +409,6 @@ def copy_nodes(
     for path, node in reversed(made):
         os.chmod(path, node.mode & 0o777 | owner_bits | owner_bits >> 2 & 0o100)
         os.utime(path, ns=(node.mtime_ns, node.mtime_ns))
-
-
-def _make_link(text: str, path: str) -> None:
-    try:
-        os.symlink(text, path)
-    except FileExistsError:
-        raise DlappError(f"{shown(shown_path(path))} already exists") from None
-    except OSError as error:
-        raise explained(error, path, "made") from error
 
 
 def copy_file(

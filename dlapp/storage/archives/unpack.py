@@ -18,11 +18,11 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from dlapp.errors import DlappError
 from dlapp.locations import shown
-from dlapp.storage.api import DiskFull
+from dlapp.storage.api import DiskFull, FileTotals
 from dlapp.storage.links import link_kept_inside, link_reader
 from dlapp.storage.tree import explained, explaining, make_directories
 from dlapp.system.disk_space import free_bytes, free_space_text, mount_point
@@ -52,20 +52,13 @@ _MAGIC = (
 )
 
 
-class Unpacked(NamedTuple):
-    """Number of files in an archive, and their total bytes."""
-
-    files: int
-    size_bytes: int
-
-
 class ArchiveRefused(DlappError):
     """An archive that is invalid, is damaged, or has content that is not allowed."""
 
 
 def unpack_archive(
     path: str, into: str, *, name: str | None = None, done: Callable[[int], None] = lambda count: None
-) -> Unpacked:
+) -> FileTotals:
     """Unpack the tar (plain, gzip, bzip2, xz) or zip file ``path`` into the directory ``into``.
 
     Args:
@@ -104,7 +97,7 @@ class _ArchiveUnpacking:
         self._directories: dict[str, tuple[int, float] | None] = {"": None}
         self._links: dict[str, str] = {}
 
-    def run(self) -> Unpacked:
+    def run(self) -> FileTotals:
         kind = _kind_of(self._file)
         if kind is None:
             raise ArchiveRefused(f"{self._name} is neither a tar (plain, gzip, bzip2, xz) nor a zip file")
@@ -121,7 +114,7 @@ class _ArchiveUnpacking:
                 with self._damage_named():  # a header may contain any time
                     os.utime(self._at(name), (mtime, mtime))
         self._report(self._size)
-        return Unpacked(self._files, self._bytes)
+        return FileTotals(self._files, self._bytes)
 
     # ---- formats ----
 
@@ -216,15 +209,8 @@ class _ArchiveUnpacking:
     def _damage_named(self, *kinds: type[Exception]) -> Iterator[None]:
         import lzma
 
-        damage: tuple[type[Exception], ...] = (
-            *kinds,
-            zlib.error,
-            lzma.LZMAError,
-            EOFError,
-            ValueError,
-            OverflowError,
-            RuntimeError,
-        )
+        others = (zlib.error, lzma.LZMAError, EOFError, ValueError, OverflowError, RuntimeError)
+        damage: tuple[type[Exception], ...] = (*kinds, *others)
         try:
             yield
         except DlappError:
@@ -301,16 +287,10 @@ class _ArchiveUnpacking:
         mtime: float,
         goes_on: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write a file.
-
-        Args:
-            name: path below ``into``.
-            content: to write.
-            mode, mtime: permissions and modification time [s since 1970].
-            goes_on: called after each piece.
-        """
+        """Write a file; ``goes_on`` is called after each piece."""
         path = self._free_place(name)
-        with _created(path) as target:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with explaining(path, "written"), closing_fd(os.open(path, flags, 0o600)) as target:
             while piece := content.read(_PIECE):
                 goes_on()
                 self._check_size(len(piece))
@@ -376,10 +356,3 @@ class _ArchiveUnpacking:
 
     def _at(self, name: str) -> str:
         return f"{self._into}/{name}" if name else self._into
-
-
-@contextmanager
-def _created(path: str) -> Iterator[int]:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with explaining(path, "written"), closing_fd(os.open(path, flags, 0o600)) as target:
-        yield target

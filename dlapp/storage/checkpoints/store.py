@@ -93,11 +93,7 @@ class CheckpointStore(Protocol):
 
 
 def open_store(location: str, hdfs: HdfsPlace | None = None) -> CheckpointStore:
-    """Return the place at a location; nothing is created yet.
-
-    Args:
-        location: the location of a directory, on HDFS or of this machine.
-        hdfs: the configured HDFS, if any.
+    """Return the place at the location of a directory, on HDFS or of this machine; nothing is created yet.
 
     Raises:
         UsageError: checkpoints cannot be stored there.
