@@ -18,6 +18,10 @@ Progress = Callable[[int, int], None]
 """Called with the bytes that are done and the bytes in all, from the caller's thread."""
 
 
+def ignore(_event: object) -> None:
+    """Do nothing: the callback of callers that do not observe what a function reports."""
+
+
 class DiskFull(DlappError):
     """Lack of space or quota for a write; another machine may have it.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.locations import file_location, local_path, shown
-from dlapp.storage.api import DiskFull, FileTotals, MatchedEntry
+from dlapp.storage.api import DiskFull, FileTotals, MatchedEntry, ignore
 from dlapp.storage.fetch_plan import FetchTarget
 from dlapp.storage.glob import split_pattern
 from dlapp.storage.tree import (
@@ -102,7 +102,7 @@ class LocalFiles:
         if not os.path.exists(local):
             raise NotFound(f"{shown(local)}: there is no such file or directory to store")
         with contextlib.closing(OpenTree(local)) as tree:
-            nodes, changed = nodes_to_store(tree, payload_paths=payload_paths, note=note or _nothing)
+            nodes, changed = nodes_to_store(tree, payload_paths=payload_paths, note=note or ignore)
             stored = FileTotals(
                 sum(node.is_file for node in nodes), sum(node.size_bytes for node in nodes if node.is_file)
             )
@@ -213,10 +213,6 @@ class LocalFiles:
         from dlapp.storage.commit.local import applications_with_marker
 
         return applications_with_marker(target)
-
-
-def _nothing(_line: str) -> None:
-    pass
 
 
 def _matching(components: Sequence[str | re.Pattern[str]]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from dlapp.errors import DlappError, NotFound
 from dlapp.locations import shown
+from dlapp.storage.api import ignore
 from dlapp.storage.checkpoints.manifest import (
     MAX_BYTES,
     MAX_ENTRIES,
@@ -32,8 +33,6 @@ MAX_LISTED = 100
 """Maximum number of the newest checkpoints that are tried for a restore."""
 _FRESH_NS = 2_000_000_000
 """A file that changed so short a time ago may change again without another time: clocks of file systems have steps."""
-
-
 _MAX_LOGGED = 100
 """Maximum number of log lines about entries that are not stored."""
 
@@ -71,10 +70,6 @@ class StoredCheckpoint(NamedTuple):
     files: int
     size_bytes: int
     new_bytes: int
-
-
-def _accept(_state: DirectoryState) -> None:
-    pass
 
 
 class Checkpoints:
@@ -133,10 +128,10 @@ class Checkpoints:
     def state(self, directory: str) -> DirectoryState:
         """Return the state of a directory as `store` would find it. Raises the errors of `store`."""
         with contextlib.closing(OpenTree(directory)) as tree:
-            return self._state(tree, _ignore)
+            return self._state(tree, ignore)
 
     def store(
-        self, directory: str, number: int | None = None, check: Callable[[DirectoryState], None] = _accept
+        self, directory: str, number: int | None = None, check: Callable[[DirectoryState], None] = ignore
     ) -> StoredCheckpoint:
         """Store a directory as a checkpoint, and remove surplus ones.
 
@@ -176,7 +171,7 @@ class Checkpoints:
             }
             try:
                 self._put_objects(tree, missing, before)
-                if self._state(tree, _ignore) != before:
+                if self._state(tree, ignore) != before:
                     raise CheckpointChanged(f"{shown(directory)} changed while it was copied")
                 check(before)
                 if not place.create(manifest_name(number), content):
@@ -456,7 +451,3 @@ def _identity(fd: int) -> FileIdentity:
 
 def _path(top: str, entry: ManifestEntry) -> str:
     return f"{top}/{entry.name}" if entry.name else top
-
-
-def _ignore(_line: str) -> None:
-    pass

@@ -10,11 +10,11 @@ import contextlib
 
 from dlapp.errors import Denied, DlappError
 from dlapp.locations import HdfsPlace
-from dlapp.storage.api import OutputFileSystem
+from dlapp.storage.api import OutputFileSystem, ignore
 from dlapp.storage.commit.marker import CommitBusy as CommitBusy
 from dlapp.storage.commit.marker import CommitRefused as CommitRefused
 from dlapp.storage.commit.marker import ForeignMarker as ForeignMarker
-from dlapp.storage.commit.marker import OutputCommit, Parts, Step, ignore_step, previous_name
+from dlapp.storage.commit.marker import OutputCommit, Parts, Step, previous_name
 from dlapp.storage.commit.written import CommitTimes
 from dlapp.storage.open import open_output
 from dlapp.system.files import UntrustedFile
@@ -87,7 +87,7 @@ def commit(
         keep_previous=keep_previous,
         is_retry=is_retry,
         commit_times=commit_times,
-        step=step or ignore_step,
+        step=step or ignore,
     )
 
 

@@ -53,6 +53,7 @@ from typing import TYPE_CHECKING
 
 from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.locations import shown
+from dlapp.storage.api import ignore
 from dlapp.storage.commit.marker import (
     MAX_MARKER_BYTES,
     CommitRefused,
@@ -61,7 +62,6 @@ from dlapp.storage.commit.marker import (
     Parts,
     Step,
     applications_in_markers,
-    ignore_step,
     is_part,
     marker_bytes,
     named_containers,
@@ -101,12 +101,8 @@ class HdfsCommit:
         self.parts, self.ready = f"{beside}.tmp", f"{beside}.ready"
         self.old, self.dropped = f"{self.parts}/{name}.old", f"{self.parts}/{name}.dropped"
         self._marker_status: FileStatus | None = None
-        self.marker, self.partial, self.replaced = (
-            f"{beside}.commit",
-            f"{beside}.partial",
-            f"{self.target}.replaced.{app}",
-        )
-        self.failed, self.previous = f"{beside}.failed", previous_name(self.target, app)
+        self.marker, self.partial, self.failed = f"{beside}.commit", f"{beside}.partial", f"{beside}.failed"
+        self.replaced, self.previous = f"{self.target}.replaced.{app}", previous_name(self.target, app)
 
     def commit(
         self,
@@ -172,7 +168,7 @@ class HdfsCommit:
         if plan is None:
             return False
         with contextlib.suppress(CommitRefused):  # That also settles it.
-            self._finish(plan, ignore_step)
+            self._finish(plan, ignore)
         return True
 
     def keep_partial(self, parts: Parts) -> str | None:
@@ -180,13 +176,13 @@ class HdfsCommit:
         plan = self._plan(trusted_only=True)
         stage = None if plan is None else self._stage(plan)
         if plan is not None and stage in (_SWAPPED, _GONE):
-            self._clean_up(plan, ignore_step)
+            self._clean_up(plan, ignore)
             return None
         if plan is not None:
             self._restore_old()
         if plan is not None and stage != _LOST:
             if self._stage(plan) == _BEFORE:
-                self._assemble(plan.parts, self.ready, plan.number, ignore_step, missing_ok=True)
+                self._assemble(plan.parts, self.ready, plan.number, ignore, missing_ok=True)
                 self._mask(self._by_number(plan.number, self.ready))
                 if not self._move(plan.number, self.ready, self.partial):
                     raise self._untrusted_error(self.partial)
@@ -211,12 +207,12 @@ class HdfsCommit:
             number = self._make_own(into, self._dir_mode).inode_id if present[0][0] else 0
             if not number:
                 self._mask(self._in_parts(self._part(present[0][1])))
-            self._assemble(present, into, number, ignore_step, missing_ok=True)
+            self._assemble(present, into, number, ignore, missing_ok=True)
 
     def drop(self) -> None:
         plan = self._plan(trusted_only=True)
         if plan is not None and self._stage(plan) in (_SWAPPED, _GONE):
-            self._clean_up(plan, ignore_step)
+            self._clean_up(plan, ignore)
             return
         if plan is not None:
             self._restore_old()
@@ -458,11 +454,7 @@ class HdfsCommit:
         stay.
 
         Args:
-            parts: to rename.
-            into: the directory.
             number: inode number of the directory; ignored for a single unnamed part.
-            step: called for each renamed part.
-            missing_ok: skip a missing part.
 
         Returns:
             Whether all are there; if not, the directory has been renamed meanwhile.
@@ -560,9 +552,8 @@ class HdfsCommit:
     def _clean_up(self, plan: Marker, step: Step) -> str | None:
         left = None
         if self._number(self.target) != plan.number:
-            left = self._move_old_beside(
-                self.replaced
-            )  # Another user took the new target away; they may want the old one back.
+            # Another user took the new target away; they may want the old one back.
+            left = self._move_old_beside(self.replaced)
         elif plan.overwrite:  # else we put nothing there, and the entry only has the same name
             left = self._dispose_of_old(plan)
             if plan.keep_previous:
@@ -692,7 +683,7 @@ class HdfsCommit:
         self._files.remove(self._place.location + path)
 
     def _number(self, path: str) -> int | None:
-        status: FileStatus | None = self._web.status(path)
+        status = self._web.status(path)
         return status.inode_id if status else None
 
 

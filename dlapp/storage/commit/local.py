@@ -50,6 +50,7 @@ from collections.abc import Iterator, Sequence
 
 from dlapp.errors import DlappError, NotFound, UsageError
 from dlapp.locations import file_location, local_path, shown
+from dlapp.storage.api import ignore
 from dlapp.storage.commit.marker import (
     MAX_MARKER_BYTES,
     CommitBusy,
@@ -59,7 +60,6 @@ from dlapp.storage.commit.marker import (
     Parts,
     Step,
     applications_in_markers,
-    ignore_step,
     is_part,
     marker_bytes,
     named_containers,
@@ -167,7 +167,7 @@ class LocalCommit:
                 with _locked_marker(at) as plan:
                     if plan is not None:
                         found = True
-                        _finish(at, plan, ignore_step)
+                        _finish(at, plan, ignore)
         return found
 
     def keep_partial(self, parts: Parts) -> str | None:
@@ -178,10 +178,10 @@ class LocalCommit:
             with _locked_marker(at, trusted_only=True) as plan, _own_parts(at, refuse=False) as parts_fd:
                 stage = _stage(at, plan, parts_fd) if plan is not None else None
                 if plan is not None and stage == _SWAPPED:
-                    _clean_up(at, plan, parts_fd, ignore_step)
+                    _clean_up(at, plan, parts_fd, ignore)
                     return None
                 if plan is not None and stage == _BEFORE:
-                    _assemble(at, plan, parts_fd, ignore_step, missing_ok=True)
+                    _assemble(at, plan, parts_fd, ignore, missing_ok=True)
                     _apply_mode(at, plan)
                     _rename(at, at.ready, at.partial)
                 if plan is None:
@@ -200,10 +200,10 @@ class LocalCommit:
             with _own_parts(at, refuse=False) as parts_fd:
                 if any(name and _exists(container, parts_fd) for name, container in named):
                     with _made_directory(at, at.failed, at.fd) as into_fd:
-                        _move_parts(at, named, into_fd, parts_fd, ignore_step, missing_ok=True)
+                        _move_parts(at, named, into_fd, parts_fd, ignore, missing_ok=True)
                 elif named:
                     alone = ((at.failed, named[0][1]),)
-                    _move_parts(at, alone, at.fd, parts_fd, ignore_step, missing_ok=True)
+                    _move_parts(at, alone, at.fd, parts_fd, ignore, missing_ok=True)
             return file_location(at.path(at.failed)) if _is_own(at, at.failed) else None
 
     def drop(self) -> None:
@@ -214,7 +214,7 @@ class LocalCommit:
                 if plan is not None:
                     with _own_parts(at, refuse=False) as parts_fd:
                         if _stage(at, plan, parts_fd) == _SWAPPED:
-                            _clean_up(at, plan, parts_fd, ignore_step)
+                            _clean_up(at, plan, parts_fd, ignore)
                             return
                     # The marker is removed first: without the parts no process could finish the commit.
                     _unlink(at, at.marker)
@@ -287,11 +287,8 @@ def _own_parts(at: _CommitNames, *, refuse: bool = True) -> Iterator[int]:
     """
     try:
         fd = open_own_directory(at.parts, dir_fd=at.fd, path=at.path(at.parts))
-    except FileNotFoundError:
-        yield -1
-        return
-    except (PermissionError, UntrustedFile):
-        if refuse:
+    except (FileNotFoundError, PermissionError, UntrustedFile) as error:
+        if refuse and not isinstance(error, FileNotFoundError):
             raise
         yield -1
         return
@@ -400,11 +397,8 @@ def _locked_marker(at: _CommitNames, *, trusted_only: bool = False) -> Iterator[
     """
     try:
         descriptor = _open_marker(at)
-    except FileNotFoundError:
-        yield None
-        return
-    except (ForeignMarker, UntrustedFile):
-        if not trusted_only:
+    except (FileNotFoundError, ForeignMarker, UntrustedFile) as error:
+        if not (trusted_only or isinstance(error, FileNotFoundError)):
             raise
         yield None
         return
@@ -482,8 +476,7 @@ def _stage(at: _CommitNames, plan: Marker, parts_fd: int) -> str:
     """Return the progress of a marked commit, by the current path of the new target's inode."""
     if parts_fd >= 0 and _inode(at.exchanged, parts_fd) == plan.number:
         _show_ready(at, parts_fd)
-    ready = _inode(at.ready, at.fd)
-    if ready == plan.number:
+    if _inode(at.ready, at.fd) == plan.number:
         return _BEFORE
     if _inode(at.partial, at.fd) == plan.number:
         return _REFUSED
@@ -530,12 +523,7 @@ def _is_marked(at: _CommitNames, dir_fd: int, name: str) -> bool:
 
 
 def _mark(at: _CommitNames, dir_fd: int, name: str, number: int) -> None:
-    """Set the attribute on an output. Without it, the next commit relies on the history, or keeps what it replaces.
-
-    Args:
-        dir_fd, name: of the output.
-        number: its inode number.
-    """
+    """Set the attribute on an output. Without it, the next commit relies on the history, or keeps what it replaces."""
     with contextlib.suppress(OSError):
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
         with closing_fd(fd):
@@ -547,7 +535,6 @@ def _dispose(at: _CommitNames, plan: Marker, dir_fd: int, name: str, number: int
     """Remove the old target if dlapp wrote it. Else, or if it is kept or cannot be removed, move it beside the target.
 
     Args:
-        dir_fd, name: of the old target.
         number: the inode number that it must have to be removed; None for any.
 
     Returns:
@@ -601,12 +588,7 @@ def _exists(name: str, dir_fd: int) -> bool:
 
 
 def _assemble(at: _CommitNames, plan: Marker, parts_fd: int, step: Step, *, missing_ok: bool = False) -> None:
-    """Rename the parts into ``ready``; those already there stay.
-
-    Args:
-        parts_fd: the directory of the parts; -1 if it is gone.
-        missing_ok: skip a missing part.
-    """
+    """Rename the parts into ``ready``, as `_move_parts`."""
     if not plan.parts[0][0]:
         _move_parts(at, ((at.ready, plan.parts[0][1]),), at.fd, parts_fd, step, missing_ok=missing_ok)
         return
@@ -627,7 +609,7 @@ def _assemble_partial(at: _CommitNames, parts: Sequence[tuple[str, str]], parts_
     new = _NEW_PARTIAL if parts[0][0] else parts[0][1]
     if parts[0][0]:
         with _made_directory(at, new, parts_fd) as into_fd:
-            _move_parts(at, parts, into_fd, parts_fd, ignore_step, missing_ok=True)
+            _move_parts(at, parts, into_fd, parts_fd, ignore, missing_ok=True)
     with explaining(f"{at.path(at.parts)}/{new}", f"renamed to {shown(at.path(at.partial))}"):
         # A rename cannot replace a directory that is not empty.
         os.rename(new, at.partial, src_dir_fd=parts_fd, dst_dir_fd=at.fd)
@@ -658,10 +640,7 @@ def _move_parts(
 
     Args:
         parts: new name of each, and its container.
-        into_fd: the destination directory.
         parts_fd: the directory of the parts; -1 if it is gone.
-        step: called for each.
-        missing_ok: skip a missing part.
     """
     for name, container in parts:
         where = f"{at.path(at.parts)}/{container}"
@@ -771,7 +750,6 @@ def _clean_up(
     """Remove the old target, the remaining parts and the marker after the exchange.
 
     Args:
-        parts_fd: the directory of the parts; -1 if it is gone.
         sure: whether this process did the exchange.
         replaced: the inode number of an old target that has the name ``ready``. Another entry of this user that got
             that name meanwhile is not removed.
@@ -819,9 +797,6 @@ def _renameat2(old_fd: int, old: str, new_fd: int, new: str, flag: int, path: st
     """Rename atomically; return False if ``new`` exists (`_NOREPLACE`), or does not (`_EXCHANGE`).
 
     Args:
-        old_fd, old: directory and name of the source.
-        new_fd, new: directory and name of the destination.
-        flag: `_NOREPLACE` or `_EXCHANGE`.
         path: absolute path of ``new``, for messages.
 
     Raises:

@@ -290,7 +290,3 @@ def removed_error(ready: str, target: str, parts: str = "") -> NotFound:
     """
     left = f"the output is kept in {shown(parts)}" if parts else "nothing of the output is left"
     return NotFound(f"{shown(ready)} was taken away, so {shown(target)} cannot be committed; {left}")
-
-
-def ignore_step(_step: str) -> None:
-    """Ignore a step: the default for callers that do not observe them."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.locations import WEBHDFS, HdfsPlace, shown
 from dlapp.net.http import RequestBody
-from dlapp.storage.api import FileTotals, MatchedEntry
+from dlapp.storage.api import FileTotals, MatchedEntry, ignore
 from dlapp.storage.fetch_plan import FetchTarget, run_parallel
 from dlapp.storage.glob import split_pattern
 from dlapp.storage.hdfs.webhdfs import INODES, FileStatus, HdfsRefused, WebHdfs, WrongAnswer, calling
@@ -103,7 +103,7 @@ class HdfsFiles:
             node, fd, start, end: see there.
         """
         direct_to_datanode = node.size_bytes <= SMALL_BYTES
-        self.web.fetch(self.place.path(node.source), fd, start, end, _ignore, direct_to_datanode=direct_to_datanode)
+        self.web.fetch(self.place.path(node.source), fd, start, end, ignore, direct_to_datanode=direct_to_datanode)
 
     def store(
         self,
@@ -125,12 +125,13 @@ class HdfsFiles:
         Args:
             local, location, move, payload_paths, replaces, note: see there.
         """
-        top, note = self.place.path(location), note or _ignore
+        top, note = self.place.path(location), note or ignore
         if not os.path.exists(local):
             raise NotFound(f"{shown(local)}: there is no such file or directory to store")
         with contextlib.closing(OpenTree(local)) as tree:
             nodes = _without_links(nodes_to_store(tree, payload_paths=payload_paths, note=note)[0], note)
-            _check_names(nodes, top)
+            for node in nodes:
+                _check_name(f"{top}/{node.name}")
             with self._own_parent(top) as place:
                 if replaces:
                     for lack in self.copy_policies(self.place.path(replaces), place.rpartition("/")[0] or "/"):
@@ -144,7 +145,7 @@ class HdfsFiles:
                 run_parallel(
                     lambda one, report: self._store_file(tree, *one, report),
                     files,
-                    _ignore,
+                    ignore,
                     parallelism=PARALLEL_WRITES,
                     abort_calls=self.web.abort_calls,
                 )
@@ -210,7 +211,7 @@ class HdfsFiles:
         """Apply the effective storage policy and erasure coding policy of one directory to another.
 
         Returns:
-            Return a description of those that ``to`` does not get; empty if one of the two is not a directory.
+            A description of those that ``to`` does not get; empty if one of the two is not a directory.
         """
         old, new = self.web.status(path), self.web.status(to)
         if old is None or new is None or not (old.is_dir and new.is_dir):
@@ -367,9 +368,7 @@ class HdfsFiles:
         self._write_new(location, data, mode, overwrite=True)
 
     def create_exclusive(self, location: str, data: bytes | RequestBody, mode: int = 0o644) -> bool:
-        """Create a small file atomically; return False if the name exists. Of several concurrent calls, one returns
-        True.
-        """
+        """Create a small file atomically; return False if the name exists, for all but one of concurrent calls."""
         return self._write_new(location, data, mode, overwrite=False)
 
     def names(self, location: str) -> list[str]:
@@ -410,11 +409,7 @@ class HdfsFiles:
             return []
 
     def _nodes(self, top: str, *, readable: bool = False) -> list[TreeNode]:
-        """Return all nodes of a tree on HDFS, parents first.
-
-        Args:
-            readable: refuse a tree with a file that may not be read.
-        """
+        """Return all nodes of a tree on HDFS, parents first; with ``readable`` refuse a file that may not be read."""
         status = self.web.status(top)
         if status is None:
             raise NotFound(f"{shown(self.place.location + top)} is gone")
@@ -514,21 +509,16 @@ class HdfsFiles:
         _check_name(path)
         directory, _, name = path.rpartition("/")
         temporary = f"{directory}/.{name[:200]}.{os.urandom(6).hex()}"
+        done = False
         try:
             self.web.write(temporary, data, mode)
             done = self.web.rename(temporary, path, overwrite=overwrite)
-        except BaseException:
-            self._forget(temporary)
-            raise
-        if not done:
-            self._forget(temporary)
-        return done
-
-    def _forget(self, temporary: str) -> None:
-        try:
-            self.web.delete(temporary)
-        except DlappError:
-            return  # The original error is more important; a hidden file stays.
+            return done
+        finally:
+            if not done:
+                # If this fails, too, the original error is more important; a hidden file stays.
+                with contextlib.suppress(DlappError):
+                    self.web.delete(temporary)
 
 
 def open_hdfs(place: HdfsPlace) -> WebHdfs:
@@ -544,11 +534,6 @@ def _node(location: str, name: str, status: FileStatus) -> TreeNode:
     kind = stat.S_IFDIR if status.is_dir else stat.S_IFREG
     size = 0 if status.is_dir else status.size_bytes
     return TreeNode(location, name, kind | status.mode, size, status.mtime_ms * 1_000_000)
-
-
-def _check_names(nodes: Iterable[TreeNode], top: str) -> None:
-    for node in nodes:
-        _check_name(f"{top}/{node.name}")
 
 
 def _check_name(path: str) -> None:
@@ -572,11 +557,9 @@ def _without_links(nodes: Sequence[TreeNode], note: Callable[[str], None]) -> li
     for node in nodes:
         if node.link is not None:
             found = _linked(node, by_name)
-            if found is None:
-                note(f"{shown(node.source)} is not stored: it is a link to nothing, and HDFS has no links")
-                continue
-            if not found.is_file:
-                note(f"{shown(node.source)} is not stored: it is a link to a directory, and HDFS has no links")
+            if found is None or not found.is_file:
+                to = "nothing" if found is None else "a directory"
+                note(f"{shown(node.source)} is not stored: it is a link to {to}, and HDFS has no links")
                 continue
             node = found._replace(name=node.name)
         kept.append(node)
@@ -612,7 +595,6 @@ class _SmallFileBatch:
         return len(self._todo) >= BATCH_FILES or self._size_bytes >= BATCH_BYTES
 
     def run(self, report: Callable[[int], None]) -> None:
-        """Fetch them."""
         report(0)
         todo, count = self._todo, 0
 
@@ -639,7 +621,6 @@ class _Range:
         self._alone = left[0] == 1
 
     def run(self, report: Callable[[int], None]) -> None:
-        """Fetch it."""
         files, node = self._files, self._node
         with explaining(self._path, "written"):
             target = _created(self._path, os.O_EXCL if self._alone else 0)
@@ -661,7 +642,3 @@ def _created(path: str, flags: int = os.O_EXCL) -> int:
 def _finish(target: int, node: TreeNode) -> None:
     os.fchmod(target, node.mode & 0o777 | 0o600)
     os.utime(target, ns=(node.mtime_ns, node.mtime_ns))
-
-
-def _ignore(_what: object) -> None:
-    pass

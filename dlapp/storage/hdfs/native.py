@@ -66,7 +66,7 @@ from dlapp.hadoop.hdfs.datanode import (
 from dlapp.hadoop.wire import Fields
 from dlapp.locations import AUTO, HDFS, HdfsPlace, shown
 from dlapp.net.http import RequestBody
-from dlapp.storage.api import DiskFull
+from dlapp.storage.api import DiskFull, ignore
 from dlapp.storage.hdfs.webhdfs import (
     MAX_DEAD_ENDS,
     AlreadyThere,
@@ -264,13 +264,13 @@ class NativeHdfs(WebHdfs):
         if self.webhdfs_reason():
             super().check_readable(path)
         else:
-            self._rpc(path, protocol.check_readable(path), _nothing)
+            self._rpc(path, protocol.check_readable(path), ignore)
 
     def make_directory(self, path: str, mode: int = 0o755) -> None:
         if self.webhdfs_reason():
             super().make_directory(path, mode)
         else:
-            self._rpc(path, protocol.make_directory(path, mode), _nothing)
+            self._rpc(path, protocol.make_directory(path, mode), ignore)
 
     def _delete(self, path: str, name: str, *, recursive: bool = True) -> bool:
         if self.webhdfs_reason():
@@ -284,19 +284,19 @@ class NativeHdfs(WebHdfs):
         if self.webhdfs_reason():
             return super()._rename_call(old, new, overwrite=overwrite)
         call, call_id = protocol.rename(old, new, overwrite=overwrite), new_call_id()
-        return lambda: self._rpc(old, call, _nothing, call_id=call_id)
+        return lambda: self._rpc(old, call, ignore, call_id=call_id)
 
     def set_mode(self, path: str, mode: int) -> None:
         if self.webhdfs_reason():
             super().set_mode(path, mode)
         else:
-            self._rpc(path, protocol.set_permission(path, mode), _nothing)
+            self._rpc(path, protocol.set_permission(path, mode), ignore)
 
     def set_mtime(self, path: str, mtime_ms: int) -> None:
         if self.webhdfs_reason() or mtime_ms < 0:
             super().set_mtime(path, mtime_ms)
         else:
-            self._rpc(path, protocol.set_times(path, mtime_ms), _nothing)
+            self._rpc(path, protocol.set_times(path, mtime_ms), ignore)
 
     def fetch(
         self,
@@ -339,7 +339,7 @@ class NativeHdfs(WebHdfs):
         """
         if not self.webhdfs_reason():
             try:
-                return self._write(path, data, mode, parents, report or _ignore)
+                return self._write(path, data, mode, parents, report or ignore)
             except _NotServed as why:
                 self._log_webhdfs_use(str(why))
         super().write(path, data, mode, parents=parents, direct_to_datanode=direct_to_datanode, report=report)
@@ -464,7 +464,7 @@ class NativeHdfs(WebHdfs):
     def _read_rpc(self, path: str, call: Call, parse: Callable[[Fields], T]) -> T:
         """Execute `_rpc` for a read-only call, on an observer if there is one."""
         if self._state_id is not None and (address := self._observer()) is not None:
-            self._rpc("/", protocol.synchronize(), _nothing)
+            self._rpc("/", protocol.synchronize(), ignore)
             until = time.monotonic() + _OBSERVER_S
             try:
                 return parse(self._call_at(address, call, new_call_id(), until, state_id=self._state_id))
@@ -716,7 +716,7 @@ class NativeHdfs(WebHdfs):
     def _report(self, path: str, block: LocatedBlock, node: DataNode, error: CorruptReplica) -> None:
         log.warning(f"{shown(self.place.location + path)}: {error}; notifying the NameNode, and reading it another way")
         with contextlib.suppress(DlappError):
-            self._rpc(path, protocol.report_bad_block(block, node), _nothing)
+            self._rpc(path, protocol.report_bad_block(block, node), ignore)
 
     def _read_block(
         self,
@@ -941,7 +941,7 @@ class NativeHdfs(WebHdfs):
                 if len(failures) > 1 and not answered and self._may_fall_back():
                     self._fall_back(f"no DataNode serves its data port: {error}")
                     raise _NotServed(str(error)) from error
-                self._rpc(path, protocol.abandon_block(path, self._client, file_id, located.block), _nothing)
+                self._rpc(path, protocol.abandon_block(path, self._client, file_id, located.block), ignore)
         raise DataNodeUnreachable("; ".join(failures), doubtful=True)
 
     def _add_block(self, path: str, file_id: int, previous: HdfsBlock | None, excluded: list[DataNode]) -> LocatedBlock:
@@ -979,7 +979,7 @@ class NativeHdfs(WebHdfs):
         now_s = self._clock()
         if now_s - self._lease_renewed_s > _LEASE_S:
             self._lease_renewed_s = now_s
-            self._rpc("/", protocol.renew_lease(self._client), _nothing)
+            self._rpc("/", protocol.renew_lease(self._client), ignore)
 
 
 def _range_writer(
@@ -1039,11 +1039,3 @@ def _file_status(found: Status) -> FileStatus:
         replication=found.replication if found.kind == protocol.FILE else 0,
         ec_policy=found.ec_policy,
     )
-
-
-def _nothing(_answer: Fields) -> None:
-    pass
-
-
-def _ignore(_count: int) -> None:
-    pass

@@ -52,7 +52,7 @@ from dlapp.net.http import (
     split_url,
     trust,
 )
-from dlapp.storage.api import DiskFull
+from dlapp.storage.api import DiskFull, ignore
 from dlapp.system.clock import backoff_s
 from dlapp.system.files import UntrustedFile, is_plain_name, json_object
 from dlapp.system.text import human_size
@@ -693,7 +693,7 @@ class WebHdfs:
     def read_part(self, path: str, offset: int, count: int) -> bytes:
         """Return ``count`` bytes of a file, which must have them. Raises NotFound."""
         with open(os.memfd_create("dlapp-hdfs", os.MFD_CLOEXEC), "rb") as memory:
-            self.fetch(path, memory.fileno(), offset, offset + count, _ignore)
+            self.fetch(path, memory.fileno(), offset, offset + count, ignore)
             memory.seek(offset)
             return memory.read()
 
@@ -724,7 +724,7 @@ class WebHdfs:
         bad: set[str] = set()
         dead_ends, tried = 0, False
         for retry in self._attempts(f"{shown(path)} cannot be written"):
-            (report or _ignore)(0)
+            (report or ignore)(0)
             try:
                 # A DataNode may execute an abandoned try late. No try overwrites a file, so it cannot take the name
                 # from a later one; leftovers of an earlier try are removed first.
@@ -1207,7 +1207,3 @@ def _address(server: str) -> str:
         return socket.gethostbyname(name)
     except OSError:
         return name
-
-
-def _ignore(_count: int) -> None:
-    pass

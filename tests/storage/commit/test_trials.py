@@ -73,7 +73,7 @@ def test_a_commit_of_a_trial_that_is_killed_anywhere_leaves_it_whole_or_absent(
         dying, outputs = (outputs_of(target, one, overwrite=is_replaced) for one in (files, LocalFiles()))
         died = False
         with monkeypatch.context() as patch:
-            patch.setattr(commit, "ignore_step", files.step)
+            patch.setattr(commit, "ignore", files.step)
             try:
                 dying.commit_trial(dying.specs[0], 3, location, is_retry=False)
             except Killed:
