@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dlapp.cluster.local.outcome import has_outcome, kill_request
 from dlapp.cluster.local.state import is_locked, read_bytes, read_json, write_atomically
 from dlapp.errors import DlappError
+from dlapp.system.processes.proc import open_process
 
 if TYPE_CHECKING:
     from dlapp.cluster.local.queue import ApplicationRow
@@ -56,12 +57,7 @@ def alive_locks(application_dir: str) -> Iterator[str]:
 
 
 def is_alive(application_dir: str, owner: int | None = None) -> bool:
-    """Return whether a process of an application exists; arguments and errors as in `is_locked`.
-
-    Args:
-        application_dir: directory of the application.
-        owner: required owner of the locks.
-    """
+    """Return whether a process of an application exists; ``owner`` and errors as in `is_locked`."""
     # In order: a process that takes a later lock while an earlier one is held has it before that is free.
     return any(is_locked(path, owner) for path in alive_locks(application_dir))
 
@@ -78,13 +74,21 @@ def registration(application_dir: str) -> RegisteredAttempt | None:
     return RegisteredAttempt(max(attempt, 1), pid, started)
 
 
+def open_recorded(application_dir: str, uid: int) -> int | None:
+    """Return a pidfd of the ApplicationMaster or clean-up process that a user's runner has recorded in ``am.pid``.
+
+    Returns:
+        None: none is recorded, or it has ended.
+    """
+    try:
+        pid, started = (int(word) for word in read_bytes(os.path.join(application_dir, "am.pid"), 100).split())
+    except (OSError, ValueError):
+        return None
+    return open_process(pid, started, uid)
+
+
 def next_attempt(row: ApplicationRow, application_dir: str, boot_id: str) -> int | None:
     """Return the number of the next attempt after the ApplicationMaster of a running row has died.
-
-    Args:
-        row: row of the queue.
-        application_dir: directory of the application.
-        boot_id: current boot id.
 
     Returns:
         None: there is none, because it has ended, the attempts are used up, a kill was requested, or the machine was
@@ -104,11 +108,7 @@ def next_attempt(row: ApplicationRow, application_dir: str, boot_id: str) -> int
 
 def is_requeued(row: ApplicationRow, application_dir: str, boot_id: str) -> bool:
     """Return whether a running row from before a reboot is to be queued again: its file has the setting, no kill was
-    requested, and it had not begun to commit its output.
-
-    Args:
-        row, application_dir, boot_id: as in `next_attempt`.
-    """
+    requested, and it had not begun to commit its output."""
     if (
         row.boot_id == boot_id
         or row.aftermaths

@@ -7,7 +7,18 @@ from __future__ import annotations
 
 import os
 
+from dlapp.cluster.local.settings import RunnerSettings
+from dlapp.scheduler.amounts import Amounts
 from dlapp.system.machine import cgroup_directories
+
+
+def capacity_of(settings: RunnerSettings, gcores: int) -> Amounts:
+    """Return the usable amounts of this machine: as configured, or else its own, with this number of GPUs."""
+    return Amounts(
+        memory_mib() if settings.memory_mib is None else settings.memory_mib,
+        vcores() if settings.vcores is None else settings.vcores,
+        gcores,
+    )
 
 
 def memory_mib(root: str = "/") -> int:

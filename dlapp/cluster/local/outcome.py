@@ -173,7 +173,6 @@ def record_death(application_dir: str, died_ms: int, status: int | None = None) 
     """Record when and how an ApplicationMaster died, for all processes that report it, unless already recorded.
 
     Args:
-        application_dir: directory of the application.
         died_ms: time of the death [ms since 1970].
         status: its exit code, or the negative number of the signal that killed it; None: not known.
     """

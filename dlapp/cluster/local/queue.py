@@ -189,10 +189,7 @@ class Queue(Closeable):
         self._changed.clear()
         try:
             yield self
-            try:
-                connection.execute("COMMIT")
-            except sqlite3.Error as error:
-                raise _failed(self._state.database, error) from error
+            self._execute("COMMIT")
         except BaseException:
             _roll_back(connection)
             raise
@@ -203,10 +200,7 @@ class Queue(Closeable):
         connection = self._open()
         if self._copied:
             raise Unreachable(self._copied)
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            raise _failed(self._state.database, error) from error
+        self._execute("BEGIN IMMEDIATE")
         return connection
 
     def publish(self, numbers: Iterable[int]) -> None:
@@ -271,21 +265,20 @@ class Queue(Closeable):
     def count_unsettled(self, uid: int) -> int:
         """Return the number of a user's applications that a runner has to handle; a held one waits only for its
         user."""
-        unsettled = "SELECT count(*) FROM applications WHERE state NOT IN ('done', 'held') AND uid = ?"
-        cursor = self._execute(unsettled, (uid,))
-        return int(cursor.fetchone()[0])
+        return self._count("state NOT IN ('done', 'held')", uid)
 
     def count_waiting(self, uid: int) -> int:
         """Return the number of a user's applications that have not started, including held ones and those that wait for
         others."""
-        unstarted = "SELECT count(*) FROM applications WHERE state IN ('waiting', 'dependent', 'held') AND uid = ?"
-        cursor = self._execute(unstarted, (uid,))
+        return self._count("state IN ('waiting', 'dependent', 'held')", uid)
+
+    def _count(self, where: str, uid: int) -> int:
+        cursor = self._execute(f"SELECT count(*) FROM applications WHERE {where} AND uid = ?", (uid,))
         return int(cursor.fetchone()[0])
 
-    def ids(self, uid: int | None = None) -> list[str]:
-        """Return all ids, oldest first: of one user, or of all."""
-        whose, values = ("", ()) if uid is None else ("WHERE uid = ? ", (uid,))
-        return [one[0] for one in self._execute(f"SELECT id FROM applications {whose}ORDER BY number", values)]
+    def ids(self, uid: int) -> list[str]:
+        """Return the ids of all applications of a user, oldest first."""
+        return [one[0] for one in self._execute("SELECT id FROM applications WHERE uid = ? ORDER BY number", (uid,))]
 
     def timestamp_ms(self) -> str:
         """Return the common first number of all ids that this engine issues."""
@@ -356,11 +349,7 @@ def _schema_of(connection: sqlite3.Connection) -> int:
 
 
 def _connect(path: str, full: str) -> tuple[sqlite3.Connection, int, str]:
-    """Open the database, or a copy of it if its disk is full.
-
-    Args:
-        path: the path of the database.
-        full: the error text, if the disk is known to be full; else empty.
+    """Open the database, or a copy of it if its disk is full; ``full`` is the error text if that is known already.
 
     Returns:
         The connection; the schema of the rows; why it is a copy, or an empty text.

@@ -24,9 +24,7 @@ def order_of(state: StateDir, rows: Iterable[ApplicationRow], policy: Policy) ->
     Whether an application could start now is not considered: all of the machine counts as used.
 
     Args:
-        state: the user's state directory.
         rows: the rows of this user that wait or run.
-        policy: the operator's.
     """
     contents = QueueReader(state).read(rows)
     now_s = time.time()

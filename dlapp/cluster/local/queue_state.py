@@ -42,11 +42,7 @@ class QueueContents(NamedTuple):
 
 
 class QueueReader:
-    """Reader of a machine's queue; unchangeable data is cached.
-
-    Args:
-        state: the user's state directory.
-    """
+    """Reader of a machine's queue, for the user of a state directory; unchangeable data is cached."""
 
     def __init__(self, state: StateDir) -> None:
         self._state = state
@@ -98,7 +94,6 @@ def count_returned(state: StateDir, running: Iterable[ApplicationRow]) -> None:
     are leased by the ledger alone.
 
     Args:
-        state: state directory of the user.
         running: rows of any user; they are changed. After their end, usage counts the GPUs for the whole time.
     """
     for row in running:
@@ -191,22 +186,17 @@ def _boot_s() -> float:
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def read_policy(path: str | None = None, *, owner: int = 0) -> Policy:
+def read_policy() -> Policy:
     """Return the operator's policy for the queue; the defaults if there is none.
-
-    Args:
-        path: path of the operator's file; None: `POLICY_FILE`.
-        owner: required owner.
 
     Raises:
         ConfigError: the file is not trusted, or is invalid.
     """
-    path = POLICY_FILE if path is None else path
-    if not os.path.lexists(path):
+    if not os.path.lexists(POLICY_FILE):
         return Policy()
     from dlapp.node_policy import node_policy
 
-    found = node_policy(path, owner=owner).queue
+    found = node_policy(POLICY_FILE).queue
     return Policy(
         half_life_s=found.half_life_s,
         raise_after_s=found.raise_after_s,

@@ -129,16 +129,12 @@ class QueueOrder:
         obstacles: Mapping[str, Obstacle] | None = None,
         hours: Mapping[int, float] | None = None,
     ) -> None:
-        self._entries, self._obstacles, self.hours = entries, obstacles or {}, hours or {}
+        self.entries, self._obstacles, self.hours = entries, obstacles or {}, hours or {}
         self._places = {one.id: place for place, one in enumerate(entries)}
-
-    def all(self) -> Sequence[QueuedApplication]:
-        """Return all entries, in queue order."""
-        return self._entries
 
     def before(self, application_id: str) -> Sequence[QueuedApplication]:
         """Return the applications ahead of one; none for the first."""
-        return self._entries[: self._places.get(application_id, 0)]
+        return self.entries[: self._places.get(application_id, 0)]
 
     def obstacle(self, application_id: str) -> Obstacle | None:
         """Return why an application is not in the order; None: it is, or is not known."""

@@ -8,12 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dlapp.config import Config
 
-_FIELDS = (
-    *("memory_mib", "vcores", "gcores", "lock_dir", "docker_host", "docker_network", "docker_gpu_mode"),
-    *("cache_limit_bytes", "cache_age_s", "payload_cache_limit_bytes", "history_age_s", "history_limit_bytes"),
-    *("kill_grace_max_s", "program", "am_attempts"),
-)
-
 
 class RunnerSettings:
     """Parts of the configuration, in a form that is passed to other processes.
@@ -44,13 +38,13 @@ class RunnerSettings:
 
     def __init__(self, values: dict[str, Any]) -> None:
         values = {"am_attempts": 1, **values}  # applications of an earlier version have no such value, and one attempt
-        for name in _FIELDS:
+        for name in RunnerSettings.__annotations__:
             setattr(self, name, values[name])
         self.program = tuple(values["program"])
 
     def to_json(self) -> dict[str, Any]:
         """Return the values by name."""
-        return {name: getattr(self, name) for name in _FIELDS}
+        return dict(vars(self))
 
 
 def settings_of(config: Config, program: Sequence[str]) -> RunnerSettings:

@@ -198,7 +198,6 @@ def read(state: StateDir, known: dict[str, PastUse] | None = None) -> Spool:
     """Read a user's spool; names in other forms are ignored.
 
     Args:
-        state: the user's state directory.
         known: usage of that user that was read before, by application; it is not read again, and new usage is added.
 
     Raises:

@@ -195,7 +195,7 @@ def open_state(
         Denied: it is another user's.
     """
     base = os.path.abspath(os.path.expanduser(state_dir))
-    refuse_network_file_system(base, mountinfo)
+    _refuse_network_file_system(base, mountinfo)
     uid = os.geteuid()
     path = os.path.join(base, machine_name())
     if uid == 0 and (who := who_may_change(base)):
@@ -324,12 +324,8 @@ def machine_name() -> str:
     return machine_id() or f"host-{os.uname().nodename}"
 
 
-def refuse_network_file_system(path: str, mountinfo: str = "/proc/self/mountinfo") -> None:
-    """Reject a directory on which locks and SQLite are not reliable.
-
-    Raises:
-        ConfigError: it is on one of `NETWORK_FILE_SYSTEMS`.
-    """
+def _refuse_network_file_system(path: str, mountinfo: str) -> None:
+    """Reject a directory on which locks and SQLite are not reliable. Raises ConfigError."""
     kind, source = file_system_of(path, mountinfo)
     if kind in NETWORK_FILE_SYSTEMS:
         raise ConfigError(
@@ -345,7 +341,6 @@ def is_locked(path: str, owner: int | None = None) -> bool:
     """Return whether a file has a write lock; False if it does not exist or is not a regular file.
 
     Args:
-        path: path of the file.
         owner: required owner of the file, otherwise it counts as not locked (a link to another user's file would show
             that file's lock); None: any owner.
 
@@ -461,7 +456,6 @@ def read_bytes(path: str, limit: int, *, end: bool = False) -> bytes:
     """Return the content of a regular file that belongs to the owner of its directory.
 
     Args:
-        path: path of the file.
         limit: size limit [bytes]; with ``end`` the number of bytes read from its end.
         end: read only the end.
 

@@ -78,8 +78,6 @@ def waiting_of(row: ApplicationRow, waiting: QueueOrder, *, own: bool = True) ->
     ignored.
 
     Args:
-        row: row of the queue.
-        waiting: all waiting rows.
         own: another user did not write the row.
     """
     if row.state == HELD:

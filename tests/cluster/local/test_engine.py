@@ -25,6 +25,7 @@ from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.runner import main as runner_module
 from dlapp.cluster.local.state import is_locked, open_lock
 from dlapp.errors import Denied, NotFound, RequestTooLarge, Unreachable
+from dlapp.node_policy import node_policy
 from dlapp.system import locks
 from dlapp.system.logs import log
 from dlapp.system.owners import user_name, user_text
@@ -356,7 +357,7 @@ def test_nothing_starts_by_an_operators_file_that_cannot_be_meant(
     monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
     application = submit(engine, "quick")
     monkeypatch.setattr(queue_state, "POLICY_FILE", str(tmp_path / "node.yaml"))
-    monkeypatch.setattr(queue_state.read_policy, "__kwdefaults__", {"owner": os.getuid()})
+    monkeypatch.setattr(node_policy, "__kwdefaults__", {"owner": os.getuid()})
     runner = runner_here(engine)
     runner._start_waiting()
     waiting = engine.view(application).waiting

@@ -23,6 +23,7 @@ from dlapp.cluster.local.runner.queue_pass import QueuePasses
 from dlapp.cluster.local.spool import SpoolEntry
 from dlapp.config import load_config
 from dlapp.errors import ConfigError, Denied, RequestTooLarge
+from dlapp.node_policy import node_policy
 from dlapp.scheduler.amounts import Amounts
 from dlapp.scheduler.values import Policy
 from tests.attacks.local_state import engine_in, make_application
@@ -48,7 +49,7 @@ def policy_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The operator's file, for the engine in this process."""
     path = tmp_path / "node.yaml"
     monkeypatch.setattr(queue_state, "POLICY_FILE", str(path))
-    monkeypatch.setattr(queue_state.read_policy, "__kwdefaults__", {"owner": os.getuid()})
+    monkeypatch.setattr(node_policy, "__kwdefaults__", {"owner": os.getuid()})
     return path
 
 
@@ -248,7 +249,7 @@ def test_ones_own_applications_have_the_places_of_the_spool(engine: LocalEngine)
         contents = QueueReader(engine.state).read(rows)
         assert [row.order for row in contents.waiting] == [one.order for one in spool.entries_of(engine.state)]
         order = order_of(engine.state, queue.unsettled(), Policy())
-    assert [one.id for one in order.all()] == [applications[2], *applications[:2]]
+    assert [one.id for one in order.entries] == [applications[2], *applications[:2]]
 
 
 def test_a_command_shows_the_order_and_the_limits(engine: LocalEngine, policy_file: Path) -> None:

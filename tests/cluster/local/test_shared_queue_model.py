@@ -26,8 +26,8 @@ from dlapp.cluster.local.runner import main as runner_module
 from dlapp.cluster.local.runner.main import Runner as RealRunner
 from dlapp.cluster.local.schedule import StartDecision
 from dlapp.cluster.local.settings import settings_of
-from dlapp.cluster.local.spool import RUNNING, STARTING, WAITING
-from dlapp.cluster.local.state import acquire_lock, is_locked
+from dlapp.cluster.local.spool import RUNNING, STARTING, WAITING, SpoolEntry
+from dlapp.cluster.local.state import StateDir, acquire_lock, is_locked
 from dlapp.config import load_config
 from dlapp.scheduler.amounts import Amounts
 from dlapp.scheduler.decisions import decide as pass_over
@@ -520,16 +520,15 @@ def test_the_real_runner_reads_after_it_has_published_with_the_lock_held(
         alive = os.path.join(state.application(application), "alive")
         read = []
 
-        def others() -> list[ApplicationRow]:
+        def others(_state: StateDir) -> list[SpoolEntry]:
             read.append((is_locked(alive), shown(state.spool)))
-            entries = [Sighting(LIAR, 0, 2, (when, LIAR, application), phase) for phase, when in rivals]
-            return [row_of(one) for one in entries]
+            return [SpoolEntry((when, LIAR, application), LIAR, application, 2, 0, 0, phase) for phase, when in rivals]
 
         def shown(directory: str) -> list[str]:
             names = (name.rpartition(".")[2] for name in os.listdir(directory))
             return sorted((one for one in names if not one.isdigit()), reverse=True)
 
-        monkeypatch.setattr(runner, "_others", others)
+        monkeypatch.setattr(spool, "entries_of_others", others)
         monkeypatch.setattr(spool, "is_alive", lambda *_: True)
         (row,) = runner._queue.unsettled()
         lock = acquire_lock(alive, 0o640)

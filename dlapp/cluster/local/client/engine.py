@@ -19,18 +19,9 @@ from dlapp import __version__
 from dlapp.cluster import LOG_NAMES, NOT_ENDED
 from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local import schedule, views
-from dlapp.cluster.local.attempts import is_alive
+from dlapp.cluster.local.attempts import is_alive, open_recorded
 from dlapp.cluster.local.notices import NOTIFY, mark_end, start_pending_senders
-from dlapp.cluster.local.queue import (
-    DEPENDENT,
-    DONE,
-    HELD,
-    RUNNING,
-    UNSTARTED,
-    WAITING,
-    ApplicationRow,
-    Queue,
-)
+from dlapp.cluster.local.queue import DEPENDENT, DONE, HELD, RUNNING, UNSTARTED, WAITING, ApplicationRow, Queue
 from dlapp.cluster.local.runner.election import ensure_runner, is_runner_alive, wake_runner
 from dlapp.cluster.local.schedule import QueueOrder
 from dlapp.cluster.local.settings import RunnerSettings, settings_of
@@ -39,7 +30,6 @@ from dlapp.cluster.local.state import (
     check_directory,
     file_url,
     open_state,
-    read_bytes,
     read_json,
     read_text,
     write_atomically,
@@ -62,7 +52,7 @@ from dlapp.system.disk_space import FULL, disk_full, full_disk
 from dlapp.system.files import sync_directory, write_all
 from dlapp.system.machine import boot_id
 from dlapp.system.owners import user_name
-from dlapp.system.processes.proc import open_process, status_fields
+from dlapp.system.processes.proc import status_fields
 from dlapp.system.processes.spawn import PROGRAM
 from dlapp.system.waits import Wait
 from dlapp.value import Closeable
@@ -205,14 +195,9 @@ class LocalEngine(Closeable):
 
     def capacity(self) -> Amounts:
         """Return the usable capacity of this machine: memory [MiB], vcores, gcores."""
-        from dlapp.cluster.local.capacity import memory_mib, vcores
+        from dlapp.cluster.local.capacity import capacity_of
 
-        settings = self._settings
-        return Amounts(
-            memory_mib() if settings.memory_mib is None else settings.memory_mib,
-            vcores() if settings.vcores is None else settings.vcores,
-            self._gcores(),
-        )
+        return capacity_of(self._settings, self._gcores())
 
     def _gcores(self) -> int:
         if self._settings.gcores == 0:
@@ -266,7 +251,8 @@ class LocalEngine(Closeable):
             self._check_docker(gcores=gcores)
         if spec.total()[2] > 0:
             self._check_ledger()
-        return [f"{key} has no effect on one machine" for key in _keys_for_clusters(spec)]
+        keys = [*(["application.queue"] if spec.queue is not None else []), *(key for key, _ in spec.placement_keys())]
+        return [f"{key} has no effect on one machine" for key in keys]
 
     def _check_after(self, spec: AppSpec) -> None:
         """Reject an ``after`` that does not exist, is another user's, or did not end as required. Raises SpecError."""
@@ -529,7 +515,7 @@ class LocalEngine(Closeable):
         """Return all ids as text, oldest first: the caller's own, or those of all users."""
         if self._is_others:
             return self._call_as_owner(self._state, "ids", timeout_s=READ_AS_USER_TIMEOUT_S) if everybody else []
-        found = self._known()
+        found = [] if self._has_no_rows() else self._queue().ids(self._uid)
         if everybody and self._state.shared:
             from dlapp.cluster.local.client import other_users
 
@@ -537,11 +523,9 @@ class LocalEngine(Closeable):
             found.sort(key=lambda one: tuple(map(int, one.split("_")[1:])))
         return found
 
-    def _known(self) -> list[str]:
-        """Return the ids of the state directory's user; a process that acts for another user creates no database."""
-        if self._is_acting and not os.path.lexists(self._state.database):
-            return []
-        return self._queue().ids(self._uid)
+    def _has_no_rows(self) -> bool:
+        """Return whether there is no database; a process that acts for another user creates none."""
+        return self._is_acting and not os.path.lexists(self._state.database)
 
     def issued(self, application_id: str) -> bool:
         """Return whether this engine issued an id: all ids of one user contain the same time.
@@ -551,7 +535,7 @@ class LocalEngine(Closeable):
         """
         if self._is_others:
             return bool(self._call_as_owner(self._state, "issued", application_id))
-        if self._is_acting and not os.path.lexists(self._state.database):
+        if self._has_no_rows():
             return False
         if application_id.startswith(f"application_{self._queue().timestamp_ms()}_"):
             return True
@@ -603,7 +587,7 @@ class LocalEngine(Closeable):
 
     def plan(self, spec: AppSpec) -> PlanFacts:
         """Return an estimate for an application that might be submitted now."""
-        return self._waits().plan(spec, self._waiting().all())
+        return self._waits().plan(spec, self._waiting().entries)
 
     def queue_facts(self) -> QueueFacts:
         """Return the start order of the waiting applications and, for the caller's own, the expected times."""
@@ -612,7 +596,7 @@ class LocalEngine(Closeable):
         if self._is_others:
             return QueueFacts()
         found = self._waiting()
-        order = tuple(one.id for one in found.all())
+        order = tuple(one.id for one in found.entries)
         whole, shares = sum(found.hours.values()), list[UserShare]()
         unit = "GPU-hours" if _readable_policy().charge == "gcores" else "core-hours"
         for uid, hours in sorted(found.hours.items(), key=lambda one: -one[1]) if whole else ():
@@ -629,13 +613,20 @@ class LocalEngine(Closeable):
         """Return the owner of an application, as the kernel reports it. Raises NotFound."""
         if self._is_others:
             self.view_json(application_id)
-        elif self._is_foreign(application_id):
-            from dlapp.cluster.local.client import other_users
-
-            return user_name(other_users.owner_of(self._state, application_id).uid)
+        elif (other := self._foreign_owner(application_id)) is not None:
+            return user_name(other.uid)
         else:
             self._row(application_id)
         return user_name(self._state.uid)
+
+    def _foreign_owner(self, application_id: str) -> StateDir | None:
+        """Return the state directory of the other user of a shared one who has an application; None: the caller has it,
+        or the directory is not shared. Raises NotFound."""
+        if not self._is_foreign(application_id):
+            return None
+        from dlapp.cluster.local.client import other_users
+
+        return other_users.owner_of(self._state, application_id)
 
     def _is_foreign(self, application_id: str) -> bool:
         """Return whether an application is not the caller's, but may belong to another user of a shared directory."""
@@ -691,7 +682,7 @@ class LocalEngine(Closeable):
         return self._views_json_at(everybody, user, limit)
 
     def _views_json_at(self, everybody: bool, user: str | None, limit: int | None) -> list[dict[str, Any]]:
-        if self._is_acting and not os.path.lexists(self._state.database):
+        if self._has_no_rows():
             return []
         whose, values = "uid = ?", (self._uid,)
         if user is not None:
@@ -762,14 +753,9 @@ class LocalEngine(Closeable):
     def _opened(self, application_id: str) -> Iterator[str]:
         """Open the directory of an application of the caller or, in a shared directory, of another user. Raises
         NotFound."""
-        owner = self._state
-        if self._is_foreign(application_id):
-            from dlapp.cluster.local.client import other_users
-
-            owner = other_users.owner_of(self._state, application_id)
-        else:
+        if (other := self._foreign_owner(application_id)) is None:
             self._row(application_id)
-        with owner.opened("applications", application_id) as application_dir:
+        with (other or self._state).opened("applications", application_id) as application_dir:
             yield application_dir
 
     def logs(self, application_id: ApplicationId, try_number: int | None = None) -> list[LogFiles]:
@@ -777,12 +763,9 @@ class LocalEngine(Closeable):
         NotFound."""
         from dlapp.cluster.engine import LogFiles
 
-        view, owner = self.view(application_id), self._state
-        if not self._is_others and self._is_foreign(str(application_id)):
-            from dlapp.cluster.local.client import other_users
-
-            owner = other_users.owner_of(self._state, str(application_id))
-        containers = os.path.join(owner.application(str(application_id)), "containers")
+        view = self.view(application_id)
+        other = None if self._is_others else self._foreign_owner(str(application_id))
+        containers = os.path.join((other or self._state).application(str(application_id)), "containers")
         found = []
         for one in view.containers_of_try(try_number):
             directory = os.path.join(containers, str(one.container_id))
@@ -808,13 +791,10 @@ class LocalEngine(Closeable):
         if self._is_others:
             page, history = self._call_as_owner(self._state, "dashboard_urls", str(application_id))
             return str(page), str(history)
-        if self._is_foreign(str(application_id)):
-            from dlapp.cluster.local.client import other_users
-
-            owner = other_users.owner_of(self._state, str(application_id))
-            history = file_url(os.path.join(owner.application(str(application_id)), "report.html"))
+        if (other := self._foreign_owner(str(application_id))) is not None:
+            history = file_url(os.path.join(other.application(str(application_id)), "report.html"))
             return history, history  # the page requires the application's secrets
-        application_dir = self._application_dir(str(application_id))
+        application_dir = self._state.application(self._row(str(application_id)).id)
         history = file_url(os.path.join(application_dir, "report.html"))
         deadline = time.monotonic() + wait_s
         while (url := self._control_url(application_dir)) is None and time.monotonic() < deadline:
@@ -842,13 +822,9 @@ class LocalEngine(Closeable):
         return bool(row.reason or self._queue().rows(before, (row.number,), columns="number"))
 
     def _row(self, application_id: str) -> ApplicationRow:
-        is_empty = self._is_acting and not os.path.lexists(self._state.database)
-        if is_empty or (row := self._queue().row(application_id)) is None:
+        if self._has_no_rows() or (row := self._queue().row(application_id)) is None:
             raise NotFound(f"{application_id} is not known on this machine (dlapp-list -a shows what is)")
         return row
-
-    def _application_dir(self, application_id: str) -> str:
-        return self._state.application(self._row(application_id).id)
 
     def _control_url(self, application_dir: str) -> str | None:
         with contextlib.suppress(DlappError, KeyError):  # a power failure may leave it empty
@@ -879,17 +855,12 @@ class LocalEngine(Closeable):
     def _granted(self, application_id: ApplicationId, purpose: str) -> GrantedAccess | None:
         """Return the caller's access to another user's application; None: it is the caller's own, or the owner has not
         granted access (the caller may be root). Raises NotFound.
-
-        Args:
-            application_id: id of the application.
-            purpose: purpose of the token (`dlapp.values.access.SharedToken`).
         """
-        if self._uid == 0 or not self._is_foreign(str(application_id)):
+        if self._uid == 0 or (other := self._foreign_owner(str(application_id))) is None:
             return None
-        from dlapp.cluster.local.client import other_users
         from dlapp.cluster.local.client.shared_tokens import find_access
 
-        return find_access(other_users.owner_of(self._state, str(application_id)), str(application_id), purpose)
+        return find_access(other, str(application_id), purpose)
 
     def _access(self, application_dir: str) -> tuple[str, str] | None:
         """Return control address and token for tools; None: no ApplicationMaster is running."""
@@ -960,7 +931,7 @@ class LocalEngine(Closeable):
         except DlappError:
             deadline = 0.0  # not answering, or not started yet: do not wait
         if not _wait_for(lambda: not is_alive(application_dir), deadline):
-            _kill_process(os.path.join(application_dir, "am.pid"), self._uid)
+            _kill_master(application_dir, self._uid)
         from dlapp.cluster.local.runner.orphans import OrphanReaper
 
         deadline = time.monotonic() + KILL_END_S
@@ -988,11 +959,6 @@ class LocalEngine(Closeable):
 
     def _end_as_modifier(self, application_id: ApplicationId, what: str, by: str) -> str | None:
         """End another user's application whose `modify_acl` names the caller, only through its ApplicationMaster.
-
-        Args:
-            application_id: id of the application.
-            what: ``softkill`` or ``kill``.
-            by: user who requests it.
 
         Returns:
             A line about the result; None: it is not such an application.
@@ -1050,11 +1016,7 @@ class LocalEngine(Closeable):
     # ---- removing ----
 
     def unstored(self, view: Mapping[str, Any]) -> list[str]:
-        """Return the directories of the caller's application with output that could not be stored.
-
-        Args:
-            view: view of the application in its JSON form.
-        """
+        """Return the directories of the caller's application with output that could not be stored."""
         if self._is_others or self._is_foreign(str(view["application_id"])):
             return []
         above, kept = self._state.unstored(self._uid), list[str]()
@@ -1064,12 +1026,7 @@ class LocalEngine(Closeable):
         containers = f"container_{application_id.removeprefix('application_')}_"
         moved = [os.path.join(above, name) for name in sorted(kept) if name.startswith(containers)]
         is_over = self._row(application_id).state == DONE
-        return moved + (self._kept_in_workspaces(application_id) if is_over else [])
-
-    def _kept_in_workspaces(self, application_id: str) -> list[str]:
-        from dlapp.cluster.local.views import unstored_in
-
-        return unstored_in(self._state.application(application_id))
+        return moved + (views.unstored_in(self._state.application(application_id)) if is_over else [])
 
     def check_removal(self, application_id: ApplicationId) -> None:
         """Raise the errors that `remove` would raise.
@@ -1109,7 +1066,7 @@ class LocalEngine(Closeable):
                     f"{application_id} is {state}, but its last processes have not ended in {KILL_END_S:g} s"
                 )
             row = self._row(application_id)
-        if kept := self._kept_in_workspaces(application_id):
+        if kept := views.unstored_in(self._state.application(application_id)):
             raise UsageError(f"{application_id} has output that could not be stored: move {kept[0]} first")
         for other in self._queue().rows("state = 'dependent'"):
             if f"{application_id}:" in other.after:
@@ -1120,14 +1077,13 @@ class LocalEngine(Closeable):
         """Return True if no process of a killed application is left; end those that do not end by themselves."""
         if not is_alive(application_dir) or (row := self._row(row.id)).state == DONE:
             return True
-        named = os.path.join(application_dir, "am.pid")
-        if (pidfd := _open_named(named, self._uid)) is None:
+        if (pidfd := open_recorded(application_dir, self._uid)) is None:
             reaper.end_in_time()
         else:
             os.close(pidfd)
             reaper.restart_wait()
             if not row.aftermaths:  # not a clean-up process: the runner was just starting it
-                _kill_process(named, self._uid)
+                _kill_master(application_dir, self._uid)
         return False
 
     def _is_settled(self, row: ApplicationRow) -> bool:
@@ -1144,26 +1100,16 @@ class LocalEngine(Closeable):
     def _other_owner(self, application_id: ApplicationId, *, ends: bool = True) -> StateDir | None:
         """Return the state directory of the application's owner if that is another user; None if it is the caller.
 
-        Args:
-            application_id: the application.
-            ends: the caller wants to end the application, otherwise to release it.
-
         Raises:
             NotFound: no user has it.
             Denied: it is another user's, and the caller is not root.
         """
         if self._is_others:
             return self._state
-        if not self._is_foreign(str(application_id)):
-            return None
-        from dlapp.cluster.local.client import other_users
-
-        owner = other_users.owner_of(self._state, str(application_id))
-        if self._uid != 0 and not ends:
-            raise Denied(f"{application_id} belongs to {user_name(owner.uid)}; only they or root may release it")
-        if self._uid != 0:
-            raise Denied(f"{application_id} belongs to {user_name(owner.uid)}; only they or root may end it")
-        return owner
+        if (other := self._foreign_owner(str(application_id))) is not None and self._uid != 0:
+            what = "end" if ends else "release"
+            raise Denied(f"{application_id} belongs to {user_name(other.uid)}; only they or root may {what} it")
+        return other
 
     def _end_unstarted(self, row: ApplicationRow, by: str) -> str:
         """End a waiting application; return a line about that, or about one that has ended. Empty: it has started."""
@@ -1215,14 +1161,6 @@ class LocalEngine(Closeable):
         return answer if isinstance(answer, dict) else {}
 
 
-def _keys_for_clusters(spec: AppSpec) -> Iterator[str]:
-    """Yield the keys of a spec that have an effect on a cluster only."""
-    if spec.queue is not None:
-        yield "application.queue"
-    for key, _ in spec.placement_keys():
-        yield key
-
-
 def _runs_at_most_s(spec: AppSpec) -> int | None:
     """Return the time limit of an application's run [s]; None: no limit."""
     return None if spec.max_runtime_s is None else math.ceil(spec.max_runtime_s + spec.kill_grace_s)
@@ -1261,18 +1199,9 @@ def _wait_for(condition: Callable[[], bool], deadline: float) -> bool:
     return True
 
 
-def _open_named(pid_file: str, uid: int) -> int | None:
-    try:
-        pid, started = (int(word) for word in read_bytes(pid_file, 100).split())
-    except (OSError, ValueError):
-        return None
-    return open_process(pid, started, uid)
-
-
-def _kill_process(pid_file: str, uid: int) -> None:
-    """Send SIGKILL to the process that a file names, if its uid is ``uid`` and its start time is the one in the
-    file."""
-    if (pidfd := _open_named(pid_file, uid)) is None:
+def _kill_master(application_dir: str, uid: int) -> None:
+    """Send SIGKILL to the recorded ApplicationMaster or clean-up process of an application."""
+    if (pidfd := open_recorded(application_dir, uid)) is None:
         return
     try:
         with contextlib.suppress(ProcessLookupError):

@@ -63,11 +63,7 @@ def ids_of(access: AccessList) -> tuple[list[int], list[int]]:
 
 
 def grant_reading(fd: int, token: SharedToken) -> None:
-    """Allow the users and groups of a token to read its file.
-
-    Args:
-        fd: descriptor of the file, which is the caller's.
-        token: the token.
+    """Allow the users and groups of a token to read its file, which is the caller's.
 
     Raises:
         SpecError: the file system does not support access control lists, or a user or group no longer exists.
@@ -92,8 +88,6 @@ def find_access(owner: StateDir, application_id: str, purpose: str) -> GrantedAc
     to a service of another user.
 
     Args:
-        owner: the state directory of its owner.
-        application_id: id of the application.
         purpose: `VIEWERS` or `MODIFIERS`.
     """
     from dlapp.system.network.tcp_table import listeners

@@ -47,20 +47,13 @@ class MachineWaits:
         JSON.
 
         Args:
-            spec: spec of the application.
             before: applications ahead of it in the queue.
-            row: its row in the queue.
         """
         change = "" if before else smallest_change(self._facts(spec, before))
         return {"change": change, "estimate": to_json(self._estimate(spec, row))}
 
     def plan(self, spec: AppSpec, waiting: Sequence[QueuedApplication]) -> PlanFacts:
-        """Return the facts about an application that might be submitted now.
-
-        Args:
-            spec: spec of the application.
-            waiting: all waiting applications.
-        """
+        """Return the facts about an application that might be submitted now, behind all waiting ones."""
         dependency, held = plan_texts(spec.after, ends_of(self._queue, spec.after), is_held=spec.hold)
         facts = replace(self._facts(spec, waiting), dependency=dependency, held=held)
         reason = choose(facts)

@@ -33,10 +33,11 @@ from dlapp.cluster.local.attempts import (
     is_alive,
     is_requeued,
     next_attempt,
+    open_recorded,
     record_requeue,
     registration,
 )
-from dlapp.cluster.local.capacity import memory_mib, vcores
+from dlapp.cluster.local.capacity import capacity_of
 from dlapp.cluster.local.notices import mark_end, start_pending_senders, start_sender, waiting_after_s
 from dlapp.cluster.local.outcome import (
     Outcome,
@@ -53,19 +54,12 @@ from dlapp.cluster.local.outcome import (
     write_outcome,
 )
 from dlapp.cluster.local.queue import DONE, RUNNING, UNSTARTED, WAITING, ApplicationRow, Queue, SchemaMismatch
-from dlapp.cluster.local.queue_state import QueueContents, count_returned, row_of
+from dlapp.cluster.local.queue_state import QueueContents, QueueReader, count_returned, row_of
 from dlapp.cluster.local.runner.election import open_fifo
 from dlapp.cluster.local.runner.queue_pass import QueuePasses
 from dlapp.cluster.local.schedule import Obstacle, StartDecision
 from dlapp.cluster.local.settings import RunnerSettings
-from dlapp.cluster.local.state import (
-    StateDir,
-    acquire_lock,
-    check_directory,
-    read_bytes,
-    read_json,
-    write_atomically,
-)
+from dlapp.cluster.local.state import StateDir, acquire_lock, check_directory, read_json, write_atomically
 from dlapp.errors import ConfigError, DlappError, Unreachable
 from dlapp.scheduler.amounts import Amounts
 from dlapp.scheduler.values import Decision
@@ -144,7 +138,7 @@ class Runner:
         self._lingering_s = LINGERING_S[0]
         self._misfits: dict[int, float] = {}  # row number -> since when it does not fit the machine
         self._misfits_seen: set[int] = set()  # in this pass
-        self._passes = QueuePasses(state)
+        self._reader, self._passes = QueueReader(state), QueuePasses(state)
         self._ledger: MachineLedger | None = None
         self._ticket: tuple[int, QueueTicket] | None = None  # the row that waits for GPUs, and its queue ticket
         self._history_at = time.monotonic()
@@ -308,10 +302,8 @@ class Runner:
 
     def _open_master(self, application_dir: str) -> int | None:
         """Return a pidfd of an application's ApplicationMaster or clean-up process; None: not known."""
-        with contextlib.suppress(OSError, ValueError):
-            pid, started = (int(text) for text in read_bytes(os.path.join(application_dir, "am.pid"), 100).split())
-            if (pidfd := open_process(pid, started, self._uid)) is not None:
-                return pidfd
+        if (pidfd := open_recorded(application_dir, self._uid)) is not None:
+            return pidfd
         # A killed runner may have started one without recording its pid.
         last = registration(application_dir)
         return None if last is None or not last.pid else open_process(last.pid, last.started, self._uid)
@@ -391,7 +383,7 @@ class Runner:
         explained = set[int]()
         self._misfits_seen.clear()
         if own:
-            contents = self._passes.read(rows)
+            contents = self._reader.read(rows)
             self._assign_positions(own, contents)
             if any(row.uid != self._uid for row in (*contents.waiting, *contents.running)):
                 self._pause_s = min(self._pause_s, FOREIGN_S)  # other users' changes send no events
@@ -470,10 +462,7 @@ class Runner:
         """Record why a row waits, with the facts about the machine where useful.
 
         Args:
-            row: row of this user.
-            obstacle: what blocks it.
             capacity, free: amounts of the machine; None: not relevant.
-            running: all running rows.
             latest_s: its latest start [s since 1970]; None: not known.
         """
         latest_ms = None if latest_s is None else int(latest_s * 1000)
@@ -555,18 +544,9 @@ class Runner:
         if (pid := start_sender(self._state, self._settings.program, row.id, waiting)) is not None:
             self._poll.register(os.pidfd_open(pid), select.POLLIN)
 
-    def _others(self) -> list[ApplicationRow]:
-        """Return the waiting, starting and running applications of the other users of a shared directory, in order."""
-        return list(map(row_of, spool.entries_of_others(self._state))) if self._state.shared else []
-
     def _capacity(self) -> Amounts:
-        settings = self._settings
-        gcores = 1 << 30 if settings.gcores is None else settings.gcores  # the ledger knows the number
-        return Amounts(
-            memory_mib() if settings.memory_mib is None else settings.memory_mib,
-            vcores() if settings.vcores is None else settings.vcores,
-            gcores,
-        )
+        gcores = 1 << 30 if self._settings.gcores is None else self._settings.gcores  # the ledger knows the number
+        return capacity_of(self._settings, gcores)
 
     def _missing(
         self, row: ApplicationRow, capacity: Amounts, free: Amounts, running: Sequence[ApplicationRow]
@@ -681,7 +661,7 @@ class Runner:
             return False
         requested, free, deadline = schedule.amounts_of(row), capacity.without(own), time.monotonic() + CONTENTION_S
         while True:
-            others = [one for one in self._others() if one.state != WAITING]
+            others = [row_of(one) for one in spool.entries_of_others(self._state) if one.phase != spool.WAITING]
             count_returned(self._state, others)
             rivals = [one for one in others if spool.is_alive(self._state.of(one.uid), one.id)]
             decision = schedule.decide_start(requested, order, free, rivals)
@@ -765,16 +745,8 @@ class Runner:
     def _spawn(
         self, row: ApplicationRow, application_dir: str, attempt: int, alive: int, holds: Sequence[int], *more: str
     ) -> None:
-        arguments = [
-            "--engine",
-            "local",
-            "--home",
-            application_dir,
-            "--attempt",
-            str(attempt),
-            "--alive-fd",
-            str(FIRST_KEPT),
-        ]
+        arguments = ["--engine", "local", "--home", application_dir, "--attempt", str(attempt)]
+        arguments += ["--alive-fd", str(FIRST_KEPT)]
         arguments += ["--hold-fds", ",".join(str(FIRST_KEPT + 1 + place) for place in range(len(holds))), *more]
         keep, log_path = [alive, *holds], os.path.join(application_dir, "am.log")
         if self._standby is not None and self._use_standby(row, application_dir, arguments, keep, log_path):

@@ -77,12 +77,8 @@ class OrphanReaper:
     """
 
     def __init__(self, application_dir: str, uid: int, runner_lock: str, *, keep_am: bool = True) -> None:
-        self._application_dir, self._uid, self._runner_lock, self._keep_am = (
-            application_dir,
-            uid,
-            runner_lock,
-            keep_am,
-        )
+        self._application_dir, self._uid = application_dir, uid
+        self._runner_lock, self._keep_am = runner_lock, keep_am
         self._since: float | None = None  # time of the first check
 
     def restart_wait(self) -> None:
@@ -179,22 +175,12 @@ def _wait_for_ends(pidfds: list[int]) -> None:
 
 
 def find(application_dir: str, uid: int, runner_lock: str) -> list[OrphanProcess]:
-    """Return the processes of an application, without zombies.
-
-    Args:
-        uid: only processes of this user are inspected.
-        runner_lock: see `OrphanReaper`.
-    """
+    """Return the processes of an application that run as ``uid``, without zombies; see `OrphanReaper`."""
     return _find(marks_of(application_dir), uid, runner_lock)
 
 
 def tasks_of(application_dir: str, uid: int) -> dict[str, OrphanProcess]:
-    """Return the tasks of an application, by the directory of their container.
-
-    Args:
-        application_dir: the application's directory.
-        uid: only processes of this user are inspected.
-    """
+    """Return the tasks of an application that run as ``uid``, by the directory of their container."""
     application_dir = os.path.realpath(application_dir)
     parents: dict[int, int] = {}
     found: list[tuple[str, OrphanProcess]] = []

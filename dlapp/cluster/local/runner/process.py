@@ -41,10 +41,8 @@ def main(argv: Sequence[str]) -> int:
     close_all_but(kept)
     for fd in kept:
         os.set_inheritable(fd, False)
-    state, settings = (
-        StateDir(options["state"], shared=options["shared"]),
-        RunnerSettings(json.loads(options["settings"])),
-    )
+    state = StateDir(options["state"], shared=options["shared"])
+    settings = RunnerSettings(json.loads(options["settings"]))
     if os.fstat(sys.stdout.fileno()).st_size > MAX_LOG_BYTES:
         os.ftruncate(sys.stdout.fileno(), 0)
     try:

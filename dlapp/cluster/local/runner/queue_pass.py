@@ -11,15 +11,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dlapp.cluster.local import queue_state, spool
-from dlapp.cluster.local.queue_state import QueueContents, QueueReader, state_of
+from dlapp.cluster.local.queue_state import QueueContents, state_of
 from dlapp.scheduler.decisions import decide
 
 if TYPE_CHECKING:
-    from dlapp.cluster.local.queue import ApplicationRow
     from dlapp.cluster.local.state import StateDir
     from dlapp.scheduler.amounts import Amounts
     from dlapp.scheduler.values import Policy, Schedule
@@ -33,14 +31,10 @@ USAGE_HALF_LIVES = 10
 
 
 class QueuePasses:
-    """Scheduling passes of one runner.
-
-    Args:
-        state: the state directory of the runner's user.
-    """
+    """Scheduling passes of one runner, with the state directory of its user."""
 
     def __init__(self, state: StateDir) -> None:
-        self._state, self._reader = state, QueueReader(state)
+        self._state = state
         self._policy: Policy | None = None
         self._policy_file: tuple[int, ...] | None = None  # identity and times of the file that it was read from
         self._turns: set[int] = set()  # uids of other users whose turn it was in the last pass
@@ -49,16 +43,10 @@ class QueuePasses:
         self._passed_over: dict[int, float] = {}  # uids of users who did not take their turn -> since when
         self._started_ns: dict[int, int] = {}  # by uid, the last known start [ns since 1970]
 
-    def read(self, rows: Iterable[ApplicationRow]) -> QueueContents:
-        """Read the queue; see `QueueReader.read`."""
-        return self._reader.read(rows)
-
     def decide(self, contents: QueueContents, capacity: Amounts, others_gcores: int) -> Schedule:
         """Decide on all waiting applications.
 
         Args:
-            contents: contents of the queue.
-            capacity: amounts of the machine.
             others_gcores: number of GPUs that are held outside of this queue, or cannot be leased.
 
         Raises:
