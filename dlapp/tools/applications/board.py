@@ -37,6 +37,7 @@ def main(applications: tuple[str, ...], project: str | None, port: int | None, a
     from dlapp.client.board.event_files import BoardFiles
     from dlapp.client.board.server import TensorBoardProcess
     from dlapp.client.command_session import SessionClosed, session_directory, signals_close
+    from dlapp.system.text import counted
 
     if applications and project is not None:
         raise UsageError("give ids or --project, not both")
@@ -53,7 +54,7 @@ def main(applications: tuple[str, ...], project: str | None, port: int | None, a
             if as_json:
                 print_json({"url": server.url, "applications": [str(one) for one in found]})
             else:
-                say(f"{len(found)} application{'s' if len(found) > 1 else ''} : {server.url}")
+                say(f"{counted(len(found), 'applications')} : {server.url}")
             while True:
                 until = time.monotonic() + REFRESH_S
                 while time.monotonic() < until:

@@ -125,16 +125,9 @@ def _show_how_to_reach(notebook: Notebook, ready: ReadyNotebook) -> None:
 
 
 def _print_reach(notebook: Notebook, ready: ReadyNotebook, url: str = "") -> None:
-    """Print how to reach it as JSON.
-
-    Args:
-        notebook: that was submitted.
-        ready: where it listens in its container.
-        url: the URL of this command's local port; empty if there is none.
-    """
+    """Print how to reach it as JSON; ``url`` is that of this command's local port, if there is one."""
     where = {"url": notebook.page(url)} if url else {}
-    found = {"application_id": str(notebook.application), **where, "path": notebook.page(""), "port": ready.port}
-    print_json(found)
+    print_json({"application_id": str(notebook.application), **where, "path": notebook.page(""), "port": ready.port})
 
 
 def _serve(

@@ -58,7 +58,9 @@ def main(
     results = _followed(client, sweep, lines) if follow else sweep.results(curves=False)
     if only_best:
         if (best := results.best()) is None:
-            raise NotFound(f"no trial of {sweep.application_id} has ended with a metric: {_counts(results)}")
+            raise NotFound(
+                f"no trial of {sweep.application_id} has ended with a metric: {leaderboard.counts_line(results)}"
+            )
         if as_json:
             print_json(leaderboard.trial_json(best))
         else:
@@ -78,12 +80,6 @@ def _print_exactly(text: str) -> None:
     click.echo("\n".join(map(one_line, text.split("\n"))) if sys.stdout.isatty() else text, nl=False)
 
 
-def _counts(results: SweepResults) -> str:
-    from dlapp.tools.display.leaderboard import counts_line
-
-    return counts_line(results)
-
-
 def _followed(client: Client, sweep: Sweep, most: int) -> SweepResults:
     """Show the leaderboard on stderr until the application has ended; return the last results."""
     with _display(most) as show:
@@ -99,14 +95,14 @@ def _followed(client: Client, sweep: Sweep, most: int) -> SweepResults:
 @contextlib.contextmanager
 def _display(most: int) -> Iterator[Callable[[SweepResults], None]]:
     """Show a live display; without a terminal, print a line for each change of the counts."""
-    from dlapp.tools.display.leaderboard import leaderboard_lines
+    from dlapp.tools.display.leaderboard import counts_line, leaderboard_lines
 
     if not sys.stderr.isatty():
         said = ""
 
         def tell(results: SweepResults) -> None:
             nonlocal said
-            if (line := _counts(results)) != said:
+            if (line := counts_line(results)) != said:
                 said = line
                 note(line)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from dlapp.errors import UsageError
 from dlapp.system.text import nearest, shown
-from dlapp.tools.display.view import NOTHING, View, list_cells, table
+from dlapp.tools.display.view import LIST_COLUMNS, NOTHING, View, elapsed_ms_of, list_cells, table
 
 Column = Callable[[View, int], str]
 """Text of a column: of a view, at a time [ms since 1970]."""
@@ -87,9 +86,8 @@ def _amount(name: str) -> Callable[[View, int], str]:
     return lambda view, _: str(view.get(name, ""))
 
 
-_OF_TABLE = ("ID", "NAME", "USER", "STATE", "PHASE", "ELAPSED", "EXIT", "QUEUE", "PRIORITY", "PROJECT", "TAGS")
 COLUMNS: Mapping[str, Column] = {
-    **{name: _of_table(name) for name in (*_OF_TABLE, "STARTED", "AGE", "COST")},
+    **{name: _of_table(name) for name in LIST_COLUMNS},
     "WHY": _of_waiting("code"),
     "CONTAINERS": _amount("total_containers"),
     "MEMORY": _amount("memory_mib"),
@@ -99,13 +97,8 @@ COLUMNS: Mapping[str, Column] = {
 """All columns by their names: the text of each."""
 
 
-def _elapsed_ms(view: View, now_ms: int) -> float:
-    end_ms: Any = view["finished_ms"]
-    return float((now_ms if end_ms is None else end_ms) - view["submitted_ms"])
-
-
 _NUMBERS: Mapping[str, Callable[[View, int], float]] = {
-    "ELAPSED": _elapsed_ms,
+    "ELAPSED": elapsed_ms_of,
     "STARTED": lambda view, _: float(view["started_ms"] or 0),
     "AGE": lambda view, now_ms: float(now_ms - view["submitted_ms"]),
     "PRIORITY": lambda view, _: float(view.get("priority") or 0),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dlapp.system.text import human_size
+from dlapp.system.text import counted, human_size
 from dlapp.tools.display.view import table
 from dlapp.tools.display.why import estimate_text
 
@@ -27,9 +27,9 @@ def plan_lines(plan: Mapping[str, Any], now_ms: int) -> list[str]:
     for role in spec["roles"]:
         each = role["resources"]
         amounts = f"memory {each['memory_mib']} MiB, vcores {each['vcores']}, gcores {each['gcores']}"
-        lines.append(f"role : {role['name']}: {_count(role['instances'], 'container')}, each with {amounts}")
+        lines.append(f"role : {role['name']}: {counted(role['instances'], 'containers')}, each with {amounts}")
     if workspace := plan["workspace"]:
-        entries = _count(workspace["entries"], "entry", "entries")
+        entries = "1 entry" if workspace["entries"] == 1 else f"{workspace['entries']} entries"
         lines.append(f"packed : {human_size(workspace['size_bytes'])} in {entries}, before compression")
         lines += [f"  {human_size(one['size_bytes']):>10}  {one['name']}" for one in workspace["largest"]]
         if names := [*workspace["excluded"], *workspace["left_out"]]:
@@ -44,11 +44,11 @@ def plan_lines(plan: Mapping[str, Any], now_ms: int) -> list[str]:
         if one.get("mode") == "feed":
             of = f" in {one['epochs']} epochs" if one["epochs"] > 1 else ""
             fed = f", fed{of} through a buffer of {human_size(one['buffer_bytes'])} in each container"
-        lines.append(f"input{name} : {human_size(one['size_bytes'])} in {_count(one['files'], 'file')}{fed}")
+        lines.append(f"input{name} : {human_size(one['size_bytes'])} in {counted(one['files'], 'files')}{fed}")
     if sweep := plan.get("sweep"):
         longest_s = sweep["longest_s"]
         most = "no time limit (trial_time is not set)" if longest_s is None else f"at most {_duration(longest_s)}"
-        lines.append(f"sweep : {_count(sweep['trials'], 'trial')}, {sweep['concurrency']} at once, {most}")
+        lines.append(f"sweep : {counted(sweep['trials'], 'trials')}, {sweep['concurrency']} at once, {most}")
     head = ("LIMIT", "RESOURCE", "ASKED", "AVAILABLE", "MOST")
     rows = []
     for one in plan["limits"]:
@@ -76,7 +76,3 @@ def _duration(seconds: float) -> str:
         return f"{seconds:.3g} s"
     minutes = math.ceil(seconds / 60)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def _count(count: int, one: str, several: str = "") -> str:
-    return f"{count} {one if count == 1 else several or one + 's'}"

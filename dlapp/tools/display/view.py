@@ -45,10 +45,15 @@ def elapsed(ms: int) -> str:
     return f"{hours}:{minutes:02d}:{seconds:02d}.{hundredths:02d}"
 
 
-def elapsed_of(view: View, now_ms: int) -> str:
-    """Return the time from the submission to the end, or to ``now_ms`` if it has not ended."""
+def elapsed_ms_of(view: View, now_ms: int) -> int:
+    """Return the time from the submission to the end, or to ``now_ms`` if it has not ended [ms]."""
     end_ms = now_ms if view["finished_ms"] is None else view["finished_ms"]
-    return elapsed(end_ms - view["submitted_ms"])
+    return int(end_ms - view["submitted_ms"])
+
+
+def elapsed_of(view: View, now_ms: int) -> str:
+    """Return `elapsed_ms_of` as text."""
+    return elapsed(elapsed_ms_of(view, now_ms))
 
 
 def ended(view: View) -> bool:
@@ -119,6 +124,8 @@ def phase_text(view: View) -> str:
 
 
 _HEAD = ("ID", "NAME", "USER", "STATE", "PHASE", "ELAPSED", "EXIT", "QUEUE", "PRIORITY", "PROJECT", "TAGS")
+LIST_COLUMNS = (*_HEAD, "STARTED", "AGE", "COST")
+"""Columns of `list_cells`."""
 _ON_TERMINAL = ("ID", "NAME", "USER", "STATE", "PHASE", "STARTED", "AGE", *_HEAD[5:], "COST")
 _DROPPED = ("COST", "TAGS", "PROJECT", "PRIORITY", "QUEUE", "ELAPSED", "STARTED", "USER", "STATE")
 """Columns that a narrow terminal omits, in this order; the first five are also omitted if they have no information."""
@@ -132,7 +139,7 @@ def list_lines(views: Iterable[View], now_ms: int) -> list[str]:
     """Return the complete output of ``dlapp-list`` for programs: a table, one application per line, in the given
     order.
     """
-    return table((*_HEAD, "STARTED", "AGE", "COST"), [tuple(list_cells(view, now_ms).values()) for view in views])
+    return table(LIST_COLUMNS, [tuple(list_cells(view, now_ms).values()) for view in views])
 
 
 def list_cells(view: View, now_ms: int) -> dict[str, str]:
@@ -216,12 +223,8 @@ def short_ids(ids: Sequence[str]) -> list[str]:
 
 
 def _short_id(application_id: str, number: str, alike: Sequence[str]) -> str:
-    """Return the shortest suffix of an id that is unique, consisting of its number and preceding digits.
-
-    Args:
-        application_id: the id.
-        number: its last part.
-        alike: all ids that end with this number.
+    """Return the shortest suffix of an id that is unique, consisting of its number and preceding digits; ``alike`` are
+    all ids that end with this number.
     """
     if len(alike) == 1:
         return number
@@ -301,8 +304,7 @@ def derived(view: View, now_ms: int) -> dict[str, object]:
     with."""
     from dlapp.client import exit_code_of
 
-    end_ms = now_ms if view["finished_ms"] is None else view["finished_ms"]
     return {
-        "elapsed_ms": max(0, end_ms - view["submitted_ms"]),
+        "elapsed_ms": max(0, elapsed_ms_of(view, now_ms)),
         "exit_code": exit_code_of(view["state"], view["final_status"], view["cause"]) if ended(view) else None,
     }

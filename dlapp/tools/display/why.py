@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dlapp.system.text import counted
 from dlapp.tools.display.status import headline
 from dlapp.tools.display.view import NOTHING, View, elapsed, ended, local_time, table
 from dlapp.values.waiting import MIN_SAMPLES
@@ -65,8 +66,8 @@ def _amount_lines(waiting: Mapping[str, Any]) -> list[str]:
 
 
 def _lacking(one: Mapping[str, Any]) -> str:
-    count, amounts = one["count"], f"memory {one['memory_mib']} MiB, vcores {one['vcores']}, gcores {one['gcores']}"
-    return f"{count} container{'' if count == 1 else 's'} of {one['role']}, each with {amounts}"
+    amounts = f"memory {one['memory_mib']} MiB, vcores {one['vcores']}, gcores {one['gcores']}"
+    return f"{counted(one['count'], 'containers')} of {one['role']}, each with {amounts}"
 
 
 def _ahead_lines(waiting: Mapping[str, Any]) -> list[str]:
