@@ -457,7 +457,11 @@ def _for_input(scheme: str, text: str, other: str, *, pattern: bool) -> str:
 
 
 class _SpecBuilder:
-    """Builder of one spec. Errors are collected, and it continues with the other keys."""
+    """Builder of one spec. Errors are collected, and it continues with the other keys.
+
+    Args:
+        env_of_file: the variables of the env_file; None to read it.
+    """
 
     def __init__(
         self,
@@ -469,17 +473,6 @@ class _SpecBuilder:
         overrides: Overrides = NO_OVERRIDES,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """Prepare to build the application of a properties file.
-
-        Args:
-            properties: the file's content.
-            config: the configuration.
-            engine: provides the cluster's properties.
-            problems: collects the errors of the file.
-            env_of_file: the variables of its env_file; None to read it.
-            overrides: their variables override the file's.
-            environ: the environment of the submitter.
-        """
         self._overrides, self._environ = overrides, environ or {}
         self.script_may_be_missing = self.workspace_is_packed = False
         self.notes: list[str] = []
@@ -774,9 +767,6 @@ class _SpecBuilder:
         """Return the role of a ``[role NAME]`` or ``[service NAME]``; None after an error, which is noted.
 
         Args:
-            section: its name.
-            script: the script of the role.
-            resources: the resources of one container.
             more: values of a `RoleSpec` in which the two kinds of sections differ.
         """
         get = self.properties.value
@@ -922,14 +912,7 @@ class _SpecBuilder:
     def _output(self, section: str, workspace: str | None) -> OutputSpec | None:
         get = self.properties.value
         path, text = get(section, "output_path"), get(section, "hdfs")
-        target = None
-        if text is not None:
-            try:
-                if set("*?") & set(text):
-                    raise ValueError(f"{shown(text)} is a pattern; output goes to one place")
-                target = self._location(text, pattern=False)
-            except ValueError as problem:
-                self._add_problem(section, "hdfs", problem)
+        target = None if text is None else self._target(section, text, "output goes")
         if path is None or not self._is_inside_workspace(section, "output_path", path):
             return None
         if _GLOB.search(path):
@@ -967,6 +950,16 @@ class _SpecBuilder:
             by_trial=self.properties.value("sweep", "commit", "") == SweepCommit.TRIAL.value,
         )
 
+    def _target(self, section: str, text: str, what_goes: str) -> str | None:
+        """Return the location that a section writes to; None after an error, which is noted."""
+        try:
+            if set("*?") & set(text):
+                raise ValueError(f"{shown(text)} is a pattern; {what_goes} to one place")
+            return self._location(text, pattern=False)
+        except ValueError as problem:
+            self._add_problem(section, "hdfs", problem)
+            return None
+
     def _checkpoint(
         self, outputs: Sequence[OutputSpec], roles: Sequence[RoleSpec], gang: Gang
     ) -> CheckpointSpec | None:
@@ -979,12 +972,7 @@ class _SpecBuilder:
         if path is not None and self._is_inside_workspace(section, "path", path) and os.path.normpath(path) == ".":
             self._add_problem(section, "path", f"{shown(path)} is the workspace itself; name a directory in it")
         if text is not None:
-            try:
-                if set("*?") & set(text):
-                    raise ValueError(f"{shown(text)} is a pattern; checkpoints go to one place")
-                target = self._location(text, pattern=False)
-            except ValueError as problem:
-                self._add_problem(section, "hdfs", problem)
+            target = self._target(section, text, "checkpoints go") or ""
         elif outputs:
             target = f"{outputs[0].target.rstrip('/')}.checkpoints"
         elif not self._sections("to_hdfs"):  # else that is the error to correct

@@ -203,12 +203,7 @@ class SubmissionCheck:
                     self.note(f"[{section}] has {len(files)} files for {role.instances} {them} get none")
 
     def _problem_inside(self, entry: MatchedEntry, files: list[TreeNode] | None) -> str:
-        """Return why an entry cannot be fetched completely; empty if it can.
-
-        Args:
-            entry: a match.
-            files: its files are added here; None if not needed.
-        """
+        """Return why an entry cannot be fetched completely; empty if it can. Add its files to ``files``, if given."""
         try:
             nodes = open_location(entry.location, self.hdfs).tree(entry)
             if files is not None:

@@ -6,7 +6,6 @@ of the packed workspace. A resumed application continues in the checkpoint direc
 
 from __future__ import annotations
 
-import contextlib
 from typing import NamedTuple
 
 from dlapp.errors import NotFound, UsageError
@@ -153,5 +152,5 @@ def _has_complete(place: str, checkpoint: CheckpointSpec, spec: AppSpec, hdfs: H
 
 
 def _complete_at(place: str, hdfs: HdfsPlace | None) -> set[int]:
-    with contextlib.closing(contextlib.ExitStack()) as stack:
-        return set(Checkpoints(stack.enter_context(open_store(place, hdfs)), 1, lambda _: None).complete())
+    with open_store(place, hdfs) as store:
+        return set(Checkpoints(store, 1, lambda _: None).complete())

@@ -6,7 +6,6 @@ A request that can never run is refused before any file is read.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from dlapp.cluster.engine import Engine, PlanFacts
@@ -38,7 +37,6 @@ def plan_submission(
     engine: Engine,
     *,
     overrides: Overrides = NO_OVERRIDES,
-    environ: Mapping[str, str] = os.environ,
     leave_out: LeaveOut = lambda spec: (),
     network_problem: NetworkProblem = lambda spec: "",
     resolve: Resolve = str,
@@ -52,7 +50,6 @@ def plan_submission(
         config: the configuration.
         engine: where the application would run.
         overrides: values that override the file's.
-        environ: the environment of the caller.
         leave_out: returns gitignore patterns of files not to pack, in addition to the user's.
         network_problem: returns why the containers cannot have their network.
         resolve: returns the complete id for another name of an application.
@@ -65,7 +62,7 @@ def plan_submission(
         Unreachable: the engine does not answer.
     """
     notes: list[str] = []
-    application = read_application(source, config, engine.info(), overrides, environ)
+    application = read_application(source, config, engine.info(), overrides)
     application = with_full_ids(application, resolve)
     notes += [*config.ignored, *application.notes, *check_engine(application, engine)]
     spec = application.spec

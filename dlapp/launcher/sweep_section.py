@@ -101,13 +101,7 @@ def read_sweep_section(properties: Properties, problems: Problems, path_of: Call
 
 
 def _default_trials(draft: SweepSpec, broken: Collection[str], add: Callable[[str, str], None]) -> int:
-    """Return the default number of trials: all possible ones.
-
-    Args:
-        draft: the sweep, without that number.
-        broken: keys whose errors are known.
-        add: takes a key and its problem.
-    """
+    """Return the default number of trials: all possible ones. ``broken`` has the keys whose errors are known."""
     most = most_trials(draft)
     if most is not None and most > MAX_TRIALS:
         add(SECTION, f"has {most} trials, the maximum is {MAX_TRIALS}; trials=N takes the first N")

@@ -8,11 +8,12 @@ while it compresses, so threads suffice.
 from __future__ import annotations
 
 import hashlib
-import os
 import zlib
 from collections import deque
 from types import TracebackType
 from typing import TYPE_CHECKING
+
+from dlapp.system.files import write_all
 
 if TYPE_CHECKING:
     from queue import SimpleQueue
@@ -75,7 +76,7 @@ class GzipBlocks:
         """Write all buffered data; return the SHA-256 of the uncompressed stream, in hex digits."""
         block = self._cut()
         if self._jobs is None:
-            self._write_out(_compressed(block))
+            write_all(self._descriptor, _compressed(block))
         else:
             self._submit(block)
             while self._pending:
@@ -119,12 +120,7 @@ class GzipBlocks:
         job.done.wait()
         if job.error is not None:
             raise job.error
-        self._write_out(job.block)
-
-    def _write_out(self, data: bytes) -> None:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(self._descriptor, left) :]
+        write_all(self._descriptor, job.block)
 
 
 def _compressed(block: bytes) -> bytes:

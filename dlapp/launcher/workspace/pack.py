@@ -22,7 +22,7 @@ from dlapp.launcher.workspace.gzip_blocks import GzipBlocks
 from dlapp.launcher.workspace.scan import SPARSE_FROM, Scan, ScanEntry, scan_workspace, too_large
 from dlapp.launcher.workspace.tar import BLOCK, DIRECTORY, END, LINK, MAX_PIECES, header, padding, sparse_header
 from dlapp.locations import shown
-from dlapp.storage.tree import explained
+from dlapp.storage.tree import explaining
 from dlapp.system.disk_space import FULL
 from dlapp.value import Value
 
@@ -76,7 +76,7 @@ def pack(scan: Scan, archive_dir: str, *, limit_bytes: int, progress: Progress |
         raise too_large(scan, limit_bytes)
     threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
     archive_dir = os.path.abspath(archive_dir)
-    try:
+    with explaining(archive_dir, "written"):
         os.makedirs(archive_dir, mode=0o700, exist_ok=True)
         with _temporary_file(archive_dir) as (descriptor, temporary):
             with GzipBlocks(descriptor, threads=threads) as out:
@@ -89,8 +89,6 @@ def pack(scan: Scan, archive_dir: str, *, limit_bytes: int, progress: Progress |
             if not reused:
                 os.fsync(descriptor)
                 os.rename(temporary, archive)
-    except OSError as error:
-        raise explained(error, archive_dir, "written") from error
     return Packed(archive, digest, size_bytes, writer.files, tuple(writer.warnings), reused)
 
 
