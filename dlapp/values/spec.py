@@ -648,9 +648,8 @@ class AppSpec(Value, kw_only=True):
             raise SpecError("application.hang_timeout", f"is {self.hang_timeout_s:g} s, it must be above 0")
         if self.hang_idle and self.hang_timeout_s is None:
             raise SpecError("application.hang_idle", "needs hang_timeout: for how long a program may be idle")
-        if self.kill_grace_s < 0:
-            raise SpecError("application.kill_grace", f"is {self.kill_grace_s:g} s, the minimum is 0")
         for key, seconds in (
+            ("kill_grace", self.kill_grace_s),
             ("output_patience", self.output_patience_s),
             ("service_patience", self.service_patience_s),
             ("gang_window", self.gang_window_s),
@@ -783,17 +782,15 @@ class AppSpec(Value, kw_only=True):
     @property
     def board_index(self) -> int | None:
         """Return the index whose container also runs TensorBoard; None: no TensorBoard."""
-        if not self.tensorboard:
-            return None
-        first = deciding_roles(self.roles, self.success)[0]
-        return sum(role.instances for role in self.roles[: self.roles.index(first)])
+        return self._first_deciding_index() if self.tensorboard else None
 
     @property
     def head(self) -> int | None:
         """Return the index whose program starts the processes of the other containers, and decides; None: no such
         index."""
-        if self.framework is not Framework.MPI:
-            return None
+        return self._first_deciding_index() if self.framework is Framework.MPI else None
+
+    def _first_deciding_index(self) -> int:
         first = deciding_roles(self.roles, self.success)[0]
         return sum(role.instances for role in self.roles[: self.roles.index(first)])
 

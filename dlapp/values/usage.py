@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dlapp.errors import SpecError
-from dlapp.value import Value, field
+from dlapp.value import Value, field, fields
 from dlapp.values.ids import ContainerId
 
 USAGE_EVERY_S = 10.0
@@ -202,12 +202,7 @@ def total_receipt(receipts: Iterable[Receipt]) -> Receipt | None:
     cpu_hours = _sum([one.cpu_hours for one in found])
     used = [one.gpus_used for one in with_gpus]
     return Receipt(
-        gpu_hours=GpuHours(
-            granted=round(sum(one.granted for one in hours), 6),
-            busy=round(sum(one.busy for one in hours), 6),
-            idle=round(sum(one.idle for one in hours), 6),
-            unknown=round(sum(one.unknown for one in hours), 6),
-        ),
+        gpu_hours=GpuHours(**{name: round(sum(getattr(one, name) for one in hours), 6) for name in fields(GpuHours)}),
         gpus_asked=max((one.gpus_asked for one in with_gpus), default=0),
         gpus_used=None if None in used else max(filter(None, used), default=0),
         cpu_hours=None if cpu_hours is None else round(cpu_hours, 6),
