@@ -237,12 +237,8 @@ def _read_directory(text: str) -> str:
     return os.path.normpath(text)
 
 
-def _read_credentials(text: str) -> str:
-    return text if text == "none" else _read_directory(text)
-
-
-def _read_ca(text: str) -> str:
-    return text if text == "system" else _read_directory(text)
+def _read_directory_or(word: str, text: str) -> str:
+    return text if text == word else _read_directory(text)
 
 
 def _read_docker_host(text: str) -> str:
@@ -450,7 +446,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "gpuid.zookeeper.credentials",
-        _read_credentials,
+        partial(_read_directory_or, "none"),
         "",
         "file or `none`",
         "a file of mode 0600 with `user:password`, which is required to write that ledger; `none` lets everybody write "
@@ -458,7 +454,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "gpuid.zookeeper.ca",
-        _read_ca,
+        partial(_read_directory_or, "system"),
         "",
         "file or `system`",
         "use TLS with these servers, which have certificates of the CAs in this file (PEM), or of the system's",
@@ -723,10 +719,9 @@ def config_of_texts(texts: Mapping[str, str]) -> Config:
     return config
 
 
-def config_files(environ: Mapping[str, str] = os.environ) -> list[str]:
+def config_files() -> list[str]:
     """Return the paths of a user's own configuration files, whether they exist or not."""
-    home = environ.get("HOME") or os.path.expanduser("~")
-    return [_under_home(USER_FILE, home), *filter(None, [environ.get(FILE_VARIABLE)])]
+    return [os.path.expanduser(USER_FILE), *filter(None, [os.environ.get(FILE_VARIABLE)])]
 
 
 def _under_home(path: str, home: str) -> str:

@@ -162,8 +162,8 @@ def _one(read: Callable[[str], Any]) -> Callable[[list[str]], Any]:
     return single
 
 
-def _read_programs(texts: list[str]) -> tuple[str, ...]:
-    return tuple(_read_directory(text) for text in texts)
+def _each(read: Callable[[str], Any]) -> Callable[[list[str]], Any]:
+    return lambda texts: tuple(map(read, texts))
 
 
 def _read_shared_paths(texts: list[str]) -> tuple[str, ...]:
@@ -183,10 +183,6 @@ def _read_networks(texts: list[str]) -> tuple[str, ...]:
         if text.startswith("container:") or any(char.isspace() or char in "/:" for char in text):
             raise ValueError(f"{shown(text)} is not a network for containers: host, bridge, none, or a name")
     return tuple(texts)
-
-
-def _read_mounts(texts: list[str]) -> tuple[Mount, ...]:
-    return tuple(_read_mount(text) for text in texts)
 
 
 def _read_mount(text: str) -> Mount:
@@ -299,10 +295,6 @@ def _read_registry_place(text: str) -> str:
     return text
 
 
-def _read_registries(texts: list[str]) -> tuple[str, ...]:
-    return tuple(map(_read_registry_place, texts))
-
-
 def _read_mirrors(texts: list[str]) -> tuple[tuple[str, str], ...]:
     found: dict[str, str] = {}
     for text in texts:
@@ -362,7 +354,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         COMMANDS,
-        _read_programs,
+        _each(_read_directory),
         "",
         "list of paths",
         "programs that an ApplicationMaster on this node may run for `notify.command`, with any arguments",
@@ -371,7 +363,7 @@ KEYS: tuple[Key, ...] = (
         "docker.gpu_modes", _read_modes, ", ".join(GPU_MODES), "list", "the allowed modes of `runtime.docker.gpu_mode`"
     ),
     Key("docker.networks", _read_networks, "host, bridge, none", "list", "the allowed networks"),
-    Key(MOUNTS, _read_mounts, "", "list of paths", "paths of the host that are mounted into every container"),
+    Key(MOUNTS, _each(_read_mount), "", "list of paths", "paths of the host that are mounted into every container"),
     Key("docker.root", _one(read_boolean), "false", "true or false", "programs on a cluster may run as uid 0"),
     Key(
         "docker.pids_limit",
@@ -401,7 +393,13 @@ KEYS: tuple[Key, ...] = (
         "REGISTRY[/PATH]",
         "the place of images whose names have no registry",
     ),
-    Key(REGISTRY_ALLOW, _read_registries, "", "list of REGISTRY[/PATH]", "the places that images may come from"),
+    Key(
+        REGISTRY_ALLOW,
+        _each(_read_registry_place),
+        "",
+        "list of REGISTRY[/PATH]",
+        "the places that images may come from",
+    ),
     Key(
         "queue.half_life",
         _one(partial(read_duration_s, minimum_s=_MIN_TIME_S)),
