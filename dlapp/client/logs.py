@@ -181,8 +181,6 @@ class _ContainerLogs:
     """Logs of one container, whose new content is read repeatedly.
 
     Args:
-        opened: opens them.
-        streams: names of those to read.
         timed: merge by time; each piece has its time.
         missing: called once for each log that does not exist.
     """

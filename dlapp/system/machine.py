@@ -92,14 +92,9 @@ def file_system_of(path: str, mountinfo: str = "/proc/self/mountinfo") -> tuple[
     return _mount_of(path, mountinfo)[2:]
 
 
-def is_mounted_apart(path: str, mountinfo: str = "/proc/self/mountinfo") -> bool:
-    """Return whether a directory is a mount point, or is inside a mount of a part of another file system.
-
-    Args:
-        path: absolute.
-        mountinfo: the file to read.
-    """
-    point, root, _, _ = _mount_of(path, mountinfo)
+def is_mounted_apart(path: str) -> bool:
+    """Return whether a directory is a mount point, or is inside a mount of a part of another file system."""
+    point, root, _, _ = _mount_of(path, "/proc/self/mountinfo")
     return point == os.path.realpath(path) or root not in ("", "/")
 
 

@@ -34,11 +34,8 @@ class TensorBoardProcess:
     """
 
     def __init__(self, directory: str, work_directory: str, port: int | None) -> None:
-        self._log, self._address, self._prefix = (
-            os.path.join(work_directory, _LOG),
-            (_HOST, port or _free_port()),
-            new_prefix(),
-        )
+        self._log, self._prefix = os.path.join(work_directory, _LOG), new_prefix()
+        self._address = _HOST, port or _free_port()
         argv = arguments(directory, *self._address, self._prefix)
         python = sys.executable if _is_installed() else COMMAND[0]
         with open(self._log, "wb") as log:

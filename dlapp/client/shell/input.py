@@ -25,7 +25,7 @@ from dlapp.locations import HdfsPlace, shown
 from dlapp.storage.api import FileTotals
 from dlapp.storage.fetch_plan import FetchPlan
 from dlapp.storage.inputs import PlannedInput, plan_input
-from dlapp.storage.tree import copy_nodes, explained, nodes_to_fetch, remove_tree
+from dlapp.storage.tree import copy_nodes, explained, explaining, nodes_to_fetch, remove_tree
 from dlapp.system import files
 from dlapp.values.spec import AppSpec, InputSpec
 
@@ -171,13 +171,8 @@ def open_below(fd: int, path: str, top: str) -> int:
 
 
 def _move_into_place(found: str, names: Sequence[str], fd: int, directory: str) -> None:
-    """Move fetched files to their place.
-
-    Args:
-        found: the path of the private directory that contains them.
-        names: all names in it.
-        fd: the destination directory.
-        directory: its path, for messages.
+    """Move the fetched files ``names``, all that are in the private directory ``found``, to the directory ``fd``;
+    ``directory`` is its path, for messages.
     """
     try:
         with files.closing_fd(files.open_directory(found)) as found_fd:
@@ -188,10 +183,8 @@ def _move_into_place(found: str, names: Sequence[str], fd: int, directory: str) 
             raise
     staging = f"{STAGING}{os.urandom(8).hex()}"
     path = os.path.join(directory, staging)
-    try:
+    with explaining(path, "made"):
         os.mkdir(staging, 0o700, dir_fd=fd)
-    except OSError as error:
-        raise explained(error, path, "made") from error
     try:
         with files.closing_fd(files.open_directory(staging, dir_fd=fd, path=path)) as staging_fd:
             _lock(staging_fd)
@@ -202,13 +195,7 @@ def _move_into_place(found: str, names: Sequence[str], fd: int, directory: str) 
 
 
 def _rename(names: Sequence[str], source_fd: int, fd: int, directory: str) -> None:
-    """Rename all entries from one directory to another.
-
-    Args:
-        names: the names of the entries.
-        source_fd: the source directory.
-        fd: the destination directory.
-        directory: its path, for messages.
+    """Rename entries from one directory to the directory ``fd``, whose path is ``directory``, for messages.
 
     Raises:
         OSError: EXDEV; it is on another file system.
@@ -228,12 +215,8 @@ def _rename(names: Sequence[str], source_fd: int, fd: int, directory: str) -> No
 
 
 def _copy(found: str, fd: int, directory: str) -> None:
-    """Copy everything in ``found`` to another directory, even if the names there change meanwhile.
-
-    Args:
-        found: the path of a private directory.
-        fd: the destination directory.
-        directory: its path, for messages.
+    """Copy everything in the private directory ``found`` to the directory ``fd``, even if the names there change
+    meanwhile; ``directory`` is its path, for messages.
     """
     nodes = nodes_to_fetch(found)[1:]
     for node in nodes:

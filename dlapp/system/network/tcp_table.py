@@ -68,9 +68,7 @@ def listeners(port: int, directory: str = OWN) -> list[TcpSocket]:
         port: the port.
         directory: ``/proc/PID/net`` of a process in the network namespace.
     """
-    found: list[TcpSocket] | None = None
-    if directory == OWN:
-        found = _listeners_by_netlink()
+    found = _listeners_by_netlink() if directory == OWN else None
     if found is None:
         found = [one for one in sockets(directory) if one.is_listening]
     return [one for one in found if one.port == port]
@@ -125,12 +123,7 @@ def _listeners_by_netlink() -> list[TcpSocket] | None:
 
 
 def _query_netlink(family: int, socket_id: bytes = b"") -> list[TcpSocket] | None:
-    """Return the kernel's reply on one socket, or on all listening ones; None without a reply.
-
-    Args:
-        family: the family of the addresses.
-        socket_id: the id of the one socket; empty for all listening ones.
-    """
+    """Return the kernel's reply on one socket, or with an empty id on all listening ones; None without a reply."""
     states = 0xFFFFFFFF if socket_id else 1 << _LISTEN
     body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, states)
     body += (socket_id or bytes(_SOCKET_ID.size)) + _ANY_COOKIE

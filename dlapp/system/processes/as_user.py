@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 from dlapp import errors
 from dlapp.errors import Denied, DlappError, TimedOut, Unreachable
 from dlapp.system import waits
+from dlapp.system.files import write_all
 from dlapp.system.owners import user_name
 from dlapp.system.processes.spawn import close_all_but
 
@@ -149,9 +150,7 @@ def _run(account: _Account, work: Callable[[], Any], writing: int, prctl: Callab
             answer = {"error": kind, "message": message[:MAX_MESSAGE]}
         except Exception as error:
             answer = {"error": "", "message": f"internal error: {type(error).__name__}: {error}"[:MAX_MESSAGE]}
-        data = json.dumps(answer).encode()
-        while data:
-            data = data[os.write(writing, data) :]
+        write_all(writing, json.dumps(answer).encode())
     finally:
         os._exit(0)
 

@@ -119,12 +119,7 @@ def process_exists(pid: int) -> bool:
 
 
 def _tree(root: int, names: Sequence[str]) -> dict[int, _ProcessCounters]:
-    """Return a process and all its descendants, including zombies.
-
-    Args:
-        root: the process.
-        names: in /proc, of the candidates.
-    """
+    """Return a process and all its descendants, including zombies; ``names`` are those of the candidates in /proc."""
     found: dict[int, _ProcessCounters] = {}
     children: dict[int, list[int]] = {}
     for name in names:

@@ -31,10 +31,9 @@ def is_program(words: Sequence[bytes], roles: Sequence[bytes]) -> bool:
     """Return True if a command line is `PROGRAM` of any installation in one of the roles (``am``, ``task``, ...)."""
     start = 1 + len(_OPTIONS)
     return (
-        list(words[1:start]) == [*map(os.fsencode, _OPTIONS)]
-        and words[start : start + 1] != []
+        len(words) > start + 1
+        and list(words[1:start]) == [*map(os.fsencode, _OPTIONS)]
         and words[start].endswith(os.fsencode(_MAIN))
-        and words[start + 1 : start + 2] != []
         and words[start + 1] in roles
     )
 
