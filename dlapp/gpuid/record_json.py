@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.rules import FORMAT, DeviceRecord, ForcedRelease, HostRecord, LeaseRecord, LedgerError, Quarantine
-from dlapp.value import Value, fields
+from dlapp.value import MISSING, Value, fields
 from dlapp.values.serialization import to_json
 
 V = TypeVar("V", bound=Value)
@@ -41,7 +41,7 @@ def to_bytes(record: HostRecord) -> bytes:
     if record.forgotten_ms:
         whole |= {"forgotten_ms": record.forgotten_ms, "forgotten_by": record.forgotten_by}
     if record.releases:
-        whole["releases"] = [_plain(one) for one in record.releases]
+        whole["releases"] = [fields_to_json(one) for one in record.releases]
     leases = ",".join(map(_lease_text, record.leases))
     data = f'{_compact(whole)[:-1]},"leases":[{leases}]'.encode() + _end_of(record.devices)
     if len(data) > MAX_BYTES:
@@ -95,7 +95,7 @@ def _lease_text(one: LeaseRecord) -> str:
         return known[1]
     if len(_lease_texts) >= _MAX_TEXTS:
         _lease_texts.clear()
-    text = _compact(_plain(one))
+    text = _compact(fields_to_json(one))
     _lease_texts[id(one)] = one, text
     return text
 
@@ -110,19 +110,18 @@ _PLAIN: dict[type[Value], list[tuple[str, type, bool]]] = {
     for kind in (HostRecord, DeviceRecord, Device, LeaseRecord, ForcedRelease, Quarantine)
     if (declared := kind.__annotations__)
 }
-_MISSING: Any = object()
 
 
 def _take(kind: type[Value], whole: dict[str, Any], what: str = "it") -> dict[str, Any]:
     """Remove the known fields of a value from ``whole``, so that only unknown fields remain."""
     found: dict[str, Any] = {}
     for name, type_, is_required in _PLAIN[kind]:
-        value = whole.pop(name, _MISSING)
+        value = whole.pop(name, MISSING)
         if type(value) is type_:
             found[name] = value if type_ is not list else _texts(name, value, what)
-        elif value is None or (value is _MISSING and is_required):
+        elif value is None or (value is MISSING and is_required):
             raise ValueError(f"{what} has no {name}")
-        elif value is not _MISSING:
+        elif value is not MISSING:
             raise ValueError(f"{name} is {value!r:.40}")
     return found
 
@@ -148,19 +147,14 @@ def _value_from_json(kind: type[V], what: str, data: Any) -> V:
     return kind(**_take(kind, whole, what), unknown=whole)
 
 
-def _plain(one: LeaseRecord | ForcedRelease | Quarantine) -> dict[str, Any]:
-    """Return the fields of a value that are not empty, and its unknown fields."""
+def fields_to_json(one: LeaseRecord | ForcedRelease | Quarantine) -> dict[str, Any]:
+    """Return the fields of a value that are not empty, and its unknown fields; also for the machine's store."""
     said = {name: value for name, _, _ in _PLAIN[type(one)] if (value := getattr(one, name))}
     return {**one.unknown, **said}
 
 
-def quarantine_to_json(one: Quarantine) -> dict[str, Any]:
-    """Return the JSON form, also for the machine's store."""
-    return _plain(one)
-
-
 def quarantine_from_json(data: Any) -> Quarantine:
-    """Read it. Raises ValueError where it is none."""
+    """Read a quarantine. Raises ValueError where it is none."""
     return _value_from_json(Quarantine, "a quarantine", data)
 
 
@@ -172,7 +166,7 @@ def _device_text(one: DeviceRecord) -> str:
     if one.failures:
         more["failures"] = one.failures
     if one.quarantine is not None:
-        more["quarantine"] = _plain(one.quarantine)
+        more["quarantine"] = fields_to_json(one.quarantine)
     return f"{text[:-1]},{_compact(more)[1:]}" if more else text
 
 

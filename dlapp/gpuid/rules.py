@@ -294,13 +294,7 @@ def with_inventory(
         )
     known = {one.uuid: one for one in record.devices}
     held = {uuid for one in record.leases for uuid in one.devices}
-    now = []
-    for one in found:
-        old = known.get(one.uuid)
-        if old is None:
-            now.append(DeviceRecord(one))
-        else:
-            now.append(old if old.present and old.device == one else replace(old, device=one, present=True))
+    now = [replace(known.get(one.uuid) or DeviceRecord(one), device=one, present=True) for one in found]
     there = {one.uuid for one in found}
     gone = [
         replace(one, present=False)

@@ -25,7 +25,7 @@ from dlapp.gpuid import rules
 from dlapp.gpuid.factory import configured, open_cluster_ledger, open_ledger
 from dlapp.gpuid.ledger import reclaim_all
 from dlapp.gpuid.liveness.result import UNKNOWN
-from dlapp.gpuid.record_json import quarantine_to_json
+from dlapp.gpuid.record_json import fields_to_json
 from dlapp.gpuid.rules import HostRecord, LedgerError
 from dlapp.gpuid.selection import choose
 from dlapp.system import clock
@@ -259,7 +259,7 @@ def _host_view(record: HostRecord, *, here: bool, elsewhere: Mapping[str, Holder
                 "user": holder.user if holder else "",
                 "since_ms": holder.since_ms if holder else 0,
                 "doubt": holder.doubt if holder else "",
-                "quarantine": quarantine_to_json(one.quarantine) if one.quarantine else None,
+                "quarantine": fields_to_json(one.quarantine) if one.quarantine else None,
                 "utilization": reading.utilization if reading else None,
                 "used_mib": reading.used_mib if reading else None,
                 "temperature_c": reading.temperature_c if reading else None,

@@ -119,11 +119,11 @@ class NvmlWatch:
                 if part == device.mig:
                     self._part_of[device.uuid] = handle
                     self._instance_of[device.uuid] = _or(nvml, _EVERY_INSTANCE, nvml.nvmlDeviceGetGpuInstanceId, handle)
-        self._events = _or(nvml, None, lambda _: nvml.nvmlEventSetCreate(), None)
+        self._events = _or(nvml, None, nvml.nvmlEventSetCreate)
         if self._events is not None:
             opened.callback(nvml.nvmlEventSetFree, self._events)
             for handle in self._handle_of.values():
-                _or(nvml, None, lambda one: nvml.nvmlDeviceRegisterEvents(one, _xid_event(nvml), self._events), handle)
+                _or(nvml, None, nvml.nvmlDeviceRegisterEvents, handle, _xid_event(nvml), self._events)
 
     def poll(self) -> dict[str, DeviceFault]:
         """Return the devices that have failed since the last call: uuid -> the failure. Does not block.
@@ -286,7 +286,7 @@ def _devices(nvml: Any, gpu: _Gpu, links: tuple[str, ...]) -> list[Device]:
 
 def _numa_node(nvml: Any, gpu: _Gpu) -> int:
     """Return the NUMA node closest to the GPU; -1: none, or not known."""
-    nodes = _or(nvml, None, lambda handle: nvml.nvmlDeviceGetMemoryAffinity(handle, 4, 0), gpu.handle)
+    nodes = _or(nvml, None, nvml.nvmlDeviceGetMemoryAffinity, gpu.handle, 4, 0)
     if nodes is not None:
         mask = sum(int(word) << 64 * at for at, word in enumerate(nodes))
         return (mask & -mask).bit_length() - 1
@@ -329,7 +329,7 @@ def _nvlinks(nvml: Any, gpu: _Gpu, gpus: Sequence[_Gpu]) -> dict[int, int]:
         try:
             if not nvml.nvmlDeviceGetNvLinkState(gpu.handle, link):
                 continue
-            kind = _or(nvml, None, partial(_kind_of_end, nvml, link), gpu.handle)
+            kind = _or(nvml, None, nvml.nvmlDeviceGetNvLinkRemoteDeviceType, gpu.handle, link)
             end: int | None = _SWITCH
             if kind != nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
                 bus_id = _bus_id(nvml.nvmlDeviceGetNvLinkRemotePciInfo(gpu.handle, link)).upper()
@@ -341,10 +341,6 @@ def _nvlinks(nvml: Any, gpu: _Gpu, gpus: Sequence[_Gpu]) -> dict[int, int]:
         if end is not None:
             found[end] = found.get(end, 0) + 1
     return found
-
-
-def _kind_of_end(nvml: Any, link: int, handle: Any) -> Any:
-    return nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)
 
 
 def _pcie_word(nvml: Any, gpu: _Gpu, other: _Gpu) -> str:
@@ -385,11 +381,7 @@ def _reading_of(nvml: Any, device: Device, handle: Any) -> Reading:
     graphics = _processes(nvml, handle, "nvmlDeviceGetGraphicsRunningProcesses")
     # The following values are of the whole GPU; a MIG device's handle does not support them.
     gpu = nvml.nvmlDeviceGetHandleByIndex(device.index) if device.mig >= 0 else handle
-
-    def query(name: str, *arguments: Any) -> Any:
-        query = getattr(nvml, name, None)
-        return None if query is None else _or(nvml, None, lambda one: query(one, *arguments), gpu)
-
+    query = partial(_query, nvml, gpu)
     remapped = query("nvmlDeviceGetRemappedRows")
     utilization = query("nvmlDeviceGetUtilizationRates")
     return Reading(
@@ -415,21 +407,16 @@ def _reading_of(nvml: Any, device: Device, handle: Any) -> Reading:
 
 def _sample(nvml: Any, gpu: Any, part: Any) -> DeviceSample:
     """Return the usage of a GPU, or of a MIG device's part of it."""
-
-    def query(name: str, handle: Any, *arguments: Any) -> Any:
-        query = getattr(nvml, name, None)
-        return None if query is None else _or(nvml, None, lambda one: query(one, *arguments), handle)
-
-    handle = gpu if part is None else part
-    rates = query("nvmlDeviceGetUtilizationRates", handle)
-    milliwatts = query("nvmlDeviceGetPowerUsage", gpu)
+    handle, query = gpu if part is None else part, partial(_query, nvml, gpu)
+    rates = _query(nvml, handle, "nvmlDeviceGetUtilizationRates")
+    milliwatts = query("nvmlDeviceGetPowerUsage")
     processes = _listed_processes(nvml, handle, "nvmlDeviceGetComputeRunningProcesses")
-    millijoules = query("nvmlDeviceGetTotalEnergyConsumption", gpu) if part is None else None
+    millijoules = query("nvmlDeviceGetTotalEnergyConsumption") if part is None else None
     return DeviceSample(
         utilisation=None if rates is None else min(rates.gpu, 100) / 100,
         used_mib=_memory(nvml, handle)[0],
         power_w=None if milliwatts is None else milliwatts / 1000,
-        temperature_c=query("nvmlDeviceGetTemperature", gpu, nvml.NVML_TEMPERATURE_GPU),
+        temperature_c=query("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
         processes=None if processes is None else len(processes),
         energy_j=None if millijoules is None else millijoules / 1000,
     )
@@ -438,9 +425,7 @@ def _sample(nvml: Any, gpu: Any, part: Any) -> DeviceSample:
 def _memory(nvml: Any, handle: Any) -> tuple[int | None, int, bool]:
     """Return used and total memory [MiB], and whether used excludes the driver's reserved memory (memory v2)."""
     version = getattr(nvml, "nvmlMemory_v2", None)
-    info = None
-    if version is not None:
-        info = _or(nvml, None, lambda one: nvml.nvmlDeviceGetMemoryInfo(one, version=version), handle)
+    info = None if version is None else _or(nvml, None, nvml.nvmlDeviceGetMemoryInfo, handle, version)
     apart = info is not None
     if info is None:
         info = _or(nvml, None, nvml.nvmlDeviceGetMemoryInfo, handle)
@@ -455,8 +440,8 @@ def _processes(nvml: Any, handle: Any, name: str) -> tuple[GpuProcess, ...] | No
 
 
 def _listed_processes(nvml: Any, handle: Any, name: str) -> Sequence[Any] | None:
-    for query in (getattr(nvml, f"{name}{version}", None) for version in ("_v3", "_v2")):
-        found: Sequence[Any] | None = None if query is None else _or(nvml, None, query, handle)
+    for version in ("_v3", "_v2"):
+        found: Sequence[Any] | None = _query(nvml, handle, name + version)
         if found is not None:
             return found
     return None
@@ -476,7 +461,7 @@ def _recovery(nvml: Any, gpu: Any) -> str:
     """Return the action that the driver requires before the GPU can be used; empty if none."""
     if (field := getattr(nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)) is None:
         return ""
-    values = _or(nvml, None, lambda one: nvml.nvmlDeviceGetFieldValues(one, [field]), gpu)
+    values = _or(nvml, None, nvml.nvmlDeviceGetFieldValues, gpu, [field])
     if values is None or values[0].nvmlReturn != nvml.NVML_SUCCESS:
         return ""
     words = {1: "a reset of the GPU", 2: "a reboot", 3: "a drain", 4: "a drain and a reset of the GPU"}
@@ -487,15 +472,21 @@ def _recovery(nvml: Any, gpu: Any) -> str:
 # ---- answers ----
 
 
-def _or(nvml: Any, default: Any, query: Callable[[Any], Any], handle: Any) -> Any:
+def _or(nvml: Any, default: Any, query: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of ``query``; ``default`` if the driver or GPU does not support it. Raise other errors."""
     try:
-        return query(handle)
+        return query(*arguments)
     except nvml.NVMLError as error:
         none = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND, nvml.NVML_ERROR_NO_PERMISSION)
         if error.value in (*none, getattr(nvml, "NVML_ERROR_ARGUMENT_VERSION_MISMATCH", 25)):
             return default
         raise
+
+
+def _query(nvml: Any, handle: Any, name: str, *arguments: Any) -> Any:
+    """Return the result of a query by its name; None if pynvml, the driver or the GPU does not support it."""
+    query = getattr(nvml, name, None)
+    return None if query is None else _or(nvml, None, query, handle, *arguments)
 
 
 def _xid_event(nvml: Any) -> int:

@@ -25,6 +25,7 @@ from dlapp.gpuid.devices import Device
 from dlapp.gpuid.health import nvml
 from dlapp.gpuid.health.nvml import NvmlError
 from dlapp.gpuid.health.readings import Reading
+from dlapp.system.files import write_all
 from dlapp.system.waits import Wait
 
 ANSWER_S = 30.0
@@ -103,7 +104,7 @@ class _NvmlProcess:
         if not self._pid:
             self._start()
         try:
-            _write(self._to, pickle.dumps(message))
+            _write(self._to, message)
         except BrokenPipeError:
             raise _ProcessEnded from None
         return pickle.loads(_read(self._from, deadline))
@@ -140,10 +141,9 @@ def _has_ended(pid: int) -> bool:
         return True
 
 
-def _write(fd: int, data: bytes) -> None:
-    data = _SIZE.pack(len(data)) + data
-    while data:
-        data = data[os.write(fd, data) :]
+def _write(fd: int, message: Any) -> None:
+    data = pickle.dumps(message)
+    write_all(fd, _SIZE.pack(len(data)) + data)
 
 
 def _read(fd: int, deadline: float | None) -> bytes:
@@ -171,7 +171,7 @@ def serve() -> None:
                 answer = nvml.discover() if what == "discover" else nvml.read(*words)
             except NvmlError as error:
                 answer = str(error)
-            _write(1, pickle.dumps(answer))
+            _write(1, answer)
 
 
 _process = _NvmlProcess()

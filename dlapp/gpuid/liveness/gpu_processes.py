@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from dlapp.gpuid.health import nvml
 from dlapp.gpuid.health.inspection import host_limits, is_allowed
 from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
 
 
-def processes_on(uuids: Iterable[str], *, allowed: Collection[str] | None = None) -> Liveness:
+def processes_on(uuids: Iterable[str]) -> Liveness:
     """Return the processes that NVML shows on GPUs whose other evidence says that the payload is gone.
 
     On a GPU that is lost, or not there any more, nothing computes: the driver has ended what did. Where there is no
-    driver at all, there are no GPUs.
-
-    Args:
-        allowed: programs that do not count; None: as this host is configured.
+    driver at all, there are no GPUs. Programs that the host's configuration allows do not count.
     """
     wanted = set(uuids)
     if not wanted or not nvml.has_library():
@@ -26,8 +23,7 @@ def processes_on(uuids: Iterable[str], *, allowed: Collection[str] | None = None
         readings = nvml.read(devices) if devices else {}
     except nvml.NvmlError as error:
         return Liveness(UNKNOWN, str(error))
-    finding = Liveness(GONE)
-    allowed = host_limits().allowed if allowed is None else allowed
+    finding, allowed = Liveness(GONE), host_limits().allowed
     for device in devices:
         reading = readings[device.uuid]
         if reading.error and not reading.lost:

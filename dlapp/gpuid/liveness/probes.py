@@ -131,9 +131,7 @@ class LivenessProbes:
             return Liveness(UNKNOWN, "its record names no evidence of its payload")
         owner = _owner_of(task) if owner is None else owner
         until = time.monotonic() + CHECK_TIMEOUT_S if until is None else until
-        found: list[Liveness] = []
-        if task is not None:
-            found.append(_task(task, owner))
+        found = [] if task is None else [_task(task, owner)]
         if lock is not None:
             found.append(_lock(lock))
         # It contained all children of the task. A path never proves life: it may be another cgroup's.
@@ -150,11 +148,8 @@ class LivenessProbes:
                 found.append(Liveness(UNKNOWN, of_fifo.why))
         if all(one.state == GONE for one in found):
             found.append(self._devices(uuids))
-        for state in (ALIVE, UNKNOWN):
-            for one in found:
-                if one.state == state:
-                    return one
-        return Liveness(GONE)
+        decisive = (one for state in (ALIVE, UNKNOWN) for one in found if one.state == state)
+        return next(decisive, Liveness(GONE))
 
     def check_gpu_processes(self, uuids: Iterable[str]) -> Liveness:
         """Return whether a process computes on one of these devices."""

@@ -46,7 +46,7 @@ from typing import Any, NamedTuple
 
 from dlapp.gpuid.rules import LedgerError
 from dlapp.system import locks
-from dlapp.system.files import UntrustedFile, json_object, open_file
+from dlapp.system.files import UntrustedFile, closing_fd, json_object, open_file
 from dlapp.system.owners import user_text
 from dlapp.system.shared_directory import create_shared_file
 
@@ -206,18 +206,12 @@ class Directory:
 
     # ---- a device's file ----
 
-    def open_device(self, name: str, *, create: bool = False) -> int | None:
-        """Open a device's file for locking; None: it does not exist, or is unusable, which was reported.
-
-        Args:
-            create: create a missing file.
-        """
+    def open_device(self, name: str) -> int | None:
+        """Open a device's file for locking; create a missing one. None: it is unusable, which was reported."""
         try:
             try:
                 file = self._open_to_lock(name)
             except FileNotFoundError:
-                if not create:
-                    return None
                 create_shared_file(name, self.fd)
                 file = self._open_to_lock(name)
             # The same file, under whatever name.
@@ -361,16 +355,13 @@ class Directory:
         return fd
 
     @contextlib.contextmanager
-    def own_unlocked(self, name: str, max_bytes: int | None = None) -> Iterator[None]:
+    def own_unlocked(self, name: str, max_bytes: int | None) -> Iterator[None]:
         """Run the block if an old file is this user's, unlocked and of the expected size or less; else raise
         OSError."""
-        fd = open_file(name, dir_fd=self.fd, path=name, owners=[os.geteuid()], max_bytes=max_bytes)
-        try:
+        with closing_fd(open_file(name, dir_fd=self.fd, path=name, owners=[os.geteuid()], max_bytes=max_bytes)) as fd:
             if locks.is_write_locked(fd) or time.time() - os.fstat(fd).st_ctime < _WRITTEN_IN_S:
                 raise UntrustedFile(name, "is in use")
             yield
-        finally:
-            os.close(fd)
 
     def remove(self, name: str) -> None:
         """Empty a record of this user (as root: of any user) and remove its name. No error if it does not exist."""

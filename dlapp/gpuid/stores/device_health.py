@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 
-from dlapp.gpuid.record_json import quarantine_from_json, quarantine_to_json
+from dlapp.gpuid.record_json import fields_to_json, quarantine_from_json
 from dlapp.gpuid.rules import HostRecord, Quarantine
 from dlapp.gpuid.stores.device_files import HEALTH, Directory, Entry, Record, file_name
 from dlapp.system.files import UntrustedFile
@@ -62,7 +62,7 @@ def write_health(directory: Directory, old: HostRecord, new: HostRecord) -> None
         those = [entry for entry in directory.entries({name}).get(name, ()) if entry.kind == HEALTH]
         page: Record = {"failures": one.failures} if one.failures else {}
         if one.quarantine is not None:
-            page["quarantine"] = quarantine_to_json(one.quarantine)
+            page["quarantine"] = fields_to_json(one.quarantine)
         # What root wrote and this user found well again stays in effect for the others; the report includes that.
         if page or any(entry.uid == 0 != me for entry in those):
             os.close(directory.publish(HEALTH, page, name)[1])

@@ -337,28 +337,21 @@ class Ensemble:
                 self._sleep(random.uniform(0.01, 0.05))
 
     def _answer(self, pending: Any, deadline: float) -> Any:
-        from kazoo.exceptions import (
-            AuthFailedError,
-            ConnectionClosedError,
-            ConnectionLoss,
-            OperationTimeoutError,
-            SessionExpiredError,
-            SessionMovedError,
-        )
+        from kazoo import exceptions
         from kazoo.handlers.threading import KazooTimeoutError
 
         try:
             return pending.get(timeout=max(0.01, deadline - self._clock()))
         except KazooTimeoutError as error:
             raise Unreachable(self._no_answer) from error
-        except AuthFailedError as error:
+        except exceptions.AuthFailedError as error:
             raise Denied(f"ZooKeeper at {self._hosts} refuses the credentials") from error
         except (
-            ConnectionLoss,
-            ConnectionClosedError,
-            OperationTimeoutError,
-            SessionExpiredError,
-            SessionMovedError,
+            exceptions.ConnectionLoss,
+            exceptions.ConnectionClosedError,
+            exceptions.OperationTimeoutError,
+            exceptions.SessionExpiredError,
+            exceptions.SessionMovedError,
         ) as error:
             raise OutcomeUnknown from error
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dlapp.gpuid.stores.device_files import Directory
 from dlapp.system import locks
 from dlapp.system.clock import backoff_s
+from dlapp.system.files import closing_fd
 from dlapp.system.shared_directory import open_shared_directory
 
 NAME = "turn"
@@ -61,10 +62,8 @@ class HostWriteLock:
             directory = open_shared_directory(self._directory, make=True)
         except OSError:
             return None
-        try:
-            return Directory(directory, self._directory, {}).open_device(NAME, create=True)
-        finally:
-            os.close(directory)
+        with closing_fd(directory):
+            return Directory(directory, self._directory, {}).open_device(NAME)
 
     def _wait(self, fd: int) -> bool:
         said = _read_version(fd)

@@ -12,7 +12,7 @@ from dlapp.gpuid.stores import device_files
 from dlapp.gpuid.stores.device_files import HELD, LEASED, Directory, Entry, Record, file_name
 from dlapp.gpuid.stores.machine_reader import MachineReader
 from dlapp.system import locks
-from dlapp.system.files import UntrustedFile
+from dlapp.system.files import UntrustedFile, closing_fd
 from dlapp.value import Closeable
 
 IsStillFree = Callable[[MachineReader, Sequence[Entry], int | None], bool]
@@ -34,11 +34,8 @@ class _LockedDevices(Closeable):
 
     def __init__(self, devices: Sequence[Device], device_locks: DeviceLocks) -> None:
         self.devices = tuple(devices)
-        self._locks, self._published, self._directory = (
-            tuple(device_locks.lock_by_name.values()),
-            device_locks.published,
-            device_locks.directory,
-        )
+        self._locks, self._published = tuple(device_locks.lock_by_name.values()), device_locks.published
+        self._directory = device_locks.directory
         self.fds = (*self._locks, *(fd for _, fd in self._published))
         self.is_open = True
 
@@ -73,11 +70,9 @@ class Reservation(_LockedDevices):
                 again.append((name, os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)))
         super().close()
         for name, fd in again:
-            try:
+            with closing_fd(fd):
                 if not locks.is_write_locked(fd):
                     device_files.withdraw(self._directory, name, fd)
-            finally:
-                os.close(fd)
 
 
 class MachineLease(_LockedDevices):
@@ -134,7 +129,7 @@ def lock_devices(
     try:
         names = [file_name(one.uuid) for one in devices]
         for name in names:
-            if (fd := directory.open_device(name, create=True)) is not None:
+            if (fd := directory.open_device(name)) is not None:
                 lock_by_name[name] = fd
                 if not _lock(directory, name, fd, byte, 2 if both else 1) or not directory.is_current(fd, name):
                     return None

@@ -69,7 +69,7 @@ from dlapp.gpuid.stores.machine_reader import MachineReader
 from dlapp.gpuid.stores.queue_tickets import TICKET, QueueTicket, first_before, ticket_name
 from dlapp.gpuid.stores.record_liveness import RecordLiveness, uuid_of, who_removes
 from dlapp.system import clock
-from dlapp.system.files import UntrustedFile
+from dlapp.system.files import UntrustedFile, closing_fd
 from dlapp.system.owners import user_text
 from dlapp.system.shared_directory import open_shared_directory
 from dlapp.system.text import counted
@@ -312,8 +312,8 @@ class MachineLedger:
             uuids = {file_name(one.uuid): one for one in self.devices()}
             devices = [uuids[name] for name in sorted(mine & uuids.keys())]
             record = {"application": application, "devices": {one.uuid: one.index for one in devices}}
-            whole = {**record, "boot_id": self._liveness.boot_id}
-            published = ledger.directory.publish(HELD[RESERVED], whole)
+            record["boot_id"] = self._liveness.boot_id
+            published = ledger.directory.publish(HELD[RESERVED], record)
             reservation = Reservation(devices, DeviceLocks(self.directory, {}, (published,)))
             if devices and mine <= _reserved_names(ledger, application, but={published[0]}):
                 return reservation
@@ -506,11 +506,8 @@ class MachineLedger:
         except UntrustedFile as error:
             raise LedgerError(f"gpuid.lock_dir: {error}") from error
         self.problems.clear()
-        try:
-            directory = Directory(fd, self.directory, self.problems, self._files)
-            yield MachineReader(directory, self._liveness)
-        finally:
-            os.close(fd)
+        with closing_fd(fd):
+            yield MachineReader(Directory(fd, self.directory, self.problems, self._files), self._liveness)
 
     def _refuse_too_many(self, count: int) -> None:
         if count < 1:

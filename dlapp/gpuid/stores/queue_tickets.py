@@ -108,11 +108,8 @@ def first_before(directory: Directory, name: str | None, names: list[str], now_s
 
 def waiting(directory: Directory, now_s: float, names: list[str]) -> list[WaitingTicket]:
     """Return the live tickets in order; remove those of this user's dead processes."""
-    found = []
-    for name in names:
-        if name.startswith(TICKET) and (one := _ticket(directory, name, now_s)) is not None:
-            found.append(one)
-    return sort_tickets(found)
+    found = (_ticket(directory, name, now_s) for name in names if name.startswith(TICKET))
+    return sort_tickets([one for one in found if one is not None])
 
 
 def sort_tickets(tickets: Sequence[WaitingTicket]) -> list[WaitingTicket]:
