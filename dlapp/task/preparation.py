@@ -175,7 +175,14 @@ def _fetch(task: TaskState) -> None:
     # Keep the last generation's cache entries locked until this one has them.
     former, task.inputs = task.inputs, Inputs(task.launch.cache, task.log.write)
     inputs = task.inputs
-    in_docker, outputs, written = _written_paths(task)
+    in_docker = task.assignment.docker_image is not None
+    root = os.path.join(task.container_dir, "workspace")
+    outputs = [os.path.realpath(os.path.join(root, one.output_path)) for one in task.assignment.outputs]
+    own = [one.input_path for one in task.assignment.inputs] + (
+        [task.assignment.script] if task.assignment.script else []
+    )
+    # Host paths that may have to be written, or that we need.
+    written = [*outputs, *(os.path.realpath(os.path.join(root, path)) for path in own)]
     for mounted, path in task.mounted:
         from dlapp.task.data.mounted_inputs import place_mounted
 
@@ -208,18 +215,6 @@ def _fetch(task: TaskState) -> None:
         former.close()
     if not task.assignment.in_gang:
         task.planned.clear()  # takes memory if there are many files
-
-
-def _written_paths(task: TaskState) -> tuple[bool, list[str], list[str]]:
-    """Return whether the payload is a container; the paths of its outputs; and all host paths that may have to be
-    written, or that we need."""
-    one, root = task.assignment, os.path.join(task.container_dir, "workspace")
-    outputs = [os.path.realpath(os.path.join(root, output.output_path)) for output in one.outputs]
-    others = [
-        os.path.realpath(os.path.join(root, path))
-        for path in (*([one.script] if one.script else ()), *(i.input_path for i in one.inputs))
-    ]
-    return one.docker_image is not None, outputs, [*outputs, *others]
 
 
 def _restore_checkpoint(task: TaskState) -> None:

@@ -9,7 +9,6 @@ The payload may change these files. They are its copies: dlapp never reads them.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from urllib.parse import urlsplit
@@ -17,9 +16,10 @@ from urllib.parse import urlsplit
 from dlapp.errors import DlappError
 from dlapp.node_policy import FILE as NODE_FILE
 from dlapp.node_policy import NodePolicy
-from dlapp.system.files import closing_fd, open_own_directory, write_all
+from dlapp.system.files import closing_fd, open_own_directory
 from dlapp.system.network.addresses import address_of_interface, address_towards, interface_of
 from dlapp.system.network.ports import LockedPorts, lock_ports
+from dlapp.task.protocol.payload_files import replace_file
 from dlapp.values.launch_spec import LaunchSpec
 from dlapp.values.messages import Assignment
 from dlapp.values.roster import Roster
@@ -130,8 +130,8 @@ class Rendezvous:
         """Replace each file atomically by that of another roster. Raises OSError."""
         lines = [f"{one.address}\t{one.role}-{one.role_index}\n" for one in roster.members]
         with closing_fd(open_own_directory(self._run)) as where:
-            _replace_file(where, HOSTS_FILE, "".join(lines))
-            _replace_file(where, ROSTER_FILE, json.dumps(to_json(roster)) + "\n")
+            replace_file(where, HOSTS_FILE, "".join(lines).encode())
+            replace_file(where, ROSTER_FILE, json.dumps(to_json(roster)).encode() + b"\n")
         self.written = roster
 
     def close(self) -> None:
@@ -159,17 +159,3 @@ def lock_node_ports(count: int, launch: LaunchSpec, policy: NodePolicy) -> Locke
         return lock_ports(count, policy.ports, launch.docker.lock_dir, begin=begin)
     except DlappError as error:
         raise DlappError(f"{error} (ports of {NODE_FILE})") from error
-
-
-def _replace_file(directory: int, name: str, text: str) -> None:
-    # The payload may write to this directory, so names in it are not followed.
-    temporary = f".{name}.{os.urandom(8).hex()}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        with closing_fd(os.open(temporary, flags, 0o600, dir_fd=directory)) as fd:
-            write_all(fd, text.encode())
-        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-    except OSError:
-        with contextlib.suppress(OSError):  # it was not created, or the payload removed it
-            os.unlink(temporary, dir_fd=directory)
-        raise

@@ -125,7 +125,8 @@ class ImageStore:
                 raise
             if about is not None:
                 found = LocalImage(name.text, about)
-                _check_digest(image, name, found)
+                if name.digest and found.digest.rpartition("@")[2] != name.digest:
+                    raise PayloadError(Fault.NODE, f"Docker has {found.digest} under the name of image {image}")
                 return found
         return None
 
@@ -155,12 +156,6 @@ class ImageStore:
         if (found := self._find(image, (name,))) is None:
             raise PayloadError(Fault.NODE, f"image {image} was removed right after it was pulled")
         return found
-
-
-def _check_digest(image: str, name: ImageName, found: LocalImage) -> None:
-    """Refuse an image whose digest differs from the one in its name."""
-    if name.digest and found.digest.rpartition("@")[2] != name.digest:
-        raise PayloadError(Fault.NODE, f"Docker has {found.digest} under the name of image {image}")
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dlapp.locations import shown
@@ -407,7 +407,5 @@ class DockerRun:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(self._payload.directory, name))
 
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        with explained(self._settings.host, f"the container of image {self._payload.image}"):
-            yield
+    def _explained(self) -> contextlib.AbstractContextManager[None]:
+        return explained(self._settings.host, f"the container of image {self._payload.image}")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 
+from dlapp.system.files import closing_fd
+
 END = "end"
 
 
@@ -16,8 +18,6 @@ def end_sessions(directory: str) -> None:
     with contextlib.suppress(OSError):
         for name in os.listdir(directory):
             with contextlib.suppress(OSError):  # no reader: it has ended
-                fd = os.open(os.path.join(directory, name), os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-                try:
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+                with closing_fd(os.open(os.path.join(directory, name), flags)) as fd:
                     os.write(fd, f"{END}\n".encode())
-                finally:
-                    os.close(fd)

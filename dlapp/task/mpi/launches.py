@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -110,10 +111,8 @@ class HeadLaunches:
         except OSError as error:  # the agent has ended, or the payload removed it
             self._note(f"an agent of mpirun could not be answered: {error}")
         for each in (name, f"request.{agent}"):
-            try:
+            with contextlib.suppress(OSError):
                 os.unlink(each, dir_fd=self._files.fd)
-            except OSError:
-                continue
 
 
 class MemberLaunches:

@@ -76,35 +76,19 @@ def make_docker_run(
 
 def plain_payload(task: TaskState, directory: str) -> Payload:
     """Return the payload as a process; its files are in ``directory``."""
-    return _payload(
-        task,
-        workspace=os.path.join(directory, "workspace"),
-        home=os.path.join(directory, "home"),
-        tmp=os.path.join(directory, "tmp"),
-        run=os.path.join(directory, "run"),
-        python=os.path.join(directory, "python"),
-        submitter=task.launch.environment,
-    )
+    names = "workspace", "home", "tmp", "run", "python"
+    return _payload(task, task.launch.environment, {name: os.path.join(directory, name) for name in names})
 
 
 def docker_payload(task: TaskState) -> Payload:
     """Return the payload in Docker."""
-    from dlapp.runtime.docker import container_factory
+    from dlapp.runtime.docker.container_factory import HOME, PYTHON, RUN, TMP, WORKSPACE
 
-    return _payload(
-        task,
-        workspace=container_factory.WORKSPACE,
-        home=container_factory.HOME,
-        tmp=container_factory.TMP,
-        run=container_factory.RUN,
-        python=container_factory.PYTHON,
-        submitter=None,
-    )
+    return _payload(task, None, {"workspace": WORKSPACE, "home": HOME, "tmp": TMP, "run": RUN, "python": PYTHON})
 
 
-def _payload(
-    task: TaskState, *, workspace: str, home: str, tmp: str, run: str, python: str, submitter: dict[str, str] | None
-) -> Payload:
+def _payload(task: TaskState, submitter: dict[str, str] | None, paths: dict[str, str]) -> Payload:
+    """Return the payload; ``paths`` are those of `payload_environment`, by parameter."""
     one, lease = task.assignment, task.lease
     program = PayloadProgram(one.script, one.command, one.args)
     if task.mpi is not None and task.mpi.command:
@@ -122,11 +106,7 @@ def _payload(
         args=program.args,
         env=payload_environment(
             one,
-            workspace=workspace,
-            home=home,
-            tmp=tmp,
-            run=run,
-            python=python,
+            **paths,
             submitter=submitter,
             user=task.launch.env,
             gpu_indices=task.gpus,

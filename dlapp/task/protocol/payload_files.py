@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -18,6 +19,24 @@ _STOP = "stop"
 _CONTAINERS_PER_S = 1000
 """Number of containers that may report a change each second, so that an ApplicationMaster of ten thousand containers is
 not overloaded."""
+
+
+def replace_file(directory: int, name: str, data: bytes) -> None:
+    """Replace a file in DLAPP_DIR atomically. The payload may write to this directory, so names in it are not followed.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    temporary = f".{name}.{os.urandom(8).hex()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with closing_fd(os.open(temporary, flags, 0o600, dir_fd=directory)) as fd:
+            write_all(fd, data)
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError:
+        with contextlib.suppress(OSError):  # it was not created, or the payload removed it
+            os.unlink(temporary, dir_fd=directory)
+        raise
 
 
 class PayloadFiles(Closeable):
@@ -100,12 +119,8 @@ class PayloadFiles(Closeable):
         """
         deadline_ms = time.time_ns() // 1_000_000 + int(grace_s * 1000)
         data = json.dumps({"reason": reason, "message": message, "deadline_ms": deadline_ms}).encode() + b"\n"
-        new = f".stop.{os.urandom(8).hex()}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            with closing_fd(os.open(new, flags, 0o600, dir_fd=self._directory)) as fd:
-                write_all(fd, data)
-            os.rename(new, _STOP, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+            replace_file(self._directory, _STOP, data)
         except OSError as error:
             # A full disk, or caused by the payload itself; SIGTERM is sent anyway.
             self._note(f"$DLAPP_STOP could not be written: {error}")

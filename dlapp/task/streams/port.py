@@ -129,10 +129,7 @@ def _place_of(stream: Stream, where: list[TcpSocket]) -> PortPlace:
     """Return the addresses at which others reach a port directly."""
     if stream.place.own_network:
         return PortPlace()
-    found: list[str] = []
-    for one in where:
-        if not is_loopback(one.address):
-            found.append(stream.host if one.address in _ANY else one.address)
+    found = (stream.host if one.address in _ANY else one.address for one in where if not is_loopback(one.address))
     loopback = next((near for one in where for near in _nearest(one.address) if is_loopback(near)), "")
     network = os.stat("/proc/self/ns/net").st_ino
     return PortPlace(hosts=tuple(dict.fromkeys(found)), loopback=loopback, boot=boot_id(), network=network)

@@ -6,6 +6,7 @@ process ends at once with all of its streams.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import socket
@@ -17,11 +18,19 @@ from dlapp.errors import DlappError
 from dlapp.net.streams import NOT_RUNNING, StreamRefused
 from dlapp.runtime.payload import PayloadPlace
 from dlapp.system.processes.helper import MAX_MESSAGE_BYTES, own_channel
-from dlapp.task.streams.handlers import handler_of
 from dlapp.task.streams.stream import Stream
+from dlapp.values.access import STREAM_EVENT_FILES, STREAM_EXEC, STREAM_PORT
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import StreamOrder
 from dlapp.values.serialization import from_json
+
+HANDLERS = {
+    STREAM_EVENT_FILES: "dlapp.task.streams.event_files",
+    STREAM_EXEC: "dlapp.task.streams.exec",
+    STREAM_PORT: "dlapp.task.streams.port",
+}
+"""Kind of stream -> module whose ``serve(stream)`` runs at the container's end of it, in its own thread. It raises
+`DlappError` before `Stream.accept` if the stream is refused; the user gets the message."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,7 +53,9 @@ def _serve(message: dict[str, Any], keeper: socket.socket | None) -> None:
     try:
         if found is None:
             raise StreamRefused("the program does not run now", NOT_RUNNING)
-        handler_of(order.kind)(stream)
+        if order.kind not in HANDLERS:
+            raise StreamRefused(f"the dlapp of this container has no streams of the kind {order.kind}")
+        importlib.import_module(HANDLERS[order.kind]).serve(stream)
     except DlappError as error:
         stream.refuse(error)
     except Exception as error:
