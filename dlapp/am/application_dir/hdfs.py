@@ -115,10 +115,8 @@ class HdfsApplicationDir:
         self._written_at = self._read_until = float("-inf")
         self._asked_ms: int | None = None  # when views were requested [ms since 1970]
         self._last_view: ApplicationView | None = None
-        self._usage: bytes | None = None
-        self._last_usage: bytes | None = None
-        self._trials: bytes | None = None
-        self._last_trials: bytes | None = None
+        self._unwritten: dict[str, bytes] = {}  # name -> content, of `USAGE` and `TRIALS`
+        self._last: dict[str, bytes] = {}  # the same, written or not
         self._trials_at = float("-inf")
         self._journal = HdfsJournalWriter(self, files, attempt)
         self._closing = False
@@ -161,15 +159,16 @@ class HdfsApplicationDir:
 
     def write_usage(self, data: bytes) -> None:
         """Replace the usage history soon; never that of another attempt."""
-        if self._found is None:
-            with self._changed:
-                self._usage = self._last_usage = data
+        self._replace(USAGE, data)
 
     def write_trials(self, text: str) -> None:
         """Replace the results of a sweep soon; never those of another attempt."""
+        self._replace(TRIALS, text.encode())
+
+    def _replace(self, name: str, data: bytes) -> None:
         if self._found is None:
             with self._changed:
-                self._trials = self._last_trials = text.encode()
+                self._unwritten[name] = self._last[name] = data
 
     def usage(self) -> Mapping[str, Any]:
         """Return the last written usage history; empty: none, or it cannot be read."""
@@ -184,9 +183,6 @@ class HdfsApplicationDir:
 
     def former_sweep(self, application_id: ApplicationId) -> FormerSweep:
         """Return the sweep of another application of the user.
-
-        Args:
-            application_id: id of the application, which has ended.
 
         Raises:
             NotFound: it is no longer in the history.
@@ -209,11 +205,9 @@ class HdfsApplicationDir:
             data = self._files.read(self._paths.trials(application_id), max_bytes=MAX_RESULTS_BYTES)
         return FormerSweep(data.decode(errors="replace"), outputs, resumed_from)
 
-    def check_not_superseded(self) -> None:
+    def check_not_superseded(self, patience_s: float | None = None) -> None:
         """Raise `Superseded` if another attempt has taken over, or has ended the application."""
-        self._check_not_superseded(self.patience_s)
-
-    def _check_not_superseded(self, patience_s: float) -> None:
+        patience_s = self.patience_s if patience_s is None else patience_s
         if (why := _retry_unreachable(self._superseded_reason, patience_s)) is not None:
             raise Superseded(why)
 
@@ -289,16 +283,15 @@ class HdfsApplicationDir:
             Superseded: another attempt decides how it ended.
         """
         self.close()
-        self._check_not_superseded(PATIENCE_S)
+        self.check_not_superseded(PATIENCE_S)
         history = to_json({"view": self._last_view, "submission": self._submission})
 
         def keep() -> None:
             self._files.make(self._paths.all_history, OWN_MODE)
             # First the writes that nothing depends on: the history states that everything is kept.
-            if self._last_usage is not None:
-                self._files.write(self._paths.usage(self._application_id), self._last_usage, OWN_FILE_MODE)
-            if self._last_trials is not None:
-                self._files.write(self._paths.trials(self._application_id), self._last_trials, OWN_FILE_MODE)
+            for name, place_of in ((USAGE, self._paths.usage), (TRIALS, self._paths.trials)):
+                if name in self._last:
+                    self._files.write(place_of(self._application_id), self._last[name], OWN_FILE_MODE)
             self._files.write(self._paths.history(self._application_id), history_json(history), OWN_FILE_MODE)
 
         self._run_logged(lambda: _retry_unreachable(keep))
@@ -330,10 +323,10 @@ class HdfsApplicationDir:
                 while (left_s := self._wait_s(until)) > 0:
                     self._changed.wait(left_s)
                 closing, self._write_requested, self._wrote_at = self._closing, False, time.monotonic()
-                usage, self._usage = self._usage, None
-                trials = self._trials if time.monotonic() >= self._trials_at + TRIALS_EVERY_S else None
-                if trials is not None:
-                    self._trials, self._trials_at = None, time.monotonic()
+                due = [USAGE, TRIALS] if time.monotonic() >= self._trials_at + TRIALS_EVERY_S else [USAGE]
+                contents = {name: self._unwritten.pop(name) for name in due if name in self._unwritten}
+                if TRIALS in contents:
+                    self._trials_at = time.monotonic()
                 view = self._view if self._is_due() else None
                 if view is not None:
                     self._view, self._written, self._written_at = None, _state_summary(view), time.monotonic()
@@ -347,15 +340,14 @@ class HdfsApplicationDir:
                 self._look_at = time.monotonic() + LOOK_EVERY_S
             if view is not None and self.is_current_attempt():
                 self._run_logged(lambda view=view: self._write(VIEW, view))
-            if usage is not None and self.is_current_attempt():
-                self._run_logged(lambda usage=usage: self._files.write(self._place(USAGE), usage, OWN_FILE_MODE))
-            if trials is not None and self.is_current_attempt():
-                self._run_logged(lambda trials=trials: self._files.write(self._place(TRIALS), trials, OWN_FILE_MODE))
+            for name, data in contents.items():
+                if self.is_current_attempt():
+                    place = self._place(name)
+                    self._run_logged(lambda place=place, data=data: self._files.write(place, data, OWN_FILE_MODE))
 
     def _check_requests(self) -> None:
         """Check for requests from clients that cannot reach the control address: to end or release the application, and
-        for
-        views."""
+        for views."""
         changed_ms = {name: mtime_ms for name, _, mtime_ms in self._files.entries(self.directory)}
         for name in _REQUESTS:
             if name in changed_ms:

@@ -91,10 +91,7 @@ class LocalApplicationDir:
 
     def write_view(self, view: ApplicationView) -> None:
         """Replace the view. Not synced: after a power failure the outcome counts, not the view."""
-        temporary = self._path(f".view.{os.getpid()}")
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(to_json(view), file, separators=(",", ":"))
-        os.rename(temporary, self._path("view.json"))
+        self._replace("view.json", json.dumps(to_json(view), separators=(",", ":")).encode())
 
     def write_report(self, view: ApplicationView) -> None:
         """Write the report page of an ended application, for its owner: it quotes logs.
@@ -108,13 +105,10 @@ class LocalApplicationDir:
             path = self._path(f"containers/{one.container_id}/{stream}")
             return last_lines(path, TAIL_LINES, TAIL_BYTES) or b""
 
-        temporary = self._path(f".report.{os.getpid()}")
         try:
             sources = Sources(self.submission, self._usage_history, log_tail, self._sweep_results)
             text = report(view, clock.now_ms(), sources)
-            with open(temporary, "w", encoding="utf-8", errors="replace", opener=_open_own) as file:
-                file.write(text)
-            os.rename(temporary, self._path("report.html"))
+            self._replace("report.html", text.encode(errors="replace"), _open_own)
         except (OSError, DlappError) as error:
             log.warning(f"the report cannot be written: {error}")
 
@@ -126,15 +120,12 @@ class LocalApplicationDir:
             DlappError: they cannot be read.
         """
         from dlapp.sweep.results import read_results
-        from dlapp.sweep.spec import MAX_RESULTS_BYTES
 
-        name, owners = "trials.jsonl", {os.geteuid()}
-        with files.closing_fd(files.open_directory(self.directory)) as fd:
-            data = files.read_file(name, dir_fd=fd, path=self._path(name), owners=owners, max_bytes=MAX_RESULTS_BYTES)
+        data = self._own_file("trials.jsonl", MAX_RESULTS_BYTES)
         try:
             return read_results(data.decode(errors="replace"))
         except ValueError as error:
-            raise DlappError(f"{self._path(name)} cannot be read: {error}") from error
+            raise DlappError(f"{self._path('trials.jsonl')} cannot be read: {error}") from error
 
     def _usage_history(self) -> UsageHistory:
         """Return the last written usage history. Raises DlappError if it cannot be read."""
@@ -144,17 +135,11 @@ class LocalApplicationDir:
 
     def write_usage(self, data: bytes) -> None:
         """Replace the usage history, in the same way as the view."""
-        temporary = self._path(f".usage.{os.getpid()}")
-        with open(temporary, "wb") as file:
-            file.write(data)
-        os.rename(temporary, self._path("usage.json"))
+        self._replace("usage.json", data)
 
     def write_trials(self, text: str) -> None:
         """Replace the results of a sweep, in the same way as the view."""
-        temporary = self._path(f".trials.{os.getpid()}")
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.rename(temporary, self._path("trials.jsonl"))
+        self._replace("trials.jsonl", text.encode())
 
     def usage(self) -> Mapping[str, Any]:
         """Return the last written usage history; empty: none, or it cannot be read."""
@@ -170,9 +155,6 @@ class LocalApplicationDir:
 
         It has ended, but if all its processes were killed, the runner may still be settling its outputs; their state is
         known with its outcome.
-
-        Args:
-            application_id: id of the application.
         """
         other = LocalApplicationDir(os.path.join(os.path.dirname(self.directory), str(application_id)))
         if not os.path.isdir(other.directory):
@@ -231,11 +213,7 @@ class LocalApplicationDir:
             return None
 
     def leftover(self, container_id: ContainerId, path: str) -> str | None:
-        """Return the path of a killed task's leftovers in its workspace; None: there are none.
-
-        Args:
-            container_id, path: see `ApplicationDir`.
-        """
+        """Return the path of a killed task's leftovers in its workspace; None: there are none."""
         root = os.path.realpath(self._path(f"containers/{container_id}/workspace"))
         found = os.path.realpath(os.path.join(root, path))
         # A link may point outside; such a target is not lost with the workspace.
@@ -314,9 +292,19 @@ class LocalApplicationDir:
             FileNotFoundError: it does not exist.
             UntrustedFile: it is not such a file, or is another user's.
         """
+        return files.json_object(self._own_file(name, MAX_BYTES), path=self._path(name))
+
+    def _own_file(self, name: str, max_bytes: int) -> bytes:
+        """Return a file that only this user can have written; errors as of `_object`."""
         with files.closing_fd(files.open_directory(self.directory)) as fd:
             owners = {os.geteuid()}
-            return files.read_json_object(name, dir_fd=fd, path=self._path(name), owners=owners, max_bytes=MAX_BYTES)
+            return files.read_file(name, dir_fd=fd, path=self._path(name), owners=owners, max_bytes=max_bytes)
+
+    def _replace(self, name: str, data: bytes, opener: Callable[[str, int], int] | None = None) -> None:
+        temporary = self._path(f".{name.partition('.')[0]}.{os.getpid()}")
+        with open(temporary, "wb", opener=opener) as file:
+            file.write(data)
+        os.rename(temporary, self._path(name))
 
     def _read(self, name: str, kind: type[T]) -> T:
         path = self._path(name)
