@@ -38,13 +38,7 @@ class LogPages:
         self._pages: OrderedDict[PageQuery, tuple[float, bytes]] = OrderedDict()
 
     def answer(self, call: ControlRequest, one: ContainerView, query: PageQuery) -> None:
-        """Answer a request, now or from a thread.
-
-        Args:
-            call: the request.
-            one: the requested container.
-            query: the query of the request.
-        """
+        """Answer a request for a container's log, now or from a thread."""
         with self._lock:
             until, data = self._pages.get(query, (0.0, b""))
             if until <= time.monotonic():

@@ -86,13 +86,7 @@ class ControlRequest(Record):
         self.server.reply(self.request, 200, body)
 
     def refuse(self, status: int, why: str, reason: str = "") -> None:
-        """Answer with an error.
-
-        Args:
-            status: HTTP status.
-            why: reason for the user.
-            reason: reason for programs, if there are several (`dlapp.net.streams`).
-        """
+        """Answer with an error; ``reason`` is for programs, if there are several reasons (`dlapp.net.streams`)."""
         self.server.reply(self.request, status, {"error": why, **({"reason": reason} if reason else {})})
 
     def answer_bytes(self, data: bytes) -> None:
@@ -143,17 +137,18 @@ class ControlEndpoint:
         match method, _segments(path):
             case "GET", ["metrics", _] if is_same(self.metrics_path, path):
                 return Admission()
-            case "GET", [_] if self._is_page(path):
+            case "GET", [_] if is_same(self._page, path.partition("?")[0]):
                 return Admission()
             case "GET", ["v1", "view"] if self._open and not token:
                 return Admission()
-            case "POST", ["v1", "tasks", task, ("hello" | "report") as word]:
-                if self._is_tasks(task, token):
-                    return Admission(MAX_REPORT_BYTES if word == "report" else MAX_MESSAGE_BYTES, authenticated=True)
-                return Refusal(401, "the token is missing or not this task's")
-            case ("GET", ["v1", "tasks", task, "roster"]) | ("POST", ["v1", "tasks", task, "stream"]):
-                if self._is_tasks(task, token):
-                    return Admission(0 if method == "GET" else MAX_MESSAGE_BYTES, authenticated=True)
+            case ("GET", ["v1", "tasks", task, "roster" as word]) | (
+                "POST",
+                ["v1", "tasks", task, ("hello" | "report" | "stream") as word],
+            ):
+                # The purpose of a task's token is its container's id.
+                if task.startswith(_TASK) and token_is_right(self._secret, task, token):
+                    most_bytes = {"roster": 0, "report": MAX_REPORT_BYTES}.get(word, MAX_MESSAGE_BYTES)
+                    return Admission(most_bytes, authenticated=True)
                 return Refusal(401, "the token is missing or not this task's")
             case ("GET", ["v1", "view" as word]) | (
                 "POST",
@@ -167,18 +162,14 @@ class ControlEndpoint:
                 return Refusal(401, "the token is missing or not this application's")
         return Refusal(404, f"there is no {method} {path.partition('?')[0][:200]}")
 
-    def _is_tasks(self, task: str, token: str) -> bool:
-        """Return whether a token belongs to a task: its purpose is a container's id."""
-        return task.startswith(_TASK) and token_is_right(self._secret, task, token)
-
-    def _is_page(self, path: str) -> bool:
-        return is_same(self._page, path.partition("?")[0])
-
     def _on_request(self, request: Request) -> None:
         """Handle an authenticated request."""
 
         def refuse(why: str) -> None:
             self.server.reply(request, 400, {"error": why})
+
+        def put(kind: RequestKind, message: Hello | Report | StopRequest | ContainerId | None = None) -> None:
+            self._put(ControlRequest(kind, message, request, self.server))
 
         match _segments(request.path):
             case ["v1", "tasks", task, "roster"]:
@@ -187,7 +178,7 @@ class ControlEndpoint:
                 except UsageError as error:
                     refuse(str(error)[:500])
                     return
-                self._put(ControlRequest(RequestKind.ROSTER, container_id, request, self.server))
+                put(RequestKind.ROSTER, container_id)
             case ["v1", "tasks", task, "stream"]:
                 self._handle_stream(request, refuse, task=task)
             case ["v1", "streams"]:
@@ -195,7 +186,7 @@ class ControlEndpoint:
             case ["v1", "tasks", task, word]:
                 kind: type[Hello] | type[Report] = Hello if word == "hello" else Report
                 if (known := request.cached_result()) is not None:
-                    self._put(ControlRequest(RequestKind.REPORT, known, request, self.server))
+                    put(RequestKind.REPORT, known)
                     return
                 try:
                     message: Hello | Report = from_json(kind, request.json())
@@ -208,24 +199,20 @@ class ControlEndpoint:
                     return
                 if isinstance(message, Report) and message.wait_s > 0:
                     request.cache_result(message)
-                self._put(ControlRequest(RequestKind(word), message, request, self.server))
+                put(RequestKind(word), message)
             case ["metrics", _]:
-                self._put(ControlRequest(RequestKind.METRICS, None, request, self.server))
+                put(RequestKind.METRICS)
             case ["v1", "view"]:
-                self._put(
-                    ControlRequest(
-                        RequestKind.VIEW if request.token else RequestKind.OPEN_VIEW, None, request, self.server
-                    )
-                )
+                put(RequestKind.VIEW if request.token else RequestKind.OPEN_VIEW)
             case ["v1", word]:
                 try:
                     stop = from_json(StopRequest, request.json())
                 except (SpecError, ValueError, RecursionError) as error:
                     refuse(f"not a valid request: {str(error)[:500]}")
                     return
-                self._put(ControlRequest(RequestKind(word), stop, request, self.server))
+                put(RequestKind(word), stop)
             case _:
-                self._put(ControlRequest(RequestKind.PAGE, None, request, self.server))
+                put(RequestKind.PAGE)
 
     def _handle_stream(self, request: Request, refuse: Callable[[str], None], *, task: str = "") -> None:
         """Handle a request for a stream, or with ``task`` that task's answer to it."""

@@ -51,13 +51,7 @@ class StreamBroker:
         self._open = 0
 
     def open(self, call: ControlRequest, request: StreamRequest, now: float) -> OpenStream | None:
-        """Keep a tool's request for a stream, and return its event; None: it was refused.
-
-        Args:
-            call: call of the tool.
-            request: its content.
-            now: the time [s, monotonic].
-        """
+        """Keep a tool's request for a stream, and return its event; None: it was refused. ``now`` is monotonic [s]."""
         with self._counting:
             self._open -= len(self._relay.received())
         # Viewers leave a part of the limit to the owner.
@@ -96,11 +90,7 @@ class StreamBroker:
             call.server.connect_pair(pending.call.request, call.request, self._copy)
 
     def check(self, now: float) -> None:
-        """Give up streams whose task is late.
-
-        Args:
-            now: the time [s, monotonic].
-        """
+        """Give up streams whose task is late by ``now`` [s, monotonic]."""
         for number in [number for number, one in self._pending.items() if one.deadline <= now]:
             why = f"its task did not answer in {OPEN_S:g} s"
             self._pending.pop(number).call.refuse(504, why, NOT_RUNNING)
