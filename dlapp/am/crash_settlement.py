@@ -63,9 +63,7 @@ def _write_results(
 ) -> None:
     """Write the results of a sweep's trials from the journals: the ApplicationMaster may have died before it did.
 
-    Args:
-        app_dir, submission, application_id, attempt: as in `settle_crashed`.
-        committed: numbers of the trials that were committed since.
+    ``committed`` has the numbers of the trials that were committed since.
     """
     from dlapp.am.decisions.trials import recovery
 

@@ -4,7 +4,6 @@ YARN counts GPUs and does not know that a GPU is in quarantine: it would grant a
 GPUs, and the container would have to move to another host. The ledger is read once before the first request for GPUs,
 and again at intervals while one waits. It is only a hint: an unavailable ensemble is just logged, as the GPUs are
 leased by the task on its host.
-leases the GPUs is the task on its host.
 """
 
 from __future__ import annotations

@@ -37,11 +37,8 @@ class MetricsTarget:
         self._application_id = application_id
 
     def write(self, url: str, path: str) -> None:
-        """Write the file, and remove those of processes of this user that were killed.
-
-        Args:
-            url: the URL of this process, ``http://host:port``.
-            path: the path of the metrics.
+        """Write the file with the process's URL, ``http://host:port``, and the path of its metrics; remove those of
+        processes of this user that were killed.
         """
         pid = os.getpid()
         # Labels that begin with __ are dropped after relabelling. The process is for the cleanup of leftover files.

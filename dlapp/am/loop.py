@@ -272,9 +272,7 @@ class Loop:
     def _read_earlier_journals(self) -> None:
         """Read the journals of earlier attempts. A file system may be unavailable for hours."""
         self._state.waiting_for = "the journal of the attempt before is read"
-        found = self._wait_for(
-            lambda: (replay(records(self._app_dir.all_journal_lines())), self._app_dir.usage()),
-        )
+        found = self._wait_for(lambda: (replay(records(self._app_dir.all_journal_lines())), self._app_dir.usage()))
         self._state.waiting_for = ""
         if found is not None:
             recovered, usage = found
@@ -288,22 +286,16 @@ class Loop:
             return
         from dlapp.am.takeover import ended_trials
 
-        def read() -> events.TrialsTakenOver:
-            return ended_trials(before, self._app_dir, spec.outputs, self._application_id)
-
         self._state.waiting_for = f"the trials of {before} are read"
-        taken = self._wait_for(read)
+        taken = self._wait_for(lambda: ended_trials(before, self._app_dir, spec.outputs, self._application_id))
         self._state.waiting_for = ""
         if taken is not None:
             self._handle(taken)
 
     def _wait_for(self, work: Callable[[], T], *, shows: bool = False) -> T | None:
         """Return the result of a start step that may take hours; None: this attempt has ended. Incoming messages wait,
-        only the last one of a repeated request is kept, and the view shows after some seconds what it waits for.
-
-        Args:
-            work: the step, run by a thread.
-            shows: write the view meanwhile.
+        only the last one of a repeated request is kept, and the view shows after some seconds what it waits for. With
+        ``shows`` it is also written meanwhile.
         """
         done: list[T | Exception] = []
 

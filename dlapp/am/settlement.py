@@ -95,23 +95,12 @@ class OutputSettlement:
         except DlappError as error:
             left = self.keep_partial(in_order((*wanted.parts, *wanted.failed)))
             return OutputsSettled(left, f"the output of the sweep before could not be copied: {error}")
-        outputs = tuple(
-            OutputClaim(
-                target=one.target,
-                overwrite=one.overwrite,
-                keep_previous=one.keep_previous,
-                parts=dict(self._named_parts(wanted.parts, one, stray=False)),
-                failed=dict(self._partial_parts(wanted, one)) if one.on_failure is OnFailure.KEEP else {},
-                committed=wanted.committed,
-            )
-            for one in self._spec.outputs
-        )
         ours = CommitClaim(
             attempt=attempt,
             final_status=wanted.ending.final_status,
             cause=wanted.ending.cause,
             diagnostics=wanted.ending.diagnostics,
-            outputs=outputs,
+            outputs=tuple(self._output_claim(wanted, one) for one in self._spec.outputs),
         )
         try:
             claim = self._retry(lambda _: self._app_dir.claim(ours), give_up=True)
@@ -128,11 +117,7 @@ class OutputSettlement:
         return replace(settled, error="; ".join((settled.error, *unstored)))
 
     def commit_trial(self, part: Part, *, is_retry: bool) -> None:
-        """Commit the output of a trial separately.
-
-        Args:
-            part: its stored output.
-            is_retry: an earlier call may have succeeded.
+        """Commit the output of a trial separately; with ``is_retry`` an earlier call may have succeeded.
 
         Raises:
             Superseded: another attempt owns the application now.
@@ -150,7 +135,6 @@ class OutputSettlement:
         an ApplicationMaster, while it is full.
 
         Args:
-            claim: the decision.
             is_retry: an earlier process may have done a part of it.
             give_up: after that, an unavailable file system counts as a failed commit. Without it, a full one fails at
                 once: others wait for this process.
@@ -168,11 +152,8 @@ class OutputSettlement:
         return self._retry(commit_all, give_up=give_up)
 
     def _retry(self, work: Callable[[Retried], T], *, give_up: bool) -> T:
-        """Run ``work``, and repeat it while a file system does not answer or is full.
-
-        Args:
-            work: called with the errors that it must raise, as it is called again then.
-            give_up: as in `finish`.
+        """Run ``work``, and repeat it while a file system does not answer or is full; ``give_up`` is as in `finish`. It
+        is called with the errors that it must raise, as it is called again then.
         """
         began, wait = time.monotonic(), Wait("", None)
         patience_s = {
@@ -195,9 +176,6 @@ class OutputSettlement:
 
     def store_lost_outputs(self, lost: Sequence[Part]) -> tuple[tuple[Part, ...], list[str]]:
         """Store the files at the outputs' paths in containers whose tasks were killed.
-
-        Args:
-            lost: those containers, without outputs.
 
         Returns:
             Their parts, for `keep_partial`: one for each output that is kept on failure and has a file; and a text on
@@ -247,6 +225,17 @@ class OutputSettlement:
         """Keep the stored parts as ``.partial``, or remove them; None: remove all."""
         return self._outputs.keep_or_drop(None if parts is None else lambda output: self._named_parts(parts, output))
 
+    def _output_claim(self, wanted: SettleOutputs, output: OutputSpec) -> OutputClaim:
+        failed = self._named_parts(wanted.failed, output) + self._named_parts(wanted.parts, output, stray=True)
+        return OutputClaim(
+            target=output.target,
+            overwrite=output.overwrite,
+            keep_previous=output.keep_previous,
+            parts=dict(self._named_parts(wanted.parts, output, stray=False)),
+            failed=dict(failed) if output.on_failure is OnFailure.KEEP else {},
+            committed=wanted.committed,
+        )
+
     def _copy_sources(self, parts: Sequence[Part]) -> None:
         """Copy the trials' output of the sweep that this one continues to this sweep's parts."""
         for part in parts:
@@ -276,9 +265,6 @@ class OutputSettlement:
                     )
         return None
 
-    def _partial_parts(self, wanted: SettleOutputs, output: OutputSpec) -> list[tuple[str, str]]:
-        return self._named_parts(wanted.failed, output) + self._named_parts(wanted.parts, output, stray=True)
-
     def _named_parts(
         self, parts: Sequence[Part], output: OutputSpec, *, stray: bool | None = None
     ) -> list[tuple[str, str]]:
@@ -289,8 +275,7 @@ class OutputSettlement:
         of one index the last one counts.
 
         Args:
-            parts: the parts of all containers, `in_order`.
-            output: output of the parts.
+            parts: `in_order`.
             stray: only those with this `StoredOutput.stray`; None: all.
         """
         named, roles, count = {}, self._spec.main_roles, self._spec.main_containers
@@ -300,11 +285,9 @@ class OutputSettlement:
                 (stored.name, stored.part) == (output.name, location) and stray in (None, stored.stray)
                 for stored in part.outputs
             ):
-                if part.trial:
-                    name = str(part.index)
-                elif count == 1:
+                if count == 1 and not part.trial:
                     name = ""
-                elif len(roles) == 1:
+                elif part.trial or len(roles) == 1:
                     name = str(part.index)
                 else:
                     name = f"{part.role}_{part.role_index}"

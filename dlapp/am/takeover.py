@@ -52,7 +52,9 @@ def ended_trials(
         for view in read_results(former.results).trials if former.results else ():
             if view.state in _TAKEN_OVER and view.number not in found:
                 sources = _sources(view, former, outputs, ApplicationId.from_text(before), app_dir.hdfs)
-                if sources and sources == tuple(_own_place(one, view.number) for one in outputs):
+                # Where a sweep commits a trial separately; empty: it commits all together.
+                own = tuple(trial_target(one.target, view.number) if one.by_trial else "" for one in outputs)
+                if sources and sources == own:
                     found[view.number] = FormerTrial(view=view, is_committed=True)
                 elif sources is not None:
                     part = trial_part(view.number, max(1, view.tries))
@@ -69,15 +71,7 @@ def _sources(
     before: ApplicationId,
     hdfs: HdfsPlace | None,
 ) -> tuple[str, ...] | None:
-    """Return the locations of a trial's outputs; None: one does not exist.
-
-    Args:
-        view: view of the trial.
-        former: sweep that stored them.
-        outputs: outputs of the new application.
-        before: that sweep's application.
-        hdfs: the configured HDFS, if any.
-    """
+    """Return the locations of a trial's outputs that the sweep of ``before`` has stored; None: one does not exist."""
     targets = {one.name: one for one in former.outputs}
     found = []
     for output in outputs:
@@ -97,11 +91,6 @@ def _sources(
             return None
         found.append(source)
     return tuple(found)
-
-
-def _own_place(output: OutputSpec, number: int) -> str:
-    """Return where a sweep commits a trial separately; empty: it commits all together."""
-    return trial_target(output.target, number) if output.by_trial else ""
 
 
 def _stored(output: OutputSpec, application_id: ApplicationId, part: str) -> StoredOutput:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 from dlapp.am import causes
@@ -211,11 +212,7 @@ def _idle(state: ApplicationState) -> IdleGpus | None:
 
 
 def phase_of(state: ApplicationState, wait: str = "") -> str:
-    """Return a short text on its progress: ``running 3 of 4, waiting for 1 container``.
-
-    Args:
-        state, wait: as in `of`.
-    """
+    """Return a short text on its progress: ``running 3 of 4, waiting for 1 container``; ``wait`` is as in `of`."""
     phase = _phase_of(state)
     # A commit's wait is shown with its own patience, of which this is a part.
     return f"{phase}, {wait}" if wait and not state.waiting_for.startswith("waits") else phase
@@ -235,9 +232,8 @@ def _phase_of(state: ApplicationState) -> str:
     if state.stage is Stage.ACTIVE and state.open and all(one.unconfirmed for one in state.open.values()):
         return "restarting"
     counts, obstacles = _counts(state), _obstacles(state)
-    total = len(state.instances)
-    storing = counts.get(Phase.STORING, 0) + counts.get(Phase.RELEASING, 0)
-    running = counts.get(Phase.RUNNING, 0)
+    total, running = len(state.instances), counts[Phase.RUNNING]
+    storing = counts[Phase.STORING] + counts[Phase.RELEASING]
     if state.stage is Stage.CLOSING:
         if text := _kept_text(state):
             return text
@@ -258,10 +254,10 @@ def _phase_of(state: ApplicationState) -> str:
     )
     if unrecorded:
         words.append(f"{unrecorded} waiting until the journal is written")
-    if at_the_gate := counts.get(Phase.WAITING, 0) - unrecorded:
+    if at_the_gate := counts[Phase.WAITING] - unrecorded:
         words.append(f"{at_the_gate} of {total} at the gate")
     for phase in reversed(_ON_THE_WAY):
-        if count := counts.get(phase, 0):
+        if count := counts[phase]:
             what = phase.value if count == total else f"{count} {phase.value}"
             words.append(what + (_starting(state) if phase is Phase.STARTING else "") + obstacles.get(phase, ""))
     words += _service_waits(state).values()
@@ -274,10 +270,10 @@ def _phase_of(state: ApplicationState) -> str:
         if text := _gang_window(state, gate):
             words.append(text)
             held_back += [role for role in state.roles_of(gate) if role.is_wanted]
-    if (waiting := counts.get(None, 0) - len(paused) - sum(role.waiting for role in held_back)) > 0:
+    if (waiting := counts[None] - len(paused) - sum(role.waiting for role in held_back)) > 0:
         words.append(f"waiting for {waiting} container{'s' if waiting > 1 else ''}{_unallocated(state)}")
     words += _dependencies(state)
-    if (over := counts.get(Phase.ENDED, 0)) < total:
+    if (over := counts[Phase.ENDED]) < total:
         failed = sum(bool(one.failed) for one in state.instances)
         words += [f"{count} {what}" for count, what in ((over - failed, "done"), (failed, "failed")) if count]
     text = ", ".join(words) or "ending"
@@ -331,9 +327,7 @@ def waiting_of(state: ApplicationState, wait: str = "") -> Waiting | None:
     """Return why containers do not run yet, as far as the ApplicationMaster knows; None: all that can run do.
 
     A role that waits for another one is the reason only if there is no other: the other role may be waiting itself.
-
-    Args:
-        state, wait: as in `of`.
+    ``wait`` is as in `of`.
     """
     if state.stage is Stage.STARTING:
         text = state.waiting_for or wait
@@ -349,7 +343,7 @@ def waiting_of(state: ApplicationState, wait: str = "") -> Waiting | None:
     if wait:
         found.append(Waiting(code=SERVICE_AWAY, message=wait))
     counts = _counts(state)
-    words = [f"{counts[phase]} {phase.value}" for phase in _ON_THE_WAY if counts.get(phase)]
+    words = [f"{counts[phase]} {phase.value}" for phase in _ON_THE_WAY if counts[phase]]
     if words:
         since_ms = min((one.started_ms for one in state.open.values() if one.phase in _ON_THE_WAY), default=None)
         found.append(Waiting(code=STARTING, message=", ".join(words), since_ms=since_ms))
@@ -472,9 +466,9 @@ def _obstacles(state: ApplicationState) -> dict[Phase, str]:
     return found
 
 
-def _counts(state: ApplicationState) -> dict[Phase | None, int]:
+def _counts(state: ApplicationState) -> Counter[Phase | None]:
     """Return the number of indexes in each phase; None: without a container."""
-    counts: dict[Phase | None, int] = {}
+    counts: Counter[Phase | None] = Counter()
     for instance in state.instances:
         container = instance.container
         if container is None:
@@ -483,12 +477,11 @@ def _counts(state: ApplicationState) -> dict[Phase | None, int]:
             phase = Phase.ENDED
         else:
             phase = container.phase
-        counts[phase] = counts.get(phase, 0) + 1
+        counts[phase] += 1
     # A started container without an index counts as an index that is starting.
-    up = min(counts.get(None, 0), sum(len(role.unbound) for role in state.roles))
-    if up:
-        counts[None] -= up
-        counts[Phase.STARTING] = counts.get(Phase.STARTING, 0) + up
+    up = min(counts[None], sum(len(role.unbound) for role in state.roles))
+    counts[None] -= up
+    counts[Phase.STARTING] += up
     return counts
 
 

@@ -61,8 +61,7 @@ class GangCheckpoints:
 
     def choose_for_member(self, index: int, starts: int) -> tuple[int, int]:
         """Return the checkpoint from which a member restarted alone starts, and the offset of its own: its newest one
-        that
-        the storing members also have."""
+        that the storing members also have."""
         return self.common({index, *(self.writers & self.found.keys())}), self._after(starts)
 
     def update_complete(self) -> bool:
