@@ -7,17 +7,16 @@ alone:
     success(roles)                          names of the roles that decide by default; none: all that are not services
     problems(roles, deciding)               what is wrong with the roles of an application, by key of its file
     takes_part(role, deciding)              whether the framework knows a role's containers
-    environment(roster, member, resources, user)    the variables of one container
+    environment(one)                        the variables of one container, a `Participant`
 
-``deciding`` has the names of the roles that decide the application's success. ``user`` has the variables of the
-properties file: these are never overridden.
+``deciding`` has the names of the roles that decide the application's success.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from dlapp.values.roster import Member, Roster
 from dlapp.values.spec import (
@@ -36,15 +35,24 @@ _RESTARTS_WHOLE = (Framework.TENSORFLOW, Framework.PYTORCH, Framework.TORCHRUN, 
 """Frameworks in which a process that is started again cannot join the others."""
 
 
+class Participant(NamedTuple):
+    """A container that takes part: its entry in the roster of all that do, its resources, and the variables of the
+    properties file, which are never overridden.
+    """
+
+    roster: Roster
+    member: Member
+    resources: Resources
+    user: Mapping[str, str]
+
+
 class _Module(Protocol):
     SERVICES: tuple[str, ...]
 
     def success(self, roles: Sequence[RoleSpec]) -> tuple[str, ...]: ...
     def problems(self, roles: Sequence[RoleSpec], deciding: Collection[str]) -> Iterator[tuple[str, str]]: ...
     def takes_part(self, role: str, deciding: Collection[str]) -> bool: ...
-    def environment(
-        self, roster: Roster, member: Member, resources: Resources, user: Mapping[str, str]
-    ) -> dict[str, str]: ...
+    def environment(self, one: Participant) -> dict[str, str]: ...
 
 
 def _module(framework: Framework) -> _Module:
@@ -62,12 +70,7 @@ def success(framework: Framework, roles: Sequence[RoleSpec]) -> tuple[str, ...]:
 
 
 def ports(framework: Framework, resources: Resources) -> int:
-    """Return the default of `RoleSpec.ports`.
-
-    Args:
-        framework: the framework of the application.
-        resources: the resources of a container of the role.
-    """
+    """Return the default of `RoleSpec.ports` for containers with these resources."""
     if framework is not Framework.MPI:
         return int(framework is not Framework.NONE)
     from dlapp.frameworks import mpi
@@ -111,7 +114,7 @@ def environment(
         interface: name of the network interface with the member's address; empty if unknown.
         user: variables of the properties file, which are never overridden.
     """
-    found = _module(framework).environment(roster, member, resources, user)
+    found = _module(framework).environment(Participant(roster, member, resources, user))
     if interface:
         # Without the "=" NCCL uses every interface whose name has this prefix. Gloo has no such syntax. Source:
         # docs.nvidia.com/deeplearning/nccl, Environment Variables.

@@ -8,10 +8,10 @@ Source: dmlc/ps-lite, docs/env.md and src/van.cc; bytedance/byteps, docs/running
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
-from dlapp.values.roster import Member, Roster
-from dlapp.values.spec import Resources, RoleSpec
+from dlapp.frameworks import Participant
+from dlapp.values.spec import RoleSpec
 
 SERVICES = ()
 ROLES = ("scheduler", "server", "worker")
@@ -40,15 +40,9 @@ def takes_part(role: str, _deciding: Collection[str]) -> bool:
     return role in ROLES
 
 
-def environment(roster: Roster, member: Member, resources: Resources, _user: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of one container.
-
-    Args:
-        roster: the roster of the application.
-        member: the container.
-        resources: the resources of the container.
-        _user: variables of the properties file.
-    """
+def environment(one: Participant) -> dict[str, str]:
+    """Return the variables of one container."""
+    roster, member = one.roster, one.member
     scheduler = roster.of_role("scheduler")[0]
     found = {
         "DMLC_ROLE": member.role,
@@ -57,7 +51,7 @@ def environment(roster: Roster, member: Member, resources: Resources, _user: Map
         "DMLC_NUM_WORKER": str(len(roster.of_role("worker"))),
         "DMLC_NUM_SERVER": str(len(roster.of_role("server"))),
         "DMLC_NODE_HOST": member.address,
-        "OMP_NUM_THREADS": str(resources.vcores),
+        "OMP_NUM_THREADS": str(one.resources.vcores),
     }
     if member.role == "worker":
         found["DMLC_WORKER_ID"] = str(member.role_index)

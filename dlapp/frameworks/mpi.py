@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from dlapp.frameworks import Participant
 from dlapp.values.roster import Member, Roster
 from dlapp.values.spec import MAX_PORTS, Resources, RoleSpec
 
@@ -55,16 +56,9 @@ def takes_part(role: str, deciding: Collection[str]) -> bool:
     return role in deciding
 
 
-def environment(_roster: Roster, _member: Member, resources: Resources, _user: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of every container.
-
-    Args:
-        _roster: the roster of the application.
-        _member: the container.
-        resources: the resources of the container.
-        _user: variables of the properties file.
-    """
-    return {"OMP_NUM_THREADS": str(max(1, resources.vcores // _slots(resources)))}
+def environment(one: Participant) -> dict[str, str]:
+    """Return the variables of every container."""
+    return {"OMP_NUM_THREADS": str(max(1, one.resources.vcores // _slots(one.resources)))}
 
 
 def slots(roles: Sequence[RoleSpec]) -> dict[str, int]:
@@ -101,12 +95,7 @@ def index_of(name: str) -> int | None:
 
 
 def hostfile(roster: Roster, per_container: Mapping[str, int]) -> str:
-    """Return the hostfile of an application.
-
-    Args:
-        roster: the roster of the application.
-        per_container: `slots`.
-    """
+    """Return the hostfile of an application, with the `slots` of each role's containers."""
     counts = {one.index: per_container.get(one.role, 0) for one in roster.members}
     return "".join(f"{node(index)} slots={count}\n" for index, count in counts.items() if count)
 

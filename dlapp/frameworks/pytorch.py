@@ -8,10 +8,10 @@ Source: pytorch.org/docs/stable/distributed.html, Environment variable initializ
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
-from dlapp.values.roster import Member, Roster
-from dlapp.values.spec import Resources, RoleSpec
+from dlapp.frameworks import Participant
+from dlapp.values.spec import RoleSpec
 
 SERVICES = ()
 
@@ -34,22 +34,15 @@ def takes_part(role: str, deciding: Collection[str]) -> bool:
     return role in deciding
 
 
-def environment(roster: Roster, member: Member, resources: Resources, _user: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of one rank.
-
-    Args:
-        roster: the roster of the application.
-        member: the container.
-        resources: the resources of the container.
-        _user: variables of the properties file.
-    """
-    ranks = roster.of_role(member.role)
+def environment(one: Participant) -> dict[str, str]:
+    """Return the variables of one rank."""
+    ranks = one.roster.of_role(one.member.role)
     return {
         "MASTER_ADDR": ranks[0].address,  # without brackets: a host, not a part of a URL
         "MASTER_PORT": str(ranks[0].ports[0]),
-        "RANK": str(member.role_index),
+        "RANK": str(one.member.role_index),
         "WORLD_SIZE": str(len(ranks)),
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
-        "OMP_NUM_THREADS": str(resources.vcores),
+        "OMP_NUM_THREADS": str(one.resources.vcores),
     }

@@ -10,11 +10,10 @@ Platform on TF_CONFIG for the evaluator.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
-from dlapp.frameworks import endpoint
-from dlapp.values.roster import Member, Roster
-from dlapp.values.spec import Resources, RoleSpec
+from dlapp.frameworks import Participant, endpoint
+from dlapp.values.spec import RoleSpec
 
 CLUSTER = ("chief", "worker", "ps")
 EVALUATOR = "evaluator"
@@ -49,16 +48,10 @@ def takes_part(role: str, _deciding: Collection[str]) -> bool:
     return role in (*CLUSTER, EVALUATOR)
 
 
-def environment(roster: Roster, member: Member, resources: Resources, _user: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of one container.
-
-    Args:
-        roster: the roster of the application.
-        member: the container.
-        resources: the resources of the container.
-        _user: variables of the properties file.
-    """
-    cluster = {role: [endpoint(one) for one in members] for role in CLUSTER if (members := roster.of_role(role))}
-    task = {"type": member.role, "index": member.role_index}
+def environment(one: Participant) -> dict[str, str]:
+    """Return the variables of one container."""
+    by_role = {role: one.roster.of_role(role) for role in CLUSTER}
+    cluster = {role: list(map(endpoint, members)) for role, members in by_role.items() if members}
+    task = {"type": one.member.role, "index": one.member.role_index}
     config = json.dumps({"cluster": cluster, "task": task})
-    return {"TF_CONFIG": config, "OMP_NUM_THREADS": str(resources.vcores)}
+    return {"TF_CONFIG": config, "OMP_NUM_THREADS": str(one.resources.vcores)}

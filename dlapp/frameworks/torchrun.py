@@ -9,12 +9,8 @@ Source: torch/distributed/run.py, argparse_util.py, elastic/rendezvous/static_tc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from dlapp.frameworks import bracketed
+from dlapp.frameworks import Participant, bracketed
 from dlapp.frameworks.pytorch import SERVICES, problems, success, takes_part
-from dlapp.values.roster import Member, Roster
-from dlapp.values.spec import Resources
 
 __all__ = ("COMMAND", "SERVICES", "environment", "problems", "success", "takes_part")
 
@@ -23,26 +19,19 @@ COMMAND = ("python3", "-m", "torch.distributed.run")
 _PROCESSES = "PET_NPROC_PER_NODE"
 
 
-def environment(roster: Roster, member: Member, resources: Resources, user: Mapping[str, str]) -> dict[str, str]:
-    """Return torchrun's options.
-
-    Args:
-        roster: the roster of the application.
-        member: the container.
-        resources: the resources of the container.
-        user: variables of the properties file.
-    """
-    nodes = roster.of_role(member.role)
-    processes = user.get(_PROCESSES) or str(max(1, resources.gcores))
+def environment(one: Participant) -> dict[str, str]:
+    """Return torchrun's options."""
+    nodes = one.roster.of_role(one.member.role)
+    processes = one.user.get(_PROCESSES) or str(max(1, one.resources.gcores))
     found = {
         "PET_NNODES": str(len(nodes)),
         _PROCESSES: processes,
-        "PET_NODE_RANK": str(member.role_index),
+        "PET_NODE_RANK": str(one.member.role_index),
         "PET_MASTER_ADDR": bracketed(nodes[0].address),  # torchrun appends the port
         "PET_MASTER_PORT": str(nodes[0].ports[0]),
         "PET_RDZV_BACKEND": "static",
         "PET_MAX_RESTARTS": "0",
     }
     if processes.isdecimal() and int(processes):  # for "auto" or "gpu" only torchrun knows the number
-        found["OMP_NUM_THREADS"] = str(max(1, resources.vcores // int(processes)))
+        found["OMP_NUM_THREADS"] = str(max(1, one.resources.vcores // int(processes)))
     return found
