@@ -160,7 +160,7 @@ def _write_report() -> None:
 
 
 def _page() -> Row:
-    from dlapp.pages.page import Live, page
+    from dlapp.pages.page import page
     from dlapp.values.messages import Phase
     from dlapp.values.report import State
     from dlapp.values.usage import DeviceUsage, Usage
@@ -176,7 +176,7 @@ def _page() -> Row:
     sizes = []
 
     def answer(_: Request) -> Answer:
-        data = page(view, START_MS + 100_000, live=Live(refreshes=False)).encode()
+        data = page(view, START_MS + 100_000, refreshes=False).encode()
         sizes.append(len(data))
         return Answer(body=data, headers=(("Content-Type", "text/html; charset=utf-8"),))
 

@@ -692,7 +692,7 @@ class Loop:
         return target
 
     def _page(self, *, refreshes: bool) -> str:
-        from dlapp.pages.page import Extras, Live, page
+        from dlapp.pages.page import Extras, page
         from dlapp.pages.usage_curves import time_axis, usage_curves
 
         # The owner alone knows the secret path.
@@ -702,7 +702,7 @@ class Loop:
             begin_ms, end_ms = time_axis(view, now_ms)
             curves = usage_curves(usage_history.of(self._state).containers, begin_ms, end_ms)
             extras = Extras(curves=curves, length_s=(end_ms - begin_ms) / 1000)
-        return page(view, now_ms, extras, Live(refreshes=refreshes))
+        return page(view, now_ms, extras, refreshes=refreshes)
 
     def _view(self) -> ApplicationView:
         return view_of(self._state, self._control.page_url, self._wait)

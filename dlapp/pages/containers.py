@@ -55,20 +55,14 @@ def containers(
     ]
     cells = [(name, kind, [text_of(one) for one in shown]) for name, kind, text_of in columns]
     cells = [column for column in cells if any(column[2])]
-    titles = "".join(f'<th scope="col"{_class(kind)}>{name}</th>' for name, kind, _ in cells)
-    body = "".join(
-        f"<tr>{''.join(f'<td{_class(kind)}>{texts[place]}</td>' for _, kind, texts in cells)}</tr>"
-        for place in range(len(shown))
-    )
+    titles = "".join(f'<th scope="col" class="{kind}">{name}</th>' for name, kind, _ in cells)
+    tds = [[f'<td class="{kind}">{text}</td>' for text in texts] for _, kind, texts in cells]
+    body = "".join(f"<tr>{''.join(row)}</tr>" for row in zip(*tds, strict=True))
     left = len(view.containers) - len(shown)
     more = f"<p>{left} more are not shown: dlapp-status --json has them</p>" if left else ""
     table = f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
     scroll = f'<div class="scroll" tabindex="0" role="region" aria-label="containers">{table}</div>'
     return section("Containers", scroll + more, _counts(view))
-
-
-def _class(kind: str) -> str:
-    return f' class="{kind}"' if kind else ""
 
 
 def _counts(view: ApplicationView) -> str:

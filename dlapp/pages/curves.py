@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from itertools import groupby
 from typing import NamedTuple
 
 from dlapp.pages.axes import number, round_up, time_axis_html, time_marks
@@ -45,12 +46,7 @@ class Curve(NamedTuple):
 
 
 def figures(curves: Sequence[Curve], length_s: float) -> str:
-    """Return all curves that have a point, side by side.
-
-    Args:
-        curves: to draw.
-        length_s: the length of the time axis [s].
-    """
+    """Return all curves that have a point, side by side, with time axes of this length [s]."""
     shown = "".join(_figure(one, max(length_s, 1e-3)) for one in curves if any(p.mean is not None for p in one.points))
     return f'<div class="curves">{shown}</div>' if shown else ""
 
@@ -94,10 +90,4 @@ def _amount(value: float, unit: str) -> str:
 
 def _runs(points: Sequence[CurvePoint]) -> list[list[CurvePoint]]:
     """Return the runs of points whose mean is known."""
-    runs: list[list[CurvePoint]] = [[]]
-    for point in points:
-        if point.mean is None:
-            runs.append([])
-        else:
-            runs[-1].append(point)
-    return [run for run in runs if run]
+    return [list(run) for is_known, run in groupby(points, lambda point: point.mean is not None) if is_known]

@@ -16,9 +16,7 @@ _PASSWORD = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*@")
 def facts(view: ApplicationView, submission: Submission | None) -> list[tuple[str, str]]:
     """Return names and texts: versions, digests, the properties file.
 
-    Args:
-        view: the view of the application.
-        submission: what was submitted; None if the reader may not see it, or it was removed.
+    ``submission`` is None if the reader may not see it, or it was removed.
     """
     found: list[tuple[str, str]] = []
     if submission is not None:

@@ -39,16 +39,6 @@ class LogEnd(NamedTuple):
     text: str
 
 
-class Live(NamedTuple):
-    """Parts that only an ApplicationMaster's page has.
-
-    Args:
-        refreshes: whether a browser reloads it every `REFRESH_S` seconds.
-    """
-
-    refreshes: bool = True
-
-
 class Extras(NamedTuple):
     """Parts of a report that the view does not have.
 
@@ -76,19 +66,20 @@ class Extras(NamedTuple):
 NO_EXTRAS = Extras()
 
 
-def page(view: ApplicationView, now_ms: int, extras: Extras = NO_EXTRAS, live: Live | None = None) -> str:
+def page(view: ApplicationView, now_ms: int, extras: Extras = NO_EXTRAS, *, refreshes: bool | None = None) -> str:
     """Return the page as HTML.
 
     Args:
         view: the view of the application.
         now_ms: the time [ms since 1970].
         extras: what else is shown.
-        live: for an ApplicationMaster's page; None for a report.
+        refreshes: whether a browser reloads an ApplicationMaster's page every `REFRESH_S` seconds; None for a report.
     """
     shown = shown_containers(view)
     with_ends = {one.container for one in extras.logs if one.text}
+    partly = f"{len(shown)} of {len(view.containers)} containers" if len(shown) < len(view.containers) else ""
     body = [
-        refresh_line(live.refreshes, "", now_ms) if live is not None else "",
+        refresh_line(refreshes, "", now_ms) if refreshes is not None else "",
         "<main>",
         sections.head(view, now_ms),
         "".join(f'<p class="note">{escape(one)}</p>' for one in extras.notes),
@@ -96,29 +87,23 @@ def page(view: ApplicationView, now_ms: int, extras: Extras = NO_EXTRAS, live: L
         sections.cause(view),
         sections.receipt(view),
         _sweep(extras),
-        sections.section("Timeline", timeline(view, shown, now_ms), _partly(len(shown), len(view.containers))),
+        sections.section("Timeline", timeline(view, shown, now_ms), partly),
         _curves(extras),
-        containers(view, shown, now_ms, with_ends=with_ends, live=live is not None),
+        containers(view, shown, now_ms, with_ends=with_ends, live=refreshes is not None),
         sections.outputs(view),
         sections.section("Request", rows(extras.asks)),
         sections.section("Versions", rows(extras.facts)),
         sections.section("Properties", f"<pre>{escape(extras.properties)}</pre>" if extras.properties else ""),
         _logs(view, extras.logs),
         "</main>",
-        f'<footer class="soft">written {escape(local_time(now_ms))}</footer>' if live is None else "",
+        f'<footer class="soft">written {escape(local_time(now_ms))}</footer>' if refreshes is None else "",
     ]
     title = f"{view.appname} {view.application_id}".strip()
-    return document(title, "".join(body), refreshes=live is not None and live.refreshes)
+    return document(title, "".join(body), refreshes=bool(refreshes))
 
 
 def document(title: str, body: str, *, refreshes: bool) -> str:
-    """Return a whole document.
-
-    Args:
-        title: plain text.
-        body: HTML.
-        refreshes: whether a browser reloads it every `REFRESH_S` seconds.
-    """
+    """Return a whole document with a title, of plain text, and a body, of HTML, which may reload itself."""
     names = {"viewport": "width=device-width,initial-scale=1", "color-scheme": "light dark", "referrer": "no-referrer"}
     metas = "".join(f'<meta name="{name}" content="{content}">' for name, content in names.items())
     metas += f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
@@ -146,10 +131,6 @@ def refresh_line(refreshes: bool, query: str, now_ms: int, links: str = "") -> s
         f"<nav>{links or '<span></span>'}<span>{escape(local_time(now_ms))}, {how} · "
         f'<a href="?{link}">{word}</a></span></nav>'
     )
-
-
-def _partly(shown: int, count: int) -> str:
-    return f"{shown} of {count} containers" if shown < count else ""
 
 
 def _links(view: ApplicationView) -> str:

@@ -42,13 +42,7 @@ class Sources(NamedTuple):
 
 
 def report(view: ApplicationView, now_ms: int, sources: Sources) -> str:
-    """Return the page of an application with all recorded data. It names what cannot be read.
-
-    Args:
-        view: the view of the application.
-        now_ms: the time [ms since 1970].
-        sources: the sources of the other parts.
-    """
+    """Return the page of an application with all recorded data. It names what cannot be read."""
     notes: list[str] = []
     begin_ms, end_ms = time_axis(view, now_ms)
     submission, curves = None, {}

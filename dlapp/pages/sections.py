@@ -14,13 +14,7 @@ from dlapp.values.usage import Receipt
 
 
 def section(title: str, body: str, remark: str = "") -> str:
-    """Return a section with a heading; empty without a body.
-
-    Args:
-        title: plain text.
-        body: HTML.
-        remark: plain text, beside the heading.
-    """
+    """Return a section with a body of HTML; empty without one. Title and remark, beside it, are plain text."""
     small = f"<small>{escape(remark)}</small>" if remark else ""
     return f"<section><h2>{escape(title)}{small}</h2>{body}</section>" if body else ""
 
@@ -113,11 +107,7 @@ def _costs(one: Receipt, has_gpus: bool) -> list[Fact]:
     shares = [(kind, amount / hours.granted) for kind, amount in parts.items()] if hours.granted > 0 else []
     known = f"{hours.busy:.2f} busy, {hours.idle:.2f} idle"
     used = f"{known}, {hours.unknown:.2f} not known" if hours.unknown > 0 else known
-    peak = (
-        [] if not asked.peak_mib or not asked.asked_mib else [("running", min(1.0, asked.peak_mib / asked.asked_mib))]
-    )
-    read, written = moved.read, moved.written
-    received, sent = moved.received, moved.sent
+    peak = min(1.0, asked.peak_mib / asked.asked_mib) if asked.peak_mib and asked.asked_mib else 0.0
     return [
         Fact("GPU hours", f"{hours.granted:.2f}" if has_gpus else "", used, shares),
         Fact("energy of the GPUs", "" if one.energy_wh is None else _energy(one.energy_wh)),
@@ -126,11 +116,11 @@ def _costs(one: Receipt, has_gpus: bool) -> list[Fact]:
             "peak of memory",
             "" if asked.peak_mib is None else f"{memory(asked.peak_mib)} of {memory(asked.asked_mib)}",
             "one container" if asked.is_exact else "one container, the largest of some samples",
-            peak,
+            [("running", peak)],
         ),
         Fact("input and output", f"{size(moved.input)} in, {size(moved.output)} out"),
-        Fact("disks", _both(read, written, "read", "written")),
-        Fact("network", _both(received, sent, "received", "sent")),
+        Fact("disks", _both(moved.read, moved.written, "read", "written")),
+        Fact("network", _both(moved.received, moved.sent, "received", "sent")),
     ]
 
 

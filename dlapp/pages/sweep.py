@@ -65,9 +65,7 @@ def sweep_section(results: SweepResults) -> str:
 def parallel_coordinates(results: SweepResults, ranked: Sequence[TrialView]) -> str:
     """Return the picture of parameters against the metric: a line for each trial; empty if there is nothing to compare.
 
-    Args:
-        results: the results of the sweep.
-        ranked: the trials with a metric, best first.
+    ``ranked`` has the trials with a metric, best first.
     """
     axes = [axis for name in results.parameters if (axis := _parameter_axis(name, ranked)) is not None]
     left_out = len(axes) - (MAX_AXES - 1)
@@ -109,9 +107,7 @@ def parallel_coordinates(results: SweepResults, ranked: Sequence[TrialView]) -> 
 def learning_curves(results: SweepResults, ranked: Sequence[TrialView]) -> str:
     """Return the picture of the metric over the steps; empty if no trial has reported twice.
 
-    Args:
-        results: the results of the sweep.
-        ranked: the trials with a metric, best first.
+    ``ranked`` has the trials with a metric, best first.
     """
     with_curve = [one for one in ranked if len(one.curve) > 1]
     if not with_curve:

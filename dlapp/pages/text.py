@@ -23,11 +23,7 @@ class Fact(NamedTuple):
 
 
 def local_time(timestamp_ms: int | None) -> str:
-    """Return a time as ``2026-01-31 12:00:00 UTC``, in the time zone of this machine; empty if unknown.
-
-    Args:
-        timestamp_ms: since 1970 [ms]; None or 0 if unknown.
-    """
+    """Return a time as ``2026-01-31 12:00:00 UTC``, in the time zone of this machine; empty if None or 0: unknown."""
     if not timestamp_ms:
         return ""
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(timestamp_ms / 1000))

@@ -44,12 +44,7 @@ class Bar(NamedTuple):
 
 
 def bars_of(one: ContainerView | TryView, now_ms: int) -> list[Bar]:
-    """Return the bars of one container, in order of time.
-
-    Args:
-        one: the container, or an earlier one of its index.
-        now_ms: end of the last bar if it runs [ms since 1970].
-    """
+    """Return the bars of one container, in order of time; the last one of a container that runs ends now."""
     if not one.started_ms:
         return []
     end_ms = float(max(one.started_ms, now_ms if one.finished_ms is None else one.finished_ms))
@@ -78,13 +73,7 @@ def container_name(one: ContainerView) -> str:
 
 
 def timeline(view: ApplicationView, containers: Sequence[ContainerView], now_ms: int) -> str:
-    """Return the chart: a line for each container; empty if none has started.
-
-    Args:
-        view: the view of the application.
-        containers: the containers of it, in the order of the lines.
-        now_ms: the time [ms since 1970].
-    """
+    """Return the chart: a line for each container, in this order; empty if none has started."""
     tries: list[list[ContainerView | TryView]] = [[*one.earlier, one] for one in containers]
     starts = [each.started_ms for line in tries for each in line if each.started_ms]
     if not starts:

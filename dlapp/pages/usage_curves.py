@@ -55,11 +55,8 @@ def time_axis(view: ApplicationView, now_ms: int) -> tuple[int, int]:
 
 
 def usage_curves(containers: Sequence[ContainerSeries], begin_ms: int, end_ms: int) -> dict[str, list[Curve]]:
-    """Return the curves for `dlapp.pages.page.Extras`; those of all containers together have no name.
-
-    Args:
-        containers: their use.
-        begin_ms, end_ms: of the time axis [ms since 1970].
+    """Return the curves for `dlapp.pages.page.Extras`; those of all containers together have no name. Begin and end are
+    those of the `time_axis`.
     """
     shown = sorted(containers, key=lambda one: (one.index, one.attempt))[:_DRAWN]
     most = max(_MIN_POINTS, min(_POINTS, _ALL_POINTS // max(1, sum(len(one.columns) for one in shown))))

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dlapp.pages.page import Extras, Live, LogEnd, page
+from dlapp.pages.page import Extras, LogEnd, page
 from dlapp.pages.usage_curves import time_axis, usage_curves
 from dlapp.value import replace
 from dlapp.values.ids import ContainerId
@@ -104,7 +104,7 @@ def _live() -> str:
         outputs=(),
         links=(LinkView(name="tensorboard 0", url="http://10.0.4.17:31006/", container=0),),
     )
-    return page(view, now_ms, _extras(view, now_ms), Live())
+    return page(view, now_ms, _extras(view, now_ms), refreshes=True)
 
 
 def _application(end_ms: int) -> ApplicationView:

@@ -9,7 +9,7 @@ import pytest
 
 from dlapp.pages.containers import MAX_SHOWN, shown_containers
 from dlapp.pages.curves import Curve, CurvePoint, figures
-from dlapp.pages.page import Extras, Live, LogEnd, page
+from dlapp.pages.page import Extras, LogEnd, page
 from dlapp.pages.style import STYLE
 from dlapp.pages.text import duration
 from dlapp.pages.timeline import Bar, bars_of, timeline
@@ -94,7 +94,7 @@ def test_what_others_wrote_is_text() -> None:
         outputs=(OutputView(name="", target=EVIL, partial=EVIL),),
     )
     extras = Extras(facts=[(EVIL, EVIL)], properties=EVIL, logs=[LogEnd(0, "stderr", EVIL)], notes=[EVIL])
-    found = Document(page(view, NOW_MS, extras, Live()))
+    found = Document(page(view, NOW_MS, extras, refreshes=True))
     assert found.of("script") == []
     assert [one["href"] for one in found.of("a")] == ["?still=1", "?log=0.stdout", "?log=0.stderr"]
     assert found.text.count(EVIL) >= 12
@@ -107,7 +107,7 @@ def test_the_page_of_a_running_application_is_loaded_again_and_leads_to_logs() -
     view = application(
         running, state=State.RUNNING, cause=None, finished_ms=None, diagnosis=None, phase="running 1 of 1", idle=idle
     )
-    live = Document(page(view, NOW_MS, live=Live()))
+    live = Document(page(view, NOW_MS, refreshes=True))
     assert {"http-equiv": "refresh", "content": "5"} in live.of("meta")
     logs = ["?log=0.stdout", "?log=0.stderr"]
     assert [one["href"] for one in live.of("a")] == ["?still=1", "http://node7:8042/logs/x", *logs]
@@ -119,7 +119,7 @@ def test_the_page_of_a_running_application_is_loaded_again_and_leads_to_logs() -
 
 
 def test_who_reads_can_stop_that_a_page_is_loaded_again() -> None:
-    still = Document(page(application(container(0)), NOW_MS, live=Live(refreshes=False)))
+    still = Document(page(application(container(0)), NOW_MS, refreshes=False))
     assert "refresh" not in [one.get("http-equiv") for one in still.of("meta")]
     assert "?" in [one["href"] for one in still.of("a")]
 
@@ -127,7 +127,7 @@ def test_who_reads_can_stop_that_a_page_is_loaded_again() -> None:
 def test_services_have_links() -> None:
     urls = ("http://10.0.0.1:6006/", "javascript:alert(1)")
     links = tuple(LinkView(name="tensorboard 0", url=url, container=0, ready=False) for url in urls)
-    found = Document(page(application(container(0), links=links), NOW_MS, live=Live()))
+    found = Document(page(application(container(0), links=links), NOW_MS, refreshes=True))
     assert "http://10.0.0.1:6006/, not ready" in found.text
     assert urls[0] in [one["href"] for one in found.of("a")]
     assert urls[1] not in [one["href"] for one in found.of("a")]
@@ -143,7 +143,7 @@ def test_of_many_containers_those_that_failed_have_a_line() -> None:
 def test_the_page_of_an_application_that_waits_names_the_reason() -> None:
     waiting = Waiting(code="gang_partial", message="1 of 2 <held>")
     running = {"state": State.RUNNING, "cause": None, "diagnosis": None, "waiting": waiting}
-    assert "1 of 2 &lt;held&gt; (gang_partial)" in page(application(container(0), **running), NOW_MS, live=Live())
+    assert "1 of 2 &lt;held&gt; (gang_partial)" in page(application(container(0), **running), NOW_MS, refreshes=True)
     over = application(container(0), waiting=waiting, state=State.FINISHED)
     assert "gang_partial" not in page(over, NOW_MS)
 

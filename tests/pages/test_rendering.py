@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.pages.log_page import PageQuery, log_page
-from dlapp.pages.page import Extras, Live, page
+from dlapp.pages.page import Extras, page
 from dlapp.value import replace
 from dlapp.values.messages import Phase
 from dlapp.values.report import LinkView, State
@@ -58,7 +58,7 @@ def test_a_live_page_and_a_log_pass_the_same_checks(browser: Browser, tmp_path: 
     one = container(0, phase=Phase.RUNNING, finished_ms=None, exit_code=None, log_url="http://node7:8042/x")
     view = application(one, state=State.RUNNING, cause=None, finished_ms=None, diagnosis=None)
     link = LinkView(name="tensorboard 0", url="http://10.0.0.1:6006/", container=0)
-    opened(browser, tmp_path, page(replace(view, links=(link,)), NOW_MS, everything(), Live(refreshes=False)))
+    opened(browser, tmp_path, page(replace(view, links=(link,)), NOW_MS, everything(), refreshes=False))
     check_page(browser)
     text = b"".join(b"line %d of a log\n" % number for number in range(500))
     opened(browser, tmp_path, log_page("resnet", one, PageQuery(0, "stderr", False), text, NOW_MS))
