@@ -127,7 +127,6 @@ def node_report_from_proto(message: pb.NodeReportProto, dialect: Dialect) -> Nod
         rack=message.rackName,
         usable=message.HasField("node_state") and message.node_state in _USABLE,
         capability=dialect.decode(message.capability),
-        labels=tuple(message.node_labels),
     )
 
 

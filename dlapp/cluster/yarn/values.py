@@ -170,7 +170,6 @@ class NodeReport(Value, kw_only=True):
     rack: str
     usable: bool
     capability: Resources
-    labels: tuple[str, ...] = ()
 
 
 ContainerLaunch = Callable[["Grant", "TaskLaunch"], tuple[tuple[str, ...], bytes]]

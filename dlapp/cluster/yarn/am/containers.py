@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from dlapp.cluster.engine import NODE_MANAGER, ContainerEnd, Grant, Heartbeat
 from dlapp.cluster.yarn.am.exit_status import ABORTED, end_of, is_of_lost_node, was_taken_away
@@ -55,30 +56,14 @@ class AllocateEvents:
         self.resync = False
 
     def __bool__(self) -> bool:
-        of_live = self.granted or self.started or self.preparing
-        lists = of_live or self.ended or self.start_failed or self.ending or self.preempted or self.refused
-        return bool(lists or self.resync or self.shut_down is not None or self.killed_in_s is not None)
+        return vars(self) != vars(AllocateEvents())
 
     def to_heartbeat(self, preemption_wait_s: float) -> Heartbeat:
-        """Return the same as a `Heartbeat`.
-
-        Args:
-            preemption_wait_s: from `dlapp.cluster.yarn.values.Cluster`.
-        """
-        return Heartbeat(
-            granted=tuple(self.granted),
-            started=tuple(self.started),
-            preparing=tuple(self.preparing),
-            ended=tuple(self.ended),
-            start_failed=tuple(self.start_failed),
-            ending=tuple(self.ending),
-            preempted=tuple(self.preempted),
-            preemption_wait_s=preemption_wait_s,
-            resync=self.resync,
-            shut_down=self.shut_down,
-            killed_in_s=self.killed_in_s,
-            refused=tuple(self.refused),
-        )
+        """Return the same as a `Heartbeat`, whose fields have the same names."""
+        fields: dict[str, Any] = {
+            name: tuple(one) if isinstance(one, list) else one for name, one in vars(self).items()
+        }
+        return Heartbeat(preemption_wait_s=preemption_wait_s, **fields)
 
 
 class _ReleasedContainer(Record):
@@ -257,13 +242,8 @@ class ContainerTracker:
         return due
 
     def record_stage(self, container_id: ContainerId, stage: ContainerStage | None, now: float) -> None:
-        """Record the stage of a container reported by its node; None: not reported.
-
-        Args:
-            container_id: one that was taken away, or that we hold.
-            stage: stage reported by the node.
-            now: the time [s, monotonic].
-        """
+        """Record the stage, reported by its node, of a container that was taken away or that we hold; None: not
+        reported."""
         one = self._taken_away.get(container_id)
         if one is None:
             if stage is ContainerStage.PREPARING and container_id in self._live:

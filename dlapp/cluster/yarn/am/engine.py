@@ -166,10 +166,7 @@ class YarnAmEngine:
         self._outage.renew()
         self._thread = threading.Thread(target=self._run_heartbeats, name="am-heartbeat", daemon=True)
         self._thread.start()
-        return Registered(
-            limits=ResourceLimits(largest=registration.largest if registration else None),
-            live=grants,
-        )
+        return Registered(limits=ResourceLimits(largest=registration.largest if registration else None), live=grants)
 
     def heartbeat(
         self, asks: Sequence[ContainerRequest], releases: Sequence[ContainerId], progress: float

@@ -200,10 +200,9 @@ class NodeCalls:
 
     def close(self, timeout_s: float) -> None:
         """Accept no more orders; those in progress get ``timeout_s`` to end."""
-        lanes = (self._lane, self._slow_lane)
         with self._lock:
             self._closed = True
-            for lane in lanes:
+            for lane in (self._lane, self._slow_lane):
                 lane.changed.notify_all()
         deadline = time.monotonic() + timeout_s
         for thread in (*self._lane.threads, *self._slow_lane.threads):

@@ -58,11 +58,6 @@ class ResourceRequestTable:
         """Return the current requests, one per role."""
         return self._asks.values()
 
-    @property
-    def nodes(self) -> Collection[NodeReport]:
-        """Return the known usable nodes."""
-        return self._nodes.values()
-
     def set_nodes(self, nodes: Iterable[NodeReport]) -> None:
         """Set the cluster's current nodes."""
         self._nodes = {one.node.host: one for one in nodes if one.usable}
@@ -211,15 +206,7 @@ class ResourceRequestTable:
         rows = {row.name: row for row in (self._make_rows(ask, count) if count else ())}
         for priority, name in [key for key in self._table if key[0] == request_id]:
             if name not in rows:
-                old = self._table.pop((priority, name))
-                rows[name] = ResourceRequest(
-                    priority=priority,
-                    request_id=request_id,
-                    name=name,
-                    count=0,
-                    resources=old.resources,
-                    label=old.label,
-                )
+                rows[name] = replace(self._table.pop((priority, name)), count=0, relax=True)
         for row in rows.values():
             if row.count:
                 self._table[row.priority, row.name] = row
