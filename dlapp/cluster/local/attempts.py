@@ -78,7 +78,7 @@ def open_recorded(application_dir: str, uid: int) -> int | None:
     """Return a pidfd of the ApplicationMaster or clean-up process that a user's runner has recorded in ``am.pid``.
 
     Returns:
-        None: none is recorded, or it has ended.
+        None: none is recorded, or it has ended, or is another user's.
     """
     try:
         pid, started = (int(word) for word in read_bytes(os.path.join(application_dir, "am.pid"), 100).split())

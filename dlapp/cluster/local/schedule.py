@@ -10,7 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from dlapp.cluster.local.queue import RUNNING, ApplicationRow
-from dlapp.scheduler.amounts import Amounts
+from dlapp.scheduler.amounts import Amounts, memory_text
 from dlapp.system.text import counted
 
 
@@ -148,12 +148,7 @@ def _amounts(requested: Amounts, available: Amounts) -> Iterable[tuple[str, int,
 def _shown(name: str, amount: int, beside: int, *, unit: bool = True) -> str:
     if name != "memory":
         return counted(amount, name) if unit else str(amount)
-    text = shown_memory(amount)
-    if amount != beside and text == shown_memory(beside):
+    text = memory_text(amount)
+    if amount != beside and text == memory_text(beside):
         text = f"{amount} MiB"  # rounded, both would look the same
     return f"{text} of memory" if unit else text
-
-
-def shown_memory(memory_mib: int) -> str:
-    """Return a rounded amount of memory: ``512 MiB``, ``24.1 GiB``."""
-    return f"{memory_mib} MiB" if memory_mib < 1024 else f"{round(memory_mib / 1024, 1):g} GiB"

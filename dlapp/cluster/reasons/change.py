@@ -12,16 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 
-from dlapp.cluster.reasons.facts import (
-    GCORES,
-    MEMORY,
-    VCORES,
-    LimitFacts,
-    NodeFacts,
-    WaitFacts,
-    amount_text,
-    each,
-)
+from dlapp.cluster.reasons.facts import GCORES, MEMORY, VCORES, LimitFacts, NodeFacts, WaitFacts, amount_text, each
 from dlapp.cluster.reasons.tiers import can_start, fitting_nodes
 from dlapp.value import replace
 from dlapp.values.spec import DEFAULT_ROLE

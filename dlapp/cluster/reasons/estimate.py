@@ -56,7 +56,7 @@ class StartEstimator:
     """Estimates of starts from one history.
 
     Args:
-        jobs: all known jobs, in any order, including waiting ones.
+        jobs: all known jobs, in any order, including waiting ones; the estimated one may be left out.
         now_ms: the time [ms since 1970].
     """
 
@@ -81,17 +81,6 @@ class StartEstimator:
             coverage=self._coverage,
             samples=self._tested,
         )
-
-
-def estimate(job: Job, others: Sequence[Job], now_ms: int) -> Estimate:
-    """Return the expected start of a waiting job.
-
-    Args:
-        job: the waiting job.
-        others: all other known jobs, in any order.
-        now_ms: the time [ms since 1970].
-    """
-    return StartEstimator(others, now_ms).estimate(job)
 
 
 def _samples(jobs: Sequence[Job]) -> list[_Sample]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dlapp.scheduler.amounts import memory_text
 from dlapp.value import Value, field
 from dlapp.values.spec import AppSpec
 from dlapp.values.waiting import Ahead, PendingRequest, Waiting
@@ -70,7 +71,6 @@ class LimitFacts(Value, kw_only=True):
         """Return the amount for which this limit blocks a request; empty: none.
 
         Args:
-            needed: requested amounts.
             used: replaces the current usage.
         """
         used = self.used if used is None else used
@@ -173,8 +173,3 @@ def amount_text(name: str, amount: int) -> str:
         return f"{memory_text(amount)} of memory"
     what = "GPU" if name == GCORES else "vcore"
     return f"{amount} {what}{'' if amount == 1 else 's'}"
-
-
-def memory_text(memory_mib: int) -> str:
-    """Return a rounded amount of memory: ``512 MiB``, ``24.1 GiB``."""
-    return f"{memory_mib} MiB" if memory_mib < 1024 else f"{round(memory_mib / 1024, 1):g} GiB"

@@ -7,7 +7,7 @@ operator's limit is never shown as a lack of room.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from dlapp.cluster.reasons.facts import (
     GCORES,
@@ -19,9 +19,9 @@ from dlapp.cluster.reasons.facts import (
     WaitFacts,
     amount_text,
     each,
-    memory_text,
     total,
 )
+from dlapp.scheduler.amounts import memory_text
 from dlapp.value import replace
 from dlapp.values.waiting import (
     AM_LIMIT,
@@ -49,7 +49,7 @@ _NAMED = 3
 
 def choose(facts: WaitFacts) -> Waiting:
     """Return the reason why an application waits; ``starting`` if nothing blocks it."""
-    found = first_of([*(tier(facts) for tier in _TIERS), facts.own]) or _starting(facts)
+    found = first_of([*(tier(facts) for tier in _TIERS), facts.own]) or _reason(STARTING, facts.starting)
     since_ms = facts.since_ms if found.since_ms is None else found.since_ms
     return found if found.since_ms == since_ms else replace(found, since_ms=since_ms)
 
@@ -70,10 +70,11 @@ def never_fits(facts: WaitFacts) -> Waiting | None:
                 most = facts.largest[name]
                 text = f"{_needs(facts, ask, name)}, the largest container has {_amount(name, most)}"
                 return _reason(NEVER_FITS, text, name, amount, most)
-        for node in _largest_node(facts, ask):
+        if facts.nodes and all(_lacks(each(ask), node.total) for node in facts.nodes):
+            node = max(facts.nodes, key=lambda node: node.total.get(GCORES, 0))
             name = next(iter(_lacks(each(ask), node.total)))
             where = "this machine has" if facts.one_machine else "no node has more than"
-            most = max(one.total.get(name, 0) for one in facts.nodes or ())
+            most = max(one.total.get(name, 0) for one in facts.nodes)
             text = f"{_needs(facts, ask, name)}, {where} {_amount(name, most)}"
             return _reason(NEVER_FITS, text, name, each(ask)[name], most)
     together = total([one for one in facts.asks if one.together])
@@ -140,8 +141,8 @@ def _label(facts: WaitFacts) -> Waiting | None:
         if not labelled:
             return _reason(LABEL, f"no node that runs has the label {ask.node_label}", ask.node_label, 1, 0)
         without = replace(ask, node_label="")
-        if not _fitting(facts, ask) and _fitting(facts, without):
-            names = ", ".join(node.host for node in _fitting(facts, without)[:_NAMED])
+        if not fitting_nodes(facts, ask) and fitting_nodes(facts, without):
+            names = ", ".join(node.host for node in fitting_nodes(facts, without)[:_NAMED])
             text = f"the nodes with the label {ask.node_label} are full, {names} without it has room"
             return _reason(LABEL, text, ask.node_label, 1, 0)
     return None
@@ -149,9 +150,9 @@ def _label(facts: WaitFacts) -> Waiting | None:
 
 def _excluded_nodes(facts: WaitFacts) -> Waiting | None:
     for ask in facts.asks:
-        if not (ask.nodes or ask.exclude_nodes) or _fitting(facts, ask):
+        if not (ask.nodes or ask.exclude_nodes) or fitting_nodes(facts, ask):
             continue
-        if others := _fitting(facts, replace(ask, nodes=(), exclude_nodes=())):
+        if others := fitting_nodes(facts, replace(ask, nodes=(), exclude_nodes=())):
             key = "nodes" if ask.nodes else "exclude_nodes"
             names = ", ".join(node.host for node in others[:_NAMED])
             return _reason(EXCLUDED_NODES, f"{key} leaves out {names}, where there is room", key, 1, 0)
@@ -160,14 +161,15 @@ def _excluded_nodes(facts: WaitFacts) -> Waiting | None:
 
 def _gpus_quarantined(facts: WaitFacts) -> Waiting | None:
     for ask in facts.asks:
-        if not ask.gcores or _fitting(facts, ask):
+        if not ask.gcores or fitting_nodes(facts, ask):
             continue
-        if found := _fitting(facts, ask, healthy=False):
+        if found := fitting_nodes(facts, ask, healthy=False):
             node = found[0]
+            where = "this machine" if facts.one_machine else node.host
             left = node.healthy().free.get(GCORES, 0)
             bad = node.total.get(GCORES, 0) - (node.usable_gpus or 0)
             text = (
-                f"needs {amount_text(GCORES, ask.gcores)}, {_here(facts, node)} has {left} free, "
+                f"needs {amount_text(GCORES, ask.gcores)}, {where} has {left} free, "
                 f"{bad} {'is' if bad == 1 else 'are'} in quarantine"
             )
             return _reason(GPUS_QUARANTINED, text, GCORES, ask.gcores, left)
@@ -176,7 +178,7 @@ def _gpus_quarantined(facts: WaitFacts) -> Waiting | None:
 
 def _gpus_fragmented(facts: WaitFacts) -> Waiting | None:
     for ask in facts.asks:
-        if not ask.gcores or _fitting(facts, ask):
+        if not ask.gcores or fitting_nodes(facts, ask):
             continue
         free = [max(0, node.free.get(GCORES, 0)) for node in _allowed(facts, ask)]
         if len(free) > 1 and max(free) < ask.gcores <= sum(free):
@@ -188,7 +190,7 @@ def _gpus_fragmented(facts: WaitFacts) -> Waiting | None:
 def _nodes_full(facts: WaitFacts) -> Waiting | None:
     for ask in facts.asks:
         nodes = _allowed(facts, ask)
-        if facts.nodes is None or _fitting(facts, ask):
+        if facts.nodes is None or fitting_nodes(facts, ask):
             continue
         if not nodes:
             return _reason(NODES_FULL, "no node of those that it may use runs now", "", 1, 0)
@@ -216,10 +218,6 @@ def _service_away(facts: WaitFacts) -> Waiting | None:
     return _reason(SERVICE_AWAY, f"why it waits is not known: {facts.unread}", "scheduler") if facts.unread else None
 
 
-def _starting(facts: WaitFacts) -> Waiting:
-    return _reason(STARTING, facts.starting)
-
-
 _TIERS: tuple[Callable[[WaitFacts], Waiting | None], ...] = (
     *(never_fits, _dependency, _held, _limit(QUEUE_LIMIT), _limit(USER_LIMIT), _am_limit, _label, _excluded_nodes),
     *(_gpus_quarantined, _gpus_fragmented, _nodes_full, _service_away),
@@ -229,12 +227,8 @@ _TIERS: tuple[Callable[[WaitFacts], Waiting | None], ...] = (
 # ---- what fits where ----
 
 
-def fitting_nodes(facts: WaitFacts, ask: PendingRequest) -> list[NodeFacts]:
-    """Return the nodes that could take one of the requested containers now."""
-    return _fitting(facts, ask)
-
-
-def _fitting(facts: WaitFacts, ask: PendingRequest, *, healthy: bool = True) -> list[NodeFacts]:
+def fitting_nodes(facts: WaitFacts, ask: PendingRequest, *, healthy: bool = True) -> list[NodeFacts]:
+    """Return the nodes that could take one of the requested containers now; ``healthy``: without GPUs in quarantine."""
     return [node for node in _allowed(facts, ask, healthy=healthy) if not _lacks(each(ask), node.free)]
 
 
@@ -247,13 +241,6 @@ def _allowed(facts: WaitFacts, ask: PendingRequest, *, healthy: bool = True) -> 
         if of_label and (not ask.nodes or node.host in ask.nodes) and node.host not in ask.exclude_nodes:
             found.append(node.healthy() if healthy else node)
     return found
-
-
-def _largest_node(facts: WaitFacts, ask: PendingRequest) -> Iterator[NodeFacts]:
-    """Yield a node, if there are any and the request is too large for each of them."""
-    nodes = facts.nodes or ()
-    if nodes and all(_lacks(each(ask), node.total) for node in nodes):
-        yield max(nodes, key=lambda node: node.total.get(GCORES, 0))
 
 
 def _lacks(asked: Amounts, there: Amounts) -> dict[str, int]:
@@ -330,10 +317,6 @@ def _amount(name: str, amount: int) -> str:
 
 def _setting(limit: LimitFacts) -> str:
     return f" ({limit.setting})" if limit.setting else ""
-
-
-def _here(facts: WaitFacts, node: NodeFacts) -> str:
-    return "this machine" if facts.one_machine else node.host
 
 
 def _others(ask: PendingRequest, name: str) -> str:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dlapp.cluster.local import capacity, outcome, views
 from dlapp.cluster.local.queue import ApplicationRow, Queue
 from dlapp.cluster.local.runner import history
-from dlapp.cluster.local.schedule import QueueOrder, lack, shown_memory, too_large
+from dlapp.cluster.local.schedule import QueueOrder, lack, too_large
 from dlapp.cluster.local.settings import settings_of
 from dlapp.cluster.local.state import (
     StateDir,
@@ -30,7 +30,7 @@ from dlapp.cluster.local.state import (
 )
 from dlapp.config import load_config
 from dlapp.errors import ConfigError, DlappError, Unreachable
-from dlapp.scheduler.amounts import Amounts
+from dlapp.scheduler.amounts import Amounts, memory_text
 from dlapp.system import locks
 from dlapp.system.processes.spawn import PROGRAM, is_program, spawn
 
@@ -384,7 +384,7 @@ def row(number: int, memory_mib: int = 0, vcores: int = 0, gcores: int = 0) -> A
     [(1, "1 MiB"), (1023, "1023 MiB"), (1024, "1 GiB"), (24680, "24.1 GiB"), (1 << 20, "1024 GiB")],
 )
 def test_memory_is_shown_as_one_would_say_it(memory_mib: int, shown: str) -> None:
-    assert shown_memory(memory_mib) == shown
+    assert memory_text(memory_mib) == shown
 
 
 def test_amounts_that_look_the_same_when_rounded_are_shown_in_full() -> None:

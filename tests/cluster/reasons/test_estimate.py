@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from dlapp.cluster.reasons.estimate import COVERAGE, Job, estimate
+from dlapp.cluster.reasons.estimate import COVERAGE, Job, StartEstimator
 from dlapp.values.waiting import MIN_SAMPLES
 
 GPUS = 16
@@ -51,7 +51,8 @@ def test_over_a_trace_of_2000_jobs_the_ranges_hold_as_often_as_stated_and_are_na
     for place in range(400, len(jobs), 10):
         job = jobs[place]
         assert job.started_ms is not None
-        found = estimate(job._replace(started_ms=None, ended_ms=None), seen_at(jobs, place), job.submitted_ms)
+        waiting = job._replace(started_ms=None, ended_ms=None)
+        found = StartEstimator(seen_at(jobs, place), job.submitted_ms).estimate(waiting)
         assert found.earliest_ms is not None
         assert found.latest_ms is not None
         held.append(found.earliest_ms <= job.started_ms <= found.latest_ms)
@@ -66,7 +67,7 @@ def test_over_a_trace_of_2000_jobs_the_ranges_hold_as_often_as_stated_and_are_na
 
 def test_a_short_history_gives_no_range_and_says_how_short_it_is() -> None:
     jobs = trace(random.Random(1), MIN_SAMPLES - 1)
-    found = estimate(Job(10**12, None, None, 0.5), jobs, 10**12)
+    found = StartEstimator(jobs, 10**12).estimate(Job(10**12, None, None, 0.5))
     assert (found.earliest_ms, found.latest_ms, found.coverage) == (None, None, None)
     assert found.samples < MIN_SAMPLES
 
@@ -74,7 +75,7 @@ def test_a_short_history_gives_no_range_and_says_how_short_it_is() -> None:
 def test_an_idle_machine_is_expected_to_start_a_job_at_once() -> None:
     jobs = [Job(n * 10_000_000, n * 10_000_000 + 200, n * 10_000_000 + 60_000, 0.5) for n in range(60)]
     now_ms = jobs[-1].submitted_ms + 5_000_000
-    found = estimate(Job(now_ms, None, None, 0.5), jobs, now_ms)
+    found = StartEstimator(jobs, now_ms).estimate(Job(now_ms, None, None, 0.5))
     assert found.earliest_ms == now_ms
     assert found.latest_ms is not None
     assert found.latest_ms - now_ms <= 1_000
@@ -84,4 +85,4 @@ def test_damaged_times_in_a_history_raise_nothing() -> None:
     chance = random.Random(3)
     odd = [Job(chance.randrange(10**13), chance.randrange(10**13), chance.randrange(10**13), 0.5) for _ in range(100)]
     odd += [Job(5, 0, 0, 0.0), Job(10**15, None, 5, 2.0)]
-    estimate(Job(10**12, None, None, 0.5), odd, 10**12)
+    StartEstimator(odd, 10**12).estimate(Job(10**12, None, None, 0.5))

@@ -16,7 +16,7 @@ from dlapp.cluster.local.schedule import QueuedApplication, amounts_of
 from dlapp.cluster.local.state import StateDir
 from dlapp.cluster.local.views import amounts_json
 from dlapp.cluster.reasons.change import smallest_change
-from dlapp.cluster.reasons.estimate import MAX_JOBS, Job, StartEstimator, estimate
+from dlapp.cluster.reasons.estimate import MAX_JOBS, Job, StartEstimator
 from dlapp.cluster.reasons.facts import WaitFacts, asks_of
 from dlapp.cluster.reasons.tiers import choose, fitting_nodes
 from dlapp.errors import DlappError
@@ -97,7 +97,8 @@ class MachineWaits:
         now_ms = clock.now_ms()
         others = [job for one, job in self._jobs() if row is None or one.number != row.number]
         submitted_ms = now_ms if row is None else row.submitted_ms
-        return estimate(Job(submitted_ms, None, None, self._share(Amounts(*spec.total()))), others, now_ms)
+        job = Job(submitted_ms, None, None, self._share(Amounts(*spec.total())))
+        return StartEstimator(others, now_ms).estimate(job)
 
     def _jobs(self) -> list[tuple[ApplicationRow, Job]]:
         """Return the user's latest applications, except those that never started or are not in the queue yet."""

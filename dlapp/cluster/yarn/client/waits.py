@@ -13,7 +13,7 @@ from typing import Any
 
 from dlapp.cluster.engine import PlanFacts, QueueFacts, UserShare
 from dlapp.cluster.reasons.change import smallest_change
-from dlapp.cluster.reasons.estimate import Job, StartEstimator, estimate
+from dlapp.cluster.reasons.estimate import Job, StartEstimator
 from dlapp.cluster.reasons.facts import GCORES, MEMORY, NAMES, VCORES, LimitFacts, NodeFacts, WaitFacts, asks_of, each
 from dlapp.cluster.reasons.tiers import choose, fitting_nodes, never_fits
 from dlapp.cluster.yarn.client.preflight import memory_steps
@@ -198,7 +198,7 @@ class ClusterFacts:
             others = [known for one, known in self._jobs(queue, now_ms).items() if one != own]
         except DlappError:
             return Estimate()
-        return estimate(job, others, now_ms)
+        return StartEstimator(others, now_ms).estimate(job)
 
     def of_queues(self, waiting: Sequence[AppReport], now_ms: int) -> QueueFacts:
         """Return the facts about all applications that wait for their ApplicationMaster, by queue.
