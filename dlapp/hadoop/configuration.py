@@ -351,11 +351,7 @@ def read_configuration(directory: str | None, environ: Mapping[str, str] = os.en
 
 
 def parse_properties(data: bytes, path: str) -> dict[str, str]:
-    """Return the properties of one file, with those of the files that it includes.
-
-    Args:
-        data: its content.
-        path: its path; names of included files are relative to its directory.
+    """Return the properties of one file, and of those that it includes, by names relative to its directory.
 
     Raises:
         ConfigError: it is not XML, or includes a missing file without a fallback.
@@ -381,16 +377,7 @@ class _Reading:
         self._included = 0
 
     def read(self, data: bytes, path: str, depth: int = 0) -> None:
-        """Read a file.
-
-        Args:
-            data: its content.
-            path: its path, for messages.
-            depth: nesting depth of this file.
-
-        Raises:
-            ConfigError: see `parse_properties`.
-        """
+        """Read a file of this path, which is in ``depth`` others. Raises the errors of `parse_properties`."""
         # Loading only the parser takes 1 ms, ElementTree 15.
         from xml.parsers import expat
 
@@ -446,13 +433,7 @@ class _Reading:
             self._final.add(name)
 
     def _include(self, href: str, where: str, depth: int) -> bool:
-        """Read an included file; return whether it exists.
-
-        Args:
-            href: its name in the including file.
-            where: file and line of the include, for messages.
-            depth: nesting depth of the including file.
-        """
+        """Read the file that another one, at ``depth``, includes ``where``; return whether it exists."""
         if depth >= _MAX_INCLUDES:
             raise ConfigError(f"{where}: includes {href}, the {depth + 1}th file that includes another one")
         name = href.removeprefix("file://") if href.startswith("file:///") else href.removeprefix("file:")

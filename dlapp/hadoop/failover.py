@@ -108,7 +108,8 @@ class RpcClient(Closeable):
                     if len(failed) == 1 and isinstance(error, NotHadoop):
                         raise
                     refused = isinstance(error, ConnectionLost) and error.refused
-                    words = self._failure_text(method, failed, timeout_s)
+                    tries = ", ".join(f"{one} ({count} times)" if count > 1 else one for one, count in failed.items())
+                    words = f"no {self._what} answered {method} in {timeout_s:g} s: {tries}"
                     raise ConnectionLost(words, sent=sent, refused=refused) from error
                 wait.why = str(error)
                 self._sleep(pause_s)
@@ -158,10 +159,6 @@ class RpcClient(Closeable):
                 self._proofs = [*self._proofs[1:], self._proofs[0]]
         assert refused is not None
         raise refused
-
-    def _failure_text(self, method: str, failed: dict[str, int], timeout_s: float) -> str:
-        tries = ", ".join(f"{error} ({count} times)" if count > 1 else error for error, count in failed.items())
-        return f"no {self._what} answered {method} in {timeout_s:g} s: {tries}"
 
 
 def _has_only_text(message: Message) -> bool:

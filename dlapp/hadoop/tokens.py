@@ -151,14 +151,8 @@ def _encode_token(token: Token) -> bytes:
 
 
 def _decode_writable(reader: _WritableReader) -> Credentials:
-    tokens: dict[str, Token] = {}
-    for _ in range(reader.vint()):
-        alias = reader.text()
-        tokens[alias] = reader.token()
-    secrets: dict[str, bytes] = {}
-    for _ in range(reader.vint()):
-        alias = reader.text()
-        secrets[alias] = reader.bytes()
+    tokens = {reader.text(): reader.token() for _ in range(reader.vint())}
+    secrets = {reader.text(): reader.bytes() for _ in range(reader.vint())}
     return Credentials(tokens, secrets)
 
 

@@ -23,7 +23,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import h11
@@ -146,10 +145,6 @@ class _Peer(Record):
     closed: bool = False
     remembered: tuple[str, bytes, Any] | None = None
 
-    @property
-    def unsent(self) -> int:
-        return sum(map(len, self.out))
-
 
 class ControlServer:
     """Server on one port that passes each admitted request to ``handler`` and sends the answers given to `reply`.
@@ -188,7 +183,7 @@ class ControlServer:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stopping = True
         self._wake()
         self._thread.join()
@@ -215,8 +210,7 @@ class ControlServer:
         else:
             data = str(body).encode()
         self._replies.append((request, status, data, content_type))
-        if threading.current_thread() is not self._thread:
-            self._wake()
+        self._wake()
 
     def connect_pair(self, first: Request, second: Request, relay: RelayPair) -> None:
         """Answer two requests for an upgrade with a switch of protocols, and hand over their connections, which the
@@ -227,13 +221,13 @@ class ControlServer:
             relay: receives the two non-blocking sockets, and closes them.
         """
         self._joined.append((first, second, relay))
-        if threading.current_thread() is not self._thread:
-            self._wake()
+        self._wake()
 
     def _wake(self) -> None:
-        # A full pipe wakes the thread, too.
-        with contextlib.suppress(BlockingIOError):
-            self._wake_out.send(b"\0")
+        if threading.current_thread() is not self._thread:
+            # A full pipe wakes the thread, too.
+            with contextlib.suppress(BlockingIOError):
+                self._wake_out.send(b"\0")
 
     def _run(self) -> None:
         sweep_at = time.monotonic() + 1.0
@@ -485,7 +479,7 @@ class ControlServer:
         return None
 
     def _limit_unread_of_strangers(self, last: _Peer) -> None:
-        unread = {peer: size for peer in self._strangers if (size := peer.unsent)}
+        unread = {peer: size for peer in self._strangers if (size := sum(map(len, peer.out)))}
         total = sum(unread.values())
         for peer, size in unread.items():
             if total <= MAX_UNREAD_OF_STRANGERS_BYTES:

@@ -199,19 +199,10 @@ class ServerDefaults(NamedTuple):
 # ---- calls ----
 
 
-def get_server_defaults() -> Call:
-    """Request the defaults of files."""
-    return Call("getServerDefaults", b"")
-
-
-def get_ha_state() -> Call:
-    """Request the HA state of a NameNode."""
-    return Call("getHAServiceState", b"")
-
-
-def synchronize() -> Call:
-    """Request the last transaction id of the active NameNode, which the header of the answer contains."""
-    return Call("msync", b"")
+GET_SERVER_DEFAULTS = Call("getServerDefaults", b"")
+GET_HA_STATE = Call("getHAServiceState", b"")
+SYNCHRONIZE = Call("msync", b"")
+"""Request of the last transaction id of the active NameNode, which the header of the answer contains."""
 
 
 def get_file_info(path: str) -> Call:
@@ -341,7 +332,7 @@ def report_bad_block(located: LocatedBlock, node: DataNode) -> Call:
 
 
 def parse_server_defaults(answer: Fields) -> ServerDefaults:
-    """Return the answer to `get_server_defaults`. Raises NotHadoop on an invalid answer, as do the others."""
+    """Return the answer to `GET_SERVER_DEFAULTS`. Raises NotHadoop on an invalid answer, as do the others."""
     said = answer.message(1)
     found = ServerDefaults(
         block_bytes=said.number(1, below=MAX_BLOCK_BYTES),
@@ -369,11 +360,7 @@ class Listing(NamedTuple):
 
 
 def parse_listing(answer: Fields, nodes: dict[bytes, DataNode]) -> Listing | None:
-    """Return the answer to `get_listing`; None: the path does not exist.
-
-    Args:
-        nodes: known DataNodes, so that each exists only once.
-    """
+    """Return the answer to `get_listing`; None: no such path. ``nodes``: known DataNodes, each exists only once."""
     if not answer.has(1):
         return None
     said = answer.message(1)

@@ -42,7 +42,6 @@ class ConnectionPool(Generic[C]):
         """Return a connection for this thread, and whether it was used before.
 
         Args:
-            address: the address of the server.
             connect: opens a connection.
             is_new: do not reuse a connection.
 
@@ -81,11 +80,7 @@ class ConnectionPool(Generic[C]):
         connection.close()
 
     def abort(self, threads: Collection[int]) -> None:
-        """Interrupt the connections that the given threads use.
-
-        Args:
-            threads: identifiers of the threads.
-        """
+        """Interrupt the connections that the given threads (idents) use."""
         with self._lock:
             broken = [one for one, thread in self._busy.items() if thread in threads]
         for one in broken:

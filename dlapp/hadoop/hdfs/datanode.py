@@ -278,9 +278,7 @@ class DataNodeConnection:
         """Read acknowledgements; return the number of acknowledged packets.
 
         Args:
-            located: the block.
-            done: packets acknowledged before.
-            sent: packets sent.
+            done, sent: packets acknowledged before, and packets sent.
             wait: wait until all are acknowledged; else read only what has arrived.
         """
         while done < sent and (wait or self._start < self._end or not is_silent(self._socket)):
@@ -333,7 +331,6 @@ class DataNodeConnection:
         """Return the next bytes, valid until a call that moves the content of the buffer.
 
         Args:
-            count: number of bytes.
             before_moving: called before earlier returned bytes are overwritten.
         """
         if self._start + count > len(self._buffer):

@@ -370,12 +370,12 @@ class NativeHdfs(WebHdfs):
             return "the Hadoop configuration has no dfs.namenode.rpc-address of it"
         if not (self.has_inode_paths() or any(map(self._is_namenode, self.place.web))):
             return "it is a Router or a gateway, and no NameNode"
-        call = protocol.get_server_defaults()
         if self.place.protocol == AUTO:
             said = []
             for address in self._addresses:
                 try:
-                    answer = self._call_at(address, call, new_call_id(), time.monotonic() + PROBE_S)
+                    until = time.monotonic() + PROBE_S
+                    answer = self._call_at(address, protocol.GET_SERVER_DEFAULTS, new_call_id(), until)
                     self._defaults = protocol.parse_server_defaults(answer)
                     break
                 except (ConnectionLost, TryAgain) as error:
@@ -394,7 +394,7 @@ class NativeHdfs(WebHdfs):
 
     def _server_defaults(self) -> ServerDefaults:
         if self._defaults is None:
-            self._defaults = self._rpc("/", protocol.get_server_defaults(), protocol.parse_server_defaults)
+            self._defaults = self._rpc("/", protocol.GET_SERVER_DEFAULTS, protocol.parse_server_defaults)
         return self._defaults
 
     def _log_webhdfs_use(self, why: str) -> None:
@@ -418,8 +418,6 @@ class NativeHdfs(WebHdfs):
         """Call the active NameNode, and return the answer converted by ``parse``.
 
         Args:
-            path: for error messages.
-            call, parse: see above.
             call_id: for a caller that retries a call that may have been executed; None to retry here, with one id.
 
         Raises:
@@ -464,7 +462,7 @@ class NativeHdfs(WebHdfs):
     def _read_rpc(self, path: str, call: Call, parse: Callable[[Fields], T]) -> T:
         """Execute `_rpc` for a read-only call, on an observer if there is one."""
         if self._state_id is not None and (address := self._observer()) is not None:
-            self._rpc("/", protocol.synchronize(), ignore)
+            self._rpc("/", protocol.SYNCHRONIZE, ignore)
             until = time.monotonic() + _OBSERVER_S
             try:
                 return parse(self._call_at(address, call, new_call_id(), until, state_id=self._state_id))
@@ -483,7 +481,7 @@ class NativeHdfs(WebHdfs):
             for address in self._addresses:
                 until = time.monotonic() + _OBSERVER_S
                 with contextlib.suppress(HadoopError):
-                    answer = self._call_at(address, protocol.get_ha_state(), new_call_id(), until, state_id=0)
+                    answer = self._call_at(address, protocol.GET_HA_STATE, new_call_id(), until, state_id=0)
                     if answer.number(1) == protocol.OBSERVER:
                         found.append(address)
             self._observers = found
@@ -496,8 +494,6 @@ class NativeHdfs(WebHdfs):
         """Call one NameNode.
 
         Args:
-            address: the address of the NameNode.
-            call, call_id, deadline: see `Connection.call`.
             state_id: the transaction that an observer must have applied; None if it must be the active one.
 
         Raises:
@@ -547,7 +543,7 @@ class NativeHdfs(WebHdfs):
             return
         asked = self._clock()
         try:
-            state = Fields(connection.call(*protocol.get_ha_state(), deadline)).number(1)
+            state = Fields(connection.call(*protocol.GET_HA_STATE, deadline)).number(1)
         except RemoteError as error:
             if error.java_class != _NO_SUCH_METHOD:
                 raise
@@ -681,9 +677,6 @@ class NativeHdfs(WebHdfs):
         """Read a part of a block group of an erasure coded file, from each of its blocks.
 
         Args:
-            path, fd, report: see `_read_block`.
-            group: the group of the file.
-            striping: layout of the content in the blocks.
             at, end: the part, as offsets in the file.
 
         Raises:
@@ -731,11 +724,7 @@ class NativeHdfs(WebHdfs):
         """Read a part of a block from one of its DataNodes; return its end.
 
         Args:
-            path: the path of the file.
-            block: its block.
-            fd: the local file.
             at, end: the part, as offsets in the file.
-            report: see `fetch`.
             bad: failed pairs of block and DataNode.
 
         Raises:
@@ -985,13 +974,7 @@ class NativeHdfs(WebHdfs):
 def _range_writer(
     fd: int, spans: list[tuple[int, int]], report: Callable[[int], None]
 ) -> Callable[[list[memoryview]], None]:
-    """Return a function that writes arriving content to consecutive ranges of a file.
-
-    Args:
-        fd: the file.
-        spans: the ranges, each its first byte and the one after the last.
-        report: called with the number of bytes.
-    """
+    """Return a function that writes arriving content to ranges of a file, each with its first byte and its end."""
     todo = iter(spans)
     at, end = next(todo)
 
