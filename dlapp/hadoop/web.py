@@ -93,8 +93,7 @@ class Web(Closeable):
         return answer
 
     def stream(self, url: str, query: Mapping[str, str] | None = None) -> WebStream:
-        """Return the answer to a GET, of any length; the caller reads it to its end or closes it. Raises as `call`
-        does."""
+        """Return the answer to a GET, of any length; read it to its end, or close it. Raises the errors of `call`."""
         server, target = _parts(url, query)
         with self._explained():
             stream = self._client.stream("GET", server, target, headers={"Accept": self._accept}, repeatable=True)

@@ -99,9 +99,7 @@ class Request(Record):
         self.peer.remembered = self.path, self.body, meaning
 
     def cached_result(self) -> Any:
-        """Return the cached value of an equal request on this connection; None if there is none. Most tasks repeat
-        their last request.
-        """
+        """Return the cached value of an equal request on this connection, or None; most tasks repeat the last one."""
         known = self.peer.remembered
         return known[2] if known is not None and known[:2] == (self.path, self.body) else None
 
@@ -460,8 +458,7 @@ class ControlServer:
             sock.close()
 
     def _switch(self, peer: _Peer) -> socket.socket | None:
-        """Confirm to a client that its connection is a stream now, and return the connection; None if it has
-        disconnected."""
+        """Confirm to a client that its connection is a stream now; return the connection, None if it is closed."""
         from dlapp.net.streams import UPGRADE  # most applications have none
 
         assert peer.http is not None

@@ -268,9 +268,7 @@ class Dockerd:
     # ---- commands in a container ----
 
     def create_exec(self, container: str, config: Mapping[str, Any]) -> str:
-        """Prepare a command in a running container, and return its id; a container that does not run is refused with
-        409.
-        """
+        """Prepare a command in a container, and return its id; if the container does not run, the status is 409."""
         found = _object(self.call("POST", f"/containers/{container}/exec", body=config)).get("Id")
         if not (isinstance(found, str) and found.isalnum()):
             raise DockerSilent("an answer that does not match the API")

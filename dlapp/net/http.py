@@ -451,9 +451,7 @@ def _left(limit_s: float, until: float | None) -> float:
 def _request_head(
     method: str, server: str, target: str, body: bytes | RequestBody | None, headers: Mapping[str, str] | None
 ) -> bytes:
-    """Return the head of a request. Raises ValueError: a part of it contains characters that would change its
-    structure.
-    """
+    """Return the head of a request. Raises ValueError: it contains characters that would change its structure."""
     scheme, _, place = server.partition("://")
     fields = {"Host": "localhost" if scheme == "unix" else place, "Accept": "*/*"}
     if body is not None or method in ("PUT", "POST"):
@@ -579,9 +577,7 @@ class _Connection:
     # ---- sending ----
 
     def _send(self, head: bytes, body: bytes | RequestBody | None) -> OSError | None:
-        """Send a request. A server that refuses may close before it has received everything; the send error counts only
-        if there is no response.
-        """
+        """Send a request. Return the error if the server closes early, which counts only if there is no response."""
         try:
             with self.wait.renew():
                 self._sock.sendall(head if isinstance(body, RequestBody) else head + (body or b""))
@@ -614,8 +610,7 @@ class _Connection:
     # ---- receiving ----
 
     def _as_a_whole(self, limit_s: float | None) -> None:
-        """Set a deadline for everything received from now on, since a server may send slowly; None for a limit on each
-        piece."""
+        """Set a deadline for all that a slow server sends from now on; None for a limit on each piece."""
         self._ends_at = self.until
         if self.until is None:
             if limit_s is None:

@@ -65,9 +65,7 @@ def _components(path: str) -> list[str]:
 
 
 def _compile(part: str, alternatives: list[str]) -> str | re.Pattern[str]:
-    """Return one component: its text with escapes resolved if it has no wildcards, else an expression for a full
-    match.
-    """
+    """Return one component: without wildcards its text, escapes resolved, else an expression for a full match."""
     expressions, literals, wild = [], [], alternatives != [part]
     for one in alternatives:
         runs, literal, stars = _runs(one)

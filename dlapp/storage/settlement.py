@@ -149,9 +149,7 @@ class ApplicationOutputs(NamedTuple):
         )
 
     def _commit_trials(self, output: OutputClaim, retried: Retried) -> list[str]:
-        """Commit each uncommitted trial. Return an error for each that cannot be committed: its output is kept
-        aside.
-        """
+        """Commit each uncommitted trial. Return the errors; the output of those trials is kept aside."""
         errors = []
         for number, location in output.parts.items():
             target = commit.trial_target(output.target, number)

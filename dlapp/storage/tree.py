@@ -207,9 +207,7 @@ class OpenTree:
                 os.symlink(text, last, dir_fd=fd)
 
     def _directory(self, name: str) -> int:
-        """Return a descriptor of a directory in the tree; the last one is cached for the next entry of that
-        directory.
-        """
+        """Return a descriptor of a directory in the tree; the last one is cached for its next entry."""
         if name == self._at:
             return self._at_fd
         if not (self._at and name.startswith(f"{self._at}/")):

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from dlapp.storage.tree import TreeNode, explaining
+from dlapp.errors import Denied
+from dlapp.locations import shown
+from dlapp.storage.tree import TreeNode, explaining, make_own_directory
 from dlapp.system.disk_space import existing_above
-from dlapp.system.files import closing_fd, open_own_directory, read_json_object
+from dlapp.system.files import UntrustedFile, closing_fd, open_own_directory, read_json_object
+from dlapp.system.owners import other_writers_above
 
 FORMAT = 1
 ENTRY_OVERHEAD = 4096
@@ -140,9 +144,7 @@ def read_metadata(directory: str) -> dict[str, Any] | None:
 
 
 def write_metadata(directory: str, metadata: dict[str, Any]) -> None:
-    """Write the description of an entry; concurrent calls are allowed. A description with a boot id need not survive
-    that boot, and is not synced.
-    """
+    """Write an entry's description, also concurrently; one with a boot id is not synced: it ends with that boot."""
     path = os.path.join(directory, "about")
     new = f"{path}.{os.urandom(4).hex()}"
     with explaining(path, "written"):
@@ -153,6 +155,23 @@ def write_metadata(directory: str, metadata: dict[str, Any]) -> None:
             if not metadata["boot_id"]:
                 os.fsync(fd)
         os.rename(new, path)
+
+
+def make_cache_directories(directory: str, inner: Iterable[str], unusable: str) -> None:
+    """Create the directory of a cache, and those in it; only the caller may be able to write to them.
+
+    Raises:
+        Denied: others can write to one of them, or replace it; the message says that it is ``unusable``.
+        DlappError: one cannot be created.
+    """
+    # Everything below is accessed by path, so nobody else may be able to replace the directory.
+    if who := other_writers_above(directory):
+        raise Denied(f"{shown(directory)} can be replaced by {who}, so it {unusable} (chmod go-w or +t)")
+    try:
+        for path in (directory, *(os.path.join(directory, name) for name in inner)):
+            make_own_directory(path)
+    except UntrustedFile as error:
+        raise Denied(f"{shown(error.path)}: {error.problem}, so it {unusable}") from error
 
 
 def same_file_system(path: str, other: str) -> bool:

@@ -106,8 +106,7 @@ def is_cacheable(plan: FetchPlan) -> bool:
 
 
 def _is_cacheable(target: FetchTarget) -> bool:
-    """Return whether a file may be cached: local files need no cache, and without a modification time changes could not
-    be detected."""
+    """Return whether a file may be cached: local files need no cache; changes show in the modification time only."""
     here = target.entry.location.startswith(FILE)
     return not here and all(node.mtime_ns for node in target.nodes if node.is_file)
 
@@ -156,9 +155,7 @@ def _mount_point(target: FetchTarget, tree: str) -> CacheMount:
 
 
 def _copied(cache: InputCache, targets: Sequence[FetchTarget], held: CacheHold, into: str) -> bool:
-    """Copy an entry to its destination, and release it; if there is no space for the copy, remove the entry and return
-    False.
-    """
+    """Copy an entry to its destination, and release it; without space for the copy, remove it and return False."""
     try:
         size = _size(targets)
         cache.evict_for(into, size)

@@ -17,21 +17,19 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import NamedTuple
 
 from dlapp.errors import Denied, DlappError, TimedOut
 from dlapp.locations import shown
-from dlapp.storage.cache.entry import CacheLocation, names
-from dlapp.storage.tree import explained, make_own_directory, remove_tree
+from dlapp.storage.cache.entry import CacheLocation, make_cache_directories, names
+from dlapp.storage.tree import Note, explained, remove_tree
 from dlapp.system import lock_files
 from dlapp.system.disk_space import free_bytes
 from dlapp.system.files import UntrustedFile, closing_fd, open_directory, open_own_directory
-from dlapp.system.owners import other_writers_above
 from dlapp.system.text import human_size
 from dlapp.system.waits import Wait
 
-Note = Callable[[str], None]
 WAIT_S = 60.0
 """Time limit of the wait for a lock: removal of a cache is one rename, so locks are held briefly."""
 _AGAIN_S = 0.02
@@ -68,16 +66,7 @@ class PayloadCaches:
     def __init__(self, place: CacheLocation, note: Note = lambda _: None) -> None:
         self.place, self._note = place, note
         self._held: dict[str, int] = {}
-        # Everything below is accessed by path, so nobody else may be able to replace the directory.
-        if who := other_writers_above(place.directory):
-            raise Denied(
-                f"{shown(place.directory)} can be replaced by {who}, so it cannot have caches (chmod go-w or +t)"
-            )
-        try:
-            for path in (place.directory, *map(self._path, ("caches", "locks", "removed"))):
-                make_own_directory(path)
-        except UntrustedFile as error:
-            raise Denied(f"{shown(error.path)}: {error.problem}, so it cannot have caches") from error
+        make_cache_directories(place.directory, ("caches", "locks", "removed"), "cannot have caches")
 
     @property
     def lock_fds(self) -> tuple[int, ...]:

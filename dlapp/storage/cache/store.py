@@ -32,7 +32,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dlapp.errors import Denied, DlappError, NotFound, TimedOut, UsageError
+from dlapp.errors import DlappError, NotFound, TimedOut, UsageError
 from dlapp.locations import shown
 from dlapp.storage.api import DiskFull, Progress
 from dlapp.storage.cache.entry import (
@@ -41,16 +41,16 @@ from dlapp.storage.cache.entry import (
     CacheKeySource,
     CacheLocation,
     is_intact,
+    make_cache_directories,
     names,
     read_metadata,
     same_file_system,
     write_metadata,
 )
-from dlapp.storage.tree import explained, make_own_directory, remove_tree
+from dlapp.storage.tree import Note, explained, remove_tree
 from dlapp.system import lock_files, machine
 from dlapp.system.disk_space import free_bytes
-from dlapp.system.files import UntrustedFile, closing_fd, open_own_directory, read_file, sync_file_system
-from dlapp.system.owners import other_writers_above
+from dlapp.system.files import closing_fd, open_own_directory, read_file, sync_file_system
 from dlapp.system.text import human_size
 from dlapp.system.waits import Wait
 
@@ -61,15 +61,12 @@ STALLED_S = 300.0
 EVICTION_S = 60.0
 """Maximum duration of an eviction; after it, other processes do without the space."""
 
-Note = Callable[[str], None]
 Fetch = Callable[[str, Progress | None], object]
 """Function that fetches the wanted files into the given directory; see `dlapp.storage.api.FileSystem.fetch`."""
 
 
 class CacheHold:
-    """An entry that stays unchanged until `close`. ``tree`` is a directory with the requested files, under their
-    destination names.
-    """
+    """An entry that stays unchanged until `close`; the directory ``tree`` has the files, under destination names."""
 
     def __init__(self, key: str, tree: str, lock: int, release: Callable[[int], None], *, is_hit: bool) -> None:
         self.key, self.tree, self.is_hit = key, tree, is_hit
@@ -131,17 +128,7 @@ class InputCache:
     ) -> None:
         self.place, self._note, self._clock_ns = place, note, clock_ns
         self._boot_id = boot_id or machine.boot_id() or "unknown"  # an entry without a boot id is synced
-        # Everything below is accessed by path, so nobody else may be able to replace the directory.
-        if who := other_writers_above(place.directory):
-            raise Denied(
-                f"{shown(place.directory)} can be replaced by {who}, so it cannot be used as a cache (chmod go-w or +t)"
-            )
-        try:
-            make_own_directory(place.directory)
-            for name in ("entries", "locks", "parts"):
-                make_own_directory(self._path(name))
-        except UntrustedFile as error:
-            raise Denied(f"{shown(error.path)}: {error.problem}, so it cannot be used as a cache") from error
+        make_cache_directories(place.directory, ("entries", "locks", "parts"), "cannot be used as a cache")
 
     # ---- using the cache ----
 
@@ -264,9 +251,7 @@ class InputCache:
         return found
 
     def pin(self, key: str, pinned: bool = True) -> None:
-        """Keep an entry until it is unpinned, however much space is needed. Raises NotFound: it was removed
-        meanwhile.
-        """
+        """Keep an entry until it is unpinned, whatever space is needed. Raises NotFound: it was removed meanwhile."""
         path = self._path("entries", key, "pinned")
         try:
             if pinned:
@@ -371,17 +356,6 @@ class InputCache:
         else:
             os.close(lock)
 
-    def _metadata_of(self, wanted: CacheKeySource) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "source": wanted.source,
-            "size_bytes": wanted.size_bytes,
-            "room_bytes": wanted.room_bytes,
-            "files": wanted.files,
-            "fetched_ms": self._clock_ns() // 1_000_000,
-            "boot_id": self._boot_id,
-        }
-
     def _create_part(self, key: str, wanted: CacheKeySource, spare_bytes: int) -> str | None:
         """Return a directory to fetch into, once there is space; None if there is not."""
         with self._eviction_lock():
@@ -391,7 +365,16 @@ class InputCache:
             os.mkdir(part, 0o700)
             os.mkdir(os.path.join(part, "tree"), 0o700)
             # From here on it counts, also for other processes that need space.
-            write_metadata(part, self._metadata_of(wanted))
+            metadata = {
+                "format": FORMAT,
+                "source": wanted.source,
+                "size_bytes": wanted.size_bytes,
+                "room_bytes": wanted.room_bytes,
+                "files": wanted.files,
+                "fetched_ms": self._clock_ns() // 1_000_000,
+                "boot_id": self._boot_id,
+            }
+            write_metadata(part, metadata)
         return part
 
     def _progress_writer(self, lock: int, progress: Progress | None) -> Progress:

@@ -384,9 +384,7 @@ class Checkpoints:
                     remove_tree(f"{above}/{rest}", dir_fd=above_fd, name=rest)
 
     def _fill(self, manifest: Manifest, top: str) -> None:
-        """Create the tree of a manifest at ``top``, which must not exist. Links are created last, so that no path
-        passes through one.
-        """
+        """Create the tree of a manifest at a new path. Links are created last: no path passes through one."""
         directories = [one for one in manifest.entries if one.kind is EntryKind.DIRECTORY]
         files = [one for one in manifest.entries if one.kind is EntryKind.FILE]
         for one in directories:

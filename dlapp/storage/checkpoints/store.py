@@ -46,9 +46,7 @@ class CheckpointStore(Protocol):
         """
 
     def sizes(self, directory: str) -> dict[str, int]:
-        """Return name -> size [bytes] of the files in the place (empty) or in ``objects``; empty if it does not
-        exist.
-        """
+        """Return name -> size [bytes] of the files in the place (empty) or in ``objects``; none if it is missing."""
 
     def put(self, name: str, fd: int, size: int, check: Callable[[], None], report: ReportBytes) -> None:
         """Write an object from an open file atomically, replacing one of this name.

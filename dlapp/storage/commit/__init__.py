@@ -22,8 +22,7 @@ from dlapp.values.ids import ApplicationId, ContainerId
 
 
 def part_location(target: str, app_id: ApplicationId, part: ContainerId | str) -> str:
-    """Return where a container's task stores its part of the output, or that of a trial
-    (`dlapp.values.ids.trial_part`)."""
+    """Return where a task stores its part of the output, or a trial's (`dlapp.values.ids.trial_part`)."""
     return f"{parts_location(target, app_id)}/{part}"
 
 

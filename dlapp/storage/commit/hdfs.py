@@ -314,9 +314,7 @@ class HdfsCommit:
         return f"{self.parts}/{container}"
 
     def _by_number(self, number: int, path: str) -> str:
-        """Return a path that addresses an inode even if others rename it; without inode numbers, the ``path`` that it
-        had.
-        """
+        """Return a path that addresses an inode even if others rename it; without inode numbers, its last ``path``."""
         return f"{INODES}/{number}" if self._web.has_inode_paths() else path
 
     def _in_parts(self, path: str) -> str:
@@ -521,16 +519,12 @@ class HdfsCommit:
         return stage
 
     def _restore_old(self) -> None:
-        """Undo the first half of a swap: restore a target that was moved aside; if another one took its place, that
-        stays.
-        """
+        """Undo the first half of a swap: restore the target that was moved aside, unless another took its place."""
         if (old := self._old()) is not None and not self._move(old.inode_id, self.old, self.target):
             self._move(old.inode_id, self.old, self.replaced)
 
     def _old(self) -> FileStatus | None:
-        """Return what was moved aside; None if nothing was, or if that is uncertain because others can write to
-        ``tmp``.
-        """
+        """Return what was moved aside; None if nothing was, or others can write to ``tmp``, so it is uncertain."""
         with contextlib.suppress(NotFound, UntrustedFile):
             return self._web.status(self._in_parts(self.old))
         return None

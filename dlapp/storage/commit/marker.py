@@ -59,9 +59,7 @@ class ForeignMarker(Denied):
 
 
 class OutputCommit(Protocol):
-    """The commit of one application's output to one target; see `dlapp.storage.commit` for the guarantees of each
-    call.
-    """
+    """The commit of one application's output to one target."""
 
     def commit(
         self,
@@ -200,8 +198,7 @@ def previous_names(names: Iterable[str], name: str, app: str) -> list[str]:
 
 
 def is_part(text: str, app: str) -> bool:
-    """Return whether a text names a part: the id of a container of an application, or a
-    `dlapp.values.ids.trial_part`."""
+    """Return whether a text names a part: the id of a container of an application, or a trial's part."""
     if is_trial_part(text):
         return True
     try:

@@ -609,9 +609,7 @@ class NativeHdfs(WebHdfs):
             self._protocol.data_served = True
 
     def _fetch(self, path: str, fd: int, offset: int, end: int, report: Callable[[int], None]) -> int:
-        """Execute `fetch`, or a part of it; return the offset of the first missing byte. Raises _NotServed, and the
-        errors of `fetch`.
-        """
+        """Execute `fetch`, or a part of it; return the first missing byte. Raises its errors, and _NotServed."""
         at, dead_ends = offset, 0
         bad: set[tuple[int, str]] = set()
         kept = self._located.pop(path, None)
@@ -951,9 +949,7 @@ class NativeHdfs(WebHdfs):
         raise AssertionError
 
     def _complete(self, path: str, file_id: int, last: HdfsBlock | None) -> None:
-        """Close a file: the NameNode does that when all blocks are reported, which takes DataNodes some
-        milliseconds.
-        """
+        """Close a file: the NameNode waits for the DataNodes' reports of all blocks, usually some milliseconds."""
         call = protocol.complete(path, self._client, file_id, last)
         began, pause_s = self._clock(), 0.002
         while not self._rpc(path, call, protocol.parse_flag):

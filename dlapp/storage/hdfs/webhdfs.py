@@ -365,9 +365,7 @@ class WebHdfs:
         return parse_mounts(answer.body) if answer.good else {}
 
     def make_directory(self, path: str, mode: int = 0o755) -> None:
-        """Create a directory and its parents; an existing one stays unchanged. Raises AlreadyThere: a file has the
-        name.
-        """
+        """Create a directory and its parents; an existing one stays unchanged. Raises AlreadyThere: it is a file."""
         self._json("MKDIRS", path, method="PUT", permission=f"{mode:o}")
 
     def delete(self, path: str) -> None:
@@ -658,9 +656,7 @@ class WebHdfs:
             retry(HdfsUnreachable(str(failed)), progress=at > started)
 
     def read_bytes(self, path: str, max_bytes: int) -> bytes:
-        """Return the content of a small file. Raises NotFound; DlappError if it is larger than ``max_bytes`` or a
-        directory.
-        """
+        """Return the content of a small file. Raises NotFound; DlappError: it is larger, or a directory."""
         for retry in self._attempts(f"{shown(path)} cannot be read"):
             status = self.status(path)
             if status is None:
@@ -790,10 +786,6 @@ class WebHdfs:
             self._datanodes.append(self._datanodes.pop(0))
             return self._datanodes[-1]
 
-    def _forget_datanode(self, server: str) -> None:
-        with self._lock:
-            self._datanodes = [one for one in self._datanodes if one != server]
-
     def _at_datanode(
         self, method: str, where: _Where, path: str, content: bytes | RequestBody | ResponseSink | None = None
     ) -> HttpResponse:
@@ -807,7 +799,8 @@ class WebHdfs:
         except IncompleteResponse as broken:
             if broken.lasting:
                 raise _lasting(where.server, broken) from broken
-            self._forget_datanode(where.server)
+            with self._lock:
+                self._datanodes = [one for one in self._datanodes if one != where.server]
             raise _DataNodeFailed(
                 where.server, f"{host} {broken}", received=broken.received, answered=broken.answered
             ) from broken
@@ -816,9 +809,8 @@ class WebHdfs:
         refused = self._refusal(answer, path, where.server)
         if isinstance(refused, HdfsRefused) and refused.java_class in _LIMITS:
             raise refused
-        if isinstance(refused, (HdfsRefused, HdfsUnreachable)) or (
-            isinstance(refused, DiskFull) and not _is_quota(refused)
-        ):
+        is_full = isinstance(refused, DiskFull) and "quota" not in str(refused).lower()
+        if is_full or isinstance(refused, (HdfsRefused, HdfsUnreachable)):
             answered = not isinstance(refused, HdfsUnreachable)
             raise _DataNodeFailed(where.server, f"{host}: {refused}", answered=answered, refused=refused) from refused
         raise refused
@@ -910,9 +902,7 @@ class WebHdfs:
         return [(first + place) % count for place in range(count)]
 
     def _attempts(self, what: str) -> Iterator[Callable[..., None]]:
-        """Yield the rounds of one operation: each ends with ``retry(why)``, which waits, or raises when the time is
-        over.
-        """
+        """Yield the rounds of one operation: each ends with ``retry(why)``, which waits, or raises after the time."""
         began, wait = self._clock(), Wait(self.place.location, self._patience_s)
         pauses_s, count = backoff_s(FIRST_PAUSE_S, LONGEST_PAUSE_S), 0
 
@@ -1023,17 +1013,8 @@ def _lasting(server: str, broken: IncompleteResponse) -> _Unreachable:
     return _Unreachable(f"{server} {broken}; {tls_setting(broken, 'dfs.http.policy')}")
 
 
-def _is_quota(refused: DiskFull) -> bool:
-    return "quota" in str(refused).lower()
-
-
 def _lack(line: str, where: str) -> str:
-    """Return a description of what is missing if a NameNode refuses a write for lack of space.
-
-    Args:
-        line: its message.
-        where: path of the write.
-    """
+    """Return what is missing if a NameNode refuses a write to ``where`` for lack of space, by its message."""
     if (found := _QUOTA.search(line)) is None:
         return f"space on the DataNodes for {where}"
     name, directory, quota, used = found.groups()
