@@ -242,7 +242,6 @@ REST: dict[str, tuple[Callable[[YarnRest], Any], Any]] = {
     "new": (lambda rest: rest.new_application(), {"application-id": str(APPLICATION), "maximum-resource-capability": AMOUNTS}),
     "report": (lambda rest: rest.ended_ago_s(rest.report(APPLICATION)), {"app": APP}),
     "reports": (lambda rest: rest.reports(), {"apps": {"app": [APP, {**APP, "id": "application_1_0002"}]}}),
-    "attempts": (lambda rest: rest.attempts(APPLICATION), {"appAttempts": {"appAttempt": [{"id": 1, "containerId": "c"}]}}),
 }  # fmt: skip
 
 

@@ -242,7 +242,7 @@ def ended_by_another(files: FilesInMemory) -> None:
 
 
 def ended_by_a_kill(files: FilesInMemory) -> None:
-    settle(files, StagingPaths(files.home), APP, EndedApplication(State.KILLED, 60.0))
+    settle(files, APP, EndedApplication(State.KILLED, 60.0))
 
 
 @pytest.mark.parametrize("end", [ended_by_another, ended_by_a_kill])

@@ -17,7 +17,6 @@ from dlapp.cluster.yarn.am_plan import ALIAS, AmPlan
 from dlapp.cluster.yarn.client import rest, views
 from dlapp.cluster.yarn.client.cleanup import EndedApplication, settle
 from dlapp.cluster.yarn.logs import pages, tfile
-from dlapp.cluster.yarn.staging import StagingPaths
 from dlapp.errors import ConfigError, DlappError, NotFound
 from dlapp.hadoop.configuration import HadoopConfiguration, parse_properties
 from dlapp.hadoop.errors import HadoopError, NotHadoop
@@ -240,6 +239,8 @@ OUTPUT = {"output_path": "out", "target": "hdfs://nn/a"}
 class Staged:
     """A staging directory with files of any content."""
 
+    home = "hdfs://nn/user/tony"
+
     def __init__(self, **files: object) -> None:
         self._files = {f"{name}.json": value for name, value in files.items()}
 
@@ -279,6 +280,6 @@ class Staged:
     ],
 )
 def test_a_staging_directory_with_other_content_is_one_error(files: dict[str, object]) -> None:
-    application_id, home = ApplicationId(1_700_000_000_000, 7), StagingPaths("hdfs://nn/user/tony")
+    application_id = ApplicationId(1_700_000_000_000, 7)
     with pytest.raises(DlappError):
-        settle(Staged(**files), home, application_id, EndedApplication(State.KILLED, 60.0))  # type: ignore[arg-type]
+        settle(Staged(**files), application_id, EndedApplication(State.KILLED, 60.0))  # type: ignore[arg-type]

@@ -29,18 +29,14 @@ class AmClients:
         self._cached: tuple[tuple[ApplicationId, str, str | None], ControlConnection, bool] | None = None
 
     def view(self, report: AppReport, *, timeout_s: float = REQUEST_TIMEOUT_S, token: str | None = None) -> Any:
-        """Return an ApplicationMaster's view of its application, in JSON form.
-
-        Args:
-            report: the ResourceManager's report.
-            timeout_s: time limit of the whole request [s].
-            token: see `request`; without one it shows less to others than the submitter.
+        """Return an ApplicationMaster's view of its application, in JSON form; without a token it shows less to others
+        than the submitter. See `request`.
 
         Raises:
             Unreachable: it does not answer, or has not started yet.
             DlappError: it refuses.
         """
-        return self._call(report, "GET", "view", None, timeout_s=timeout_s, token_needed=False, token=token)
+        return self._call(report, "GET", "view", None, timeout_s, token)
 
     def request(self, report: AppReport, what: str, body: Any, *, timeout_s: float, token: str | None = None) -> Any:
         """Send a request to an ApplicationMaster.
@@ -56,14 +52,10 @@ class AmClients:
             Unreachable: it does not answer, has not started yet, or its token is not on this machine.
             DlappError: it refuses.
         """
-        return self._call(report, "POST", what, body, timeout_s=timeout_s, token_needed=True, token=token)
+        return self._call(report, "POST", what, body, timeout_s, token)
 
     def access(self, report: AppReport, token: str | None = None) -> ControlAccess:
-        """Return the control address of an ApplicationMaster, and the token for tools.
-
-        Args:
-            report: the ResourceManager's report.
-            token: token for users to whom its owner grants access; None: the submitter's, kept on this machine.
+        """Return the control address of an ApplicationMaster, and the token for tools; ``token`` as in `request`.
 
         Raises:
             StreamRefused: it has not started yet.
@@ -79,22 +71,12 @@ class AmClients:
             raise StreamRefused(f"{report.application_id} has not started yet", NOT_RUNNING)
         return ControlAccess(f"http://{address}", found, is_own=own is not None)
 
-    def _call(
-        self,
-        report: AppReport,
-        method: str,
-        what: str,
-        body: Any,
-        *,
-        timeout_s: float,
-        token_needed: bool,
-        token: str | None = None,
-    ) -> Any:
+    def _call(self, report: AppReport, method: str, what: str, body: Any, timeout_s: float, token: str | None) -> Any:
         address = str(report.raw.get("amRPCAddress") or "")
         if not address:
             raise Unreachable(f"{report.application_id}: its ApplicationMaster is not running")
         connection, has_token = self._connection(report, address, token)
-        if token_needed and not has_token:
+        if method != "GET" and not has_token:
             raise Unreachable(f"{report.application_id} was not submitted from here: {tools_tokens.directory()}")
         try:
             return connection.call(method, f"/v1/{what}", body, timeout_s=timeout_s)

@@ -89,11 +89,7 @@ class OwnApplications(NamedTuple):
 
 
 def settle(
-    files: StagingFiles,
-    places: StagingPaths,
-    application_id: ApplicationId,
-    ended: EndedApplication,
-    notices: EndNotices | None = None,
+    files: StagingFiles, application_id: ApplicationId, ended: EndedApplication, notices: EndNotices | None = None
 ) -> str | None:
     """Write the history of an application that was ended from outside, and remove its staging directory.
 
@@ -103,7 +99,6 @@ def settle(
 
     Args:
         files: the default file system, as the application's user.
-        places: that user's directories there.
         application_id: id of the application.
         ended: its last state, and how long ago it ended.
         notices: records of notifications of the end; None: none are sent.
@@ -116,30 +111,25 @@ def settle(
         DlappError, OSError: an output cannot be settled. Everything needed by a later try is kept.
     """
     try:
-        return _settled(files, places, application_id, ended, notices)
+        return _settled(files, application_id, ended, notices)
     except (TypeError, AttributeError, LookupError, ValueError) as error:
         if isinstance(error, DlappError) and not isinstance(error, SpecError):
             raise
-        raise DlappError(f"{places.staging(application_id)} has files that cannot be parsed: {error!r}") from error
+        staging = StagingPaths(files.home).staging(application_id)
+        raise DlappError(f"{staging} has files that cannot be parsed: {error!r}") from error
 
 
 def _settled(
-    files: StagingFiles,
-    places: StagingPaths,
-    application_id: ApplicationId,
-    ended: EndedApplication,
-    notices: EndNotices | None,
+    files: StagingFiles, application_id: ApplicationId, ended: EndedApplication, notices: EndNotices | None
 ) -> str | None:
+    places = StagingPaths(files.home)
     staging, history = places.staging(application_id), places.history(application_id)
     result = NOTHING_KEPT
     if files.status(staging) is None:
         return result
     if files.status(history) is None:
         entry: dict[str, Any] = {}
-        for name, key, most in (
-            (VIEW, "view", MAX_VIEW_BYTES),
-            (SUBMISSION, "submission", MAX_SUBMISSION_BYTES),
-        ):
+        for name, key, most in ((VIEW, "view", MAX_VIEW_BYTES), (SUBMISSION, "submission", MAX_SUBMISSION_BYTES)):
             with contextlib.suppress(NotFound, ValueError):
                 entry[key] = parse_json(files.read(f"{staging}/{name}", max_bytes=most))
         if "submission" in entry:
@@ -213,14 +203,8 @@ def _settle_outputs(
     return result, done
 
 
-def own_applications(rest: YarnRest, files: StagingFiles, places: StagingPaths, user: str) -> OwnApplications:
+def own_applications(rest: YarnRest, files: StagingFiles, user: str) -> OwnApplications:
     """Return a user's applications; those that the ResourceManager has forgotten count as ended.
-
-    Args:
-        rest: the ResourceManager.
-        files: the default file system, as the user.
-        places: the user's directories there.
-        user: whose applications count.
 
     Raises:
         Unreachable: it does not answer, or was just restarted and has not recovered its applications.
@@ -232,47 +216,32 @@ def own_applications(rest: YarnRest, files: StagingFiles, places: StagingPaths, 
     }
     known = {one.application_id for one in reports}
     starts = {one.cluster_timestamp_ms for one in known} | {started_ms}
-    ended |= forgotten(files, places, known, starts, clock.now_ms())
+    ended |= forgotten(files, known, starts, clock.now_ms())
     return OwnApplications(ended, tuple(one.started_ms for one in reports if not one.state.ended))
 
 
-def settle_all(
-    files: StagingFiles,
-    places: StagingPaths,
-    ended: Mapping[ApplicationId, EndedApplication],
-    notices: EndNotices | None = None,
-) -> int:
+def settle_all(files: StagingFiles, ended: Mapping[ApplicationId, EndedApplication], notices: EndNotices | None) -> int:
     """Settle at most `MAX_AT_ONCE` applications that left a staging directory, the latest first; return their number.
 
     An application whose outputs are on an unavailable file system does not block the others.
-
-    Args:
-        files: the default file system, as the user.
-        places: the user's directories there.
-        ended: the user's ended applications, their states, and how long ago they ended.
-        notices: see `settle`.
 
     Raises:
         Unreachable: the default file system does not answer.
     """
     over = {str(one): one for one in ended}
-    count = 0
-    for name in [name for name in reversed(files.names(places.all_staging)) if name in over][:MAX_AT_ONCE]:
+    count, all_staging = 0, StagingPaths(files.home).all_staging
+    for name in [name for name in reversed(files.names(all_staging)) if name in over][:MAX_AT_ONCE]:
         try:
-            count += settle(files, places, over[name], ended[over[name]], notices) is not None
+            count += settle(files, over[name], ended[over[name]], notices) is not None
         except Unreachable:
-            files.status(places.all_staging)  # raises if this is the unavailable one
+            files.status(all_staging)  # raises if this is the unavailable one
         except (DlappError, OSError):
             continue  # missing rights or a damaged marker of one application must not block the others
     return count
 
 
 def forgotten(
-    files: StagingFiles,
-    places: StagingPaths,
-    known: Collection[ApplicationId],
-    started_ms: Collection[int],
-    now_ms: int,
+    files: StagingFiles, known: Collection[ApplicationId], started_ms: Collection[int], now_ms: int
 ) -> dict[ApplicationId, EndedApplication]:
     """Return the applications with a staging directory that the ResourceManager has forgotten.
 
@@ -281,12 +250,11 @@ def forgotten(
 
     Args:
         files: the default file system, as the user.
-        places: the user's directories there.
         known: all of the user's applications that the ResourceManager knows.
         started_ms: start times of this cluster's ResourceManager, as in ids [ms since 1970].
         now_ms: the time [ms since 1970].
     """
-    found = {}
+    found, places = {}, StagingPaths(files.home)
     for name in files.names(places.all_staging):
         try:
             application_id = ApplicationId.from_text(name)
@@ -306,7 +274,6 @@ def forgotten(
 
 def clean_up(
     files: StagingFiles,
-    places: StagingPaths,
     applications: OwnApplications,
     archives: Retention,
     histories: Retention,
@@ -317,13 +284,13 @@ def clean_up(
 
     Args:
         files: the default file system, as the user.
-        places: the user's directories there.
         applications: the user's applications.
         archives, histories: their limits.
         now_ms: the time [ms since 1970].
         notices: see `settle`.
     """
-    count = settle_all(files, places, applications.ended, notices)
+    places = StagingPaths(files.home)
+    count = settle_all(files, applications.ended, notices)
     cache = _entries(files, places.cache)
     names = archives_to_remove(cache, archives, now_ms, now_ms)
     if names:

@@ -75,6 +75,7 @@ class YarnEngine(Closeable):
         self.find_archive = submitter.find_archive
         self.ids, self.view, self.views, self.submission = reader.ids, reader.view, reader.views, reader.submission
         self.logs, self.aggregated_log, self.dashboard_urls = reader.logs, reader.aggregated_log, reader.dashboard_urls
+        self.add_receipts = reader.add_receipts
         self.soft_kill, self.kill, self.release = killer.soft_kill, killer.kill, killer.release
 
     def close(self) -> None:
@@ -131,8 +132,8 @@ class YarnEngine(Closeable):
                 self._session.check_credentials()
             found += preflight.check_memory(role.resources, rest.configuration)
             lines += [f"{of_role}{line}" for line in found]
-        if spec.after:
-            self._check_after(spec)
+        if spec.after and (failure := evaluate_conditions(spec.after, self._ends_of(spec)).failure):
+            raise SpecError("application.after", failure)
         for key, _ in spec.placement_keys():
             if key.endswith("node_label"):
                 preflight.check_label(key, rest.configuration)
@@ -151,13 +152,12 @@ class YarnEngine(Closeable):
                 lines.append(f"priority {spec.priority} is lowered to {most} ({PRIORITY_LIMIT})")
         return lines
 
-    def _check_after(self, spec: AppSpec) -> None:
-        """Reject an ``after`` that does not exist, is another user's, or did not end as required. Raises SpecError."""
-        if failure := evaluate_conditions(spec.after, self._ends_of(spec)).failure:
-            raise SpecError("application.after", failure)
-
     def _ends_of(self, spec: AppSpec) -> dict[str, str]:
-        """Return how the awaited applications have ended, as far as they have. Raises SpecError."""
+        """Return how the awaited applications have ended, as far as they have.
+
+        Raises:
+            SpecError: one of them does not exist, or is another user's.
+        """
         ends = {}
         for one in spec.after:
             try:
@@ -234,10 +234,6 @@ class YarnEngine(Closeable):
     ) -> list[dict[str, Any]]:
         """Return `views` in JSON form."""
         return [to_json(one) for one in self.views(everybody=everybody, user=user, limit=limit)]
-
-    def add_receipts(self, views: Sequence[dict[str, Any]]) -> None:
-        """Add the receipts from the history to the latest views of the caller's ended applications."""
-        self._reader.add_receipts(views)
 
     def usage_json(self, application_id: ApplicationId) -> Any:
         """Return the usage history of one of the caller's applications; None: there is none."""

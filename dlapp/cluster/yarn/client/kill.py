@@ -122,7 +122,7 @@ class ApplicationKiller:
             with contextlib.suppress(DlappError, OSError):
                 files = self._session.files(report.user)
                 ended_now = EndedApplication(state, 0.0)
-                settle(files, StagingPaths(files.home), application_id, ended_now, self._session.notices(files))
+                settle(files, application_id, ended_now, self._session.notices(files))
             ended = self._reader.view(application_id)
         except (DlappError, OSError) as error:
             return f"{application_id} has ended, but what became of its output cannot be read now: {error}"
@@ -135,18 +135,17 @@ class ApplicationKiller:
         later = "your next command keeps what was stored as partial output"
         try:
             files = self._session.files(report.user)
-            places = StagingPaths(files.home)
-            if files.status(places.staging(report.application_id)) is not None:
+            if files.status(StagingPaths(files.home).staging(report.application_id)) is not None:
                 # Without this file the output is kept, because another user may have ended the application.
                 self._mark(report, KILL, by)
             later = "your next command tries it again"
             notices = self._session.notices(files)
-            text = settle(files, places, report.application_id, EndedApplication(State.KILLED, 0.0), notices)
+            text = settle(files, report.application_id, EndedApplication(State.KILLED, 0.0), notices)
             if text is None:
                 # Its ApplicationMaster may be committing, and its tasks may be storing, at this moment.
                 time.sleep(GONE_AFTER_S)
                 ended = EndedApplication(State.KILLED, GONE_AFTER_S)
-                text = settle(files, places, report.application_id, ended, notices)
+                text = settle(files, report.application_id, ended, notices)
         except (DlappError, OSError) as error:
             text = f"but its output cannot be settled now: {error}; {later}"
         return text or NOTHING_KEPT

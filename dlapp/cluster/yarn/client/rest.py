@@ -200,10 +200,10 @@ class YarnRest(Closeable):
             Unreachable: the server is not a ResourceManager, or a standby one that knows no active one, or one that is
                 still recovering its state after a restart.
         """
-        found = _object(self._call("GET", f"{_CLUSTER}/info").get("clusterInfo"))
+        found = as_object(self._call("GET", f"{_CLUSTER}/info").get("clusterInfo"))
         if found.get("haState", "ACTIVE") != "ACTIVE" and len(self._urls) > 1:
             self._active = self._wait_for_active()
-            found = _object(self._call("GET", f"{_CLUSTER}/info").get("clusterInfo"))
+            found = as_object(self._call("GET", f"{_CLUSTER}/info").get("clusterInfo"))
         state = found.get("haState", "ACTIVE")
         # A standby ResourceManager answers this request itself instead of redirecting it.
         if state == "STANDBY":
@@ -241,7 +241,7 @@ class YarnRest(Closeable):
         for url in self._urls:
             try:
                 answer = self._request("GET", url, f"{_CLUSTER}/info", web=self._short_web)
-                state = _object(answer.get("clusterInfo")).get("haState", "ACTIVE")
+                state = as_object(answer.get("clusterInfo")).get("haState", "ACTIVE")
             except (Unreachable, RemoteError) as error:
                 reported.append(str(error))
                 continue
@@ -257,14 +257,14 @@ class YarnRest(Closeable):
             running: only running nodes.
         """
         answer = self._call("GET", f"{_CLUSTER}/nodes", {"states": "RUNNING"} if running else None)
-        return [_node(one) for one in _list(_object(answer.get("nodes")).get("node"))]
+        return [_node(one) for one in as_list(as_object(answer.get("nodes")).get("node"))]
 
     def queues(self) -> list[QueueInfo]:
         """Return all queues, the root first, each before those under it."""
         answer = self._call("GET", f"{_CLUSTER}/scheduler")
         found: list[QueueInfo] = []
         try:
-            _walk_queues(_object(_object(answer.get("scheduler")).get("schedulerInfo")), "", found)
+            _walk_queues(as_object(as_object(answer.get("scheduler")).get("schedulerInfo")), "", found)
         except RecursionError as error:
             raise NotHadoop(f"{self.active_url()}: its queues are nested too deeply") from error
         return found
@@ -276,7 +276,7 @@ class YarnRest(Closeable):
         except (RemoteError, NotHadoop):
             return None
         # Hadoop 3.5 wraps it in an outer object, as in the timeline server's answers.
-        reported = (_object(answer.get("scheduler")) or answer).get("schedulingResourceType")
+        reported = (as_object(answer.get("scheduler")) or answer).get("schedulingResourceType")
         # "gcores,memory-mb (unit=Mi),vcores"; older versions write MEMORY and CPU.
         usual = {"memory": "memory-mb", "cpu": "vcores"}
         names = [one.partition("(")[0].strip(" []").lower() for one in str(reported or "").split(",")]
@@ -289,7 +289,7 @@ class YarnRest(Closeable):
         except (ApplicationNotFound, NotHadoop):  # usually an HTML page
             return None
         # Hadoop 2 returns all properties, whatever was requested.
-        for one in [_object(answer.get("property")), *_list(answer.get("properties"))]:
+        for one in [as_object(answer.get("property")), *as_list(answer.get("properties"))]:
             if one.get("key") == name:
                 return str(one.get("value", ""))
         return None
@@ -302,7 +302,7 @@ class YarnRest(Closeable):
         answer = self._call("POST", f"{_CLUSTER}/apps/new-application")
         return NewApplication(
             application_id=ApplicationId.from_text(str(answer.get("application-id"))),
-            largest=amounts(_object(answer.get("maximum-resource-capability"))),
+            largest=amounts(as_object(answer.get("maximum-resource-capability"))),
         )
 
     def submit(self, submission: AppSubmission) -> None:
@@ -331,14 +331,10 @@ class YarnRest(Closeable):
         except ApplicationNotFound:
             self.info()  # a starting ResourceManager knows none yet
             raise
-        return _report(_object(answer.get("app")))
+        return _report(as_object(answer.get("app")))
 
     def reports(
-        self,
-        *,
-        user: str | None = None,
-        states: Collection[State] = (),
-        kind: str | None = KIND,
+        self, *, user: str | None = None, states: Collection[State] = (), kind: str | None = KIND
     ) -> list[AppReport]:
         """Return the applications that the ResourceManager remembers, newest last.
 
@@ -359,7 +355,7 @@ class YarnRest(Closeable):
         if states:
             query["states"] = ",".join(sorted(state.value for state in states))
         answer = self._call("GET", _APPS, query)
-        found = [_report(one) for one in _list(_object(answer.get("apps")).get("app"))]
+        found = [_report(one) for one in as_list(as_object(answer.get("apps")).get("app"))]
         if len(found) >= MAX_APPLICATIONS:
             raise AnswerTooLarge(
                 f"{self.active_url()}: the ResourceManager lists more than {MAX_APPLICATIONS} applications, which are "
@@ -381,14 +377,8 @@ class YarnRest(Closeable):
         else:
             query |= {"states": "FINISHED,FAILED,KILLED", "finishedTimeBegin": str(ended_since_ms)}
         answer = self._call("GET", _APPS, query)
-        found = [_report(one) for one in _list(_object(answer.get("apps")).get("app"))]
+        found = [_report(one) for one in as_list(as_object(answer.get("apps")).get("app"))]
         return sorted(found, key=lambda report: report.application_id)
-
-    def attempts(self, application_id: ApplicationId) -> list[dict[str, Any]]:
-        """Return the attempts of an application, unchanged: ``id``, ``containerId``, ``nodeId``,
-        ``nodeHttpAddress``."""
-        answer = self._call("GET", f"{_CLUSTER}/apps/{application_id}/appattempts")
-        return _list(_object(answer.get("appAttempts")).get("appAttempt"))
 
     def ended_ago_s(self, report: AppReport) -> float:
         """Return how long ago an application ended, by the clock of the answering server; 0 if not reported."""
@@ -475,14 +465,14 @@ class YarnRest(Closeable):
         if not answer.body and answer.status < 300:
             return {}
         try:
-            read: dict[str, Any] | None = _object(parse_json(answer.body))
+            read: dict[str, Any] | None = as_object(parse_json(answer.body))
         except ValueError:
             read = None
         if answer.status < 300 and read is not None:
             return read
         if answer.status in (401, 403) and read is None:
             raise NotAllowed(f"{url}: {method} {path}", "", f"status {answer.status}")
-        reported = _object((read or {}).get("RemoteException"))
+        reported = as_object((read or {}).get("RemoteException"))
         # Other Hadoop servers answer that the page does not exist; a ResourceManager gives its reason.
         if read is None or (answer.status == 404 and not reported):
             raise NotHadoop(
@@ -579,12 +569,12 @@ def _report(raw: dict[str, Any]) -> AppReport:
 
 
 def _node(raw: dict[str, Any]) -> NodeInfo:
-    total = amounts(_object(raw.get("totalResource")))
+    total = amounts(as_object(raw.get("totalResource")))
     free = {"memory-mb": _number(raw.get("availMemoryMB")), "vcores": _number(raw.get("availableVirtualCores"))}
-    free |= amounts(_object(raw.get("availableResource")))
+    free |= amounts(as_object(raw.get("availableResource")))
     if not total:  # Hadoop 2 reports used and free: of memory and vcores, and 2.10 of all types
         used = {"memory-mb": _number(raw.get("usedMemoryMB")), "vcores": _number(raw.get("usedVirtualCores"))}
-        used |= amounts(_object(raw.get("usedResource")))
+        used |= amounts(as_object(raw.get("usedResource")))
         total = {name: used.get(name, 0) + amount for name, amount in free.items()}
     labels = raw.get("nodeLabels")
     return NodeInfo(
@@ -603,7 +593,7 @@ def amounts(raw: dict[str, Any]) -> dict[str, int]:
     found = {}
     if raw:
         found = {"memory-mb": _number(raw.get("memory")), "vcores": _number(raw.get("vCores"))}
-    for one in _list(_object(raw.get("resourceInformations")).get("resourceInformation")):
+    for one in as_list(as_object(raw.get("resourceInformations")).get("resourceInformation")):
         found.setdefault(str(one.get("name")), _number(one.get("value")))
     return found
 
@@ -611,7 +601,7 @@ def amounts(raw: dict[str, Any]) -> dict[str, int]:
 def _walk_queues(raw: dict[str, Any], above: str, found: list[QueueInfo]) -> None:
     name = str(raw.get("queueName", ""))
     path = str(raw.get("queuePath") or (f"{above}.{name}" if above else name))
-    below = _list(_object(raw.get("queues")).get("queue"))
+    below = as_list(as_object(raw.get("queues")).get("queue"))
     if name:
         state = str(raw.get("state", "RUNNING"))
         found.append(QueueInfo(name=name, path=path, state=state, leaf=not below, raw=raw))
@@ -619,11 +609,13 @@ def _walk_queues(raw: dict[str, Any], above: str, found: list[QueueInfo]) -> Non
         _walk_queues(one, path, found)
 
 
-def _object(value: Any) -> dict[str, Any]:
+def as_object(value: Any) -> dict[str, Any]:
+    """Return an object of an answer; empty if there is none."""
     return value if isinstance(value, dict) else {}
 
 
-def _list(value: Any) -> list[dict[str, Any]]:
+def as_list(value: Any) -> list[dict[str, Any]]:
+    """Return the objects in a list of an answer; a list of one may come as the one element."""
     return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)]
 
 

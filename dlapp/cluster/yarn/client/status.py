@@ -116,11 +116,10 @@ class ApplicationReader:
         """Return the last view on HDFS of an ApplicationMaster of the caller; None: there is none."""
         with contextlib.suppress(DlappError, ValueError, LookupError, TypeError):
             files = self._session.files(self._session.user)
-            places = StagingPaths(files.home)
-            if (kept := _history(files, places, application_id)) is not None:
+            if (kept := _history(files, application_id)) is not None:
                 return kept.view
-            written = files.status(f"{places.staging(application_id)}/{VIEW}")
-            view = _staged(files, places, application_id).view
+            written = files.status(f"{StagingPaths(files.home).staging(application_id)}/{VIEW}")
+            view = _staged(files, application_id).view
             if view is not None and written is not None:
                 return replace(view, as_of_ms=written.modified_ms)
         return None
@@ -129,15 +128,11 @@ class ApplicationReader:
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
     ) -> list[ApplicationView]:
         """Return YARN's reports on many applications as views, oldest first: the caller's own, one user's, or those of
-        all
-        users. The caller's own running ones show the last view that their ApplicationMasters wrote; the others have no
-        containers.
+        all users. The caller's own running ones show the last view that their ApplicationMasters wrote; the others have
+        no containers.
 
         The ResourceManager may have forgotten some: the history of the caller's own is read, and the timeline server is
         asked if too few ended ones are known. Leftovers of the caller's own ended applications are settled.
-
-        Args:
-            limit: how many ended ones to include, the latest first; None: all.
         """
         whose = None if everybody else user or self._session.user
         known = self._session.rest().reports(user=whose)
@@ -156,11 +151,7 @@ class ApplicationReader:
             ]
 
     def add_receipts(self, views: Sequence[dict[str, Any]]) -> None:
-        """Add the receipts from the history to the latest views of the caller's ended applications.
-
-        Args:
-            views: the views of a list, in JSON form, oldest first.
-        """
+        """Add the receipts from the history to the latest views of the caller's ended applications."""
         own = [one for one in views if one.get("cause") and one["username"] == self._session.user]
         if not own:
             return
@@ -208,32 +199,30 @@ class ApplicationReader:
 
     def _settle_ended(self) -> None:
         with contextlib.closing(self._session.own_files()) as files:
-            places, notices = StagingPaths(files.home), self._session.notices(files)
+            notices = self._session.notices(files)
             self._has_notices = notices is not None and notices.is_there_any()
-            if self._has_notices or files.names(places.all_staging):
+            if self._has_notices or files.names(StagingPaths(files.home).all_staging):
                 with self._session.own_rest() as rest:
-                    ended = own_applications(rest, files, places, self._session.user).ended
+                    ended = own_applications(rest, files, self._session.user).ended
                 # An application that has just ended removes its directory itself.
                 over = {one: end for one, end in ended.items() if end.ago_s >= GONE_AFTER_S}
                 # Notifications first: an output may block on its file system.
                 if notices is not None and self._has_notices:
                     notices.deliver(ended)
-                if settle_all(files, places, over, notices) and notices is not None:
+                if settle_all(files, over, notices) and notices is not None:
                     notices.deliver(ended)
 
     def _last_view(self, report: AppReport) -> AmState:
         """Return the last view of a running application's ApplicationMaster, if the application is the caller's own."""
         if report.user == self._session.user:
             with contextlib.suppress(DlappError, ValueError):
-                files = self._session.files(report.user)
-                return _staged(files, StagingPaths(files.home), report.application_id)
+                return _staged(self._session.files(report.user), report.application_id)
         return AmState()
 
     def _forgotten(self, whose: str | None, known: Sequence[AppReport], limit: int | None) -> list[AppReport]:
-        """Return ended applications that the ResourceManager has forgotten.
+        """Return ended applications that the ResourceManager has forgotten, of one user or of all.
 
         Args:
-            whose: only this user's; None: all users'.
             known: applications that the ResourceManager knows, by id.
             limit: how many ended ones are wanted in total, the latest by id; None: all.
         """
@@ -272,7 +261,7 @@ class ApplicationReader:
         """Return a report on the caller's application from dlapp's own history, instead of YARN's; None: not there."""
         files = self._session.files(self._session.user)
         with contextlib.suppress(ValueError, LookupError, TypeError):
-            if (am_state := _history(files, StagingPaths(files.home), application_id)) is not None:
+            if (am_state := _history(files, application_id)) is not None:
                 return client_views.report_of_kept(application_id, self._session.user, am_state)
         return None
 
@@ -284,21 +273,19 @@ class ApplicationReader:
         if (known := self._am_state(report, live=False).submission) is not None:
             return known
         files = self._session.files(report.user)
-        places = StagingPaths(files.home)
         try:
-            place = f"{places.staging(application_id)}/{SUBMISSION}"
+            place = f"{StagingPaths(files.home).staging(application_id)}/{SUBMISSION}"
             return from_json(Submission, _object(files.read(place, max_bytes=MAX_SUBMISSION_BYTES)))
         except NotFound:
             # It has been settled since, perhaps by the thread started here: the history was written first.
-            kept = _history(files, places, application_id)
+            kept = _history(files, application_id)
             if kept is None or kept.submission is None:
                 raise
             return kept.submission
 
     def logs(self, application_id: ApplicationId, try_number: int | None = None) -> list[LogFiles]:
         """Return the logs of all containers that ran, by CONTAINER_INDEX, of the last try or a given one. Raises
-        NotFound,
-        Unreachable.
+        NotFound, Unreachable.
 
         An ApplicationMaster runs under its user's control and may report any URL. Only pages of nodes that the
         ResourceManager reports, and of the configured log server, are opened.
@@ -424,16 +411,11 @@ class ApplicationReader:
         return view
 
     def _final_state(self, report: AppReport, *, live: bool) -> AmState:
-        """Return the final or last view of the caller's application on the file system. Raises Unreachable.
-
-        Args:
-            report: on the application.
-            live: ask its ApplicationMaster to write its current view.
-        """
+        """Return the final or last view of the caller's application on the file system; ``live``: ask its
+        ApplicationMaster to write its current view. Raises Unreachable."""
         files = self._session.files(report.user)
-        places = StagingPaths(files.home)
         # The history is written before the end is reported to YARN, and the staging directory is removed after that.
-        kept = _history(files, places, report.application_id)
+        kept = _history(files, report.application_id)
         if report.state.ended:
             # It was ended from outside, and its ApplicationMaster had no time, or none after it wrote the history.
             # What cannot be settled now is left for later; the view is shown nevertheless.
@@ -441,37 +423,37 @@ class ApplicationReader:
             if report.state is not State.FINISHED or ended.ago_s >= GONE_AFTER_S:
                 notices = self._session.notices(files)
                 with contextlib.suppress(DlappError, OSError):
-                    settle(files, places, report.application_id, ended, notices)
+                    settle(files, report.application_id, ended, notices)
                     if notices is not None:
                         notices.deliver({report.application_id: ended})
-                kept = kept or _history(files, places, report.application_id)
+                kept = kept or _history(files, report.application_id)
         if kept is not None:
             return kept
         with contextlib.suppress(NotFound, Denied, ValueError):
-            am_state = _staged(files, places, report.application_id)
+            am_state = _staged(files, report.application_id)
             if not live or report.state is not State.RUNNING:
                 return am_state
-            self._request_views(files, places, report.application_id)
-            written = files.status(f"{places.staging(report.application_id)}/{VIEW}")
+            self._request_views(files, report.application_id)
+            written = files.status(f"{StagingPaths(files.home).staging(report.application_id)}/{VIEW}")
             return am_state if written is None else am_state._replace(written_ms=written.modified_ms)
-        return _history(files, places, report.application_id) or AmState()  # it may have been settled since
+        return _history(files, report.application_id) or AmState()  # it may have been settled since
 
-    def _request_views(self, files: StagingFiles, places: StagingPaths, application_id: ApplicationId) -> None:
+    def _request_views(self, files: StagingFiles, application_id: ApplicationId) -> None:
         """Request more frequent views for a while from an ApplicationMaster that is unreachable from here."""
         if time.monotonic() >= self._view_request_at.get(application_id, 0.0):
             self._view_request_at[application_id] = time.monotonic() + VIEW_REQUEST_INTERVAL_S
             with contextlib.suppress(DlappError, OSError):
-                files.touch(f"{places.staging(application_id)}/{SUBMISSION}")
+                files.touch(f"{StagingPaths(files.home).staging(application_id)}/{SUBMISSION}")
 
     def _is_own(self, report: AppReport) -> bool:
         return tools_tokens.is_own(report.application_id, report.user, self._session.user)
 
 
-def _staged(files: StagingFiles, places: StagingPaths, application_id: ApplicationId) -> AmState:
+def _staged(files: StagingFiles, application_id: ApplicationId) -> AmState:
     """Return the last view that the ApplicationMaster wrote while it ran. Raises DlappError; ValueError if the file is
     not dlapp's."""
-    data = files.read(f"{places.staging(application_id)}/{VIEW}", max_bytes=MAX_VIEW_BYTES)
-    return AmState(from_json(ApplicationView, _object(data)))
+    place = f"{StagingPaths(files.home).staging(application_id)}/{VIEW}"
+    return AmState(from_json(ApplicationView, _object(files.read(place, max_bytes=MAX_VIEW_BYTES))))
 
 
 def _object(data: bytes) -> dict[str, Any]:
@@ -482,9 +464,10 @@ def _object(data: bytes) -> dict[str, Any]:
     return found
 
 
-def _history(files: StagingFiles, places: StagingPaths, application_id: ApplicationId) -> AmState | None:
+def _history(files: StagingFiles, application_id: ApplicationId) -> AmState | None:
     with contextlib.suppress(NotFound, Denied):
-        kept = _object(files.read(places.history(application_id), max_bytes=MAX_HISTORY_BYTES))
+        place = StagingPaths(files.home).history(application_id)
+        kept = _object(files.read(place, max_bytes=MAX_HISTORY_BYTES))
         view = from_json(ApplicationView, kept["view"]) if kept.get("view") else None
         outputs = tuple(from_json(OutputView, one) for one in kept.get("outputs", ()))
         state = State(kept["state"]) if kept.get("state") else None

@@ -100,14 +100,13 @@ class ApplicationSubmitter:
         try:
             # A session of its own: this is another thread.
             with self._session.own_rest() as rest:
-                places = StagingPaths(files.home)
-                applications = own_applications(rest, files, places, self._session.user)
+                applications = own_applications(rest, files, self._session.user)
             for application_id in applications.ended:
                 tools_tokens.forget(application_id, login_user=self._session.user)
             notices = self._session.notices(files)
             if notices is not None:
                 notices.deliver(applications.ended)
-            clean_up(files, places, applications, archives, histories, clock.now_ms(), notices)
+            clean_up(files, applications, archives, histories, clock.now_ms(), notices)
         finally:
             files.close()
 
@@ -203,12 +202,7 @@ class ApplicationSubmitter:
         return new.application_id
 
     def _plan(self, submission: Submission, secrets: Secrets, workspace: str) -> AmPlan:
-        """Return the plan of an application without its resources.
-
-        Args:
-            submission: submission of the application.
-            secrets: secrets of the application.
-            workspace: future location of the packed workspace; empty: no workspace.
+        """Return the plan of an application without its resources; ``workspace`` is where its packed workspace will be.
 
         Raises:
             ConfigError: the CAs trusted here are too large to be sent along.

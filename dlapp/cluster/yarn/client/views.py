@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -69,13 +70,8 @@ class AmState(NamedTuple):
 
 
 def report_of_kept(application_id: ApplicationId, user: str, am_state: AmState) -> AppReport:
-    """Return the report that YARN would give on a forgotten application, from dlapp's own history.
-
-    Args:
-        application_id: id of the application.
-        user: owner of the application.
-        am_state: content of the history, including the submission.
-    """
+    """Return the report that YARN would give on a forgotten application, from dlapp's own history, which has the
+    submission."""
     view, submission = am_state.view, am_state.submission
     assert submission is not None
     if view is not None and view.state.ended:
@@ -314,8 +310,6 @@ def from_timeline(url: str, application_id: ApplicationId, login: Login) -> AppR
         NotFound: it does not know it either.
         Unreachable: it does not answer, or in an unknown form.
     """
-    import json
-
     target = f"{url}/ws/v1/applicationhistory/apps/{application_id}"
     try:
         with Web(_TIMEOUT_S) as web:
@@ -347,8 +341,6 @@ def forgotten(url: str, login: Login, *, whose: str | None, known: Collection[Ap
     Raises:
         Unreachable: it does not answer in time, or in an unknown form.
     """
-    import json
-
     target = f"{url}/ws/v1/applicationhistory/apps"
     try:
         with Web(_FORGOTTEN_TIMEOUT_S) as web:

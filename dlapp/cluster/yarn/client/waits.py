@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlapp.cluster.engine import PlanFacts, QueueFacts, UserShare
@@ -17,7 +17,7 @@ from dlapp.cluster.reasons.estimate import Job, StartEstimator
 from dlapp.cluster.reasons.facts import GCORES, MEMORY, NAMES, VCORES, LimitFacts, NodeFacts, WaitFacts, asks_of, each
 from dlapp.cluster.reasons.tiers import choose, fitting_nodes, never_fits
 from dlapp.cluster.yarn.client.preflight import memory_steps
-from dlapp.cluster.yarn.client.rest import AppReport, NodeInfo, QueueInfo, amounts
+from dlapp.cluster.yarn.client.rest import AppReport, NodeInfo, QueueInfo, amounts, as_list, as_object
 from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.client.views import first_line, waiting_line
 from dlapp.cluster.yarn.dialect import Dialect
@@ -62,12 +62,7 @@ class ClusterFacts:
         self._in_queue: dict[str, list[AppReport]] = {}
 
     def explained(self, report: AppReport, view: ApplicationView) -> ApplicationView:
-        """Return a view with the reason for its wait, if it waits.
-
-        Args:
-            report: YARN's report.
-            view: view shown so far.
-        """
+        """Return a view with the reason for its wait, if it waits."""
         if (facts := self.facts(report, view)) is None:
             return view
         return _with(view, report, choose(facts))
@@ -156,7 +151,6 @@ class ClusterFacts:
         """Return the facts about an application that might be submitted now.
 
         Args:
-            spec: the spec of the application.
             now_ms: the time [ms since 1970].
             ends: how applications that it waits for have ended, as far as they have.
         """
@@ -201,12 +195,7 @@ class ClusterFacts:
         return StartEstimator(others, now_ms).estimate(job)
 
     def of_queues(self, waiting: Sequence[AppReport], now_ms: int) -> QueueFacts:
-        """Return the facts about all applications that wait for their ApplicationMaster, by queue.
-
-        Args:
-            waiting: their reports.
-            now_ms: the time [ms since 1970].
-        """
+        """Return the facts about all applications that wait for their ApplicationMaster, by queue."""
         self._read_cluster()
         order = sorted(waiting, key=lambda one: (one.queue, -(one.priority or 0), one.application_id))
         estimates: dict[str, Estimate] = {}
@@ -240,17 +229,11 @@ class ClusterFacts:
         whole, found = _whole(self._nodes), []
         for queue in self._queues:
             for one in _users(queue.raw) if queue.leaf and whole else ():
-                used = _own_amounts(amounts(_object(one.get("resourcesUsed"))))
+                used = _own_amounts(amounts(as_object(one.get("resourcesUsed"))))
                 share = max((used.get(name, 0) / there for name, there in whole.items() if there), default=0.0)
                 if share > 0:
-                    found.append(
-                        UserShare(
-                            user=str(one.get("username"))[:100],
-                            queue=queue.name,
-                            share=min(1.0, share),
-                            meaning=OF_CLUSTER,
-                        )
-                    )
+                    user = str(one.get("username"))[:100]
+                    found.append(UserShare(user=user, queue=queue.name, share=min(1.0, share), meaning=OF_CLUSTER))
         return tuple(sorted(found, key=lambda one: (one.queue, -one.share, one.user)))
 
     def _share(self, given: Mapping[str, int]) -> float:
@@ -300,13 +283,7 @@ def master_ask(memory_mib: int) -> PendingRequest:
 
 
 def _amounts_of_master(report: AppReport, view: ApplicationView, memory_mib: int) -> dict[str, int]:
-    """Return the amounts of the ApplicationMaster of a running application.
-
-    Args:
-        report: YARN's report.
-        view: with its containers.
-        memory_mib: memory requested for it here [MiB].
-    """
+    """Return the amounts of the ApplicationMaster of a running application, for which we request this memory."""
     asked = {MEMORY: memory_mib, VCORES: 1}
     # YARN may have rounded that up; once there are containers, the used amount includes them.
     return asked if view.containers else asked | _used_amounts(report)
@@ -370,7 +347,7 @@ def limits_of(queues: Sequence[QueueInfo], queue: str, user: str, whole: Mapping
                     name=f"queue {one.name}",
                     setting=f"{_CAPACITY}.{one.path}.maximum-capacity",
                     most=most,
-                    used=_own_amounts(amounts(_object(one.raw.get("resourcesUsed")))),
+                    used=_own_amounts(amounts(as_object(one.raw.get("resourcesUsed")))),
                     whole=whole,
                 )
             )
@@ -390,10 +367,9 @@ def _may_submit(queues: Sequence[QueueInfo], queue: QueueInfo, user: str) -> boo
     """
     lists = []
     for one in _with_those_above(queues, queue):
-        acls: Any = _object(one.raw.get("queueAcls")).get("queueAcl") or ()
-        for acl in acls if isinstance(acls, list) else [acls]:
-            if "SUBMIT" in str(_object(acl).get("accessType")):
-                lists.append(str(_object(acl).get("accessControlList")))
+        for acl in as_list(as_object(one.raw.get("queueAcls")).get("queueAcl")):
+            if "SUBMIT" in str(acl.get("accessType")):
+                lists.append(str(acl.get("accessControlList")))
     users = [one.split(" ", 1)[0].split(",") for one in lists]
     return not lists or any(one.strip() == "*" for one in lists) or any(user in names for names in users)
 
@@ -406,11 +382,11 @@ def _user_limit(queue: QueueInfo, user: str, whole: Mapping[str, int]) -> LimitF
     least, limit = _capacity(queue, "Min", whole), _capacity(queue, "Max", whole)
     ever = {name: min(limit.get(name, amount), int(amount * factor)) for name, amount in least.items()}
     # It is that of the partition that was computed last. Seen: Hadoop 3.4.2.
-    now = {} if _partitions(queue) > 1 else _own_amounts(amounts(_object(found.get("userResourceLimit"))))
+    now = {} if len(_partitions(queue)) > 1 else _own_amounts(amounts(as_object(found.get("userResourceLimit"))))
     most = now or ever
     if not most or most == whole:
         return None
-    used = _own_amounts(amounts(_object(found.get("resourcesUsed")))) or dict.fromkeys(most, 0)
+    used = _own_amounts(amounts(as_object(found.get("resourcesUsed")))) or dict.fromkeys(most, 0)
     return LimitFacts(
         code=USER_LIMIT,
         name=f"{user} in queue {queue.name}",
@@ -423,29 +399,23 @@ def _user_limit(queue: QueueInfo, user: str, whole: Mapping[str, int]) -> LimitF
     )
 
 
-def _partitions(queue: QueueInfo) -> int:
-    """Return in how many partitions (one per node label and one without) a queue has a capacity."""
-    partitions: Any = _object(queue.raw.get("capacities")).get("queueCapacitiesByPartition") or ()
-    return len(partitions) if isinstance(partitions, list) else 1
+def _partitions(queue: QueueInfo) -> list[dict[str, Any]]:
+    """Return the partitions (one per node label and one without) in which a queue has a capacity."""
+    return as_list(as_object(queue.raw.get("capacities")).get("queueCapacitiesByPartition"))
 
 
-def _users(raw: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    found = _object(raw.get("users")).get("user") or ()
-    return [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
+def _users(raw: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return as_list(as_object(raw.get("users")).get("user"))
 
 
 def _capacity(queue: QueueInfo, which: str, whole: Mapping[str, int]) -> dict[str, int]:
-    """Return the minimum or maximum of a queue on the nodes without a label; empty: not known.
+    """Return the minimum or maximum (``Min``, ``Max``) of a queue on the nodes without a label; empty: not known.
 
-    Args:
-        queue: the queue of the scheduler.
-        which: ``Min`` or ``Max``.
-        whole: the cluster's resources; Hadoop 2 reports only the share.
+    Hadoop 2 reports only the share of the whole.
     """
-    partitions: Any = _object(queue.raw.get("capacities")).get("queueCapacitiesByPartition") or ()
-    for one in partitions if isinstance(partitions, list) else [partitions]:
-        is_plain = isinstance(one, dict) and not one.get("partitionName")
-        if is_plain and (found := _own_amounts(amounts(_object(one.get(f"effective{which}Resource"))))):
+    for one in _partitions(queue):
+        found = _own_amounts(amounts(as_object(one.get(f"effective{which}Resource"))))
+        if found and not one.get("partitionName"):
             return found
     share = queue.raw.get("absoluteMaxCapacity" if which == "Max" else "absoluteCapacity")
     if not isinstance(share, (int, float)) or not 0 <= share <= 100:
@@ -463,19 +433,17 @@ def _whole(nodes: Sequence[NodeFacts] | None) -> dict[str, int]:
 def _used_amounts(report: AppReport) -> dict[str, int]:
     """Return the current or (after its end) average usage of an application; empty if the caller may not see it."""
     raw = report.raw
-    info = _object(raw.get("resourceInfo")).get("resourceUsagesByPartition") or ()
     used: dict[str, int] = {}
-    for one in info if isinstance(info, list) else [info]:
-        for name, amount in _own_amounts(amounts(_object(_object(one).get("used")))).items():
+    for one in as_list(as_object(raw.get("resourceInfo")).get("resourceUsagesByPartition")):
+        for name, amount in _own_amounts(amounts(as_object(one.get("used")))).items():
             used[name] = used.get(name, 0) + amount
     if not any(used.values()):
         used = {MEMORY: _count(raw.get("allocatedMB")), VCORES: _count(raw.get("allocatedVCores"))}
     if report.state.ended:
         seconds = max(1.0, (report.finished_ms - (_count(raw.get("launchTime")) or report.started_ms)) / 1000)
         used = {MEMORY: _count(raw.get("memorySeconds")), VCORES: _count(raw.get("vcoreSeconds"))}
-        of_types: Any = _object(raw.get("resourceSecondsMap")).get("entry") or ()
-        for one in of_types if isinstance(of_types, list) else [of_types]:
-            if _object(one).get("key") in (Dialect.GCORES.value, Dialect.YARN_GPU.value):
+        for one in as_list(as_object(raw.get("resourceSecondsMap")).get("entry")):
+            if one.get("key") in (Dialect.GCORES.value, Dialect.YARN_GPU.value):
                 used[GCORES] = _count(one.get("value"))
         used = {name: int(amount / seconds) for name, amount in used.items()}
     return {name: amount for name, amount in used.items() if amount > 0}
@@ -500,10 +468,6 @@ def _with(view: ApplicationView, report: AppReport, waiting: Waiting) -> Applica
 def _asked_text(asks: Sequence[PendingRequest]) -> str:
     count = sum(one.count for one in asks)
     return f"waiting for {count} container{'' if count == 1 else 's'}, for which there is room"
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _count(value: Any) -> int:

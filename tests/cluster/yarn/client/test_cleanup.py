@@ -180,11 +180,11 @@ def left(files: Memory, place: str) -> list[str]:
 
 def swept(files: Memory, *ended: ApplicationId, submitted_ms: tuple[int, ...] = ()) -> int:
     own = OwnApplications(dict.fromkeys(ended, EndedApplication(State.KILLED, 60.0)), submitted_ms)
-    return clean_up(files, PLACES, own, ARCHIVES, HISTORIES, NOW_MS)  # type: ignore[arg-type]
+    return clean_up(files, own, ARCHIVES, HISTORIES, NOW_MS)  # type: ignore[arg-type]
 
 
 def settled(files: Memory, state: State = State.KILLED, ago_s: float = GONE_AFTER_S) -> str | None:
-    return settle(files, PLACES, APP, EndedApplication(state, ago_s))  # type: ignore[arg-type]
+    return settle(files, APP, EndedApplication(state, ago_s))  # type: ignore[arg-type]
 
 
 def told_of_outputs(files: Memory) -> list[tuple[object, ...]]:
@@ -248,7 +248,7 @@ def test_what_was_to_be_committed_is_whatever_became_of_the_application(files: M
     assert files.settled == [(A, parts, False), (B, [("", "hdfs://nn/p")], False)]
     assert told_of_outputs(files) == [("", A, True, None), ("more", B, True, None)]
     stage(files, OTHER, [{**CLAIM[0], "overwrite": True}, CLAIM[1]])
-    said = settle(files, PLACES, OTHER, EndedApplication(state, 60.0))  # type: ignore[arg-type]
+    said = settle(files, OTHER, EndedApplication(state, 60.0))  # type: ignore[arg-type]
     assert said == "its output could not be committed and is kept as partial output"
 
 
@@ -314,7 +314,7 @@ def test_what_the_resource_manager_has_forgotten_is_settled_when_nobody_has_chan
         files.put(f"{PLACES.staging(one)}/view.json", days_old=days)
     files.put(f"{PLACES.all_staging}/notes", days_old=9)
     starts = {1700000000000, 1650000000000}
-    found = forgotten(files, PLACES, {known}, starts, NOW_MS)  # type: ignore[arg-type]
+    found = forgotten(files, {known}, starts, NOW_MS)  # type: ignore[arg-type]
     assert {one: ended.state for one, ended in found.items()} == {old: State.FAILED}
 
 
@@ -323,7 +323,7 @@ def test_an_empty_directory_that_the_resource_manager_has_forgotten_is_as_old_as
 ) -> None:
     for one, days in ((APP, 2.1), (OTHER, 1.9)):
         files.directories[PLACES.staging(one)] = int(NOW_MS - days * DAY_MS)
-    found = forgotten(files, PLACES, (), {APP.cluster_timestamp_ms}, NOW_MS)  # type: ignore[arg-type]
+    found = forgotten(files, (), {APP.cluster_timestamp_ms}, NOW_MS)  # type: ignore[arg-type]
     assert list(found) == [APP]
     assert swept(files, *found) == 1
     assert left(files, PLACES.all_staging) == [str(OTHER)]
