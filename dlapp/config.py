@@ -71,12 +71,7 @@ class DefaultsConfig(NamedTuple):
     idle_guard: IdleGuard | None
 
     def idle_guard_for(self, containers: int, *, has_gpus: bool) -> IdleGuard | None:
-        """Return the guard of an application. A window below the minimum is raised to the minimum.
-
-        Args:
-            containers: number of its containers.
-            has_gpus: whether a container has GPUs.
-        """
+        """Return the guard of an application. A window below the minimum is raised to the minimum."""
         guard = self.idle_guard
         if guard is None or not has_gpus:
             return None
@@ -815,7 +810,6 @@ def read_secret(path: str, key: str, most: int) -> str:
     """Return the text of a secret file. Raises ConfigError: it cannot be read, or other users may read it.
 
     Args:
-        path: path of the file.
         key: key of the configuration that has this path, for messages.
         most: maximum length of the text.
     """

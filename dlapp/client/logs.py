@@ -138,12 +138,7 @@ class Logs:
 
 
 def of_generation(log: LogFiles, number: int) -> LogFiles:
-    """Return the logs of an earlier generation of a gang, which the task has renamed.
-
-    Args:
-        log: the log of a container.
-        number: the number of the generation.
-    """
+    """Return the logs of an earlier generation of a gang, which the task has renamed."""
     files = dict(log.files)
     for name in (*STREAMS, log_times.NAME):
         before, there, after = files.get(name, "").rpartition(f"/{name}")
@@ -156,7 +151,6 @@ def of_trial(log: LogFiles, name: str) -> LogFiles:
     """Return the logs of a trial, which are beside those of its container.
 
     Args:
-        log: the log of the container.
         name: the name of the trial's try (`dlapp.values.ids.trial_part`).
     """
     files = {}

@@ -12,13 +12,7 @@ if TYPE_CHECKING:
 
 
 def report_of(client: Client, view: ApplicationView, now_ms: int) -> str:
-    """Return the report of an application, with the ends of its logs. It names what cannot be read.
-
-    Args:
-        client: reads data that the view does not have.
-        view: the view of the application.
-        now_ms: the time [ms since 1970].
-    """
+    """Return the report of an application, with the ends of its logs. It names what cannot be read."""
     application_id = view.application_id
 
     log_tail = client.log_tails(view)

@@ -111,7 +111,6 @@ def findings_of_task(texts: Mapping[str, str], launch: LaunchSpec) -> list[Findi
 
     Args:
         texts: the submitter's configuration, without defaults.
-        launch: the task's launch specification.
     """
     from dlapp.values.launch_spec import ZOOKEEPER
 

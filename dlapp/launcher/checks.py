@@ -88,11 +88,7 @@ class SubmissionCheck:
             )
 
     def images(self, policy: RegistryPolicy) -> None:
-        """Check that the images may be used where the containers run.
-
-        Args:
-            policy: the rules for registries there.
-        """
+        """Check that the images may be used where the containers run."""
         for section, image in (
             ("application", self.spec.docker_image),
             *((role.section, role.docker_image) for role in self.spec.roles),

@@ -536,7 +536,6 @@ def nearest_key(section: str, name: str) -> str:
 
     Args:
         section: the section with the unknown key (``from_hdfs train``); empty: none.
-        name: the unknown key.
     """
     kind = section.partition(" ")[0]
     if f"{name.lower()}s" in SECTIONS.get(kind, {}):

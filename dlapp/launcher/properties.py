@@ -195,7 +195,6 @@ def parse_properties(text: str | bytes, path: str) -> Properties:
     """Read a properties file.
 
     Args:
-        text: content of the file.
         path: the path of the file, for messages and for relative paths in it; the file is not read.
 
     Raises:

@@ -43,7 +43,6 @@ def read_sweep_section(properties: Properties, problems: Problems, path_of: Call
 
     Args:
         properties: the file, with a ``[sweep]``.
-        problems: collects the errors.
         path_of: returns the absolute path of a file as the user wrote it; ValueError with the problem.
     """
     broken = {one for one in problems.named if one.startswith(f"{SECTION}.")}
@@ -132,12 +131,7 @@ def _read_table(path: str) -> TrialTable:
 
 
 def unknown_names(sweep: SweepSpec, args: Sequence[str]) -> Iterator[str]:
-    """Return notes on ``{NAME}`` in arguments that is not the name of a parameter.
-
-    Args:
-        sweep: the sweep of the application.
-        args: the arguments of its program.
-    """
+    """Return notes on ``{NAME}`` in arguments that is not the name of a parameter."""
     known = (*sweep.parameters, *RESERVED_PARAMETERS)
     for name in dict.fromkeys(name for word in args for name in _REFERENCE.findall(word)):
         if name not in known:

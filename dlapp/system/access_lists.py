@@ -20,10 +20,6 @@ _NOBODY = 0xFFFFFFFF
 def allow_reading(fd: int, uids: Collection[int], gids: Collection[int]) -> None:
     """Let the given users and groups read a file of the caller, and no others besides its owner.
 
-    Args:
-        fd: the descriptor of the file.
-        uids, gids: that may read it.
-
     Raises:
         OSError: the file system does not support ACLs (ENOTSUP), or refuses this one.
     """

@@ -60,7 +60,6 @@ def full_disk(path: str, *, failed: bool = False) -> str:
     """Return `disk_full` if the disk of ``path`` is full now; otherwise an empty text.
 
     Args:
-        path: the path of the file to write.
         failed: whether a write just failed; then quotas are checked, too, which the disk's free space does not show.
     """
     room = os.statvfs(existing_above(path))

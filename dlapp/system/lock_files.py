@@ -75,8 +75,6 @@ def replace_locked(path: str, mode: int, content: bytes = b"") -> int:
 
     Args:
         path: the path of the file; not a link.
-        mode: the mode of the new file.
-        content: the content of the new file.
 
     Raises:
         OSError: it cannot be created.

@@ -95,7 +95,6 @@ def other_writers(path: str, found: os.stat_result) -> str:
     """Return who besides its owner can replace entries of a directory; empty if nobody can, or it is not a directory.
 
     Args:
-        path: the path of the directory.
         found: its status (lstat).
     """
     if not stat.S_ISDIR(found.st_mode) or found.st_mode & stat.S_ISVTX:

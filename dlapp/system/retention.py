@@ -28,8 +28,6 @@ class Retention(NamedTuple):
         first.
 
         Args:
-            items: all retained items.
-            now_ms: the time [ms since 1970].
             before_ms: keep items used at this time or later [ms since 1970]; None for no such limit.
         """
         found, total_bytes = [], 0

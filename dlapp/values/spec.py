@@ -981,7 +981,6 @@ def needing_host_network(
     """Return the first role that has ports and runs in Docker: its ports must be reachable as ports of the host.
 
     Args:
-        roles: roles of the application.
         docker_image: image of roles without their own image; None: such roles are plain processes.
         services: include ``[service NAME]`` roles, which have their own network (`AppSpec.network_of`).
     """
@@ -1074,7 +1073,6 @@ def checkpoint_problem(writer: str | None, roles: Sequence[RoleSpec], *, is_gang
 
     Args:
         writer: `CheckpointSpec.role`.
-        roles: roles of the application.
         is_gang: its containers start together, all or those of one role.
     """
     if writer == EVERY_INDEX:

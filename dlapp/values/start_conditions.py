@@ -95,7 +95,6 @@ def evaluate_conditions(conditions: Iterable[After], ends: Mapping[str, str]) ->
     """Return the remaining conditions.
 
     Args:
-        conditions: conditions not met so far.
         ends: ended application -> how it ended.
     """
     pending = []

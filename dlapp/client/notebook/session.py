@@ -131,8 +131,6 @@ def default_target(spec: AppSpec, info: EngineInfo, now: str) -> str:
     """Return where the files of a notebook are stored.
 
     Args:
-        spec: the spec of the application that it is derived from.
-        info: the facts of the engine.
         now: part of the name, so that no notebook replaces the files of another.
     """
     if info.paths_on_hdfs:
@@ -197,8 +195,6 @@ def wait_until_ready(
     """Wait until JupyterLab answers; return None if the application ended before.
 
     Args:
-        client: the client of the notebook.
-        notebook: that was submitted.
         on_change: called with the first view and each changed one.
     """
     for view in client.views(notebook.application):
@@ -225,11 +221,6 @@ def saved_location(view: ApplicationView) -> str | None:
 
 def fetch_notebook_files(client: Client, notebook: Notebook, place: str) -> FetchedFiles:
     """Fetch the files of an ended notebook into the user's own workspace.
-
-    Args:
-        client: the client of the notebook.
-        notebook: that has ended.
-        place: where they are stored.
 
     Raises:
         see `fetch_files` for errors.

@@ -146,7 +146,6 @@ def open_below(fd: int, path: str, top: str) -> int:
     """Open a directory, created with its parents if missing, never through a link.
 
     Args:
-        fd: the descriptor of the base directory.
         path: below the base, normalized; empty or ``.`` for the base itself.
         top: the path of the base, for messages.
 

@@ -103,9 +103,7 @@ def shell_spec(spec: AppSpec, *, gcores: int | None, fetch_input: bool) -> AppSp
     """Return the spec of an application that waits for a shell, like a container of the first role.
 
     Args:
-        spec: the spec of the properties file.
         gcores: GPUs; None for those of the role.
-        fetch_input: whether it has the input.
 
     Raises:
         UsageError: it has no workspace.

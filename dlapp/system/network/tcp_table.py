@@ -65,7 +65,6 @@ def listeners(port: int, directory: str = OWN) -> list[TcpSocket]:
     """Return the sockets that listen on a port.
 
     Args:
-        port: the port.
         directory: ``/proc/PID/net`` of a process in the network namespace.
     """
     found = _listeners_by_netlink() if directory == OWN else None

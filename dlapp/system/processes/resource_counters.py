@@ -85,7 +85,6 @@ def read_tree(root: int, *, all_ended: bool = False) -> ResourceCounters:
     its fork still share count for each.
 
     Args:
-        root: the process.
         all_ended: whether all have ended, so that no other process of the machine has to be read.
     """
     processes = _tree(root, [str(root)] if all_ended else os.listdir("/proc"))

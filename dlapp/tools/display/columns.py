@@ -18,7 +18,6 @@ def read_columns(form: str, known: Mapping[str, Column] | None = None) -> tuple[
     """Return the columns of ``-o name=COLUMN,...``, in upper case; empty for another form.
 
     Args:
-        form: the value of the option.
         known: the valid columns; None for `COLUMNS`.
 
     Raises:
@@ -50,9 +49,7 @@ def sorted_views(views: Sequence[View], by: str, now_ms: int) -> list[View]:
     """Return applications sorted by a column; the sort is stable.
 
     Args:
-        views: the applications.
         by: a column, with ``-`` as prefix for descending order.
-        now_ms: the time [ms since 1970].
 
     Raises:
         UsageError: there is no such column.

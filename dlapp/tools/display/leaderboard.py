@@ -21,7 +21,6 @@ def leaderboard_lines(results: SweepResults, most: int | None, columns: int | No
     """Return the number of trials in each state, and a table of the best ones.
 
     Args:
-        results: the results of the sweep.
         most: maximum number of rows; None for all.
         columns: width of the terminal; None to not cut lines.
     """
@@ -88,12 +87,7 @@ def _no_formula(text: str) -> str:
 
 
 def json_lines(application_id: str, results: SweepResults) -> Iterator[str]:
-    """Yield the lines of a JSON document: the sweep, and a line for each started trial, best first.
-
-    Args:
-        application_id: the id of the application.
-        results: the results of the sweep.
-    """
+    """Yield the lines of a JSON document: the sweep, and a line for each started trial, best first."""
     best = results.best()
     head = {
         "application_id": application_id,

@@ -20,7 +20,6 @@ def plan_lines(plan: Mapping[str, Any], now_ms: int) -> list[str]:
 
     Args:
         plan: as ``dlapp-launcher --plan --json`` prints it.
-        now_ms: the time [ms since 1970].
     """
     spec, waiting = plan["spec"], plan["waiting"]
     lines = [f"application : {spec['appname']}"]

@@ -60,8 +60,6 @@ def start_text(start: Mapping[str, Any] | None, now_ms: int, reserved_ms: int | 
     """Return the expected start of an application, from now: ``now``, ``4m to 31m``; empty if unknown.
 
     Args:
-        start: the estimate.
-        now_ms: the time [ms since 1970].
         reserved_ms: its latest start [ms since 1970]; None if unknown.
     """
     earliest_ms, latest_ms = (start or {}).get("earliest_ms"), (start or {}).get("latest_ms")

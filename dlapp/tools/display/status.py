@@ -195,7 +195,6 @@ def kept_lines(view: View, unstored: Sequence[str]) -> list[str]:
     """Return where output is that is not at its targets, and where the targets' former content is.
 
     Args:
-        view: the view of the application.
         unstored: directories with output that could not be stored.
     """
     return [*(line for output in view["outputs"] for line in _kept_beside(output, view)), *_unstored_lines(unstored)]

@@ -18,7 +18,6 @@ def why_lines(view: View, now_ms: int) -> list[str]:
 
     Args:
         view: the view of the application, with its complete reason.
-        now_ms: the time [ms since 1970].
     """
     first = f"{view['application_id']} {headline(view, now_ms)}"
     if ended(view):
