@@ -90,32 +90,24 @@ __all__ = [
 ]
 
 _HOME = {
-    "AccessList": "values.access",
-    "After": "values.start_conditions",
-    "Application": "client.application",
-    "ApplicationId": "values.ids",
-    "ApplicationView": "values.report",
-    "AshaSpec": "sweep.spec",
-    "Cause": "values.report",
-    "Client": "client",
-    "Distribution": "sweep.spec",
-    "DistributionKind": "sweep.spec",
-    "DlappError": "errors",
-    "FinalStatus": "values.report",
-    "Goal": "sweep.spec",
-    "GridParameter": "sweep.spec",
-    "LogPiece": "client.logs",
-    "RequiredEnd": "values.start_conditions",
-    "Sampler": "sweep.spec",
-    "State": "values.report",
-    "SweepCommit": "sweep.spec",
-    "SweepResults": "sweep.results",
-    "SweepSpec": "sweep.spec",
-    "TrialState": "sweep.results",
-    "TrialTable": "sweep.spec",
-    "TrialView": "sweep.results",
-    "as_completed": "client.application",
-    "replace": "value",
+    name: module
+    for module, names in (
+        ("client", "Client"),
+        ("client.application", "Application as_completed"),
+        ("client.logs", "LogPiece"),
+        ("errors", "DlappError"),
+        ("sweep.results", "SweepResults TrialState TrialView"),
+        (
+            "sweep.spec",
+            "AshaSpec Distribution DistributionKind Goal GridParameter Sampler SweepCommit SweepSpec TrialTable",
+        ),
+        ("value", "replace"),
+        ("values.access", "AccessList"),
+        ("values.ids", "ApplicationId"),
+        ("values.report", "ApplicationView Cause FinalStatus State"),
+        ("values.start_conditions", "After RequiredEnd"),
+    )
+    for name in names.split()
 }
 
 
