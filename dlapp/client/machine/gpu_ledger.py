@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlapp.errors import Denied, NotFound, UsageError
 from dlapp.gpuid import rules
+from dlapp.gpuid.devices import Holder
 from dlapp.gpuid.factory import configured, open_cluster_ledger, open_ledger
 from dlapp.gpuid.ledger import reclaim_all
 from dlapp.gpuid.liveness.result import UNKNOWN
@@ -35,7 +36,6 @@ from dlapp.values.launch_spec import ZOOKEEPER
 
 if TYPE_CHECKING:
     from dlapp.config import Config
-    from dlapp.gpuid.devices import Holder
     from dlapp.gpuid.health.readings import Reading
     from dlapp.gpuid.ledger import ClusterLedger, Ledger
 
@@ -252,17 +252,9 @@ def _host_view(record: HostRecord, *, here: bool, elsewhere: Mapping[str, Holder
                 "state": state,
                 **{name: getattr(device, name) for name in _DEVICE_FIELDS},
                 "present": one.present,
-                "application": holder.application if holder else "",
-                "container": holder.container if holder else "",
-                "role": holder.role if holder else "",
-                "container_index": holder.container_index if holder else "",
-                "user": holder.user if holder else "",
-                "since_ms": holder.since_ms if holder else 0,
-                "doubt": holder.doubt if holder else "",
+                **{name: getattr(holder or _NOBODY, name) for name in _HOLDER_FIELDS},
                 "quarantine": fields_to_json(one.quarantine) if one.quarantine else None,
-                "utilization": reading.utilization if reading else None,
-                "used_mib": reading.used_mib if reading else None,
-                "temperature_c": reading.temperature_c if reading else None,
+                **{name: getattr(reading, name, None) for name in ("utilization", "used_mib", "temperature_c")},
             }
         )
     return {
@@ -279,6 +271,8 @@ _DEVICE_FIELDS = (
     *("uuid", "index", "mig", "minor", "name", "memory_mib", "pci_bus_id"),
     *("compute_mode", "numa", "links"),
 )
+_HOLDER_FIELDS = ("application", "container", "role", "container_index", "user", "since_ms", "doubt")
+_NOBODY = Holder(uuid="", index=None, application="")
 
 
 def _readings(record: HostRecord) -> dict[str, Reading]:
