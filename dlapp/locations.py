@@ -50,13 +50,7 @@ class FileInfo(NamedTuple):
 
 
 class HdfsService(NamedTuple):
-    """Nameservice of the configuration.
-
-    Args:
-        location: see `HdfsPlace`.
-        web: see `HdfsPlace`.
-        names: see `HdfsPlace`.
-    """
+    """Nameservice of the configuration, with the fields of `HdfsPlace` in which it differs from others."""
 
     location: str
     web: tuple[str, ...]

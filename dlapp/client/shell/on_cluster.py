@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from dlapp.client import Client
     from dlapp.client.application import Application
     from dlapp.net.exec_frames import ExecEnd, ExecRequest
-    from dlapp.values.report import ApplicationView
 
 Note = Callable[[str], None]
 
@@ -150,13 +149,10 @@ def _wait_for_container(client: Client, application: Application, note: Note) ->
             raise DlappError(f"{application.id} ended before there was a shell: {why}")
         if any(one.phase is Phase.RUNNING for one in view.containers):
             return
-        if (text := _waits_for(view)) != shown:
+        text = view.phase if view.waiting is None else view.waiting.message
+        if text != shown:
             shown = text
             note(f"dlapp-shell: {application.id} is {view.state.value}{f': {text}' if text else ''}")
-
-
-def _waits_for(view: ApplicationView) -> str:
-    return view.waiting.message if view.waiting is not None else view.phase
 
 
 def _shell(client: Client, application: Application, request: ExecRequest) -> ExecEnd:

@@ -140,7 +140,7 @@ def scan_workspace(
         if is_dir:
             entries.append(ScanEntry(name, mode, 0, None))
             if name in kept_empty:
-                if count := _count_files(found.path):
+                if count := sum(len(files) for _, _, files in os.walk(found.path)):
                     left_out[kept_empty[name]] = count
             else:
                 todo.append(_listed(found.path, name, warnings, problems))
@@ -189,20 +189,12 @@ def _listed(path: str, name: str, warnings: list[str], problems: list[str]) -> l
     """Return the entries of a directory, last first."""
     try:
         with os.scandir(path) as found:
-            return sorted(found, key=_bytes_of_name, reverse=True)
+            return sorted(found, key=lambda entry: os.fsencode(entry.name), reverse=True)
     except FileNotFoundError:
         warnings.append(f"{shown(name or path)} disappeared while the workspace was scanned")
     except OSError as error:
         problems.append(f"{shown(name or path)} cannot be read: {error.strerror}")
     return []
-
-
-def _bytes_of_name(entry: os.DirEntry[str]) -> bytes:
-    return os.fsencode(entry.name)
-
-
-def _count_files(top: str) -> int:
-    return sum(len(files) for _, _, files in os.walk(top))
 
 
 def _excluded(patterns: Sequence[str]) -> Callable[[str], bool]:

@@ -75,17 +75,13 @@ def _of_table(name: str) -> Callable[[View, int], str]:
     return lambda view, now_ms: list_cells(view, now_ms)[name]
 
 
-def _of_waiting(name: str) -> Callable[[View, int], str]:
-    return lambda view, _: str((view.get("waiting") or {}).get(name, ""))
-
-
 def _amount(name: str) -> Callable[[View, int], str]:
     return lambda view, _: str(view.get(name, ""))
 
 
 COLUMNS: Mapping[str, Column] = {
     **{name: _of_table(name) for name in LIST_COLUMNS},
-    "WHY": _of_waiting("code"),
+    "WHY": lambda view, _: str((view.get("waiting") or {}).get("code", "")),
     "CONTAINERS": _amount("total_containers"),
     "MEMORY": _amount("memory_mib"),
     "VCORES": _amount("vcores"),
