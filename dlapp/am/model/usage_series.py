@@ -19,15 +19,10 @@ MAX_COLUMNS = 64
 """A container with eight GPUs has 41, and more for the metrics of its payload."""
 
 
-class _Column:
-    """The buckets of one column: means, and, if it has a range, least and most."""
-
-    __slots__ = ("least", "mean", "most")
-
-    def __init__(self, count: int, *, has_range: bool) -> None:
-        self.mean = array("f", [NAN]) * count
-        self.least = array("f", [NAN]) * count if has_range else None
-        self.most = array("f", [NAN]) * count if has_range else None
+_Column = tuple["array[float]", ...]
+"""The buckets of one column: means, and, if it has a range, least and most."""
+_KEYS = ("mean", "min", "max")
+_CHOICES = (min, max)
 
 
 class UsageSeries:
@@ -58,20 +53,16 @@ class UsageSeries:
             series._grow(len(column["mean"]))
             if (found := series._column(str(name))) is None:
                 continue
-            for values, key in ((found.mean, "mean"), (found.least, "min"), (found.most, "max")):
-                if values is not None:
-                    for place, one in enumerate(column[key][: len(values)]):
-                        values[place] = NAN if one is None else float(one)
+            for key, values in zip(_KEYS, found, strict=False):
+                for place, one in enumerate(column[key][: len(values)]):
+                    values[place] = NAN if one is None else float(one)
         series._counts = array("I", [1] * len(series._counts))
         series.downsample(most)
         return series
 
     def add(self, at_ms: int, values: Mapping[str, float | None]) -> None:
-        """Add what was measured at a time.
-
-        Args:
-            at_ms: when [ms since 1970]; before the last one it counts as of then.
-            values: column -> value; None: not known.
+        """Add what was measured at a time [ms since 1970]: column -> value; None: not known. A time before the last one
+        counts as that.
         """
         while (place := (at_ms - self.start_ms) // self.step_ms) >= self._most:
             if place >= 1 << 20:
@@ -84,10 +75,10 @@ class UsageSeries:
         for name, value in values.items():
             if value is None or not (column := self._column(name)):
                 continue
-            column.mean[place] = _mean(column.mean[place], count, value, 1)
-            if column.least is not None and column.most is not None:
-                column.least[place] = min(value, column.least[place]) if count else value
-                column.most[place] = max(value, column.most[place]) if count else value
+            mean, *bounds = column
+            mean[place] = _mean(mean[place], count, value, 1)
+            for choose, bound in zip(_CHOICES, bounds, strict=False):
+                bound[place] = choose(value, bound[place]) if count else value
 
     def __len__(self) -> int:
         return len(self._counts)
@@ -99,17 +90,15 @@ class UsageSeries:
 
     def as_json(self) -> dict[str, Any]:
         """Return its JSON form (`dlapp.values.usage.ContainerSeries`)."""
-        columns = {}
-        for name, column in self._columns.items():
-            columns[name] = {"mean": _numbers(column.mean)}
-            if column.least is not None and column.most is not None:
-                columns[name] |= {"min": _numbers(column.least), "max": _numbers(column.most)}
+        columns = {
+            name: dict(zip(_KEYS, map(_numbers, column), strict=False)) for name, column in self._columns.items()
+        }
         return {"start_ms": self.start_ms, "step_ms": self.step_ms, "columns": columns}
 
     def _column(self, name: str) -> _Column | None:
         if (found := self._columns.get(name)) is None and len(self._columns) < MAX_COLUMNS:
-            has_range = name.rpartition(".")[2] in SPREAD
-            found = self._columns[name] = _Column(len(self._counts), has_range=has_range)
+            keys = _KEYS if name.rpartition(".")[2] in SPREAD else _KEYS[:1]
+            found = self._columns[name] = tuple(array("f", [NAN]) * len(self._counts) for _ in keys)
         return found
 
     def _grow(self, count: int) -> None:
@@ -117,9 +106,8 @@ class UsageSeries:
         if more > 0:
             self._counts.extend([0] * more)
             for column in self._columns.values():
-                for values in (column.mean, column.least, column.most):
-                    if values is not None:
-                        values.extend([NAN] * more)
+                for values in column:
+                    values.extend([NAN] * more)
 
     def _halve(self) -> None:
         """Make one bucket of each two."""
@@ -127,12 +115,11 @@ class UsageSeries:
         if len(counts) % 2:
             self._grow(len(counts) + 1)
         pairs = range(0, len(counts), 2)
-        for column in self._columns.values():
-            mean = column.mean
-            column.mean = array("f", (_mean(mean[at], counts[at], mean[at + 1], counts[at + 1]) for at in pairs))
-            if column.least is not None and column.most is not None:
-                column.least = array("f", (_choose(min, column.least[at], column.least[at + 1]) for at in pairs))
-                column.most = array("f", (_choose(max, column.most[at], column.most[at + 1]) for at in pairs))
+        for name, (mean, *bounds) in self._columns.items():
+            halves = [array("f", (_mean(mean[at], counts[at], mean[at + 1], counts[at + 1]) for at in pairs))]
+            for choose, bound in zip(_CHOICES, bounds, strict=False):
+                halves.append(array("f", (_choose(choose, bound[at], bound[at + 1]) for at in pairs)))
+            self._columns[name] = tuple(halves)
         self._counts = array("I", (counts[at] + counts[at + 1] for at in pairs))
         self.step_ms *= 2
 
