@@ -192,11 +192,8 @@ def failure(name: str, assessment: Assessment, *, user_faults: int, node_faults:
 
 
 def failures(by_index: dict[int, str], total: int) -> str:
-    """Return the diagnostics of an application that continued without the failed indexes; empty: none failed.
-
-    Args:
-        by_index: the `failure` of each of them.
-        total: number of containers of the application.
+    """Return the diagnostics of an application of ``total`` containers that continued without the failed indexes, from
+    the `failure` of each; empty: none failed.
     """
     if len(by_index) < 2:
         return next(iter(by_index.values()), "")

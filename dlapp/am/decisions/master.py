@@ -54,11 +54,7 @@ class Master:
         self.state = state
 
     def handle(self, event: Event, now_ms: int) -> list[Action]:
-        """Process an event; return the actions, in order.
-
-        Args:
-            now_ms: the time [ms since 1970]; it may jump.
-        """
+        """Process an event; return the actions, in order. The time [ms since 1970] may jump."""
         state = self.state
         state.pass_time(now_ms)
         if state.stage is Stage.ENDED:

@@ -24,11 +24,7 @@ from dlapp.values.messages import Fault, Phase
 
 
 def recover(state: ApplicationState, former: RecoveredState, live: tuple[Grant, ...]) -> None:
-    """Adopt the state and the containers of the earlier attempts.
-
-    Args:
-        live: containers that the engine reports as live.
-    """
+    """Adopt the state of the earlier attempts, and their containers, of which the engine lists those in ``live``."""
     start_gate.recover(state, former)
     state.gone |= former.gone
     by_id = {grant.container_id: grant for grant in live if grant.container_id not in former.gone}
@@ -181,11 +177,7 @@ def _assessment_order(instance: Instance) -> int:
 
 
 def adopt(state: ApplicationState, grant: Grant, *, listed: bool = True) -> Container | None:
-    """Adopt an earlier attempt's container; its index is not known.
-
-    Args:
-        listed: the engine reports it as live; False: only its task does.
-    """
+    """Adopt an earlier attempt's container, listed by the engine or only by its task; its index is not known."""
     role = state.role_of_request(grant.request_id)
     if role is None:
         state.gone.add(grant.container_id)

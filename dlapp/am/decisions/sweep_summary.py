@@ -24,12 +24,7 @@ def failures_text(sweep: SweepState) -> str:
 
 
 def parts_of(sweep: SweepState, *, failed: bool) -> tuple[Part, ...]:
-    """Return the output of trials that is not committed.
-
-    Args:
-        sweep: with the trials.
-        failed: of those that failed; else of the others.
-    """
+    """Return the output that is not committed, of the trials that failed or of the others."""
     return tuple(
         part_of(one)
         for one in sweep.trials

@@ -159,11 +159,8 @@ class JournalCompaction:
 
 
 def check_number(ranges: Ranges, known: int) -> None:
-    """Reject a record ``gone`` that would exceed the maximum number of an application's containers.
-
-    Args:
-        ranges: ranges of the record.
-        known: number of containers known without it.
+    """Reject a record ``gone`` that would exceed the maximum number of an application's containers, of which ``known``
+    are known without it.
 
     Raises:
         ValueError, TypeError: it is rejected, or malformed.

@@ -276,12 +276,9 @@ class ApplicationState:
             self.apply_journals(former)
 
     def checkpoint_starts(self, count: int) -> int:
-        """Return the number of a start for its checkpoint numbers (`dlapp.values.messages.checkpoints_after`).
+        """Return the number of the start ``count``, from 1, for its checkpoint numbers (`checkpoints_after`).
 
         Two applications that resume from the same checkpoint have distinct numbers.
-
-        Args:
-            count: number of the start of this application's payload, from 1.
         """
         others = self.application_id.number % _MAX_APART if self.submission.checkpoints_of else 0
         return others * _STARTS_APART + count
@@ -326,13 +323,7 @@ class ApplicationState:
         return actions
 
     def notify(self, event: str, key: str, text: str) -> None:
-        """Notify the user of an event (`dlapp.values.notification.EVENTS`).
-
-        Args:
-            event: kind of the event.
-            key: distinguishes events of one kind; the same in every attempt that finds the same event.
-            text: for people.
-        """
+        """Notify the user of an event; the arguments are those of `Notify`."""
         self.add_action(Notify(event, key, text))
 
     def record(self, kind: str, durable: bool = False, **fields: Any) -> None:
@@ -398,12 +389,7 @@ class ApplicationState:
         self.service_waits.pop(instance.index, None)
 
     def give_up(self, instance: Instance, failure: str) -> None:
-        """Record that an index is not retried.
-
-        Args:
-            instance: the index.
-            failure: reason for the user, if the index is a deciding one; otherwise empty.
-        """
+        """Record that an index is not retried; ``failure`` is the reason for the user, if it is a deciding one."""
         instance.given_up, instance.failed = True, failure
         self.undecided.discard(instance.index)
         self.service_waits.pop(instance.index, None)

@@ -278,12 +278,7 @@ def _value_of(trial: TrialRecord) -> float | None:
 
 
 def end_fields(trial: TrialRecord, ended: TrialState) -> dict[str, Any]:
-    """Return the fields of a journal record ``trial_end`` without the common ones.
-
-    Args:
-        trial: running trial.
-        ended: how it ended; WAITING: with the application.
-    """
+    """Return the fields of a journal record ``trial_end`` of a trial; WAITING: it ended with the application."""
     fields: dict[str, Any] = {
         "number": trial.number,
         "try": trial.tries,
@@ -369,11 +364,8 @@ def part_of(trial: TrialRecord) -> Part:
 
 
 def recovered_parts(trials: dict[int, RecoveredTrial], *, ended_only: bool = False) -> list[Part]:
-    """Return the uncommitted output of trials, according to the journal.
-
-    Args:
-        trials: by number.
-        ended_only: skip trials that ended because the application did.
+    """Return the uncommitted output of trials, by number, according to the journal; with ``ended_only`` not that of
+    trials that ended because the application did.
     """
     parts = []
     for number, known in sorted(trials.items()):

@@ -125,7 +125,7 @@ def _end_all(state: ApplicationState, sweep: SweepState) -> None:
 
 
 def release(state: ApplicationState, container: Container) -> None:
-    """Make the trials of an ended container wait again. Their reported ends count."""
+    """Make the trials of an ended container wait again, if it runs trials. Their reported ends count."""
     sweep = state.sweep
     if sweep is None:
         return
