@@ -144,7 +144,8 @@ def diagnose(
     hits = [_found(rules, log) for log in logs]
     for wanted in (False, True):
         for log, hits_of_log in zip(logs, hits, strict=True):
-            if (hit := _chosen(hits_of_log, consequence=wanted)) is not None:
+            # The last matching line: a program continues after errors that it handles.
+            if hit := next((one for one in reversed(hits_of_log) if one.rule.is_consequence == wanted), None):
                 start, end = _line_at(log.data, hit.position)
                 line = log.data[start:end]
                 found = _named(hit.rule, line) or _diagnosis(hit.rule, {})
@@ -167,8 +168,8 @@ def _found(rules: Sequence[Rule], log: LogTail) -> list[_Hit]:
             continue
         for found in sorted(at for text in rule.contains for at in _positions(log.data, text)):
             start, end = _line_at(log.data, found)
-            if start in by_line or _is_frame(start, tracebacks):
-                continue
+            if start in by_line or any(one.begin <= start < one.exception for one in tracebacks):
+                continue  # a line within a traceback shows the program's source
             of = next((one for one in tracebacks if one.exception <= start < one.end), None)
             is_exception = of is not None and of.exception == start
             if of.is_handled if of is not None and is_exception else _is_harmless(log.data, start, found, end):
@@ -183,11 +184,6 @@ def _found(rules: Sequence[Rule], log: LogTail) -> list[_Hit]:
                     hit = _Hit(one.exception, order, rule, one.chain, one.exception)
                     by_line.setdefault(one.exception, hit)
     return sorted(by_line.values(), key=lambda hit: hit[:2])
-
-
-def _chosen(hits: Sequence[_Hit], *, consequence: bool) -> _Hit | None:
-    """Return the last matching line; a program continues after errors that it handles."""
-    return next((one for one in reversed(hits) if one.rule.is_consequence == consequence), None)
 
 
 def _tracebacks(data: bytes) -> Iterator[_Traceback]:
@@ -218,11 +214,7 @@ def _tracebacks(data: bytes) -> Iterator[_Traceback]:
 def _is_handled(data: bytes, begin: int, at: int) -> bool:
     """Return whether a program reports a handled error, with its traceback.
 
-    The words are in the traceback's own line, or in the line before it.
-
-    Args:
-        data: the log.
-        begin, at: positions of the traceback's line, and of its words.
+    The words are in the traceback's own line, which begins at ``begin``, or in the line before it.
     """
     before = _line_at(data, begin - 1)[0] if begin else 0
     start = max(before, begin - _MAX_MATCHED)
@@ -232,20 +224,11 @@ def _is_handled(data: bytes, begin: int, at: int) -> bool:
 
 
 def _is_harmless(data: bytes, start: int, found: int, end: int) -> bool:
-    """Return whether a line is not an error, or one that the program handles.
-
-    Args:
-        start, found, end: positions of the line, of what was found in it, and of the line's end.
-    """
+    """Return whether a line, in which a rule has found something, is not an error, or one that the program handles."""
     before = data[start : min(found, start + _MAX_LEVEL)]
     if _LEVEL.search(before) is not None and _NCCL not in before:
         return True
     return _CONTINUES.search(data[start : min(end, start + _MAX_MATCHED)]) is not None
-
-
-def _is_frame(position: int, tracebacks: Sequence[_Traceback]) -> bool:
-    """Return whether a line shows the program's source."""
-    return any(one.begin <= position < one.exception for one in tracebacks)
 
 
 def _positions(data: bytes, text: bytes) -> Iterator[int]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from dlapp.errors import DlappError
 from dlapp.notifications.events import notification_of, notification_of_end
-from dlapp.notifications.local_outbox import SETTINGS, LocalOutbox
+from dlapp.notifications.local_outbox import OUTBOX, SETTINGS, LocalOutbox
 from dlapp.notifications.sender import Sender
 from dlapp.system import clock, files
 from dlapp.system.logs import log
@@ -44,9 +44,9 @@ def main(argv: Sequence[str]) -> int:
     if is_done and mark:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(mark)
-        for path in (f"{application_dir}/{SETTINGS}", f"{application_dir}/notify-outbox.json"):
+        for name in (SETTINGS, OUTBOX):
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+                os.unlink(f"{application_dir}/{name}")
     return 0 if is_done else 1
 
 

@@ -12,9 +12,7 @@ _MAX_BYTES = 16 << 10
 def settings_of(config: Config, events: tuple[str, ...] | None) -> NotificationSettings | None:
     """Return the settings of an application's notifications; None if there are no channels or no events.
 
-    Args:
-        config: the config of the user.
-        events: from the properties file (`AppSpec.notify`); None for those of the configuration.
+    ``events`` are from the properties file (`AppSpec.notify`); None for those of the configuration.
 
     Raises:
         ConfigError: a file with a secret is missing, may be read by others, or is invalid.
@@ -23,9 +21,8 @@ def settings_of(config: Config, events: tuple[str, ...] | None) -> NotificationS
     events = notify.events if events is None else events
     if not events or not (notify.webhook or notify.mail or notify.command):
         return None
-    webhook = mail = None
-    if notify.webhook:
-        webhook = _webhook(notify.webhook, notify.webhook_form)
+    webhook = _webhook(notify.webhook, notify.webhook_form) if notify.webhook else None
+    mail = None
     if notify.mail:
         user = password = ""
         if notify.smtp_credentials:

@@ -59,13 +59,7 @@ class AshaState:
         self._values: dict[int, list[float]] = {rung: [] for rung in spec.rungs}
 
     def report(self, trial: int, step: int, value: float) -> RungDecision | None:
-        """Decide on a report, and record it; None if it is not the trial's first one in a rung.
-
-        Args:
-            trial: number of the trial.
-            step: that it reports.
-            value: the value of the metric, finite.
-        """
+        """Decide on a trial's report of a finite value, and record it; None if it is not its first one in a rung."""
         for rung in self._rungs:
             if step < rung or trial in self._recorded[rung]:
                 continue

@@ -56,12 +56,11 @@ class OptunaStudy:
 
     def __init__(self, sweep: SweepSpec, past: Mapping[int, PastTrial] | None = None) -> None:
         before = past or {}
-        self._optuna = _load()
+        self._optuna = optuna_module = _load()
         self._sweep = sweep
         self._trials: dict[int, Any] = {}
         self._last_steps: dict[int, int] = {}
         self._is_pruned: set[int] = set()
-        optuna_module = self._optuna
         optuna_module.logging.set_verbosity(optuna_module.logging.WARNING)
         seed = (sweep.seed + _SEED_STEP * len(before)) % _MAX_SEED
         pruner = OPTUNA_PRUNERS.get(sweep.optuna_pruner, "NopPruner")
@@ -91,12 +90,8 @@ class OptunaStudy:
         return parameters
 
     def report(self, number: int, step: int, value: float) -> bool:
-        """Record a report of a running trial; return whether the pruner stops it.
-
-        Args:
-            number: the number of the trial.
-            step: the step of the report; one that is not above the last, as of a restarted trial, is ignored.
-            value: the value of the metric.
+        """Record a report of a running trial; return whether the pruner stops it. A step that is not above the last, as
+        of a restarted trial, is ignored.
         """
         if step <= self._last_steps.get(number, -1):
             return False
@@ -109,12 +104,7 @@ class OptunaStudy:
         return False
 
     def tell(self, number: int, value: float | None) -> None:
-        """Record the end of a trial.
-
-        Args:
-            number: the number of the trial.
-            value: its result; None if it failed, or reported no metric.
-        """
+        """Record the end of a trial with its result; None if it failed, or reported no metric."""
         states = self._optuna.trial.TrialState
         if value is None:
             self._study.tell(self._trials[number], state=states.FAIL)

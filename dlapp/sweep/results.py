@@ -124,12 +124,7 @@ class SweepResults(Value, kw_only=True):
 
 
 def missing_metric_text(metric: str, problem: str = "") -> str:
-    """Return the message on a trial that ended without its metric.
-
-    Args:
-        metric: its name.
-        problem: why a report of it was refused; empty if none was.
-    """
+    """Return the message on a trial that ended without its metric; ``problem``: why a report of it was refused."""
     return f"never reported {metric}" + (f" (a report was refused: {problem})" if problem else "")
 
 
@@ -150,12 +145,7 @@ def head_line(sweep: SweepSpec) -> str:
 
 
 def trial_line(trial: TrialView, parameters: Iterable[str]) -> str:
-    """Return the line of a trial, without its line end.
-
-    Args:
-        trial: one that was started.
-        parameters: names, as in the first line.
-    """
+    """Return the line of a started trial, without its line end, with the parameters of the first line."""
     row = (
         trial.number,
         trial.state.value,

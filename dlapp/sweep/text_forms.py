@@ -9,7 +9,7 @@ import re
 
 from dlapp.errors import SpecError
 from dlapp.sweep.spec import OPTUNA, AshaSpec, Distribution, DistributionKind, Sampler
-from dlapp.system.text import first_repeated, nearest, read_count, shown
+from dlapp.system.text import first_repeated, nearest, read_choice, read_count, shown
 
 OPTUNA_SAMPLERS = {
     "tpe": "TPESampler",
@@ -96,9 +96,7 @@ def read_sampler(text: str) -> str:
     """Return the name of a sampler that exists: ``grid``, ``random``, ``list``, or ``optuna:NAME``."""
     known = [one.value for one in Sampler if one is not Sampler.OPTUNA]
     known += [f"{OPTUNA}{name}" for name in OPTUNA_SAMPLERS]
-    if text not in known:
-        raise ValueError(f"is {shown(text)}, allowed are {', '.join(known)}")
-    return text
+    return read_choice(text, known)
 
 
 def read_metric(text: str) -> str:

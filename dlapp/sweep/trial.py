@@ -49,11 +49,7 @@ class TrialSpec(Value):
 
 
 def trial_of(sweep: SweepSpec, number: int) -> TrialSpec:
-    """Return a trial of a grid, of distributions or of a list.
-
-    Args:
-        sweep: not one of Optuna.
-        number: the number of the trial, from 0.
+    """Return a trial of a grid, of distributions or of a list, but not of Optuna.
 
     Raises:
         IndexError: there is no such trial.
