@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from dlapp.cluster.engine import NODE_MANAGER, ContainerEnd, Grant, Heartbeat
+from dlapp.cluster.engine import NODE_MANAGER, STATUS_UNKNOWN, ContainerEnd, Grant, Heartbeat
 from dlapp.cluster.yarn.am.exit_status import ABORTED, end_of, is_of_lost_node, was_taken_away
 from dlapp.cluster.yarn.values import ContainerStage, ContainerStatus, Granted, NodeId
 from dlapp.hadoop.errors import ConnectionLost, NotHadoop, RemoteError, TokenRefused, TryAgain
@@ -31,6 +31,9 @@ TAKEN_AWAY_S = 5.0
 node (1 s), SIGTERM, SIGKILL 250 ms later, and our own lifelines. Seen: up to 1.3 s. Used if the node does not report
 it."""
 QUERY_INTERVAL_S = 0.25
+MAX_QUERIED, LAST_QUERY_INTERVAL_S = 64, 0.1
+"""Maximum number of containers whose nodes are queried for their ends when nothing else is awaited, and the interval.
+"""
 _REFUSED_AFTER_RESTART = ("allocated by a previous RM", "This token is expired")
 UNKNOWN_S = 600.0
 """A container that YARN was ordered to release, and about which it reports nothing for this long, is unknown to it:
@@ -105,6 +108,7 @@ class ContainerTracker:
         self._ended_before_us: set[ContainerId] = set()
         self._unknown_at: dict[ContainerId, float] = {}
         self._uncertain_starts: dict[ContainerId, str] = {}
+        self._query_at: dict[ContainerId, float] = {}  # as in `_ReleasedContainer`, of the last ones
 
     def adopt(self, live: Iterable[Granted]) -> tuple[Grant, ...]:
         """Add the containers that an earlier attempt left running, and return them; they are no new events."""
@@ -215,6 +219,7 @@ class ContainerTracker:
         self._started.discard(container_id)
         self._unknown_at.pop(container_id, None)
         self._uncertain_starts.pop(container_id, None)
+        self._query_at.pop(container_id, None)
 
     def report_gone(self, now: float) -> None:
         """Report containers that were taken away and whose processes must be gone by now; and those unknown to YARN."""
@@ -231,23 +236,39 @@ class ContainerTracker:
                 )
             )
 
-    def due_status_queries(self, now: float) -> list[tuple[NodeId, ContainerId]]:
-        """Return the containers that were taken away and whose nodes are to be queried now; each stays so until
-        `record_stage`."""
+    def due_status_queries(self, now: float, *, is_done: bool) -> list[tuple[NodeId, ContainerId]]:
+        """Return the containers whose nodes are to be queried now: those that were taken away, and the last ones of an
+        application. Each is queried once until `record_status`.
+
+        Args:
+            now: the time [s, monotonic].
+            is_done: the application only waits for ends, which its nodes know a heartbeat earlier.
+        """
         due = []
+        if is_done and len(self._live) <= MAX_QUERIED:
+            for container_id in self._started & self._live.keys():
+                if self._query_at.get(container_id, now) <= now:
+                    self._query_at[container_id] = math.inf
+                    due.append((self._live[container_id].node, container_id))
         for container_id, one in self._taken_away.items():
             if one.node is not None and one.query_at <= now:
                 one.query_at = math.inf
                 due.append((one.node, container_id))
         return due
 
-    def record_stage(self, container_id: ContainerId, stage: ContainerStage | None, now: float) -> None:
-        """Record the stage, reported by its node, of a container that was taken away or that we hold; None: not
+    def record_status(self, container_id: ContainerId, status: ContainerStatus | None, now: float) -> None:
+        """Record the status, reported by its node, of a container that was taken away or that we hold; None: not
         reported."""
-        one = self._taken_away.get(container_id)
+        one, stage = self._taken_away.get(container_id), status.stage if status is not None else None
         if one is None:
-            if stage is ContainerStage.PREPARING and container_id in self._live:
+            if container_id not in self._live:
+                return
+            if container_id in self._query_at:
+                self._query_at[container_id] = now + LAST_QUERY_INTERVAL_S
+            if stage is ContainerStage.PREPARING:
                 self.events.preparing.append(container_id)
+            elif status is not None and stage is ContainerStage.ENDED and status.exit_status != STATUS_UNKNOWN:
+                self.record_end(status, now)
             return
         one.query_at = now + QUERY_INTERVAL_S
         if stage is ContainerStage.ENDED:

@@ -39,7 +39,7 @@ from dlapp.cluster.yarn.task_container import TASK_SECRET
 from dlapp.cluster.yarn.values import (
     Allocation,
     Cluster,
-    ContainerStage,
+    ContainerStatus,
     Granted,
     Launch,
     NodeReport,
@@ -123,7 +123,7 @@ class YarnAmEngine:
         self._application_id = application_id
         self._task_credentials = credentials.without(AM_RM_KIND)
         self._rm = ResourceManager([address(one) for one in cluster.schedulers], token, cluster.dialect)
-        self._nodes = NodeCalls(self._rm.node_tokens.get, self._on_failed, self._on_stage, self._on_started)
+        self._nodes = NodeCalls(self._rm.node_tokens.get, self._on_failed, self._on_status, self._on_started)
         self._lock = threading.Lock()
         self._changed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -417,7 +417,7 @@ class YarnAmEngine:
         with self._lock:
             now = self._clock()
             self._containers.report_gone(now)
-            queries = self._containers.due_status_queries(now)
+            queries = self._containers.due_status_queries(now, is_done=self._progress >= 1.0)
         for node, container_id in queries:
             self._nodes.order(node, StatusOrder(container_id))
         self._publish_events()
@@ -501,9 +501,9 @@ class YarnAmEngine:
         self._changed.set()
         self._publish_events()
 
-    def _on_stage(self, container_id: ContainerId, stage: ContainerStage | None) -> None:
+    def _on_status(self, container_id: ContainerId, status: ContainerStatus | None) -> None:
         with self._lock:
-            self._containers.record_stage(container_id, stage, self._clock())
+            self._containers.record_status(container_id, status, self._clock())
         self._publish_events()
 
     def _on_started(self, containers: Sequence[ContainerId]) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from dlapp.cluster.engine import NODE_MANAGER
 from dlapp.cluster.yarn.am.node_manager import NodeManager
-from dlapp.cluster.yarn.values import ContainerStage, Granted, Launch, NodeId
+from dlapp.cluster.yarn.values import ContainerStatus, Granted, Launch, NodeId
 from dlapp.errors import DlappError
 from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, TryAgain
 from dlapp.hadoop.tokens import Token
@@ -170,7 +170,7 @@ class NodeCalls:
     Args:
         token_of: returns the token for a node.
         on_failed: called, from other threads, with each start or stop that failed.
-        on_stage: called likewise with the result of a `StatusOrder`; None: not reported.
+        on_status: called likewise with the result of a `StatusOrder`; None: not reported.
         on_started: called likewise with the containers that a node has accepted.
     """
 
@@ -178,10 +178,10 @@ class NodeCalls:
         self,
         token_of: Callable[[NodeId], Token | None],
         on_failed: Callable[[FailedOrder], None],
-        on_stage: Callable[[ContainerId, ContainerStage | None], None],
+        on_status: Callable[[ContainerId, ContainerStatus | None], None],
         on_started: Callable[[Sequence[ContainerId]], None],
     ) -> None:
-        self._token_of, self._on_failed, self._on_stage, self._on_started = token_of, on_failed, on_stage, on_started
+        self._token_of, self._on_failed, self._on_status, self._on_started = token_of, on_failed, on_status, on_started
         self._lock = threading.Lock()
         self._queues: dict[NodeId, _NodeQueue] = {}
         self._lane = _Lane("am-nodes", MAX_THREADS, self._lock)
@@ -265,7 +265,7 @@ class NodeCalls:
         queue.wait.begin()
         containers = [one.container_id for one in batch]
         outcome: dict[ContainerId, DlappError | None] = {}
-        stages: dict[ContainerId, ContainerStage | None] = {}
+        statuses: dict[ContainerId, ContainerStatus | None] = {}
         try:
             manager = self._node_manager(node)
             if isinstance(first, StartOrder):
@@ -274,13 +274,13 @@ class NodeCalls:
             elif isinstance(first, StopOrder):
                 outcome |= manager.stop(containers, timeout_s=ANSWER_TIMEOUT_S)
             else:
-                stages = manager.stages(containers, timeout_s=STATUS_TIMEOUT_S)
+                statuses = manager.known_statuses(containers, timeout_s=STATUS_TIMEOUT_S)
         except (ConnectionLost, NotHadoop, TryAgain) as error:
             is_status = isinstance(first, StatusOrder)
             with self._lock:
                 queue.requeue(() if is_status else batch, began, error)
             for container_id in containers if is_status else ():
-                self._on_stage(container_id, None)
+                self._on_status(container_id, None)
             return
         except DlappError as error:
             outcome = dict.fromkeys(containers, error)
@@ -293,7 +293,7 @@ class NodeCalls:
             queue.failing_since, queue.retry_at = None, 0.0
         if isinstance(first, StatusOrder):
             for container_id in containers:
-                self._on_stage(container_id, stages.get(container_id))
+                self._on_status(container_id, statuses.get(container_id))
             return
         is_start = isinstance(first, StartOrder)
         for container_id, failure in outcome.items():
@@ -306,7 +306,7 @@ class NodeCalls:
         """Report orders that a silent node did not answer in time."""
         for one in overdue:
             if isinstance(one.order, StatusOrder):
-                self._on_stage(one.container_id, None)
+                self._on_status(one.container_id, None)
                 continue
             error = queue.error
             if one.sent or not isinstance(error, TryAgain):

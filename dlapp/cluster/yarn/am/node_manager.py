@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from dlapp.cluster.engine import STATUS_UNKNOWN
 from dlapp.cluster.yarn.convert import (
     container_id_from_proto,
     container_id_to_proto,
@@ -95,18 +96,19 @@ class NodeManager:
         failed = self._failed("getContainerStatuses", answer.failed_requests)
         return {one: known.get(one) or failed.get(one) or self._silent(one) for one in containers}
 
-    def stages(
+    def known_statuses(
         self, containers: Sequence[ContainerId], *, timeout_s: float
-    ) -> dict[ContainerId, ContainerStage | None]:
-        """Return the stages of containers; None: unknown to the node. Raises as `statuses`."""
-        return {
-            one: status.stage
-            if isinstance(status, ContainerStatus)
-            else ContainerStage.ENDED
-            if STOPPED_BEFORE in str(status)
-            else None
-            for one, status in self.statuses(containers, timeout_s=timeout_s).items()
-        }
+    ) -> dict[ContainerId, ContainerStatus | None]:
+        """Return the statuses of containers, `STATUS_UNKNOWN` for one that the node has forgotten; None: unknown to the
+        node. Raises as `statuses`."""
+        found: dict[ContainerId, ContainerStatus | None] = {}
+        for one, status in self.statuses(containers, timeout_s=timeout_s).items():
+            if isinstance(status, ContainerStatus):
+                found[one] = status
+            else:
+                ended = ContainerStatus(container_id=one, stage=ContainerStage.ENDED, exit_status=STATUS_UNKNOWN)
+                found[one] = ended if STOPPED_BEFORE in str(status) else None
+        return found
 
     def _call(self, method: str, request: Message, answer: type[_M], timeout_s: float) -> _M:
         name = f"NodeManager {self.node}"

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from dlapp.cluster.yarn.am.containers import QUERY_INTERVAL_S, TAKEN_AWAY_S, UNKNOWN_S, ContainerTracker
+from dlapp.cluster.engine import STATUS_UNKNOWN
+from dlapp.cluster.yarn.am.containers import (
+    LAST_QUERY_INTERVAL_S,
+    MAX_QUERIED,
+    QUERY_INTERVAL_S,
+    TAKEN_AWAY_S,
+    UNKNOWN_S,
+    ContainerTracker,
+)
 from dlapp.cluster.yarn.am.node_manager import NodeManager
 from dlapp.cluster.yarn.values import ContainerStage, ContainerStatus, Granted, NodeId
 from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, RemoteError, remote_error
@@ -31,6 +39,10 @@ def granted(container_id: ContainerId) -> Granted:
 
 def taken_away(container_id: ContainerId) -> ContainerStatus:
     return ContainerStatus(container_id=container_id, stage=ContainerStage.ENDED, exit_status=-100)
+
+
+def status(stage: ContainerStage, exit_status: int = STATUS_UNKNOWN) -> ContainerStatus:
+    return ContainerStatus(container_id=OURS, stage=stage, exit_status=exit_status)
 
 
 @pytest.fixture
@@ -64,24 +76,24 @@ def told(holdings: ContainerTracker, now: float) -> list[ContainerId]:
 def test_as_long_as_its_node_says_that_it_runs_it_runs(holdings: ContainerTracker) -> None:
     now = 0.0
     while now < 10 * TAKEN_AWAY_S:
-        assert holdings.due_status_queries(now) == [(NODE, OURS)]
-        assert holdings.due_status_queries(now) == [], "asked again before it answered"
-        holdings.record_stage(OURS, ContainerStage.RUNNING, now)
+        assert holdings.due_status_queries(now, is_done=False) == [(NODE, OURS)]
+        assert holdings.due_status_queries(now, is_done=False) == [], "asked again before it answered"
+        holdings.record_status(OURS, status(ContainerStage.RUNNING), now)
         now += QUERY_INTERVAL_S
         assert told(holdings, now) == []
         assert holdings.has_pending_ends()
-    assert holdings.due_status_queries(now) == [(NODE, OURS)]
-    holdings.record_stage(OURS, ContainerStage.ENDED, now)
+    assert holdings.due_status_queries(now, is_done=False) == [(NODE, OURS)]
+    holdings.record_status(OURS, status(ContainerStage.ENDED), now)
     assert told(holdings, now) == [OURS]
-    holdings.record_stage(OURS, ContainerStage.ENDED, now)
+    holdings.record_status(OURS, status(ContainerStage.ENDED), now)
     assert told(holdings, 10 * now) == []
     assert not holdings.has_pending_ends()
 
 
 def test_where_its_node_does_not_say_time_has_to_do(holdings: ContainerTracker) -> None:
-    holdings.due_status_queries(0.0)
-    holdings.record_stage(OURS, None, 3.0)
-    assert holdings.due_status_queries(3.0 + QUERY_INTERVAL_S) == [(NODE, OURS)]
+    holdings.due_status_queries(0.0, is_done=False)
+    holdings.record_status(OURS, None, 3.0)
+    assert holdings.due_status_queries(3.0 + QUERY_INTERVAL_S, is_done=False) == [(NODE, OURS)]
     assert told(holdings, 0.9 * TAKEN_AWAY_S) == []
     assert told(holdings, TAKEN_AWAY_S) == [OURS]
 
@@ -93,8 +105,8 @@ def test_of_a_lost_node_nobody_has_seen_the_processes_end_unless_it_says_so(
     holdings = started()
     words = "Container released on a *lost* node"
     holdings.record_end(replace(taken_away(OURS), diagnostics=words), 0.0)
-    holdings.due_status_queries(0.0)
-    holdings.record_stage(OURS, seen, 1.0)
+    holdings.due_status_queries(0.0, is_done=False)
+    holdings.record_status(OURS, seen and status(seen), 1.0)
     holdings.report_gone(TAKEN_AWAY_S)
     (end,) = holdings.pop_events().ended
     assert end.presumed is (seen is None)
@@ -109,10 +121,10 @@ def test_what_has_ended_of_an_earlier_attempt_is_not_taken_away_again(holdings: 
 
 
 def test_of_an_earlier_attempts_container_nobody_knows_the_node(holdings: ContainerTracker) -> None:
-    holdings.due_status_queries(0.0)
+    holdings.due_status_queries(0.0, is_done=False)
     holdings.record_end(taken_away(EARLIER), 1.0)
     assert holdings.pop_events().ending == [EARLIER]
-    assert holdings.due_status_queries(2.0) == []
+    assert holdings.due_status_queries(2.0, is_done=False) == []
     assert told(holdings, 1.0 + TAKEN_AWAY_S) == [OURS, EARLIER]
 
 
@@ -120,7 +132,7 @@ def test_an_earlier_attempts_container_that_the_registration_named_has_a_node() 
     holdings = ContainerTracker(2, "tony")
     assert [one.container_id for one in holdings.adopt([granted(EARLIER)])] == [EARLIER]
     holdings.record_end(taken_away(EARLIER), 0.0)
-    assert holdings.due_status_queries(0.0) == [(NODE, EARLIER)]
+    assert holdings.due_status_queries(0.0, is_done=False) == [(NODE, EARLIER)]
 
 
 def test_a_log_is_at_the_node_s_web_address_in_the_scheme_of_the_cluster() -> None:
@@ -195,8 +207,8 @@ def test_what_may_have_been_started_has_ended_when_its_processes_have(error: Had
     assert holdings.releases == {OURS}
     holdings.record_released([OURS], 0.0)
     holdings.record_end(taken_away(OURS), 0.1)
-    assert holdings.due_status_queries(0.1) == [(NODE, OURS)]
-    holdings.record_stage(OURS, ContainerStage.RUNNING, 1.0)
+    assert holdings.due_status_queries(0.1, is_done=False) == [(NODE, OURS)]
+    holdings.record_status(OURS, status(ContainerStage.RUNNING), 1.0)
     assert told(holdings, TAKEN_AWAY_S) == []
     holdings.report_gone(1.0 + TAKEN_AWAY_S)
     (end,) = holdings.pop_events().ended
@@ -225,28 +237,56 @@ def test_a_nodemanager_that_does_not_answer_is_a_service_and_silent_where_its_ho
     assert (end.service, end.is_silent) == (f"the NodeManager on {NODE.host}", not refused)
 
 
+def test_the_last_containers_are_queried_for_their_ends_when_nothing_else_is_awaited() -> None:
+    holdings = started()
+    assert holdings.due_status_queries(0.0, is_done=False) == []
+    assert holdings.due_status_queries(0.0, is_done=True) == [(NODE, OURS)]
+    assert holdings.due_status_queries(9.0, is_done=True) == []
+    holdings.record_status(OURS, status(ContainerStage.RUNNING), 9.0)
+    assert holdings.due_status_queries(9.0, is_done=True) == []
+    assert holdings.due_status_queries(9.0 + LAST_QUERY_INTERVAL_S, is_done=True) == [(NODE, OURS)]
+    holdings.record_status(OURS, status(ContainerStage.ENDED), 10.0)  # the ResourceManager has the exit status
+    assert not holdings.pop_events()
+    holdings.record_status(OURS, status(ContainerStage.ENDED, 3), 11.0)
+    (end,) = holdings.pop_events().ended
+    assert (end.container_id, end.exit_status) == (OURS, 3)
+    holdings.record_end(status(ContainerStage.ENDED, 3), 11.5)
+    assert not holdings.pop_events(), "reported a second time"
+
+
+def test_many_containers_are_not_queried_for_their_ends() -> None:
+    holdings = ContainerTracker(2, "tony")
+    many = [ContainerId(OURS.application, 2, 2 + number) for number in range(MAX_QUERIED + 1)]
+    holdings.add_granted(map(granted, many))
+    for one in many:
+        holdings.mark_starting(one)
+    assert holdings.due_status_queries(0.0, is_done=True) == []
+    holdings.record_end(replace(status(ContainerStage.ENDED, 0), container_id=many[0]), 0.0)
+    assert len(holdings.due_status_queries(0.0, is_done=True)) == MAX_QUERIED
+
+
 def exception(message: str) -> RemoteError:
     return RemoteError("getContainerStatuses", "org.apache.hadoop.yarn.exceptions.YarnException", message)
 
 
 @pytest.mark.parametrize(
-    ("answer", "stage"),
+    ("answer", "known"),
     [
-        (replace(taken_away(OURS), stage=ContainerStage.PREPARING), ContainerStage.PREPARING),
-        (replace(taken_away(OURS), stage=ContainerStage.RUNNING), ContainerStage.RUNNING),
-        (taken_away(OURS), ContainerStage.ENDED),
-        (exception(f"Container {OURS} was recently stopped on node manager."), ContainerStage.ENDED),
+        (status(ContainerStage.PREPARING), status(ContainerStage.PREPARING)),
+        (status(ContainerStage.RUNNING), status(ContainerStage.RUNNING)),
+        (taken_away(OURS), taken_away(OURS)),
+        (exception(f"Container {OURS} was recently stopped on node manager."), status(ContainerStage.ENDED)),
         (exception(f"Container {OURS} is not handled by this NodeManager"), None),
         (HadoopError("node1: did not report it"), None),
     ],
 )
 def test_what_a_node_cleared_away_has_ended_and_what_it_never_had_proves_nothing(
-    monkeypatch: pytest.MonkeyPatch, answer: ContainerStatus | HadoopError, stage: ContainerStage | None
+    monkeypatch: pytest.MonkeyPatch, answer: ContainerStatus | HadoopError, known: ContainerStatus | None
 ) -> None:
     monkeypatch.setattr(
         NodeManager, "statuses", lambda self, containers, *, timeout_s: dict.fromkeys(containers, answer)
     )
-    assert NodeManager(NODE, None).stages([OURS], timeout_s=1) == {OURS: stage}  # type: ignore[arg-type]
+    assert NodeManager(NODE, None).known_statuses([OURS], timeout_s=1) == {OURS: known}  # type: ignore[arg-type]
 
 
 YARN = "org.apache.hadoop.yarn.exceptions"

@@ -11,7 +11,7 @@ import pytest
 from dlapp.cluster.yarn.am import node_calls
 from dlapp.cluster.yarn.am.node_calls import FailedOrder, NodeCalls, StatusOrder, StopOrder
 from dlapp.cluster.yarn.proto import yarn_pb2 as pb
-from dlapp.cluster.yarn.values import ContainerStage, NodeId
+from dlapp.cluster.yarn.values import ContainerStatus, NodeId
 from dlapp.hadoop.errors import ConnectionLost, HadoopError, TryAgain
 from dlapp.system import waits
 from dlapp.values.ids import ContainerId
@@ -27,11 +27,11 @@ class Outcome:
     def __init__(self) -> None:
         self.started: list[ContainerId] = []
         self.failed: list[FailedOrder] = []
-        self.seen: list[tuple[ContainerId, ContainerStage | None]] = []
+        self.seen: list[tuple[ContainerId, ContainerStatus | None]] = []
         self.calls = NodeCalls(
             lambda _node: TOKEN,
             self.failed.append,
-            lambda container_id, stage: self.seen.append((container_id, stage)),
+            lambda container_id, status: self.seen.append((container_id, status)),
             self.started.extend,
         )
 
