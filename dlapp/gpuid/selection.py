@@ -72,7 +72,6 @@ class ChoiceCache:
         self._kept: dict[tuple[frozenset[str], int, bool], Choice] = {}
 
     def __call__(self, devices: Sequence[Device], free: Collection[str], count: int, spread: bool) -> Choice:
-        """See `choose`."""
         if len(devices) != len(self._devices) or any(map(operator.is_not, devices, self._devices)):
             self._devices, self._kept = tuple(devices), {}
         key = frozenset(free), count, spread

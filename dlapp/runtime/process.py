@@ -185,7 +185,7 @@ def start_guardian() -> tuple[int, socket.socket]:
 
 
 class KeptRun:
-    """The directories of a failed plain payload: only commands may run there.
+    """The `dlapp.runtime.payload.Reachable` of the directories of a failed plain payload: only commands may run there.
 
     Args:
         payload: that has failed; the commands get its environment.
@@ -198,15 +198,12 @@ class KeptRun:
         self._env = _with_tmpdir(payload.env, self._tmpdir)
 
     def place(self) -> PayloadPlace | None:
-        """See `Running.place`."""
         return _place_of(self._payload, self._guardian)
 
     def open_keeper(self) -> socket.socket | None:
-        """See `Running.open_keeper`."""
         return self._guardian.open_keeper(self._env, self._payload.workspace)
 
     def close(self) -> None:
-        """See `Running.close`."""
         if self._tmpdir is not None:
             self._tmpdir.close()
 
@@ -242,7 +239,6 @@ class PlainRun:
         self._oom_kills = OomKills()
 
     def start(self, start_env: Mapping[str, str] = NO_VARIABLES) -> None:
-        """See `Running.start`."""
         payload = self._payload
         words = payload.start_arguments()
         payload.write_context()
@@ -263,11 +259,9 @@ class PlainRun:
             raise PayloadError(Fault.NODE, f"the payload's guardian is gone: {error}") from error
 
     def watched_fds(self) -> list[tuple[int, int]]:
-        """See `Running.watched_fds`."""
         return [] if self._guardian.gone else [(self._guardian.fileno(), select.POLLIN)]
 
     def ended(self) -> PayloadExit | None:
-        """See `Running.ended`."""
         if self._lifeline is not None:
             self._lifeline.is_held_by_payload  # noqa: B018 (releases the reading end in time)
         if self._result is None:
@@ -301,40 +295,33 @@ class PlainRun:
         return ended._replace(problem="; ".join(filter(None, (ended.problem, text))))
 
     def counters(self) -> ResourceCounters:
-        """See `Running.counters`."""
         if self._result is None:
             self._oom_kills.sample()
             self._counters = self._counters.updated(self._guardian.counters().since(self._before))
         return self._counters
 
     def pids(self) -> list[int]:
-        """See `Running.pids`."""
         return self._guardian.pids()
 
     def place(self) -> PayloadPlace | None:
-        """See `Running.place`."""
         if self._lifeline is None or self._result is not None:
             return None
         return _place_of(self._payload, self._guardian)
 
     def open_keeper(self) -> socket.socket | None:
-        """See `Running.open_keeper`."""
         if self._lifeline is None or self._result is not None:
             return None
         return self._guardian.open_keeper(self._env, self._payload.workspace)
 
     def soft_stop(self) -> None:
-        """See `Running.soft_stop`."""
         with contextlib.suppress(OSError):
             self._guardian.order("term")
 
     def abort(self) -> None:
-        """See `Running.abort`."""
         with contextlib.suppress(OSError):
             self._guardian.order("abort")
 
     def kill(self) -> None:
-        """See `Running.kill`."""
         if self._kill_again_at is None:
             self._kill_again_at = time.monotonic() + _PATIENCE_S
             with contextlib.suppress(OSError):

@@ -101,7 +101,7 @@ class _ReservedDevices(NamedTuple):
 
 
 class MachineLedger:
-    """The ledger of this machine.
+    """The `dlapp.gpuid.ledger.Ledger` of this machine.
 
     Args:
         directory: its path; `dlapp.system.shared_directory` defines whom it serves, and creates it.
@@ -453,7 +453,6 @@ class MachineLedger:
             write_health(ledger.directory, old, new)
 
     def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> None:
-        """See `dlapp.gpuid.ledger.Ledger`."""
         self._refuse_other_host(host)
         old = self.record()
         device = old.device(name).device

@@ -67,7 +67,7 @@ Change = Callable[[HostRecord], HostRecord]
 
 
 class ZooKeeperLease(Closeable):
-    """Lease in ZooKeeper. Closing it frees nothing by itself."""
+    """The `dlapp.gpuid.ledger.Lease` in ZooKeeper. Closing it frees nothing by itself."""
 
     def __init__(
         self, ledger: ZooKeeperLedger, record: LeaseRecord, devices: tuple[Device, ...], held: HeldDevices
@@ -78,7 +78,6 @@ class ZooKeeperLease(Closeable):
         self._is_released = False
 
     def release(self) -> bool:
-        """See `dlapp.gpuid.ledger.Lease`."""
         if self.is_open:
             # Release the machine's lock first: a process that finds the GPU free there also gets it here.
             self._held.release()
@@ -86,7 +85,6 @@ class ZooKeeperLease(Closeable):
         return self._is_released
 
     def close(self) -> None:
-        """See `dlapp.gpuid.ledger.Lease`."""
         if self.is_open:
             self._ledger._open.pop(self.record.container, None)
             self._held.close()
@@ -98,7 +96,7 @@ class ZooKeeperLease(Closeable):
 
 
 class ZooKeeperLedger(Closeable):
-    """Ledger of a cluster, as used by one process of one host. Thread-safe.
+    """The `dlapp.gpuid.ledger.ClusterLedger` in ZooKeeper, as used by one process of one host. Thread-safe.
 
     Args:
         host: this host's name in the ledger; None: the machine's.
@@ -151,11 +149,9 @@ class ZooKeeperLedger(Closeable):
     # ---- taking and giving back ----
 
     def reach(self, *, timeout_s: float) -> None:
-        """See `dlapp.gpuid.ledger.Ledger`."""
         self._ensemble.connect(self._clock() + timeout_s)
 
     def acquire(self, request: LeaseRequest, *, timeout_s: float = 0.0) -> ZooKeeperLease:
-        """See `dlapp.gpuid.ledger.Ledger`."""
         if (again := self._open.get(request.container)) is not None and again.is_open:
             if again.record.application == request.application and len(again.devices) == request.gcores:
                 return again
@@ -281,7 +277,6 @@ class ZooKeeperLedger(Closeable):
     # ---- reading ----
 
     def record(self) -> HostRecord:
-        """See `dlapp.gpuid.ledger.Ledger`."""
         return self.record_of(self.host)
 
     def record_of(self, host: str, *, timeout_s: float = RELEASE_WAIT_S) -> HostRecord:
@@ -346,7 +341,6 @@ class ZooKeeperLedger(Closeable):
         return self._machine.holders()
 
     def reclaim(self) -> list[LeaseStatus]:
-        """See `dlapp.gpuid.ledger.Ledger`."""
         deadline = self._clock() + RELEASE_WAIT_S
         looked = self._reclaim(deadline)
         # Known only to the machine: leases of the embedded engine, and locks without a written lease.
@@ -407,7 +401,6 @@ class ZooKeeperLedger(Closeable):
         )
 
     def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> None:
-        """See `dlapp.gpuid.ledger.Ledger`."""
         self._change_known(host or self.host, lambda record: rules.heal(record, name, forgive=forgive))
 
     def forget(self, host: str, *, by: str) -> None:

@@ -237,7 +237,6 @@ class DockerRun:
     # ---- while it runs ----
 
     def start(self, start_env: Mapping[str, str] = NO_VARIABLES) -> None:
-        """See `Running.start`."""
         if start_env:
             self._write_start_env(start_env)
         self._check_shared()  # the mount is created there
@@ -315,7 +314,6 @@ class DockerRun:
         return [*self._lifeline.watched_fds(), *notice, *self._shim.watched_fds()]
 
     def ended(self) -> PayloadExit | None:
-        """See `Running.ended`."""
         now = time.monotonic()
         if self._result is None and self._lifeline is not None:
             self._shim.check(self._lifeline)
@@ -337,13 +335,11 @@ class DockerRun:
         return self._result
 
     def counters(self) -> ResourceCounters:
-        """See `Running.counters`."""
         if self._result is None and self._cgroup is not None:
             self._counters = self._counters.updated(self._cgroup.read())
         return self._counters
 
     def pids(self) -> list[int]:
-        """See `Running.pids`."""
         return descendants(pid) if (pid := self._init_pid()) else []
 
     def _init_pid(self) -> int:
@@ -351,27 +347,23 @@ class DockerRun:
         return self._cgroup.pid if self._cgroup is not None and self._cgroup.exists else 0
 
     def place(self) -> PayloadPlace | None:
-        """See `Running.place`."""
         return self._place if self._result is None else None
 
     def open_keeper(self) -> None:
         """See `Running.open_keeper`."""
 
     def soft_stop(self) -> None:
-        """See `Running.soft_stop`."""
         if self._lifeline is not None:
             self._sent.add(signal.SIGTERM)
             self._lifeline.send("term")
             end_sessions(self._payload.exec)  # a shell that ignores SIGTERM would be waited for
 
     def abort(self) -> None:
-        """See `Running.abort`."""
         if self._lifeline is not None:
             self._sent.add(signal.SIGABRT)
             self._lifeline.send("abort")
 
     def kill(self) -> None:
-        """See `Running.kill`."""
         if self._kill_help_at is None and self._lifeline is not None:
             self._kill_help_at = time.monotonic() + _KILL_HELP_AFTER_S
             self._sent.add(signal.SIGKILL)
@@ -389,7 +381,6 @@ class DockerRun:
         )
 
     def close(self) -> None:
-        """See `Running.close`."""
         if self._lifeline is not None:
             self._lifeline.close()
             self._lifeline = None

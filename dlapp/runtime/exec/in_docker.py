@@ -126,11 +126,9 @@ class DockerTarget:
         return self._pieces()
 
     def output_fds(self) -> list[int]:
-        """See `ExecTarget.output_fds`."""
         return [] if self._stream is None or self._is_over else [self._stream.fileno()]
 
     def read(self, fd: int) -> list[tuple[bytes, bytes]]:
-        """See `ExecTarget.read`."""
         assert self._stream is not None
         assert fd == self._stream.fileno()
         try:
@@ -171,11 +169,9 @@ class DockerTarget:
         return found
 
     def input_fd(self) -> int | None:
-        """See `ExecTarget.input_fd`."""
         return None if self._stream is None or self._is_over or self._is_input_over else self._stream.fileno()
 
     def write(self, data: bytes) -> int:
-        """See `ExecTarget.write`."""
         assert self._stream is not None
         try:
             return self._stream.send(data)
@@ -186,7 +182,6 @@ class DockerTarget:
             return len(data)
 
     def end_input(self) -> None:
-        """See `ExecTarget.end_input`."""
         if self._stream is None or self._is_input_over:
             return
         self._is_input_over = True
@@ -197,24 +192,20 @@ class DockerTarget:
                 self._stream.shutdown(socket.SHUT_WR)
 
     def resize(self, rows: int, columns: int) -> None:
-        """See `ExecTarget.resize`."""
         if self._request.terminal and not self._is_over:
             with contextlib.suppress(DockerError):  # it has just ended
                 self._docker.resize_exec(self._exec_id, rows, columns)
 
     def send_signal(self, number: int) -> None:
-        """See `ExecTarget.send_signal`."""
         self._lifeline.send(signal.Signals(number).name.removeprefix("SIG"))
 
     def wake_fd(self) -> None:
         """See `ExecTarget.wake_fd`. Docker's stream ends with the command."""
 
     def wait_s(self) -> float | None:
-        """See `ExecTarget.wait_s`."""
         return None
 
     def ended(self) -> ExecEnd | None:
-        """See `ExecTarget.ended`."""
         if self._is_over and self._end is None:
             self._end = self._wait_for_end()
             self._close_lifeline()
@@ -238,7 +229,6 @@ class DockerTarget:
         raise AssertionError
 
     def end(self) -> None:
-        """See `ExecTarget.end`."""
         self._close_lifeline()
         if self._stream is not None:
             self._stream.close()

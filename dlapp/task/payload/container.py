@@ -63,7 +63,7 @@ def wait_for_gate(task: TaskState) -> bool:
 
 
 class ContainerPayload:
-    """Owner of a container's payload; the ApplicationMaster or a failed GPU ends it."""
+    """The `PayloadOwner` of a container; the ApplicationMaster or a failed GPU ends its payload."""
 
     def __init__(self, task: TaskState) -> None:
         self._task = task
@@ -99,7 +99,6 @@ class ContainerPayload:
             task.inputs.settle_later()
 
     def is_killed(self) -> bool:
-        """See `PayloadOwner.is_killed`."""
         task = self._task
         return (
             task.stopper.wanted is Stop.NOW
@@ -108,7 +107,6 @@ class ContainerPayload:
         )
 
     def end_order(self) -> EndOrder | None:
-        """See `PayloadOwner.end_order`."""
         task, stopper = self._task, self._task.stopper
         if stopper.wanted is not Stop.SOFT and not task.is_gang_restarted:
             failure = task.feeds.fifo_failure if task.feeds is not None else None
@@ -117,7 +115,6 @@ class ContainerPayload:
         return EndOrder(stopper.why or "the gang is restarted", reason, task.kill_grace_s)
 
     def hang_reason(self) -> str:
-        """See `PayloadOwner.hang_reason`."""
         return self._task.link.abort
 
     def run_periodic(self) -> float:
@@ -131,23 +128,19 @@ class ContainerPayload:
         return task.meter.sample()
 
     def handle_report(self, report: ReportFile) -> None:
-        """See `PayloadOwner.handle_report`."""
         if self._task.checkpoints is not None:
             self._task.checkpoints.handle_reports(report.checkpoints, report.checkpoint_step)
 
     def report_status(self, status: PayloadStatus, cut: str) -> None:
-        """See `PayloadOwner.report_status`."""
         task = self._task
         task.link.report_phase(Phase.RUNNING, gpus=task.gpus, progress=status.progress, payload=status, detail=cut)
 
     def wake_fds(self) -> Sequence[int]:
-        """See `PayloadOwner.wake_fds`."""
         task = self._task
         mpi = () if task.mpi is None else (task.mpi.fileno(),)
         return (task.stopper.wake_fd, *mpi, *(task.feeds.wake_fds() if task.feeds is not None else ()))
 
     def drain(self) -> None:
-        """See `PayloadOwner.drain`."""
         self._task.stopper.drain()
 
     def _replace_roster(self) -> None:

@@ -257,18 +257,15 @@ class TrialRun:
     # ---- owner of its program (`PayloadOwner`), in its thread ----
 
     def start(self, run: Running) -> None:
-        """See `PayloadOwner.start`."""
         self._began_s = time.monotonic()
         with UNINTERRUPTED("the trial could not be started", node=True):
             run.start()
         self._run = run
 
     def is_killed(self) -> bool:
-        """See `PayloadOwner.is_killed`."""
         return self._is_killed
 
     def end_order(self) -> EndOrder | None:
-        """See `PayloadOwner.end_order`."""
         if not self._why and self._left_s() <= 0:
             self._timed_out, self._reason = True, TIME_OVER
             self._why = f"the time of a trial is over: {self._setup.work.trial_time_s:g} s (trial_time)"
@@ -286,15 +283,12 @@ class TrialRun:
         """Do nothing: the curve keeps what counts of a report."""
 
     def report_status(self, status: PayloadStatus, cut: str) -> None:
-        """See `PayloadOwner.report_status`."""
         self._setup.on_change()
 
     def wake_fds(self) -> Sequence[int]:
-        """See `PayloadOwner.wake_fds`."""
         return (self._wake,)
 
     def drain(self) -> None:
-        """See `PayloadOwner.drain`."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
 
