@@ -178,9 +178,8 @@ def _fetch(task: TaskState) -> None:
     in_docker = task.assignment.docker_image is not None
     root = os.path.join(task.container_dir, "workspace")
     outputs = [os.path.realpath(os.path.join(root, one.output_path)) for one in task.assignment.outputs]
-    own = [one.input_path for one in task.assignment.inputs] + (
-        [task.assignment.script] if task.assignment.script else []
-    )
+    own = [task.assignment.script] if task.assignment.script else []
+    own += [one.input_path for one in task.assignment.inputs]
     # Host paths that may have to be written, or that we need.
     written = [*outputs, *(os.path.realpath(os.path.join(root, path)) for path in own)]
     for mounted, path in task.mounted:

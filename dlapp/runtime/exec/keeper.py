@@ -21,7 +21,8 @@ import socket
 import struct
 import termios
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NoReturn
 
 from dlapp.net import exec_frames as frames
@@ -134,28 +135,21 @@ class PlainTarget:
             os.set_blocking(fd, False)
         if request.terminal and request.term:
             env = {**env, "TERM": request.term}
-        self._pid = self._start(request, env, cwd, kept_fds, theirs)
+        self._pid = self._start(partial(_exec, request, env, cwd, kept_fds, theirs), request.command[0], theirs)
         if not request.interactive and not request.terminal:
             self.end_input()
 
     def _stop(self, _number: int, _frame: object) -> None:
         self._is_stopped = True
 
-    def _start(
-        self,
-        request: ExecRequest,
-        env: Mapping[str, str],
-        cwd: str,
-        kept_fds: Sequence[int],
-        theirs: tuple[int, int, int],
-    ) -> int:
+    def _start(self, become: Callable[[], NoReturn], program: str, theirs: tuple[int, int, int]) -> int:
         failed, tell = os.pipe2(os.O_CLOEXEC)
         pid = os.fork()
         if pid == 0:
             try:
-                _exec(request, env, cwd, kept_fds, theirs)
+                become()
             except OSError as error:
-                os.write(tell, json.dumps([error.errno, error.filename or request.command[0]]).encode())
+                os.write(tell, json.dumps([error.errno, error.filename or program]).encode())
             finally:
                 os._exit(NOT_EXECUTABLE)
         for fd in {*theirs, tell}:
@@ -168,11 +162,9 @@ class PlainTarget:
         return pid
 
     def output_fds(self) -> list[int]:
-        """See `ExecTarget.output_fds`."""
         return list(self._outputs)
 
     def read(self, fd: int) -> list[tuple[bytes, bytes]]:
-        """See `ExecTarget.read`."""
         try:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
@@ -188,11 +180,9 @@ class PlainTarget:
         return []
 
     def input_fd(self) -> int | None:
-        """See `ExecTarget.input_fd`."""
         return self._input
 
     def write(self, data: bytes) -> int:
-        """See `ExecTarget.write`."""
         assert self._input is not None
         try:
             return os.write(self._input, data)
@@ -214,26 +204,21 @@ class PlainTarget:
         self._input = None
 
     def resize(self, rows: int, columns: int) -> None:
-        """See `ExecTarget.resize`."""
         if self._terminal is not None:
             fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
     def send_signal(self, number: int) -> None:
-        """See `ExecTarget.send_signal`."""
         if self._status is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._pid, number)
 
     def wake_fd(self) -> int:
-        """See `ExecTarget.wake_fd`."""
         return self._wake
 
     def wait_s(self) -> float | None:
-        """See `ExecTarget.wait_s`."""
         return _LOOK_EVERY_S if self._left_until is not None and self._has_children else None
 
     def ended(self) -> ExecEnd | None:
-        """See `ExecTarget.ended`."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake, 4096)
         self._reap()
@@ -268,7 +253,6 @@ class PlainTarget:
             kill_descendants()
 
     def end(self) -> None:
-        """See `ExecTarget.end`."""
         self._is_stopped = True
         if self._terminal is not None:
             with contextlib.suppress(OSError):
