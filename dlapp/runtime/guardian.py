@@ -314,18 +314,15 @@ class _Inner:
         pid = os.fork()
         if pid == 0:
             try:
-                self._exec(argv, env, cwd)
+                reset_signals()
+                os.setsid()
+                os.chdir(cwd)
+                keep_only_descriptors(self._fds)
+                os.execve(argv[0], argv, env)
             finally:
                 os._exit(126)
         # Ours stay open: while we live to kill the payload, its locks are held, whatever it closes.
         return pid
-
-    def _exec(self, argv: list[str], env: dict[str, str], cwd: str) -> NoReturn:
-        reset_signals()
-        os.setsid()
-        os.chdir(cwd)
-        keep_only_descriptors(self._fds)
-        os.execve(argv[0], argv, env)
 
     def _reap(self) -> None:
         while True:

@@ -33,8 +33,6 @@ class Guardian:
     Args:
         outer, channel: result of `dlapp.runtime.guardian.fork_guardian`.
         siblings: other guardians of the same task; closing one closes all.
-
-    ``own_namespace``: whether the payload gets a pid namespace; None until the guardian has reported it.
     """
 
     def __init__(self, outer: int, channel: socket.socket, siblings: Sequence[Guardian] = ()) -> None:
@@ -43,7 +41,6 @@ class Guardian:
         self._received = bytearray()
         self._ordering = threading.Lock()
         self._inner: int | None = None
-        self.own_namespace: bool | None = None
         self.gone = False
 
     def fileno(self) -> int:
@@ -76,7 +73,7 @@ class Guardian:
         self._received = rest
         message: dict[str, Any] = json.loads(line)
         if "inner" in message:
-            self._inner, self.own_namespace = message["inner"], message["namespace"]
+            self._inner = message["inner"]
             return self.receive()
         return message
 

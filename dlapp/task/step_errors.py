@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
+from dlapp.errors import DlappError, Unreachable
 from dlapp.runtime.payload import PayloadError
 from dlapp.storage.api import DiskFull
 from dlapp.system.disk_space import FULL
@@ -56,8 +56,6 @@ def step(
         if stopper.wanted is Stop.NOW:
             raise Stopped(stopper.why) from error  # the services that it needs are being ended, too
         raise StepFailed(error.fault, str(error), service=error.service) from error
-    except (NotFound, Denied, UsageError) as error:
-        raise StepFailed(Fault.NODE if node else Fault.DATA, f"{what}: {error}") from error
     except Unreachable as error:
         raise StepFailed(Fault.SERVICE if service else Fault.NODE, f"{what}: {error}", service=service) from error
     except (DiskFull, ConnectionError, TimeoutError) as error:

@@ -376,7 +376,7 @@ def _reading(nvml: Any, device: Device, handle: Any, silent: Exception | None) -
 
 
 def _reading_of(nvml: Any, device: Device, handle: Any) -> Reading:
-    used, total, reserved = _memory(nvml, handle)
+    used, reserved = _memory(nvml, handle)
     compute = _processes(nvml, handle, "nvmlDeviceGetComputeRunningProcesses")
     graphics = _processes(nvml, handle, "nvmlDeviceGetGraphicsRunningProcesses")
     # The following values are of the whole GPU; a MIG device's handle does not support them.
@@ -389,7 +389,6 @@ def _reading_of(nvml: Any, device: Device, handle: Any) -> Reading:
         compute=compute,
         graphics=graphics or (),
         used_mib=used,
-        total_mib=total,
         reserved_is_apart=reserved,
         temperature_c=query("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
         slowdown_c=query("nvmlDeviceGetTemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
@@ -422,14 +421,14 @@ def _sample(nvml: Any, gpu: Any, part: Any) -> DeviceSample:
     )
 
 
-def _memory(nvml: Any, handle: Any) -> tuple[int | None, int, bool]:
-    """Return used and total memory [MiB], and whether used excludes the driver's reserved memory (memory v2)."""
+def _memory(nvml: Any, handle: Any) -> tuple[int | None, bool]:
+    """Return the used memory [MiB], and whether it excludes the driver's reserved memory (memory v2)."""
     version = getattr(nvml, "nvmlMemory_v2", None)
     info = None if version is None else _or(nvml, None, nvml.nvmlDeviceGetMemoryInfo, handle, version)
-    apart = info is not None
-    if info is None:
-        info = _or(nvml, None, nvml.nvmlDeviceGetMemoryInfo, handle)
-    return (None, 0, False) if info is None else (info.used >> _MIB, info.total >> _MIB, apart)
+    if info is not None:
+        return info.used >> _MIB, True
+    info = _or(nvml, None, nvml.nvmlDeviceGetMemoryInfo, handle)
+    return None if info is None else info.used >> _MIB, False
 
 
 def _processes(nvml: Any, handle: Any, name: str) -> tuple[GpuProcess, ...] | None:

@@ -36,7 +36,6 @@ class Reading(NamedTuple):
     compute: tuple[GpuProcess, ...] | None = ()
     graphics: tuple[GpuProcess, ...] = ()
     used_mib: int | None = None
-    total_mib: int = 0
     reserved_is_apart: bool = True
     temperature_c: int | None = None
     slowdown_c: int | None = None

@@ -308,11 +308,6 @@ class ZooKeeperLedger(Closeable):
                 yield host, error
 
     def short_hosts(self, *, timeout_s: float = 30.0) -> Iterator[tuple[str, HostRecord | LedgerError]]:
-        """See `dlapp.gpuid.ledger.ClusterLedger`.
-
-        Args:
-            timeout_s: as in `hosts`.
-        """
         names = self._short.names(self._clock() + timeout_s)
         if names is None:
             with contextlib.suppress(Denied):

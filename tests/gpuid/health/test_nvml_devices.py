@@ -353,7 +353,7 @@ def test_real_devices_are_read_linked_and_watched() -> None:
         pytest.skip("no NVIDIA GPU here")
     assert all(one.pci_bus_id and one.compute_mode and one.links[one.index] == "X" for one in devices)
     readings = nvml.read(devices)
-    assert all(not one.error and one.used_mib is not None and one.total_mib > 0 for one in readings.values())
+    assert all(not one.error and one.used_mib is not None for one in readings.values())
     assert [inspection.classify_reading(one) for one in readings.values() if one.error] == []
     watched = nvml.NvmlWatch(devices)
     try:
