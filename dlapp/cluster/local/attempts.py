@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.cluster.local.outcome import has_outcome, kill_request
-from dlapp.cluster.local.state import is_locked, read_bytes, read_json, write_atomically
+from dlapp.cluster.local.state import is_locked, read_bytes, read_json, read_spec, write_atomically
 from dlapp.errors import DlappError
 from dlapp.system.processes.proc import open_process
 
@@ -116,11 +116,7 @@ def is_requeued(row: ApplicationRow, application_dir: str, boot_id: str) -> bool
         or kill_request(application_dir) is not None
     ):
         return False
-    try:
-        spec = (read_json(os.path.join(application_dir, "submission.json")) or {}).get("spec")
-    except (DlappError, OSError):
-        return False
-    is_requested = isinstance(spec, dict) and spec.get("requeue") is True
+    is_requested = read_spec(application_dir).get("requeue") is True
     return is_requested and not os.path.lexists(os.path.join(application_dir, "commit.json"))
 
 
@@ -136,8 +132,7 @@ def record_requeue(application_dir: str) -> None:
     A power failure may lose any file that was not synced. Journals are read in order up to the first missing one, so
     each attempt gets one.
     """
-    last = registration(application_dir)
-    before = max(0 if last is None else last.attempt, _attempts_before(application_dir))
+    before = first_attempt(application_dir) - 1
     while os.path.lexists(_journal(application_dir, before + 1)):
         before += 1
     for attempt in range(1, before + 1):

@@ -20,6 +20,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from typing import Any
 
 from dlapp.errors import ConfigError, Denied, DlappError, NotFound, Unreachable
 from dlapp.id_text import is_application_id
@@ -435,6 +436,16 @@ def read_json(path: str) -> dict[str, object] | None:
         return None
     except UntrustedFile as error:
         raise DlappError(f"{files.shown_path(path)} cannot be read: {error.problem}") from error
+
+
+def read_spec(application_dir: str) -> dict[str, Any]:
+    """Return the spec of an application in its JSON form; empty if it cannot be read."""
+    try:
+        submission: dict[str, Any] = read_json(os.path.join(application_dir, "submission.json")) or {}
+    except (DlappError, OSError):
+        return {}
+    spec = submission.get("spec")
+    return spec if isinstance(spec, dict) else {}
 
 
 def read_text(path: str, limit: int) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 from dlapp.cluster.local import outcome as outcomes
@@ -52,7 +51,7 @@ def view_of(
         own: False: another user wrote the row and all files in ``application_dir``; an invalid view there is ignored.
     """
     if row.state in UNSTARTED:
-        reason = waiting_of(row, waiting, own=own)
+        reason = _waiting_of(row, waiting, own=own)
         return _of_row(row) | {
             "state": "ACCEPTED",
             "phase": "waiting",
@@ -71,14 +70,11 @@ def view_of(
 SHOWN_AHEAD = 20
 
 
-def waiting_of(row: ApplicationRow, waiting: QueueOrder, *, own: bool = True) -> dict[str, Any]:
+def _waiting_of(row: ApplicationRow, waiting: QueueOrder, *, own: bool) -> dict[str, Any]:
     """Return why an application waits, in the JSON form of `dlapp.values.waiting.Waiting`.
 
     The reason was written by the runner of the first in the queue; from another user's runner an invalid one is
     ignored.
-
-    Args:
-        own: another user did not write the row.
     """
     if row.state == HELD:
         from dlapp.values.start_conditions import held_text, release_text
@@ -245,34 +241,6 @@ def summary_of(row: ApplicationRow, outcome: Outcome, application_dir: str) -> s
     bad.sort(key=lambda one: (not one.get("exit_code"), not one.get("signal"), one.get("finished_ms") or 0))
     view["containers"] = (bad or containers)[:1]
     return json.dumps(view, separators=(",", ":"))
-
-
-def views_of(
-    rows: Iterable[ApplicationRow],
-    waiting: QueueOrder,
-    alive: Container[str],
-    application_dir_of: Callable[[str], str],
-    boot_id: str,
-    *,
-    has_runner: bool,
-) -> list[View]:
-    """Return `view_of` for each row, in order.
-
-    Args:
-        rows: rows to show.
-        waiting: all waiting rows.
-        alive: the ids of those whose lock was held.
-        application_dir_of: returns an application's directory.
-        boot_id: current boot id of the machine.
-        has_runner: whether their user has a runner.
-    """
-    views = []
-    for row in rows:
-        one = view_of(
-            row, application_dir_of(row.id), boot_id, waiting, alive=row.id in alive, has_runner=has_runner, short=True
-        )
-        views.append(one)
-    return views
 
 
 def _read_view(application_dir: str) -> View | None:

@@ -703,13 +703,16 @@ class LocalEngine(Closeable):
         of_others = self._state.shared and (everybody or user is not None)
         is_needed = of_others or any(row.state == WAITING for row in rows)
         waiting = self._waiting() if is_needed else QueueOrder()
-        found = views.views_of(rows, waiting, alive, self._state.application, boot_id(), has_runner=has_runner)
+        found, boot = list[views.View](), boot_id()
+        for row in rows:
+            where, is_up = self._state.application(row.id), row.id in alive
+            found.append(views.view_of(row, where, boot, waiting, alive=is_up, has_runner=has_runner, short=True))
         if of_others:
             from dlapp.cluster.local.client import other_users
 
             for other in self._state.others():
                 if user in (None, user_name(other.uid)):
-                    found += other_users.views_of(other, boot_id(), waiting, limit=limit)
+                    found += other_users.views_of(other, boot, waiting, limit=limit)
             found.sort(key=lambda one: int(one["submitted_ms"]))
         return found
 

@@ -21,7 +21,7 @@ import os
 import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dlapp.cluster.local import schedule, spool
 from dlapp.cluster.local.attempts import (
@@ -59,7 +59,7 @@ from dlapp.cluster.local.runner.election import open_fifo
 from dlapp.cluster.local.runner.queue_pass import QueuePasses
 from dlapp.cluster.local.schedule import Obstacle, StartDecision
 from dlapp.cluster.local.settings import RunnerSettings
-from dlapp.cluster.local.state import StateDir, acquire_lock, check_directory, read_json, write_atomically
+from dlapp.cluster.local.state import StateDir, acquire_lock, check_directory, read_spec, write_atomically
 from dlapp.errors import ConfigError, DlappError, Unreachable
 from dlapp.scheduler.amounts import Amounts
 from dlapp.scheduler.values import Decision
@@ -831,7 +831,7 @@ class Runner:
             ticket = ledger.ticket(row.id, row.gcores, since_ms=row.submitted_ms)
             self._ticket = (row.number, ticket)
         try:
-            spread = bool(_spec_of(self._state.application(row.id)).get("placement", {}).get("spread"))
+            spread = bool(read_spec(self._state.application(row.id)).get("placement", {}).get("spread"))
             return ledger.reserve(row.id, row.gcores, ticket=self._ticket[1], spread=spread)
         except NotEnough as error:
             self._pause_s = min(self._pause_s, FOREIGN_S)
@@ -938,18 +938,8 @@ def remove_secrets(application_dir: str) -> None:
             os.unlink(path)
 
 
-def _spec_of(application_dir: str) -> dict[str, Any]:
-    """Return the application's spec in its JSON form; empty if it cannot be read."""
-    try:
-        submission: dict[str, Any] = read_json(os.path.join(application_dir, "submission.json")) or {}
-    except (DlappError, OSError):
-        return {}
-    spec: dict[str, Any] = submission.get("spec", {})
-    return spec
-
-
 def _has_image(application_dir: str) -> bool:
-    spec = _spec_of(application_dir)
+    spec = read_spec(application_dir)
     return any(one.get("docker_image") is not None for one in (spec, *spec.get("roles", ())))
 
 
