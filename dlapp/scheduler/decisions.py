@@ -20,8 +20,6 @@ def decide(state: QueueState, policy: Policy, now_s: float) -> Schedule:
     user, and those that the machine can never fit.
 
     Args:
-        state: the queue.
-        policy: the operator's.
         now_s: the time [s since 1970].
     """
     jobs_by_user, excluded = _admitted(state, policy, now_s)

@@ -29,7 +29,6 @@ def decayed_hours(use: Use, now_s: float, half_life_s: float) -> float:
     """Return the amount times hours, where each moment counts by half for every half-life that has passed since.
 
     Args:
-        use: the usage of the machine.
         now_s: the time [s since 1970].
         half_life_s: see above [s].
     """
@@ -45,7 +44,6 @@ def hours_by_user(uses: Iterable[Use], now_s: float, half_life_s: float) -> dict
     """Return the decayed hours of each user.
 
     Args:
-        uses: the usages of all applications.
         now_s: the time [s since 1970].
         half_life_s: see `decayed_hours`.
     """

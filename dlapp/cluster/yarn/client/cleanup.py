@@ -292,7 +292,7 @@ def clean_up(
     places = StagingPaths(files.home)
     count = settle_all(files, applications.ended, notices)
     cache = _entries(files, places.cache)
-    names = archives_to_remove(cache, archives, now_ms, now_ms)
+    names = _archives_to_remove(cache, archives, now_ms, now_ms)
     if names:
         # An application unknown to this cluster may run on another one that shares the file system.
         over = {str(one) for one in applications.ended}
@@ -301,7 +301,7 @@ def clean_up(
         # An archive used since the oldest submission may belong to one of these applications; a use is recorded once a
         # day. Applications that wait in a queue have no staging directory yet.
         since_ms = min([now_ms, *submitted, *applications.submitted_ms]) - int(USED_EVERY_S * 1000)
-        names = archives_to_remove(cache, archives, since_ms, now_ms)
+        names = _archives_to_remove(cache, archives, since_ms, now_ms)
     gone = [f"{places.cache}/{name}" for name in names]
     endings = (HISTORY_SUFFIX, USAGE_SUFFIX, TRIALS_SUFFIX)
     kept = [one for one in _entries(files, places.all_history) if one.name.endswith(endings)]
@@ -359,15 +359,9 @@ def _submitted_ms(files: StagingFiles, staging: str, now_ms: int) -> int:
         return 0
 
 
-def archives_to_remove(cache: Sequence[KeptItem], limits: Retention, since_ms: int, now_ms: int) -> list[str]:
-    """Return the names of archives beyond the limits, with their marks, and of leftovers of dead writers.
-
-    Args:
-        cache: name, size and time of each file there.
-        limits: the limits of the archives.
-        since_ms: anything used after this may be in use.
-        now_ms: the time [ms since 1970].
-    """
+def _archives_to_remove(cache: Sequence[KeptItem], limits: Retention, since_ms: int, now_ms: int) -> list[str]:
+    """Return the names of archives beyond the limits, with their marks, and of leftovers of dead writers; anything used
+    after ``since_ms`` may be in use."""
     by_name = {one.name: one for one in cache}
     archives = []
     for one in cache:

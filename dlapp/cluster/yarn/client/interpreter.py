@@ -45,7 +45,6 @@ def archive_resource(files: StagingFiles, location: str, *, public: bool) -> Loc
     """Return the archive as a file that YARN localizes for a container.
 
     Args:
-        files: the file system with the archive.
         location: its location, with scheme and host.
         public: everybody may read it, and all directories of its path.
 

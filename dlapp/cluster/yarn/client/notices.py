@@ -48,7 +48,6 @@ class EndNotices:
         """Record the end of an application that did not record it itself.
 
         Args:
-            application_id: id of the application.
             kept: its entry for the history: ``submission``, ``view``, ``state`` and ``finished_ms``.
 
         Raises:
@@ -88,9 +87,6 @@ class EndNotices:
 
     def deliver(self, ended: Mapping[ApplicationId, EndedApplication]) -> None:
         """Deliver the notifications of ended applications. Each is tried once; return after at most `DELIVER_S`.
-
-        Args:
-            ended: the user's ended applications, with how and how long ago they ended.
 
         Raises:
             Unreachable: the file system does not answer.

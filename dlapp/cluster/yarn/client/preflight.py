@@ -135,13 +135,7 @@ def check_nodes(resources: Resources, placement: Placement, dialect: Dialect, no
 
 
 def check_node_names(key: str, names: Sequence[str], nodes: Sequence[NodeInfo]) -> list[str]:
-    """Return a line for each name that no running node has.
-
-    Args:
-        key: the key of the properties file.
-        names: names set by the key.
-        nodes: running nodes.
-    """
+    """Return a line for each name, set by this key, that none of the running nodes has."""
     known = {node.host: None for node in nodes}
     return [
         f"{key}: no node {shown(name)} runs now, {nearest(name, known)}"
@@ -219,7 +213,6 @@ def carried_schemes(inputs: Sequence[InputSpec], on_nodes: Sequence[str]) -> lis
     """Return the schemes of input whose libraries the bundle must have for the nodes.
 
     Args:
-        inputs: inputs of the application.
         on_nodes: schemes whose libraries the nodes have.
     """
     found = {remote_scheme(source).lower() for one in inputs for source in one.sources}
@@ -232,7 +225,6 @@ def check_schemes(
     """Reject input that the nodes could not read.
 
     Args:
-        inputs: inputs of the application.
         on_nodes: schemes whose libraries the nodes have.
         missing: returns which of some schemes cannot be read with dlapp's archives, with the missing package.
 

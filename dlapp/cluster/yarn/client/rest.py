@@ -251,11 +251,7 @@ class YarnRest(Closeable):
         raise Unreachable("; ".join(reported))
 
     def nodes(self, *, running: bool = False) -> list[NodeInfo]:
-        """Return all nodes, in any state.
-
-        Args:
-            running: only running nodes.
-        """
+        """Return all nodes, in any state, or only those that are ``running``."""
         answer = self._call("GET", f"{_CLUSTER}/nodes", {"states": "RUNNING"} if running else None)
         return [_node(one) for one in as_list(as_object(answer.get("nodes")).get("node"))]
 

@@ -101,13 +101,7 @@ def sharing_tokens(
 
 
 def acl_entries(owner: str, named: str, access: AccessList) -> list[str]:
-    """Return the access control list, in HDFS's form, for the owner and the named users.
-
-    Args:
-        owner: the owner's rights.
-        named: the rights of those named.
-        access: named users and groups.
-    """
+    """Return the access control list, in HDFS's form, with the rights of the owner and of those named."""
     return [
         f"user::{owner}",
         *(f"user:{name}:{named}" for name in access.users),
@@ -122,8 +116,6 @@ def find_token(session: ClusterSession, report: AppReport, purpose: str) -> str 
     """Return the caller's token for another user's application; None: the caller may not read one.
 
     Args:
-        session: session of the caller, who reads the file.
-        report: on the application.
         purpose: purpose of the token, `VIEWERS` or `MODIFIERS`.
 
     Raises:

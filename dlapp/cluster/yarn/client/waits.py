@@ -89,7 +89,7 @@ class ClusterFacts:
             if now.state is not State.ACCEPTED or first_line(now.diagnostics).startswith(_ON_THE_WAY):
                 asks, starting = (), first_line(now.diagnostics) or starting
         has_containers = report.state is State.RUNNING and bool(view.containers)
-        facts = self.of(asks, report.queue, report.user, view.usable_gpus, exclude=str(report.application_id))
+        facts = self._of(asks, report.queue, report.user, view.usable_gpus, exclude=str(report.application_id))
         host = report.am_node.rpartition(":")[0] if report.state is State.RUNNING else ""
         is_over = _AM_LIMIT in report.diagnostics and report.state is not State.RUNNING
         return replace(
@@ -103,15 +103,12 @@ class ClusterFacts:
             master_host=host,
         )
 
-    def of(
+    def _of(
         self, asks: Sequence[PendingRequest], queue: str, user: str, usable: Mapping[str, int], *, exclude: str = ""
     ) -> WaitFacts:
-        """Return the facts about requests in a queue.
+        """Return the facts about requests of a user in a queue, given by its name or path.
 
         Args:
-            asks: requested containers.
-            queue: its name or path.
-            user: user whose limits count.
             usable: hosts on which not all GPUs may be leased -> number of those that may.
             exclude: the application itself, which is not ahead of itself.
         """
@@ -144,7 +141,7 @@ class ClusterFacts:
         if report.state is not State.RUNNING:
             share = max(self._share({MEMORY: one.memory_mib, VCORES: one.vcores}) for one in facts.asks or (NO_ASK,))
             job = Job(report.started_ms, None, None, share)
-            waiting = replace(waiting, estimate=self.estimate(report.queue, job, now_ms, exclude=report))
+            waiting = replace(waiting, estimate=self._estimate(report.queue, job, now_ms, exclude=report))
         return _with(view, report, waiting)
 
     def plan(self, spec: AppSpec, now_ms: int, ends: Mapping[str, str]) -> PlanFacts:
@@ -155,7 +152,7 @@ class ClusterFacts:
             ends: how applications that it waits for have ended, as far as they have.
         """
         queue, master = spec.queue or "default", master_ask(self._session.config.yarn.am_memory_mib)
-        facts = self.of(asks_of(spec), queue, spec.username, {})
+        facts = self._of(asks_of(spec), queue, spec.username, {})
         dependency, held = plan_texts(spec.after, ends, is_held=spec.hold)
         largest = _own_amounts(self._session.largest(), self._session.dialect())
         of_master = {MEMORY: master.memory_mib, VCORES: master.vcores}
@@ -168,7 +165,7 @@ class ClusterFacts:
         return PlanFacts(
             facts=facts,
             waiting=replace(waiting, change=smallest_change(self._with_steps(facts)), since_ms=None),
-            estimate=self.estimate(queue, Job(now_ms, None, None, max(shares)), now_ms),
+            estimate=self._estimate(queue, Job(now_ms, None, None, max(shares)), now_ms),
             nodes={one.role: tuple(node.host for node in fitting_nodes(facts, one)) for one in facts.asks},
         )
 
@@ -178,15 +175,9 @@ class ClusterFacts:
             return replace(facts, memory_step=memory_steps(self._session.rest().configuration)[1])
         return facts
 
-    def estimate(self, queue: str, job: Job, now_ms: int, *, exclude: AppReport | None = None) -> Estimate:
+    def _estimate(self, queue: str, job: Job, now_ms: int, *, exclude: AppReport | None = None) -> Estimate:
         """Return the estimated start of a waiting job in a queue; without a range if it cannot be estimated.
-
-        Args:
-            queue: its name or path.
-            job: the waiting job.
-            now_ms: the time [ms since 1970].
-            exclude: its own report; None: it is not submitted.
-        """
+        ``exclude`` is its own report; None: it is not submitted."""
         own = None if exclude is None else exclude.application_id
         try:
             others = [known for one, known in self._jobs(queue, now_ms).items() if one != own]

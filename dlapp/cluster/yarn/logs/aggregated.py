@@ -43,15 +43,13 @@ class AggregatedLogs(NamedTuple):
         """Return one log file of one container; None: it does not exist, or not yet.
 
         Args:
-            container: id of the container.
-            name: name of the log file.
             host: its node, if known; the file of this node is read first.
 
         Raises:
             Denied: the caller may not read it.
             DlappError: it cannot be read.
         """
-        for directory in self._directories():
+        for directory in (self._bucket("tfile"), f"{self._of_user()}/{self._suffix()}/{self.application_id}"):
             names = [one for one in self.files.names(directory) if not one.endswith(_UNFINISHED)]
             for one in sorted(names, key=lambda name: not (host and name.startswith(f"{host}_"))):
                 if (found := self._in_file(f"{directory}/{one}", container, name)) is not None:
@@ -62,9 +60,6 @@ class AggregatedLogs(NamedTuple):
                 "reads: set yarn.log.server.url"
             )
         return None
-
-    def _directories(self) -> list[str]:
-        return [self._bucket("tfile"), f"{self._of_user()}/{self._suffix()}/{self.application_id}"]
 
     def _bucket(self, kind: str) -> str:
         number = self.application_id.number % 10_000

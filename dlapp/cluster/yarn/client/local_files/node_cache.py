@@ -29,12 +29,8 @@ MAX_BYTES = 4 << 20
 
 
 def keep(urls: Sequence[str], nodes: Sequence[NodeInfo]) -> None:
-    """Store the nodes of a cluster. If this fails, the next command requests them again.
-
-    Args:
-        urls: the web addresses of its ResourceManagers.
-        nodes: the running nodes, just received.
-    """
+    """Store the running nodes of the cluster with these ResourceManagers. If this fails, the next command requests them
+    again."""
     content = {"read_ms": clock.now_ms(), "nodes": [[one.name, one.web, one.total] for one in nodes]}
     data = json.dumps(content, separators=(",", ":")).encode()
     if len(data) > MAX_BYTES:
@@ -53,11 +49,7 @@ def keep(urls: Sequence[str], nodes: Sequence[NodeInfo]) -> None:
 
 
 def find(urls: Sequence[str]) -> list[NodeInfo] | None:
-    """Return the stored nodes of a cluster, at most `MAX_AGE_S` old; None: no such file that only this user can write.
-
-    Args:
-        urls: the web addresses of its ResourceManagers.
-    """
+    """Return a cluster's stored nodes, at most `MAX_AGE_S` old; None: no such file that only this user can write."""
     with contextlib.suppress(OSError, LookupError, TypeError, ValueError), _opened() as fd:
         content = files.read_json_object(
             _name(urls), dir_fd=fd, path=directory(), owners={os.geteuid()}, max_bytes=MAX_BYTES
