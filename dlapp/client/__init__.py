@@ -62,7 +62,9 @@ if TYPE_CHECKING:
 ENDED = ("FINISHED", "FAILED", "KILLED")
 """States of applications that have ended."""
 FINISHED_SHOWN = 20
-POLL_INTERVAL_S = 0.1
+POLL_INTERVAL_S, MAX_POLL_INTERVAL_S, POLL_SHARE = 0.1, 1.0, 0.02
+"""Least and largest interval between two views while a client waits, and its share of the time that it has waited: a
+client may wait for weeks, and on a cluster the ResourceManager answers all of them."""
 LOG_AGGREGATION_S = 20.0
 """How long after an application's end a cluster may take to aggregate its logs; until then they may be unavailable."""
 DOCKER_TIMEOUT_S = 2.0
@@ -871,7 +873,8 @@ class Client(Closeable):
             TimedOut: it has not ended within ``timeout_s``; it continues to run.
         """
         application_id = self._id(application_id)
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        began = time.monotonic()
+        deadline = None if timeout_s is None else began + timeout_s
         seen = None
         while True:
             view = self.status(application_id)
@@ -882,7 +885,7 @@ class Client(Closeable):
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimedOut(f"{application_id} has not ended within {timeout_s:g} s, it is {view.state.value}")
             seen = view
-            time.sleep(POLL_INTERVAL_S)
+            time.sleep(min(max(POLL_INTERVAL_S, POLL_SHARE * (time.monotonic() - began)), MAX_POLL_INTERVAL_S))
 
     def softkill(self, application_id: AnyApplication, *, user: str | None = None) -> str:
         """Request a soft-kill: SIGTERM, the grace time, output committed; return a line on what will happen.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -188,6 +189,22 @@ def test_waiting_tells_each_change_once_and_returns_the_last_view(monkeypatch: p
     assert waiting.wait(APP, told.append) == ended
     assert told == [view(42, State.ACCEPTED), running, ended]
     assert waiting.engine.tended == 1  # type: ignore[attr-defined]
+
+
+def test_the_longer_a_client_waits_the_less_often_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = [0.0], []
+
+    def sleep(pause_s: float) -> None:
+        asked.append(pause_s)
+        now[0] += pause_s
+
+    monkeypatch.setattr(dlapp.client, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    waiting = client(view(42, State.ACCEPTED))
+    views = [view(42, State.RUNNING)] * 1000
+    waiting.engine.coming = [*views, view(42, State.FINISHED, cause=Cause.SUCCEEDED)]  # type: ignore[attr-defined]
+    waiting.wait(APP)
+    assert (asked[0], asked[-1]) == (0.1, 1.0)
+    assert asked == sorted(asked)
 
 
 def test_views_can_be_left_before_the_end_and_are_over_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
