@@ -212,16 +212,6 @@ def variable_of(name: str) -> str:
     return PREFIX + name.replace(".", "_").upper()
 
 
-def read_containers(text: str) -> int:
-    """Parse a number of containers. Raises ValueError."""
-    return read_count(text, 1, 100_000)
-
-
-def read_vcores(text: str) -> int:
-    """Parse a number of vcores. Raises ValueError."""
-    return read_count(text, 1)
-
-
 def _read_gcores_or_auto(text: str) -> int | None:
     return None if text == "auto" else read_count(text, 0)
 
@@ -337,6 +327,8 @@ def _read_command(text: str) -> tuple[str, ...]:
     return words
 
 
+read_containers = partial(read_count, minimum=1, maximum=100_000)
+read_vcores = partial(read_count, minimum=1)
 _read_attempts = partial(read_count, minimum=1, maximum=100)
 
 KEYS: tuple[Key, ...] = (
