@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from dlapp.errors import SpecError
 from dlapp.locations import FILE
+from dlapp.system.text import first_repeated
 from dlapp.value import Value, field, replace
 from dlapp.values.access import AccessList, problems_with_access
 from dlapp.values.idle_guard import IdleGuard
@@ -721,8 +722,7 @@ class AppSpec(Value, kw_only=True):
             ("to_hdfs.hdfs", [one.target.rstrip("/") for one in self.outputs]),
             ("application.link", [one.name for one in self.links]),
         ):
-            if len(set(names)) != len(names):
-                twice = next(name for name in names if names.count(name) > 1)
+            if (twice := first_repeated(names)) is not None:
                 raise SpecError(what, f"{twice!r} appears twice")
         for place, one in enumerate(self.caches):
             where = f"application.cache.{one.name}"

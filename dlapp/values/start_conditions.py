@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dlapp.errors import SpecError
 from dlapp.id_text import looks_like_id
-from dlapp.system.text import shown
+from dlapp.system.text import first_repeated, shown
 from dlapp.value import Value
 
 MAX_AFTER = 100
@@ -87,7 +87,7 @@ def check_after(conditions: Iterable[After]) -> None:
     ids = [one.application_id for one in conditions]
     if len(ids) > MAX_AFTER:
         raise ValueError(f"has {len(ids)} applications, the maximum is {MAX_AFTER}")
-    if twice := next((one for one in ids if ids.count(one) > 1), None):
+    if twice := first_repeated(ids):
         raise ValueError(f"{twice} appears twice")
 
 

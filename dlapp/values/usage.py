@@ -201,6 +201,7 @@ def total_receipt(receipts: Iterable[Receipt]) -> Receipt | None:
     energy_wh = _sum([one.energy_wh for one in with_gpus])
     cpu_hours = _sum([one.cpu_hours for one in found])
     used = [one.gpus_used for one in with_gpus]
+    moved: dict[str, Any] = {name: _sum([getattr(one, name) for one in counts]) for name in fields(ByteCounts)}
     return Receipt(
         gpu_hours=GpuHours(**{name: round(sum(getattr(one, name) for one in hours), 6) for name in fields(GpuHours)}),
         gpus_asked=max((one.gpus_asked for one in with_gpus), default=0),
@@ -208,21 +209,10 @@ def total_receipt(receipts: Iterable[Receipt]) -> Receipt | None:
         cpu_hours=None if cpu_hours is None else round(cpu_hours, 6),
         memory=max((one.memory for one in found), key=lambda one: (one.peak_mib or 0, one.asked_mib)),
         seconds={phase: round(passed_s, 3) for phase, passed_s in seconds.items()},
-        bytes=ByteCounts(
-            input=sum(one.input for one in counts),
-            output=sum(one.output for one in counts),
-            read=_whole(_sum([one.read for one in counts])),
-            written=_whole(_sum([one.written for one in counts])),
-            received=_whole(_sum([one.received for one in counts])),
-            sent=_whole(_sum([one.sent for one in counts])),
-        ),
+        bytes=ByteCounts(**moved),
         energy_wh=round(energy_wh, 6) if with_gpus and energy_wh is not None else None,
     )
 
 
 def _sum(amounts: list[float | None]) -> float | None:
     return None if None in amounts else sum(filter(None, amounts))
-
-
-def _whole(amount: float | None) -> int | None:
-    return None if amount is None else int(amount)
