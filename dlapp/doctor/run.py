@@ -39,13 +39,10 @@ def diagnosis(*, cluster: str | None = None, defaults: bool = False, node: str =
     yield from _configuration(config, defaults)
     yield from run_checks(checks(config))
     if node and config.cluster == "yarn":
-        yield from run_checks([Check("node", lambda: _on_nodes(config) if node == ALL else _on_a_node(config))])
+        from dlapp.doctor.node import on_all_nodes
 
-
-def _on_nodes(config: Config) -> Iterator[Finding]:
-    from dlapp.doctor.node import on_all_nodes
-
-    yield from map(_of_a_node, on_all_nodes(config))
+        check = Check("node", lambda: on_all_nodes(config) if node == ALL else _on_a_node(config))
+        yield from map(_of_a_node, run_checks([check]))
 
 
 def _of_a_node(one: Finding) -> Finding:
@@ -58,7 +55,7 @@ def _on_a_node(config: Config) -> Iterator[Finding]:
     from dlapp.login import own_login
 
     with open_yarn(config, own_login()) as engine:
-        yield from map(_of_a_node, on_a_node(config, engine))
+        yield from on_a_node(config, engine)
 
 
 def checks(config: Config) -> Sequence[Check]:

@@ -23,7 +23,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from dlapp.system import waits
 from dlapp.system.processes import kernel
@@ -48,7 +48,8 @@ class PlainShell:
         self._argv, self._env, self._cwd, self._kept_fds = list(argv), dict(env), cwd, tuple(kept_fds)
         self._status: int | None = None
         self._opened = contextlib.ExitStack()
-        self._opened.callback(_Terminal().restore)
+        if os.isatty(0):
+            self._opened.callback(_restore_terminal, termios.tcgetattr(0))
 
     def start(self) -> None:
         """Fork the keeper, which forks the shell; call it while the process has one thread, or additionally that of
@@ -202,21 +203,14 @@ def _ignore_signal(_number: int, _frame: object) -> None:
     pass
 
 
-class _Terminal:
-    """Terminal of standard input, if it is one: its foreground process group and settings, to be restored."""
-
-    def __init__(self) -> None:
-        self._settings = termios.tcgetattr(0) if os.isatty(0) else None
-
-    def restore(self) -> None:
-        if self._settings is None:
-            return
-        # A killed shell leaves the terminal to a process group that is gone; taking it back stops a process that is not
-        # prepared.
-        before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-        try:
-            with contextlib.suppress(OSError, termios.error):  # the terminal itself may be gone
-                os.tcsetpgrp(0, os.getpgrp())
-                termios.tcsetattr(0, termios.TCSADRAIN, self._settings)
-        finally:
-            signal.signal(signal.SIGTTOU, before)
+def _restore_terminal(settings: list[Any]) -> None:
+    """Make this process the foreground of standard input's terminal again, with its earlier settings."""
+    # A killed shell leaves the terminal to a process group that is gone; taking it back stops a process that is not
+    # prepared.
+    before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    try:
+        with contextlib.suppress(OSError, termios.error):  # the terminal itself may be gone
+            os.tcsetpgrp(0, os.getpgrp())
+            termios.tcsetattr(0, termios.TCSADRAIN, settings)
+    finally:
+        signal.signal(signal.SIGTTOU, before)
