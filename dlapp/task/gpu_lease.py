@@ -12,7 +12,7 @@ from dlapp.gpuid.devices import Device
 from dlapp.gpuid.factory import open_ledger
 from dlapp.gpuid.health.inspection import Inspector
 from dlapp.gpuid.health.watch import DeviceUse
-from dlapp.gpuid.ledger import Lease, Ledger, reclaim_all
+from dlapp.gpuid.ledger import Lease, reclaim_all
 from dlapp.gpuid.liveness.probes import this_task
 from dlapp.gpuid.rules import LeaseRequest
 from dlapp.runtime.docker.labels import LABEL_CONTAINER
@@ -45,7 +45,7 @@ class GpuLease:
         self._note, self._warn = note, warn
         settings = _settings(launch)
         self.service = f"ZooKeeper at {settings.ensemble}" if settings.ensemble else ""
-        self._ledger: Ledger | None = open_ledger(settings, inspect=Inspector())
+        self._ledger = open_ledger(settings, inspect=Inspector())
         self._lease: Lease | None = None
         self._health: LeasedDevices | None = None
 
@@ -57,8 +57,6 @@ class GpuLease:
             DlappError: they cannot be leased.
         """
         one, gcores, timeout_s = self._assignment, self._assignment.resources.gcores, self._launch.lease_timeout_s
-        ledger = self._ledger
-        assert ledger is not None
         # A plain payload inherits the lease's descriptors; one in Docker cannot.
         evidence = self._evidence_of_docker() if one.docker_image else {}
         ask = LeaseRequest(
@@ -71,13 +69,13 @@ class GpuLease:
             role=one.role,
             container_index=str(one.index),
         )
-        ledger.reach(timeout_s=REACH_S)
+        self._ledger.reach(timeout_s=REACH_S)
         with Wait(f"{gcores} free GPU{'' if gcores == 1 else 's'} of this node", timeout_s):
-            self._lease = ledger.acquire(ask, timeout_s=timeout_s)
-        self._health = LeasedDevices(ledger, self._lease.devices, self._note, self._warn)
+            self._lease = self._ledger.acquire(ask, timeout_s=timeout_s)
+        self._health = LeasedDevices(self._ledger, self._lease.devices, self._note, self._warn)
         # A payload runs for days. With permanent sessions, the restart of an ensemble would get all of them back at
         # once; so a release reconnects.
-        ledger.close()
+        self._ledger.close()
 
     @property
     def devices(self) -> Sequence[Device]:
@@ -122,9 +120,7 @@ class GpuLease:
             if not self._lease.release():
                 self._warn("the GPU ledger cannot be reached: the GPUs are free when others detect this task's end")
             self._lease = None
-        if self._ledger is not None:
-            self._ledger.close()
-            self._ledger = None
+        self._ledger.close()
 
     def _evidence_of_docker(self) -> dict[str, Any]:
         label = f"{LABEL_CONTAINER}={self._assignment.container_id}"

@@ -217,7 +217,8 @@ class _WorkspaceUnpacking:
             if kind in (b"L", b"K"):
                 if size > _LONGEST_NAME:
                     raise self._invalid(f"a name of {size} bytes")
-                text = self._padded(size).rstrip(b"\0")
+                text = self._stream.read_exactly(size).rstrip(b"\0")
+                self._stream.read_exactly(-size % _BLOCK)
                 name, link = (text, link) if kind == b"L" else (name, text)
                 continue
             name = name or block[:100].rstrip(b"\0")
@@ -320,11 +321,6 @@ class _WorkspaceUnpacking:
         if not digits.isdigit() or b"8" in digits or b"9" in digits:
             raise _damaged(self._stream.path, "a number in it is wrong")
         return int(digits, 8)
-
-    def _padded(self, size: int) -> bytes:
-        text = self._stream.read_exactly(size)
-        self._stream.read_exactly(-size % _BLOCK)
-        return text
 
     def _path(self, name: bytes) -> str:
         return f"{self._into}/{os.fsdecode(name)}"

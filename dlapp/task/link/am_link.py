@@ -33,7 +33,6 @@ from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Assignment, Hello, Orders, Phase, Report, Stop, TaskResult
 from dlapp.values.roster import Roster
 from dlapp.values.serialization import from_json, to_json
-from dlapp.values.usage import USAGE_EVERY_S
 
 if TYPE_CHECKING:
     from dlapp.task.link.application_end import ApplicationEndWatch
@@ -59,6 +58,9 @@ _EARLY = 0.8
 somewhat early, and the next one would be late by a whole interval."""
 _MAX_ANSWER_BYTES = 4 << 20
 """Orders are small; an assignment names each input, some 300 bytes, of which there may be thousands."""
+
+_NO_ORDERS = Orders(attempt=-1, number=0)
+"""Stand-in for the orders before the first ones."""
 
 
 class AmLink(Closeable):
@@ -105,7 +107,7 @@ class AmLink(Closeable):
         self._detail = ""  # of the last report, without the current wait
         self._number = 1
         self._attempt = 0
-        self._orders: Orders | None = None
+        self._orders = _NO_ORDERS
         self._roster: tuple[Orders, Roster] | None = None
         self._closing = False
         self.open_streams: Callable[[str, int, Sequence[StreamOrder]], None] | None = None
@@ -218,13 +220,11 @@ class AmLink(Closeable):
     def launches(self, generation: int) -> tuple[tuple[MpiLaunch, ...], tuple[LaunchState, ...]]:
         """Return the launches of the latest orders (`Orders`); empty if they are for another generation."""
         orders = self._orders
-        if orders is None or orders.generation != generation:
-            return (), ()
-        return orders.launches, orders.launch_states
+        return (orders.launches, orders.launch_states) if orders.generation == generation else ((), ())
 
     @property
-    def orders(self) -> Orders | None:
-        """Return the latest orders; None before the first ones."""
+    def orders(self) -> Orders:
+        """Return the latest orders; before the first ones, the defaults."""
         return self._orders
 
     def close_idle_connections(self) -> None:
@@ -234,17 +234,17 @@ class AmLink(Closeable):
     @property
     def generation(self) -> int:
         """Return the generation of the gang, as far as this task knows."""
-        return self._orders.generation if self._orders is not None else 0
+        return self._orders.generation
 
     @property
     def keep_s(self) -> float:
         """Return the time to keep the container of a failed payload [s]; 0 to not keep it."""
-        return self._orders.keep_s if self._orders is not None else 0.0
+        return self._orders.keep_s
 
     @property
     def abort(self) -> str:
         """Return the reason why the payload is considered hung; empty if it is not."""
-        return self._orders.abort if self._orders is not None else ""
+        return self._orders.abort
 
     def wait_for_start(self, generation: int, *, with_roster: bool, restored: int | None = None) -> int | None:
         """Wait until the gate is open for a generation, or a later generation exists; return the current one.
@@ -260,19 +260,18 @@ class AmLink(Closeable):
         with self._changed:
             while True:
                 orders = self._orders
-                if orders is not None:
-                    is_mine = orders.generation == generation
-                    is_open = orders.go and self._has_roster(must_be=with_roster)
-                    if orders.generation > generation or (is_mine and is_open):
-                        return orders.generation
-                    if is_mine and not orders.go and orders.checkpoint not in (None, restored) and restored is not None:
-                        return None
+                is_mine = orders.generation == generation
+                is_open = orders.go and self._has_roster(must_be=with_roster)
+                if orders.generation > generation or (is_mine and is_open):
+                    return orders.generation
+                if is_mine and not orders.go and orders.checkpoint not in (None, restored) and restored is not None:
+                    return None
                 self._changed.wait()
 
     @property
     def checkpoint(self) -> int:
         """Return the number of a checkpoint in the latest orders; 0 if none."""
-        return (self._orders.checkpoint if self._orders is not None else None) or 0
+        return self._orders.checkpoint or 0
 
     def wait_for_checkpoint(self, generation: int, other_than: int | None) -> tuple[int, int, int]:
         """Wait until the checkpoint of a generation is decided, or a later generation exists.
@@ -286,12 +285,11 @@ class AmLink(Closeable):
         with self._changed:
             while True:
                 orders = self._orders
-                if orders is not None:
-                    if orders.generation > generation:
-                        return orders.generation, 0, 0
-                    number = orders.checkpoint
-                    if orders.generation == generation and number is not None and number != other_than:
-                        return generation, number, orders.checkpoints_after
+                if orders.generation > generation:
+                    return orders.generation, 0, 0
+                number = orders.checkpoint
+                if orders.generation == generation and number is not None and number != other_than:
+                    return generation, number, orders.checkpoints_after
                 self._changed.wait()
 
     def wait_for_decision(self, generation: int) -> None:
@@ -402,7 +400,7 @@ class AmLink(Closeable):
                     return
                 assert self._last is not None
                 last, url = self._last, self._url
-                wait_s = self._orders.report_every_s if self._orders else 10.0
+                wait_s = self._orders.report_every_s
                 if not self._has_roster():
                     wait_s = 0.0  # fetched again after this report
                 if last.result is not None:
@@ -418,7 +416,7 @@ class AmLink(Closeable):
         """Add the container's resource usage to an outgoing report, at the interval that the ApplicationMaster
         wants.
         """
-        now, every_s = time.monotonic(), self._orders.usage_every_s if self._orders else USAGE_EVERY_S
+        now, every_s = time.monotonic(), self._orders.usage_every_s
         if self._measure is None or now < self._measured_at + _EARLY * every_s:
             return last
         self._measured_at = now
@@ -432,9 +430,8 @@ class AmLink(Closeable):
     def _report(self, connection: ControlConnection, news: Report, wait_s: float) -> bool:
         """Send one report; return False if there was no answer, so that it must be sent again."""
         with self._changed:
-            seen = self._orders.number if self._orders else 0
             version = self._roster[1].version if self._roster else 0
-            report = replace(news, seen=seen, wait_s=wait_s, roster_version=version)
+            report = replace(news, seen=self._orders.number, wait_s=wait_s, roster_version=version)
         try:
             orders = from_json(Orders, self._call(connection, "report", report, wait_s + CALL_TIMEOUT_S))
         except Unreachable as error:
@@ -457,7 +454,7 @@ class AmLink(Closeable):
     def _has_roster(self, *, must_be: bool = False) -> bool:
         """Return whether the roster of the latest orders is fetched; ``must_be``: whether orders must name one."""
         orders, known = self._orders, self._roster
-        if orders is None or not orders.roster:
+        if not orders.roster:
             return not must_be
         return known is not None and (known[0].attempt, known[0].roster) == (orders.attempt, orders.roster)
 
@@ -465,7 +462,7 @@ class AmLink(Closeable):
         """Fetch the roster of the latest orders. Return False to retry."""
         with self._changed:
             orders = self._orders
-            if orders is None or self._has_roster():
+            if self._has_roster():
                 return True
         try:
             path = f"/v1/tasks/{self._container_id}/roster"
@@ -567,14 +564,14 @@ class AmLink(Closeable):
                 self._warn(f"orders of attempt {orders.attempt} refused: attempt {self._attempt} has sent orders")
                 return
             known = self._orders
-            if known is not None and orders.attempt == known.attempt and orders.number <= known.number:
+            if orders.attempt == known.attempt and orders.number <= known.number:
                 return
             self._attempt, self._orders = orders.attempt, orders
             self._changed.notify_all()
         if orders.streams and self.open_streams is not None:
             self.open_streams(self._url, orders.attempt, orders.streams)
-        is_changed = known is None or orders.generation > known.generation or orders.abort
-        if is_changed or known is None or _work_of(orders) != _work_of(known):
+        is_changed = known is _NO_ORDERS or orders.generation > known.generation or orders.abort
+        if is_changed or _work_of(orders) != _work_of(known):
             self._stopper.wake()
         if orders.stop is not Stop.NO:
             why = orders.why or "stopped by the ApplicationMaster"

@@ -76,7 +76,7 @@ class ContainerPayload:
             task.changes.begin()
         # From here on the payload may have started, so a soft stop goes to it, with its grace time, and does not
         # interrupt us.
-        with _start_step(task, "the payload could not be started"):
+        with task.step("the payload could not be started", node=True, cut_by=Stop.NOW):
             start_env = {"DLAPP_GENERATION": str(task.generation)}
             if task.rendezvous is not None:
                 task.rendezvous.check_ports()
@@ -157,10 +157,6 @@ class ContainerPayload:
             self._task.log.warn(f"the payload does not get the roster of version {latest.version}: {error}")
 
 
-def _start_step(task: TaskState, what: str) -> AbstractContextManager[None]:
-    return task.step(what, node=True, cut_by=Stop.NOW)
-
-
 def run_payload(task: TaskState, run: Running) -> PayloadOutcome:
     """Run the payload to its end."""
     for name in ("stdout", "stderr"):
@@ -171,7 +167,7 @@ def run_payload(task: TaskState, run: Running) -> PayloadOutcome:
         task.container_dir,
         ContainerPayload(task),
         log_limit_bytes=task.log_limit_bytes,
-        step=partial(_start_step, task),
+        step=partial(task.step, node=True, cut_by=Stop.NOW),
         note=task.log.write,
         warn=task.log.warn,
         times=LogTimesWriter(os.path.join(task.container_dir, log_times.NAME)),

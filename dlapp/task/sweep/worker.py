@@ -111,12 +111,12 @@ class TrialWorker:
     @property
     def _is_finished(self) -> bool:
         orders = self._link.orders
-        return orders is not None and orders.trials_are_over and not orders.trials
+        return orders.trials_are_over and not orders.trials
 
     def _execute_orders(self) -> None:
         """Start, stop and remove trials according to the latest orders."""
         orders = self._link.orders
-        if orders is None or orders.trials is None:
+        if orders.trials is None:
             return
         named = {(one.number, one.try_number): one for one in orders.trials}
         for key, trial in list(self._trials.items()):
