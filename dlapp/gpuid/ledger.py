@@ -136,11 +136,7 @@ class ClusterLedger(Ledger, Protocol):
         """Return the record of a host; an empty record if the ledger has none."""
 
     def host_holders(self) -> Mapping[str, Holder]:
-        """Return the holders of this host's devices that the host itself knows, also those that its record lacks.
-
-        Returns:
-            uuid -> holder.
-        """
+        """Return the holders of this host's devices, by uuid, that the host knows, also those that its record lacks."""
 
     def force_release(self, name: str, *, token: str, by: str, host: str | None = None) -> None:
         """End the lease of a device on an operator's order. Raises NotFound, LedgerError.

@@ -80,10 +80,7 @@ class Guardian:
     def open_keeper(self, env: Mapping[str, str], cwd: str) -> socket.socket | None:
         """Start a keeper for a command; return the other end of its channel (`dlapp.runtime.exec.keeper`).
 
-        Thread-safe. If the payload is ending, the channel is closed at once.
-
-        Returns:
-            None if the guardian is gone.
+        Thread-safe. If the payload is ending, the channel is closed at once; None if the guardian is gone.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -163,10 +160,8 @@ def _place_of(payload: Payload, guardian: Guardian) -> PayloadPlace:
 
 
 def start_guardian() -> tuple[int, socket.socket]:
-    """Start a guardian as a program: at any time; it inherits no descriptors of this process.
-
-    Returns:
-        See `dlapp.runtime.guardian.fork_guardian`.
+    """Start a guardian as a program: at any time; it inherits no descriptors of this process. Return the same as
+    `dlapp.runtime.guardian.fork_guardian`.
 
     Raises:
         OSError: it could not be started.

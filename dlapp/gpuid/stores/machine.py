@@ -294,10 +294,7 @@ class MachineLedger:
     def join_reservation(self, application: str) -> Reservation | None:
         """Add a second reservation of the devices that processes of an application still have reserved.
 
-        Both reservations are valid, and each ends with its own processes.
-
-        Returns:
-            None: no process has them reserved.
+        Both reservations are valid, and each ends with its own processes. None: no process has them reserved.
 
         Raises:
             LedgerError: the ledger is invalid.

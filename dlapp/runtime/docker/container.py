@@ -178,7 +178,7 @@ def missing_network(docker: Dockerd, network: str) -> str:
     """Return why this dockerd can connect no container to a network; empty if it can.
 
     Raises:
-        Raises DockerRefused, DockerSilent.
+        DockerRefused, DockerSilent: dockerd refused or did not answer.
     """
     if network in ALWAYS_THERE:
         return ""

@@ -147,8 +147,6 @@ class Outputs:
         """Store new or changed files of the workspace in place of the missing outputs.
 
         Args:
-            left: the new or changed paths.
-            absent: the missing outputs; not empty.
             stored: the outputs stored so far; new ones are added.
             must_exist: whether the payload finished, so that a missing output is an error.
 

@@ -146,11 +146,7 @@ class TensorBoard:
                 break
 
     def _serve(self) -> tuple[str, bool]:
-        """Run it once.
-
-        Returns:
-            Return why it ended, and whether it must not be restarted.
-        """
+        """Run it once. Return why it ended, and whether it must not be restarted."""
         prefix = new_prefix()
         run, probe = self._make_run(self._made_payload(prefix)), ReadinessProbe(self._place, prefix, self._uid)
         has_begun = False

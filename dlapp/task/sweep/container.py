@@ -22,7 +22,6 @@ from dlapp.values.messages import Phase, TaskResult, TrialOrder, TrialWork
 
 def run_trials(task: TaskState, work: TrialWork) -> TaskResult:
     """Run the trials that orders name, until there are no more."""
-
     one = task.assignment
     with task.step("the workspace cannot be copied", node=True):
         for name in ("stdout", "stderr"):  # of the container, in which only trials run
@@ -60,7 +59,6 @@ def run_trials(task: TaskState, work: TrialWork) -> TaskResult:
 
 
 def _no_trial_reason(task: TaskState) -> WorkerEnd | None:
-
     if task.is_directory_removed:
         return WorkerEnd(DIRECTORY_REMOVED, is_lost=True)
     if task.lease is not None and task.lease.has_failed:
@@ -73,12 +71,9 @@ def _no_trial_reason(task: TaskState) -> WorkerEnd | None:
 def _made_trial_ready(
     task: TaskState, work: TrialWork, template: WorkspaceTemplate, order: TrialOrder, slot: int, trial_dir: str
 ) -> Running:
-    """Prepare the payload of a trial; called by the thread of its slot.
-
-    Args:
-        slot: the slot of the trial; it has its share of the GPUs, or all if they cannot be divided.
+    """Prepare the payload of a trial; called by the thread of its slot, which has its share of the GPUs, or all if they
+    cannot be divided.
     """
-
     trial = TrialSpec(order.number, dict(order.parameters))
     one, is_plain = task.assignment, task.assignment.docker_image is None
     payload = plain_payload(task, trial_dir) if is_plain else docker_payload(task)

@@ -201,8 +201,7 @@ class TrialRun:
     def _prepared(self, workspace: str) -> WorkspaceChanges | None:
         """Create the directory of the trial. Retry while the disk is full: waiting loses nothing.
 
-        Returns:
-            Return the state of the workspace before the program starts; None if the trial has no outputs.
+        Return the state of the workspace before the program starts; None if the trial has no outputs.
         """
         one, until = self._setup, time.monotonic() + _ROOM_WITHIN_S
         for pause_s in backoff_s(*_ROOM_AGAIN_S):
