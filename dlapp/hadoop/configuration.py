@@ -184,10 +184,7 @@ class HadoopConfiguration(NamedTuple):
         return [f"{self.web_scheme}://{one}" for one in self.resource_managers(what)]
 
     def hdfs(self, login: Login, protocol: str | None = None) -> HdfsPlace:
-        """Return the address of the default file system for ``login``.
-
-        Args:
-            protocol: as of `HdfsPlace`; None: its default.
+        """Return the address of the default file system for ``login``, with another ``protocol`` than `HdfsPlace` has.
 
         Raises:
             ConfigError: it is not HDFS, or not configured.

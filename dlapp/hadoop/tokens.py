@@ -75,7 +75,7 @@ class Credentials(Value):
         if data[:4] != _MAGIC:
             raise HadoopError(f"not Hadoop credentials: they begin with {data[:4].hex()}")
         if data[4:5] == b"\0":
-            return _decode_writable(_WritableReader(data, 5))
+            return _WritableReader(data, 5).credentials()
         if data[4:5] == b"\1":
             return _decode_protobuf(data[5:])
         raise HadoopError(f"Hadoop credentials of an unknown version: {data[4:5].hex() or 'cut off'}")
@@ -110,7 +110,7 @@ def encode_vint(value: int) -> bytes:
 
 
 class _WritableReader:
-    def __init__(self, data: bytes, at: int = 0) -> None:
+    def __init__(self, data: bytes, at: int) -> None:
         self._data, self._at = data, at
 
     def take(self, count: int) -> bytes:
@@ -139,6 +139,10 @@ class _WritableReader:
     def token(self) -> Token:
         return Token(self.bytes(), self.bytes(), self.text(), self.text())
 
+    def credentials(self) -> Credentials:
+        tokens = {self.text(): self.token() for _ in range(self.vint())}
+        return Credentials(tokens, {self.text(): self.bytes() for _ in range(self.vint())})
+
 
 def _text(text: str) -> bytes:
     data = text.encode()
@@ -148,12 +152,6 @@ def _text(text: str) -> bytes:
 def _encode_token(token: Token) -> bytes:
     parts = [encode_vint(len(token.identifier)), token.identifier, encode_vint(len(token.password)), token.password]
     return b"".join([*parts, _text(token.kind), _text(token.service)])
-
-
-def _decode_writable(reader: _WritableReader) -> Credentials:
-    tokens = {reader.text(): reader.token() for _ in range(reader.vint())}
-    secrets = {reader.text(): reader.bytes() for _ in range(reader.vint())}
-    return Credentials(tokens, secrets)
 
 
 def _decode_protobuf(data: bytes) -> Credentials:

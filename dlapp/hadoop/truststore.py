@@ -20,11 +20,7 @@ _MAX_ENTRIES = 4096
 
 
 def read_certificates(path: str, setting: str) -> str:
-    """Return the certificates in a file, as PEM.
-
-    Args:
-        path: the path of the file.
-        setting: names it, for messages.
+    """Return the certificates in a file that a setting names, as PEM.
 
     Raises:
         ConfigError: it cannot be read, or is no trust store that Python can read.

@@ -215,7 +215,6 @@ class ControlServer:
         server then forgets. If one client has disconnected, refuse the other.
 
         Args:
-            first, second: the requests.
             relay: receives the two non-blocking sockets, and closes them.
         """
         self._joined.append((first, second, relay))

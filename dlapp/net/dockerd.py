@@ -187,7 +187,6 @@ class Dockerd:
         """Kill and remove it, with its anonymous volumes; a missing one is no error.
 
         Args:
-            name: or id.
             until: when to stop waiting [s, monotonic], also for a removal that another process has started, but for
                 that no longer than `REMOVAL_S`; None for `timeout_s` from now, and then such a removal is refused with
                 409.
@@ -275,11 +274,7 @@ class Dockerd:
         return found
 
     def start_exec(self, exec_id: str, *, terminal: bool) -> socket.socket:
-        """Request the start of a prepared command, and return the connection, for `await_exec`.
-
-        Args:
-            exec_id: what `create_exec` returned.
-            terminal: whether it has a terminal.
+        """Request the start of a command of `create_exec`, and return the connection, for `await_exec`.
 
         Raises:
             DockerSilent: dockerd cannot be reached.

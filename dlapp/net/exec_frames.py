@@ -150,9 +150,6 @@ class FrameStream:
 
         Closing a socket with unread input resets it, and the peer loses data that it has not received yet.
 
-        Args:
-            timeout_s: maximum wait [s].
-
         Raises:
             StreamClosed: the peer disconnected before it had received everything.
         """

@@ -91,12 +91,7 @@ def reset(connection: socket.socket) -> None:
 
 
 def copy_both(left: socket.socket, right: socket.socket, *, idle_s: float = IDLE_S) -> None:
-    """Copy between two connected sockets until both directions have ended, or one side breaks; close both.
-
-    Args:
-        left, right: the sockets.
-        idle_s: idle time after which a stream is reset [s].
-    """
+    """Copy between two connected sockets until both directions have ended, or one side breaks or idles; close both."""
     ended = False
     try:
         for one in (left, right):

@@ -25,8 +25,12 @@ def ignore(_event: object) -> None:
 class DiskFull(DlappError):
     """Lack of space or quota for a write; another machine may have it.
 
-    Attributes:
-        lack: what is missing, and where: ``4.1 MiB on /data``, ``3 names in the name quota of /user/ann``.
+    Args:
+        text: the message.
+        missing_bytes: additional space that is needed; None if unknown.
+        place: the mount point of the disk; empty if unknown.
+        lack: description of what is missing, in place of both: ``3 names in the name quota of /user/ann``. By default
+            the attribute is made of them: ``4.1 MiB on /data``.
         is_too_small: the disk would be too small even when empty.
     """
 
@@ -39,15 +43,6 @@ class DiskFull(DlappError):
         lack: str = "",
         is_too_small: bool = False,
     ) -> None:
-        """Create the error.
-
-        Args:
-            text: the message.
-            missing_bytes: additional space that is needed; None if unknown.
-            place: the mount point of the disk; empty if unknown.
-            lack: description of what is missing, in place of both.
-            is_too_small: the disk would be too small even when empty.
-        """
         super().__init__(text)
         self.is_too_small = is_too_small
         amount = "space" if missing_bytes is None else human_size(missing_bytes)

@@ -59,11 +59,7 @@ class LiveCopies:
         return self._files.abort_calls(threads)
 
     def copy(self, directory: str, is_over: Callable[[], bool]) -> int:
-        """Copy the files that are new or changed since the last call; return their number.
-
-        Args:
-            directory: the directory of the payload's output.
-            is_over: returns whether to stop early.
+        """Copy the new and changed files of a payload's output until ``is_over`` returns True; return their number.
 
         Raises:
             Unreachable, DiskFull: the remaining files are not copied now.

@@ -78,16 +78,7 @@ class ApplicationOutputs(NamedTuple):
                 if not parts:
                     self._commit_of(output.target).drop()
                     return OutputView(name=name, target=output.target, partial=aside)
-                old = commit.commit(
-                    output.target,
-                    self.application_id,
-                    parts,
-                    overwrite=output.overwrite,
-                    keep_previous=output.keep_previous,
-                    is_retry=is_retry,
-                    commit_times=partial(self.commit_times, output.target),
-                    files=self.open_files(output.target),
-                )
+                old = self._commit(output, output.target, parts, self.open_files(output.target), is_retry=is_retry)
             except (DlappError, OSError) as error:
                 problem = _full_disk(error, output.target) or error
                 if isinstance(problem, retried):
@@ -137,10 +128,15 @@ class ApplicationOutputs(NamedTuple):
         target, files = commit.trial_target(output.target, number), self.open_files(output.target)
         part = self._trial_part(target, location)
         files.move_stored(location, part)
+        return self._commit(output, target, [("", part)], files, is_retry=is_retry)
+
+    def _commit(
+        self, output: OutputSpec | OutputClaim, target: str, parts: Parts, files: OutputFileSystem, *, is_retry: bool
+    ) -> str | None:
         return commit.commit(
             target,
             self.application_id,
-            [("", part)],
+            parts,
             overwrite=output.overwrite,
             keep_previous=output.keep_previous,
             is_retry=is_retry,

@@ -146,7 +146,6 @@ class DataNodeConnection:
 
         Args:
             blocks: few enough that their operations fit into the buffers of a connection.
-            client: name of the reading client.
             on_content: receives each block, verified, in order. An error from it ends the read.
 
         Raises:

@@ -274,11 +274,8 @@ class InputCache:
         return True
 
     def sweep(self, held: str = "") -> None:
-        """Remove leftovers of killed fetches and removals, and entries that are invalid after a reboot.
-
-        Args:
-            held: a key that the caller has locked exclusively.
-        """
+        """Remove leftovers of killed fetches and removals, and entries that are invalid after a reboot; the caller has
+        locked the key ``held`` exclusively."""
         left = [(name.partition(".")[0], self._path("parts", name)) for name in names(self._path("parts"))]
         kept = set()
         for key in names(self._path("entries")):

@@ -217,7 +217,6 @@ class Checkpoints:
         """Fetch some files of a checkpoint, each to its path in a directory; return them.
 
         Args:
-            number: the number of the checkpoint.
             is_wanted: selects files; not called for links.
             into: path of the directory, which must be exclusive to the caller; created if missing.
 
@@ -300,11 +299,7 @@ class Checkpoints:
         self._store.run_parallel(put, len(items))
 
     def _remove_old(self, but: dict[str, int] | None = None) -> None:
-        """Remove all manifests but the last complete ones, then the objects that no manifest names.
-
-        Args:
-            but: objects to keep.
-        """
+        """Remove all manifests but the last complete ones, then the objects in no manifest and not in ``but``."""
         objects, left = self._store.sizes(OBJECTS), self._keep
         for number in reversed(self.numbers()):
             if left <= 0:
@@ -319,11 +314,7 @@ class Checkpoints:
         self._remove_unused(but)
 
     def _remove_unused(self, but: dict[str, int] | None = None) -> None:
-        """Remove objects that no manifest names, and partial files of killed writers.
-
-        Args:
-            but: objects to keep.
-        """
+        """Remove the objects in no manifest and not in ``but``, and partial files of killed writers."""
         used = set(but or ())
         for number in self.numbers():
             with contextlib.suppress(IncompleteCheckpoint):

@@ -265,10 +265,7 @@ class HdfsCommit:
         return begun
 
     def _plan(self, *, trusted_only: bool = False) -> Marker | None:
-        """Return the content of the marker; None if there is none.
-
-        Args:
-            trusted_only: return None for a marker that cannot be trusted.
+        """Return the content of the marker; None if there is none, or with ``trusted_only`` if it is not trusted.
 
         Raises:
             ForeignMarker: it is another user's.

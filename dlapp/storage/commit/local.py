@@ -385,10 +385,8 @@ def _new_marker(at: _CommitNames, plan: Marker) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked_marker(at: _CommitNames, *, trusted_only: bool = False) -> Iterator[Marker | None]:
-    """Yield the plan of an existing marker, locked while the block runs; None if there is none.
-
-    Args:
-        trusted_only: treat one that cannot be trusted as missing.
+    """Yield the plan of an existing marker, locked while the block runs; None if there is none, or with
+    ``trusted_only`` if it is not trusted.
 
     Raises:
         CommitBusy: the process that wrote it is still working.

@@ -182,11 +182,6 @@ def previous_names(names: Iterable[str], name: str, app: str) -> list[str]:
 
     The latest is the one that ``app`` has just replaced; the others are in the order of the applications that replaced
     them.
-
-    Args:
-        names: all in the directory.
-        name: the name of the target.
-        app: the application whose commit it is.
     """
     found = []
     start = previous_name(name, "")
@@ -278,12 +273,6 @@ def parse_marker(data: bytes, path: str, directory: str, app: str, key: str) -> 
 
 
 def removed_error(ready: str, target: str, parts: str = "") -> NotFound:
-    """Return the error for a new target that was taken away before it was put in place.
-
-    Args:
-        ready: its last path.
-        target: its destination.
-        parts: where parts of it still are; empty if nowhere.
-    """
+    """Return the error for a new target that was taken away before it was put in place; ``parts``: where parts are."""
     left = f"the output is kept in {shown(parts)}" if parts else "nothing of the output is left"
     return NotFound(f"{shown(ready)} was taken away, so {shown(target)} cannot be committed; {left}")

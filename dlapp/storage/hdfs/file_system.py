@@ -271,11 +271,7 @@ class HdfsFiles:
             self.web.delete_if_empty(probe)
         if there and found.mode & stat.S_ISVTX and self.place.login.user not in (there.owner, found.owner):
             raise Denied(f"{shown(target)} belongs to {there.owner}, and {shown(above)} lets only owners replace")
-        if (
-            there
-            and there.is_dir
-            and (problem := self._why_not_replaced(path, encrypted=there.encrypted, around=found))
-        ):
+        if there and there.is_dir and (problem := self._why_not_replaced(path, there, around=found)):
             raise UsageError(f"{shown(target)} {problem}, so it cannot be replaced; name a directory in it")
         return lacks
 
@@ -299,12 +295,12 @@ class HdfsFiles:
                 f"{mounts[mount]} destinations; dlapp writes only where there is one"
             )
 
-    def _why_not_replaced(self, path: str, *, encrypted: bool, around: FileStatus) -> str:
+    def _why_not_replaced(self, path: str, status: FileStatus, *, around: FileStatus) -> str:
         """Return why a directory must keep its inode, so that it cannot be replaced; empty if it can.
 
         Source: FSDirRenameOp.validateRenameSource; EncryptionZoneManager; DFSUtil.checkProtectedDescendants.
         """
-        if encrypted and not around.encrypted:
+        if status.encrypted and not around.encrypted:
             return "is the root of an encryption zone"
         for one in self.place.protected:
             if one.rstrip("/") == path:

@@ -889,11 +889,7 @@ class NativeHdfs(WebHdfs):
         """Write one block of an open file, retrying with new pipelines; return it.
 
         Args:
-            path, file_id: of the file.
-            source: its content.
-            start, count: the block's range of it.
-            previous: the previous block.
-            checksum: type and chunk size for writing.
+            start, count: the block's range of the file.
             excluded: failed DataNodes; extended here.
 
         Raises:

@@ -161,7 +161,7 @@ class FileStatus(NamedTuple):
 
     Args:
         name: its last path component; empty if requested by its path.
-        number: its inode id, which a rename does not change and which is never reused.
+        inode_id: its number, which a rename does not change and which is never reused.
         mode: permission bits.
         mtime_ms: modification time [ms since 1970].
         link: target of a symbolic link; None if it is not one.
@@ -260,7 +260,6 @@ class WebHdfs:
         """Return the entries of a directory, sorted by name; of a file, the file with an empty name. Raises NotFound.
 
         Args:
-            path: the path of the directory.
             located: whether its files will be read. (Ignored here; the native client also gets their block locations.)
         """
         try:
@@ -580,12 +579,7 @@ class WebHdfs:
     # ---- content ----
 
     def small_file_server(self, path: str, size_bytes: int) -> tuple[str, int] | None:
-        """Return the address from which `read_small` reads a small file; None to use `fetch`.
-
-        Args:
-            path: the path of the file; its directory was listed with ``located``.
-            size_bytes: its size.
-        """
+        """Return the address from which `read_small` reads a file that was listed ``located``; None to use `fetch`."""
         return None
 
     def read_small(self, paths: Sequence[str], on_content: Callable[[bytes], None]) -> None:
