@@ -69,10 +69,10 @@ def _write_results(
 
     last = ApplicationState(submission, application_id, attempt)
     recovery.recover(last, replay(records(app_dir.all_journal_lines())))
-    if last.sweep is not None:
-        for number in committed:
-            last.sweep.record_committed(last.sweep.trials[number])
-        app_dir.write_trials(last.sweep.results())
+    sweep = last.sweep_state
+    for number in committed:
+        sweep.record_committed(sweep.trials[number])
+    app_dir.write_trials(sweep.results())
 
 
 def decide(

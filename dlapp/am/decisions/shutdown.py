@@ -9,7 +9,6 @@ not known by then.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from dlapp.am.decisions import assessment, containers
 from dlapp.am.model import journal
@@ -32,9 +31,6 @@ from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Diagnosis, Fault, Stop, StopAnswer, StoredOutput
 from dlapp.values.report import Cause, FinalStatus
 from dlapp.values.serialization import to_json
-
-if TYPE_CHECKING:
-    from dlapp.am.model.trials import SweepState
 
 MAX_RUNTIME = "max_runtime"
 LIFETIME = "lifetime limit of the queue or application in YARN"
@@ -237,7 +233,7 @@ def advance(state: ApplicationState) -> None:
 def _conclude_decided(state: ApplicationState) -> None:
     """End the application once each deciding index has succeeded, or has failed and the others were to continue."""
     if state.sweep is not None:
-        _conclude_sweep(state, state.sweep)
+        _conclude_sweep(state)
         return
     failure = _failure_text(state)
     if all(state.instances[index].failed for index in state.deciding):
@@ -249,14 +245,14 @@ def _conclude_decided(state: ApplicationState) -> None:
     conclude(state, ending, Settlement.COMMIT, grace_ms=int(state.spec.kill_grace_s * 1000))
 
 
-def _conclude_sweep(state: ApplicationState, sweep: SweepState) -> None:
+def _conclude_sweep(state: ApplicationState) -> None:
     """End the application once each trial has ended, or no container is left to run one."""
     from dlapp.am.decisions import sweep_summary
 
+    sweep = state.sweep_state
     text = sweep_summary.failures_text(sweep)
     if sweep.left:
-        failures = {one.index: one.failed for one in state.instances if one.failed}
-        fail(state, assessment.failures(failures, len(state.instances)) or "no container is left that runs trials")
+        fail(state, _failure_text(state) or "no container is left that runs trials")
     elif sweep.failed == len(sweep.trials):
         fail(state, text)
     else:
@@ -346,11 +342,6 @@ def settle(state: ApplicationState) -> None:
             )
         case Settlement.DROP:
             state.add_action(SettleOutputs(state.settlement, state.ending, (), dead=dead, committed=committed))
-
-
-def _committed_text(state: ApplicationState, committed: int) -> str:
-    places = assessment.listed([one.target for one in state.spec.outputs])
-    return f"the output of {committed} trial{'s is' if committed > 1 else ' is'} committed in {places}"
 
 
 def _filled(outputs: tuple[StoredOutput, ...]) -> set[str]:
@@ -444,7 +435,9 @@ def handle_settled(state: ApplicationState, event: OutputsSettled) -> None:
     elif event.error is not None:
         state.ending = replace(state.ending, diagnostics=f"{state.ending.diagnostics}; {event.error}")
     if state.sweep is not None and state.sweep.committed and not state.commits:
-        text = _committed_text(state, state.sweep.committed)
+        places = assessment.listed([one.target for one in state.spec.outputs])
+        count = state.sweep.committed
+        text = f"the output of {count} trial{'s is' if count > 1 else ' is'} committed in {places}"
         state.ending = replace(state.ending, diagnostics="; ".join(filter(None, (state.ending.diagnostics, text))))
     state.record("settled", **journal.ending_record(state.ending, state.settlement), outputs=to_json(state.outputs))
     state.stage = Stage.LEAVING

@@ -105,10 +105,6 @@ class Due(Enum):
     LATE = 5
 
 
-def _no_parts(_: ContainerId) -> tuple[str, ...]:
-    return ()
-
-
 class Notices(Record):
     """Record of the notifications that the user was sent.
 
@@ -182,7 +178,7 @@ class ApplicationState:
         attempt: int,
         *,
         former: journal.RecoveredState | None = None,
-        parts_of: Callable[[ContainerId], tuple[str, ...]] = _no_parts,
+        parts_of: Callable[[ContainerId], tuple[str, ...]] = lambda _: (),
         timing: Timing = Timing(),  # noqa: B008 - a tuple, it cannot change
         devices_wait_ms: int = 0,
         waiting_after_ms: int | None = None,
@@ -292,6 +288,12 @@ class ApplicationState:
         stores = [role.indexes if of_every_index else role.indexes[:1] for role, _, stores in roles if stores]
         writers = [index for indexes in stores for index in indexes]
         return GangCheckpoints(gate.size, writers, of_every_index=of_every_index)
+
+    @property
+    def sweep_state(self) -> SweepState:
+        """Return the trials of an application that is a sweep."""
+        assert self.sweep is not None
+        return self.sweep
 
     @property
     def awaits_journal(self) -> bool:

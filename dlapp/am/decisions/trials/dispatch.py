@@ -25,8 +25,8 @@ LOSSES = 8
 
 def check(state: ApplicationState) -> None:
     """Dispatch trials, and end containers that have none."""
-    sweep = state.sweep
-    if sweep is None or state.stage is not Stage.ACTIVE:
+    sweep = state.sweep_state
+    if state.stage is not Stage.ACTIVE:
         return
     if sweep.spec.max_failures is not None and sweep.failed > sweep.spec.max_failures:
         allowed = f"max_failures={sweep.spec.max_failures}"
@@ -46,8 +46,7 @@ def check(state: ApplicationState) -> None:
 
 def update_free_slot(state: ApplicationState, container: Container) -> None:
     """Update whether a container has a free slot; call this when that may have changed."""
-    sweep, orders = state.sweep, container.orders
-    assert sweep is not None
+    sweep, orders = state.sweep_state, container.orders
     may_run = (
         container.container_id in state.open
         and container.stop_reason is None
@@ -92,8 +91,7 @@ def _dispatch(state: ApplicationState, sweep: SweepState) -> None:
 
 def send_orders(state: ApplicationState, container: Container) -> None:
     """Order a container to run its trials."""
-    sweep = state.sweep
-    assert sweep is not None
+    sweep = state.sweep_state
     assert container.orders is not None
     trials = tuple(map(sweep.order_of, sweep.held.get(container.container_id, {}).values()))
     if trials != container.orders.trials:
@@ -125,10 +123,8 @@ def _end_all(state: ApplicationState, sweep: SweepState) -> None:
 
 
 def release(state: ApplicationState, container: Container) -> None:
-    """Make the trials of an ended container wait again, if it runs trials. Their reported ends count."""
-    sweep = state.sweep
-    if sweep is None:
-        return
+    """Make the trials of an ended container wait again. Their reported ends count."""
+    sweep = state.sweep_state
     sweep.free.pop(container.container_id, None)
     for trial in sweep.running_in(container.container_id):
         if state.stage is not Stage.ACTIVE:
@@ -144,25 +140,20 @@ def release(state: ApplicationState, container: Container) -> None:
 
 def requeue(state: ApplicationState, trial: TrialRecord) -> None:
     """Make a trial wait again, and record the counted failure."""
-    assert state.sweep is not None
-    state.sweep.requeue_trial(trial)
+    state.sweep_state.requeue_trial(trial)
     state.record("trial_back", number=trial.number, user_faults=trial.user_faults, node_faults=trial.node_faults)
 
 
 def end(state: ApplicationState, trial: TrialRecord, how: TrialState) -> None:
     """Record the end of a trial; its container may forget it when that is durable."""
-    sweep = state.sweep
-    assert sweep is not None
     trial.finished_ms, trial.points = state.now_ms, downsampled(trial.points)
     state.record("trial_end", **end_fields(trial, how))
-    sweep.end(trial, how, state.now_ms, state.journal_lines)
+    state.sweep_state.end(trial, how, state.now_ms, state.journal_lines)
 
 
 def handle_journal_written(state: ApplicationState, lines: int) -> None:
     """Let containers forget ends of trials that are durable now: in the first ``lines`` lines of the journal."""
-    sweep = state.sweep
-    if sweep is None:
-        return
+    sweep = state.sweep_state
     while sweep.unrecorded and sweep.unrecorded[0][0] <= lines:
         _, holder, trial = sweep.unrecorded.popleft()
         sweep.record_durable_end(trial, holder)
@@ -176,8 +167,7 @@ def handle_journal_written(state: ApplicationState, lines: int) -> None:
 
 def commit(state: ApplicationState, trial: TrialRecord, *, again: bool) -> None:
     """Commit the output of an ended trial, if trials are committed separately; ``again``: it may be committed."""
-    sweep = state.sweep
-    assert sweep is not None
+    sweep = state.sweep_state
     if sweep.spec.commit is not SweepCommit.TRIAL or trial.state not in (TrialState.DONE, TrialState.STOPPED):
         return
     if state.stage in (Stage.SETTLING, Stage.LEAVING, Stage.ENDED):
@@ -192,9 +182,7 @@ def commit(state: ApplicationState, trial: TrialRecord, *, again: bool) -> None:
 
 def handle_committed(state: ApplicationState, event: TrialCommitted) -> None:
     """Record that the output of a trial is committed; if it is not, the end of the application tries again."""
-    sweep = state.sweep
-    if sweep is None or not 0 <= event.number < len(sweep.trials):
-        return
+    sweep = state.sweep_state
     sweep.committing.discard(event.number)
     if not event.error:
         sweep.record_committed(sweep.trials[event.number])

@@ -18,9 +18,7 @@ from dlapp.values.serialization import from_json
 
 def recover(state: ApplicationState, former: RecoveredState) -> None:
     """Restore the trials from the journal, after its containers were adopted."""
-    sweep = state.sweep
-    if sweep is None:
-        return
+    sweep = state.sweep_state
     for number, known in former.trials.items():
         if not 0 <= number < len(sweep.trials):
             continue

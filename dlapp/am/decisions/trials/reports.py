@@ -21,8 +21,8 @@ MAX_REPORTED_POINTS = 256
 
 def handle_report(state: ApplicationState, container: Container, report: Report) -> None:
     """Process a task's report on its trials."""
-    sweep, container_id = state.sweep, container.container_id
-    if sweep is None or state.stage not in (Stage.ACTIVE, Stage.CLOSING):
+    sweep, container_id = state.sweep_state, container.container_id
+    if state.stage not in (Stage.ACTIVE, Stage.CLOSING):
         return
     is_first = container.orders is not None and container.orders.trials is None
     named = set()
@@ -47,8 +47,7 @@ def handle_report(state: ApplicationState, container: Container, report: Report)
 
 
 def _handle_trial_report(state: ApplicationState, trial: TrialRecord, one: TrialReport) -> None:
-    sweep = state.sweep
-    assert sweep is not None
+    sweep = state.sweep_state
     points = tuple((point[0], point[1]) for point in one.points[-MAX_REPORTED_POINTS:] if len(point) == 2)
     if points != trial.points:
         trial.points, trial.reports = points, one.reports
@@ -75,8 +74,7 @@ def _handle_trial_report(state: ApplicationState, trial: TrialRecord, one: Trial
 
 def _assess(state: ApplicationState, trial: TrialRecord, one: TrialReport, result: TaskResult) -> None:
     """Decide what becomes of a trial whose program has ended."""
-    sweep = state.sweep
-    assert sweep is not None
+    sweep = state.sweep_state
     assessed = assessment.of_result(result)
     trial.exit_code, trial.outputs, trial.message = result.exit_code, result.outputs, assessed.reason
     if assessed.fault is Fault.NONE:

@@ -14,9 +14,7 @@ from dlapp.values.ids import ContainerId
 
 def apply(state: ApplicationState, event: TrialsTakenOver) -> None:
     """Adopt the trials, before any is assigned."""
-    sweep = state.sweep
-    if sweep is None:
-        return
+    sweep = state.sweep_state
     for one in event.trials:
         view = one.view
         try:
