@@ -136,7 +136,6 @@ class Loop:
         attempt: int,
         engine: AmEngine,
         wakes: SimpleQueue[Item],
-        clock: Callable[[], float] = time.time,
         listen: tuple[str, str] = ("127.0.0.1", ""),
         open_page: bool = False,
         ledger: LedgerSettings | None = None,
@@ -147,7 +146,7 @@ class Loop:
     ) -> None:
         self._app_dir, self._submission, self._secrets = app_dir, submission, secrets
         self._application_id, self._attempt = application_id, attempt
-        self._engine, self._queue, self._clock = engine, wakes, clock
+        self._engine, self._queue = engine, wakes
         self._sender, self._notifies_end = sender, notifies_end
         self._watcher = watcher
         outputs = submission.spec.outputs
@@ -467,7 +466,7 @@ class Loop:
     # ---- what is decided ----
 
     def _handle(self, event: events.Event) -> None:
-        actions = self._master.handle(event, int(self._clock() * 1000))
+        actions = self._master.handle(event, clock.now_ms())
         # Call this first: it records the reports, even if the view is written in any case.
         self._changed = self._changes_view(event) or bool(actions) or self._changed
         for action in actions:
@@ -550,7 +549,7 @@ class Loop:
         if self._sender is not None:
             from dlapp.notifications.events import notification_of
 
-            at_ms = int(self._clock() * 1000)
+            at_ms = clock.now_ms()
             self._sender.enqueue(notification_of(self._submission, self._application_id, event, key, text, at_ms=at_ms))
 
     def _notify_end(self) -> bool:
@@ -567,7 +566,7 @@ class Loop:
                 view.final_status.value,
                 view.cause.value if view.cause is not None else "",
                 view.diagnostics,
-                finished_ms=view.finished_ms or int(self._clock() * 1000),
+                finished_ms=view.finished_ms or clock.now_ms(),
                 diagnosis=view.diagnosis,
             )
         )

@@ -134,12 +134,8 @@ class HdfsApplicationDir:
         self._thread = threading.Thread(target=self._write_all, name="am-directory", daemon=True)
 
     def open(self, control_url: str, put: Callable[[Notice], None]) -> None:
-        """Start writing: first the address of this attempt, for the tasks of an earlier one.
-
-        Args:
-            control_url: address on which this attempt listens.
-            put: receives events found here, from the writing thread. A release or stop requested through a file comes
-                once; the others may come several times.
+        """Start writing: first the address of this attempt, for the tasks of an earlier one. A release or stop that was
+        requested through a file is put once; the other events may come several times.
         """
         self._control_url, self._put = control_url, put
         self._thread.start()

@@ -112,11 +112,7 @@ def _lines(data: bytes) -> list[str]:
 
 
 def needed_files(entries: Iterable[tuple[str, int, int]]) -> list[JournalFile]:
-    """Return the files of all journals in a directory, in order, without covered ones.
-
-    Args:
-        entries: as in `StagingFiles.entries`.
-    """
+    """Return the files of all journals among the entries of a directory, in order, without covered ones."""
     found = [one for name, size_bytes, _ in entries if (one := _parsed(name, size_bytes)) is not None]
     needed: list[JournalFile] = []
     for one in sorted(found, key=lambda one: (one.attempt, one.first, -one.last)):

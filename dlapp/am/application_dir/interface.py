@@ -118,9 +118,6 @@ class ApplicationDir(Protocol):
     def former_sweep(self, application_id: ApplicationId) -> FormerSweep:
         """Return the sweep of another, ended application of the user.
 
-        Args:
-            application_id: id of the application.
-
         Raises:
             NotFound: the application no longer exists.
             Unreachable: the file system does not answer.

@@ -37,14 +37,10 @@ class _Pending(NamedTuple):
 
 
 class StreamBroker:
-    """Streams of one attempt.
+    """Streams of one attempt."""
 
-    Args:
-        relay: the relaying process.
-    """
-
-    def __init__(self, relay: HelperProcess | None = None) -> None:
-        self._relay = relay or HelperProcess("relay")
+    def __init__(self) -> None:
+        self._relay = HelperProcess("relay")
         self._pending: dict[int, _Pending] = {}
         self._number = 0
         self._counting = threading.Lock()

@@ -40,6 +40,7 @@ Source: RMAppAttemptImpl.shouldCountTowardsMaxAttemptRetry."""
 _BY_US = -105
 _LIMITS = (-103, -104, -109)
 _LAST_SIGNAL = 64
+_MAX_RANGES = 20
 TRIED_AGAIN = "none; it is tried again"
 _MORE_MEMORY = "request more memory in [resources], or use less"
 _STATUSES = {
@@ -178,17 +179,14 @@ def failure(name: str, assessment: Assessment, *, user_faults: int, node_faults:
         user_faults, node_faults: number of ends counted against each.
         patience_s: how long it waited for a service, if that is the reason.
     """
-    if assessment.fault is Fault.SERVICE:
-        return (
-            f"{name} failed: waited {patience_s:g} s (service_patience) for {assessment.service}: {assessment.reason}"
-        )
-    if assessment.fault is Fault.USER and user_faults > 1:
-        return f"{name} failed {user_faults} times, the last time: {assessment.reason}"
-    if assessment.fault in (Fault.NODE, Fault.STOPPED) and node_faults > 1:
-        return (
-            f"{name} failed {node_faults} times for reasons other than its program, the last time: {assessment.reason}"
-        )
-    return f"{name} failed: {assessment.reason}"
+    fault, reason = assessment.fault, assessment.reason
+    if fault is Fault.SERVICE:
+        return f"{name} failed: waited {patience_s:g} s (service_patience) for {assessment.service}: {reason}"
+    if fault is Fault.USER and user_faults > 1:
+        return f"{name} failed {user_faults} times, the last time: {reason}"
+    if fault in (Fault.NODE, Fault.STOPPED) and node_faults > 1:
+        return f"{name} failed {node_faults} times for reasons other than its program, the last time: {reason}"
+    return f"{name} failed: {reason}"
 
 
 def failures(by_index: dict[int, str], total: int) -> str:
@@ -201,9 +199,9 @@ def failures(by_index: dict[int, str], total: int) -> str:
     return f"{len(by_index)} of {total} containers failed: {names}; the first of them: {by_index[min(by_index)]}"
 
 
-def ranges(numbers: list[int], most: int = 20) -> list[str]:
+def ranges(numbers: list[int]) -> list[str]:
     """Return sorted numbers as text, with ranges as ``3-7``, up to a limit, and the number of omitted ones."""
-    runs = runs_of(numbers)
+    runs, most = runs_of(numbers), _MAX_RANGES
     items = [f"{first}" if first == last else f"{first}-{last}" for first, last in runs[:most]]
     if left := sum(last - first + 1 for first, last in runs[most:]):
         items.append(f"and {left} more")

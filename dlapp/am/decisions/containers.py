@@ -39,10 +39,10 @@ def request_stop(state: ApplicationState, container: Container) -> None:
     state.set_deadline(state.timing.repeat_stop_ms, Due.STOP, container)
 
 
-def stop_all(state: ApplicationState, *, at_once: bool = False) -> None:
+def stop_all(state: ApplicationState) -> None:
     """End all open containers, because the application ends."""
     for container in list(state.open.values()):
-        stop(state, container, StopReason.ENDING, at_once=at_once)
+        stop(state, container, StopReason.ENDING)
 
 
 def stop_text(state: ApplicationState, why: StopReason) -> str:
