@@ -25,11 +25,8 @@ _MAX_BYTES = 16 << 10
 
 
 class MetricsTarget:
-    """The file of one ApplicationMaster. A failure to write it has no further effect.
-
-    Args:
-        directory: the directory of all these files on this machine.
-        application_id: the id of the application.
+    """The file of one ApplicationMaster, in the directory of all these files on this machine. A failure to write it has
+    no further effect.
     """
 
     def __init__(self, directory: str, application_id: ApplicationId) -> None:

@@ -114,8 +114,6 @@ class Loop:
     """One attempt of one application, from registration to its end.
 
     Args:
-        app_dir: the application's directory.
-        engine: the engine that it runs on.
         wakes: the queue on which the engine's ``wake`` puts `WAKE`.
         ledger: the GPU ledger; None: not used.
         listen: the address to listen on, and the host name published for it (empty: that address).

@@ -39,9 +39,6 @@ class OutputSettlement:
     """Settlement of the outputs of one application, for its ApplicationMaster or after its death.
 
     Args:
-        app_dir: directory of the application, with the claim.
-        submission: the outputs and their targets.
-        application_id: id of the application.
         on_wait: receives what a commit waits for.
     """
 

@@ -26,7 +26,6 @@ class TrialCommits:
     """Thread that commits the output of trials.
 
     Args:
-        settlement: commits it.
         patience_s: how long a file system that does not answer, or is full, is waited for.
         put: called with the result of each.
     """

@@ -48,7 +48,6 @@ class Rule(Value, kw_only=True):
     """One rule.
 
     Args:
-        name: the name of the rule.
         cause: one line for the user; ``{group}`` is a named group of ``line``.
         fault: USER, NODE, SERVICE or DATA.
         contains: texts, one of which must be in the line.

@@ -25,7 +25,6 @@ class PageQuery(NamedTuple):
 
     Args:
         container: None for the application's page.
-        stream: the stream of the container.
         refreshes: whether a browser reloads the page by itself.
     """
 

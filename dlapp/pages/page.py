@@ -26,13 +26,7 @@ NO_REFRESH = "still=1"
 
 
 class LogEnd(NamedTuple):
-    """Last lines of one stream of a container.
-
-    Args:
-        container: CONTAINER_INDEX.
-        stream: ``stdout`` or ``stderr``.
-        text: the rest of it.
-    """
+    """Last lines of one stream, ``stdout`` or ``stderr``, of the container with this CONTAINER_INDEX."""
 
     container: int
     stream: str

@@ -34,7 +34,6 @@ class _Axis(NamedTuple):
     """An axis of the chart of parameters.
 
     Args:
-        title: the title of the axis.
         place: returns a trial's position on it, 0 to 1 from below; None if it has none.
         least, most: texts at its ends.
         between: places and texts of the values between.

@@ -21,10 +21,8 @@ class RungDecision(Value):
     """Record of a trial in a rung, with the decision.
 
     Args:
-        trial: number of the trial.
         rung: the step of the rung.
-        step: that was reported.
-        value: the value of the metric.
+        step, value: those of the report.
         cutoff: the required value; None for the first trial in its rung.
         stops: whether the trial is stopped.
     """
@@ -44,12 +42,7 @@ class RungDecision(Value):
 
 
 class AshaState:
-    """Values of the trials that have reached each rung.
-
-    Args:
-        spec: rungs and factor.
-        goal: whether more of the metric is better.
-    """
+    """Values of the trials that have reached each rung."""
 
     def __init__(self, spec: AshaSpec, goal: Goal) -> None:
         self._sign = 1.0 if goal is Goal.MAX else -1.0

@@ -28,7 +28,6 @@ class PastTrial(Value, kw_only=True):
     """An earlier trial, from the journal.
 
     Args:
-        parameters: its parameters.
         points: steps and values of the metric that it reported.
         value: the result; None if it has none.
         has_ended: whether it has ended, and will not run again.

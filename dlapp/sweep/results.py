@@ -47,8 +47,6 @@ class TrialView(Value, kw_only=True):
     """State or result of one trial.
 
     Args:
-        number: the number of the trial.
-        parameters: name -> value.
         tries: number of its starts.
         metric: the last reported value; None if it reported none.
         step: the step of that report.

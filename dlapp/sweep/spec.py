@@ -84,16 +84,13 @@ class GridParameter(Value):
     values: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        where = f"sweep.grid.{self.name}"
-        _check_values(where, self.values)
+        _check_values(f"sweep.grid.{self.name}", self.values)
 
 
 class Distribution(Value, kw_only=True):
     """A parameter with a distribution of its values.
 
     Args:
-        name: the name of the parameter.
-        kind: form of the distribution.
         low, high: its bounds; for `DistributionKind.INT` both are possible values; None with ``choice``.
         values: those of ``choice``.
     """
@@ -113,12 +110,7 @@ class Distribution(Value, kw_only=True):
 
 
 class TrialTable(Value):
-    """Parameters of trials as rows of a file.
-
-    Args:
-        names: the names of the parameters.
-        rows: for each trial its values, in the order of ``names``.
-    """
+    """Parameters of trials as rows of a file: their names, and for each trial its values, in the same order."""
 
     names: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -152,8 +144,6 @@ class SweepSpec(Value, kw_only=True):
     """The ``[sweep]`` section.
 
     Args:
-        sampler: source of the parameters.
-        trials: number of trials.
         grid: the parameters of a grid; the last one changes first.
         random: the parameters that are drawn, also by Optuna.
         table: the rows of a list.

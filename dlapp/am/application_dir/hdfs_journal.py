@@ -44,11 +44,7 @@ _NAME = re.compile(r"journal-([0-9]{1,12})-([0-9]{1,12})(?:-([0-9]{1,12}))?\.jso
 
 
 class JournalFile(NamedTuple):
-    """File of the journal: the groups from ``first`` to ``last`` of an attempt.
-
-    Args:
-        data: its content, if kept.
-    """
+    """File of the journal: the groups from ``first`` to ``last`` of an attempt, with the content, if kept."""
 
     attempt: int
     first: int
@@ -144,13 +140,7 @@ class _Compaction:
 
 
 class HdfsJournalWriter:
-    """Writer of lines to an attempt's journal, in groups written by the directory's thread.
-
-    Args:
-        app_dir: location of the application directory.
-        files: its file system.
-        attempt: number of this attempt.
-    """
+    """Writer of lines to an attempt's journal, in groups written by the directory's thread."""
 
     def __init__(self, app_dir: JournalAppDir, files: StagingFiles, attempt: int) -> None:
         self._app_dir, self._files, self._attempt = app_dir, files, attempt

@@ -24,12 +24,7 @@ _AT_ONCE, _KEPT, _EVERY_S = 4, 16, 1.0
 
 
 class LogPages:
-    """Pages with ends of logs.
-
-    Args:
-        engine: reads them.
-        appname: the name of the application.
-    """
+    """Pages with ends of logs, which the engine reads."""
 
     def __init__(self, engine: AmEngine, appname: str) -> None:
         self._engine, self._appname = engine, appname

@@ -256,10 +256,8 @@ def conclude_try(state: ApplicationState, instance: Instance, container: Contain
         state.mark_done(instance)
         return
     assessed = services.as_service_failure(state, assessed)
-    if state.sweep is not None:
-        from dlapp.am.decisions.trials import dispatch
-
-        assessed = dispatch.assess_worker_end(assessed)
+    if state.sweep is not None and assessed.fault is Fault.USER:
+        assessed = replace(assessed, fault=Fault.NODE, is_final=False)  # the programs of trials are assessed separately
     gate = state.role_of(container).gate
     if gate.failure is not None and instance.container is container:
         if assessed.fault is not Fault.NODE:

@@ -110,7 +110,6 @@ class FormerTrial(Value, kw_only=True):
     """Ended trial of the sweep that this one continues, which is not run again.
 
     Args:
-        view: its result.
         outputs, sources: names of its stored outputs, and their locations.
         is_committed: its output is where this sweep would commit it.
     """
@@ -131,7 +130,6 @@ class TrialCommitted(Value):
     """Commit of the output of a trial, or its failure for now.
 
     Args:
-        number: the number of the trial.
         error: why not; the end of the application tries again. Empty: it was committed.
     """
 
@@ -143,8 +141,6 @@ class OpenStream(Value, kw_only=True):
     """Request to open a stream to a container.
 
     Args:
-        index: CONTAINER_INDEX.
-        order: order for its task.
         pending: numbers of the streams whose requesters still wait.
     """
 
@@ -318,9 +314,7 @@ class SettleOutputs(Value):
 class CommitTrial(Value):
     """Commit the output of a trial whose end is recorded; answered by `TrialCommitted`.
 
-    Args:
-        part: its stored output.
-        again: an earlier attempt may have committed it.
+    ``again``: an earlier attempt may have committed it.
     """
 
     part: Part

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlapp.am.decisions import assessment, containers, shutdown
+from dlapp.am.decisions import containers, shutdown
 from dlapp.am.decisions.sweep_summary import failures_text
 from dlapp.am.model.events import CommitTrial, Settlement, TrialCommitted
 from dlapp.am.model.instance import Container, Stage, StopReason
@@ -16,8 +16,7 @@ from dlapp.am.model.trials import SweepState, TrialRecord, end_fields, part_of
 from dlapp.errors import DlappError
 from dlapp.sweep.results import TrialState, downsampled
 from dlapp.sweep.spec import SweepCommit
-from dlapp.value import replace
-from dlapp.values.messages import Fault, Phase, Stop
+from dlapp.values.messages import Phase, Stop
 
 LOSSES = 8
 """Number of retries of a trial whose container was lost while it ran; the trial may be the cause."""
@@ -67,8 +66,7 @@ def _dispatch(state: ApplicationState, sweep: SweepState) -> None:
         while container_id in sweep.free and sweep.running < sweep.concurrency:
             if (trial := sweep.next_waiting()) is None:
                 break
-            assert container.instance is not None
-            index = container.instance.index
+            index = container.bound.index
             fields: dict[str, Any] = {"number": trial.number, "try": trial.tries + 1, "in": str(container_id)}
             if sweep.study is not None:
                 try:
@@ -187,10 +185,3 @@ def handle_committed(state: ApplicationState, event: TrialCommitted) -> None:
     if not event.error:
         sweep.record_committed(sweep.trials[event.number])
         state.record("trial_committed", number=event.number)
-
-
-def assess_worker_end(assessed: assessment.Assessment) -> assessment.Assessment:
-    """Return the assessment of the end of a container that runs trials: their programs are assessed separately."""
-    if assessed.fault is not Fault.USER:
-        return assessed
-    return replace(assessed, fault=Fault.NODE, is_final=False)
