@@ -12,7 +12,7 @@ from dlapp.values.ids import ApplicationId
 
 
 class StagedOutbox:
-    """The file of an outbox on the default file system."""
+    """The `dlapp.notifications.outbox.OutboxFile` on the default file system."""
 
     def __init__(self, files: StagingFiles, application_id: ApplicationId) -> None:
         places = StagingPaths(files.home)
@@ -20,19 +20,16 @@ class StagedOutbox:
         self._is_made = False
 
     def read(self) -> bytes | None:
-        """Return its content; None: there is none."""
         try:
             return self._files.read(self._location, max_bytes=MAX_BYTES)
         except NotFound:
             return None
 
     def write(self, data: bytes) -> None:
-        """Replace it; it is on record when this returns."""
         if not self._is_made:
             self._files.make(self._directory, OWN_MODE)
             self._is_made = True
         self._files.write(self._location, data, OWN_FILE_MODE)
 
     def remove(self) -> None:
-        """Remove it, if it is there."""
         self._files.remove(self._location)

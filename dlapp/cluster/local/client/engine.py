@@ -85,7 +85,7 @@ DOCKER_TIMEOUT_S = 2.0
 
 
 class LocalEngine(Closeable):
-    """The client's side of the embedded engine.
+    """The client's side of the embedded engine: the `dlapp.cluster.engine.Engine` of this machine.
 
     Root may inspect and end other users' applications. Changes in another user's directories are made by a child
     process that runs as that user, with its own engine (`dlapp.system.processes.as_user`); it starts no runner and no
@@ -512,7 +512,6 @@ class LocalEngine(Closeable):
     # ---- views and logs ----
 
     def ids(self, *, everybody: bool = False) -> list[str]:
-        """Return all ids as text, oldest first: the caller's own, or those of all users."""
         if self._is_others:
             return self._call_as_owner(self._state, "ids", timeout_s=READ_AS_USER_TIMEOUT_S) if everybody else []
         found = [] if self._has_no_rows() else self._queue().ids(self._uid)
@@ -546,14 +545,12 @@ class LocalEngine(Closeable):
         return bool(other_users.owners_of(self._state, application_id))
 
     def view(self, application_id: ApplicationId) -> ApplicationView:
-        """Return the current view of an application. Raises NotFound."""
         from dlapp.values.report import ApplicationView
         from dlapp.values.serialization import from_json
 
         return from_json(ApplicationView, self.view_json(str(application_id)))
 
     def view_json(self, application_id: str) -> dict[str, Any]:
-        """Return `view` in its JSON form, without loading the classes. Raises NotFound."""
         if self._is_others:
             return views.checked_view(self._call_as_owner(self._state, "view_json", application_id))
         if self._is_foreign(application_id):
@@ -567,8 +564,6 @@ class LocalEngine(Closeable):
         return views.view_of(row, application_dir, boot_id(), waiting, alive=alive, has_runner=has_runner)
 
     def view_in_full_json(self, application_id: str) -> dict[str, Any]:
-        """Return `view_json`; for a waiting application with the smallest change that ends the wait, and an estimated
-        start. Raises NotFound."""
         view = self.view_json(application_id)
         if self._is_others or self._is_foreign(application_id) or view["phase"] != "waiting":
             return view
@@ -586,7 +581,6 @@ class LocalEngine(Closeable):
         return view | {"waiting": view["waiting"] | found}
 
     def plan(self, spec: AppSpec) -> PlanFacts:
-        """Return an estimate for an application that might be submitted now."""
         return self._waits().plan(spec, self._waiting().entries)
 
     def queue_facts(self) -> QueueFacts:
@@ -671,13 +665,10 @@ class LocalEngine(Closeable):
     def views_json(
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
     ) -> list[dict[str, Any]]:
-        """Return `views` in JSON form."""
         if self._is_others:
-            found = (
-                self._call_as_owner(self._state, "_views_json_at", True, user, limit)
-                if everybody or user is not None
-                else []
-            )
+            if not everybody and user is None:
+                return []
+            found = self._call_as_owner(self._state, "_views_json_at", True, user, limit)
             return [views.checked_view(one) for one in found]
         return self._views_json_at(everybody, user, limit)
 
@@ -720,7 +711,6 @@ class LocalEngine(Closeable):
         """Do nothing: the views contain the receipts."""
 
     def submission(self, application_id: ApplicationId) -> Submission:
-        """Return the submission. Raises NotFound."""
         from dlapp.values.serialization import from_json
         from dlapp.values.spec import Submission
 
@@ -737,14 +727,12 @@ class LocalEngine(Closeable):
         return submission
 
     def usage_json(self, application_id: ApplicationId) -> Any:
-        """Return the resource usage of the containers over time; None: not recorded. Raises NotFound."""
         if self._is_others:
             return self._call_as_owner(self._state, "usage_json", application_id)
         with self._opened(str(application_id)) as application_dir:
             return read_json(os.path.join(application_dir, "usage.json"))
 
     def trials_text(self, application_id: ApplicationId) -> str:
-        """Return the results of a sweep; empty: none. Raises NotFound."""
         from dlapp.sweep.spec import MAX_RESULTS_BYTES  # import before the user switch
 
         if self._is_others:
@@ -781,7 +769,7 @@ class LocalEngine(Closeable):
         return None
 
     def node_names(self) -> tuple[str, ...]:
-        """Return None: no nodes besides this machine."""
+        """Return none: there are no nodes besides this machine."""
         return ()
 
     def dashboard_urls(self, application_id: ApplicationId, *, wait_s: float = 0.0) -> tuple[str, str]:
@@ -836,7 +824,6 @@ class LocalEngine(Closeable):
         return None
 
     def control_access(self, application_id: ApplicationId) -> ControlAccess:
-        """Return the control address of an application and a token; see `Engine.control_access`."""
         from dlapp.net.streams import NOT_RUNNING, StreamRefused
         from dlapp.values.access import VIEWERS, ControlAccess
 
@@ -998,11 +985,6 @@ class LocalEngine(Closeable):
     # ---- releasing ----
 
     def release(self, application_id: ApplicationId, by: str) -> str:
-        """Release a held application; return a line about the result.
-
-        Raises:
-            NotFound, Denied: it does not exist, or is another user's.
-        """
         if (owner := self._other_owner(application_id, ends=False)) is not None:
             return str(self._call_as_owner(owner, "release", str(application_id), by))
         row = self._row(str(application_id))
@@ -1019,7 +1001,6 @@ class LocalEngine(Closeable):
     # ---- removing ----
 
     def unstored(self, view: Mapping[str, Any]) -> list[str]:
-        """Return the directories of the caller's application with output that could not be stored."""
         if self._is_others or self._is_foreign(str(view["application_id"])):
             return []
         above, kept = self._state.unstored(self._uid), list[str]()

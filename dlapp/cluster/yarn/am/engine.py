@@ -93,7 +93,7 @@ _T = TypeVar("_T")
 
 
 class YarnAmEngine:
-    """The ApplicationMaster's side of a YARN cluster.
+    """The ApplicationMaster's side of a YARN cluster: its `dlapp.cluster.engine.AmEngine`.
 
     Args:
         cluster: the YARN cluster.
@@ -185,7 +185,6 @@ class YarnAmEngine:
         return events.to_heartbeat(self._cluster.preemption_wait_s)
 
     def start(self, grant: Grant, launch: TaskLaunch) -> None:
-        """Start a task in a container; a failure is reported by a later heartbeat as ``start_failed``."""
         with self._lock:
             granted = self._containers.mark_starting(grant.container_id)
         if granted is None:
@@ -204,7 +203,6 @@ class YarnAmEngine:
         """Do nothing: YARN counts the GPUs of a container until the container ends."""
 
     def stop(self, container_id: ContainerId) -> None:
-        """End a container and all its processes; a heartbeat reports its end. May be repeated."""
         with self._lock:
             granted = self._containers.mark_stopping(container_id)
             if granted is None and container_id not in self._containers.releases:
@@ -214,8 +212,6 @@ class YarnAmEngine:
         self._use_short_interval()
 
     def check_start(self, container_id: ContainerId) -> None:
-        """Request a container's stage from its node; `Heartbeat.preparing` lists it if its files are still being
-        fetched."""
         with self._lock:
             granted = self._containers.live(container_id)
         if granted is not None:

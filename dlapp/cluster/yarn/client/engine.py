@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class YarnEngine(Closeable):
-    """The client's side of a YARN cluster.
+    """The client's side of a YARN cluster: its `dlapp.cluster.engine.Engine`.
 
     Args:
         open_files: opens the file system of the cluster as one user.
@@ -210,13 +210,10 @@ class YarnEngine(Closeable):
         return self._reader.report(ApplicationId.from_text(application_id)).user
 
     def view_json(self, application_id: str) -> dict[str, Any]:
-        """Return `view` in its JSON form. Raises NotFound."""
         found: dict[str, Any] = to_json(self.view(ApplicationId.from_text(application_id)))
         return found
 
     def view_in_full_json(self, application_id: str) -> dict[str, Any]:
-        """Return `view_json`; for a waiting application with the smallest change that ends the wait, and an estimated
-        start. Raises NotFound."""
         found: dict[str, Any] = to_json(self._reader.view_in_full(ApplicationId.from_text(application_id)))
         return found
 
@@ -232,7 +229,6 @@ class YarnEngine(Closeable):
     def views_json(
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
     ) -> list[dict[str, Any]]:
-        """Return `views` in JSON form."""
         return [to_json(one) for one in self.views(everybody=everybody, user=user, limit=limit)]
 
     def usage_json(self, application_id: ApplicationId) -> Any:
@@ -259,7 +255,6 @@ class YarnEngine(Closeable):
         return [f"{one['host']}:{path}" for one in containers for path in one.get("unstored", ())]
 
     def control_access(self, application_id: ApplicationId) -> ControlAccess:
-        """Return control address of an application and a token; see `Engine.control_access`."""
         report = self._reader.report(application_id)
         if report.state.ended:
             raise NotFound(f"{application_id} had already ended: {report.final_status.value.lower()}")

@@ -68,7 +68,7 @@ RUNNING_READ = 20
 
 
 class ApplicationReader:
-    """Reader of applications' views."""
+    """Reader of applications' views: the methods of a `dlapp.cluster.engine.Engine` that read."""
 
     def __init__(self, session: ClusterSession, masters: AmClients) -> None:
         self._session, self._masters = session, masters
@@ -79,7 +79,6 @@ class ApplicationReader:
         self._viewer_tokens: dict[ApplicationId, str | None] = {}
 
     def ids(self, *, everybody: bool = False) -> list[str]:
-        """Return all ids as text, oldest first: the caller's own, or those of all users."""
         found = self._session.rest().reports(user=None if everybody else self._session.user)
         return [str(one) for one in sorted({one.application_id for one in found}.union(self._kept_ids()))]
 
@@ -266,7 +265,6 @@ class ApplicationReader:
         return None
 
     def submission(self, application_id: ApplicationId) -> Submission:
-        """Return the submission. Raises NotFound."""
         report = self.report(application_id)
         if not self._is_own(report):
             raise Denied(f"{application_id} belongs to {report.user}: what was submitted is theirs to read")

@@ -102,7 +102,6 @@ class GrowingPage:
             self._sleep(_RETRY_INTERVAL_S)
 
     def tail(self, most_bytes: int, *, ended: bool = False) -> bytes | None:
-        """See `dlapp.client.logs.GrowingFile.tail`."""
         try:
             opened = self._open({"size": str(-most_bytes)})
         except Unreachable:
@@ -129,11 +128,7 @@ class GrowingPage:
         return self._from(self.offset, length - self.offset) if length > self.offset else iter(())
 
     def _from(self, offset: int, count: int | None) -> Iterator[bytes] | None:
-        """Return the content from an offset.
-
-        Args:
-            count: recent size of that; None: not known, and the offset is 0.
-        """
+        """Return the content from an offset; ``count`` is its recent size; None: not known, and the offset is 0."""
         while True:
             # Only the end of a file can be requested, and the file grows meanwhile: request more, so that nothing is
             # missed, and drop what is before the offset.
