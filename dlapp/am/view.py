@@ -64,8 +64,6 @@ def of(state: ApplicationState, tracking_url: str, wait: str = "") -> Applicatio
     Its ``state`` is RUNNING until the end was reported to the engine: a reader of FINISHED finds all files complete.
 
     Args:
-        state: state of the application.
-        tracking_url: URL of the page.
         wait: what the ApplicationMaster's own process waits for (`dlapp.system.waits`); empty: nothing, or briefly.
     """
     spec = state.spec

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dlapp.errors import DlappError
-from dlapp.values.ids import ApplicationId
 from dlapp.values.notification import (
     COMMAND,
     MAIL,
@@ -135,7 +134,15 @@ def send_mail(mail: Mail, one: Notification) -> None:
     message["Message-ID"] = f"<{one.id.replace('/', '.')}@{mail.sender.rpartition('@')[2]}>"
     message["X-Dlapp-Event-Id"] = one.id
     message["Auto-Submitted"] = "auto-generated"  # no out-of-office reply; RFC 3834
-    lines = [one.text, "", *(f"{name}: {_line(str(value))}" for name, value in _facts(one) if value)]
+    facts = {
+        "application": one.application_id,
+        "name": one.appname,
+        "user": one.username,
+        "queue": one.queue,
+        "project": one.project,
+        "final status": one.final_status,
+    }
+    lines = [one.text, "", *(f"{name}: {_line(str(value))}" for name, value in facts.items() if value)]
     message.set_content("\n".join(_line(line) for text in lines for line in text.split("\n")))
     try:
         context = ssl.create_default_context() if mail.security != NO_TLS else None
@@ -158,17 +165,6 @@ def send_mail(mail: Mail, one: Notification) -> None:
         raise NotDelivered(refused, final=error.smtp_code >= 500) from None
     except (smtplib.SMTPException, OSError, ValueError) as error:
         raise NotDelivered(f"{mail.server}:{mail.port}: {type(error).__name__}") from None
-
-
-def _facts(one: Notification) -> tuple[tuple[str, str | ApplicationId], ...]:
-    return (
-        ("application", one.application_id),
-        ("name", one.appname),
-        ("user", one.username),
-        ("queue", one.queue),
-        ("project", one.project),
-        ("final status", one.final_status),
-    )
 
 
 def run_command(command: tuple[str, ...], one: Notification) -> None:

@@ -102,9 +102,7 @@ class Sender:
 
     def close(self, timeout_s: float) -> bool:
         """Wait until all are delivered, and remove the outbox then; return whether that was in time."""
-        if not self.wait(timeout_s):
-            return False
-        if self._has_other_pending:
+        if not self.wait(timeout_s) or self._has_other_pending:
             return False
         try:
             self._file.remove()

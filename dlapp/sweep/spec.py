@@ -244,10 +244,8 @@ def sweep_problems(sweep: SweepSpec) -> Iterator[tuple[str, str]]:
     if (size := table_bytes(sweep)) > MAX_TABLE_BYTES:
         yield "sweep", f"has {size >> 10} KiB of values, the maximum is {MAX_TABLE_BYTES >> 10} KiB"
     if (size := sweep.trials * _longest_row(sweep)) > MAX_VALUES_BYTES:
-        yield (
-            "sweep",
-            f"has {size >> 10} KiB of values in its trials, the maximum is {MAX_VALUES_BYTES >> 10} KiB",
-        )
+        problem = f"has {size >> 10} KiB of values in its trials, the maximum is {MAX_VALUES_BYTES >> 10} KiB"
+        yield "sweep", problem
     if sweep.metric and sweep.goal is None:
         yield "sweep.goal", "is missing: max or min, for which metric is better"
     if not sweep.metric:

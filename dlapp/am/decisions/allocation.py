@@ -60,7 +60,8 @@ def handle_heartbeat(state: ApplicationState, heartbeat: Heartbeat) -> None:
     for container_id in heartbeat.started:
         _handle_started(state, container_id)
     for container_id in heartbeat.preparing:
-        _handle_preparing(state, container_id)
+        if (container := state.open.get(container_id)) is not None and not container.hello:
+            container.is_preparing = True
     for request_id, why in heartbeat.refused:
         role = state.role_of_request(request_id)
         if state.stage is Stage.ACTIVE and role is not None and role.missing > 0:
@@ -91,13 +92,6 @@ def _handle_started(state: ApplicationState, container_id: ContainerId) -> None:
     if container is not None and container.node_has_it_ms is None:
         container.node_has_it_ms = state.awake_ms
         state.set_deadline(state.timing.hello_ms, Due.HELLO, container)
-
-
-def _handle_preparing(state: ApplicationState, container_id: ContainerId) -> None:
-    """Record that a container's files are still being fetched to its node."""
-    container = state.open.get(container_id)
-    if container is not None and not container.hello:
-        container.is_preparing = True
 
 
 def _record_change(state: ApplicationState, role: RoleSpec, given: Resources) -> None:

@@ -185,7 +185,7 @@ def _assess_earlier_generation(state: ApplicationState, container: Container, as
         return assessed
     if assessed.fault is not Fault.NODE or container.instance is None:
         return gang.GANG_RESTARTED
-    gang.uncount_restart(state, state.role_of(container).gate, assessed.reason, container.instance)
+    gang.uncount_restart(state, assessed.reason, container.instance)
     return assessed
 
 
@@ -227,7 +227,7 @@ def _keep_container(state: ApplicationState, container: Container, instance: Ins
     container.phase, container.view = Phase.STARTING, None  # until its task reports that it can be inspected
     state.order(container, keep_s=state.spec.keep_failed_s)
     if gate.gang and not _fails_all(state, instance):
-        gang.defer_failure(state, gate, instance, failure)
+        gang.defer_failure(state, instance, failure)
         return True
     instance.user_faults -= 1  # if it does not end the application, its result is counted
     if state.spec.on_container_failure is ContainerFailure.STOP or _fails_all(state, instance):
@@ -293,7 +293,7 @@ def conclude_try(state: ApplicationState, instance: Instance, container: Contain
     elif instance.index in state.deciding or (role.gate.gang and not role.gate.open) or _fails_all(state, instance):
         failure = _failure(state, instance, assessed)
         if assessed.fault is Fault.USER and role.gate.gang and role.gate.open and not _fails_all(state, instance):
-            gang.defer_failure(state, role.gate, instance, failure)
+            gang.defer_failure(state, instance, failure)
         elif (state.spec.on_container_failure is ContainerFailure.STOP and state.sweep is None) or _fails_all(
             state, instance
         ):

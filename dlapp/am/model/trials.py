@@ -196,7 +196,10 @@ class SweepState:
 
     def requeue_trial(self, trial: TrialRecord) -> None:
         """Record that a trial waits again."""
-        self._release(trial)
+        if trial.holder is not None:
+            self._drop(trial.holder, trial)
+        self.running -= trial.state is TrialState.RUNNING
+        self.changed += 1
         trial.state, trial.outputs = TrialState.WAITING, ()
         heapq.heappush(self._waiting, trial.number)
 
@@ -252,12 +255,6 @@ class SweepState:
         started = (one for one in self.trials if one.tries)
         lines = (one.line or trial_line(view_of(self, one), names) for one in started)
         return "\n".join((head_line(self.spec), *lines, ""))
-
-    def _release(self, trial: TrialRecord) -> None:
-        if trial.holder is not None:
-            self._drop(trial.holder, trial)
-        self.running -= trial.state is TrialState.RUNNING
-        self.changed += 1
 
     def _drop(self, holder: ContainerId, trial: TrialRecord) -> None:
         held = self.held.get(holder)

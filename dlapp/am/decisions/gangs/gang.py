@@ -91,15 +91,11 @@ def _restart_view(
     return RestartView(role=gate.name, generation=generation, at_ms=state.now_ms, container=index, cause=cause)
 
 
-def uncount_restart(state: ApplicationState, gate: Gate, why: str, member: Instance) -> None:
-    """Uncount a restart: the member that seemed to cause it failed with the node of another one.
-
-    Args:
-        state: state of the application; it is changed.
-        gate: gate of the gang, restarted before this was known.
-        why: how the other member ended, for the user.
-        member: the other member.
+def uncount_restart(state: ApplicationState, why: str, member: Instance) -> None:
+    """Uncount a restart: the member that seemed to cause it failed with the node of another ``member``, which ended by
+    ``why``.
     """
+    gate = state.role_of_index(member.index).gate
     was_charged = gate.charged is not None
     uncount_failure(state, gate)
     if was_charged and gate.restarts and gate.restarts[-1].generation == gate.generation:
@@ -109,17 +105,12 @@ def uncount_restart(state: ApplicationState, gate: Gate, why: str, member: Insta
         checkpoints.record_gate(state, gate, durable=False)
 
 
-def defer_failure(state: ApplicationState, gate: Gate, instance: Instance, text: str) -> None:
-    """Let a failure end the application when the other members have ended: they get SIGTERM, and store their output.
+def defer_failure(state: ApplicationState, instance: Instance, text: str) -> None:
+    """Let a member's failure end the application when the others have ended: they get SIGTERM, and store their output.
 
     When a node is lost or a GPU fails, the peers exit with errors, and their reports often arrive first.
-
-    Args:
-        state: state of the application; it is changed.
-        gate: gate of the gang.
-        instance: the member that failed.
-        text: the failure, for the user.
     """
+    gate = state.role_of_index(instance.index).gate
     if gate.failure is not None:
         return
     gate.failure = GangFailure(instance.index, text, state.awake_ms + int(state.spec.failure_settle_s * 1000))
