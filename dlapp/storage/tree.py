@@ -245,7 +245,13 @@ def nodes_to_store(
     """
     top, left = tree.top, most
     roots = [os.path.abspath(top), os.path.realpath(top), *(path.rstrip("/") for path in payload_paths)]
-    read_link = _link_reader_of(tree)
+
+    def read_link(name: str) -> str | None:
+        try:
+            return tree.read_link(name)
+        except OSError:
+            return None
+
     nodes: list[TreeNode] = []
     changed: list[TreeNode] = []
     todo = [_node(top, "", os.fstat(tree.fd))]
@@ -277,16 +283,6 @@ def nodes_to_store(
             note(f"{shown(node.source)} is not stored: it is {kind_text(node.mode)}")
             changed.append(node)
     return nodes, changed
-
-
-def _link_reader_of(tree: OpenTree) -> Callable[[str], str | None]:
-    def read(name: str) -> str | None:
-        try:
-            return tree.read_link(name)
-        except OSError:
-            return None
-
-    return read
 
 
 def nodes_to_fetch(top: str) -> list[TreeNode]:
@@ -434,11 +430,10 @@ def copy_file(
         with closing_fd(target):
             status = os.fstat(source)
             size = node.size_bytes
-            if stat.S_ISREG(status.st_mode) and status.st_size == size:
-                copied = _copy_data(source, target, size, sparse=status.st_blocks * 512 < size, done=done)
-            else:
-                copied = -1
-            if copied != size or os.fstat(source).st_size != size:
+            is_same = stat.S_ISREG(status.st_mode) and status.st_size == size
+            is_sparse = status.st_blocks * 512 < size
+            is_copied = is_same and _copy_data(source, target, size, sparse=is_sparse, done=done) == size
+            if not is_copied or os.fstat(source).st_size != size:
                 raise DlappError(f"{shown(node.source)} changed while it was copied: it had {size} bytes")
             os.fchmod(target, mode)
             os.utime(target, ns=(node.mtime_ns, node.mtime_ns))

@@ -57,26 +57,19 @@ class ConnectionPool(Generic[C]):
                 self._busy[found] = threading.get_ident()
             if found.is_fresh():
                 return found, True
-            self.drop(found)
+            self.release(address, found, reusable=False)
         made = connect(address)
         with self._lock:
             self._busy[made] = threading.get_ident()
         return made, False
 
-    def keep(self, address: Address, connection: C) -> None:
-        """Return a reusable connection to the pool."""
+    def release(self, address: Address, connection: C, *, reusable: bool) -> None:
+        """Return a reusable connection to the pool; close another one."""
         with self._lock:
             self._busy.pop(connection, None)
-            kept = self._idle.setdefault(address, [])
-            if len(kept) < _MAX_IDLE:
+            if reusable and len(kept := self._idle.setdefault(address, [])) < _MAX_IDLE:
                 kept.append(connection)
                 return
-        connection.close()
-
-    def drop(self, connection: C) -> None:
-        """Close a connection that is not reusable."""
-        with self._lock:
-            self._busy.pop(connection, None)
         connection.close()
 
     def abort(self, threads: Collection[int]) -> None:

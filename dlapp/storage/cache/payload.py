@@ -25,7 +25,7 @@ from dlapp.locations import shown
 from dlapp.storage.cache.entry import CacheLocation, make_cache_directories, names
 from dlapp.storage.tree import Note, explained, remove_tree
 from dlapp.system import lock_files
-from dlapp.system.disk_space import free_bytes
+from dlapp.system.disk_space import free_bytes, size_bytes
 from dlapp.system.files import UntrustedFile, closing_fd, open_directory, open_own_directory
 from dlapp.system.text import human_size
 from dlapp.system.waits import Wait
@@ -139,8 +139,7 @@ class PayloadCaches:
         try:
             sizes = {name: _size_bytes(self._path("caches", name)) for name in names(self._path("caches"))}
             used_s = {name: self._used_s(name) for name in sizes}
-            space = os.statvfs(self.place.directory)
-            reserve = int(self.place.keep_free * space.f_blocks * space.f_frsize)
+            reserve = int(self.place.keep_free * size_bytes(self.place.directory))
             total = sum(sizes.values())
             over = max(total - self.place.limit_bytes, reserve - free_bytes(self.place.directory))
             for name in sorted(sizes, key=lambda name: used_s[name]):

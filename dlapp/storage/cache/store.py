@@ -49,7 +49,7 @@ from dlapp.storage.cache.entry import (
 )
 from dlapp.storage.tree import Note, explained, remove_tree
 from dlapp.system import lock_files, machine
-from dlapp.system.disk_space import free_bytes
+from dlapp.system.disk_space import free_bytes, size_bytes
 from dlapp.system.files import closing_fd, open_own_directory, read_file, sync_file_system
 from dlapp.system.text import human_size
 from dlapp.system.waits import Wait
@@ -305,7 +305,7 @@ class InputCache:
         self, key: str, wanted: CacheKeySource, lock: int, fetch: Fetch, spare_bytes: int, progress: Progress | None
     ) -> CacheHold | None:
         """Fetch under the exclusive lock, which is then converted to a shared one; None if there is no space."""
-        for again in (True, False):
+        for _ in range(2):
             try:
                 self.sweep(held=key)
                 part = self._create_part(key, wanted, spare_bytes)
@@ -325,8 +325,6 @@ class InputCache:
                 # Others wrote at the same time. Make room for the current usage and try once more; then give up on the
                 # cache.
                 self._note(f"{shown(wanted.source)} cannot be cached here: {error}")
-                if not again:
-                    return None
             except BaseException:
                 remove_tree(part)
                 raise
@@ -409,8 +407,7 @@ class InputCache:
         if room_bytes > limit:
             self._note(f"{human_size(room_bytes)} exceed the limit of the cache ({human_size(limit)})")
             return False
-        space = os.statvfs(self.place.directory)
-        reserve = int(self.place.keep_free * space.f_blocks * space.f_frsize)
+        reserve = int(self.place.keep_free * size_bytes(self.place.directory))
         fetching = sum(one["room_bytes"] for one in self._parts())
         kept = sum(one.room_bytes for one in self.entries())
         over_limit = kept + fetching + room_bytes - limit
@@ -483,13 +480,8 @@ class InputCache:
     def _metadata(self, key: str) -> dict[str, Any] | None:
         """Return the description of an entry; None if it is missing or not valid any more."""
         metadata = read_metadata(self._path("entries", key))
-        if (
-            metadata is None
-            or metadata.get("format") != FORMAT
-            or metadata.get("boot_id", "") not in ("", self._boot_id)
-        ):
-            return None
-        return metadata
+        is_valid = metadata and metadata["format"] == FORMAT and metadata["boot_id"] in ("", self._boot_id)
+        return metadata if is_valid else None
 
     def _parts(self) -> list[dict[str, Any]]:
         found = [read_metadata(self._path("parts", name)) for name in names(self._path("parts"))]

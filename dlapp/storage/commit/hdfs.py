@@ -158,10 +158,9 @@ class HdfsCommit:
         return self._finish(plan, step)
 
     def is_surely_committed(self) -> bool:
-        try:
+        with contextlib.suppress(NotFound, Denied, HdfsRefused):
             return self._web.attribute(self.target, ATTRIBUTE) == attribute_value(self._app, self.target)
-        except (NotFound, Denied, HdfsRefused):
-            return False
+        return False
 
     def finish_interrupted(self) -> bool:
         plan = self._plan()

@@ -522,10 +522,7 @@ class NativeHdfs(WebHdfs):
                 keep = not connection.closed
                 raise
             finally:
-                if keep:
-                    self._namenodes.keep(address, connection)
-                else:
-                    self._namenodes.drop(connection)
+                self._namenodes.release(address, connection, reusable=keep)
         raise AssertionError
 
     def _record_state(self, connection: Connection, wanted: int | None) -> None:
@@ -796,10 +793,7 @@ class NativeHdfs(WebHdfs):
                 if not was_used or connection.has_heard:
                     raise  # else the DataNode had closed it meanwhile
             finally:
-                if good:
-                    self._nodes.keep(address, connection)
-                else:
-                    self._nodes.drop(connection)
+                self._nodes.release(address, connection, reusable=good)
 
     def _wait_for_datanode(self, address: Address) -> Wait:
         return Wait(f"HDFS at {address[0]}:{address[1]}", self._timeout_s[1])
@@ -913,7 +907,7 @@ class NativeHdfs(WebHdfs):
                             lambda: self._between_packets(wait),
                         )
                 finally:
-                    self._nodes.drop(connection)
+                    self._nodes.release(address, connection, reusable=False)
                 self._protocol.data_served = True
                 return located.block._replace(size_bytes=count)
             except (BlockRefused, PipelineFailed, ConnectionLost, NotHadoop) as error:
