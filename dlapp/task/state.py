@@ -176,9 +176,10 @@ class TaskState:
 
     def end_start(self) -> None:
         """Tell the engine that the next task may start: this one will take little CPU time, or wait."""
-        for fd in self._starting_fds:
+        # Forgotten before they are closed: a signal that interrupts a step may raise in between.
+        fds, self._starting_fds = self._starting_fds, ()
+        for fd in fds:
             os.close(fd)
-        self._starting_fds = ()
 
     def report_phase(self, phase: Phase, **details: Any) -> None:
         """Report a phase, and log it; see `AmLink.report_phase`."""
