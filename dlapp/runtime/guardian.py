@@ -16,7 +16,7 @@ used, and the embedded engine finds and ends it by these.
 
 Their messages, one JSON object per line:
 
-    outer -> task   {"inner": pid, "namespace": true}
+    outer -> task   {"inner": pid}
     task -> inner   {"do": "start", "fds": n, "argv": [...], "env": {...}, "cwd": ...}   with n descriptors to keep
                     {"do": "exec", "fds": 1, "env": {...}, "cwd": ...}     a command beside the payload, if one runs, or
                                        if there never was one; the descriptor has the command to run (`exec.keeper`)
@@ -110,7 +110,7 @@ def _run_outer(channel: socket.socket, task: int) -> NoReturn:
     if own_namespace:
         kernel.die_with_parent(signal.SIGKILL)
     if os.getppid() == task:
-        _send(channel, {"inner": inner, "namespace": own_namespace})
+        _send(channel, {"inner": inner})
     elif own_namespace:
         os.kill(inner, signal.SIGKILL)  # the task died before we could register for its death signal
     channel.close()
