@@ -73,7 +73,9 @@ def is_plain_path(path: str) -> bool:
 
 
 def is_inside(path: str, directory: str) -> bool:
-    """Return whether an absolute path is ``directory`` or inside it; neither is resolved."""
+    """Return whether a path is ``directory`` or inside it; neither is resolved. Both are absolute, or both are relative
+    and not ``.``.
+    """
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 

@@ -205,7 +205,7 @@ class _PullFailed(Exception):
 
 
 def _pull(docker: Dockerd, image: str, name: ImageName, headers: Mapping[str, str], progress: Progress | None) -> None:
-    """Pull an image.
+    """Pull ``name`` with the credentials in ``headers``; ``image`` is the name that the user wrote.
 
     Raises:
         _PullFailed: with dockerd's reason.
