@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from importlib.util import MAGIC_NUMBER, find_spec, source_hash
@@ -28,7 +29,7 @@ from typing import NamedTuple
 
 from dlapp.errors import DlappError
 from dlapp.hadoop.hdfs.checksums import CARRIED, installed_library
-from dlapp.system.files import UntrustedFile, closing_fd, list_names, open_own_directory, read_file
+from dlapp.system.files import UntrustedFile, closing_fd, list_names, open_own_directory, read_file, write_all
 
 NAME = "dlapp.pyz"
 """File name in a container's working directory."""
@@ -55,6 +56,10 @@ MAX_BYTES = 64 << 20
 _MAX_NAMES = 10_000
 _SKIPPED = frozenset({"__pycache__", "tests", "testing"})
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
+_MAKE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+_PACKING = threading.Lock()
+"""Held by the thread that makes a zip: the temporary file is named by the process, and the filters of warnings are of
+all threads. A submission makes one zip while its checks may make the other."""
 
 _MAIN = f"""\
 import os
@@ -169,17 +174,18 @@ def packed(directory: str, *, remote: bool = False) -> tuple[str, str]:
     beginning = f"{kind}{_fingerprint(files)}-"
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
-        with closing_fd(open_own_directory(f"{directory}/.", path=directory)) as fd:
+        with _PACKING, closing_fd(open_own_directory(f"{directory}/.", path=directory)) as fd:
             for name in list_names(fd, limit=_MAX_NAMES):
                 if name.startswith(beginning) and name.endswith(".pyz"):
                     if name == f"{beginning}{(digest := _digest_in(fd, name))}.pyz":
                         return os.path.join(directory, name), f"dlapp-{digest}.pyz"
                     os.unlink(name, dir_fd=fd)  # damaged, for example by a full disk
-            temporary = f"{beginning}{os.getpid()}"
+            data = _zip(files)  # in memory: the process may end meanwhile, and would leave a part of a file
+            digest = digest_of(data)
+            temporary, name = f"{beginning}{os.getpid()}", f"{beginning}{digest}.pyz"
             try:
-                _write(os.path.join(f"/proc/self/fd/{fd}", temporary), files)
-                digest = _digest_in(fd, temporary)
-                name = f"{beginning}{digest}.pyz"
+                with closing_fd(os.open(temporary, _MAKE, 0o600, dir_fd=fd)) as temporary_fd:
+                    write_all(temporary_fd, data)
                 os.rename(temporary, name, src_dir_fd=fd, dst_dir_fd=fd)
             finally:
                 with contextlib.suppress(FileNotFoundError):
@@ -243,15 +249,15 @@ def _fingerprint(files: list[BundleFile]) -> str:
     return digest.hexdigest()
 
 
-def _write(path: str, files: list[BundleFile]) -> None:
+def _zip(files: list[BundleFile]) -> bytes:
     import io
     import warnings
     import zipfile
 
-    held = io.BytesIO()
+    made, held = io.BytesIO(), io.BytesIO()
     with (
         warnings.catch_warnings(),
-        zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive,
+        zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive,
         zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as sources,
     ):
         # Compiler warnings about libraries do not concern the user.
@@ -278,6 +284,7 @@ def _write(path: str, files: list[BundleFile]) -> None:
                 add(archive, one.name, data)
         sources.close()
         add(archive, _SOURCES, held.getvalue())
+    return made.getvalue()
 
 
 def _compiled(name: str, source: bytes) -> bytes:

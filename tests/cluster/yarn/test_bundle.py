@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,15 @@ def test_a_zip_is_found_again_and_named_by_its_digest(own: Path) -> None:
     path, name = bundle.packed(str(own))
     assert [Path(path)] == list(own.iterdir())
     assert name == f"dlapp-{bundle.digest_of(Path(path).read_bytes())}.pyz"
+
+
+@pytest.mark.slow
+def test_two_threads_that_need_the_same_zip_make_one(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: bundle.packed(str(tmp_path)), range(2))
+    assert first == second
+    assert [Path(first[0])] == list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o720])

@@ -80,6 +80,8 @@ class ApplicationSubmitter:
 
     def prepare(self) -> None:
         """Pack dlapp's own archive while the application is checked, and clean up."""
+        if self._preparing is not None and self._preparing.is_alive():
+            return  # of a submission that was refused
         # An error here shows up again, and is reported, at the submission.
         self._preparing = threading.Thread(target=self._prepare, name="yarn-prepare", daemon=True)
         self._preparing.start()
