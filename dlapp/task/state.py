@@ -252,9 +252,9 @@ class TaskState:
         """
         self.release_lease()
         self.guardian.close()
-        for fd in self.keep_fds[RESERVED_FROM:]:
+        reserved, self.keep_fds = self.keep_fds[RESERVED_FROM:], self.keep_fds[:RESERVED_FROM]
+        for fd in reserved:
             os.close(fd)
-        self.keep_fds = self.keep_fds[:RESERVED_FROM]
 
 
 def _identity(path: str) -> tuple[int, int] | None:
