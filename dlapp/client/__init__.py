@@ -15,6 +15,7 @@ none.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -874,7 +875,7 @@ class Client(Closeable):
         """
         application_id = self._id(application_id)
         began = time.monotonic()
-        deadline = None if timeout_s is None else began + timeout_s
+        deadline = math.inf if timeout_s is None else began + timeout_s
         seen = None
         while True:
             view = self.status(application_id)
@@ -882,10 +883,12 @@ class Client(Closeable):
                 yield view
             if view.state.ended:
                 return
-            if deadline is not None and time.monotonic() >= deadline:
+            now = time.monotonic()
+            if now >= deadline:
                 raise TimedOut(f"{application_id} has not ended within {timeout_s:g} s, it is {view.state.value}")
             seen = view
-            time.sleep(min(max(POLL_INTERVAL_S, POLL_SHARE * (time.monotonic() - began)), MAX_POLL_INTERVAL_S))
+            pause_s = min(max(POLL_INTERVAL_S, POLL_SHARE * (now - began)), MAX_POLL_INTERVAL_S)
+            time.sleep(min(pause_s, deadline - now))
 
     def softkill(self, application_id: AnyApplication, *, user: str | None = None) -> str:
         """Request a soft-kill: SIGTERM, the grace time, output committed; return a line on what will happen.
