@@ -43,8 +43,3 @@ class Amounts(NamedTuple):
             and (self[1] <= free[1] or not self[1])
             and (self[2] <= free[2] or not self[2])
         )
-
-
-def memory_text(memory_mib: int) -> str:
-    """Return a rounded amount of memory: ``512 MiB``, ``24.1 GiB``."""
-    return f"{memory_mib} MiB" if memory_mib < 1024 else f"{round(memory_mib / 1024, 1):g} GiB"

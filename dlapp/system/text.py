@@ -175,6 +175,11 @@ def human_size(size_bytes: float) -> str:
     return f"{size_bytes / 1024:.1f} {units[0]}"
 
 
+def memory_text(memory_mib: int) -> str:
+    """Return a rounded amount of memory: ``512 MiB``, ``24.1 GiB``."""
+    return f"{memory_mib} MiB" if memory_mib < 1024 else f"{round(memory_mib / 1024, 1):g} GiB"
+
+
 def short_duration(seconds: int) -> str:
     """Return a duration in its largest whole unit: ``40 s``, ``12 min``, ``3 h``, ``5 d``."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):

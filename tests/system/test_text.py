@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.system.text import nearest, read_boolean, read_count, read_duration_s, read_memory_mib, read_size_bytes
+from dlapp.system.text import (
+    memory_text,
+    nearest,
+    read_boolean,
+    read_count,
+    read_duration_s,
+    read_memory_mib,
+    read_size_bytes,
+)
 
 
 @pytest.mark.parametrize(
@@ -104,3 +112,11 @@ def test_no_text_does_more_than_raise_value_error(text: str) -> None:
     for read in (read_count, read_memory_mib, read_size_bytes, read_duration_s, read_boolean):
         with contextlib.suppress(ValueError):
             assert read(text) >= 0
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "shown"),
+    [(1, "1 MiB"), (1023, "1023 MiB"), (1024, "1 GiB"), (24680, "24.1 GiB"), (1 << 20, "1024 GiB")],
+)
+def test_memory_is_shown_as_one_would_say_it(memory_mib: int, shown: str) -> None:
+    assert memory_text(memory_mib) == shown

@@ -10,8 +10,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from dlapp.cluster.local.queue import RUNNING, ApplicationRow
-from dlapp.scheduler.amounts import Amounts, memory_text
-from dlapp.system.text import counted
+from dlapp.scheduler.amounts import Amounts
+from dlapp.system.text import counted, memory_text
 
 
 class TooLarge(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dlapp.scheduler.amounts import memory_text
+from dlapp.system.text import memory_text
 from dlapp.value import Value, field
 from dlapp.values.spec import AppSpec
 from dlapp.values.waiting import Ahead, PendingRequest, Waiting

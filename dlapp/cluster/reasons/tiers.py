@@ -21,7 +21,7 @@ from dlapp.cluster.reasons.facts import (
     each,
     total,
 )
-from dlapp.scheduler.amounts import memory_text
+from dlapp.system.text import memory_text
 from dlapp.value import replace
 from dlapp.values.waiting import (
     AM_LIMIT,

@@ -30,7 +30,7 @@ from dlapp.cluster.local.state import (
 )
 from dlapp.config import load_config
 from dlapp.errors import ConfigError, DlappError, Unreachable
-from dlapp.scheduler.amounts import Amounts, memory_text
+from dlapp.scheduler.amounts import Amounts
 from dlapp.system import locks
 from dlapp.system.processes.spawn import PROGRAM, is_program, spawn
 
@@ -377,14 +377,6 @@ def test_the_kernels_own_limits_are_respected(limited: list[Path]) -> None:
 def row(number: int, memory_mib: int = 0, vcores: int = 0, gcores: int = 0) -> ApplicationRow:
     names = ("number", "id", "state", "submitter", "memory_mib", "vcores", "gcores")
     return ApplicationRow(names, (number, f"application_1_{number:04d}", "running", "tony", memory_mib, vcores, gcores))
-
-
-@pytest.mark.parametrize(
-    ("memory_mib", "shown"),
-    [(1, "1 MiB"), (1023, "1023 MiB"), (1024, "1 GiB"), (24680, "24.1 GiB"), (1 << 20, "1024 GiB")],
-)
-def test_memory_is_shown_as_one_would_say_it(memory_mib: int, shown: str) -> None:
-    assert memory_text(memory_mib) == shown
 
 
 def test_amounts_that_look_the_same_when_rounded_are_shown_in_full() -> None:
