@@ -6,14 +6,19 @@ The number of GPUs comes from the ledger (`dlapp.gpuid`).
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-from dlapp.cluster.local.settings import RunnerSettings
-from dlapp.scheduler.amounts import Amounts
 from dlapp.system.machine import cgroup_directories
+
+if TYPE_CHECKING:
+    from dlapp.cluster.local.settings import RunnerSettings
+    from dlapp.scheduler.amounts import Amounts
 
 
 def capacity_of(settings: RunnerSettings, gcores: int) -> Amounts:
     """Return the usable amounts of this machine: as configured, or else its own, with this number of GPUs."""
+    from dlapp.scheduler.amounts import Amounts  # the ApplicationMaster imports this module, but needs no amounts
+
     return Amounts(
         memory_mib() if settings.memory_mib is None else settings.memory_mib,
         vcores() if settings.vcores is None else settings.vcores,
