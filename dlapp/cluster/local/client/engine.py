@@ -948,7 +948,8 @@ class LocalEngine(Closeable):
         return f"{row.id} had ended before the kill: {now['state']}, {now['diagnostics']}"
 
     def _end_as_modifier(self, application_id: ApplicationId, what: str, by: str) -> str | None:
-        """End another user's application whose `modify_acl` names the caller, only through its ApplicationMaster.
+        """End another user's application whose `modify_acl` names the caller, only through its ApplicationMaster, by
+        the request ``softkill`` or ``kill``.
 
         Returns:
             A line about the result; None: it is not such an application.

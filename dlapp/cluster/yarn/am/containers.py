@@ -108,7 +108,7 @@ class ContainerTracker:
         self._ended_before_us: set[ContainerId] = set()
         self._unknown_at: dict[ContainerId, float] = {}
         self._uncertain_starts: dict[ContainerId, str] = {}
-        self._query_at: dict[ContainerId, float] = {}  # as in `_ReleasedContainer`, of the last ones
+        self._query_at: dict[ContainerId, float] = {}  # of the last ones, see `_ReleasedContainer.query_at`
 
     def adopt(self, live: Iterable[Granted]) -> tuple[Grant, ...]:
         """Add the containers that an earlier attempt left running, and return them; they are no new events."""
@@ -182,11 +182,12 @@ class ContainerTracker:
                 self.events.granted.append(self._grant_of(granted))
 
     def record_end(self, status: ContainerStatus, now: float) -> None:
-        """Record a container's end reported by the ResourceManager."""
+        """Record a container's end reported by the ResourceManager, or by its node."""
         container_id = status.container_id
         earlier = self._is_of_an_earlier_attempt(container_id)
-        # After a restart the ResourceManager reports some a second time. And a first heartbeat reports those that
-        # ended, or were taken away, with their ApplicationMaster; the registration did not list them.
+        # The ResourceManager reports some a second time: after a restart, and those that their node has reported. And a
+        # first heartbeat reports those that ended, or were taken away, with their ApplicationMaster; the registration
+        # did not list them.
         granted = self._live.pop(container_id, None)
         if granted is None and (not earlier or container_id in self._ended_before_us):
             return

@@ -99,8 +99,10 @@ class NodeManager:
     def known_statuses(
         self, containers: Sequence[ContainerId], *, timeout_s: float
     ) -> dict[ContainerId, ContainerStatus | None]:
-        """Return the statuses of containers, `STATUS_UNKNOWN` for one that the node has forgotten; None: unknown to the
-        node. Raises as `statuses`."""
+        """Return the statuses of containers; None: unknown to the node. Raises as `statuses`.
+
+        A container that ended a while ago, of which the node does not know more, has `STATUS_UNKNOWN`.
+        """
         found: dict[ContainerId, ContainerStatus | None] = {}
         for one, status in self.statuses(containers, timeout_s=timeout_s).items():
             if isinstance(status, ContainerStatus):
