@@ -751,8 +751,8 @@ class Client(Closeable):
         engine = self._engine_of(application_id)
         view = engine.view_json(str(application_id))
         self._check_owner(str(application_id), caller())
-        engine.prepare()
         recorded = engine.submission(application_id)
+        engine.prepare()  # only now: it may remove an expired history
         origin = Origin(str(application_id), recorded, resumes)
         if resumes:
             if view["state"] not in ENDED:
