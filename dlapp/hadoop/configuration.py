@@ -184,7 +184,7 @@ class HadoopConfiguration(NamedTuple):
         return [f"{self.web_scheme}://{one}" for one in self.resource_managers(what)]
 
     def hdfs(self, login: Login, protocol: str | None = None) -> HdfsPlace:
-        """Return the address of the default file system for ``login``, with another ``protocol`` than `HdfsPlace` has.
+        """Return the default file system for ``login``; ``protocol`` as of `HdfsPlace`, None for the default there.
 
         Raises:
             ConfigError: it is not HDFS, or not configured.
@@ -430,7 +430,7 @@ class _Reading:
             self._final.add(name)
 
     def _include(self, href: str, where: str, depth: int) -> bool:
-        """Read the file that another one, at ``depth``, includes ``where``; return whether it exists."""
+        """Read a file that one in ``depth`` others includes, in the line ``where``; return whether it exists."""
         if depth >= _MAX_INCLUDES:
             raise ConfigError(f"{where}: includes {href}, the {depth + 1}th file that includes another one")
         name = href.removeprefix("file://") if href.startswith("file:///") else href.removeprefix("file:")

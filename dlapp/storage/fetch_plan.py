@@ -24,6 +24,7 @@ from dlapp.system.text import human_size
 
 T = TypeVar("T")
 AbortCalls = Callable[[Collection[int]], AbstractContextManager[Callable[[], None]]]
+"""Aborts the calls of threads (idents); see `dlapp.storage.api.OutputFileSystem.abort_calls`."""
 
 
 class FetchTarget(NamedTuple):

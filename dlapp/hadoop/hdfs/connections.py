@@ -64,7 +64,7 @@ class ConnectionPool(Generic[C]):
         return made, False
 
     def release(self, address: Address, connection: C, *, reusable: bool) -> None:
-        """Return a reusable connection to the pool; close another one."""
+        """Take a connection back from its thread: keep it if it is reusable, and close it otherwise."""
         with self._lock:
             self._busy.pop(connection, None)
             if reusable and len(kept := self._idle.setdefault(address, [])) < _MAX_IDLE:

@@ -80,6 +80,7 @@ from dlapp.storage.tree import explained, explaining, remove_tree
 from dlapp.system.files import (
     UntrustedFile,
     closing_fd,
+    closing_on_error,
     open_directory,
     open_file,
     open_own_directory,
@@ -285,11 +286,10 @@ def _own_parts(at: _CommitNames, *, refuse: bool = True) -> Iterator[int]:
     Args:
         refuse: raise UntrustedFile for one that is not exclusively the caller's; else treat it as missing.
     """
+    as_missing = (FileNotFoundError,) if refuse else (FileNotFoundError, PermissionError, UntrustedFile)
     try:
         fd = open_own_directory(at.parts, dir_fd=at.fd, path=at.path(at.parts))
-    except (FileNotFoundError, PermissionError, UntrustedFile) as error:
-        if refuse and not isinstance(error, FileNotFoundError):
-            raise
+    except as_missing:
         yield -1
         return
     with closing_fd(fd):
@@ -417,15 +417,12 @@ def _open_marker(at: _CommitNames) -> int:
     if stat.S_ISREG(found.st_mode) and found.st_uid != me:
         raise ForeignMarker(at.path(at.name), at.app, user_text(found.st_uid))
     fd = open_file(at.marker, dir_fd=at.fd, path=path, owners=(me,), write=True, max_bytes=MAX_MARKER_BYTES)
-    found = os.fstat(fd)
-    problem = ""
-    if found.st_mode & 0o022:
-        problem = "others may write it, so it is not used; remove it"
-    elif found.st_nlink > 1:
-        problem = "has a second name, so it is not used; remove that"
-    if problem:
-        os.close(fd)
-        raise UntrustedFile(path, problem)
+    with closing_on_error(fd):
+        found = os.fstat(fd)
+        if found.st_mode & 0o022:
+            raise UntrustedFile(path, "others may write it, so it is not used; remove it")
+        if found.st_nlink > 1:
+            raise UntrustedFile(path, "has a second name, so it is not used; remove that")
     return fd
 
 

@@ -59,7 +59,7 @@ class ForeignMarker(Denied):
 
 
 class OutputCommit(Protocol):
-    """The commit of one application's output to one target."""
+    """The commit of one application's output to one target; `dlapp.storage.commit.commit` has the guarantees."""
 
     def commit(
         self,
@@ -273,6 +273,6 @@ def parse_marker(data: bytes, path: str, directory: str, app: str, key: str) -> 
 
 
 def removed_error(ready: str, target: str, parts: str = "") -> NotFound:
-    """Return the error for a new target that was taken away before it was put in place; ``parts``: where parts are."""
+    """Return the error for a new target that was taken away before it was put in place; its ``parts`` may be left."""
     left = f"the output is kept in {shown(parts)}" if parts else "nothing of the output is left"
     return NotFound(f"{shown(ready)} was taken away, so {shown(target)} cannot be committed; {left}")

@@ -606,7 +606,7 @@ class NativeHdfs(WebHdfs):
             self._protocol.data_served = True
 
     def _fetch(self, path: str, fd: int, offset: int, end: int, report: Callable[[int], None]) -> int:
-        """Execute `fetch`, or a part of it; return the first missing byte. Raises its errors, and _NotServed."""
+        """Execute `fetch`, or a part of it; return the first missing offset. Raises its errors, and _NotServed."""
         at, dead_ends = offset, 0
         bad: set[tuple[int, str]] = set()
         kept = self._located.pop(path, None)
