@@ -149,8 +149,8 @@ class OutputSettlement:
         return self._retry(commit_all, give_up=give_up)
 
     def _retry(self, work: Callable[[Retried], T], *, give_up: bool) -> T:
-        """Run ``work``, and repeat it while a file system does not answer or is full; ``give_up`` is as in `finish`. It
-        is called with the errors that it must raise, as it is called again then.
+        """Run ``work``, and repeat it while a file system does not answer or is full. ``work`` is called with the
+        errors that it must raise, as it is called again then; ``give_up`` is as in `finish`.
         """
         began, wait = time.monotonic(), Wait("", None)
         patience_s = {

@@ -97,7 +97,9 @@ def page(view: ApplicationView, now_ms: int, extras: Extras = NO_EXTRAS, *, refr
 
 
 def document(title: str, body: str, *, refreshes: bool) -> str:
-    """Return a whole document with a title, of plain text, and a body, of HTML, which may reload itself."""
+    """Return a whole document: the title is plain text, the body HTML. With ``refreshes`` a browser reloads it every
+    `REFRESH_S` seconds.
+    """
     names = {"viewport": "width=device-width,initial-scale=1", "color-scheme": "light dark", "referrer": "no-referrer"}
     metas = "".join(f'<meta name="{name}" content="{content}">' for name, content in names.items())
     metas += f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'

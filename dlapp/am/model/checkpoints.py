@@ -46,8 +46,8 @@ class GangCheckpoints:
         self.number, self.after, self.complete = number, after, 0
 
     def choose(self, starts: int) -> bool:
-        """Choose the number if all members have reported, for this of all ``starts`` of the gang's payloads. Return
-        whether it has changed.
+        """Choose the number if all members have reported; return whether it has changed. ``starts`` is the number of
+        starts of the gang's payloads, including this one.
         """
         if len(self.found) < self._size:
             return False

@@ -272,7 +272,8 @@ class ApplicationState:
             self.apply_journals(former)
 
     def checkpoint_starts(self, count: int) -> int:
-        """Return the number of the start ``count``, from 1, for its checkpoint numbers (`checkpoints_after`).
+        """Return the number of a start for its checkpoint numbers (`dlapp.values.messages.checkpoints_after`); the
+        first start of this application's payload has the ``count`` 1.
 
         Two applications that resume from the same checkpoint have distinct numbers.
         """

@@ -61,8 +61,8 @@ class UsageSeries:
         return series
 
     def add(self, at_ms: int, values: Mapping[str, float | None]) -> None:
-        """Add what was measured at a time [ms since 1970]: column -> value; None: not known. A time before the last one
-        counts as that.
+        """Add what was measured at a time [ms since 1970], as column -> value; None: not known. An earlier time than
+        the last one counts as the last one.
         """
         while (place := (at_ms - self.start_ms) // self.step_ms) >= self._most:
             if place >= 1 << 20:

@@ -92,8 +92,8 @@ def _restart_view(
 
 
 def uncount_restart(state: ApplicationState, why: str, member: Instance) -> None:
-    """Uncount a restart: the member that seemed to cause it failed with the node of another ``member``, which ended by
-    ``why``.
+    """Uncount a restart: the member that seemed to cause it failed with the node of another one, ``member``. ``why``
+    says how that one ended, for the user.
     """
     gate = state.role_of_index(member.index).gate
     was_charged = gate.charged is not None

@@ -26,7 +26,10 @@ _EVERY_MS = 1000
 
 
 def handle_usage(state: ApplicationState, container: Container, usage: Usage | None) -> None:
-    """Record since when the GPUs of a container, which still has its previous usage, are idle; None: no news."""
+    """Record since when the GPUs of a container are idle; ``container.usage`` is still the previous one.
+
+    ``usage`` is None if nothing new was measured.
+    """
     guard, before = state.spec.idle_guard, container.usage
     if guard is None or usage is None or (before is not None and usage.at_ms <= before.at_ms):
         return
