@@ -18,7 +18,7 @@ decision of the scheduler or of an operator, and not a failure of the program or
 
 from __future__ import annotations
 
-from dlapp.am.model.journal_compaction import runs_of
+from dlapp.am.model.journal_compaction import consecutive_ranges
 from dlapp.cluster.engine import STATUS_UNKNOWN, ContainerEnd
 from dlapp.value import Value
 from dlapp.values.messages import Diagnosis, Fault, TaskResult
@@ -201,7 +201,7 @@ def failures(by_index: dict[int, str], total: int) -> str:
 
 def ranges(numbers: list[int]) -> list[str]:
     """Return sorted numbers as text, with ranges as ``3-7``, up to a limit, and the number of omitted ones."""
-    runs, most = runs_of(numbers), _MAX_RANGES
+    runs, most = consecutive_ranges(numbers), _MAX_RANGES
     items = [f"{first}" if first == last else f"{first}-{last}" for first, last in runs[:most]]
     if left := sum(last - first + 1 for first, last in runs[most:]):
         items.append(f"and {left} more")

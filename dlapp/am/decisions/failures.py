@@ -132,7 +132,7 @@ def handle_result(state: ApplicationState, container: Container, result: TaskRes
     container.result, container.phase, container.finished_ms = result, Phase.ENDED, state.now_ms
     if result.exit_code is not None or result.signal is not None:
         container.ran = state.payload_ran = True
-        state.role_of(container).begun.add(container.bound.index)
+        state.role_of(container).begun.add(container.bound_instance.index)
         if gang.is_of_earlier_generation(state, container):
             container.stop_reason = container.stop_reason or StopReason.GANG_RESTARTED
     state.open.pop(container.container_id, None)
@@ -152,7 +152,7 @@ def handle_result(state: ApplicationState, container: Container, result: TaskRes
 
 def assess_result(state: ApplicationState, container: Container, result: TaskResult) -> None:
     """Decide about the index of a container whose task reported its result."""
-    instance = container.bound
+    instance = container.bound_instance
     if instance.container is not container:
         return
     is_outdated = container.stop_reason is StopReason.GANG_RESTARTED or (
@@ -191,7 +191,7 @@ def _assess_earlier_generation(state: ApplicationState, container: Container, as
 
 def handle_failure(state: ApplicationState, container: Container, result: TaskResult) -> None:
     """Handle the reported end of a payload: the task continues with its gang's next generation, is kept, or ends."""
-    instance, gate = container.bound, state.role_of(container).gate
+    instance, gate = container.bound_instance, state.role_of(container).gate
     is_over = container.stop_reason is not None or container.is_kept or gang.is_of_earlier_generation(state, container)
     if is_over or state.stage is not Stage.ACTIVE or container.orders is None or container.orders.stop is not Stop.NO:
         return  # its orders already have the stop

@@ -24,7 +24,7 @@ HELD_MS = 600_000
 
 def handle_wait(state: ApplicationState, container: Container, service: str) -> None:
     """Record the service that a bound container's task reports to wait for; empty: it waits for none."""
-    instance = container.bound
+    instance = container.bound_instance
     if service:
         is_new = container.waits_since_ms is None or state.service_waits.get(instance.index) != service
         begin_wait(state, instance, service)

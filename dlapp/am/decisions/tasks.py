@@ -97,7 +97,7 @@ def _handle_new_report(state: ApplicationState, container: Container, report: Re
     _record_run(state, container, report.phase)
     if report.payload is not None and container.ran:
         members = state.role_of(container).ready
-        (members.add if report.payload.ready else members.discard)(container.bound.index)
+        (members.add if report.payload.ready else members.discard)(container.bound_instance.index)
     if report.result is None:
         services.handle_wait(state, container, report.waits_for)
     roster.send_roster(state, container)

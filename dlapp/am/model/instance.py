@@ -201,7 +201,7 @@ class Container(Record):
         return self.grant.container_id
 
     @property
-    def bound(self) -> Instance:
+    def bound_instance(self) -> Instance:
         """Return the index that it is bound to, of a container that is known to be bound."""
         assert self.instance is not None
         return self.instance

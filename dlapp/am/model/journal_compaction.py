@@ -105,7 +105,7 @@ class JournalCompaction:
                 pass
             kept.append(text)
         if gone:
-            containers = {prefix: runs_of(sorted(found)) for prefix, found in gone.items()}
+            containers = {prefix: consecutive_ranges(sorted(found)) for prefix, found in gone.items()}
             record = {"kind": "gone", "t": 0, "containers": containers}
             kept.insert(0, json.dumps(record, separators=(",", ":")))
         return kept
@@ -199,8 +199,8 @@ def _split(container: str) -> tuple[str, int]:
     return prefix, int(number)
 
 
-def runs_of(numbers: Iterable[int]) -> list[list[int]]:
-    """Return the first and the last number of each run of consecutive ones in ascending numbers."""
+def consecutive_ranges(numbers: Iterable[int]) -> list[list[int]]:
+    """Return the first and the last number of each range of consecutive ones in ascending numbers."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:

@@ -48,7 +48,7 @@ def record_address(state: ApplicationState, container: Container, report: Report
     """Record the address of a bound container, as its task reports it."""
     if not state.roster.exists:
         return
-    instance, role = container.bound, container.bound.role
+    instance, role = container.bound_instance, container.bound_instance.role
     if not state.roster.is_known:
         gate = state.role_of(container).gate
         if report.generation == gate.generation:
@@ -73,7 +73,7 @@ def record_address(state: ApplicationState, container: Container, report: Report
 
 def has_address(state: ApplicationState, container: Container) -> bool:
     """Return whether a bound container's task has reported its address, if its peers need it."""
-    return not state.roster.exists or state.roster.places.get(container.bound.index) is container
+    return not state.roster.exists or state.roster.places.get(container.bound_instance.index) is container
 
 
 def publish(state: ApplicationState) -> int:

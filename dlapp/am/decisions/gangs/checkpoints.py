@@ -17,7 +17,7 @@ def handle_report(state: ApplicationState, container: Container, report: Report)
     """Process a report on the checkpoints that a task has found, stored and restored; its generation is recorded."""
     if report.checkpoints is None:
         return
-    instance = container.bound
+    instance = container.bound_instance
     state.checkpoints[instance.index] = report.checkpoints
     gate = state.role_of(container).gate
     known, orders = gate.checkpoints, container.orders

@@ -30,7 +30,7 @@ _INCOMPLETE = "it was incomplete after the death of an ApplicationMaster"
 
 def handle_ready(state: ApplicationState, container: Container) -> None:
     """Record that a task is ready and waits at the gate."""
-    index, role = container.bound.index, state.role_of(container)
+    index, role = container.bound_instance.index, state.role_of(container)
     if container.stop_reason is not None or container.preempted:
         return
     if not has_address(state, container):

@@ -25,7 +25,7 @@ def clear(state: ApplicationState) -> None:
 
 def handle_report(state: ApplicationState, container: Container, report: Report) -> None:
     """Pass on a task's report on launches."""
-    instance, gate = container.bound, state.role_of(container).gate
+    instance, gate = container.bound_instance, state.role_of(container).gate
     if state.head is None or report.generation != gate.generation or report.result is not None:
         return
     if instance.index == state.head:

@@ -66,7 +66,7 @@ def _dispatch(state: ApplicationState, sweep: SweepState) -> None:
         while container_id in sweep.free and sweep.running < sweep.concurrency:
             if (trial := sweep.next_waiting()) is None:
                 break
-            index = container.bound.index
+            index = container.bound_instance.index
             fields: dict[str, Any] = {"number": trial.number, "try": trial.tries + 1, "in": str(container_id)}
             if sweep.study is not None:
                 try:

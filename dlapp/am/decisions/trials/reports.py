@@ -33,7 +33,7 @@ def handle_report(state: ApplicationState, container: Container, report: Report)
         is_known = not sweep.uses_optuna or trial.parameters is not None
         if is_first and is_known and trial.state is TrialState.WAITING and one.try_number >= trial.tries:
             # An earlier attempt gave it out and died before that was written.
-            sweep.assign_trial(trial, container_id, container.bound.index, one.try_number, state.now_ms)
+            sweep.assign_trial(trial, container_id, container.bound_instance.index, one.try_number, state.now_ms)
         if trial.holder == container_id and trial.tries == one.try_number and trial.state is TrialState.RUNNING:
             named.add(one.number)
             _handle_trial_report(state, trial, one)
