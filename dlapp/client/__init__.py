@@ -64,8 +64,9 @@ ENDED = ("FINISHED", "FAILED", "KILLED")
 """States of applications that have ended."""
 FINISHED_SHOWN = 20
 POLL_INTERVAL_S, MAX_POLL_INTERVAL_S, POLL_SHARE = 0.1, 1.0, 0.02
-"""Least and largest interval between two views while a client waits, and its share of the time that it has waited: a
-client may wait for weeks, and on a cluster the ResourceManager answers all of them."""
+"""Least and largest interval between two requests of a client that waits, for weeks perhaps: on a cluster the
+ResourceManager answers all of them. The last is the share of the time that it has waited, for its interval between two
+views. Between two reads of logs it is longer, the more consecutive reads find nothing."""
 LOG_AGGREGATION_S = 20.0
 """How long after an application's end a cluster may take to aggregate its logs; until then they may be unavailable."""
 DOCKER_TIMEOUT_S = 2.0
@@ -478,7 +479,7 @@ class Client(Closeable):
             ),
             times=times or since_ms is not None,
             follow=follow,
-            pause=lambda: time.sleep(POLL_INTERVAL_S),
+            pause=lambda quiet: time.sleep(min(POLL_INTERVAL_S * max(1.0, quiet / 10), MAX_POLL_INTERVAL_S)),
             missing=missing,
         )
         return pieces if since_ms is None else pieces_since(pieces, since_ms)

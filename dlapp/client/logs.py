@@ -289,7 +289,7 @@ def read_logs(
     opened: Logs | None = None,
     times: bool = False,
     follow: bool = False,
-    pause: Callable[[], None] = lambda: None,
+    pause: Callable[[int], None] = lambda _: None,
     missing: Callable[[str], None] = lambda _: None,
 ) -> Iterator[LogPiece]:
     """Read all existing logs; stdout and stderr of a container in the order in which they were written.
@@ -302,26 +302,28 @@ def read_logs(
         opened: opens logs, and is closed at the end; None to read all of each from its location.
         times: include the time of each piece; if both streams are read, it is always included.
         follow: continue until the application has ended.
-        pause: called before each further read.
+        pause: called before each further read with the number of reads since the last piece.
         missing: called with a line for each missing log of an ended application; and for each that cannot be read now
             while its application runs, which is retried.
     """
     known_logs: dict[ContainerId, _ContainerLogs] = {}
     timed = set(streams) == set(STREAMS) or (times and set(streams) <= set(STREAMS))
-    opened = opened or Logs()
+    opened, quiet = opened or Logs(), 0
     while True:
         ended, logs = poll()
         for log in filter(wanted, logs):
             if log.container_id not in known_logs:
                 known_logs[log.container_id] = _ContainerLogs(log, opened, streams, timed, missing)
             known_logs[log.container_id].found(log)
-        last = ended or not follow
+        last, quiet = ended or not follow, quiet + 1
         for one in known_logs.values():
-            yield from one.pieces(ended=ended, last=last)
+            for piece in one.pieces(ended=ended, last=last):
+                quiet = 0
+                yield piece
         if last:
             opened.close()
             return
-        pause()
+        pause(quiet)
 
 
 def pieces_since(pieces: Iterable[LogPiece], since_ms: int) -> Iterator[LogPiece]:

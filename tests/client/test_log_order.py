@@ -94,7 +94,9 @@ def test_following_waits_one_look_for_the_times_of_what_is_new(tmp_path: Path) -
     steps = world()
     shown: list[tuple[str, bytes, int | None]] = []
     turns: list[int] = []
-    for piece in read_logs(lambda: (next(steps), [log(tmp_path)]), follow=True, pause=lambda: turns.append(len(shown))):
+    for piece in read_logs(
+        lambda: (next(steps), [log(tmp_path)]), follow=True, pause=lambda _: turns.append(len(shown))
+    ):
         shown.append((piece.stream, piece.data, piece.time_ms))
     assert shown == [
         ("stderr", b"one\n", 1000),
@@ -113,9 +115,24 @@ def test_following_without_an_index_waits_for_nothing(tmp_path: Path) -> None:
     steps = iter([False, True])
     turns: list[int] = []
     shown: list[bytes] = []
-    for piece in read_logs(lambda: (next(steps), [log(tmp_path)]), follow=True, pause=lambda: turns.append(len(shown))):
+    for piece in read_logs(
+        lambda: (next(steps), [log(tmp_path)]), follow=True, pause=lambda _: turns.append(len(shown))
+    ):
         shown.append(piece.data)
     assert turns == [2]
+
+
+def test_a_pause_knows_how_many_reads_found_nothing(tmp_path: Path) -> None:
+    def world() -> Iterator[bool]:
+        write(tmp_path, "one\n", "", None)
+        yield from [False, False, False]
+        write(tmp_path, "one\ntwo\n", "", None)
+        yield from [False, False, True]
+
+    steps, quiet = world(), list[int]()
+    shown = [one.data for one in read_logs(lambda: (next(steps), [log(tmp_path)]), follow=True, pause=quiet.append)]
+    assert b"".join(shown) == b"one\ntwo\n"
+    assert quiet == [0, 1, 2, 0, 1]
 
 
 @given(
