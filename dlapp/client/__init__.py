@@ -15,6 +15,7 @@ none.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import time
@@ -63,10 +64,8 @@ if TYPE_CHECKING:
 ENDED = ("FINISHED", "FAILED", "KILLED")
 """States of applications that have ended."""
 FINISHED_SHOWN = 20
-POLL_INTERVAL_S, MAX_POLL_INTERVAL_S, POLL_SHARE = 0.1, 1.0, 0.02
-"""Least and largest interval between two requests of a client that waits, for weeks perhaps: on a cluster the
-ResourceManager answers all of them. The last is the share of the time that it has waited, for its interval between two
-views. Between two reads of logs it is longer, the more consecutive reads find nothing."""
+POLL_INTERVAL_S, MAX_POLL_INTERVAL_S = 0.1, 1.0
+"""Least and largest interval between two requests of a client that waits; see `poll_pause_s`."""
 LOG_AGGREGATION_S = 20.0
 """How long after an application's end a cluster may take to aggregate its logs; until then they may be unavailable."""
 DOCKER_TIMEOUT_S = 2.0
@@ -479,7 +478,7 @@ class Client(Closeable):
             ),
             times=times or since_ms is not None,
             follow=follow,
-            pause=lambda quiet: time.sleep(min(POLL_INTERVAL_S * max(1.0, quiet / 10), MAX_POLL_INTERVAL_S)),
+            pause=lambda quiet: time.sleep(poll_pause_s(quiet)),
             missing=missing,
         )
         return pieces if since_ms is None else pieces_since(pieces, since_ms)
@@ -875,21 +874,18 @@ class Client(Closeable):
             TimedOut: it has not ended within ``timeout_s``; it continues to run.
         """
         application_id = self._id(application_id)
-        began = time.monotonic()
-        deadline = math.inf if timeout_s is None else began + timeout_s
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         seen = None
-        while True:
+        for polls in itertools.count():
             view = self.status(application_id)
             if view != seen:
                 yield view
             if view.state.ended:
                 return
-            now = time.monotonic()
-            if now >= deadline:
+            if (left_s := deadline - time.monotonic()) <= 0:
                 raise TimedOut(f"{application_id} has not ended within {timeout_s:g} s, it is {view.state.value}")
             seen = view
-            pause_s = min(max(POLL_INTERVAL_S, POLL_SHARE * (now - began)), MAX_POLL_INTERVAL_S)
-            time.sleep(min(pause_s, deadline - now))
+            time.sleep(min(poll_pause_s(polls), left_s))
 
     def softkill(self, application_id: AnyApplication, *, user: str | None = None) -> str:
         """Request a soft-kill: SIGTERM, the grace time, output committed; return a line on what will happen.
@@ -1016,6 +1012,14 @@ class Client(Closeable):
         # The owner of an application wrote the user in its view.
         if (owner := self._engine_of(application_id).owner(application_id)) != user:
             raise Denied(f"{application_id} is {owner}'s, not {user}'s")
+
+
+def poll_pause_s(polls: int) -> float:
+    """Return the pause of a client after so many requests [s].
+
+    It may wait for weeks, and on a cluster the ResourceManager answers all that wait.
+    """
+    return min(POLL_INTERVAL_S * max(1.0, polls / 10), MAX_POLL_INTERVAL_S)
 
 
 def _overrides_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -173,7 +174,7 @@ def as_completed(applications: Iterable[Application], timeout: float | None = No
         UsageError: an item is not an `Application`: a text has no client that could find it.
         TimedOut: some have not ended by then; they continue to run.
     """
-    from dlapp.client import POLL_INTERVAL_S
+    from dlapp.client import POLL_INTERVAL_S, poll_pause_s
 
     if isinstance(applications, (str, Application)):
         raise UsageError("as_completed takes several applications, such as a list of them")
@@ -181,14 +182,16 @@ def as_completed(applications: Iterable[Application], timeout: float | None = No
     for one in left:
         if not isinstance(one, Application):
             raise UsageError(f"as_completed takes applications, not {one!r}: client.application(...) returns one")
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    polls = 0
     while left:
         ended = [one for one in left if one.status().state.ended]
         for one in ended:
             del left[one]
             yield one
-        if left and deadline is not None and time.monotonic() >= deadline:
+        if left and (left_s := deadline - time.monotonic()) <= 0:
             raise TimedOut(f"{len(left)} applications have not ended within {timeout:g} s: {', '.join(map(str, left))}")
         if left and not ended:
             # A status takes 1 ms on one machine and some on a cluster: many are polled less often.
-            time.sleep(POLL_INTERVAL_S * max(1.0, len(left) / 10))
+            time.sleep(min(max(poll_pause_s(polls), POLL_INTERVAL_S * len(left) / 10), left_s))
+            polls += 1
