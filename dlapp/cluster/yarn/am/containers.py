@@ -75,13 +75,12 @@ class _ReleasedContainer(Record):
     Args:
         end: its end, as reported when the time is up.
         over_at: time at which it counts as gone in any case.
-        query_at: time of the next query to its node; infinity: a query is pending, or the node is not known.
+        node: its node; None: not known.
     """
 
     end: ContainerEnd
     over_at: float
     node: NodeId | None
-    query_at: float
 
 
 class ContainerTracker:
@@ -108,7 +107,8 @@ class ContainerTracker:
         self._ended_before_us: set[ContainerId] = set()
         self._unknown_at: dict[ContainerId, float] = {}
         self._uncertain_starts: dict[ContainerId, str] = {}
-        self._query_at: dict[ContainerId, float] = {}  # of the last ones, see `_ReleasedContainer.query_at`
+        # Time of the next query to its node, of a container that was queried; infinity: a query is pending.
+        self._query_at: dict[ContainerId, float] = {}
 
     def adopt(self, live: Iterable[Granted]) -> tuple[Grant, ...]:
         """Add the containers that an earlier attempt left running, and return them; they are no new events."""
@@ -201,9 +201,8 @@ class ContainerTracker:
                 why = f"the container could not be started: {uncertain}"
                 end = replace(end, diagnostics=why, node_fault=True, is_silent=True)
             node = granted.node if granted else None
-            query_at = now if node else math.inf
             end = replace(end, presumed=is_of_lost_node(status))
-            self._taken_away[container_id] = _ReleasedContainer(end, now + TAKEN_AWAY_S, node, query_at)
+            self._taken_away[container_id] = _ReleasedContainer(end, now + TAKEN_AWAY_S, node)
             self.events.ending.append(container_id)
         else:
             self.events.ended.append(end)
@@ -225,7 +224,7 @@ class ContainerTracker:
     def report_gone(self, now: float) -> None:
         """Report containers that were taken away and whose processes must be gone by now; and those unknown to YARN."""
         gone = [container_id for container_id, one in self._taken_away.items() if one.over_at <= now]
-        self.events.ended += [self._taken_away.pop(container_id).end for container_id in gone]
+        self.events.ended += [self._pop_taken_away(container_id).end for container_id in gone]
         for container_id in [one for one, at in self._unknown_at.items() if at <= now]:
             self._forget(container_id)
             self.events.ended.append(
@@ -245,35 +244,33 @@ class ContainerTracker:
             now: the time [s, monotonic].
             is_done: the application only waits for ends, which its nodes know a heartbeat earlier.
         """
-        due = []
+        nodes = {container_id: one.node for container_id, one in self._taken_away.items() if one.node is not None}
         if is_done and len(self._live) <= MAX_QUERIED:
-            for container_id in self._started & self._live.keys():
-                if self._query_at.get(container_id, now) <= now:
-                    self._query_at[container_id] = math.inf
-                    due.append((self._live[container_id].node, container_id))
-        for container_id, one in self._taken_away.items():
-            if one.node is not None and one.query_at <= now:
-                one.query_at = math.inf
-                due.append((one.node, container_id))
+            nodes |= {container_id: self._live[container_id].node for container_id in self._started & self._live.keys()}
+        due = [(node, one) for one, node in nodes.items() if self._query_at.get(one, now) <= now]
+        self._query_at |= dict.fromkeys((container_id for _, container_id in due), math.inf)
         return due
+
+    def _pop_taken_away(self, container_id: ContainerId) -> _ReleasedContainer:
+        self._query_at.pop(container_id, None)
+        return self._taken_away.pop(container_id)
 
     def record_status(self, container_id: ContainerId, status: ContainerStatus | None, now: float) -> None:
         """Record the status, reported by its node, of a container that was taken away or that we hold; None: not
         reported."""
         one, stage = self._taken_away.get(container_id), status.stage if status is not None else None
+        if container_id in self._query_at:
+            self._query_at[container_id] = now + (LAST_QUERY_INTERVAL_S if one is None else QUERY_INTERVAL_S)
         if one is None:
             if container_id not in self._live:
                 return
-            if container_id in self._query_at:
-                self._query_at[container_id] = now + LAST_QUERY_INTERVAL_S
             if stage is ContainerStage.PREPARING:
                 self.events.preparing.append(container_id)
             elif status is not None and stage is ContainerStage.ENDED and status.exit_status != STATUS_UNKNOWN:
                 self.record_end(status, now)
             return
-        one.query_at = now + QUERY_INTERVAL_S
         if stage is ContainerStage.ENDED:
-            self.events.ended.append(replace(self._taken_away.pop(container_id).end, presumed=False))
+            self.events.ended.append(replace(self._pop_taken_away(container_id).end, presumed=False))
         elif stage is not None:
             one.over_at = now + TAKEN_AWAY_S
 
