@@ -41,16 +41,16 @@ from dlapp.value import Closeable
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from dlapp.application.keywords import ApplicationFields, SubmitOptions
+    from dlapp.application.overrides import Overrides
+    from dlapp.application.resolve import Snapshot, Source
     from dlapp.client.application import Application
-    from dlapp.client.keywords import ApplicationFields, SubmitOptions
     from dlapp.client.logs import LogPiece
     from dlapp.client.streams.opening import StreamOpener
     from dlapp.client.sweep import Sweep
     from dlapp.cluster.engine import Engine, LogFiles
     from dlapp.config import Config
-    from dlapp.launcher.application import Snapshot, Source
     from dlapp.launcher.origin import Origin
-    from dlapp.launcher.overrides import Overrides
     from dlapp.locations import HdfsPlace
     from dlapp.node_policy import RegistryPolicy
     from dlapp.values.ids import ApplicationId, ContainerId
@@ -645,7 +645,7 @@ class Client(Closeable):
             say: called with the lines that ``dlapp-launcher`` prints.
             note: called with notices for the user.
             progress: called with the packed bytes of the workspace and the total.
-            fields: the application, instead of a source; see `dlapp.client.keywords.ApplicationFields`.
+            fields: the application, instead of a source; see `dlapp.application.keywords.ApplicationFields`.
 
         Raises:
             FileRefused: the file or spec has errors; the message lists all of them.
@@ -654,23 +654,23 @@ class Client(Closeable):
                 replaced, or the workspace is too large.
             NotFound: input is missing.
         """
-        from dlapp.launcher.overrides import NO_OVERRIDES
+        from dlapp.application.overrides import NO_OVERRIDES
         from dlapp.values.spec import AppSpec
 
         self.engine.prepare()
         if env or args is not None:
-            from dlapp.client.keywords import check_texts
+            from dlapp.application.keywords import check_texts
 
             check_texts(args or (), env or {})
         if role_env is not None:
-            from dlapp.client.keywords import check_texts
+            from dlapp.application.keywords import check_texts
 
             if not isinstance(source, AppSpec):
                 raise UsageError("role_env is for a spec; a file has env.NAME in [role NAME]")
             for variables in role_env.values():
                 check_texts((), variables)
         if source is None:
-            from dlapp.client.keywords import spec_of
+            from dlapp.application.keywords import spec_of
 
             if overrides is not None:
                 raise UsageError("overrides are for a properties file; give the keywords themselves")
@@ -687,7 +687,7 @@ class Client(Closeable):
             own_overrides = _overrides_of(overrides, env, args)
         described: Snapshot | UnresolvedSpec | str
         if isinstance(source, AppSpec):
-            from dlapp.launcher.application import UnresolvedSpec
+            from dlapp.application.resolve import UnresolvedSpec
 
             described = UnresolvedSpec(source, env or {}, role_env or {})
         else:
@@ -832,7 +832,7 @@ class Client(Closeable):
             FileRefused: the file has errors; the message lists all of them.
             UsageError: the resource request can never be met, or the workspace is too large.
         """
-        from dlapp.launcher.overrides import NO_OVERRIDES
+        from dlapp.application.overrides import NO_OVERRIDES
         from dlapp.launcher.plan import plan_submission
 
         return plan_submission(
@@ -1026,10 +1026,10 @@ def _overrides_of(
     overrides: Mapping[str, object] | Overrides | None, env: Mapping[str, str] | None, args: Sequence[str] | None
 ) -> Overrides:
     """Return the overrides of a file that the arguments of `Client.submit` describe."""
-    from dlapp.launcher.overrides import OptionNames, Overrides
+    from dlapp.application.overrides import OptionNames, Overrides
 
     if env or args is not None:
-        from dlapp.client.keywords import check_texts
+        from dlapp.application.keywords import check_texts
 
         check_texts(args or (), env or {})
     if isinstance(overrides, Overrides):

@@ -12,9 +12,9 @@ import stat
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dlapp.application.properties import Problems
+from dlapp.application.resolve import ResolvedApplication, of_line
 from dlapp.errors import DlappError
-from dlapp.launcher.application import ResolvedApplication, of_line
-from dlapp.launcher.properties import Problems
 from dlapp.launcher.workspace.scan import DEFAULT_EXCLUDES, Scan
 from dlapp.locations import FILE, last_name, local_path, shown
 from dlapp.storage.api import MatchedEntry

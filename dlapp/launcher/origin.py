@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dlapp.application.overrides import Overrides
+from dlapp.application.resolve import RecordedFile, ResolvedApplication, Source, UnresolvedSpec
 from dlapp.errors import NotFound, UsageError
-from dlapp.launcher.application import RecordedFile, ResolvedApplication, Source, UnresolvedSpec
-from dlapp.launcher.overrides import Overrides
 from dlapp.locations import HdfsPlace, shown
 from dlapp.storage.checkpoints.copies import Checkpoints
 from dlapp.storage.checkpoints.store import open_store

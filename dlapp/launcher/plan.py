@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from dlapp.application.overrides import NO_OVERRIDES, Overrides
+from dlapp.application.resolve import ResolvedApplication, Source, read_application
 from dlapp.cluster.engine import Engine, PlanFacts
 from dlapp.cluster.reasons.facts import NAMES, total
 from dlapp.config import Config
-from dlapp.launcher.application import ResolvedApplication, Source, read_application
-from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
 from dlapp.launcher.submit import (
     LeaveOut,
     NetworkProblem,

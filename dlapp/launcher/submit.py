@@ -11,11 +11,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dlapp import __version__
-from dlapp.cluster.engine import Engine
-from dlapp.config import Config
-from dlapp.errors import DlappError, NotFound, RequestTooLarge, SpecError, UsageError
-from dlapp.id_text import is_application_id
-from dlapp.launcher.application import (
+from dlapp.application.overrides import NO_OVERRIDES, Overrides
+from dlapp.application.properties import Problems
+from dlapp.application.resolve import (
     RecordedFile,
     ResolvedApplication,
     Snapshot,
@@ -24,9 +22,11 @@ from dlapp.launcher.application import (
     os_user,
     read_application,
 )
+from dlapp.cluster.engine import Engine
+from dlapp.config import Config
+from dlapp.errors import DlappError, NotFound, RequestTooLarge, SpecError, UsageError
+from dlapp.id_text import is_application_id
 from dlapp.launcher.checks import Note, SubmissionCheck
-from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
-from dlapp.launcher.properties import Problems
 from dlapp.launcher.workspace.pack import pack
 from dlapp.launcher.workspace.scan import EMPTY, Scan, scan_workspace, too_large
 from dlapp.locations import shown

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.application.resolve import read_application
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import load_config
-from dlapp.launcher.application import read_application
 from dlapp.values.spec import AppSpec, Framework
 
 FILES = Path(__file__).parents[2] / "examples" / "distributed"

@@ -23,7 +23,7 @@ from dlapp import (
     RoleSpec,
     as_completed,
 )
-from dlapp.client.keywords import ApplicationFields
+from dlapp.application.keywords import ApplicationFields
 from dlapp.errors import FileRefused, NotFound, SpecError, TimedOut, UsageError
 
 CODE = {"workspace": "code", "script": "start.sh"}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.application.properties import parse_properties
 from dlapp.config import MAX_FILE_BYTES, load_config
 from dlapp.errors import ConfigError
-from dlapp.launcher.properties import parse_properties
 from dlapp.node_policy import node_policy
 from dlapp.storage.glob import split_pattern
 from dlapp.system.yaml_keys import plain_yaml

@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.cluster.engine import EngineInfo
-from dlapp.config import Config, load_config
-from dlapp.errors import FileRefused, UsageError
-from dlapp.launcher.application import (
+from dlapp.application.resolve import (
     ResolvedApplication,
     UnresolvedSpec,
     os_user,
@@ -21,6 +18,9 @@ from dlapp.launcher.application import (
     read_env_file,
     resolve_location,
 )
+from dlapp.cluster.engine import EngineInfo
+from dlapp.config import Config, load_config
+from dlapp.errors import FileRefused, UsageError
 from dlapp.locations import HdfsPlace, HdfsService, MountTable
 from dlapp.login import Login
 from dlapp.storage.open import open_location

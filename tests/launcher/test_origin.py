@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from dlapp.application.overrides import NO_OVERRIDES, Overrides
+from dlapp.application.properties import MAX_RECORDED_BYTES, parse_properties
+from dlapp.application.resolve import RecordedFile, UnresolvedSpec
 from dlapp.errors import NotFound, UsageError
-from dlapp.launcher.application import RecordedFile, UnresolvedSpec
 from dlapp.launcher.origin import Origin
-from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
-from dlapp.launcher.properties import MAX_RECORDED_BYTES, parse_properties
 from dlapp.storage.checkpoints.copies import Checkpoints
 from dlapp.storage.checkpoints.store import open_store
 from dlapp.value import replace

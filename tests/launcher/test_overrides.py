@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlapp.application.overrides import Overrides, quoted_words, read_env_options, read_set_options
+from dlapp.application.properties import Problems, Properties, parse_properties, read_properties
+from dlapp.application.resolve import ResolvedApplication, read_application
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import load_config
 from dlapp.errors import FileRefused, UsageError
-from dlapp.launcher.application import ResolvedApplication, read_application
-from dlapp.launcher.overrides import Overrides, quoted_words, read_env_options, read_set_options
-from dlapp.launcher.properties import Problems, Properties, parse_properties, read_properties
 
 MINIMAL = "[application]\nappname=a\nuser_dev_workspace_path=w\nuser_shell_script=s.sh\n"
 ENGINE = EngineInfo(name="local", version="1", has_gpus=False)

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dlapp.application.keys import SECTIONS
+from dlapp.application.properties import MAX_BYTES, Properties, Setting, parse_properties
 from dlapp.errors import FileRefused, SpecError
-from dlapp.launcher.keys import SECTIONS
-from dlapp.launcher.properties import MAX_BYTES, Properties, Setting, parse_properties
 from tests.tiers import some
 
 ORIGINAL = """\

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dlapp.launcher.shell_words import split_words
+from dlapp.application.shell_words import split_words
 from tests.tiers import some
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.application.properties import Properties
+from dlapp.application.resolve import os_user
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import load_config
 from dlapp.errors import DlappError, FileRefused, NotFound, RequestTooLarge, SpecError, Unreachable, UsageError
-from dlapp.launcher.application import os_user
-from dlapp.launcher.properties import Properties
 from dlapp.launcher.submit import launch, print_spec
 from dlapp.locations import local_path
 from dlapp.node_policy import ANY_REGISTRY, RegistryPolicy

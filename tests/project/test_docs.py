@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.application.keys import SECTIONS, names_of
+from dlapp.application.properties import Problems, Properties, read_properties
+from dlapp.application.resolve import read_application
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import load_config
-from dlapp.launcher.application import read_application
-from dlapp.launcher.keys import SECTIONS, names_of
-from dlapp.launcher.properties import Problems, Properties, read_properties
 from dlapp.values.spec import AppSpec
 from tests.project.source import ROOT, tree_of
 

@@ -13,8 +13,8 @@ import pytest
 from bench import Row
 from bench import __main__ as bench
 from bench.__main__ import kept, table
+from dlapp.application.keys import SECTIONS
 from dlapp.config import KEYS, variable_of
-from dlapp.launcher.keys import SECTIONS
 from dlapp.launcher.submit import ENVIRONMENT
 from dlapp.task.environment import payload_environment
 from dlapp.values.ids import ApplicationId, ContainerId

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dlapp.client.keywords import spec_of
+from dlapp.application.keywords import spec_of
 from dlapp.config import load_config
 from dlapp.errors import SpecError
 from dlapp.values.idle_guard import IdleAction, IdleGuard, read_idle_guard

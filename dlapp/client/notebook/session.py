@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from dlapp.application.resolve import read_application
 from dlapp.client.notebook.files import FetchedFiles, FileFacts, fetch_files, list_workspace, remove_leftovers
-from dlapp.launcher.application import read_application
 from dlapp.runtime.payload import NOTEBOOK_PROGRAM
 from dlapp.value import replace
 from dlapp.values.spec import AppSpec, OutputSpec, RoleSpec
@@ -97,7 +97,7 @@ def start_notebook(
 
     info = client.engine.info()
     if path is None:
-        from dlapp.client.keywords import spec_of
+        from dlapp.application.keywords import spec_of
 
         fields = {"workspace": os.getcwd(), "command": ["true"], "appname": os.path.basename(os.getcwd()) or ROLE}
         spec = spec_of(fields, client.config, has_gpus=info.has_gpus, args=(), env={})

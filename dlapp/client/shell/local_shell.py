@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dlapp.application.resolve import read_application
 from dlapp.client.command_session import records_below, session_directory, signals_close
 from dlapp.client.shell import input as shell_input
 from dlapp.client.shell.server import (
@@ -30,7 +31,6 @@ from dlapp.client.shell.server import (
 )
 from dlapp.client.shell.start import write_start
 from dlapp.errors import NotFound, UsageError
-from dlapp.launcher.application import read_application
 from dlapp.locations import HdfsPlace
 from dlapp.system.processes.spawn import PROGRAM
 from dlapp.values.ids import ApplicationId, ContainerId

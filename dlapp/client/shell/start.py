@@ -11,9 +11,9 @@ import json
 import os
 from typing import TYPE_CHECKING
 
+from dlapp.application.properties import MAX_BYTES
+from dlapp.application.resolve import Snapshot
 from dlapp.config import Config, config_of_texts
-from dlapp.launcher.application import Snapshot
-from dlapp.launcher.properties import MAX_BYTES
 from dlapp.system import files
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from dlapp.tools.common import (
 )
 
 if TYPE_CHECKING:
+    from dlapp.application.overrides import Overrides
+    from dlapp.application.resolve import Snapshot
     from dlapp.client import Client
     from dlapp.client.application import Application
-    from dlapp.launcher.application import Snapshot
-    from dlapp.launcher.overrides import Overrides
     from dlapp.values.ids import ApplicationId
 
     Submit = Callable[..., Application]
@@ -84,8 +84,8 @@ def main(
         return 0
     if resume is not None or again is not None:
         _check_resubmission(resume, again, cluster, submits_nothing=print_spec or plan)
+    from dlapp.application.overrides import Overrides, read_env_options, read_set_options
     from dlapp.client import Client
-    from dlapp.launcher.overrides import Overrides, read_env_options, read_set_options
 
     given = read_set_options(settings) | ({"application.hold": "true"} if hold else {})
     overrides = Overrides(given, read_env_options(variables, os.environ), program_args)
@@ -176,7 +176,7 @@ def _submit_and_wait(client: Client, submit: Submit, overrides: Overrides, *, wa
 
 
 def _remark(line: str) -> None:
-    from dlapp.launcher.application import WARNING
+    from dlapp.application.resolve import WARNING
 
     note(line if line.startswith(WARNING) else f"note: {line}")
 

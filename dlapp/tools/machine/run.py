@@ -17,7 +17,7 @@ from dlapp.errors import UsageError
 from dlapp.tools.common import ProgramCommand, command, json_option, override_options
 
 if TYPE_CHECKING:
-    from dlapp.launcher.overrides import Overrides
+    from dlapp.application.overrides import Overrides
 
 _OF_ROLES = ("instances", "memory", "vcores", "gcores", "nodes", "exclude_nodes", "node_label", "retries")
 
@@ -73,7 +73,7 @@ def _overrides(settings: Sequence[str], variables: Sequence[str], program_args: 
     Raises:
         UsageError: it is another key, or a variable without a value.
     """
-    from dlapp.launcher.overrides import Overrides, read_env_options, read_set_options
+    from dlapp.application.overrides import Overrides, read_env_options, read_set_options
 
     found = read_set_options(settings)
     if other := next((name for name in found if not _is_amount(name)), None):

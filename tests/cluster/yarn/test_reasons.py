@@ -324,7 +324,7 @@ def test_a_start_is_told_as_such(cluster: Cluster) -> None:
 
 
 def planned(cluster: Cluster, tmp_path: Path, sets: dict[str, str] | None = None) -> dict[str, Any]:
-    from dlapp.launcher.overrides import OptionNames, Overrides
+    from dlapp.application.overrides import OptionNames, Overrides
 
     file = properties(tmp_path, "true", name="plan", resources={"memory": 256})
     overrides = Overrides(sets or {}, {}, None, OptionNames("overrides", "env", "args"))

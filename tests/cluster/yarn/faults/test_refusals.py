@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+from dlapp.application.resolve import read_application
 from dlapp.client import Client
 from dlapp.cluster.yarn.client import rest
 from dlapp.config import load_config
@@ -26,7 +27,6 @@ from dlapp.errors import (
     Unreachable,
     UsageError,
 )
-from dlapp.launcher.application import read_application
 from dlapp.values.ids import ApplicationId
 from dlapp.values.report import Cause
 from tests.cluster.yarn.on_yarn import set_safe_mode, until

@@ -1,6 +1,6 @@
 """Sections and keys of a properties file: one table for parsing, for checks and for suggestions of names.
 
-The checks here need only the text; `dlapp.launcher.application` checks files, users and other facts of the machine.
+The checks here need only the text; `dlapp.application.resolve` checks files, users and other facts of the machine.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from dlapp.application.shell_words import split_words
 from dlapp.config import read_containers, read_events, read_vcores
 from dlapp.errors import SpecError
-from dlapp.launcher.shell_words import split_words
 from dlapp.sweep.spec import (
     MAX_SEED,
     MAX_TRIAL_RETRIES,

@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
+from dlapp.application.keys import SECTIONS
+from dlapp.application.overrides import Overrides
 from dlapp.config import Config
 from dlapp.errors import SpecError, UsageError
-from dlapp.launcher.keys import SECTIONS
-from dlapp.launcher.overrides import Overrides
 from dlapp.system.text import nearest, read_duration_s
 from dlapp.values.spec import (
     DEFAULT_KILL_GRACE_S,

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from dlapp.errors import FileRefused, SpecError
-from dlapp.launcher.keys import (
+from dlapp.application.keys import (
     CACHE,
     CACHE_KEY,
     ENV,
@@ -39,7 +38,8 @@ from dlapp.launcher.keys import (
     read_value,
     without_quotes,
 )
-from dlapp.launcher.overrides import NO_OVERRIDES, Overrides, quoted_words
+from dlapp.application.overrides import NO_OVERRIDES, Overrides, quoted_words
+from dlapp.errors import FileRefused, SpecError
 from dlapp.system.text import shown
 from dlapp.value import Value, field, replace
 from dlapp.values.serialization import from_json, to_json

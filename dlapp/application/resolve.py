@@ -16,12 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dlapp import frameworks
+from dlapp.application.keys import CACHE, ENV, LINK, MAX_ARGUMENT_BYTES, OF_ROLES, check_variable, read_link
+from dlapp.application.overrides import NO_OVERRIDES, Overrides
+from dlapp.application.properties import MAX_BYTES, Line, Problems, Properties, Setting, read_properties
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import Config
 from dlapp.errors import SpecError, UsageError
-from dlapp.launcher.keys import CACHE, ENV, LINK, MAX_ARGUMENT_BYTES, OF_ROLES, check_variable, read_link
-from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
-from dlapp.launcher.properties import MAX_BYTES, Line, Problems, Properties, Setting, read_properties
 from dlapp.locations import FILE, HDFS, HdfsPlace, file_location, local_path
 from dlapp.storage.glob import split_pattern
 from dlapp.sweep.spec import Sampler, SweepCommit, SweepSpec
@@ -1001,7 +1001,7 @@ class _SpecBuilder:
     ) -> SweepSpec | None:
         if "sweep" not in self.properties.sections:
             return None
-        from dlapp.launcher.sweep_section import read_sweep_section, unknown_names  # rarely needed
+        from dlapp.application.sweep_section import read_sweep_section, unknown_names  # rarely needed
 
         sweep = read_sweep_section(self.properties, self.problems, lambda text: _own_path(text, self.directory))
         if sweep is None:

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+from dlapp.application.keys import GRID, RANDOM
+from dlapp.application.properties import Problems, Properties
 from dlapp.errors import UsageError
-from dlapp.launcher.keys import GRID, RANDOM
-from dlapp.launcher.properties import Problems, Properties
 from dlapp.sweep.spec import (
     MAX_TRIALS,
     RESERVED_PARAMETERS,
