@@ -1,9 +1,10 @@
 """The configuration: dlapp's directories, servers, defaults and limits.
 
 Each source overrides those before it: the defaults below, ``/etc/dlapp/config.yaml``, ``~/.config/dlapp/config.yaml``,
-the file in ``$DLAPP_CONFIG``, ``DLAPP_*`` variables, options of a command. `KEYS` is the only table of keys: parsing,
-defaults, the names of the variables and docs/configuration.md are derived from it. A value is parsed from its text, in
-the same way for each source: ``memory: 4g`` in a file and ``DLAPP_DEFAULTS_MEMORY=4g`` are equal.
+the file in ``$DLAPP_CONFIG``, ``DLAPP_*`` variables, options of a command. A key is declared once, as a field with its
+reader; parsing, defaults, the names of the variables and docs/configuration.md are derived from `Config`. A value is
+parsed from its text, in the same way for each source: ``memory: 4g`` in a file and ``DLAPP_DEFAULTS_MEMORY=4g`` are
+equal.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from dlapp.system.text import (
     read_size_bytes,
     shown,
 )
-from dlapp.system.yaml_keys import Key, yaml_values
-from dlapp.value import replace
+from dlapp.system.yaml_keys import key, keys_of, level, section_fields, yaml_values
+from dlapp.value import Value, replace
 from dlapp.values.idle_guard import IdleGuard, least_window_s, read_idle_guard
 from dlapp.values.notification import EVENTS, JSON, NO_TLS, SLACK, START_TLS, TLS
 
@@ -51,160 +52,10 @@ NOT_KEYS = frozenset(
 """Variables of dlapp that are not keys: variables of the commands, and variables in the environment of a payload."""
 NOT_KEYS_PREFIXES = ("DLAPP_INPUT_", "DLAPP_OUTPUT_", "DLAPP_SHELL_")
 
-
-# Named tuples and not dataclasses: they are immutable, too, and take 0.07 ms each to define instead of 0.5 ms. Each
-# command defines all of them.
-
-
-class DefaultsConfig(NamedTuple):
-    """Defaults of a properties file.
-
-    Args:
-        gcores: None: 1 if the engine has GPUs, else 0.
-        idle_guard: the guard of applications with GPUs; None: no guard.
-    """
-
-    containers: int
-    vcores: int
-    memory_mib: int
-    gcores: int | None
-    idle_guard: IdleGuard | None
-
-    def idle_guard_for(self, containers: int, *, has_gpus: bool) -> IdleGuard | None:
-        """Return the guard of an application. A window below the minimum is raised to the minimum."""
-        guard = self.idle_guard
-        if guard is None or not has_gpus:
-            return None
-        return guard if guard.window_s >= (least_s := least_window_s(containers)) else replace(guard, window_s=least_s)
-
-
-class LocalConfig(NamedTuple):
-    """Settings of the embedded engine; None: the amount of the machine, the cgroup or the GPU ledger."""
-
-    state_dir: str
-    shared: bool
-    fs_root: str
-    memory_mib: int | None
-    vcores: int | None
-    gcores: int | None
-    am_attempts: int
-
-
 NO_CREDENTIALS = (
     "gpuid.zookeeper.credentials is not set: name a file of mode 0600 with user:password, or write none if everybody "
     "who reaches ZooKeeper may write the ledger of GPUs"
 )
-
-
-class ZooKeeperConfig(NamedTuple):
-    """The GPU ledger of a cluster; ``ensemble`` None: no ledger."""
-
-    ensemble: str | None
-    root: str | None
-    credentials: str | None
-    ca: str | None
-    certificate: str | None
-    session_timeout_s: float
-
-
-class GpuidConfig(NamedTuple):
-    """Settings of the GPU ledger."""
-
-    lock_dir: str
-    allowed_processes: tuple[str, ...]
-    temperature_limit_c: int | None
-    zookeeper: ZooKeeperConfig
-
-
-class DockerConfig(NamedTuple):
-    """Settings of Docker for payloads; ``gpu_mode`` is one of `dlapp.node_policy.GPU_MODES`, ``auto`` or ``none``."""
-
-    host: str
-    network: str
-    gpu_mode: str
-
-
-class RuntimeConfig(NamedTuple):
-    """Settings of payloads."""
-
-    log_limit_bytes: int
-    kill_grace_max_s: float
-    docker: DockerConfig
-
-
-class StorageConfig(NamedTuple):
-    """Settings of storage: protocols of HDFS, packed workspaces, caches."""
-
-    hdfs: str
-    workspace_limit_bytes: int
-    cache_limit_bytes: int
-    cache_age_s: float
-    payload_cache_limit_bytes: int
-    shared_paths: tuple[str, ...]
-    node_schemes: tuple[str, ...]
-
-
-class HistoryConfig(NamedTuple):
-    """Retention of ended applications."""
-
-    age_s: float
-    limit_bytes: int
-
-
-class YarnConfig(NamedTuple):
-    """Settings of a Hadoop cluster; ``conf_dir`` None: $HADOOP_CONF_DIR."""
-
-    conf_dir: str | None
-    dialect: str
-    python: str
-    python_archive: str | None
-    am_memory_mib: int
-    am_attempts: int
-
-
-class NotifyConfig(NamedTuple):
-    """Settings of notifications; secrets are in files. A channel that is None is not used."""
-
-    events: tuple[str, ...]
-    waiting_after_s: float
-    webhook: str | None
-    webhook_form: str
-    mail: tuple[str, ...] | None
-    mail_from: str | None
-    smtp: tuple[str, int]
-    smtp_security: str
-    smtp_credentials: str | None
-    command: tuple[str, ...] | None
-
-
-class MetricsConfig(NamedTuple):
-    """Metrics for Prometheus; ``targets`` None: ApplicationMasters write no target files."""
-
-    targets: str | None
-
-
-class Config(NamedTuple):
-    """The whole configuration.
-
-    Args:
-        texts: key -> value as written; ``load_config(options=texts)`` returns an equal configuration on any machine.
-        origins: key -> source of the value: ``default``, ``/etc/dlapp/config.yaml:3``, ``DLAPP_CLUSTER``, ``option``.
-        ignored: a message for each ``DLAPP_*`` variable that is not a key and not similar to one.
-    """
-
-    cluster: str
-    defaults: DefaultsConfig
-    local: LocalConfig
-    gpuid: GpuidConfig
-    runtime: RuntimeConfig
-    storage: StorageConfig
-    history: HistoryConfig
-    yarn: YarnConfig
-    notify: NotifyConfig
-    metrics: MetricsConfig
-    texts: Mapping[str, str]
-    origins: Mapping[str, str]
-    ignored: tuple[str, ...] = ()
 
 
 def variable_of(name: str) -> str:
@@ -331,324 +182,332 @@ read_containers = partial(read_count, minimum=1, maximum=100_000)
 read_vcores = partial(read_count, minimum=1)
 _read_attempts = partial(read_count, minimum=1, maximum=100)
 
-KEYS: tuple[Key, ...] = (
-    Key(
-        "cluster",
-        partial(read_choice, allowed=("local", "yarn")),
-        "local",
-        "local or yarn",
-        "the engine that applications are submitted to",
-    ),
-    Key("defaults.containers", read_containers, "1", "count", "number of containers if a file sets none"),
-    Key("defaults.vcores", read_vcores, "1", "count", "virtual cores per container, if a file sets none"),
-    Key(
-        "defaults.memory",
-        read_memory_mib,
-        "4g",
-        "memory",
-        "memory per container, if a file sets none",
-        field="memory_mib",
-    ),
-    Key(
-        "defaults.gcores",
+
+class DefaultsConfig(Value):
+    """Defaults of a properties file.
+
+    Args:
+        gcores: None: 1 if the engine has GPUs, else 0.
+        idle_guard: the guard of applications with GPUs; None: no guard.
+    """
+
+    containers: int = key(read_containers, "1", "count", "number of containers if a file sets none")
+    vcores: int = key(read_vcores, "1", "count", "virtual cores per container, if a file sets none")
+    memory_mib: int = key(read_memory_mib, "4g", "memory", "memory per container, if a file sets none", name="memory")
+    gcores: int | None = key(
         _read_gcores_or_auto,
         "auto",
         "count or auto",
         "GPUs per container, if a file sets none; auto is 1 if the engine has GPUs, else 0",
-    ),
-    Key(
-        "defaults.idle_guard",
+    )
+    idle_guard: IdleGuard | None = key(
         read_idle_guard,
         "off",
         "UTILISATION,WINDOW,ACTION or off",
         "the action on idle GPUs, if a file sets none ([idle_guard](properties.md#idle_guard))",
-    ),
-    Key(
-        "local.state_dir",
+    )
+
+    def idle_guard_for(self, containers: int, *, has_gpus: bool) -> IdleGuard | None:
+        """Return the guard of an application. A window below the minimum is raised to the minimum."""
+        guard = self.idle_guard
+        if guard is None or not has_gpus:
+            return None
+        return guard if guard.window_s >= (least_s := least_window_s(containers)) else replace(guard, window_s=least_s)
+
+
+class LocalConfig(Value):
+    """Settings of the embedded engine; None: the amount of the machine, the cgroup or the GPU ledger."""
+
+    state_dir: str = key(
         _read_directory,
         "~/.local/state/dlapp",
         "directory",
         "queue, histories and logs of this machine; not on a network file system",
-    ),
-    Key(
-        "local.shared",
-        read_boolean,
-        "false",
-        "true or false",
-        "the state directory is shared by the group that owns it",
-    ),
-    Key(
-        "local.fs_root",
-        _read_directory,
-        "/",
-        "directory",
-        "the root of absolute paths without a scheme in from_hdfs and to_hdfs",
-    ),
-    Key("local.memory", read_memory_mib, "", "memory", "memory for all applications together", field="memory_mib"),
-    Key("local.vcores", read_vcores, "", "count", "virtual cores for all applications together"),
-    Key("local.gcores", read_count, "", "count", "maximum number of GPUs for all applications together"),
-    Key(
-        "local.am_attempts",
-        _read_attempts,
-        "2",
-        "count",
-        "maximum number of ApplicationMasters of an application, one after the other",
-    ),
-    Key(
-        "gpuid.lock_dir",
-        _read_directory,
-        "/run/lock/dlapp",
-        "directory",
-        "the directory of the machine's GPU ledger; the same for all users of the machine",
-    ),
-    Key(
-        "gpuid.allowed_processes",
-        _read_programs,
-        "Xorg, Xwayland, gnome-shell, nvidia-cuda-mps-server, nvidia-persistenced, nv-hostengine, dcgmi",
-        "names",
-        "programs that may use a GPU without a lease; read on the host of the GPU",
-    ),
-    Key(
-        "gpuid.temperature_limit",
-        partial(read_count, minimum=30, maximum=150),
-        "",
-        "count, °C",
-        "a hotter GPU is not leased; none is its slowdown temperature; read on the host of the GPU",
-        field="temperature_limit_c",
-    ),
-    Key(
-        "gpuid.zookeeper.ensemble",
-        _read_ensemble,
-        "",
-        "host:port,…",
-        "the ZooKeeper servers with the GPU ledger of a cluster",
-    ),
-    Key(
-        "gpuid.zookeeper.root",
+    )
+    shared: bool = key(
+        read_boolean, "false", "true or false", "the state directory is shared by the group that owns it"
+    )
+    fs_root: str = key(
+        _read_directory, "/", "directory", "the root of absolute paths without a scheme in from_hdfs and to_hdfs"
+    )
+    memory_mib: int | None = key(read_memory_mib, None, "memory", "memory for all applications together", name="memory")
+    vcores: int | None = key(read_vcores, None, "count", "virtual cores for all applications together")
+    gcores: int | None = key(read_count, None, "count", "maximum number of GPUs for all applications together")
+    am_attempts: int = key(
+        _read_attempts, "2", "count", "maximum number of ApplicationMasters of an application, one after the other"
+    )
+
+
+class ZooKeeperConfig(Value):
+    """The GPU ledger of a cluster; ``ensemble`` None: no ledger."""
+
+    ensemble: str | None = key(
+        _read_ensemble, None, "host:port,…", "the ZooKeeper servers with the GPU ledger of a cluster"
+    )
+    root: str | None = key(
         _read_znode,
-        "",
+        None,
         "path",
         "the znode of that ledger; if not set, `/dlapp/CLUSTER`, by `yarn.resourcemanager.cluster-id` or "
         "`fs.defaultFS`",
-    ),
-    Key(
-        "gpuid.zookeeper.credentials",
+    )
+    credentials: str | None = key(
         partial(_read_directory_or, "none"),
-        "",
+        None,
         "file or `none`",
         "a file of mode 0600 with `user:password`, which is required to write that ledger; `none` lets everybody write "
         "it. If not set, no GPUs are leased",
-    ),
-    Key(
-        "gpuid.zookeeper.ca",
+    )
+    ca: str | None = key(
         partial(_read_directory_or, "system"),
-        "",
+        None,
         "file or `system`",
         "use TLS with these servers, which have certificates of the CAs in this file (PEM), or of the system's",
-    ),
-    Key(
-        "gpuid.zookeeper.certificate",
+    )
+    certificate: str | None = key(
         _read_directory,
-        "",
+        None,
         "file",
         "a file of mode 0600 with a certificate and its key (PEM), for servers that require one of clients",
-    ),
-    Key(
-        "gpuid.zookeeper.session_timeout",
+    )
+    session_timeout_s: float = key(
         read_duration_s,
         "10s",
         "duration",
         "the session timeout of ZooKeeper; no lease depends on it",
-        field="session_timeout_s",
-    ),
-    Key(
-        "runtime.log_limit",
-        read_size_bytes,
-        "1g",
-        "size",
-        "maximum size of a payload's stdout, and of its stderr",
-        field="log_limit_bytes",
-    ),
-    Key(
-        "runtime.kill_grace_max",
-        read_duration_s,
-        "1h",
-        "duration",
-        "maximum of kill_grace in a file",
-        field="kill_grace_max_s",
-    ),
-    Key(
-        "runtime.docker.host",
-        _read_docker_host,
-        "unix:///var/run/docker.sock",
-        "address",
-        "the address of the Docker daemon",
-    ),
-    Key(
-        "runtime.docker.network", _read_word, "bridge", "name", "the network of programs in Docker, if a file sets none"
-    ),
-    Key(
-        "runtime.docker.gpu_mode",
+        name="session_timeout",
+    )
+
+
+class GpuidConfig(Value):
+    """Settings of the GPU ledger."""
+
+    lock_dir: str = key(
+        _read_directory,
+        "/run/lock/dlapp",
+        "directory",
+        "the directory of the machine's GPU ledger; the same for all users of the machine",
+    )
+    allowed_processes: tuple[str, ...] = key(
+        _read_programs,
+        "Xorg, Xwayland, gnome-shell, nvidia-cuda-mps-server, nvidia-persistenced, nv-hostengine, dcgmi",
+        "names",
+        "programs that may use a GPU without a lease; read on the host of the GPU",
+    )
+    temperature_limit_c: int | None = key(
+        partial(read_count, minimum=30, maximum=150),
+        None,
+        "count, °C",
+        "a hotter GPU is not leased; none is its slowdown temperature; read on the host of the GPU",
+        name="temperature_limit",
+    )
+    zookeeper: ZooKeeperConfig = level(ZooKeeperConfig)
+
+
+class DockerConfig(Value):
+    """Settings of Docker for payloads; ``gpu_mode`` is one of `dlapp.node_policy.GPU_MODES`, ``auto`` or ``none``."""
+
+    host: str = key(_read_docker_host, "unix:///var/run/docker.sock", "address", "the address of the Docker daemon")
+    network: str = key(_read_word, "bridge", "name", "the network of programs in Docker, if a file sets none")
+    gpu_mode: str = key(
         partial(read_choice, allowed=("auto", "cdi", "gpus", "runtime", "nvidia-docker", "devices", "none")),
         "auto",
         "auto, cdi, gpus, runtime, nvidia-docker, devices or none",
         "how containers get their GPUs; auto is the first available mode",
-    ),
-    Key(
-        "storage.hdfs",
+    )
+
+
+class RuntimeConfig(Value):
+    """Settings of payloads."""
+
+    log_limit_bytes: int = key(
+        read_size_bytes, "1g", "size", "maximum size of a payload's stdout, and of its stderr", name="log_limit"
+    )
+    kill_grace_max_s: float = key(
+        read_duration_s, "1h", "duration", "maximum of kill_grace in a file", name="kill_grace_max"
+    )
+    docker: DockerConfig = level(DockerConfig)
+
+
+class StorageConfig(Value):
+    """Settings of storage: protocols of HDFS, packed workspaces, caches."""
+
+    hdfs: str = key(
         partial(read_choice, allowed=("webhdfs", "native", "auto")),
         "auto",
         "auto, native or webhdfs",
         "the way to the files on HDFS: HDFS's own protocols where their ports answer, or always, or WebHDFS",
-    ),
-    Key(
-        "storage.workspace_limit",
-        read_size_bytes,
-        "10g",
-        "size",
-        "maximum size of a workspace",
-        field="workspace_limit_bytes",
-    ),
-    Key(
-        "storage.cache_limit",
+    )
+    workspace_limit_bytes: int = key(
+        read_size_bytes, "10g", "size", "maximum size of a workspace", name="workspace_limit"
+    )
+    cache_limit_bytes: int = key(
         read_size_bytes,
         "20g",
         "size",
         "maximum size of the packed workspaces, and of a node's input cache",
-        field="cache_limit_bytes",
-    ),
-    Key(
-        "storage.cache_age",
+        name="cache_limit",
+    )
+    cache_age_s: float = key(
         read_duration_s,
         "30d",
         "duration",
         "how long an unused workspace, input or cache of programs is kept",
-        field="cache_age_s",
-    ),
-    Key(
-        "storage.payload_cache_limit",
+        name="cache_age",
+    )
+    payload_cache_limit_bytes: int = key(
         read_limit_bytes,
         "50g",
         "size",
         "maximum size of a user's caches of programs (`cache.NAME`) on a node; 0: there are none",
-        field="payload_cache_limit_bytes",
-    ),
-    Key(
-        "storage.shared_paths",
+        name="payload_cache_limit",
+    )
+    shared_paths: tuple[str, ...] = key(
         _read_paths,
         "",
         "paths",
         "directories that are the same on this machine and on all nodes of the cluster, separated by commas; input in "
         "them can be `file://` on a cluster",
-    ),
-    Key(
-        "storage.node_schemes",
+    )
+    node_schemes: tuple[str, ...] = key(
         _read_schemes,
         "",
         "names",
         "schemes of input, such as `s3, gs`, whose libraries are installed in the Python of all nodes of the cluster",
-    ),
-    Key(
-        "history.age",
-        read_duration_s,
-        "90d",
-        "duration",
-        "how long an ended application is kept in the history",
-        field="age_s",
-    ),
-    Key("history.limit", read_size_bytes, "10g", "size", "maximum size of the history", field="limit_bytes"),
-    Key(
-        "yarn.conf_dir",
+    )
+
+
+class HistoryConfig(Value):
+    """Retention of ended applications."""
+
+    age_s: float = key(
+        read_duration_s, "90d", "duration", "how long an ended application is kept in the history", name="age"
+    )
+    limit_bytes: int = key(read_size_bytes, "10g", "size", "maximum size of the history", name="limit")
+
+
+class YarnConfig(Value):
+    """Settings of a Hadoop cluster; ``conf_dir`` None: $HADOOP_CONF_DIR."""
+
+    conf_dir: str | None = key(
         _read_directory,
-        "",
+        None,
         "directory",
         "the directory of the cluster's core-site.xml, hdfs-site.xml and yarn-site.xml; if not set, `$HADOOP_CONF_DIR`",
-    ),
-    Key(
-        "yarn.dialect",
+    )
+    dialect: str = key(
         partial(read_choice, allowed=("auto", "gcores", "yarn.io/gpu", "field3", "none")),
         "auto",
         "auto, gcores, yarn.io/gpu, field3 or none",
         "how the cluster counts GPUs; auto is what its ResourceManager reports",
-    ),
-    Key(
-        "yarn.python",
+    )
+    python: str = key(
         _read_word,
         "python3",
         "path or name",
         "the Python of the nodes, 3.11 or later; a name is looked up on a container's PATH",
-    ),
-    Key(
-        "yarn.python_archive",
+    )
+    python_archive: str | None = key(
         _read_place,
-        "",
+        None,
         "path on HDFS",
         "an archive of Python for containers: .tar.gz, .tgz, .tar or .zip; `yarn.python` is then the path in it, "
         "`bin/python3` if not set",
-    ),
-    Key("yarn.am_memory", read_memory_mib, "256m", "memory", "memory of an ApplicationMaster", field="am_memory_mib"),
-    Key(
-        "yarn.am_attempts",
+    )
+    am_memory_mib: int = key(read_memory_mib, "256m", "memory", "memory of an ApplicationMaster", name="am_memory")
+    am_attempts: int = key(
         _read_attempts,
         "2",
         "count",
         "maximum number of ApplicationMasters of an application; the cluster's own limit applies, too",
-    ),
-    Key(
-        "metrics.targets",
-        _read_directory,
-        "",
-        "directory",
-        "where each ApplicationMaster, on its machine, writes the target file for [Prometheus](metrics.md)",
-    ),
-    Key(
-        "notify.events",
+    )
+
+
+class NotifyConfig(Value):
+    """Settings of notifications; secrets are in files. A channel that is None is not used."""
+
+    events: tuple[str, ...] = key(
         read_events,
         "failed, killed, done",
         "names",
         "the events that notify you, if a file sets none (`notify`), see [Notifications](notifications.md)",
-    ),
-    Key(
-        "notify.waiting_after",
+    )
+    waiting_after_s: float = key(
         read_duration_s,
         "1h",
         "duration",
         "how long an application waits for containers before the event `waiting`",
-        field="waiting_after_s",
-    ),
-    Key(
-        "notify.webhook",
+        name="waiting_after",
+    )
+    webhook: str | None = key(
         _read_directory,
-        "",
+        None,
         "file",
         "a file of mode 0600 with the URL of a webhook, and further headers of its requests, one per line",
-    ),
-    Key(
-        "notify.webhook_form",
-        partial(read_choice, allowed=(JSON, SLACK)),
-        JSON,
-        "json or slack",
-        "the form of the posted message",
-    ),
-    Key("notify.mail", _read_addresses, "", "addresses", "the recipients of mails"),
-    Key("notify.mail_from", _read_address, "", "address", "its sender; if not set, the first of them"),
-    Key("notify.smtp", _read_mail_server, "localhost:25", "host:port", "the mail server"),
-    Key(
-        "notify.smtp_security",
+    )
+    webhook_form: str = key(
+        partial(read_choice, allowed=(JSON, SLACK)), JSON, "json or slack", "the form of the posted message"
+    )
+    mail: tuple[str, ...] | None = key(_read_addresses, None, "addresses", "the recipients of mails")
+    mail_from: str | None = key(_read_address, None, "address", "its sender; if not set, the first of them")
+    smtp: tuple[str, int] = key(_read_mail_server, "localhost:25", "host:port", "the mail server")
+    smtp_security: str = key(
         partial(read_choice, allowed=(START_TLS, TLS, NO_TLS)),
         NO_TLS,
         "starttls, tls or none",
         "encryption of the connection; required with `notify.smtp_credentials`",
-    ),
-    Key("notify.smtp_credentials", _read_directory, "", "file", "a file of mode 0600 with `user:password` for it"),
-    Key(
-        "notify.command",
+    )
+    smtp_credentials: str | None = key(_read_directory, None, "file", "a file of mode 0600 with `user:password` for it")
+    command: tuple[str, ...] | None = key(
         _read_command,
-        "",
+        None,
         "words",
         "a program and its arguments, run for each event; on the nodes of a cluster only if they allow it",
-    ),
-)
+    )
+
+
+class MetricsConfig(Value):
+    """Metrics for Prometheus; ``targets`` None: ApplicationMasters write no target files."""
+
+    targets: str | None = key(
+        _read_directory,
+        None,
+        "directory",
+        "where each ApplicationMaster, on its machine, writes the target file for [Prometheus](metrics.md)",
+    )
+
+
+class Config(Value, kw_only=True):
+    """The whole configuration.
+
+    Args:
+        texts: key -> value as written; ``load_config(options=texts)`` returns an equal configuration on any machine.
+        origins: key -> source of the value: ``default``, ``/etc/dlapp/config.yaml:3``, ``DLAPP_CLUSTER``, ``option``.
+        ignored: a message for each ``DLAPP_*`` variable that is not a key and not similar to one.
+    """
+
+    cluster: str = key(
+        partial(read_choice, allowed=("local", "yarn")),
+        "local",
+        "local or yarn",
+        "the engine that applications are submitted to",
+    )
+    defaults: DefaultsConfig = level(DefaultsConfig)
+    local: LocalConfig = level(LocalConfig)
+    gpuid: GpuidConfig = level(GpuidConfig)
+    runtime: RuntimeConfig = level(RuntimeConfig)
+    storage: StorageConfig = level(StorageConfig)
+    history: HistoryConfig = level(HistoryConfig)
+    yarn: YarnConfig = level(YarnConfig)
+    metrics: MetricsConfig = level(MetricsConfig)
+    notify: NotifyConfig = level(NotifyConfig)
+    texts: Mapping[str, str]
+    origins: Mapping[str, str]
+    ignored: tuple[str, ...] = ()
+
+
+KEYS = keys_of(Config)
+"""The keys by name, in the order of docs/configuration.md."""
 
 
 class _Found(NamedTuple):
@@ -681,16 +540,12 @@ def load_config(
             found.update(_from_file(path, path == required, problems))
     ignored: list[str] = []
     found.update(_from_variables(environ, problems, ignored))
-    by_name = {key.name: key for key in KEYS}
     for name, text in (options or {}).items():
-        if name in by_name:
+        if name in KEYS:
             found[name] = _Found(text, "option")
         else:
-            problems.append(f"option {name}: is not known, {nearest(name, by_name)}")
-    config = _tree(found, home, problems)
-    if problems:
-        raise ConfigError("\n".join(problems))
-    return config._replace(ignored=tuple(ignored))
+            problems.append(f"option {name}: is not known, {nearest(name, KEYS)}")
+    return _config_of(found, home, problems, tuple(ignored))
 
 
 def config_of_texts(texts: Mapping[str, str]) -> Config:
@@ -699,11 +554,7 @@ def config_of_texts(texts: Mapping[str, str]) -> Config:
     Raises:
         ConfigError: a value is invalid.
     """
-    problems: list[str] = []
-    config = _tree({name: _Found(text, "option") for name, text in texts.items()}, os.path.expanduser("~"), problems)
-    if problems:
-        raise ConfigError("\n".join(problems))
-    return config
+    return _config_of({name: _Found(text, "option") for name, text in texts.items()}, os.path.expanduser("~"), [], ())
 
 
 def config_files() -> list[str]:
@@ -716,13 +567,13 @@ def _under_home(path: str, home: str) -> str:
 
 
 def _from_variables(environ: Mapping[str, str], problems: list[str], ignored: list[str]) -> dict[str, _Found]:
-    by_variable = {variable_of(key.name): key for key in KEYS}
+    by_variable = {variable_of(name): name for name in KEYS}
     found: dict[str, _Found] = {}
     for name in sorted(name for name in environ if name.startswith(PREFIX)):
         if not environ[name] or name in NOT_KEYS or name.startswith(NOT_KEYS_PREFIXES):
             continue
         if name in by_variable:
-            found[by_variable[name].name] = _Found(environ[name], name)
+            found[by_variable[name]] = _Found(environ[name], name)
         elif (near := _suggestion(name, by_variable))[0]:
             problems.append(f"variable {name}: is not known, the nearest is {near[0]}")
         else:
@@ -758,7 +609,7 @@ def _from_file(path: str, must_exist: bool, problems: list[str]) -> dict[str, _F
     if problem:
         problems.append(f"{path}: {problem}")
         return {}
-    values = yaml_values(data, path, [key.name for key in KEYS], problems)
+    values = yaml_values(data, path, KEYS, problems)
     return {name: _Found(one.texts[0], one.where) for name, one in values.items()}
 
 
@@ -815,35 +666,20 @@ def read_secret(path: str, key: str, most: int) -> str:
         raise ConfigError(f"{key}: {path}: {what}") from error
 
 
-def _tree(found: Mapping[str, _Found], home: str, problems: list[str]) -> Config:
-    values: dict[str, dict[str, Any]] = {}
+def _config_of(found: Mapping[str, _Found], home: str, problems: list[str], ignored: tuple[str, ...]) -> Config:
+    values: dict[str, Any] = {}
     texts: dict[str, str] = {}
     origins: dict[str, str] = {}
-    for key in KEYS:
-        text, origin = found.get(key.name) or _Found(key.default, "default")
-        value: Any = () if key.read in (_read_paths, _read_schemes) else None
-        if origin != "default" or text:
-            if key.read is _read_directory:
-                text = _under_home(text, home)
-            texts[key.name] = text
-            try:
-                value = key.read(text)
-            except ValueError as problem:
-                problems.append(f"{'option' if origin == 'option' else origin}: {key.name}: {problem}")
-        origins[key.name] = origin
-        level, field = key.level_and_field
-        values.setdefault(level, {})[field] = value
-    return Config(
-        cluster=values[""]["cluster"],
-        defaults=DefaultsConfig(**values["defaults"]),
-        local=LocalConfig(**values["local"]),
-        gpuid=GpuidConfig(**values["gpuid"], zookeeper=ZooKeeperConfig(**values["gpuid.zookeeper"])),
-        runtime=RuntimeConfig(**values["runtime"], docker=DockerConfig(**values["runtime.docker"])),
-        storage=StorageConfig(**values["storage"]),
-        history=HistoryConfig(**values["history"]),
-        yarn=YarnConfig(**values["yarn"]),
-        notify=NotifyConfig(**values["notify"]),
-        metrics=MetricsConfig(**values["metrics"]),
-        texts=texts,
-        origins=origins,
-    )
+    for name, one in KEYS.items():
+        text, origins[name] = found.get(name) or _Found(one.default_text or "", "default")
+        if not text and name not in found:
+            values[name] = one.default_value()
+            continue
+        texts[name] = text = _under_home(text, home) if one.read is _read_directory else text
+        try:
+            values[name] = one.read(text)
+        except ValueError as problem:
+            problems.append(f"{origins[name]}: {name}: {problem}")
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return Config(**section_fields(Config, values), texts=texts, origins=origins, ignored=ignored)

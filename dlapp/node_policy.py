@@ -1,8 +1,8 @@
 """Policy of a node's operator: ``/etc/dlapp/node.yaml``, read on the node that it protects.
 
-It must belong to root and be writable by root only. Without it the strict defaults of `KEYS` apply. Applications and
-the configuration (`dlapp.config`) choose within its limits. It restricts only honest clients: on a cluster dlapp itself
-is uploaded by the client, and a user with access to Docker is root on the node even without dlapp.
+It must belong to root and be writable by root only. Without it the strict defaults of `NodePolicy` apply. Applications
+and the configuration (`dlapp.config`) choose within its limits. It restricts only honest clients: on a cluster dlapp
+itself is uploaded by the client, and a user with access to Docker is root on the node even without dlapp.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,13 +27,11 @@ from dlapp.system.text import (
     read_size_bytes,
     shown,
 )
-from dlapp.system.yaml_keys import Key, YamlValue, yaml_values
+from dlapp.system.yaml_keys import key, keys_of, level, section_fields, yaml_values
+from dlapp.value import Value
 from dlapp.values.image_name import DOCKER_HUB, ImageName
 
 FILE = "/etc/dlapp/node.yaml"
-MOUNTS, COMMANDS, SHARED_PATHS = "docker.mounts", "notify_commands", "shared_paths"
-REGISTRY_ALLOW = "docker.registry.allow"
-_LISTS = (MOUNTS, COMMANDS, SHARED_PATHS)
 MAX_FILE_BYTES = 32 << 10
 
 GPU_MODES = ("cdi", "gpus", "runtime", "nvidia-docker", "devices")
@@ -63,103 +61,6 @@ class Mount(NamedTuple):
 
     path: str
     writable: bool
-
-
-class RegistryPolicy(NamedTuple):
-    """Allowed image registries; the fields are the keys of `KEYS`.
-
-    Args:
-        mirror: pairs of a registry and its mirror, ``host[/path]``, which is tried first.
-        prefix: registry for image names without one; None: Docker Hub.
-        allow: allowed registries, ``host[/path]``; None: all.
-    """
-
-    mirror: tuple[tuple[str, str], ...] | None = None
-    prefix: str | None = None
-    allow: tuple[str, ...] | None = None
-
-    def resolve(self, name: ImageName) -> ImageName:
-        """Return the full image name, with its registry on this node."""
-        if self.prefix is None or name.names_registry or not name.registry:
-            return name
-        return name._replace(repository=name.path).at(self.prefix)
-
-    def mirrored(self, name: ImageName) -> ImageName | None:
-        """Return the image name at the mirror of its registry; None: there is none."""
-        place = dict(self.mirror or ()).get(name.registry)
-        return None if place is None else name.at(place)
-
-    def forbidden(self, name: ImageName) -> str:
-        """Return why an image must not be used here; empty if it may.
-
-        Args:
-            name: result of `resolve`.
-        """
-        if self.allow is None:
-            return ""
-        lists = f"{REGISTRY_ALLOW} of {FILE} allows {', '.join(self.allow)}"
-        if not name.registry:
-            return f"is an id, which names no registry, and {lists}"
-        place = f"{name.registry}/{name.repository}"
-        if any(is_inside(f"/{place}", f"/{allowed}") for allowed in self.allow):
-            return ""
-        return f"is {place}, and {lists}"
-
-
-ANY_REGISTRY = RegistryPolicy()
-
-
-class DockerPolicy(NamedTuple):
-    """Policy for containers on this node; the fields are the keys of `KEYS`."""
-
-    gpu_modes: tuple[str, ...]
-    networks: tuple[str, ...]
-    mounts: tuple[Mount, ...]
-    root: bool
-    pids_limit: int
-    shm_percent: int
-    registry: RegistryPolicy = ANY_REGISTRY
-
-
-class QueuePolicy(NamedTuple):
-    """Policy for this machine's queue; the fields are the keys of `KEYS`.
-
-    Args:
-        max_priority_of, user_gcores_of: pairs of a user's name, or uid, and the amount.
-    """
-
-    half_life_s: float
-    raise_after_s: float
-    max_priority: int
-    max_priority_of: tuple[tuple[str, int], ...] | None
-    user_gcores: int | None
-    user_gcores_of: tuple[tuple[str, int], ...] | None
-    user_queued: int | None
-    charge: str
-
-
-class NodePolicy(NamedTuple):
-    """The whole policy; None: no limit, or not configured."""
-
-    kill_grace_max_s: float | None
-    log_limit_bytes: int | None
-    cache_dir: str | None
-    payload_cache_limit_bytes: int | None
-    network_interface: str | None
-    ports: PortRange
-    shared_paths: tuple[str, ...]
-    notify_commands: tuple[str, ...]
-    docker: DockerPolicy
-    queue: QueuePolicy
-
-
-def _one(read: Callable[[str], Any]) -> Callable[[list[str]], Any]:
-    def single(texts: list[str]) -> Any:
-        if len(texts) != 1:
-            raise ValueError("must be a single value")
-        return read(texts[0])
-
-    return single
 
 
 def _each(read: Callable[[str], Any]) -> Callable[[list[str]], Any]:
@@ -224,7 +125,7 @@ def shared_path_problem(path: str, shared_paths: tuple[str, ...]) -> str:
         shared_paths: paths of the policy, resolved now.
     """
     if not any(is_inside(path, os.path.realpath(one)) for one in shared_paths):
-        return f"{path if path.isprintable() else repr(path)} is in none of the {SHARED_PATHS} of {FILE}"
+        return f"{path if path.isprintable() else repr(path)} is in none of the shared_paths of {FILE}"
     return _closed(path, writable=False)
 
 
@@ -318,125 +219,165 @@ def _read_amounts_by_user(texts: list[str]) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
-KEYS: tuple[Key, ...] = (
-    Key("kill_grace_max", _one(read_duration_s), "", "duration", "maximum grace time", field="kill_grace_max_s"),
-    Key(
-        "log_limit",
-        _one(read_size_bytes),
-        "",
-        "size",
-        "maximum size of a payload's stdout, and of its stderr",
-        field="log_limit_bytes",
-    ),
-    Key("cache_dir", _one(_read_directory), "", "directory", "the directory of all caches"),
-    Key(
-        "payload_cache_limit",
-        _one(read_limit_bytes),
-        "",
+class RegistryPolicy(Value):
+    """Allowed image registries.
+
+    Args:
+        mirror: pairs of a registry and its mirror, ``host[/path]``, which is tried first.
+        prefix: registry for image names without one; None: Docker Hub.
+        allow: allowed registries, ``host[/path]``; None: all.
+    """
+
+    mirror: tuple[tuple[str, str], ...] | None = key(
+        _read_mirrors,
+        None,
+        "list of [REGISTRY=]MIRROR",
+        "where images of a registry (without `REGISTRY=` of docker.io) are pulled from first",
+        is_list=True,
+    )
+    prefix: str | None = key(
+        _read_registry_place, None, "REGISTRY[/PATH]", "the place of images whose names have no registry"
+    )
+    allow: tuple[str, ...] | None = key(
+        _each(_read_registry_place),
+        None,
+        "list of REGISTRY[/PATH]",
+        "the places that images may come from",
+        is_list=True,
+    )
+
+    def resolve(self, name: ImageName) -> ImageName:
+        """Return the full image name, with its registry on this node."""
+        if self.prefix is None or name.names_registry or not name.registry:
+            return name
+        return name._replace(repository=name.path).at(self.prefix)
+
+    def mirrored(self, name: ImageName) -> ImageName | None:
+        """Return the image name at the mirror of its registry; None: there is none."""
+        place = dict(self.mirror or ()).get(name.registry)
+        return None if place is None else name.at(place)
+
+    def forbidden(self, name: ImageName) -> str:
+        """Return why an image must not be used here; empty if it may.
+
+        Args:
+            name: result of `resolve`.
+        """
+        if self.allow is None:
+            return ""
+        lists = f"docker.registry.allow of {FILE} allows {', '.join(self.allow)}"
+        if not name.registry:
+            return f"is an id, which names no registry, and {lists}"
+        place = f"{name.registry}/{name.repository}"
+        if any(is_inside(f"/{place}", f"/{allowed}") for allowed in self.allow):
+            return ""
+        return f"is {place}, and {lists}"
+
+
+ANY_REGISTRY = RegistryPolicy()
+
+
+class DockerPolicy(Value):
+    """Policy for containers on this node."""
+
+    gpu_modes: tuple[str, ...] = key(
+        _read_modes, ", ".join(GPU_MODES), "list", "the allowed modes of `runtime.docker.gpu_mode`", is_list=True
+    )
+    networks: tuple[str, ...] = key(_read_networks, "host, bridge, none", "list", "the allowed networks", is_list=True)
+    mounts: tuple[Mount, ...] = key(
+        _each(_read_mount), "", "list of paths", "paths of the host that are mounted into every container", is_list=True
+    )
+    root: bool = key(read_boolean, "false", "true or false", "programs on a cluster may run as uid 0")
+    pids_limit: int = key(
+        partial(read_count, minimum=16), "16384", "count", "maximum number of processes and threads in a container"
+    )
+    shm_percent: int = key(
+        partial(read_count, minimum=1, maximum=100), "50", "count", "percentage of a container's memory for /dev/shm"
+    )
+    registry: RegistryPolicy = level(RegistryPolicy)
+
+
+class QueuePolicy(Value):
+    """Policy for this machine's queue.
+
+    Args:
+        max_priority_of, user_gcores_of: pairs of a user's name, or uid, and the amount.
+    """
+
+    half_life_s: float = key(
+        partial(read_duration_s, minimum_s=_MIN_TIME_S),
+        "7d",
+        "duration",
+        "after this time a GPU-hour counts half in the usage of its user",
+        name="half_life",
+    )
+    raise_after_s: float = key(
+        partial(read_duration_s, minimum_s=_MIN_TIME_S),
+        "1d",
+        "duration",
+        "waiting raises the priority of an application by one after each such time",
+        name="raise_after",
+    )
+    max_priority: int = key(read_count, "0", "count", "highest `priority` that counts against other users")
+    max_priority_of: tuple[tuple[str, int], ...] | None = key(
+        _read_amounts_by_user, None, "list of USER=NUMBER", "the same for some users", is_list=True
+    )
+    user_gcores: int | None = key(
+        read_count, None, "count", "maximum number of GPUs of one user's running applications"
+    )
+    user_gcores_of: tuple[tuple[str, int], ...] | None = key(
+        _read_amounts_by_user, None, "list of USER=NUMBER", "the same for some users", is_list=True
+    )
+    user_queued: int | None = key(
+        partial(read_count, minimum=1), None, "count", "maximum number of one user's waiting applications"
+    )
+    charge: str = key(
+        partial(read_choice, allowed=CHARGES),
+        "gcores",
+        "gcores or vcores",
+        "the amount that counts as usage; vcores is for machines without GPUs",
+    )
+
+
+class NodePolicy(Value):
+    """The whole policy; None: no limit, or not configured."""
+
+    kill_grace_max_s: float | None = key(read_duration_s, None, "duration", "maximum grace time", name="kill_grace_max")
+    log_limit_bytes: int | None = key(
+        read_size_bytes, None, "size", "maximum size of a payload's stdout, and of its stderr", name="log_limit"
+    )
+    cache_dir: str | None = key(_read_directory, None, "directory", "the directory of all caches")
+    payload_cache_limit_bytes: int | None = key(
+        read_limit_bytes,
+        None,
         "size",
         "maximum size of a user's caches of programs (`cache.NAME`); 0 forbids them",
-        field="payload_cache_limit_bytes",
-    ),
-    Key(
-        "network_interface",
-        _one(_read_interface),
-        "",
-        "name",
-        "the interface whose address the containers of an application give each other",
-    ),
-    Key("ports", _one(read_port_range), "20000-29999", "range", "TCP ports for programs (`ports`)"),
-    Key(
-        SHARED_PATHS,
+        name="payload_cache_limit",
+    )
+    network_interface: str | None = key(
+        _read_interface, None, "name", "the interface whose address the containers of an application give each other"
+    )
+    ports: PortRange = key(read_port_range, "20000-29999", "range", "TCP ports for programs (`ports`)")
+    shared_paths: tuple[str, ...] = key(
         _read_shared_paths,
         "",
         "list of paths",
         "directories of shared file systems; those in them can be mounted as input, read-only (`mode=mount`)",
-    ),
-    Key(
-        COMMANDS,
+        is_list=True,
+    )
+    notify_commands: tuple[str, ...] = key(
         _each(_read_directory),
         "",
         "list of paths",
         "programs that an ApplicationMaster on this node may run for `notify.command`, with any arguments",
-    ),
-    Key(
-        "docker.gpu_modes", _read_modes, ", ".join(GPU_MODES), "list", "the allowed modes of `runtime.docker.gpu_mode`"
-    ),
-    Key("docker.networks", _read_networks, "host, bridge, none", "list", "the allowed networks"),
-    Key(MOUNTS, _each(_read_mount), "", "list of paths", "paths of the host that are mounted into every container"),
-    Key("docker.root", _one(read_boolean), "false", "true or false", "programs on a cluster may run as uid 0"),
-    Key(
-        "docker.pids_limit",
-        _one(partial(read_count, minimum=16)),
-        "16384",
-        "count",
-        "maximum number of processes and threads in a container",
-    ),
-    Key(
-        "docker.shm_percent",
-        _one(partial(read_count, minimum=1, maximum=100)),
-        "50",
-        "count",
-        "percentage of a container's memory for /dev/shm",
-    ),
-    Key(
-        "docker.registry.mirror",
-        _read_mirrors,
-        "",
-        "list of [REGISTRY=]MIRROR",
-        "where images of a registry (without `REGISTRY=` of docker.io) are pulled from first",
-    ),
-    Key(
-        "docker.registry.prefix",
-        _one(_read_registry_place),
-        "",
-        "REGISTRY[/PATH]",
-        "the place of images whose names have no registry",
-    ),
-    Key(
-        REGISTRY_ALLOW,
-        _each(_read_registry_place),
-        "",
-        "list of REGISTRY[/PATH]",
-        "the places that images may come from",
-    ),
-    Key(
-        "queue.half_life",
-        _one(partial(read_duration_s, minimum_s=_MIN_TIME_S)),
-        "7d",
-        "duration",
-        "after this time a GPU-hour counts half in the usage of its user",
-        field="half_life_s",
-    ),
-    Key(
-        "queue.raise_after",
-        _one(partial(read_duration_s, minimum_s=_MIN_TIME_S)),
-        "1d",
-        "duration",
-        "waiting raises the priority of an application by one after each such time",
-        field="raise_after_s",
-    ),
-    Key("queue.max_priority", _one(read_count), "0", "count", "highest `priority` that counts against other users"),
-    Key("queue.max_priority_of", _read_amounts_by_user, "", "list of USER=NUMBER", "the same for some users"),
-    Key(
-        "queue.user_gcores", _one(read_count), "", "count", "maximum number of GPUs of one user's running applications"
-    ),
-    Key("queue.user_gcores_of", _read_amounts_by_user, "", "list of USER=NUMBER", "the same for some users"),
-    Key(
-        "queue.user_queued",
-        _one(partial(read_count, minimum=1)),
-        "",
-        "count",
-        "maximum number of one user's waiting applications",
-    ),
-    Key(
-        "queue.charge",
-        _one(partial(read_choice, allowed=CHARGES)),
-        "gcores",
-        "gcores or vcores",
-        "the amount that counts as usage; vcores is for machines without GPUs",
-    ),
-)
+        is_list=True,
+    )
+    docker: DockerPolicy = level(DockerPolicy)
+    queue: QueuePolicy = level(QueuePolicy)
+
+
+KEYS = keys_of(NodePolicy)
+"""The keys by name, in the order of docs/docker.md."""
 
 
 def node_policy(path: str = FILE, *, owner: int = 0) -> NodePolicy:
@@ -449,12 +390,19 @@ def node_policy(path: str = FILE, *, owner: int = 0) -> NodePolicy:
         ConfigError: others may write it, or it is invalid; all errors at once.
     """
     if (data := read_operators_file(path, owner=owner)) is None:
-        return _tree({}, [])
+        return NodePolicy()
     problems: list[str] = []
-    policy = _tree(yaml_values(data, path, [key.name for key in KEYS], problems, lists=_LISTS), problems)
+    may_be_empty = [name for name, one in KEYS.items() if one.default_text == ""]
+    found = yaml_values(data, path, KEYS, problems, lists=may_be_empty)
+    values: dict[str, Any] = {}
+    for name, one in KEYS.items():
+        try:
+            values[name] = one.value_of(found[name].texts) if name in found else one.default_value()
+        except ValueError as problem:
+            problems.append(f"{found[name].where}: {name}: {problem}")
     if problems:
         raise ConfigError("\n".join(problems))
-    return policy
+    return NodePolicy(**section_fields(NodePolicy, values))
 
 
 def read_operators_file(path: str, *, owner: int = 0) -> bytes | None:
@@ -481,21 +429,3 @@ def read_operators_file(path: str, *, owner: int = 0) -> bytes | None:
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(f"{path}: is larger than {MAX_FILE_BYTES >> 10} KiB")
     return data
-
-
-def _tree(found: Mapping[str, YamlValue], problems: list[str]) -> NodePolicy:
-    values: dict[str, dict[str, Any]] = {}
-    for key in KEYS:
-        default = [part.strip() for part in key.default.split(",") if part.strip()]
-        where, texts = found.get(key.name) or YamlValue("default", default)
-        value: Any = None
-        if texts or key.name in _LISTS:
-            try:
-                value = key.read(texts)
-            except ValueError as problem:
-                problems.append(f"{where}: {key.name}: {problem}")
-        level, field = key.level_and_field
-        values.setdefault(level, {})[field] = value
-    docker = DockerPolicy(**values["docker"], registry=RegistryPolicy(**values["docker.registry"]))
-    queue = QueuePolicy(**values["queue"])
-    return NodePolicy(**values[""], docker=docker, queue=queue)

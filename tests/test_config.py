@@ -9,9 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.config import KEYS, NOT_KEYS, NOT_KEYS_PREFIXES, Config, load_config, variable_of
+from dlapp.config import (
+    KEYS,
+    NOT_KEYS,
+    NOT_KEYS_PREFIXES,
+    Config,
+    DefaultsConfig,
+    DockerConfig,
+    HistoryConfig,
+    LocalConfig,
+    RuntimeConfig,
+    StorageConfig,
+    load_config,
+    variable_of,
+)
 from dlapp.errors import ConfigError
 from dlapp.system.yaml_keys import MAX_PROBLEMS
+from dlapp.value import replace
 
 Load = Callable[..., Config]
 
@@ -41,12 +55,14 @@ def refused(load: Load, options: dict[str, str] | None = None, **environ: str) -
 
 def test_without_any_file_the_documented_defaults_hold(load: Load, tmp_path: Path) -> None:
     config = load()
-    assert (config.cluster, config.defaults) == ("local", (1, 1, 4096, None, None))
-    assert config.local == (str(tmp_path / ".local/state/dlapp"), False, "/", None, None, None, 2)
+    assert (config.cluster, config.defaults) == ("local", DefaultsConfig(1, 1, 4096, None, None))
+    assert config.local == LocalConfig(str(tmp_path / ".local/state/dlapp"), False, "/", None, None, None, 2)
     assert config.gpuid.lock_dir == "/run/lock/dlapp"
-    assert config.runtime == (1 << 30, 3600.0, ("unix:///var/run/docker.sock", "bridge", "auto"))
-    assert config.storage == ("auto", 10 << 30, 20 << 30, 30 * 86400.0, 50 << 30, (), ())
-    assert config.history == (90 * 86400.0, 10 << 30)
+    assert config.runtime == RuntimeConfig(
+        1 << 30, 3600.0, DockerConfig("unix:///var/run/docker.sock", "bridge", "auto")
+    )
+    assert config.storage == StorageConfig("auto", 10 << 30, 20 << 30, 30 * 86400.0, 50 << 30, (), ())
+    assert config.history == HistoryConfig(90 * 86400.0, 10 << 30)
     assert set(config.origins.values()) == {"default"}
 
 
@@ -58,7 +74,7 @@ def test_later_places_win_and_each_value_knows_where_it_came_from(load: Load, tm
     named = tmp_path / "named.yaml"
     named.write_text("local:\n  vcores: 6\nhistory: {age: 3d}\n")
     config = load({"history.age": "5d"}, DLAPP_CONFIG=str(named), DLAPP_HISTORY_AGE="4d", DLAPP_LOCAL_VCORES="7")
-    assert config.defaults[:3] == (1, 4, 1024)
+    assert config.defaults == DefaultsConfig(containers=1, vcores=4, memory_mib=1024)
     assert (config.local.vcores, config.local.fs_root) == (7, str(tmp_path / "data"))
     assert config.history.age_s == 5 * 86400
     origins = {key: config.origins[key] for key in ("defaults.memory", "defaults.vcores", "local.vcores")}
@@ -73,7 +89,7 @@ def test_later_places_win_and_each_value_knows_where_it_came_from(load: Load, tm
 def test_the_texts_of_a_configuration_make_it_again_anywhere(load: Load, tmp_path: Path) -> None:
     config = load({"local.shared": "true", "defaults.gcores": "2"}, DLAPP_LOCAL_MEMORY="8g")
     again = load_config(config.texts, {"HOME": "/elsewhere"}, system_file=str(tmp_path / "none"))
-    assert again._replace(origins=config.origins) == config
+    assert replace(again, origins=config.origins) == config
 
 
 def test_variables_that_are_no_keys_are_passed_over(load: Load) -> None:
@@ -82,7 +98,7 @@ def test_variables_that_are_no_keys_are_passed_over(load: Load) -> None:
 
 
 def test_no_key_has_the_variable_of_a_payload() -> None:
-    variables = {variable_of(key.name) for key in KEYS}
+    variables = set(map(variable_of, KEYS))
     assert len(variables) == len(KEYS)
     assert not variables & NOT_KEYS
     assert not [name for name in variables if name.startswith(NOT_KEYS_PREFIXES)]
@@ -90,8 +106,8 @@ def test_no_key_has_the_variable_of_a_payload() -> None:
 
 def test_every_default_can_be_read(load: Load) -> None:
     config = load()
-    assert config.texts.keys() == {key.name for key in KEYS if key.default}
-    assert config.origins.keys() == {key.name for key in KEYS}
+    assert config.texts.keys() == {name for name, key in KEYS.items() if key.default_text}
+    assert config.origins.keys() == KEYS.keys()
 
 
 BAD_FILES = [
@@ -154,7 +170,7 @@ def test_a_variable_that_is_nearly_one_of_ours_is_refused_and_another_is_ignored
         "the variable DLAPP_ROOT is not known and has no effect",
         "the variable DLAPP_VCORES is not known and has no effect; the nearest is DLAPP_LOCAL_VCORES",
     )
-    assert config._replace(ignored=()) == load()
+    assert replace(config, ignored=()) == load()
 
 
 def test_of_many_faults_of_a_file_the_first_are_told(load: Load, user_file: Path) -> None:

@@ -8,7 +8,19 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import ConfigError
-from dlapp.node_policy import ANY_REGISTRY, GPU_MODES, KEYS, Mount, RegistryPolicy, mount_problem, node_policy
+from dlapp.node_policy import (
+    ANY_REGISTRY,
+    GPU_MODES,
+    KEYS,
+    DockerPolicy,
+    Mount,
+    NodePolicy,
+    QueuePolicy,
+    RegistryPolicy,
+    mount_problem,
+    node_policy,
+)
+from dlapp.system.network.port_range import PortRange
 from dlapp.values.image_name import parse_image_name
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -26,8 +38,8 @@ def test_without_a_file_the_strict_defaults_hold(tmp_path: Path) -> None:
     assert (policy.kill_grace_max_s, policy.log_limit_bytes, policy.cache_dir) == (None, None, None)
     assert (policy.payload_cache_limit_bytes, policy.network_interface) == (None, None)
     assert policy.ports == (20_000, 29_999)
-    assert policy.docker == (GPU_MODES, ("host", "bridge", "none"), (), False, 16384, 50, ANY_REGISTRY)
-    assert policy.queue == (604800.0, 86400.0, 0, None, None, None, None, "gcores")
+    assert policy.docker == DockerPolicy(GPU_MODES, ("host", "bridge", "none"), (), False, 16384, 50, ANY_REGISTRY)
+    assert policy.queue == QueuePolicy(604800.0, 86400.0, 0, None, None, None, None, "gcores")
 
 
 def test_a_file_says_what_is_allowed(tmp_path: Path) -> None:
@@ -67,10 +79,11 @@ queue:
     mounts = (Mount("/data/sets", False), Mount("/scratch", True))
     commands, shared = ("/usr/local/bin/tell", "/opt/page"), ("/mnt/data",)
     mirrors = (("docker.io", "mirror.local:5000/hub"), ("quay.io", "mirror.local:5000/quay"))
-    registry = (mirrors, "registry.local/team", ("registry.local", "docker.io/library"))
-    docker = (("cdi",), ("host",), mounts, True, 100, 90, registry)
-    queue = (86400.0, 7200.0, 1, (("ann", 5), ("1002", 7)), 4, (("tony", 0),), 100, "vcores")
-    assert policy == (600.0, 100 << 20, "/var/cache/dlapp", 0, "ib0", (21_000, 21_099), shared, commands, docker, queue)
+    registry = RegistryPolicy(mirrors, "registry.local/team", ("registry.local", "docker.io/library"))
+    docker = DockerPolicy(("cdi",), ("host",), mounts, True, 100, 90, registry)
+    queue = QueuePolicy(86400.0, 7200.0, 1, (("ann", 5), ("1002", 7)), 4, (("tony", 0),), 100, "vcores")
+    ports = PortRange(21_000, 21_099)
+    assert policy == NodePolicy(600.0, 100 << 20, "/var/cache/dlapp", 0, "ib0", ports, shared, commands, docker, queue)
 
 
 @pytest.mark.parametrize("text", ["", "docker:\n", "docker: {mounts: []}\n", "docker:\n  root: false\n"])
@@ -170,25 +183,19 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_documentation_has_the_table_of_keys() -> None:
-    shown = {key.name: f"`{key.default}`" if key.default else "none" for key in KEYS}
-    rows = [f"| `{key.name}` | {key.kind} | {shown[key.name]} | {key.meaning} |\n" for key in KEYS]
+    shown = {name: f"`{key.default_text}`" if key.default_text else "none" for name, key in KEYS.items()}
+    rows = [f"| `{name}` | {key.kind} | {shown[name]} | {key.meaning} |\n" for name, key in KEYS.items()]
     assert "".join(rows) in (DOCS / "docker.md").read_text()
 
 
 def test_the_example_is_a_file_that_is_taken(tmp_path: Path) -> None:
     text = (DOCS / "node.yaml").read_text()
     policy = policy_of(tmp_path, text)
-    assert policy == (
-        3600.0,
-        1 << 30,
-        None,
-        50 << 30,
-        None,
-        (20_000, 29_999),
-        (),
-        (),
-        (("cdi", "gpus"), ("bridge", "none"), (), False, 16384, 50, ANY_REGISTRY),
-        (604800.0, 86400.0, 0, None, None, None, None, "gcores"),
+    assert policy == NodePolicy(
+        kill_grace_max_s=3600.0,
+        log_limit_bytes=1 << 30,
+        payload_cache_limit_bytes=50 << 30,
+        docker=DockerPolicy(("cdi", "gpus"), ("bridge", "none")),
     )
-    for key in KEYS:
-        assert f"{key.name.rpartition('.')[2]}:" in text
+    for name in KEYS:
+        assert f"{name.rpartition('.')[2]}:" in text

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlapp.system.text import nearest
+from dlapp.value import Field, V, Value, fields
 
 if TYPE_CHECKING:
     import yaml
@@ -20,30 +21,84 @@ MAX_PROBLEMS = 20
 """Number of errors after which the rest of a file is not checked."""
 
 
-class Key(NamedTuple):
-    """One key of a table.
+class Key(Field):
+    """A key: a field of a `Value` with its reader. The arguments are those of `key`."""
+
+    __slots__ = ("default_text", "is_list", "kind", "meaning", "name", "read")
+
+    def __init__(
+        self, read: Callable[[Any], Any], default_text: str | None, kind: str, meaning: str, name: str, is_list: bool
+    ) -> None:
+        super().__init__(default_factory=self.default_value)
+        self.read, self.default_text, self.kind, self.meaning = read, default_text, kind, meaning
+        self.name, self.is_list = name, is_list
+
+    def default_value(self) -> Any:
+        """Return the value of the default text."""
+        if self.default_text is None:
+            return None
+        return self.read(_parts(self.default_text) if self.is_list else self.default_text)
+
+    def value_of(self, texts: list[str]) -> Any:
+        """Return the value of the texts in a file. Raises ValueError, with the problem."""
+        if self.is_list:
+            return self.read(texts)
+        if len(texts) != 1:
+            raise ValueError("must be a single value")
+        return self.read(texts[0])
+
+
+class Level(Field):
+    """A level of a file: a field whose value is a `Value` with the keys of that level."""
+
+    __slots__ = ("section",)
+
+    def __init__(self, section: type[Value]) -> None:
+        super().__init__(default_factory=section)
+        self.section = section
+
+
+def key(
+    read: Callable[[Any], Any], default: str | None, kind: str, meaning: str, *, name: str = "", is_list: bool = False
+) -> Any:
+    """Return a `Key`, typed so that it may stand for the default in a class.
 
     Args:
-        name: as in a file, with levels joined by dots.
-        read: text (texts if the key may have a list) -> value; ValueError with the problem.
-        default: as written in a file; empty for None.
+        read: text -> value, or texts -> value if it is a list; ValueError with the problem.
+        default: as written in a file; None: the value is None. An empty text is a list without items.
         kind: allowed values, for the documentation.
-        meaning: one sentence.
-        field: its name in the value, with the unit; empty: the last word of ``name``.
+        meaning: one sentence, for the documentation.
+        name: as in a file, without the levels above; empty: the name of the field. A field's name has its unit.
+        is_list: the key may have a list, in the file or as texts between commas.
     """
+    return Key(read, default, kind, meaning, name, is_list)
 
-    name: str
-    read: Callable[[Any], Any]
-    default: str
-    kind: str
-    meaning: str
-    field: str = ""
 
-    @property
-    def level_and_field(self) -> tuple[str, str]:
-        """Return the level of the key (``local``; empty: the top), and its name in the value of that level."""
-        level, _, last = self.name.rpartition(".")
-        return level, self.field or last
+def level(section: type[V]) -> V:
+    """Return a `Level` of the keys of a class, typed so that it may stand for the default in a class."""
+    return Level(section)  # type: ignore[return-value]
+
+
+def keys_of(section: type[Value], prefix: str = "") -> Mapping[str, Key]:
+    """Return the keys of a class and of its levels, by their names with dots, in the order of the fields."""
+    found: dict[str, Key] = {}
+    for name, one in fields(section).items():
+        if isinstance(one, Level):
+            found |= keys_of(one.section, f"{prefix}{name}.")
+        elif isinstance(one, Key):
+            found[prefix + (one.name or name)] = one
+    return found
+
+
+def section_fields(section: type[Value], values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the fields of a class that are keys and levels, from the value of each of `keys_of`."""
+    found: dict[str, Any] = {}
+    for name, one in fields(section).items():
+        if isinstance(one, Level):
+            found[name] = one.section(**section_fields(one.section, values, f"{prefix}{name}."))
+        elif isinstance(one, Key):
+            found[name] = values[prefix + (one.name or name)]
+    return found
 
 
 class YamlValue(NamedTuple):
@@ -108,12 +163,16 @@ def _texts_of(node: yaml.Node, yaml: Any, may_be_list: bool) -> list[str] | None
     if isinstance(node, yaml.ScalarNode):
         if _is_empty(node):
             return []
-        return [part for part in map(str.strip, node.value.split(",")) if part] if may_be_list else [node.value]
+        return _parts(node.value) if may_be_list else [node.value]
     if may_be_list and isinstance(node, yaml.SequenceNode):
         return (
             [one.value for one in node.value] if all(isinstance(one, yaml.ScalarNode) for one in node.value) else None
         )
     return None
+
+
+def _parts(text: str) -> list[str]:
+    return [part for part in map(str.strip, text.split(",")) if part]
 
 
 def _is_empty(node: yaml.Node) -> bool:

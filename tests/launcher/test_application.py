@@ -156,7 +156,7 @@ def test_caches_that_cannot_be_are_refused_with_their_line(place: Path, config: 
     assert refused(place, f"{MINIMAL}cache.a-b=/a\ncache.A_B=/b\n", config) == [
         "6: application.cache.A_B: DLAPP_CACHE_A_B is the variable of cache.a-b already"
     ]
-    none = config._replace(storage=config.storage._replace(payload_cache_limit_bytes=0))
+    none = replace(config, storage=replace(config.storage, payload_cache_limit_bytes=0))
     said = "5: application.cache.a: is not possible here: storage.payload_cache_limit is 0"
     assert refused(place, f"{MINIMAL}cache.a=/a\n", none) == [said]
 

@@ -57,10 +57,10 @@ def test_the_index_names_every_page() -> None:
 
 def test_the_page_on_configuration_has_the_table_of_keys() -> None:
     lines = ["| key | variable | value | default | meaning |", "|---|---|---|---|---|"]
-    for key in KEYS:
-        none = "all of the machine" if key.name.startswith("local.") else "none"
-        default = f"`{key.default}`" if key.default else none
-        lines.append(f"| `{key.name}` | `{variable_of(key.name)}` | {key.kind} | {default} | {key.meaning} |")
+    for name, key in KEYS.items():
+        none = "all of the machine" if name.startswith("local.") else "none"
+        default = f"`{key.default_text}`" if key.default_text else none
+        lines.append(f"| `{name}` | `{variable_of(name)}` | {key.kind} | {default} | {key.meaning} |")
     assert "\n".join(lines) + "\n" in (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
 
 

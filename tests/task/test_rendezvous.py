@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dlapp.errors import DlappError
-from dlapp.node_policy import NodePolicy, node_policy
+from dlapp.node_policy import NodePolicy
 from dlapp.system import locks
 from dlapp.system.network.port_range import PortRange
 from dlapp.system.network.ports import lock_ports
@@ -45,10 +45,6 @@ def start(am: FakeAm, place: Path, host: str = "unix:///nowhere", network: str =
     am.start(docker=DockerSettings(host, network, lock_dir=str(place / "locks")))
 
 
-def policy(place: Path, **changes: Any) -> NodePolicy:
-    return node_policy(str(place / "none"))._replace(**changes)
-
-
 def rendezvous(place: Path, am: FakeAm, **changes: Any) -> Rendezvous:
     launch = LaunchSpec(
         am.container_id,
@@ -58,7 +54,7 @@ def rendezvous(place: Path, am: FakeAm, **changes: Any) -> Rendezvous:
         {},
         DockerSettings("unix:///nowhere", "none", lock_dir=str(place / "locks")),
     )
-    return Rendezvous(am.assignment, launch, policy(place, **changes), str(am.home))
+    return Rendezvous(am.assignment, launch, NodePolicy(**changes), str(am.home))
 
 
 # ---- whole tasks ----

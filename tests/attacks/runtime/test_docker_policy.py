@@ -12,7 +12,7 @@ import pytest
 
 from dlapp.client import Client
 from dlapp.errors import FileRefused
-from dlapp.node_policy import node_policy
+from dlapp.node_policy import DockerPolicy, NodePolicy
 from tests.applications import BIN, ended, launch, properties, run, status
 from tests.services.containers.dockerd import IMAGE, Dockerd, dockerd, own_daemon
 
@@ -105,8 +105,7 @@ def test_a_network_that_dockerd_does_not_have_is_refused_before_the_submission(
 def test_a_network_that_node_yaml_forbids_is_refused_before_the_submission(
     dockerd: Dockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    defaults = node_policy(str(tmp_path / "none.yaml"))
-    policy = defaults._replace(docker=defaults.docker._replace(networks=("bridge", "none")))
+    policy = NodePolicy(docker=DockerPolicy(networks=("bridge", "none")))
     monkeypatch.setattr("dlapp.node_policy.node_policy", lambda: policy)
     monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_HOST", dockerd.host)
     file = properties(tmp_path, "true", application={"docker_image": IMAGE, "network": "host"})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.node_policy import node_policy
+from dlapp.node_policy import NodePolicy
 from dlapp.storage.api import MatchedEntry
 from dlapp.storage.cache.entry import CacheLocation
 from dlapp.storage.cache.store import InputCache
@@ -98,7 +98,7 @@ def test_what_was_fetched_is_settled_while_the_payload_runs_and_not_when_it_is_s
 def test_the_operators_directory_goes_before_the_engines(
     plan: Callable[[str], FetchPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy = node_policy(str(tmp_path / "none"))._replace(cache_dir=str(tmp_path / "operators"))
+    policy = NodePolicy(cache_dir=str(tmp_path / "operators"))
     monkeypatch.setattr("dlapp.node_policy.node_policy", lambda: policy)
     Inputs(settings(tmp_path), print).bring(plan("data"), may_mount=False)
     assert entries(tmp_path / "operators" / str(os.geteuid())) == [""]

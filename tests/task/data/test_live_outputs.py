@@ -37,8 +37,8 @@ def test_a_program_finds_a_directory_that_is_mounted(place: Path) -> None:
         packed = workspace_archive(here, {"run.sh": 'cat "$DLAPP_INPUT/one"'})
         with FakeAm(here / "containers", inputs=(wanted,), **packed) as am:
             am.start(
-                begins_with=f"import dlapp.node_policy as p; d = p._tree({{}}, []); "
-                f"p.node_policy = lambda: d._replace(shared_paths=({str(shared)!r},))"
+                begins_with=f"import dlapp.node_policy as p; d = p.NodePolicy(shared_paths=({str(shared)!r},)); "
+                "p.node_policy = lambda: d"
             )
             result = am.result()
         if number == 0:

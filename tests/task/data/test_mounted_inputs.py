@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import DlappError, NotFound, SpecError, UsageError
-from dlapp.node_policy import NodePolicy, node_policy
+from dlapp.node_policy import NodePolicy
 from dlapp.task.data.mounted_inputs import find_mounted, place_mounted
 from dlapp.values.spec import InputSpec
 
@@ -17,7 +17,7 @@ def mounted(path: Path, *, optional: bool = False) -> InputSpec:
 
 
 def policy(*shared: Path) -> NodePolicy:
-    return node_policy("/nonexistent")._replace(shared_paths=tuple(map(str, shared)))
+    return NodePolicy(shared_paths=tuple(map(str, shared)))
 
 
 def test_only_directories_in_what_the_operator_names_are_mounted(tmp_path: Path) -> None:

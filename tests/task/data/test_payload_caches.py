@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dlapp.errors import Denied
-from dlapp.node_policy import FILE, Mount, NodePolicy, node_policy
+from dlapp.node_policy import FILE, DockerPolicy, Mount, NodePolicy
 from dlapp.storage.cache.payload import PayloadCaches
 from dlapp.task.data.payload_caches import open_caches
 from dlapp.values.launch_spec import CacheSettings
@@ -25,20 +24,16 @@ def opened(
     return open_caches(MODELS, settings, policy, note, in_docker=in_docker)
 
 
-def policy(tmp_path: Path, **changes: Any) -> NodePolicy:
-    return node_policy(str(tmp_path / "none"))._replace(**changes)
-
-
 def settings(tmp_path: Path) -> CacheSettings:
     return CacheSettings(0, 86_400.0, payload_limit_bytes=1 << 30, payload_directory=str(tmp_path / "engine"))
 
 
 def test_an_operator_can_forbid_caches_and_lower_their_limit(tmp_path: Path) -> None:
     with pytest.raises(Denied, match=rf"cache\.models: not allowed on this node \(payload_cache_limit of {FILE}\)"):
-        opened(settings(tmp_path), policy(tmp_path, payload_cache_limit_bytes=0))
+        opened(settings(tmp_path), NodePolicy(payload_cache_limit_bytes=0))
     assert not (tmp_path / "engine").exists()
     said: list[str] = []
-    one = opened(settings(tmp_path), policy(tmp_path, payload_cache_limit_bytes=1000), said.append)
+    one = opened(settings(tmp_path), NodePolicy(payload_cache_limit_bytes=1000), said.append)
     (Path(one.hold("models")) / "x").write_bytes(b"x" * 5000)
     one.close()
     (line,) = said
@@ -47,13 +42,13 @@ def test_an_operator_can_forbid_caches_and_lower_their_limit(tmp_path: Path) -> 
 
 
 def test_the_operators_directory_goes_before_the_engines(tmp_path: Path) -> None:
-    one = opened(settings(tmp_path), policy(tmp_path, cache_dir=str(tmp_path / "operator")))
+    one = opened(settings(tmp_path), NodePolicy(cache_dir=str(tmp_path / "operator")))
     assert one.hold("models") == f"{tmp_path}/operator/{os.geteuid()}/payload/caches/models"
     one.close()
 
 
 def test_a_path_at_which_the_node_mounts_something_is_refused_in_docker(tmp_path: Path) -> None:
-    docker = policy(tmp_path).docker._replace(mounts=(Mount("/models", False),))
+    docker = DockerPolicy(mounts=(Mount("/models", False),))
     with pytest.raises(Denied, match=r"/models is a mount of this node \(docker\.mounts of "):
-        opened(settings(tmp_path), policy(tmp_path, docker=docker), in_docker=True)
-    opened(settings(tmp_path), policy(tmp_path, docker=docker))
+        opened(settings(tmp_path), NodePolicy(docker=docker), in_docker=True)
+    opened(settings(tmp_path), NodePolicy(docker=docker))
