@@ -17,7 +17,8 @@ application was killed, and 130, interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -96,3 +97,23 @@ class TimedOut(DlappError, TimeoutError):
     """An operation that did not finish before its deadline."""
 
     exit_code = EXIT_TIMED_OUT
+
+
+Refuse = Callable[[DlappError], None]
+"""What a check does with an error: `raise_error`, or keep it, so that the check continues and finds the next one."""
+
+
+def raise_error(error: DlappError) -> None:
+    """Raise an error: the `Refuse` that ends a check at its first one."""
+    raise error
+
+
+@contextmanager
+def refusals(refuse: Refuse) -> Iterator[None]:
+    """Pass the error of one step of a check on, so that the next step follows; but an `Unreachable` ends the check."""
+    try:
+        yield
+    except Unreachable:
+        raise
+    except DlappError as error:
+        refuse(error)

@@ -1,561 +1,902 @@
-"""Sections and keys of a properties file: one table for parsing, for checks and for suggestions of names.
+"""Sections and keys of a properties file: the only table of them.
 
-The checks here need only the text; `dlapp.application.resolve` checks files, users and other facts of the machine.
+Each key is a row: where it stands, its form, the field of the spec that its value sets, its default and its line of
+documentation. Parsing, defaults, keywords of Python, docs/properties.md and the schema for editors are derived from it.
+A key that several sections have is one row.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dlapp.application.shell_words import split_words
-from dlapp.config import read_containers, read_events, read_vcores
-from dlapp.errors import SpecError
-from dlapp.sweep.spec import (
-    MAX_SEED,
-    MAX_TRIAL_RETRIES,
-    MAX_TRIALS,
-    MAX_TRIALS_PER_CONTAINER,
-    Goal,
-    SweepCommit,
-)
+from dlapp.application import forms
+from dlapp.application.forms import Form
+from dlapp.config import read_events
+from dlapp.sweep import spec as sweep
 from dlapp.sweep.text_forms import (
     OPTUNA_PRUNERS,
     read_asha,
     read_distribution,
     read_metric,
     read_sampler,
-    read_values,
 )
-from dlapp.system.text import (
-    nearest,
-    read_boolean,
-    read_choice,
-    read_count,
-    read_duration_s,
-    read_memory_mib,
-    read_size_bytes,
-    shown,
-)
-from dlapp.values.access import read_access_list
-from dlapp.values.idle_guard import read_idle_guard
-from dlapp.values.image_name import parse_image_name
-from dlapp.values.spec import (
-    MAX_CHECKPOINTS,
-    MAX_EPOCHS,
-    MAX_PORTS,
-    MAX_PREVIOUS,
-    MAX_RETRIES,
-    MIN_CHECKPOINT_EVERY_S,
-    MIN_FEED_BUFFER_BYTES,
-    MIN_SYNC_S,
-    READY_BY_HTTP,
-    READY_BY_PORT,
-    READY_BY_REPORT,
-    URL_PATH,
-    Dependency,
-    FeedFormat,
-    Kind,
-    QuickLink,
-    Until,
-    check_cache_path,
-    check_env_name,
-    check_role_name,
-)
+from dlapp.system.text import shown
+from dlapp.values import spec
+from dlapp.values.access import AccessList, read_access_list
+from dlapp.values.idle_guard import IdleGuard, read_idle_guard
+from dlapp.values.rules import Limit
 from dlapp.values.start_conditions import read_after
 
 NOT_BUILT = "is not built yet"
 ENV = "env."
 CACHE = "cache."
-"""Prefixes of keys of ``[application]`` that set a variable, or the path of a cache, each."""
 LINK = "link."
-"""Prefix of keys of ``[application]`` that set a link each."""
+"""Prefixes of keys of ``[application]`` that set a variable, the path of a cache, or a link, each."""
 GRID = "grid."
 RANDOM = "random."
 """Prefixes of keys of ``[sweep]`` that set a parameter each."""
-
-MAX_ARGUMENT_BYTES = 131_071
-"""Linux, MAX_ARG_STRLEN: maximum size of an argument or variable, 32 pages with its final NUL."""
-
-_LIST_SEPARATORS = re.compile(r"[,\n]")
-_NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,500}", re.ASCII)
-_NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
-_LINK = re.compile(r"([^:/]*):(?:port([1-9][0-9]?)?|([0-9]{1,5}))(/.*)?", re.ASCII | re.DOTALL)
-SECTION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,30}", re.ASCII)
+NAME = "NAME"
+"""Stands for the user's part of a key's name: ``env.NAME``."""
+OF_ROLES = ("role", "service")
+"""Sections that describe a role; they always have a NAME."""
+NAMED = (*OF_ROLES, "from_hdfs", "to_hdfs")
+"""Sections that may appear several times, each with another NAME: ``[from_hdfs train]``."""
+REQUIRED_SECTIONS = ("application",)
+_OF_A_CONTAINER = ("resources", *OF_ROLES)
+_ORDER = ("application", "resources", *OF_ROLES, "from_hdfs", "to_hdfs", "checkpoint", "sweep")
 
 
 class PropertyKey(NamedTuple):
-    """One key of a section.
+    """One key.
 
     Args:
-        read: text, without the quotes around it -> value; raises ValueError with the problem, or SpecError.
-        required: the section must have it.
-        lines: the value may continue in further lines.
+        names: section -> name of the key in it; the first section is the one whose documentation describes it.
+        form: how its value is read.
+        meaning: one line of documentation, in Markdown.
+        default: as documented, in Markdown; where sections differ, section -> default. Empty: nothing.
+        field: the field of the section's value that it sets (`dlapp.application.build`); a field of a value in it
+            after a dot. Empty: a special one.
+        limit: of its number.
+        required: a section without it is refused.
         may_be_empty: an empty value is valid.
         keeps_quotes: quotes around the whole value are part of it.
+        is_built: False for a key that is known, and refused.
+        keyword: its name in Python, if that is another one.
     """
 
-    read: Callable[[str], Any]
+    names: Mapping[str, str]
+    form: Form
+    meaning: str = ""
+    default: str | Mapping[str, str] = ""
+    field: str = ""
+    limit: Limit | None = None
     required: bool = False
-    lines: bool = False
     may_be_empty: bool = False
     keeps_quotes: bool = False
+    is_built: bool = True
+    keyword: str = ""
 
+    def read(self, text: str) -> Any:
+        """Return the value of the text of a file.
 
-def _text(text: str) -> str:
-    return text
+        Raises:
+            ValueError: the value is invalid; the message is the problem.
+            SpecError: the same.
+        """
+        if not self.is_built:
+            raise ValueError(NOT_BUILT)
+        form = self.form
+        if not form.lines and "\n" in text:
+            raise ValueError("continues in the next line, which begins with a blank; this key takes one line")
+        if not form.splits and text[:1] in ("'", '"') and text.find(text[0], 1) < 0:
+            raise ValueError(f"the quote {text[0]} before {shown(text[1:21])} does not close")
+        bare = without_quotes(text)
+        if not bare and not self.may_be_empty:
+            raise ValueError("is empty")
+        return self._limited(form.read(text if self.keeps_quotes else bare))
 
+    def take(self, value: Any) -> Any:
+        """Return the value of an object of Python, or of its text, which has no further quotes.
 
-def _username(text: str) -> str:
-    if re.search(r"[\s/:]", text) or text.startswith("-"):
-        raise ValueError(f"{shown(text)} is not a user name: no spaces, '/' or ':' in it, no '-' before it")
-    return text
-
-
-def _image(text: str) -> str:
-    if not _IMAGE.fullmatch(text):
-        raise ValueError(f"{shown(text)} is not an image name: name, registry/name:tag or name@digest")
-    parse_image_name(text)
-    return text
-
-
-def _network(text: str) -> str:
-    if not _NETWORK.fullmatch(text):
-        raise ValueError(f"{shown(text)} is not a network for containers: bridge, none, host, or a network's name")
-    return text
-
-
-def _arguments(text: str) -> tuple[str, ...]:
-    words = split_words(text)
-    for place, word in enumerate(words, start=1):
-        if (size := len(word.encode(errors="surrogateescape"))) >= MAX_ARGUMENT_BYTES:
-            raise ValueError(f"argument {place} has {size} bytes, the maximum is {MAX_ARGUMENT_BYTES - 1}")
-    return words
-
-
-def _command(text: str) -> tuple[str, ...]:
-    words = _arguments(text)
-    if not words or not words[0]:
-        raise ValueError("names no program")
-    if words[0].startswith("-"):
-        raise ValueError(f"begins with {shown(words[0])}, which is an option and no program")
-    return words
-
-
-def _dependencies(text: str) -> tuple[Dependency, ...]:
-    found = []
-    for one in _list(text):
-        name, _, until = one.partition(":")
-        if until not in ("", *(each.value for each in Until)) or one.endswith(":"):
-            raise ValueError(f"{shown(one)} is neither a role nor ROLE:ready nor ROLE:done")
-        check_role_name("", name)
-        found.append(Dependency(name, Until(until) if until else Until.STARTED))
-    return tuple(dict.fromkeys(found))
-
-
-def _success(text: str) -> tuple[str, ...]:
-    """Return the names of roles; empty: all."""
-    names = _list(text)
-    if names == ("all",):
-        return ()
-    if "all" in names:
-        raise ValueError("has all, and names of roles beside it")
-    return tuple(dict.fromkeys(names))
-
-
-def _list(text: str) -> tuple[str, ...]:
-    items = (item.strip(" \t") for item in _LIST_SEPARATORS.split(text))
-    return tuple(item for item in items if item)
-
-
-def _variables(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(re.split(r"[,\s]+", text.strip(", \t\n"))))
-    for name in names:
+        Raises:
+            ValueError: the value is invalid; the message is the problem.
+            SpecError: the same.
+        """
+        if not self.is_built:
+            raise ValueError(NOT_BUILT)
+        if isinstance(value, str) and self.form.takes_text:
+            return self._limited(self.form.read(value))
         try:
-            check_env_name(name, name)
-        except SpecError as refused:
-            raise ValueError(f"{name}: {refused.problem}") from None
-    return names
+            return self._limited(self.form.take(value))
+        except TypeError as wanted:
+            raise ValueError(f"is {value!r}, it must be {wanted}") from None
+
+    def default_in(self, section: str) -> str:
+        """Return the documented default in a section."""
+        return self.default if isinstance(self.default, str) else self.default.get(section, "")
+
+    def _limited(self, value: Any) -> Any:
+        if self.limit is not None and value is not None and (problem := self.limit.problem(value)):
+            raise ValueError(problem)
+        return value
 
 
-def _nodes(text: str) -> tuple[str, ...]:
-    nodes = tuple(re.split(r"[,\s]+", text.strip(", \t\n")))
-    for node in nodes:
-        if not _NODE.fullmatch(node):
-            raise ValueError(f"{shown(node)} is not a node name")
-    return nodes
+def _in(*sections: str, **names: str) -> dict[str, str]:
+    """Return section -> name of a key that has the same name in all sections, which is the first argument."""
+    name, *others = sections
+    return {**dict.fromkeys(others, name), **names}
 
 
-def _label(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}", text, re.ASCII):
-        raise ValueError(f"{shown(text)} is not a label: letters, digits, '_' and '-'")
-    return text
+def _application(name: str) -> dict[str, str]:
+    return {"application": name}
 
 
-def _queue(text: str) -> str:
-    if not re.fullmatch(r"[^\s,]{1,500}", text):
-        raise ValueError(f"{shown(text)} is not a queue: one word")
-    return text
+KEYS: tuple[PropertyKey, ...] = (
+    PropertyKey(
+        _application("appname"),
+        forms.TEXT,
+        "the displayed name",
+        "required",
+        field="appname",
+        required=True,
+        keeps_quotes=True,
+    ),
+    PropertyKey(
+        _application("user_dev_workspace_path"),
+        forms.PATH,
+        "the directory with your program; dlapp packs it, and unpacks it in each container",
+        "required for a script",
+        field="workspace",
+        keyword="workspace",
+    ),
+    PropertyKey(
+        {"application": "user_shell_script", "role": "script", "service": "script"},
+        forms.PATH,
+        "the start script, relative to the workspace",
+        {
+            "application": "required, or `command`",
+            "role": "the program of `[application]`, with its arguments",
+            "service": "required, or `command`",
+        },
+        field="script",
+        keyword="script",
+    ),
+    PropertyKey(
+        _in("command", "application", *OF_ROLES),
+        forms.COMMAND,
+        "a program with its arguments, in place of a script: split like a POSIX shell does, and run without a shell; "
+        "without a workspace it starts in an empty directory",
+        field="command",
+    ),
+    PropertyKey(
+        {"application": "user_shell_args", "role": "args", "service": "args"},
+        forms.ARGUMENTS,
+        "arguments of the script or command, split like a POSIX shell does, `$'\\n'` understood, nothing expanded "
+        "([below](#user_shell_args))",
+        {
+            "application": "none",
+            "role": "those of `[application]`, if the role has no program of its own",
+            "service": "none",
+        },
+        field="args",
+        may_be_empty=True,
+        keyword="args",
+    ),
+    PropertyKey(
+        _application("username"),
+        forms.USERNAME,
+        "the displayed user; grants no rights. On a cluster the Hadoop user ([yarn.md](yarn.md))",
+        "the operating system's user",
+        field="username",
+    ),
+    PropertyKey(
+        _in("docker_image", "application", *OF_ROLES),
+        forms.IMAGE,
+        "run the program in this image",
+        {
+            "application": "a plain process",
+            "role": "that of `[application]`",
+            "service": "that of `[application]`",
+        },
+        field="docker_image",
+    ),
+    PropertyKey(
+        _application("network"),
+        forms.NETWORK,
+        "Docker's network: `bridge`, `none`, `host` or the name of a network, if the node allows it "
+        "([docker.md](docker.md#the-network))",
+        "`runtime.docker.network`, `bridge`",
+        field="network",
+    ),
+    PropertyKey(
+        _application("user_dev_workspace_exclude_list"),
+        forms.LIST,
+        "gitignore patterns of files to leave out of the archive, separated by commas or lines",
+        "none",
+        field="exclude",
+        may_be_empty=True,
+        keyword="exclude",
+    ),
+    PropertyKey(
+        _application("user_dev_workspace_exclude_defaults"),
+        forms.BOOLEAN,
+        "also leave out `.git`, `.venv`, `__pycache__` and `node_modules`, at any depth; `!.git` in the list above "
+        "packs one of them. The launcher prints what it left out",
+        "`true`",
+        field="exclude_defaults",
+        keyword="exclude_defaults",
+    ),
+    PropertyKey(
+        _application("max_runtime"),
+        forms.DURATION,
+        "soft-kill the application after this time; it counts as timed out ([its output](payload.md#output))",
+        "no limit",
+        field="max_runtime_s",
+        limit=spec.POSITIVE,
+    ),
+    PropertyKey(
+        _application("kill_grace"),
+        forms.DURATION,
+        "time between SIGTERM and SIGKILL",
+        "`30s`",
+        field="kill_grace_s",
+        limit=spec.DURATION,
+    ),
+    PropertyKey(
+        _application("output_patience"),
+        forms.DURATION,
+        "how long output waits for space, or for a file system that does not answer "
+        "([data.md](data.md#no-space-for-the-output))",
+        "`1d`",
+        field="output_patience_s",
+        limit=spec.DURATION,
+    ),
+    PropertyKey(
+        _application("service_patience"),
+        forms.DURATION,
+        "how long a container waits for a service that does not answer, before its program runs: HDFS, ZooKeeper, a "
+        "registry, on one machine also Docker ([below](#service_patience))",
+        "`1h`",
+        field="service_patience_s",
+        limit=spec.DURATION,
+    ),
+    PropertyKey(
+        _application("hang_timeout"),
+        forms.DURATION,
+        "a program that [reports progress](payload.md#report-progress-and-metrics) fails if it then reports nothing "
+        "for this time ([below](#hang_timeout))",
+        "none",
+        field="hang_timeout_s",
+        limit=spec.POSITIVE,
+    ),
+    PropertyKey(
+        _application("hang_idle"),
+        forms.BOOLEAN,
+        "`true`: a program that never reports counts as hanging if it uses neither CPU nor GPU for `hang_timeout` "
+        "([below](#hang_timeout))",
+        "`false`",
+        field="hang_idle",
+    ),
+    PropertyKey(
+        _application("idle_guard"),
+        forms.value_of(read_idle_guard, "UTILISATION,WINDOW,ACTION or off", IdleGuard),
+        "`UTILISATION,WINDOW,ACTION`: the action on idle GPUs: `warn`, `notify` or `stop`; `off`: none "
+        "([below](#idle_guard))",
+        "`defaults.idle_guard`, `off`",
+        field="idle_guard",
+    ),
+    PropertyKey(
+        _application("notify"),
+        forms.listed(read_events, "events"),
+        "the events that notify you, or `all` or `none` ([notifications.md](notifications.md))",
+        "`notify.events`",
+        field="notify",
+    ),
+    PropertyKey(
+        _application("keep_failed"),
+        forms.DURATION,
+        "how long dlapp keeps the container of a failed program, so that you can inspect it with `dlapp-exec`: `30m`, "
+        "up to `1d` ([below](#keep_failed))",
+        "`0s`",
+        field="keep_failed_s",
+        limit=spec.KEEP_FAILED,
+    ),
+    PropertyKey(
+        _application("after"),
+        forms.listed(read_after, "ids"),
+        "`ID[:ok\\|any\\|failed], ...`: the application starts after the end of these applications "
+        "([below](#after-hold-and-requeue))",
+        "none",
+        field="after",
+        may_be_empty=True,
+    ),
+    PropertyKey(
+        _application("hold"),
+        forms.BOOLEAN,
+        "`true`: wait for [`dlapp-release`](commands.md#dlapp-release-id); the same as `dlapp-launcher --hold`",
+        "`false`",
+        field="hold",
+    ),
+    PropertyKey(
+        _application("requeue"),
+        forms.BOOLEAN,
+        "`true`: on one machine, start the application again if the machine was restarted while it ran "
+        "([below](#after-hold-and-requeue))",
+        "`false`",
+        field="requeue",
+    ),
+    PropertyKey(
+        _application("on_container_failure"),
+        forms.member(spec.ContainerFailure),
+        "`stop`: if a container fails, end the others; the application has failed. `continue`: the others finish "
+        "([below](#on_container_failure))",
+        "`stop`",
+        field="on_container_failure",
+    ),
+    PropertyKey(
+        _application("kind"),
+        forms.member(spec.Kind),
+        "`batch`; `service`: an application of services only, which runs until it is ended "
+        "([services.md](services.md#an-application-of-services))",
+        "`batch`",
+        field="kind",
+    ),
+    PropertyKey(
+        _application("tensorboard"),
+        forms.TENSORBOARD,
+        "`true`: run a TensorBoard on the output, or on the checkpoint's directory, while the program runs; a path: on "
+        "this directory of the workspace ([services.md](services.md#tensorboard))",
+        "`false`",
+    ),
+    PropertyKey(
+        _application(f"{LINK}{NAME}"),
+        forms.LINK_TARGET,
+        "`ROLE:PORT/path`: a link to a web page of a container while it runs ([services.md](services.md#links))",
+        "none",
+        keyword="links",
+    ),
+    PropertyKey(
+        _application("view_acl"),
+        forms.value_of(read_access_list, "users and groups", AccessList),
+        "`USER,USER GROUP,GROUP`: other users who may see the application and reach the ports of its programs "
+        "([below](#view_acl-and-modify_acl))",
+        "you alone",
+        field="view_acl",
+    ),
+    PropertyKey(
+        _application("modify_acl"),
+        forms.value_of(read_access_list, "users and groups", AccessList),
+        "in the same form, other users who may end it, and on a cluster release it ([below](#view_acl-and-modify_acl))",
+        "you alone",
+        field="modify_acl",
+    ),
+    PropertyKey(
+        _application(f"{CACHE}{NAME}"),
+        forms.CACHE_PATH,
+        "a directory that stays on the node between runs, for models and packages; its path in Docker "
+        "([data.md](data.md#caches-of-programs))",
+        "none",
+        keyword="caches",
+    ),
+    PropertyKey(
+        _in(f"{ENV}{NAME}", "application", *OF_ROLES),
+        forms.VARIABLE,
+        "an environment variable of the program; dlapp never shows its value. In a role it is for this role only, "
+        "or has another value than in `[application]`; `--env` replaces both",
+        may_be_empty=True,
+        keyword="env",
+    ),
+    PropertyKey(
+        _application("env_file"),
+        forms.PATH,
+        "a file of `NAME=value` lines, mode 0600",
+    ),
+    PropertyKey(
+        _application("pass_env"),
+        forms.VARIABLES,
+        "names of variables that the script gets from the launcher's environment: `OMP_NUM_THREADS, HF_HOME`; the "
+        "launcher prints a note if one is not set",
+    ),
+    PropertyKey(
+        _application("project"),
+        forms.TEXT,
+        "a label in dlapp-status and dlapp-list; on a cluster also a tag of YARN (`project:NAME`)",
+        field="project",
+    ),
+    PropertyKey(
+        _application("tags"),
+        forms.LIST,
+        "labels in dlapp-status and dlapp-list; on a cluster also tags of YARN",
+        field="tags",
+    ),
+    PropertyKey(
+        _application("framework"),
+        forms.member(spec.Framework),
+        "the programs train one network together: `tensorflow`, `pytorch`, `torchrun`, `mpi`, `dmlc` or `none` "
+        "([distributed.md](distributed.md))",
+        "`none`",
+        field="framework",
+    ),
+    PropertyKey(
+        _application("gang"),
+        forms.member(spec.Gang),
+        "which programs start together: `all`, `role` or `none` ([below](#gangs))",
+        "`all` with a `[role NAME]` or a `framework`, else `none`",
+        field="gang",
+    ),
+    PropertyKey(
+        _application("gang_window"),
+        forms.DURATION,
+        "how long a gang may hold some of its containers and GPUs while it waits for the others; `90s`, `10m`, `1h`",
+        "`10m`",
+        field="gang_window_s",
+        limit=spec.DURATION,
+    ),
+    PropertyKey(
+        _application("failure_settle"),
+        forms.DURATION,
+        "how long the other programs of a gang may take to end before the last failure ends the application "
+        "([below](#gangs))",
+        "`30s`",
+        field="failure_settle_s",
+        limit=spec.DURATION,
+    ),
+    PropertyKey(
+        _application("success"),
+        forms.SUCCESS,
+        "the roles that decide the end of the application ([below](#what-decides))",
+        "`all`; [TensorFlow](distributed.md#tensorflow) has another default",
+        field="success",
+    ),
+    PropertyKey(
+        _application("queue"),
+        forms.QUEUE,
+        "the queue of the cluster; without effect on one machine",
+        field="queue",
+    ),
+    PropertyKey(
+        _application("priority"),
+        forms.COUNT,
+        "the highest starts first; on one machine among your own applications, and against those of other users within "
+        "the operator's limits ([team.md](team.md#the-order))",
+        "0",
+        field="priority",
+        limit=spec.PRIORITY,
+    ),
+    PropertyKey(
+        {"resources": "containers", "role": "instances", "service": "instances"},
+        forms.COUNT,
+        "the number of containers; all run at the same time, so the application waits until all fit. A file with roles "
+        "has `instances` in each of them, and no `containers`",
+        "`1`",
+        field="instances",
+        limit=spec.INSTANCES,
+        keyword="containers",
+    ),
+    PropertyKey(
+        _in("memory", *_OF_A_CONTAINER),
+        forms.MEMORY,
+        "`4g`, `4GB`, `1.5g`, `512m`, in powers of 1024; a bare number is MiB, and below 64 the launcher prints a "
+        "warning (`did you mean 4g?`)",
+        {"resources": "`4g`", "role": "that of `[resources]`", "service": "that of `[resources]`"},
+        field="resources.memory_mib",
+        limit=spec.AMOUNT,
+    ),
+    PropertyKey(
+        _in("vcores", *_OF_A_CONTAINER),
+        forms.COUNT,
+        "cores",
+        {"resources": "`1`", "role": "that of `[resources]`", "service": "that of `[resources]`"},
+        field="resources.vcores",
+        limit=spec.AMOUNT,
+    ),
+    PropertyKey(
+        _in("gcores", *_OF_A_CONTAINER),
+        forms.GCORES,
+        "GPUs",
+        {
+            "resources": "`auto`: 1 where there are GPUs, else 0",
+            "role": "that of `[resources]`",
+            "service": "that of `[resources]`",
+        },
+        field="resources.gcores",
+        limit=spec.GCORES,
+    ),
+    PropertyKey(
+        _in("retries", "resources", "role"),
+        forms.COUNT,
+        "how often a container starts again after its script failed; see below",
+        {"resources": "`0`", "role": "that of `[resources]`"},
+        field="retries",
+        limit=spec.RETRIES,
+    ),
+    PropertyKey(
+        _in("placement", "resources"),
+        forms.choice("pack", "spread"),
+        "the GPUs of a container: `pack` close together, `spread` far apart and far from those in use",
+        "`pack`",
+    ),
+    PropertyKey(
+        _in("nodes", *_OF_A_CONTAINER),
+        forms.NODES,
+        "the nodes of a cluster that containers may run on, by their names in YARN; without effect on one machine",
+        {"role": "that of `[resources]`", "service": "that of `[resources]`"},
+        field="placement.nodes",
+    ),
+    PropertyKey(
+        _in("exclude_nodes", *_OF_A_CONTAINER),
+        forms.NODES,
+        "the nodes that they may not run on",
+        {"role": "that of `[resources]`", "service": "that of `[resources]`"},
+        field="placement.exclude_nodes",
+    ),
+    PropertyKey(
+        _in("node_label", *_OF_A_CONTAINER),
+        forms.LABEL,
+        "the label of the nodes that they run on",
+        {"role": "that of `[resources]`", "service": "that of `[resources]`"},
+        field="placement.node_label",
+    ),
+    PropertyKey(_in("prefer_nodes", "resources"), forms.TEXT, is_built=False),
+    PropertyKey(_in("gpu_model", "resources"), forms.TEXT, is_built=False),
+    PropertyKey(_in("gpu_memory", "resources"), forms.TEXT, is_built=False),
+    PropertyKey(
+        _in("depends_on", *OF_ROLES),
+        forms.DEPENDENCIES,
+        "the roles that this role waits for, separated by commas ([below](#waiting-for-other-roles))",
+        "none",
+        field="depends_on",
+    ),
+    PropertyKey(
+        _in("service", "role"),
+        forms.BOOLEAN,
+        "`true`: the role serves the others; it does not decide, and ends with them",
+        "`false`",
+        field="service",
+    ),
+    PropertyKey(
+        _in("ports", *OF_ROLES),
+        forms.COUNT,
+        "the number of TCP ports of its node that each container gets (at most 100); they are in the "
+        "[roster](payload.md#finding-the-other-containers). In Docker the network is then `host`",
+        {
+            "role": "`0`; with a `framework` `1`, with `mpi` [more](distributed.md#open-mpi)",
+            "service": "`1`",
+        },
+        field="ports",
+        limit=spec.PORTS,
+    ),
+    PropertyKey(
+        _in("on_failure", "role"),
+        forms.member(spec.RoleFailure),
+        "after a failure of the program, if `retries` are left: `restart` the container alone, or `restart_gang`; "
+        "`fail`: the application fails at once, also if the role is a service and with `on_container_failure=continue`",
+        "`restart_gang` in a gang, else `restart`",
+        field="on_failure",
+    ),
+    PropertyKey(
+        _in("ready", "service"),
+        forms.READY,
+        "when it is ready: `port`, `http:/path` or `report` ([services.md](services.md#ports-and-readiness))",
+        "`port`",
+        field="ready",
+    ),
+    PropertyKey(
+        _in("max_idle", "service"),
+        forms.DURATION,
+        "with `kind=service`: the application ends after this time without a connection",
+        "never",
+        field="max_idle_s",
+        limit=spec.POSITIVE,
+    ),
+    PropertyKey(
+        _in("hdfs", "from_hdfs"),
+        forms.LOCATIONS,
+        "the sources, one per line; patterns such as `train/*` are allowed",
+        "required",
+        field="sources",
+        required=True,
+    ),
+    PropertyKey(
+        _in("input_path", "from_hdfs"),
+        forms.PATH,
+        "the destination, relative to the workspace; dlapp creates it",
+        "required",
+        field="input_path",
+        required=True,
+    ),
+    PropertyKey(
+        _in("archive", "from_hdfs"),
+        forms.choice("keep", "unpack"),
+        "`unpack`: unpack the files, which are tar or zip archives; or `keep`",
+        "`keep`",
+    ),
+    PropertyKey(
+        _in("mode", "from_hdfs"),
+        forms.choice("copy", "list", "feed", "mount"),
+        "`list`: fetch nothing, and write a file `input_path` with the name of each file in a line; `feed`: [send the "
+        "records while the program runs](data.md#feed); `mount`: [mount a directory](data.md#mounted-input); or `copy`",
+        "`copy`",
+    ),
+    PropertyKey(
+        _in("shard", "from_hdfs"),
+        forms.BOOLEAN,
+        "each container gets a part of the files; with `mode=feed` each container of a role",
+        "`false`; `true` with `mode=feed`",
+        field="shard",
+    ),
+    PropertyKey(
+        _in("optional", "from_hdfs"),
+        forms.BOOLEAN,
+        "a source without a match is not an error; `input_path` is then empty",
+        "`false`",
+        field="optional",
+    ),
+    PropertyKey(
+        _in("feed.format", "from_hdfs"),
+        forms.member(spec.FeedFormat),
+        "with `mode=feed`, the kind of record: `files`, `lines`, `tar`, `tfrecord` or `parquet`",
+        "`files`",
+        field="feed.format",
+    ),
+    PropertyKey(
+        _in("feed.epochs", "from_hdfs"),
+        forms.COUNT,
+        "with `mode=feed`, how often all records are sent",
+        "`1`",
+        field="feed.epochs",
+        limit=spec.EPOCHS,
+    ),
+    PropertyKey(
+        _in("feed.shuffle", "from_hdfs"),
+        forms.COUNT,
+        "with `mode=feed`, a whole number, the seed of the order; each epoch has a different order",
+        "by name",
+        field="feed.shuffle",
+        limit=spec.FEED_SEED,
+    ),
+    PropertyKey(
+        _in("feed.buffer", "from_hdfs"),
+        forms.SIZE,
+        "with `mode=feed`, the limit of data fetched ahead in each container",
+        "`1g`",
+        field="feed.buffer_bytes",
+        limit=spec.FEED_BUFFER,
+    ),
+    PropertyKey(
+        _in("output_path", "to_hdfs"),
+        forms.PATH,
+        "the file or directory to store, relative to the workspace; not a pattern",
+        "required",
+        field="output_path",
+        required=True,
+    ),
+    PropertyKey(_in("hdfs", "to_hdfs"), forms.LOCATION, "the target", "required", field="target", required=True),
+    PropertyKey(
+        _in("overwrite", "to_hdfs"),
+        forms.BOOLEAN,
+        "replace an existing target, in one step when the new output is complete; files that dlapp did not write are "
+        "kept beside it ([payload.md](payload.md#output))",
+        "`false`",
+        field="overwrite",
+    ),
+    PropertyKey(
+        _in("keep_previous", "to_hdfs"),
+        forms.COUNT,
+        "with `overwrite=true`: how many former outputs are kept beside the target ([data.md](data.md#former-outputs))",
+        "`0`",
+        field="keep_previous",
+        limit=spec.PREVIOUS,
+    ),
+    PropertyKey(
+        _in("sync", "to_hdfs"),
+        forms.DURATION,
+        "while the script runs, copy new and changed files to `<target>.live/` at this interval, such as `60s` "
+        "([data.md](data.md#live-copies))",
+        "never",
+        field="sync_s",
+        limit=spec.INTERVAL,
+    ),
+    PropertyKey(
+        _in("on_failure", "to_hdfs"),
+        forms.member(spec.OnFailure),
+        "`keep` or `drop` the output of a failed application",
+        "`keep`",
+        field="on_failure",
+    ),
+    PropertyKey(
+        _in("path", "checkpoint"),
+        forms.PATH,
+        "the directory, relative to the workspace",
+        "required",
+        field="path",
+        required=True,
+    ),
+    PropertyKey(
+        _in("hdfs", "checkpoint"),
+        forms.LOCATION,
+        "the directory for the checkpoints, with a subdirectory for each application, named by its id. It cannot be in "
+        "an output",
+        "`<first output>.checkpoints`; required without an output",
+        field="target",
+    ),
+    PropertyKey(
+        _in("every", "checkpoint"),
+        forms.DURATION,
+        "time between two copies, at least `1s`",
+        "`10m`",
+        field="every_s",
+        limit=spec.INTERVAL,
+    ),
+    PropertyKey(
+        _in("keep", "checkpoint"),
+        forms.COUNT,
+        "the number of checkpoints to keep",
+        "`3`",
+        field="keep",
+        limit=spec.CHECKPOINTS,
+    ),
+    PropertyKey(
+        _in("role", "checkpoint"),
+        forms.ROLE_NAME,
+        "with several containers: copy the directory of the first container of this role, or with `all` of each "
+        "container ([which is restored where](payload.md#checkpoints-of-several-containers))",
+        "the first role that decides the application's success",
+        field="role",
+    ),
+    PropertyKey(
+        _in(f"{GRID}{NAME}", "sweep"),
+        forms.VALUES,
+        "values of a parameter: `0.1, 0.01`; one with a comma in double quotes. All combinations are tried",
+        keeps_quotes=True,
+    ),
+    PropertyKey(
+        _in(f"{RANDOM}{NAME}", "sweep"),
+        forms.value_of(read_distribution, "distribution", sweep.Distribution)._replace(lines=True),
+        "the distribution that a parameter is drawn from: `uniform(0, 1)`, `loguniform(1e-5, 0.1)`, `int(1, 8)` (both "
+        "ends included), `choice(sgd, adam)`",
+        keeps_quotes=True,
+    ),
+    PropertyKey(
+        _in("list", "sweep"),
+        forms.PATH,
+        "a file with one trial per row: CSV with a header (`.csv`), or JSON lines (`.jsonl`, `.ndjson`)",
+    ),
+    PropertyKey(
+        _in("sampler", "sweep"),
+        forms.text(read_sampler, "sampler"),
+        "`grid`, `random`, `list`, or `optuna:NAME` with NAME one of `tpe`, `random`, `cmaes`, `gp`: Optuna chooses "
+        "the parameters of `random.NAME` ([sweeps.md](sweeps.md#optuna))",
+        "as the parameters are given",
+    ),
+    PropertyKey(
+        _in("pruner", "sweep"),
+        forms.choice(*OPTUNA_PRUNERS),
+        "with Optuna: `median`, `halving` or `hyperband` stops trials early",
+        "none",
+        field="optuna_pruner",
+    ),
+    PropertyKey(
+        _in("trials", "sweep"),
+        forms.COUNT,
+        "the number of trials, at most 10,000; of a grid or list the first ones",
+        "all; required for `random.NAME`",
+        field="trials",
+        limit=sweep.TRIALS,
+    ),
+    PropertyKey(
+        _in("seed", "sweep"),
+        forms.COUNT,
+        "the seed of the random draws",
+        "`0`",
+        field="seed",
+        limit=sweep.SEED,
+    ),
+    PropertyKey(
+        _in("metric", "sweep"),
+        forms.text(read_metric, "metric"),
+        "the metric that compares the trials, as the program [reports it](payload.md#report-progress-and-metrics)",
+        "none",
+        field="metric",
+    ),
+    PropertyKey(
+        _in("goal", "sweep"),
+        forms.member(sweep.Goal),
+        "`max` or `min`: which is better",
+        "required with `metric`",
+        field="goal",
+    ),
+    PropertyKey(
+        _in("asha", "sweep"),
+        forms.value_of(read_asha, "RUNGS:FACTOR", sweep.AshaSpec),
+        "`RUNGS:FACTOR`, as `1, 3, 9: 3`: compare the trials at these steps; one of FACTOR trials continues "
+        "([sweeps.md](sweeps.md#early-stopping))",
+        "none",
+        field="asha",
+    ),
+    PropertyKey(
+        _in("concurrency", "sweep"),
+        forms.COUNT,
+        "how many trials run at once, at most `containers` times `trials_per_container`",
+        "all that fit",
+        field="concurrency",
+        limit=sweep.TRIALS,
+    ),
+    PropertyKey(
+        _in("trials_per_container", "sweep"),
+        forms.COUNT,
+        "how many trials share a container",
+        "`1`",
+        field="trials_per_container",
+        limit=sweep.TRIALS_PER_CONTAINER,
+    ),
+    PropertyKey(
+        _in("trial_time", "sweep"),
+        forms.DURATION,
+        "how long the program of a trial may run",
+        "no limit",
+        field="trial_time_s",
+        limit=sweep.TRIAL_TIME,
+    ),
+    PropertyKey(
+        _in("retries", "sweep"),
+        forms.COUNT,
+        "how often a trial starts again after its program failed",
+        "`0`",
+        field="retries",
+        limit=sweep.TRIAL_RETRIES,
+    ),
+    PropertyKey(
+        _in("max_failures", "sweep"),
+        forms.COUNT,
+        "the sweep ends when more trials have failed",
+        "no limit",
+        field="max_failures",
+        limit=sweep.TRIAL_FAILURES,
+    ),
+    PropertyKey(
+        _in("commit", "sweep"),
+        forms.member(sweep.SweepCommit),
+        "`end`: the output of all trials is committed together; `trial`: that of each when it has ended "
+        "([sweeps.md](sweeps.md#output))",
+        "`end`",
+        field="commit",
+    ),
+)
 
 
-def _tensorboard(text: str) -> str | bool:
-    """Return a path, or whether to start TensorBoard."""
-    try:
-        return read_boolean(text)
-    except ValueError:
-        return text
+def _by_section() -> dict[str, dict[str, PropertyKey]]:
+    found: dict[str, dict[str, PropertyKey]] = {section: {} for section in _ORDER}
+    for key in KEYS:
+        for section, name in key.names.items():
+            found[section][name] = key
+    return found
 
 
-def _ready(text: str) -> str:
-    if text.startswith(READY_BY_HTTP):
-        if not URL_PATH.fullmatch(text[len(READY_BY_HTTP) :]):
-            raise ValueError(f"{shown(text)} is not http: and the path of a URL, such as http:/health")
-        return text
-    if text not in (READY_BY_PORT, READY_BY_REPORT):
-        hint = nearest(text, (READY_BY_PORT, READY_BY_REPORT)) if ":" not in text else "http is followed by :/PATH"
-        raise ValueError(f"{shown(text)} is neither port, report nor http:/PATH; {hint}")
-    return text
-
-
-def read_link(name: str, text: str) -> QuickLink:
-    """Parse the value of a key ``link.NAME``.
-
-    Raises:
-        SpecError: the role or path is invalid.
-        ValueError: the value has another form; the message is the problem.
-    """
-    if (found := _LINK.fullmatch(text)) is None:
-        raise ValueError(
-            f"{shown(text)} is not ROLE:PORT/path, where PORT is a number, or port, port2, ... of the role"
-        )
-    role, place, port, path = found.groups()
-    return QuickLink(name, role, int(port) if port else None, int(place or 1) - 1, path or "/")
-
-
-def _gcores(text: str) -> int | None:
-    """Parse a number of gcores; None: auto, which is 1 if the engine has GPUs."""
-    if text == "auto":
-        return None
-    try:
-        return read_count(text, 0)
-    except ValueError as problem:
-        raise ValueError(f"{problem} (or auto)") from None
-
-
-def _cache_path(text: str) -> str:
-    check_cache_path("", text)
-    return text
-
-
-def _max_runtime_s(text: str) -> float:
-    if (seconds := read_duration_s(text)) <= 0:
-        raise ValueError("is 0, it must be more")
-    return seconds
-
-
-def _checkpoint_role(text: str) -> str:
-    check_role_name("", text)
-    return text
-
-
-def _locations(text: str) -> tuple[str, ...]:
-    return tuple(line for line in text.split("\n") if line)
-
-
-def _feed_buffer_bytes(text: str) -> int:
-    if (size_bytes := read_size_bytes(text)) < MIN_FEED_BUFFER_BYTES:
-        raise ValueError(f"is {text}, the minimum is {MIN_FEED_BUFFER_BYTES >> 20}m")
-    return size_bytes
-
-
-def check_variable(text: str) -> str:
-    """Return the value of a variable unchanged. Raises ValueError: the kernel would not pass it to a process."""
-    if "\0" in text:
-        raise ValueError("has a NUL in it")
-    if (size := len(text.encode(errors="surrogateescape"))) > MAX_ARGUMENT_BYTES - 1000:
-        raise ValueError(f"has {size} bytes, the maximum is {MAX_ARGUMENT_BYTES - 1000}")
-    return text
-
-
-_UNBUILT = PropertyKey(_text)
-"""A key that `read_value` refuses."""
-
-_OF_A_CONTAINER: Mapping[str, PropertyKey] = {
-    "memory": PropertyKey(read_memory_mib),
-    "vcores": PropertyKey(read_vcores),
-    "gcores": PropertyKey(_gcores),
-    "nodes": PropertyKey(_nodes, lines=True),
-    "exclude_nodes": PropertyKey(_nodes, lines=True),
-    "node_label": PropertyKey(_label),
-}
-"""Keys of amounts and nodes, which ``[resources]``, ``[role NAME]`` and ``[service NAME]`` share."""
-
-_OF_ONE_ROLE: Mapping[str, PropertyKey] = {
-    "instances": PropertyKey(read_containers),
-    "script": PropertyKey(_text),
-    "command": PropertyKey(_command, lines=True),
-    "args": PropertyKey(_arguments, lines=True, may_be_empty=True),
-    "docker_image": PropertyKey(_image),
-    **_OF_A_CONTAINER,
-}
-"""Keys that ``[role NAME]`` and ``[service NAME]`` share."""
-
-SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
-    "application": {
-        "kind": PropertyKey(partial(read_choice, allowed=[one.value for one in Kind])),
-        "username": PropertyKey(_username),
-        "appname": PropertyKey(_text, required=True, keeps_quotes=True),
-        "docker_image": PropertyKey(_image),
-        "network": PropertyKey(_network),
-        "user_dev_workspace_path": PropertyKey(_text),
-        "user_dev_workspace_exclude_list": PropertyKey(_list, lines=True, may_be_empty=True),
-        "user_dev_workspace_exclude_defaults": PropertyKey(read_boolean),
-        "user_shell_script": PropertyKey(_text),
-        "user_shell_args": PropertyKey(_arguments, lines=True, may_be_empty=True),
-        "command": PropertyKey(_command, lines=True),
-        "queue": PropertyKey(_queue),
-        "priority": PropertyKey(read_count),
-        "project": PropertyKey(_text),
-        "tags": PropertyKey(_list, lines=True),
-        "max_runtime": PropertyKey(_max_runtime_s),
-        "kill_grace": PropertyKey(read_duration_s),
-        "output_patience": PropertyKey(read_duration_s),
-        "service_patience": PropertyKey(read_duration_s),
-        "on_container_failure": PropertyKey(partial(read_choice, allowed=("stop", "continue"))),
-        "env_file": PropertyKey(_text),
-        "pass_env": PropertyKey(_variables, lines=True),
-        "framework": PropertyKey(
-            partial(read_choice, allowed=("none", "tensorflow", "pytorch", "torchrun", "mpi", "dmlc"))
-        ),
-        "gang": PropertyKey(partial(read_choice, allowed=("all", "role", "none"))),
-        "success": PropertyKey(_success, lines=True),
-        "gang_window": PropertyKey(read_duration_s),
-        "failure_settle": PropertyKey(read_duration_s),
-        "keep_failed": PropertyKey(read_duration_s),
-        "hang_timeout": PropertyKey(read_duration_s),
-        "hang_idle": PropertyKey(read_boolean),
-        "idle_guard": PropertyKey(read_idle_guard),
-        "notify": PropertyKey(read_events, lines=True),
-        "after": PropertyKey(read_after, lines=True, may_be_empty=True),
-        "hold": PropertyKey(read_boolean),
-        "tensorboard": PropertyKey(_tensorboard),
-        "requeue": PropertyKey(read_boolean),
-        "view_acl": PropertyKey(read_access_list),
-        "modify_acl": PropertyKey(read_access_list),
-    },
-    "resources": {
-        "containers": PropertyKey(read_containers),
-        **_OF_A_CONTAINER,
-        "retries": PropertyKey(partial(read_count, maximum=MAX_RETRIES)),
-        "prefer_nodes": _UNBUILT,
-        "gpu_model": _UNBUILT,
-        "gpu_memory": _UNBUILT,
-        "placement": PropertyKey(partial(read_choice, allowed=("pack", "spread"))),
-    },
-    "role": {
-        **_OF_ONE_ROLE,
-        "retries": PropertyKey(partial(read_count, maximum=MAX_RETRIES)),
-        "on_failure": PropertyKey(partial(read_choice, allowed=("restart", "restart_gang", "fail"))),
-        "depends_on": PropertyKey(_dependencies, lines=True),
-        "service": PropertyKey(read_boolean),
-        "ports": PropertyKey(partial(read_count, maximum=MAX_PORTS)),
-    },
-    "service": {
-        **_OF_ONE_ROLE,
-        "depends_on": PropertyKey(_dependencies, lines=True),
-        "ports": PropertyKey(partial(read_count, maximum=MAX_PORTS)),
-        "ready": PropertyKey(_ready),
-        "max_idle": PropertyKey(_max_runtime_s),
-    },
-    "from_hdfs": {
-        "hdfs": PropertyKey(_locations, required=True, lines=True),
-        "input_path": PropertyKey(_text, required=True),
-        "archive": PropertyKey(partial(read_choice, allowed=("keep", "unpack"))),
-        "mode": PropertyKey(partial(read_choice, allowed=("copy", "list", "feed", "mount"))),
-        "shard": PropertyKey(read_boolean),
-        "optional": PropertyKey(read_boolean),
-        "feed.format": PropertyKey(partial(read_choice, allowed=[one.value for one in FeedFormat])),
-        "feed.epochs": PropertyKey(partial(read_count, minimum=1, maximum=MAX_EPOCHS)),
-        "feed.shuffle": PropertyKey(partial(read_count, maximum=MAX_SEED)),
-        "feed.buffer": PropertyKey(_feed_buffer_bytes),
-    },
-    "to_hdfs": {
-        "output_path": PropertyKey(_text, required=True),
-        "hdfs": PropertyKey(_text, required=True),
-        "overwrite": PropertyKey(read_boolean),
-        "on_failure": PropertyKey(partial(read_choice, allowed=("keep", "drop"))),
-        "keep_previous": PropertyKey(partial(read_count, maximum=MAX_PREVIOUS)),
-        "sync": PropertyKey(partial(read_duration_s, minimum_s=MIN_SYNC_S)),
-    },
-    "checkpoint": {
-        "path": PropertyKey(_text, required=True),
-        "hdfs": PropertyKey(_text),
-        "every": PropertyKey(partial(read_duration_s, minimum_s=MIN_CHECKPOINT_EVERY_S)),
-        "keep": PropertyKey(partial(read_count, minimum=1, maximum=MAX_CHECKPOINTS)),
-        "role": PropertyKey(_checkpoint_role),
-    },
-    "sweep": {
-        "list": PropertyKey(_text),
-        "sampler": PropertyKey(read_sampler),
-        "pruner": PropertyKey(partial(read_choice, allowed=OPTUNA_PRUNERS)),
-        "trials": PropertyKey(partial(read_count, minimum=1, maximum=MAX_TRIALS)),
-        "seed": PropertyKey(partial(read_count, maximum=MAX_SEED)),
-        "metric": PropertyKey(read_metric),
-        "goal": PropertyKey(partial(read_choice, allowed=[one.value for one in Goal])),
-        "asha": PropertyKey(read_asha),
-        "concurrency": PropertyKey(partial(read_count, minimum=1, maximum=MAX_TRIALS)),
-        "trials_per_container": PropertyKey(partial(read_count, minimum=1, maximum=MAX_TRIALS_PER_CONTAINER)),
-        "trial_time": PropertyKey(_max_runtime_s),
-        "retries": PropertyKey(partial(read_count, maximum=MAX_TRIAL_RETRIES)),
-        "max_failures": PropertyKey(partial(read_count, maximum=MAX_TRIALS)),
-        "commit": PropertyKey(partial(read_choice, allowed=[one.value for one in SweepCommit])),
-    },
-}
-
-SYNONYMS = {
-    other: key
-    for key, others in (
-        ("application.notify", "notifications mail email mailtype onfailure alert"),
-        ("application.appname", "name jobname taskname title"),
-        ("application.docker_image", "image container containerimage docker imagename"),
-        (
-            "application.user_dev_workspace_path",
-            "workspace workdir workingdir workingdirectory code sourcedir cwd chdir",
-        ),
-        ("application.user_dev_workspace_exclude_list", "exclude excludes ignore excludelist"),
-        ("application.user_shell_script", "script entrypoint main program run"),
-        ("application.command", "cmd"),
-        ("application.user_shell_args", "args arguments parameters params argv"),
-        ("application.max_runtime", "timeout timelimit walltime maxtime runtime maxduration deadline time"),
-        ("application.kill_grace", "grace graceperiod terminationgraceperiod killtimeout"),
-        ("application.env.NAME", "env environment envvars variables"),
-        ("application.cache.NAME", "cache caches cachedir volume volumes"),
-        ("application.tags", "labels tag"),
-        ("application.after", "dependency dependson depends waitfor"),
-        ("application.hold", "held begin"),
-        ("application.username", "user owner"),
-        ("application.tensorboard", "board tb logdir"),
-        ("application.kind", "type apptype jobtype applicationtype"),
-        ("application.view_acl", "acl viewers readers viewacls mapreducejobaclviewjob"),
-        ("application.modify_acl", "modifiers admins modifyacls mapreducejobaclmodifyjob"),
-        ("application.link.NAME", "link links quicklink quicklinks url urls"),
-        ("service.ready", "readiness readinessprobe healthcheck health probe"),
-        ("service.max_idle", "idletimeout maxidletime idle culltimeout shutdownafter"),
-        ("service.ports", "port"),
-        ("resources.containers", "instances replicas workers tasks ntasks numcontainers count parallelism"),
-        ("resources.memory", "mem ram memorymb memorymib memorylimit"),
-        ("resources.vcores", "cpu cpus cores vcpus vcpu ncpus numcpus threads"),
-        ("resources.gcores", "gpu gpus ngpus numgpus gres devices"),
-        ("resources.retries", "retry maxretries attempts maxattempts restarts maxrestarts backofflimit"),
-        ("resources.exclude_nodes", "excludehosts excludednodes"),
-        ("resources.nodes", "node hosts host nodelist"),
-        ("from_hdfs.hdfs", "source sources src from"),
-        ("from_hdfs.input_path", "destination dest"),
-        ("from_hdfs.archive", "unpack extract"),
-        ("from_hdfs.mode", "stream streaming"),
-        ("from_hdfs.feed.epochs", "epoch numepochs repeat"),
-        ("from_hdfs.feed.shuffle", "shuffleseed feedseed"),
-        ("from_hdfs.feed.buffer", "buffersize prefetch"),
-        ("to_hdfs.hdfs", "target to"),
-        ("to_hdfs.overwrite", "replace force"),
-        ("checkpoint.every", "interval checkpointinterval"),
-        ("sweep.trials", "numsamples ntrials samples maxtrials"),
-        ("sweep.goal", "direction objective maximize minimize"),
-        ("sweep.concurrency", "maxconcurrent maxconcurrenttrials paralleltrials njobs"),
-        ("sweep.trial_time", "trialtimeout"),
-        ("sweep.asha", "earlystopping scheduler rungs graceperiodsteps reductionfactor"),
-    )
-    for other in others.split()
-}
-"""Names of keys in other programs: folded name -> section and key."""
-
-ROLE_KEYS = {"containers": "instances", "user_shell_script": "script", "user_shell_args": "args"}
-"""Name of a key of another section -> its name in a role."""
-
-SECTION_SYNONYMS = {"app": "application", "job": "application", "input": "from_hdfs", "inputs": "from_hdfs"} | {
-    "output": "to_hdfs",
-    "outputs": "to_hdfs",
-    "checkpoints": "checkpoint",
-    "sweeps": "sweep",
-    "search": "sweep",
-    "tune": "sweep",
-    "hyperparameters": "sweep",
-    "services": "service",
-    "server": "service",
-    "serve": "service",
-}
-
-NAMED = ("role", "service", "from_hdfs", "to_hdfs")
-"""Sections that may appear several times, each with another NAME: ``[from_hdfs train]``."""
-OF_ROLES = ("role", "service")
-"""Sections that describe a role; they always have a NAME."""
-
-REQUIRED_SECTIONS = ("application",)
-ENV_KEY = PropertyKey(check_variable, lines=True, may_be_empty=True)
-CACHE_KEY = PropertyKey(_cache_path)
-LINK_KEY = PropertyKey(_text)
-GRID_KEY = PropertyKey(read_values, lines=True, keeps_quotes=True)
-RANDOM_KEY = PropertyKey(read_distribution, lines=True, keeps_quotes=True)
+SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = _by_section()
+"""Section -> name of a key in it -> the key; ``env.NAME`` stands for all variables."""
 
 
 def key_of(section: str, name: str) -> PropertyKey | None:
     """Return the key ``name`` of a section (``from_hdfs train``); None: there is no such key."""
-    kind = section.partition(" ")[0]
-    if kind in ("application", *OF_ROLES) and name.startswith(ENV):
-        return ENV_KEY
-    if kind == "application" and name.startswith((CACHE, LINK)):
-        return CACHE_KEY if name.startswith(CACHE) else LINK_KEY
-    if kind == "sweep" and name.startswith((GRID, RANDOM)):
-        return GRID_KEY if name.startswith(GRID) else RANDOM_KEY
-    return SECTIONS[kind].get(name)
+    keys = SECTIONS[section.partition(" ")[0]]
+    if (found := keys.get(name)) is not None and not name.endswith(f".{NAME}"):
+        return found
+    prefix, dot, _ = name.partition(".")
+    return keys.get(f"{prefix}.{NAME}") if dot else None
 
 
 def names_of(section: str) -> list[str]:
     """Return the keys that a section may have, without those that are not implemented."""
-    kind = section.partition(" ")[0]
-    names = [name for name, key in SECTIONS[kind].items() if key is not _UNBUILT]
-    if kind in ("application", *OF_ROLES):
-        names.append(f"{ENV}NAME")
-    if kind == "sweep":
-        names += [f"{GRID}NAME", f"{RANDOM}NAME"]
-    return [*names, f"{CACHE}NAME", f"{LINK}NAME"] if kind == "application" else names
+    return [name for name, key in SECTIONS[section.partition(" ")[0]].items() if key.is_built]
 
 
-def nearest_section(kind: str) -> str:
-    """Return a hint for an unknown section: the right section, or all sections."""
-    if (right := SECTION_SYNONYMS.get(kind.lower())) is not None:
-        return f"use [{right}]"
-    return nearest(kind, SECTIONS)
-
-
-def nearest_key(section: str, name: str) -> str:
-    """Return a hint for an unknown key: the right key in this or another section, or all keys of the section.
-
-    Args:
-        section: the section with the unknown key (``from_hdfs train``); empty: none.
-    """
-    kind = section.partition(" ")[0]
-    if f"{name.lower()}s" in SECTIONS.get(kind, {}):
-        return f"the nearest is {name.lower()}s"  # for example container in [resources], else a synonym for the image
-    if kind in OF_ROLES and name.lower() in ROLE_KEYS:
-        return f"use {ROLE_KEYS[name.lower()]}"
-    folded = re.sub(r"[\s_.-]", "", name[:100].lower())
-    if (right := SYNONYMS.get(folded)) is not None:
-        of, _, key = right.partition(".")
-        if kind in OF_ROLES and (own := ROLE_KEYS.get(key, key)) in SECTIONS[kind]:
-            return f"use {own}"
-        if not kind:
-            return f"use {right}"
-        return f"use {key}" if of == kind else f"use {key} in [{of}]"
-    if (right := SECTION_SYNONYMS.get(folded)) not in (None, kind):
-        return f"use the section [{right}]"
-    for other, keys in SECTIONS.items():
-        if other != kind and name.lower() in keys:
-            return f"use {name.lower()} in [{other}]" if kind else f"use {other}.{name.lower()}"
-    return nearest(name, names_of(section)) if kind else "write SECTION.KEY=VALUE, such as resources.memory=4g"
+def named_keys(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of each setting of a key such as ``env.NAME``, whose prefix is ``env.``."""
+    for key, value in settings.items():
+        if key.startswith(prefix):
+            yield key.removeprefix(prefix), value
 
 
 def without_quotes(text: str) -> str:
@@ -566,21 +907,3 @@ def without_quotes(text: str) -> str:
     if len(text) >= 2 and text[0] in "'\"" and text.find(text[0], 1) == len(text) - 1:
         return text[1:-1]
     return text
-
-
-def read_value(key: PropertyKey, text: str) -> Any:
-    """Parse the value of ``key`` from its text in the file.
-
-    Raises:
-        ValueError: the value is invalid; the message is the problem.
-    """
-    if key is _UNBUILT:
-        raise ValueError(NOT_BUILT)
-    if not key.lines and "\n" in text:
-        raise ValueError("continues in the next line, which begins with a blank; this key takes one line")
-    if key.read not in (_arguments, _command) and text[:1] in ("'", '"') and text.find(text[0], 1) < 0:
-        raise ValueError(f"the quote {text[0]} before {shown(text[1:21])} does not close")
-    bare = without_quotes(text)
-    if not bare and not key.may_be_empty:
-        raise ValueError("is empty")
-    return key.read(text if key.keeps_quotes else bare)

@@ -1,99 +1,49 @@
-"""An application described by keywords: `AppSpec` with the names and units of a properties file."""
+"""Keywords of Python that describe an application: every key of a file, by the same table.
+
+A keyword has the name of its key in ``[application]`` or ``[resources]``, or a shorter one (``script``). Sections that
+have a NAME are mappings: ``roles={"worker": {"instances": 2}}``. A value is an object, or its text as in a file.
+"""
 
 from __future__ import annotations
 
-import getpass
-import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
-from dlapp.application.keys import SECTIONS
+from dlapp.application.build import Keywords, Objects, build
+from dlapp.application.keys import CACHE, ENV, LINK, NAME, SECTIONS, key_of
 from dlapp.application.overrides import Overrides
+from dlapp.application.problems import all_problems, follows_from, problems_of_given
+from dlapp.application.properties import Problems, check_name
 from dlapp.config import Config
 from dlapp.errors import SpecError, UsageError
-from dlapp.system.text import nearest, read_duration_s
-from dlapp.values.spec import (
-    DEFAULT_KILL_GRACE_S,
-    DEFAULT_OUTPUT_PATIENCE_S,
-    DEFAULT_SERVICE_PATIENCE_S,
-    MAX_CONTAINERS,
-    AppSpec,
-    ContainerFailure,
-    InputSpec,
-    OutputSpec,
-    PayloadCache,
-    Placement,
-    Resources,
-    RoleSpec,
-)
-from dlapp.values.start_conditions import read_after
+from dlapp.sweep.spec import SweepSpec
+from dlapp.system.text import nearest
+from dlapp.values.rules import refuse
+from dlapp.values.spec import AppSpec, CheckpointSpec, InputSpec, OutputSpec
 
-Path = str | os.PathLike[str]
+_FIRST_SECTIONS = ("application", "resources")
 
-_ALTERNATIVES = {
-    **dict.fromkeys(
-        ("gang", "gang_window", "failure_settle", "keep_failed", "success", "depends_on", "service", "roles"),
-        "an AppSpec",
-    ),
-    **dict.fromkeys(("pass_env", "env_file"), 'env={"NAME": os.environ["NAME"]}'),
-    **dict.fromkeys(("archive", "mode", "shard", "optional"), "inputs=[InputSpec(...)]"),
-    **dict.fromkeys(("keep_previous", "on_failure"), "outputs=[OutputSpec(...)]"),
-    **dict.fromkeys(("checkpoint", "every", "keep", "sweep"), "an AppSpec"),
-    **dict.fromkeys(("kind", "ready", "max_idle", "link", "tensorboard", "view_acl", "modify_acl"), "an AppSpec"),
+
+def _keywords() -> dict[str, tuple[str, str]]:
+    """Return keyword -> section and key, of the keys of the sections without a NAME that every application has."""
+    found = {}
+    for section in _FIRST_SECTIONS:
+        for name, key in SECTIONS[section].items():
+            if not name.endswith(f".{NAME}") and key.is_built:
+                found[key.keyword or name] = section, name
+    return found
+
+
+MAPPINGS = {"caches": CACHE, "links": LINK}
+"""Keyword with a mapping of names -> prefix of its keys in ``[application]``."""
+SECTION_KEYWORDS = ("inputs", "outputs", "overwrite", "roles", "services", "checkpoint", "sweep")
+"""Keywords that stand for other sections."""
+KEYWORDS: Mapping[str, tuple[str, str]] = {
+    name: place for name, place in _keywords().items() if name not in ("args", "env")
 }
-"""Keys of a file that are not keywords -> the alternative."""
-
-
-class ApplicationFields(TypedDict, total=False):
-    """Keywords of `Client.submit`, named like the keys of a file; an omitted keyword has the default of the missing
-    key.
-
-    ``workspace`` and ``script`` are required, or ``command``: its words, or text as in a file. ``appname`` is the
-    program's name if not given. Amounts and durations are
-    numbers (MiB, seconds) or text as in a file; ``gcores`` None is auto. ``inputs`` has input_path -> source or
-    sources, ``outputs`` has output_path -> target; ``overwrite`` is for all of them. ``after`` has ids, each with
-    ``:any`` or ``:failed`` behind it where not ``:ok`` is meant. With several inputs or outputs
-    each gets its path as name, with ``_`` for what a name cannot have. Sequences of `InputSpec` and `OutputSpec` are
-    used as they are. ``caches`` has name -> path.
-    """
-
-    workspace: Path
-    script: Path
-    command: str | Sequence[str]
-    appname: str
-    username: str
-    docker_image: str
-    network: str
-    exclude: str | Sequence[str]
-    exclude_defaults: bool
-    containers: int | str
-    memory: str | int
-    vcores: int | str
-    gcores: int | str | None
-    retries: int | str
-    placement: str
-    nodes: str | Sequence[str]
-    exclude_nodes: str | Sequence[str]
-    node_label: str
-    inputs: Mapping[str, Path | Sequence[Path]] | Sequence[InputSpec]
-    outputs: Mapping[str, Path] | Sequence[OutputSpec]
-    overwrite: bool
-    caches: Mapping[str, Path]
-    max_runtime: str | float
-    kill_grace: str | float
-    output_patience: str | float
-    service_patience: str | float
-    on_container_failure: str
-    idle_guard: str
-    queue: str
-    priority: int | str
-    project: str
-    tags: str | Sequence[str]
-    after: str | Sequence[str]
-    hold: bool
-    requeue: bool
+"""Keyword -> section and key; ``args`` and ``env`` are parameters of `Client.submit`."""
 
 
 class SubmitOptions(TypedDict, total=False):
@@ -107,93 +57,43 @@ class SubmitOptions(TypedDict, total=False):
     progress: Callable[[int, int], None] | None
 
 
+def values_of(given: Keywords, problems: Problems) -> tuple[dict[str, dict[str, Any]], Objects]:
+    """Return section -> key -> value of an application described by keywords, and its parts that are values already.
+
+    Args:
+        given: the keywords.
+        problems: collects the errors, each with its keyword.
+    """
+    values, objects = _Reader(problems).read(given)
+    named = set(problems.named)
+    for where, problem in problems_of_given(values, lambda value: str(getattr(value, "value", value))):
+        if not follows_from(named, where):
+            problems.report(where, problem)
+    return values, objects
+
+
 def spec_of(
     fields: Mapping[str, Any], config: Config, *, has_gpus: bool, args: Sequence[str], env: Mapping[str, str]
 ) -> AppSpec:
-    """Build the spec that keywords describe.
+    """Return the spec that keywords describe; its paths are not resolved.
 
     Args:
-        fields: the keywords, `ApplicationFields`.
+        fields: the keywords.
         config: has the default amounts.
         has_gpus: whether ``auto`` means one GPU.
         args: the arguments of the program.
         env: variables of the program; the spec contains their names only.
 
     Raises:
-        UsageError: a keyword is unknown or a required one is missing.
-        SpecError: a value is invalid.
+        FileRefused: a keyword is unknown or missing, or a value is invalid; the message lists all errors.
+        SpecError: it is the only error.
     """
-    known = ApplicationFields.__annotations__
-    if unknown := next((name for name in fields if name not in known), None):
-        alternative = _ALTERNATIVES.get(unknown)
-        hint = f"use {alternative}" if alternative else nearest(unknown, known)
-        raise UsageError(f"{unknown}: is not a keyword of an application, {hint}")
-    command = _command(fields.get("command"))
-    if command and fields.get("script"):
-        raise UsageError("command: is given, and so is script; an application has one of them")
-    if missing := [name for name in ("workspace", "script") if not command and not fields.get(name)]:
-        raise UsageError(f"{missing[0]}: is missing; give a properties file, an AppSpec, or workspace and script")
-    values = {name: value for name, value in fields.items() if value is not None}
-    defaults = config.defaults
-    gcores = _amount(values, "gcores", None if "gcores" in fields else defaults.gcores)
-    placement = _text(values, "placement", "pack")
-    failure = _text(values, "on_container_failure", ContainerFailure.STOP.value)
-    script = "" if command else _path("script", values["script"])
-    containers = _amount(values, "containers", defaults.containers)
-    if not 1 <= containers <= MAX_CONTAINERS:
-        raise SpecError("containers", f"is {containers}, allowed are 1 to {MAX_CONTAINERS}")
-    resources = Resources(
-        memory_mib=_amount(values, "memory", defaults.memory_mib),
-        vcores=_amount(values, "vcores", defaults.vcores),
-        gcores=int(has_gpus) if gcores is None else gcores,
-    )
-    idle_guard = _text(values, "idle_guard")
-    return AppSpec(
-        username=_text(values, "username") or getpass.getuser(),
-        appname=_text(values, "appname") or os.path.basename(command[0] if command else script),
-        workspace=_path("workspace", values.get("workspace", "")),
-        script=script,
-        command=command,
-        args=tuple(args),
-        docker_image=_text(values, "docker_image"),
-        network=_text(values, "network"),
-        exclude=_paths("exclude", values.get("exclude", ())),
-        exclude_defaults=_flag(values, "exclude_defaults", default=True),
-        queue=_text(values, "queue"),
-        priority=_amount(values, "priority", None, "application"),
-        project=_text(values, "project"),
-        tags=_paths("tags", values.get("tags", ())),
-        after=_read("after", read_after, ",".join(_paths("after", values.get("after", ())))),
-        hold=_flag(values, "hold", default=False),
-        requeue=_flag(values, "requeue", default=False),
-        max_runtime_s=_seconds(values, "max_runtime", None),
-        kill_grace_s=_seconds(values, "kill_grace", DEFAULT_KILL_GRACE_S),
-        output_patience_s=_seconds(values, "output_patience", DEFAULT_OUTPUT_PATIENCE_S),
-        service_patience_s=_seconds(values, "service_patience", DEFAULT_SERVICE_PATIENCE_S),
-        on_container_failure=ContainerFailure(
-            _read("on_container_failure", SECTIONS["application"]["on_container_failure"].read, failure)
-        ),
-        idle_guard=defaults.idle_guard_for(containers, has_gpus=resources.gcores > 0)
-        if idle_guard is None
-        else _read("idle_guard", SECTIONS["application"]["idle_guard"].read, idle_guard),
-        env=tuple(env),
-        placement=Placement(
-            nodes=_paths("nodes", values.get("nodes", ())),
-            exclude_nodes=_paths("exclude_nodes", values.get("exclude_nodes", ())),
-            node_label=_text(values, "node_label"),
-            spread=_read("placement", SECTIONS["resources"]["placement"].read, placement) == "spread",
-        ),
-        inputs=_inputs(values.get("inputs", {})),
-        outputs=_outputs(values.get("outputs", {}), overwrite=_flag(values, "overwrite", default=False)),
-        caches=_caches(values.get("caches", {})),
-        roles=(
-            RoleSpec(
-                instances=containers,
-                resources=resources,
-                retries=_amount(values, "retries", 0),
-            ),
-        ),
-    )
+    problems = Problems("")
+    values, objects = values_of(Keywords(fields, env, args), problems)
+    problems.refuse()
+    spec = objects.added_to(build(values, config.defaults, has_gpus=has_gpus, env=tuple(env), role_env={}, sweep=None))
+    refuse(all_problems(spec))
+    return spec
 
 
 def check_texts(args: Sequence[str], env: Mapping[str, str]) -> None:
@@ -216,108 +116,170 @@ def check_texts(args: Sequence[str], env: Mapping[str, str]) -> None:
             raise SpecError(f"env.{name}", f"is of type {type(value).__name__}, it must be text (str)")
 
 
-def _command(value: object) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return tuple(_read("command", SECTIONS["application"]["command"].read, value))
-    words = () if value is None else value
-    check_texts(words, {})  # type: ignore[arg-type]
-    return tuple(words)  # type: ignore[arg-type]
+class _Reader:
+    """Conversion of keywords to the values of a file."""
 
+    def __init__(self, problems: Problems) -> None:
+        self._problems = problems
+        self._values: dict[str, dict[str, Any]] = {"application": {}}
 
-def _text(values: Mapping[str, Any], name: str, default: str | None = None) -> Any:
-    value = values.get(name, default)
-    if not isinstance(value, (str, type(None))):
-        raise SpecError(name, f"is {value!r}, it must be text (str)")
-    return value
-
-
-def _flag(values: Mapping[str, Any], name: str, *, default: bool) -> bool:
-    value = values.get(name, default)
-    if not isinstance(value, bool):
-        raise SpecError(name, f"is {value!r}, allowed are True, False")
-    return value
-
-
-def _amount(values: Mapping[str, Any], name: str, default: int | None, section: str = "resources") -> Any:
-    """Return a whole number; text is parsed as in a file."""
-    value = values.get(name, default)
-    if isinstance(value, str):
-        return _read(name, SECTIONS[section][name].read, value)
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return None if value is None else operator.index(value)
-    except TypeError:
-        problem = f"is {value!r}, it must be a whole number or text as in a properties file"
-        raise SpecError(name, problem) from None
-
-
-def _seconds(values: Mapping[str, Any], name: str, default: float | None) -> Any:
-    value = values.get(name, default)
-    if isinstance(value, str):
-        return _read(name, read_duration_s, value)
-    if isinstance(value, bool) or not isinstance(value, (int, float, type(None))):
-        raise SpecError(name, f"is {value!r}, it must be a number of seconds or text such as '1h30m'")
-    return value
-
-
-def _path(name: str, value: object) -> str:
-    if not isinstance(value, (str, os.PathLike)) or not isinstance(path := os.fspath(value), str):
-        raise SpecError(name, f"is {value!r}, it must be text (str) or a path")
-    return path
-
-
-def _paths(name: str, value: object) -> tuple[str, ...]:
-    """Return the texts of a list, or a single text as a list."""
-    if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
-        return tuple(_path(name, one) for one in value)
-    return (_path(name, value),)
-
-
-def _inputs(value: object) -> tuple[InputSpec, ...]:
-    if isinstance(value, Mapping):
-        return tuple(
-            InputSpec(name=_name("inputs", path, value), sources=_paths("inputs", sources), input_path=path)
-            for path, sources in value.items()
+    def read(self, given: Keywords) -> tuple[dict[str, dict[str, Any]], Objects]:
+        """Return the values, and the parts that are values of the spec."""
+        fields = given.fields
+        for name, value in fields.items():
+            if name in KEYWORDS:
+                if value is not None or name == "gcores":
+                    section, key = KEYWORDS[name]
+                    self._take(name, section, key, value)
+            elif name in MAPPINGS:
+                for own, one in self._mapping(name, value):
+                    self._take_named("application", f"{MAPPINGS[name]}{own}", one, name)
+            elif name not in SECTION_KEYWORDS:
+                self._unknown(name)
+        for name, value in given.env.items():
+            self._take_named("application", f"{ENV}{name}", value, "env")
+        if given.args:
+            self._values["application"]["user_shell_args"] = tuple(given.args)
+        self._program(fields)
+        for name, kind in (("roles", "role"), ("services", "service")):
+            for own, settings in self._mapping(name, fields.get(name)):
+                self._section(f"{name}.{own}", f"{kind} {own}", settings)
+        objects = Objects(
+            inputs=self._files("inputs", "from_hdfs", "input_path", fields.get("inputs"), InputSpec, {}),
+            outputs=self._outputs(fields),
+            checkpoint=self._checkpoint(fields.get("checkpoint")),
+            sweep=self._sweep(fields.get("sweep")),
         )
-    if not isinstance(value, (list, tuple)) or not all(isinstance(one, InputSpec) for one in value):
-        raise SpecError("inputs", "is neither a mapping of input_path to sources nor a list of InputSpec")
-    return tuple(value)
+        return self._values, objects
 
+    def _refuse(self, field: str, problem: object) -> None:
+        self._problems.keep(SpecError(field, str(problem)))
 
-def _caches(value: object) -> tuple[PayloadCache, ...]:
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise SpecError("caches", "is not a mapping of names to paths")
-    return tuple(PayloadCache(name, _path("caches", path)) for name, path in value.items())
+    def _unknown(self, name: str) -> None:
+        of = {section: keys for section, keys in SECTIONS.items() if name in keys}
+        alternatives = {"from_hdfs": "inputs=[InputSpec(...)]", "to_hdfs": "outputs=[OutputSpec(...)]"}
+        alternatives |= {"role": 'roles={"NAME": {...}}', "service": 'services={"NAME": {...}}'}
+        alternatives |= {"checkpoint": "checkpoint={...}", "sweep": "sweep={...}"}
+        hints = [hint for section, hint in alternatives.items() if section in of]
+        known = (*KEYWORDS, *MAPPINGS, *SECTION_KEYWORDS)
+        hint = f"use {hints[0]}" if hints else nearest(name, known)
+        self._problems.keep(UsageError(f"{name}: is not a keyword of an application, {hint}"))
 
+    def _program(self, fields: Mapping[str, Any]) -> None:
+        """Refuse a missing program, and name the application by its program."""
+        application = self._values["application"]
+        if fields.get("command") and fields.get("script"):
+            self._problems.keep(UsageError("command: is given, and so is script; an application has one of them"))
+            application.pop("command", None)
+        has_own = fields.get("roles") or fields.get("services")
+        for name in () if has_own or fields.get("command") else ("workspace", "script"):
+            if not fields.get(name):
+                hint = "give a properties file, an AppSpec, or workspace and script"
+                self._problems.keep(UsageError(f"{name}: is missing; {hint}"))
+                self._problems.named.add(".".join(KEYWORDS[name]))
+        if "appname" not in application and "application.appname" not in self._problems.named:
+            program = application.get("command", ("",))[0] or application.get("user_shell_script", "")
+            names = [*self._names(fields.get("roles")), *self._names(fields.get("services"))]
+            application["appname"] = os.path.basename(program) or "-".join(names) or "-"
 
-def _outputs(value: object, *, overwrite: bool) -> tuple[OutputSpec, ...]:
-    if isinstance(value, Mapping):
-        return tuple(
-            OutputSpec(
-                name=_name("outputs", path, value),
-                output_path=path,
-                target=_path("outputs", target),
-                overwrite=overwrite,
-            )
-            for path, target in value.items()
-        )
-    if not isinstance(value, (list, tuple)) or not all(isinstance(one, OutputSpec) for one in value):
-        raise SpecError("outputs", "is neither a mapping of output_path to target nor a list of OutputSpec")
-    if overwrite:
-        raise SpecError("overwrite", "is for a mapping; give OutputSpec(..., overwrite=True)")
-    return tuple(value)
+    @staticmethod
+    def _names(value: Any) -> list[str]:
+        return [str(name) for name in value] if isinstance(value, Mapping) else []
 
+    def _take(self, field: str, section: str, name: str, value: Any) -> None:
+        """Convert the value of one key; ``field`` names it in messages."""
+        key = key_of(section, name)
+        assert key is not None
+        try:
+            self._values.setdefault(section, {})[name] = key.take(value)
+        except ValueError as refused:
+            self._refuse(field, refused.problem if isinstance(refused, SpecError) else refused)
+            self._problems.named.add(f"{section}.{name}")
 
-def _read(name: str, read: Callable[[str], Any], text: str) -> Any:
-    try:
-        return read(text)
-    except ValueError as problem:
-        raise SpecError(name, str(problem)) from None
+    def _take_named(self, section: str, name: str, value: Any, field: str) -> None:
+        """Convert the value of a key such as ``env.NAME``."""
+        key, where = key_of(section, name), f"{section}.{name}"
+        assert key is not None
+        try:
+            taken = key.take(value)
+        except SpecError as refused:
+            self._refuse(where, refused.problem)
+        except ValueError as problem:
+            self._refuse(field, problem)
+        else:
+            try:
+                check_name(where, name, taken)
+                self._values.setdefault(section, {})[name] = taken
+            except ValueError as refused:
+                self._problems.report(where, refused.problem if isinstance(refused, SpecError) else refused)
 
+    def _mapping(self, field: str, value: Any) -> list[tuple[str, Any]]:
+        """Return the items of a mapping of names; empty after an error."""
+        if value is None:
+            return []
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            self._refuse(field, "is not a mapping of names to values")
+            return []
+        return list(value.items())
 
-def _name(field: str, path: object, paths: Mapping[Any, Any]) -> str:
-    """Return the name of one of several sections: its path, with invalid characters replaced."""
-    if not isinstance(path, str):
-        raise SpecError(field, f"the path {path!r} must be text (str)")
-    return re.sub(r"[^A-Za-z0-9_-]", "_", path).strip("_")[:31] if len(paths) > 1 else ""
+    def _section(self, field: str, section: str, settings: Any) -> None:
+        """Convert the settings of a section, by the names of its keys; ``env`` and the like are mappings."""
+        kind = section.partition(" ")[0]
+        self._values.setdefault(section, {})
+        for name, value in self._mapping(field, settings):
+            if f"{name}.{NAME}" in SECTIONS[kind]:
+                for own, one in self._mapping(f"{field}.{name}", value):
+                    self._take_named(section, f"{name}.{own}", one, f"{field}.{name}")
+            elif key_of(kind, name) is None:
+                self._refuse(f"{field}.{name}", f"is not known, {nearest(name, SECTIONS[kind])}")
+            elif value is not None or name == "gcores":
+                self._take(f"{field}.{name}", section, name, value)
+
+    def _outputs(self, fields: Mapping[str, Any]) -> tuple[OutputSpec, ...]:
+        overwrite = fields.get("overwrite", False)
+        if not isinstance(overwrite, bool):
+            self._refuse("overwrite", f"is {overwrite!r}, it must be True or False")
+        more = {"overwrite": overwrite} if overwrite is True else {}
+        found: tuple[OutputSpec, ...]
+        found = self._files("outputs", "to_hdfs", "output_path", fields.get("outputs"), OutputSpec, more)
+        if found and overwrite:
+            self._refuse("overwrite", "is for a mapping; give OutputSpec(..., overwrite=True)")
+        return found
+
+    def _files(self, field: str, kind: str, path_key: str, value: Any, of: type, more: Mapping[str, Any]) -> Any:
+        """Convert a mapping of paths in the workspace to locations, or to settings; return a list of specs as it is."""
+        if not isinstance(value, Mapping):
+            if value is not None and not (
+                isinstance(value, (list, tuple)) and all(isinstance(one, of) for one in value)
+            ):
+                self._refuse(field, f"is neither a mapping of {path_key} to locations nor a list of {of.__name__}")
+                return ()
+            return tuple(value or ())
+        for path, one in value.items():
+            if not isinstance(path, str):
+                self._refuse(field, f"the path {path!r} must be text (str)")
+                continue
+            name = re.sub(r"[^A-Za-z0-9_-]", "_", path).strip("_")[:31] if len(value) > 1 else ""
+            section = f"{kind} {name}".strip()
+            if isinstance(one, Mapping):
+                self._section(f"{field}.{path}", section, {**more, **one, path_key: path})
+            else:
+                self._values[section] = {path_key: path, **more}
+                self._take(field, section, "hdfs", one)
+        return ()
+
+    def _checkpoint(self, value: Any) -> CheckpointSpec | None:
+        if isinstance(value, CheckpointSpec):
+            return value
+        if isinstance(value, (str, os.PathLike)):
+            value = {"path": value}
+        if value is not None:
+            self._section("checkpoint", "checkpoint", value)
+        return None
+
+    def _sweep(self, value: Any) -> SweepSpec | None:
+        if isinstance(value, SweepSpec):
+            return value
+        if value is not None:
+            self._section("sweep", "sweep", value)
+        return None

@@ -15,41 +15,34 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from dlapp.application.forms import read_link
 from dlapp.application.keys import (
     CACHE,
-    CACHE_KEY,
     ENV,
-    ENV_KEY,
     GRID,
-    GRID_KEY,
     LINK,
-    LINK_KEY,
     NAMED,
     OF_ROLES,
     RANDOM,
-    RANDOM_KEY,
     REQUIRED_SECTIONS,
-    SECTION_NAME,
     SECTIONS,
     key_of,
-    nearest_key,
-    nearest_section,
-    read_link,
-    read_value,
     without_quotes,
 )
 from dlapp.application.overrides import NO_OVERRIDES, Overrides, quoted_words
-from dlapp.errors import FileRefused, SpecError
+from dlapp.application.problems import problems_of_given
+from dlapp.errors import DlappError, FileRefused, SpecError
 from dlapp.system.text import shown
 from dlapp.value import Value, field, replace
 from dlapp.values.serialization import from_json, to_json
-from dlapp.values.spec import Kind, check_cache_name, check_env_name, check_parameter_name, check_role_name
+from dlapp.values.spec import check_cache_name, check_env_name, check_parameter_name, check_role_name
 
 MAX_BYTES = 1 << 20
 MAX_RECORDED_BYTES = 64 << 10
 """Maximum size of the recorded submission: on a cluster it is part of the credentials, which are limited to 256 KiB."""
 MAX_PROBLEMS = 100
 MASK = "***"
+SECTION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,30}", re.ASCII)
 
 Line = int | str
 """Position of an error: a line of the file, from 1, or an option of the command, such as ``--set``; 0: none."""
@@ -102,7 +95,14 @@ class Properties(Value, kw_only=True):
         """Return the value of a key (``resources``, ``memory`` -> MiB), or ``default``. The file has been checked."""
         setting = self.sections.get(section, {}).get(key)
         known = key_of(section, key)
-        return default if setting is None or known is None else read_value(known, setting.value)
+        return default if setting is None or known is None else known.read(setting.value)
+
+    def values(self) -> dict[str, dict[str, Any]]:
+        """Return section -> key -> value. The file has been checked."""
+        return {
+            section: {name: self.value(section, name) for name in settings}
+            for section, settings in self.sections.items()
+        }
 
     def masked(self) -> Properties:
         """Return a copy with all values of ``env.NAME`` masked."""
@@ -152,13 +152,41 @@ class Properties(Value, kw_only=True):
 
 
 class Problems:
-    """Errors of one file, sorted by line."""
+    """Errors of one file, sorted by line, and those of the engine and of the world, in one answer.
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    Args:
+        path: the path of the file, as given; or what stands for it.
+        lines: the settings of the file, whose lines and options are named; None: none are known.
+    """
+
+    def __init__(self, path: str, lines: Properties | None = None) -> None:
+        self.path, self.lines = path, lines
         self.named: set[str] = set()
         """Keys with an error (``application.appname``), so that they are not reported as missing, too."""
         self._found: list[tuple[float, str]] = []
+        self._errors: list[DlappError] = []
+
+    def report(self, where: str, problem: object) -> None:
+        """Add an error of a section or key (``section.key``), with its line."""
+        section, _, key = where.partition(".")
+        self.add(self.lines.line(section, key) if self.lines is not None else 0, where, problem)
+
+    def add_error(self, error: DlappError) -> None:
+        """Add an error that is raised as it is if it stays the only one; a `SpecError` is that of its key."""
+        if isinstance(error, SpecError):
+            self.report(error.field, error.problem)
+        else:
+            self.keep(error)
+
+    def keep(self, error: DlappError, line: Line = "") -> None:
+        """Add an error that names its place itself, and is raised as it is if it stays the only one.
+
+        Args:
+            error: the error.
+            line: its line in the file, for the order; an option or empty: after those of the file.
+        """
+        self._found.append((float("inf") if isinstance(line, str) else line, str(error)))
+        self._errors.append(error)
 
     def add(self, line: Line, where: str, problem: object) -> None:
         """Add an error; ``where`` is ``section.key``, or empty if the line is neither."""
@@ -184,7 +212,9 @@ class Problems:
         return bool(self._found)
 
     def refuse(self) -> None:
-        """Raise FileRefused if there are errors."""
+        """Raise FileRefused if there are errors; a single error that is not of the file as it is."""
+        if len(self._errors) == len(self._found) == 1:
+            raise self._errors[0]
         if self._found:
             lines = list(dict.fromkeys(text for _, text in sorted(self._found, key=lambda fault: fault[0])))
             more = len(lines) - MAX_PROBLEMS
@@ -238,7 +268,7 @@ def _overridden(properties: Properties, overrides: Overrides, problems: Problems
             problems.add(option, _plain(name), f"there is no [{_plain(section)}] in the file")
             continue
         if not key and section not in SECTIONS:
-            problems.add_unknown(option, _plain(section), "has no section", partial(nearest_key, "", section))
+            problems.add_unknown(option, _plain(section), "has no section", partial(_nearest_key, "", section))
         elif found := _CONTROL.search(value):
             problems.add(option, _plain(name), _of_control(found[0]))
         elif (known := _known_section(section.split(), option, problems)) is not None:
@@ -355,7 +385,7 @@ def _known_section(words: list[str], line: Line, problems: Problems) -> str | No
     kind, *names = words or [""]
     section = " ".join(words)
     if kind not in SECTIONS:
-        problems.add_unknown(line, _plain(section), "is not a section", partial(nearest_section, kind))
+        problems.add_unknown(line, _plain(section), "is not a section", partial(_nearest_section, kind))
         return None
     if kind in OF_ROLES:
         try:
@@ -380,18 +410,10 @@ def _checked(properties: Properties, problems: Problems) -> Properties:
         for name, setting in settings.items():
             where, line = f"{section}.{_plain(name)}", properties.line(section, name)
             if (key := key_of(section, name)) is None:
-                problems.add_unknown(line, where, "is not known", partial(nearest_key, section, name))
+                problems.add_unknown(line, where, "is not known", partial(_nearest_key, section, name))
                 continue
             try:
-                if key is ENV_KEY:
-                    check_env_name(where, name.removeprefix(ENV))
-                elif key is CACHE_KEY:
-                    check_cache_name(where, name.removeprefix(CACHE))
-                elif key is LINK_KEY:
-                    read_link(name.removeprefix(LINK), read_value(key, setting.value))
-                elif key in (GRID_KEY, RANDOM_KEY):
-                    check_parameter_name(where, name.removeprefix(GRID).removeprefix(RANDOM))
-                read_value(key, setting.value)
+                check_name(where, name, key.read(setting.value))
                 good[name] = setting
             except SpecError as refused:
                 problems.add(line, where, refused.problem)
@@ -404,66 +426,44 @@ def _checked(properties: Properties, problems: Problems) -> Properties:
     for section in REQUIRED_SECTIONS:
         if section not in sections:
             problems.add(1, section, _MISSING)
-    _check_programs(properties, problems)
+    for where, found in problems_of_given(properties.sections, lambda setting: without_quotes(setting.value)):
+        if found != _MISSING or where not in problems.named:
+            problems.add(properties.line(*where.partition(".")[::2]), where, found)
     return Properties(path=properties.path, sections=sections, headers=properties.headers)
 
 
-def _check_programs(properties: Properties, problems: Problems) -> None:
-    """Record errors of roles without a program or with two, settings that no role uses, and scripts without a
-    workspace."""
-    given = properties.sections.get("application")
-    if given is None:
-        return
-    roles = {section: keys for section, keys in properties.sections.items() if section.startswith("role ")}
-    services = {section: keys for section, keys in properties.sections.items() if section.startswith("service ")}
-    is_service = "kind" in given and without_quotes(given["kind"].value) == Kind.SERVICE.value
+def check_name(where: str, name: str, value: Any) -> None:
+    """Refuse the user's part of the name of a key such as ``env.NAME``, or its value with this name.
 
-    def add(section: str, key: str, problem: str) -> None:
-        where = f"{section}.{key}"
-        if problem != _MISSING or where not in problems.named:
-            problems.add(properties.line(section, key), where, problem)
+    Args:
+        where: section and key, for messages.
+        name: name of the key.
+        value: its value.
 
-    has_script = "user_shell_script" in given
-    scripts = has_script or any("script" in keys for keys in (*roles.values(), *services.values()))
-    needing = [section for section, keys in roles.items() if not {"script", "command"} & keys.keys()]
-    is_alone = not roles and not is_service  # one kind of container, which runs the application's program
-    if "user_dev_workspace_path" not in given and (scripts or (is_alone and "command" not in given)):
-        add("application", "user_dev_workspace_path", _MISSING)
-    if has_script and "command" in given:
-        add("application", "command", "is given, and so is user_shell_script; an application has one of them")
-    for section, keys in (roles | services).items():
-        if {"script", "command"} <= keys.keys():
-            add(section, "command", "is given, and so is script; a role has one of them")
-    for section, keys in services.items():
-        if not {"script", "command"} & keys.keys():
-            problems.add(properties.line(section), section, "has neither script nor command")
-        if (of_role := f"role {section.partition(' ')[2]}") in roles:
-            problems.add(
-                properties.line(section), section, f"has the name of [{of_role}]; each needs a name of its own"
-            )
-    if is_service and not services:
-        add("application", "kind", "is service, and there is no [service NAME]")
-    if not has_script and "command" not in given:
-        for section in needing:
-            problem = "has neither script nor command, and [application] has no user_shell_script"
-            problems.add(properties.line(section), section, problem)
-        if is_alone:
-            add("application", "user_shell_script", _MISSING)
-    for key in ("user_shell_script", "command", "user_shell_args"):
-        if key in given and is_service:
-            add("application", key, "has no effect with kind=service: every [service NAME] has its own program")
-        elif key in given and roles and not needing:
-            add("application", key, "has no effect: every role has its own script or command")
-    if roles and "containers" in properties.sections.get("resources", {}):
-        add("resources", "containers", "is not possible beside [role NAME]; set instances in the roles")
-    if is_service:
-        for section in roles:
-            problems.add(properties.line(section), section, "is not possible with kind=service; use [service NAME]")
-        for key in ("success", "framework", "gang"):
-            if key in given:
-                add("application", key, "has no effect with kind=service, which has no roles but services")
-        if "containers" in properties.sections.get("resources", {}):
-            add("resources", "containers", "has no effect with kind=service; set instances in the services")
+    Raises:
+        SpecError: the name, or a part of the value, is invalid.
+        ValueError: the value has another form.
+    """
+    if name.startswith(ENV):
+        check_env_name(where, name.removeprefix(ENV))
+    elif name.startswith(CACHE):
+        check_cache_name(where, name.removeprefix(CACHE))
+    elif name.startswith(LINK):
+        read_link(name.removeprefix(LINK), value)
+    elif name.startswith((GRID, RANDOM)):
+        check_parameter_name(where, name.removeprefix(GRID).removeprefix(RANDOM))
+
+
+def _nearest_key(section: str, name: str) -> str:
+    from dlapp.application.hints import nearest_key  # only for an error
+
+    return nearest_key(section, name)
+
+
+def _nearest_section(kind: str) -> str:
+    from dlapp.application.hints import nearest_section  # only for an error
+
+    return nearest_section(kind)
 
 
 def _is_of_role(section: str) -> bool:

@@ -4,99 +4,67 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from dlapp.application.keys import GRID, RANDOM
-from dlapp.application.properties import Problems, Properties
+from dlapp.application.keys import GRID, RANDOM, SECTIONS, named_keys
+from dlapp.application.properties import Problems
 from dlapp.errors import UsageError
 from dlapp.sweep.spec import (
     MAX_TRIALS,
     RESERVED_PARAMETERS,
-    Goal,
     GridParameter,
     Sampler,
-    SweepCommit,
     SweepSpec,
     TrialTable,
     most_trials,
-    sweep_problems,
 )
 from dlapp.sweep.trial_list import MAX_FILE_BYTES, read_trial_list
 from dlapp.system.text import nearest
 from dlapp.value import replace
+from dlapp.values.rules import changed, unchecked
 
 SECTION = "sweep"
 _REFERENCE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _ANY_METRIC = "metric"
 
 
-class _Draft(SweepSpec, kw_only=True):
-    """A sweep that may have errors, which `sweep_problems` finds."""
-
-    def __post_init__(self) -> None:
-        """Accept any values; each alone was checked when the file was read."""
-
-
-def read_sweep_section(properties: Properties, problems: Problems, path_of: Callable[[str], str]) -> SweepSpec | None:
-    """Return the sweep of a file; None after errors, which are noted.
+def read_sweep_section(settings: Mapping[str, Any], problems: Problems, path_of: Callable[[str], str]) -> SweepSpec:
+    """Return the draft of a sweep, whose rules are not checked.
 
     Args:
-        properties: the file, with a ``[sweep]``.
+        settings: key of ``[sweep]`` -> value.
+        problems: collects the errors of files and of what is missing; its named keys have errors already.
         path_of: returns the absolute path of a file as the user wrote it; ValueError with the problem.
     """
     broken = {one for one in problems.named if one.startswith(f"{SECTION}.")}
-    keys = properties.sections[SECTION]
-
-    def get(key: str, default: Any = None) -> Any:
-        return properties.value(SECTION, key, default)
-
-    def add(where: str, problem: str) -> None:
-        problems.add(properties.line(SECTION, where.partition(".")[2]), where, problem)
-
-    grid = tuple(GridParameter(key.removeprefix(GRID), get(key)) for key in keys if key.startswith(GRID))
-    random = tuple(replace(get(key), name=key.removeprefix(RANDOM)) for key in keys if key.startswith(RANDOM))
+    fields = {key.field: settings[name] for name, key in SECTIONS[SECTION].items() if key.field and name in settings}
+    random = tuple(replace(one, name=name) for name, one in named_keys(settings, RANDOM))
     table = None
-    if "list" in keys:
+    if "list" in settings:
         try:
-            table = _read_table(path_of(get("list")))
+            table = _read_table(path_of(settings["list"]))
         except ValueError as refused:
             for line in str(refused).split("\n"):
-                add(f"{SECTION}.list", line)
+                problems.report(f"{SECTION}.list", line)
             broken.add(f"{SECTION}.list")
-    sampler, _, optuna_sampler = get("sampler", _usual_sampler(keys, broken)).partition(":")
-    sources = tuple(f"{SECTION}.{one}" for one in (GRID, RANDOM, "list"))
-    parameters_broken = any(one.startswith(sources) for one in broken)
-    draft = _Draft(
+    if f"{SECTION}.metric" in broken:
+        fields["metric"] = _ANY_METRIC
+    sampler, _, optuna_sampler = settings.get("sampler", _usual_sampler(settings, broken)).partition(":")
+    draft = unchecked(
+        SweepSpec,
+        **{"trials": 0, **fields},
         sampler=Sampler(sampler),
-        trials=get("trials", 0),
-        grid=grid,
+        optuna_sampler=optuna_sampler,
+        grid=tuple(unchecked(GridParameter, name=name, values=values) for name, values in named_keys(settings, GRID)),
         random=random,
         table=table,
-        seed=get("seed", 0),
-        optuna_sampler=optuna_sampler,
-        optuna_pruner=get("pruner", ""),
-        metric=get("metric", _ANY_METRIC if f"{SECTION}.metric" in broken else ""),
-        goal=Goal(get("goal")) if "goal" in keys else None,
-        concurrency=get("concurrency"),
-        trials_per_container=get("trials_per_container", 1),
-        trial_time_s=get("trial_time"),
-        retries=get("retries", 0),
-        max_failures=get("max_failures"),
-        asha=get("asha"),
-        commit=SweepCommit(get("commit", SweepCommit.END.value)),
     )
-    if "trials" not in keys:
-        draft = replace(draft, trials=_default_trials(draft, broken, add))
-    if "seed" in keys and draft.sampler in (Sampler.GRID, Sampler.LIST):
-        add(f"{SECTION}.seed", f"has no effect with sampler={draft.sampler.value}, which draws nothing")
-    for where, problem in sweep_problems(draft):
-        if where in broken or (parameters_broken and where in (SECTION, f"{SECTION}.trials")):
-            continue
-        add(where, problem)
-    if any(one == SECTION or one.startswith(f"{SECTION}.") for one in problems.named):
-        return None
-    return SweepSpec(**{name: getattr(draft, name) for name in SweepSpec.record_fields})
+    if "trials" not in settings:
+        draft = changed(draft, trials=_default_trials(draft, broken, problems.report))
+    if "seed" in settings and draft.sampler in (Sampler.GRID, Sampler.LIST):
+        problems.report(f"{SECTION}.seed", f"has no effect with sampler={draft.sampler.value}, which draws nothing")
+    return draft
 
 
 def _default_trials(draft: SweepSpec, broken: Collection[str], add: Callable[[str, str], None]) -> int:

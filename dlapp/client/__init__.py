@@ -41,7 +41,7 @@ from dlapp.value import Closeable
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from dlapp.application.keywords import ApplicationFields, SubmitOptions
+    from dlapp.application.keywords import SubmitOptions
     from dlapp.application.overrides import Overrides
     from dlapp.application.resolve import Snapshot, Source
     from dlapp.client.application import Application
@@ -630,7 +630,7 @@ class Client(Closeable):
         say: Callable[[str], None] = lambda _: None,
         note: Callable[[str], None] = lambda _: None,
         progress: Callable[[int, int], None] | None = None,
-        **fields: Unpack[ApplicationFields],
+        **fields: Any,
     ) -> Application:
         """Check, pack and submit an application; it runs independently of the caller.
 
@@ -645,7 +645,9 @@ class Client(Closeable):
             say: called with the lines that ``dlapp-launcher`` prints.
             note: called with notices for the user.
             progress: called with the packed bytes of the workspace and the total.
-            fields: the application, instead of a source; see `dlapp.application.keywords.ApplicationFields`.
+            fields: the application, instead of a source: every key of ``[application]`` and ``[resources]``, some of
+                them by shorter names (``workspace``, ``script``, ``exclude``), ``inputs``, ``outputs``, ``overwrite``,
+                ``caches``, ``links``, ``roles``, ``services``, ``checkpoint`` and ``sweep``; docs/python.md has them.
 
         Raises:
             FileRefused: the file or spec has errors; the message lists all of them.
@@ -658,39 +660,32 @@ class Client(Closeable):
         from dlapp.values.spec import AppSpec
 
         self.engine.prepare()
-        if env or args is not None:
+        if env or args is not None or role_env is not None:
             from dlapp.application.keywords import check_texts
 
             check_texts(args or (), env or {})
-        if role_env is not None:
-            from dlapp.application.keywords import check_texts
-
-            if not isinstance(source, AppSpec):
+            if role_env is not None and not isinstance(source, AppSpec):
                 raise UsageError("role_env is for a spec; a file has env.NAME in [role NAME]")
-            for variables in role_env.values():
+            for variables in (role_env or {}).values():
                 check_texts((), variables)
+        described: Source
+        own_overrides = NO_OVERRIDES
         if source is None:
-            from dlapp.application.keywords import spec_of
+            from dlapp.application.build import Keywords
 
             if overrides is not None:
                 raise UsageError("overrides are for a properties file; give the keywords themselves")
-            has_gpus = self.engine.info().has_gpus
-            source = spec_of(fields, self.config, has_gpus=has_gpus, args=args or (), env=env or {})
-            args = None
+            described = Keywords(fields, env or {}, args or ())
         elif fields:
             raise UsageError(f"{', '.join(fields)}: keywords describe an application without a file or a spec")
-        if isinstance(source, AppSpec):
-            if args is not None or overrides is not None:
-                raise UsageError("args and overrides are for a file; change a spec with dlapp.replace")
-            own_overrides = NO_OVERRIDES
-        else:
-            own_overrides = _overrides_of(overrides, env, args)
-        described: Snapshot | UnresolvedSpec | str
-        if isinstance(source, AppSpec):
+        elif isinstance(source, AppSpec):
             from dlapp.application.resolve import UnresolvedSpec
 
+            if args is not None or overrides is not None:
+                raise UsageError("args and overrides are for a file; change a spec with dlapp.replace")
             described = UnresolvedSpec(source, env or {}, role_env or {})
         else:
+            own_overrides = _overrides_of(overrides, env, args)
             described = os.fspath(source) if isinstance(source, os.PathLike) else source
         return self._launch(described, self.engine, own_overrides, say=say, note=note, progress=progress)
 

@@ -138,7 +138,7 @@ def _node_of(host: str, nodes: Sequence[str]) -> str:
 
 def _prepare_submission(client: Client, operation: _NodeOperation, node: str) -> Submission:
     """Return the submission for a node; those for other nodes differ only in the node."""
-    from dlapp.application.resolve import os_user
+    from dlapp.application.build import os_user
     from dlapp.launcher.workspace.pack import pack
     from dlapp.launcher.workspace.scan import scan_workspace
     from dlapp.values.spec import AppSpec, Placement, Resources, RoleSpec, Submission

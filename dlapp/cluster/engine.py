@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dlapp.errors import Refuse, raise_error
 from dlapp.value import Value, field
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.image_name import RegistryCredentials
@@ -117,8 +118,12 @@ class Engine(Protocol):
     def info(self) -> EngineInfo:
         """Return the engine's name and version. Raises Unreachable if it does not answer."""
 
-    def check(self, spec: AppSpec) -> list[str]:
+    def check(self, spec: AppSpec, refuse: Refuse = raise_error) -> list[str]:
         """Reject an application that can never run here; return lines for the user (a key without effect, for example).
+
+        Args:
+            spec: the application.
+            refuse: called with each error; it may return, and the next ones follow. By default it raises the first.
 
         Raises:
             RequestTooLarge: no node can ever satisfy the request; with the reason.

@@ -44,7 +44,7 @@ class SubmissionCheck:
     def __init__(
         self, application: ResolvedApplication, scan: Scan, problems: Problems, note: Note, settings: str = ""
     ) -> None:
-        self.properties, self.spec, self.hdfs = application.properties, application.spec, application.hdfs
+        self.application, self.spec, self.hdfs = application, application.spec, application.hdfs
         self.scan, self.problems, self.note, self.settings = scan, problems, note, settings
 
     def all(self, *, workspace_is_packed: bool) -> None:
@@ -69,18 +69,18 @@ class SubmissionCheck:
             problem: why they cannot, as dockerd reports; empty if unknown.
         """
         network = self.spec.network
-        said = self.properties.value("application", "network")
+        is_default = not self.application.gives_network
         if problem:
             role = needing_host_network(self.spec.roles, self.spec.docker_image, services=True)
             if role is not None:
                 network = self.spec.network_of(role)
                 where = f", without which the ports of role {role.name} cannot be reached"
             else:
-                where = " (runtime.docker.network)" if said is None else ""
+                where = " (runtime.docker.network)" if is_default else ""
             self._add_problem("application", "network", f"is {network}{where}: {problem}")
             return
         count = self.spec.main_containers
-        if count > 1 and said is None and network not in (None, "host"):
+        if count > 1 and is_default and network not in (None, "host"):
             self.note(
                 f"the {count} containers are in Docker's network {network} and do not reach each other "
                 f"as in host, the earlier default; set network=host in [application] if they must, else "
@@ -113,7 +113,7 @@ class SubmissionCheck:
         for name in {script, real} - packed:
             for output in self.spec.outputs:
                 if is_inside(f"/{name}", f"/{output.output_path}"):
-                    of = f"to_hdfs {output.name}".strip()
+                    of = output.section
                     problem = f"{shown(name)} is in output_path of [{of}], whose files are not packed"
                     break
             else:
@@ -151,7 +151,7 @@ class SubmissionCheck:
             packed: path in the workspace -> whether it is a directory.
             fetched: path in the workspace -> what other sources fetch there; updated here.
         """
-        section = f"from_hdfs {one.name}".strip()
+        section = one.section
         if (one.as_list or one.mount) and one.input_path in packed:
             where = "the list would be written" if one.as_list else "the directory would be mounted"
             self._add_problem(section, "input_path", f"the workspace has {shown(one.input_path)}, where {where}")
@@ -219,8 +219,7 @@ class SubmissionCheck:
         for output in self.spec.outputs:
             # Patterns were compared before; this covers links that a pattern matched.
             if _same_place(entry.location, output.target):
-                line = self.properties.line(f"to_hdfs {output.name}".strip(), "hdfs")
-                which = of_line(line) or f" [to_hdfs {output.name}]"
+                which = of_line(self.application.line(f"{output.section}.hdfs")) or f" [{output.section}]"
                 self._add_problem(section, "hdfs", f"{_path(entry.location)} would be overwritten by the output{which}")
         name = posixpath.normpath(posixpath.join(one.input_path, last_name(entry.location)))
         other = fetched.setdefault(name, entry)
@@ -251,7 +250,7 @@ class SubmissionCheck:
 
     def output(self, output: OutputSpec) -> None:
         """Check that a target can be written, and is free or may be replaced. Finish an interrupted swap first."""
-        section = f"to_hdfs {output.name}".strip()
+        section = output.section
         path = _path(output.target)
         try:
             settled = [
@@ -284,7 +283,7 @@ class SubmissionCheck:
             self._add_problem(section, "hdfs", error)
 
     def _add_problem(self, section: str, key: str, problem: object) -> None:
-        self.problems.add(self.properties.line(section, key), f"{section}.{key}", problem)
+        self.problems.report(f"{section}.{key}", problem)
 
     def _is_dir(self, name: str, mode: int) -> bool:
         return stat.S_ISDIR(mode) or (stat.S_ISLNK(mode) and os.path.isdir(f"{self.scan.root}/{name}"))

@@ -61,6 +61,20 @@ class Origin(NamedTuple):
         }
         return UnresolvedSpec(recorded.spec, names, roles, workspace_is_packed=bool(self.archive)), Overrides()
 
+    def continued(self, application: ResolvedApplication, overrides: Overrides) -> ResolvedApplication:
+        """Return an application as the continuation of this one.
+
+        Args:
+            application: as it was read.
+            overrides: the options of the command, for messages.
+
+        Raises:
+            UsageError: a variable is missing, one of the two has no checkpoints, or they do not fit together.
+            NotFound: there is no complete checkpoint.
+        """
+        self.check_variables(application, overrides)
+        return replace(application, spec=self.checked_spec(application.spec, application.hdfs))
+
     def check_variables(self, application: ResolvedApplication, overrides: Overrides) -> None:
         """Refuse an application that lacks variables of the recorded one. Raises UsageError, which names them."""
         missing = set(self.submission.spec.env) - application.env.keys()

@@ -1,6 +1,6 @@
 """Plan of a submission: everything that ``dlapp-launcher`` does except submitting, and a forecast.
 
-A request that can never run is refused before any file is read.
+All errors come in one answer, as for a submission.
 """
 
 from __future__ import annotations
@@ -9,19 +9,11 @@ import os
 from typing import Any
 
 from dlapp.application.overrides import NO_OVERRIDES, Overrides
-from dlapp.application.resolve import ResolvedApplication, Source, read_application
+from dlapp.application.resolve import ResolvedApplication, Source, describe
 from dlapp.cluster.engine import Engine, PlanFacts
 from dlapp.cluster.reasons.facts import NAMES, total
 from dlapp.config import Config
-from dlapp.launcher.submit import (
-    LeaveOut,
-    NetworkProblem,
-    Registries,
-    Resolve,
-    check_engine,
-    check_submission,
-    with_full_ids,
-)
+from dlapp.launcher.submit import LeaveOut, NetworkProblem, Registries, Resolve, check
 from dlapp.launcher.workspace.scan import Scan
 from dlapp.storage.inputs import plan_input
 from dlapp.storage.open import SourceFiles
@@ -61,13 +53,16 @@ def plan_submission(
         UsageError: the workspace is too large.
         Unreachable: the engine does not answer.
     """
-    notes: list[str] = []
-    application = read_application(source, config, engine.info(), overrides)
-    application = with_full_ids(application, resolve)
-    notes += [*config.ignored, *application.notes, *check_engine(application, engine)]
+    application, scan, _, notes = check(
+        describe(source, config, engine.info(), overrides),
+        config,
+        engine,
+        leave_out=leave_out,
+        network_problem=network_problem,
+        resolve=resolve,
+        registries=registries,
+    )
     spec = application.spec
-    policy = registries() if spec.images else None
-    scan = check_submission(application, config, notes.append, leave_out(spec), network_problem(spec), policy)
     found = engine.plan(spec)
     gcores = spec.total()[2]
     longest_s = _longest_s(spec)

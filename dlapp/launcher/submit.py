@@ -8,18 +8,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlapp import __version__
+from dlapp.application.build import os_user
 from dlapp.application.overrides import NO_OVERRIDES, Overrides
 from dlapp.application.properties import Problems
 from dlapp.application.resolve import (
+    Description,
     RecordedFile,
     ResolvedApplication,
     Snapshot,
     Source,
-    add_refusal,
-    os_user,
+    describe,
     read_application,
 )
 from dlapp.cluster.engine import Engine
@@ -49,6 +50,7 @@ LeaveOut = Callable[[AppSpec], Sequence[str]]
 NetworkProblem = Callable[[AppSpec], str]
 Resolve = Callable[[str], str]
 Registries = Callable[[], "RegistryPolicy | None"]
+Continued = Callable[[ResolvedApplication], ResolvedApplication]
 
 MAX_NAMED = 5
 PAGE_S = 0.5
@@ -106,21 +108,20 @@ def launch(
         info = engine.info()
     notes: list[str] = []
     with _step(say, "CheckDLAppProperties", "ok"):
-        application = read_application(source, config, info, overrides, environ)
-        if origin is not None:
-            origin.check_variables(application, overrides)
-            spec = origin.checked_spec(application.spec, application.hdfs)
-            application = replace(application, spec=spec)
-        application = with_full_ids(application, resolve)
-        notes += [*config.ignored, *application.notes, *check_engine(application, engine)]
-        problem = network_problem(application.spec)
         is_packed = origin is not None and bool(origin.archive)
-        left_out = () if is_packed else leave_out(application.spec)
-        settings = overrides.names.settings if isinstance(source, RecordedFile) else ""
-        policy = registries() if application.spec.images else None
-        scan = check_submission(
-            application, config, notes.append, left_out, problem, policy, is_packed=is_packed, settings=settings
+        checked = check(
+            describe(source, config, info, overrides, environ),
+            config,
+            engine,
+            leave_out=(lambda spec: ()) if is_packed else leave_out,
+            network_problem=network_problem,
+            resolve=resolve,
+            registries=registries,
+            continued=None if origin is None else lambda application: origin.continued(application, overrides),
+            is_packed=is_packed,
+            settings=overrides.names.settings if isinstance(source, RecordedFile) else "",
         )
+        application, scan, policy, notes = checked
     spec = application.spec
     notify = settings_of(config, spec.notify)
     for line in notes:
@@ -149,7 +150,7 @@ def launch(
             submitted_ms=clock.now_ms(),
             log_limit_bytes=config.runtime.log_limit_bytes,
             metrics_targets=config.metrics.targets or "",
-            properties=application.properties.to_record() if application.has_file else "",
+            properties="" if application.properties is None else application.properties.to_record(),
             file=application.snapshot.path,
             resumed_from=origin.application_id if origin is not None and origin.resumes else "",
             again_of=origin.application_id if origin is not None and not origin.resumes else "",
@@ -188,6 +189,7 @@ def print_spec(
         FileRefused: the file has errors; the message lists all of them.
     """
     application = read_application(source, config, engine.info(), overrides)
+    assert application.properties is not None
     return {"properties": application.properties.masked().to_json(), "spec": to_json(application.spec)}
 
 
@@ -213,104 +215,127 @@ def _step(say: Say, name: str, ok: str) -> Iterator[None]:
     say(f"{name} : {ok}")
 
 
-def with_full_ids(application: ResolvedApplication, resolve: Resolve) -> ResolvedApplication:
-    """Return the request with the complete ids of the applications that it waits for (``after``).
+class CheckedApplication(NamedTuple):
+    """An application without errors, and what was found on the way.
 
     Args:
-        application: as it was read.
-        resolve: returns the complete id for another name of an application.
-
-    Raises:
-        FileRefused: there is no such application, or the name is ambiguous.
+        application: the application.
+        scan: the files to pack.
+        policy: registry rules of the machine that runs the containers; None if they are not known.
+        notes: lines for the user.
     """
-    after = application.spec.after
-    if all(is_application_id(one.application_id) for one in after):
-        return application
-    try:
-        found = tuple(replace(one, application_id=resolve(one.application_id)) for one in after)
-        return replace(application, spec=replace(application.spec, after=found))
-    except (NotFound, UsageError) as error:
-        problem = error.problem if isinstance(error, SpecError) else str(error)
-        refused = SpecError("application.after", problem)
-        _refuse(application, refused)
-        raise refused from error
+
+    application: ResolvedApplication
+    scan: Scan
+    policy: RegistryPolicy | None
+    notes: list[str]
 
 
-def check_engine(application: ResolvedApplication, engine: Engine) -> list[str]:
-    """Check the request with the engine; refuse an unsupported key, with its line."""
-    try:
-        return engine.check(application.spec)
-    except SpecError as refused:
-        _refuse(application, refused)
-        raise
-    except RequestTooLarge as refused:
-        if not refused.field:
-            raise
-        section, _, key = refused.field.partition(".")
-        if key not in application.properties.sections.get(section, {}) and section.startswith(("role ", "service ")):
-            section = "resources"
-        field = f"{section}.{key}" if key else section
-        raise RequestTooLarge(f"{application.properties.place(section, key)}: {field}: {refused}", field) from refused
-
-
-def _refuse(application: ResolvedApplication, refused: SpecError) -> None:
-    """Refuse the file with the line of a refused value, if it has one."""
-    problems = Problems(application.properties.path)
-    add_refusal(problems, application.properties, refused)
-    problems.refuse()
-
-
-def check_submission(
-    application: ResolvedApplication,
+def check(
+    found: Description,
     config: Config,
-    note: Note,
-    leave_out: Sequence[str],
-    network_problem: str,
-    policy: RegistryPolicy | None,
+    engine: Engine,
     *,
+    leave_out: LeaveOut,
+    network_problem: NetworkProblem,
+    resolve: Resolve,
+    registries: Registries,
+    continued: Continued | None = None,
     is_packed: bool = False,
     settings: str = "",
-) -> Scan:
-    """Check the workspace, the input and the output. Return the files to pack.
+) -> CheckedApplication:
+    """Check an application against its engine, workspace, input and output; all errors come in one answer.
 
     Args:
-        application: as it was read.
+        found: the application as it was read.
         config: the configuration.
-        note: called with notices for the user.
-        leave_out: gitignore patterns of files not to pack, in addition to the user's.
-        network_problem: why the containers cannot have their network; empty if unknown.
-        policy: registry rules of the machine that runs the containers; None if they are not known.
+        engine: to run the application on.
+        leave_out, network_problem, resolve, registries: as for `launch`.
+        continued: returns the application as the continuation of an earlier one; raises `DlappError`.
         is_packed: whether the workspace was packed before, and is not checked.
         settings: option that sets keys of an application without its own file; empty if it has one.
 
     Raises:
-        FileRefused: something is missing or cannot be written; the message lists all problems.
-        UsageError: the workspace is too large.
+        FileRefused: it has errors; the message lists all of them.
+        DlappError: its only error is one of the engine: `RequestTooLarge`, `Denied`, `Unreachable`.
+        UsageError: the workspace is too large, or it cannot be continued.
     """
-    spec = application.spec
-    outputs = [output.output_path for output in spec.outputs]
-    patterns = (*spec.exclude, *leave_out)
-    scan = EMPTY
-    if spec.workspace and not is_packed:
-        defaults = spec.exclude_defaults
-        scan = scan_workspace(spec.workspace, exclude=patterns, exclude_defaults=defaults, keep_empty=outputs)
-    if scan.excluded:
-        note(f"{_some(scan.excluded)} not packed (user_dev_workspace_exclude_defaults=false packs them)")
-    for line in scan.warnings:
-        note(line)
-    for path, count in scan.left_out.items():
-        files = "1 file that is" if count == 1 else f"{count} files that are"
-        note(f"{path} is packed without the {files} in it: it is an output_path")
-    problems = Problems(application.properties.path)
-    check = SubmissionCheck(application, scan, problems, note, settings)
-    check.all(workspace_is_packed=is_packed)
-    check.network(network_problem)
+    problems, application = found.problems, found.application
+    if application is None:
+        problems.refuse()
+        raise AssertionError("an application is missing only after an error")
+    if continued is not None and not problems:
+        application = continued(application)
+    application = _with_full_ids(application, resolve, problems)
+    notes = [*config.ignored, *application.notes, *_check_engine(application, engine, problems)]
+    spec, scan = application.spec, EMPTY
+    policy = registries() if spec.images else None
+    if spec.workspace and not is_packed and found.has_workspace:
+        patterns, outputs = (*spec.exclude, *leave_out(spec)), [output.output_path for output in spec.outputs]
+        scan = scan_workspace(
+            spec.workspace, exclude=patterns, exclude_defaults=spec.exclude_defaults, keep_empty=outputs
+        )
+    notes += _scan_notes(scan)
+    checks = SubmissionCheck(application, scan, problems, notes.append, settings)
+    checks.all(workspace_is_packed=is_packed or not found.has_workspace)
+    checks.network(network_problem(spec))
     if policy is not None:
-        check.images(policy)
+        checks.images(policy)
     problems.refuse()
     if scan.size_bytes > config.storage.workspace_limit_bytes:
         raise too_large(scan, config.storage.workspace_limit_bytes)
-    return scan
+    return CheckedApplication(application, scan, policy, notes)
+
+
+def _with_full_ids(application: ResolvedApplication, resolve: Resolve, problems: Problems) -> ResolvedApplication:
+    """Return the application with the complete ids of the applications that it waits for (``after``); without those
+    that do not exist, or whose name is ambiguous, which are errors."""
+    after = application.spec.after
+    if all(is_application_id(one.application_id) for one in after):
+        return application
+    found = []
+    for one in after:
+        try:
+            found.append(replace(one, application_id=resolve(one.application_id)))
+        except (NotFound, UsageError) as error:
+            problem = error.problem if isinstance(error, SpecError) else str(error)
+            problems.report("application.after", problem)
+    try:
+        return replace(application, spec=replace(application.spec, after=tuple(found)))
+    except SpecError as refused:  # two names of one application
+        problems.add_error(refused)
+        return application
+
+
+def _check_engine(application: ResolvedApplication, engine: Engine, problems: Problems) -> list[str]:
+    """Check the request with the engine; return its lines for the user."""
+
+    def refuse(error: DlappError) -> None:
+        if not isinstance(error, RequestTooLarge) or not error.field:
+            problems.add_error(error)
+            return
+        section, _, key = error.field.partition(".")
+        given = application.properties.sections.get(section, {}) if application.properties is not None else {}
+        if key not in given and section.startswith(("role ", "service ")):
+            section = "resources"
+        where = f"{section}.{key}" if key else section
+        problems.keep(RequestTooLarge(f"{application.place(where)}: {where}: {error}", where), application.line(where))
+
+    try:
+        return engine.check(application.spec, refuse)
+    except DlappError as error:
+        refuse(error)
+        return []
+
+
+def _scan_notes(scan: Scan) -> Iterator[str]:
+    """Yield lines for the user about files that are not packed."""
+    if scan.excluded:
+        yield f"{_some(scan.excluded)} not packed (user_dev_workspace_exclude_defaults=false packs them)"
+    yield from scan.warnings
+    for path, count in scan.left_out.items():
+        files = "1 file that is" if count == 1 else f"{count} files that are"
+        yield f"{path} is packed without the {files} in it: it is an output_path"
 
 
 def _some(names: Sequence[str]) -> str:

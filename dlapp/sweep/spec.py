@@ -13,6 +13,7 @@ from enum import Enum
 from dlapp.errors import SpecError
 from dlapp.system.text import first_repeated
 from dlapp.value import Value
+from dlapp.values.rules import Limit, Problem, found_by, limit_problems, refuse
 
 MAX_TRIALS = 10_000
 """Maximum number of trials; simulated and measured with this number."""
@@ -24,9 +25,12 @@ limit."""
 MAX_RUNGS = 32
 MAX_STEP = 1 << 53
 """Maximum step: larger ones do not fit into a float."""
-MAX_TRIALS_PER_CONTAINER = 256
-MAX_TRIAL_RETRIES = 1000
-MAX_SEED = (1 << 53) - 1
+TRIALS = Limit(1, MAX_TRIALS)
+TRIALS_PER_CONTAINER = Limit(1, 256)
+TRIAL_RETRIES = Limit(0, 1000)
+TRIAL_FAILURES = Limit(0, MAX_TRIALS)
+TRIAL_TIME = Limit(0.0, unit="s", above=True, whole=False)
+SEED = Limit(0, (1 << 53) - 1)
 RESERVED_PARAMETERS = ("index", "trial")
 """Names of ``{index}`` and ``{trial}`` in arguments, which dlapp replaces by numbers of its own."""
 OPTUNA = "optuna:"
@@ -180,20 +184,14 @@ class SweepSpec(Value, kw_only=True):
     commit: SweepCommit = SweepCommit.END
 
     def __post_init__(self) -> None:
-        for name, value, least, most in (
-            ("trials", self.trials, 1, MAX_TRIALS),
-            ("trials_per_container", self.trials_per_container, 1, MAX_TRIALS_PER_CONTAINER),
-            ("concurrency", self.concurrency, 1, MAX_TRIALS),
-            ("retries", self.retries, 0, MAX_TRIAL_RETRIES),
-            ("max_failures", self.max_failures, 0, MAX_TRIALS),
-            ("seed", self.seed, 0, MAX_SEED),
-        ):
-            if value is not None and (type(value) is not int or not least <= value <= most):
-                raise SpecError(f"sweep.{name}", f"is {value!r}, allowed are {least} to {most}")
-        if self.trial_time_s is not None and not self.trial_time_s > 0:
-            raise SpecError("sweep.trial_time", f"is {self.trial_time_s!r} s, it must be above 0")
-        for where, problem in sweep_problems(self):
-            raise SpecError(where, problem)
+        refuse(self.problems())
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the sweep."""
+        yield from limit_problems("sweep", self, _LIMITS)
+        for one in self.grid:
+            yield from found_by(_check_values, f"sweep.grid.{one.name}", one.values)
+        yield from sweep_problems(self)
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -336,4 +334,13 @@ def _check_values(where: str, values: tuple[str, ...]) -> None:
         raise SpecError(where, f"has {twice!r} twice")
 
 
+_LIMITS = (
+    ("trials", "trials", TRIALS),
+    ("trials_per_container", "trials_per_container", TRIALS_PER_CONTAINER),
+    ("concurrency", "concurrency", TRIALS),
+    ("retries", "retries", TRIAL_RETRIES),
+    ("max_failures", "max_failures", TRIAL_FAILURES),
+    ("seed", "seed", SEED),
+    ("trial_time_s", "trial_time", TRIAL_TIME),
+)
 _SOURCES = {Sampler.GRID: "grid.NAME", Sampler.RANDOM: "random.NAME", Sampler.LIST: "list"}

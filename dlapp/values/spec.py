@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 from dlapp.errors import SpecError
 from dlapp.locations import FILE
-from dlapp.system.text import first_repeated
+from dlapp.system.text import first_repeated, nearest, shown
 from dlapp.value import Value, field, replace
 from dlapp.values.access import AccessList, problems_with_access
 from dlapp.values.idle_guard import IdleGuard
 from dlapp.values.image_name import RegistryCredentials
 from dlapp.values.notification import NotificationSettings
+from dlapp.values.rules import Limit, Problem, found_by, limit_problems, refuse
 from dlapp.values.start_conditions import After, check_after
 
 if TYPE_CHECKING:
@@ -31,16 +32,28 @@ MAX_CONTAINERS = 100_000
 MAX_AMOUNT = 2**31 - 1
 """Hadoop's ResourceProto carries memory as int64 but cores and counts as int32; the smaller limit is used for all."""
 
-MAX_RETRIES = 1000
-MAX_PREVIOUS = 1000
 MAX_PORTS = 100
-MAX_CHECKPOINTS = 1000
-MIN_CHECKPOINT_EVERY_S = 1.0
+MAX_KEEP_FAILED_S = 86_400.0
+"""The kept container holds memory and cores all that time."""
+AMOUNT = Limit(1, MAX_AMOUNT)
+GCORES = Limit(0, MAX_AMOUNT)
+PRIORITY = Limit(0, MAX_AMOUNT)
+INSTANCES = Limit(1, MAX_CONTAINERS)
+RETRIES = Limit(0, 1000)
+PORTS = Limit(0, MAX_PORTS)
+PREVIOUS = Limit(0, 1000)
+CHECKPOINTS = Limit(1, 1000)
+EPOCHS = Limit(1, 1_000_000)
+FEED_SEED = Limit(0, (1 << 53) - 1)
+FEED_BUFFER = Limit(16 << 20, unit="bytes")
+INTERVAL = Limit(1.0, unit="s", whole=False)
+"""Of copies that are made again and again."""
+DURATION = Limit(0.0, unit="s", whole=False)
+POSITIVE = Limit(0.0, unit="s", above=True, whole=False)
+KEEP_FAILED = Limit(0.0, MAX_KEEP_FAILED_S, unit="s", whole=False)
 DEFAULT_CHECKPOINT_EVERY_S = 600.0
 DEFAULT_CHECKPOINTS = 3
-DEFAULT_FEED_BUFFER_BYTES, MIN_FEED_BUFFER_BYTES = 1 << 30, 16 << 20
-MAX_EPOCHS, MAX_FEED_SEED = 1_000_000, (1 << 53) - 1
-MIN_SYNC_S = 1.0
+DEFAULT_FEED_BUFFER_BYTES = 1 << 30
 EVERY_INDEX = "all"
 """Value of `CheckpointSpec.role` if each container has its own checkpoints."""
 DEFAULT_KILL_GRACE_S = 30.0
@@ -55,19 +68,17 @@ DEFAULT_FAILURE_SETTLE_S = 30.0
 DEFAULT_GANG_WINDOW_S = 600.0
 """A grant, a start and a lease take seconds each; a longer wait means that another application holds the resources."""
 
-MAX_KEEP_FAILED_S = 86_400.0
-"""The kept container holds memory and cores all that time."""
 _TIMES = (
-    "max_runtime_s",
-    "kill_grace_s",
-    "output_patience_s",
-    "service_patience_s",
-    "gang_window_s",
-    "failure_settle_s",
-    "keep_failed_s",
-    "hang_timeout_s",
-    "hang_idle",
+    ("max_runtime_s", "max_runtime", POSITIVE),
+    ("hang_timeout_s", "hang_timeout", POSITIVE),
+    ("kill_grace_s", "kill_grace", DURATION),
+    ("output_patience_s", "output_patience", DURATION),
+    ("service_patience_s", "service_patience", DURATION),
+    ("gang_window_s", "gang_window", DURATION),
+    ("failure_settle_s", "failure_settle", DURATION),
+    ("keep_failed_s", "keep_failed", KEEP_FAILED),
 )
+"""Field, key and limits of each duration of an application."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _CACHE_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 _NOT_FOR_CACHES = ("/dev", "/dlapp", "/etc", "/proc", "/sys", "/workspace")
@@ -179,15 +190,15 @@ class Resources(Value, kw_only=True):
     gcores: int = 0
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("memory", self.memory_mib, 1),
-            ("vcores", self.vcores, 1),
-            ("gcores", self.gcores, 0),
-        ):
-            if value < least:
-                raise SpecError(f"resources.{name}", f"is {value}, the minimum is {least}")
-            if value > MAX_AMOUNT:
-                raise SpecError(f"resources.{name}", f"is {value}, the maximum is {MAX_AMOUNT}")
+        refuse(self.problems("resources"))
+
+    def problems(self, section: str) -> Iterator[Problem]:
+        """Yield what is wrong with the amounts, by the keys of a section."""
+        yield from limit_problems(
+            section,
+            self,
+            (("memory_mib", "memory", AMOUNT), ("vcores", "vcores", AMOUNT), ("gcores", "gcores", GCORES)),
+        )
 
     def times(self, count: int) -> tuple[int, int, int]:
         """Return the amounts of ``count`` containers: memory [MiB], vcores, gcores."""
@@ -262,38 +273,47 @@ class RoleSpec(Value, kw_only=True):
     max_idle_s: float | None = None
 
     def __post_init__(self) -> None:
-        check_role_name("roles", self.name)
+        refuse(self.problems())
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the role alone."""
         section = self.section
-        if self.keep_running and not (self.service and (self.script or self.command)):
-            raise SpecError(section, "needs service=true, and a script or a command of its own")
+        yield from found_by(check_role_name, "roles", self.name)
+        if self.keep_running and not self.service:
+            yield section, "needs service=true"
+        yield from self.program_problems()
         if self.ready not in ("", READY_BY_REPORT):
-            if self.ready != READY_BY_PORT and not (
-                self.ready.startswith(READY_BY_HTTP) and URL_PATH.fullmatch(self.ready[len(READY_BY_HTTP) :])
-            ):
-                raise SpecError(f"{section}.ready", f"is {self.ready!r}, allowed are port, report and http:/PATH")
-            if not self.ports:
-                raise SpecError(f"{section}.ready", f"is {self.ready}, and ports is 0")
-        if self.max_idle_s is not None:
-            if self.max_idle_s <= 0:
-                raise SpecError(f"{section}.max_idle", f"is {self.max_idle_s:g} s, it must be above 0")
-            if not self.ports:
-                raise SpecError(f"{section}.max_idle", "needs a port on which connections are seen, and ports is 0")
-        if not 1 <= self.instances <= MAX_CONTAINERS:
-            raise SpecError(f"{section}.instances", f"is {self.instances}, allowed are 1 to {MAX_CONTAINERS}")
-        if not 0 <= self.retries <= MAX_RETRIES:
-            raise SpecError(f"{section}.retries", f"is {self.retries}, allowed are 0 to {MAX_RETRIES}")
-        if not 0 <= self.ports <= MAX_PORTS:
-            raise SpecError(f"{section}.ports", f"is {self.ports}, allowed are 0 to {MAX_PORTS}")
+            if problem := ready_problem(self.ready):
+                yield f"{section}.ready", problem
+            elif not self.ports:
+                yield f"{section}.ready", f"is {self.ready}, and ports is 0"
+        if self.max_idle_s is not None and not self.ports:
+            yield f"{section}.max_idle", "needs a port on which connections are seen, and ports is 0"
+        yield from limit_problems(
+            section,
+            self,
+            (
+                ("instances", "instances", INSTANCES),
+                ("retries", "retries", RETRIES),
+                ("ports", "ports", PORTS),
+                ("max_idle_s", "max_idle", POSITIVE),
+            ),
+        )
         if self.script is not None:
-            if self.command is not None:
-                raise SpecError(f"{section}.command", "is given, and so is script; a role has one of them")
-            check_inside_workspace(f"{section}.script", self.script)
+            yield from found_by(check_inside_workspace, f"{section}.script", self.script)
         if self.command is not None and not self.command:
-            raise SpecError(f"{section}.command", "is empty")
+            yield f"{section}.command", "is empty"
         if "\0" in "".join((*(self.command or ()), *(self.args or ()))):
-            raise SpecError(f"{section}.args", "has a NUL in it")
+            yield f"{section}.args", "has a NUL in it"
         for name in self.env:
-            check_env_name(f"{section}.env.{name}", name)
+            yield from found_by(check_env_name, f"{section}.env.{name}", name)
+
+    def program_problems(self) -> Iterator[Problem]:
+        """Yield whether the role has two programs, or is a service without one."""
+        if self.script is not None and self.command is not None:
+            yield f"{self.section}.command", "is given, and so is script; a role has one of them"
+        if self.keep_running and self.script is None and self.command is None:
+            yield self.section, NO_PROGRAM
 
     @property
     def section(self) -> str:
@@ -319,16 +339,18 @@ class QuickLink(Value):
     path: str = "/"
 
     def __post_init__(self) -> None:
+        refuse(self.problems())
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the link alone."""
         where = f"application.link.{self.name}"
         if not _LINK_NAME.fullmatch(self.name):
-            raise SpecError(
-                where, f"{self.name!r} is not a name: at most 31 of A-Z, a-z, 0-9, _ and -, no _ or - first"
-            )
-        check_role_name(where, self.role)
+            yield where, f"{self.name!r} is not a name: at most 31 of A-Z, a-z, 0-9, _ and -, no _ or - first"
+        yield from found_by(check_role_name, where, self.role)
         if self.port is not None and not 1 <= self.port <= 65_535:
-            raise SpecError(where, f"{self.port} is not a port")
+            yield where, f"{self.port} is not a port"
         if not URL_PATH.fullmatch(self.path):
-            raise SpecError(where, f"{self.path!r} is not the path of a URL")
+            yield where, f"{self.path!r} is not the path of a URL"
 
 
 class PayloadProgram(Value):
@@ -405,32 +427,40 @@ class InputSpec(Value, kw_only=True):
             return "mount"
         return "list" if self.as_list else "copy" if self.feed is None else "feed"
 
+    @property
+    def section(self) -> str:
+        """Return the section of a properties file that describes the input."""
+        return f"from_hdfs {self.name}".strip()
+
     def __post_init__(self) -> None:
-        section = f"from_hdfs {self.name}".strip()
+        refuse(self.problems())
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the input alone; a source without a scheme is a path that is not resolved yet."""
+        section = self.section
         if not self.sources:
-            raise SpecError(f"{section}.hdfs", "is empty")
-        check_inside_workspace(f"{section}.input_path", self.input_path)
+            yield f"{section}.hdfs", "is empty"
+        yield from found_by(check_inside_workspace, f"{section}.input_path", self.input_path)
         if self.mode != "copy" and self.unpack:
-            raise SpecError(
-                f"{section}.archive", f"is unpack, but with mode={self.mode} nothing is fetched that could be unpacked"
-            )
+            problem = f"is unpack, but with mode={self.mode} nothing is fetched that could be unpacked"
+            yield f"{section}.archive", problem
         if self.mode != "copy" and posixpath.normpath(self.input_path) == ".":
             names = {"list": "the list's file", "feed": "the directory of the feed", "mount": "the mounted directory"}
-            what = names[self.mode]
-            raise SpecError(f"{section}.input_path", f"is the workspace itself; with mode={self.mode} it is {what}")
-        if self.mount and (len(self.sources) > 1 or not self.sources[0].startswith(FILE)):
-            what = "with mode=mount it is one directory of a shared file system: file:///mnt/data"
-            raise SpecError(f"{section}.hdfs", what)
+            problem = f"is the workspace itself; with mode={self.mode} it is {names[self.mode]}"
+            yield f"{section}.input_path", problem
+        if self.mount and self.sources:
+            elsewhere = "://" in self.sources[0] and not self.sources[0].startswith(FILE)
+            if len(self.sources) > 1 or elsewhere:
+                yield f"{section}.hdfs", "with mode=mount it is one directory of a shared file system: file:///mnt/data"
         if self.mount and self.shard:
-            raise SpecError(f"{section}.shard", "is true, and with mode=mount each container has all of the directory")
+            yield f"{section}.shard", "is true, and with mode=mount each container has all of the directory"
         if (feed := self.feed) is not None:
-            if not isinstance(feed.epochs, int) or not 1 <= feed.epochs <= MAX_EPOCHS:
-                raise SpecError(f"{section}.feed.epochs", f"is {feed.epochs!r}, allowed are 1 to {MAX_EPOCHS}")
-            if feed.shuffle is not None and not 0 <= feed.shuffle <= MAX_FEED_SEED:
-                raise SpecError(f"{section}.feed.shuffle", f"is {feed.shuffle!r}, allowed are 0 to {MAX_FEED_SEED}")
-            if feed.buffer_bytes < MIN_FEED_BUFFER_BYTES:
-                least = MIN_FEED_BUFFER_BYTES >> 20
-                raise SpecError(f"{section}.feed.buffer", f"is {feed.buffer_bytes} bytes, the minimum is {least}m")
+            limits = (
+                ("epochs", "feed.epochs", EPOCHS),
+                ("shuffle", "feed.shuffle", FEED_SEED),
+                ("buffer_bytes", "feed.buffer", FEED_BUFFER),
+            )
+            yield from limit_problems(section, feed, limits)
 
 
 class OutputSpec(Value, kw_only=True):
@@ -456,15 +486,22 @@ class OutputSpec(Value, kw_only=True):
     by_trial: bool = False
     sync_s: float | None = None
 
+    @property
+    def section(self) -> str:
+        """Return the section of a properties file that describes the output."""
+        return f"to_hdfs {self.name}".strip()
+
     def __post_init__(self) -> None:
-        section = f"to_hdfs {self.name}".strip()
-        check_inside_workspace(f"{section}.output_path", self.output_path)
-        if not isinstance(self.keep_previous, int) or not 0 <= self.keep_previous <= MAX_PREVIOUS:
-            raise SpecError(f"{section}.keep_previous", f"is {self.keep_previous!r}, allowed are 0 to {MAX_PREVIOUS}")
-        if self.sync_s is not None and self.sync_s < MIN_SYNC_S:
-            raise SpecError(f"{section}.sync", f"is {self.sync_s:g} s, the minimum is {MIN_SYNC_S:g} s")
+        refuse(self.problems())
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the output alone."""
+        section = self.section
+        yield from found_by(check_inside_workspace, f"{section}.output_path", self.output_path)
+        limits = ("keep_previous", "keep_previous", PREVIOUS), ("sync_s", "sync", INTERVAL)
+        yield from limit_problems(section, self, limits)
         if self.keep_previous and not self.overwrite:
-            raise SpecError(f"{section}.keep_previous", "has no effect without overwrite=true")
+            yield f"{section}.keep_previous", "has no effect without overwrite=true"
 
 
 class CheckpointSpec(Value, kw_only=True):
@@ -486,17 +523,19 @@ class CheckpointSpec(Value, kw_only=True):
     role: str | None = None
 
     def __post_init__(self) -> None:
-        check_inside_workspace("checkpoint.path", self.path)
+        refuse(self.problems())
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the checkpoints alone."""
+        yield from found_by(check_inside_workspace, "checkpoint.path", self.path)
         if posixpath.normpath(self.path) == ".":
-            raise SpecError("checkpoint.path", "is the workspace itself; name a directory in it")
+            yield "checkpoint.path", f"{self.path!r} is the workspace itself; name a directory in it"
         if not self.target:
-            raise SpecError("checkpoint.hdfs", "is empty")
-        if not isinstance(self.every_s, (int, float)) or self.every_s < MIN_CHECKPOINT_EVERY_S:
-            raise SpecError("checkpoint.every", f"is {self.every_s!r} s, the minimum is {MIN_CHECKPOINT_EVERY_S:g} s")
-        if not isinstance(self.keep, int) or not 1 <= self.keep <= MAX_CHECKPOINTS:
-            raise SpecError("checkpoint.keep", f"is {self.keep!r}, allowed are 1 to {MAX_CHECKPOINTS}")
+            yield "checkpoint.hdfs", "is empty"
+        limits = ("every_s", "every", INTERVAL), ("keep", "keep", CHECKPOINTS)
+        yield from limit_problems("checkpoint", self, limits)
         if self.role is not None:
-            check_role_name("checkpoint.role", self.role)
+            yield from found_by(check_role_name, "checkpoint.role", self.role)
 
     @property
     def is_of_every_index(self) -> bool:
@@ -516,9 +555,13 @@ class PayloadCache(Value):
     path: str
 
     def __post_init__(self) -> None:
+        refuse(self.problems())
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the cache alone."""
         where = f"application.cache.{self.name}"
-        check_cache_name(where, self.name)
-        check_cache_path(where, self.path)
+        yield from found_by(check_cache_name, where, self.name)
+        yield from found_by(check_cache_path, where, self.path)
 
     @property
     def variable(self) -> str:
@@ -628,110 +671,130 @@ class AppSpec(Value, kw_only=True):
     modify_acl: AccessList = field(default_factory=AccessList)
 
     def __post_init__(self) -> None:
-        self._check_types()
+        refuse(self._type_problems())
+        refuse(self._own_problems())
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield all that is wrong with the application, whether or not its parts were checked.
+
+        A part of another type than its field hides the other problems.
+        """
+        mistyped = False
+        for found in self._type_problems():
+            mistyped = True
+            yield found
+        if mistyped:
+            return
+        for role in self.roles:
+            yield from role.problems()
+            yield from role.resources.problems(self.section_of(role))
+        parts: tuple[QuickLink | InputSpec | OutputSpec | PayloadCache, ...]
+        parts = (*self.links, *self.inputs, *self.outputs, *self.caches)
+        for part in parts:
+            yield from part.problems()
+        for one in (self.checkpoint, self.sweep):
+            if one is not None:
+                yield from one.problems()
+        yield from self._own_problems()
+
+    def _own_problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the application itself, and between its parts."""
         for name, text in (("username", self.username), ("appname", self.appname)):
             if not text:
-                raise SpecError(f"application.{name}", "is empty")
+                yield f"application.{name}", "is empty"
         if self.script:
-            check_inside_workspace("application.user_shell_script", self.script)
+            yield from found_by(check_inside_workspace, "application.user_shell_script", self.script)
         if "\0" in "".join((*self.command, *self.args)):
-            raise SpecError("application.user_shell_args", "has a NUL in it")
+            yield "application.user_shell_args", "has a NUL in it"
         for name in self.env:
-            check_env_name(f"application.env.{name}", name)
+            yield from found_by(check_env_name, f"application.env.{name}", name)
         for tag in self.tags:
             if not tag or "," in tag or "\n" in tag:
-                raise SpecError(
-                    "application.tags", f"{tag!r} is not a tag: it is empty, or has a comma or line end in it"
-                )
-        if self.max_runtime_s is not None and self.max_runtime_s <= 0:
-            raise SpecError("application.max_runtime", f"is {self.max_runtime_s:g} s, it must be above 0")
-        if self.hang_timeout_s is not None and self.hang_timeout_s <= 0:
-            raise SpecError("application.hang_timeout", f"is {self.hang_timeout_s:g} s, it must be above 0")
+                yield "application.tags", f"{tag!r} is not a tag: it is empty, or has a comma or line end in it"
+        yield from limit_problems("application", self, (*_TIMES, ("priority", "priority", PRIORITY)))
         if self.hang_idle and self.hang_timeout_s is None:
-            raise SpecError("application.hang_idle", "needs hang_timeout: for how long a program may be idle")
-        for key, seconds in (
-            ("kill_grace", self.kill_grace_s),
-            ("output_patience", self.output_patience_s),
-            ("service_patience", self.service_patience_s),
-            ("gang_window", self.gang_window_s),
-            ("failure_settle", self.failure_settle_s),
-            ("keep_failed", self.keep_failed_s),
-        ):
-            if seconds < 0:
-                raise SpecError(f"application.{key}", f"is {seconds:g} s, the minimum is 0")
-        if self.keep_failed_s > MAX_KEEP_FAILED_S:
-            problem = f"is {self.keep_failed_s:g} s, the maximum is {MAX_KEEP_FAILED_S:g} s"
-            raise SpecError("application.keep_failed", problem)
+            yield "application.hang_idle", "needs hang_timeout: for how long a program may be idle"
         if self.keep_failed_s and self.sweep is not None:
-            raise SpecError("application.keep_failed", "is not possible in a sweep: its trials share a container")
+            yield "application.keep_failed", "is not possible in a sweep: its trials share a container"
         try:
             check_after(self.after)
         except ValueError as refused:
-            raise SpecError("application.after", str(refused)) from None
+            yield "application.after", str(refused)
         if not self.roles:
-            raise SpecError("roles", "is empty")
+            yield "roles", "is empty"
         if self.idle_guard is not None:
             if not any(role.resources.gcores for role in self.roles):
-                raise SpecError("application.idle_guard", "has no effect: no role has GPUs (gcores)")
-            try:
-                self.idle_guard.check_window(self.containers)
-            except SpecError as refused:
-                raise SpecError("application.idle_guard", refused.problem) from None
-        for role in self.roles:
-            program = self.program_of(role)
-            if program.script and not self.workspace:
-                problem = f"is missing: role {role.name} runs the script {program.script}"
-                raise SpecError("application.user_dev_workspace_path", problem)
-            if not program.script and not program.command:
-                raise SpecError("application.user_shell_script", f"is missing: role {role.name} has no program")
-        for where, problem in (
-            *problems_between(
-                self.roles, gang=self.gang, success=self.success, failure=self.on_container_failure, kind=self.kind
-            ),
-            *problems_with_links(self.links, self.roles),
-            *problems_with_access(self.view_acl, self.modify_acl),
-        ):
-            raise SpecError(where, problem)
+                yield "application.idle_guard", "has no effect: no role has GPUs (gcores)"
+            else:
+                for _, problem in found_by(lambda _, guard: guard.check_window(self.containers), "", self.idle_guard):
+                    yield "application.idle_guard", problem
+        yield from problems_with_programs(
+            self.roles,
+            are_declared=[role.name for role in self.main_roles] != [DEFAULT_ROLE],
+            has_script=bool(self.script),
+            has_command=bool(self.command),
+            has_workspace=bool(self.workspace),
+        )
+        yield from problems_between(
+            self.roles, gang=self.gang, success=self.success, failure=self.on_container_failure, kind=self.kind
+        )
+        yield from problems_with_links(self.links, self.roles)
+        yield from problems_with_access(self.view_acl, self.modify_acl)
         if sorted(self.roles, key=lambda role: role.keep_running) != list(self.roles):
-            raise SpecError("roles", "those of services (keep_running) come after all others")
+            yield "roles", "those of services (keep_running) come after all others"
         if self.tensorboard:
-            check_inside_workspace("application.tensorboard", self.tensorboard)
+            yield from found_by(check_inside_workspace, "application.tensorboard", self.tensorboard)
             if self.is_service or self.sweep is not None:
-                raise SpecError("application.tensorboard", NO_BOARD)
-        if self.is_service and (self.outputs or self.checkpoint or self.sweep):
-            section = "to_hdfs" if self.outputs else "checkpoint" if self.checkpoint else "sweep"
-            raise SpecError(section, NOT_IN_SERVICE)
+                yield "application.tensorboard", NO_BOARD
+        if self.is_service:
+            ends = [*(one.section for one in self.outputs), *(["checkpoint"] if self.checkpoint else [])]
+            for section in (*ends, *(["sweep"] if self.sweep else [])):
+                yield section, NOT_IN_SERVICE
         if self.checkpoint is not None:
             writer, is_gang = self.checkpoint.role, self.gang is not Gang.NONE
             if problem := checkpoint_problem(writer, self.roles, is_gang=is_gang):
-                raise SpecError("checkpoint.role", problem)
+                yield "checkpoint.role", problem
         if self.sweep is not None:
-            for where, problem in problems_with_sweep(
+            yield from problems_with_sweep(
                 self.sweep,
                 roles=self.roles,
                 gang=self.gang,
                 framework=self.framework,
                 checkpoint=self.checkpoint,
                 env=self.env,
-            ):
-                raise SpecError(where, problem)
+            )
+            yield from self._without_effect_in_sweep()
+        yield from problems_with_names(self.roles)
         for what, names in (
-            ("role", [role.name for role in self.roles]),
             ("from_hdfs", [one.name for one in self.inputs]),
             ("to_hdfs", [one.name for one in self.outputs]),
             ("to_hdfs.hdfs", [one.target.rstrip("/") for one in self.outputs]),
             ("application.link", [one.name for one in self.links]),
         ):
             if (twice := first_repeated(names)) is not None:
-                raise SpecError(what, f"{twice!r} appears twice")
+                yield what, f"{twice!r} appears twice"
         for place, one in enumerate(self.caches):
             where = f"application.cache.{one.name}"
             for other in self.caches[:place]:
                 if one.variable == other.variable:
-                    raise SpecError(where, f"{one.variable} is the variable of cache.{other.name} already")
+                    yield where, f"{one.variable} is the variable of cache.{other.name} already"
             for other in (*self.caches[:place], *self.caches[place + 1 :]):
                 if f"{one.path}/".startswith(f"{other.path}/"):
-                    raise SpecError(where, f"{one.path} is in that of cache.{other.name}")
+                    yield where, f"{one.path} is in that of cache.{other.name}"
+
+    def _without_effect_in_sweep(self) -> Iterator[Problem]:
+        if self.hang_timeout_s is not None:
+            problem = "has no effect in a sweep; trial_time limits how long a trial runs"
+            yield "application.hang_timeout", problem
+        for output in self.outputs:
+            if output.sync_s is not None:
+                problem = "has no effect in a sweep; commit=trial commits the output of each trial at its end"
+                yield f"{output.section}.sync", problem
+        for one in self.inputs:
+            if one.mode in ("feed", "mount"):
+                yield f"{one.section}.mode", f"is {one.mode}, which the trials of a sweep do not have"
+            elif one.shard:
+                yield f"{one.section}.shard", "is true, and which container runs a trial is not known before"
 
     @staticmethod
     def late_types() -> dict[str, type]:
@@ -740,23 +803,24 @@ class AppSpec(Value, kw_only=True):
 
         return {"SweepSpec": SweepSpec}
 
-    def _check_types(self) -> None:
-        """Reject fields of a wrong type: a Python program may construct a spec without a type checker."""
+    def _type_problems(self) -> Iterator[Problem]:
+        """Yield fields of a wrong type: a Python program may construct a spec without a type checker."""
         for name in ("username", "appname", "workspace", "script", "docker_image", "network", "queue", "project"):
             if not isinstance(value := getattr(self, name), (str, type(None))):
-                raise SpecError(name, f"is {value!r}, it must be text (str)")
+                yield name, f"is {value!r}, it must be text (str)"
         for name in ("command", "args", "exclude", "tags", "env", "success"):
             if not isinstance(words := getattr(self, name), (tuple, list)):
-                raise SpecError(name, f"is {words!r}, it must be a tuple of texts")
+                yield name, f"is {words!r}, it must be a tuple of texts"
+                continue
             for place, word in enumerate(words):
                 if not isinstance(word, str):
-                    raise SpecError(f"{name}[{place}]", f"is {word!r}, it must be text (str)")
+                    yield f"{name}[{place}]", f"is {word!r}, it must be text (str)"
         for name in ("view_acl", "modify_acl"):
             if not isinstance(value := getattr(self, name), AccessList):
-                raise SpecError(name, f"is {value!r}, it must be an AccessList")
-        for name in _TIMES:
+                yield name, f"is {value!r}, it must be an AccessList"
+        for name in (*(name for name, _, _ in _TIMES), "hang_idle"):
             if not isinstance(value := getattr(self, name), (int, float, type(None))):
-                raise SpecError(name, f"is {value!r}, it must be a number of seconds")
+                yield name, f"is {value!r}, it must be a number of seconds"
 
     def gangs(self) -> tuple[tuple[RoleSpec, ...], ...]:
         """Return the sets of roles whose payloads start together; see `gangs_of`."""
@@ -988,8 +1052,66 @@ def needing_host_network(
     return next((role for role in in_docker if services or not role.keep_running), None)
 
 
+NO_PROGRAM = "has neither script nor command"
 NO_BOARD = "is for programs that write into one workspace: not with kind=service, nor in a sweep (dlapp-board shows it)"
 NOT_IN_SERVICE = "is not possible with kind=service, whose programs have no end after which there is something to store"
+
+
+def problems_with_programs(
+    roles: Sequence[RoleSpec], *, are_declared: bool, has_script: bool, has_command: bool, has_workspace: bool
+) -> Iterator[Problem]:
+    """Find roles without a program or with two, and scripts without a workspace.
+
+    Args:
+        roles: roles of the application; of their fields only the program matters.
+        are_declared: they have sections; else there is one kind of container, which runs the application's program.
+        has_script: the application has a script for roles without their own program.
+        has_command: it has a command for them.
+        has_workspace: it has a workspace.
+    """
+    own = [role for role in roles if role.script is not None or role.command is not None]
+    needing = [role for role in roles if role not in own and not role.keep_running]
+    is_alone = bool(needing) and not are_declared
+    scripts = has_script or any(role.script is not None for role in own)
+    if not has_workspace and (scripts or (is_alone and not has_command)):
+        yield "application.user_dev_workspace_path", "is missing"
+    if has_script and has_command:
+        yield "application.command", "is given, and so is user_shell_script; an application has one of them"
+    if has_script or has_command:
+        return
+    if is_alone:
+        yield "application.user_shell_script", "is missing"
+        return
+    for role in needing:
+        yield role.section, f"{NO_PROGRAM}, and [application] has no user_shell_script"
+
+
+def problems_with_names(roles: Sequence[RoleSpec]) -> Iterator[Problem]:
+    """Find roles of one name; those of a ``[role NAME]`` and a ``[service NAME]`` are named together."""
+    first: dict[str, RoleSpec] = {}
+    for role in roles:
+        other = first.setdefault(role.name, role)
+        if other is role:
+            continue
+        if other.section == role.section:
+            yield "role", f"{role.name!r} appears twice"
+        else:
+            yield role.section, f"has the name of [{other.section}]; each needs a name of its own"
+
+
+def ready_problem(ready: str) -> str:
+    """Return why a text is no value of `RoleSpec.ready`; empty if it is one."""
+    if ready.startswith(READY_BY_HTTP):
+        path = ready[len(READY_BY_HTTP) :]
+        return (
+            ""
+            if URL_PATH.fullmatch(path)
+            else f"{shown(ready)} is not http: and the path of a URL, such as http:/health"
+        )
+    if ready in (READY_BY_PORT, READY_BY_REPORT):
+        return ""
+    hint = nearest(ready, (READY_BY_PORT, READY_BY_REPORT)) if ":" not in ready else "http is followed by :/PATH"
+    return f"{shown(ready)} is neither port, report nor http:/PATH; {hint}"
 
 
 def problems_between(
@@ -1116,7 +1238,7 @@ def problems_with_sweep(
             yield "sweep", f"the parameter {name} is a variable of the application, too"
     if len(roles) > 1 or any(role.service for role in roles):
         yield "sweep", "needs one kind of containers, and the application has roles"
-    elif (most := roles[0].instances * sweep.trials_per_container) < (sweep.concurrency or 0):
+    elif roles and (most := roles[0].instances * sweep.trials_per_container) < (sweep.concurrency or 0):
         counts = f"containers={roles[0].instances}, trials_per_container={sweep.trials_per_container}"
         yield "sweep.concurrency", f"is {sweep.concurrency}, and {most} trials can run at once ({counts})"
     if framework is not Framework.NONE:
@@ -1128,8 +1250,6 @@ def problems_with_sweep(
 
 
 def _no_role(name: str, names: Iterable[str]) -> str:
-    from dlapp.system.text import nearest  # only for an error
-
     return f"there is no role {name}, {nearest(name, names)}"
 
 

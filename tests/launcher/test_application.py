@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlapp.application.build import os_user
+from dlapp.application.paths import overlap, resolve_location
 from dlapp.application.resolve import (
     ResolvedApplication,
     UnresolvedSpec,
-    os_user,
-    overlap,
     read_application,
-    read_env_file,
-    resolve_location,
 )
+from dlapp.application.variables import read_env_file
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import Config, load_config
 from dlapp.errors import FileRefused, UsageError
@@ -685,6 +684,7 @@ def test_every_role_has_its_own_keys_and_else_those_of_the_application(place: Pa
     ]
     assert (spec.gang, spec.success) == (Gang.ALL, ("trainer",))
     assert (application.env, application.role_env) == ({"A": "app", "B": "app"}, {"trainer": {"A": "own"}})
+    assert application.properties is not None
     assert "own" not in application.properties.masked().to_text()
 
 

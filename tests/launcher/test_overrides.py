@@ -175,6 +175,7 @@ def test_a_name_that_cannot_be_passed_on_is_refused_with_its_line(tmp_path: Path
 def test_no_value_of_a_variable_is_in_what_can_be_printed(tmp_path: Path) -> None:
     application = read(tmp_path, MINIMAL + "pass_env=TOKEN\n", Overrides(env={"KEY": "hush"}), {"TOKEN": "hush"})
     assert application.env == {"KEY": "hush", "TOKEN": "hush"}
+    assert application.properties is not None
     shown = f"{application.spec} {application.properties.to_json()} {application.properties.to_text()}"
     assert "hush" not in shown
     assert "hush" not in repr(Overrides(env={"KEY": "hush"}))

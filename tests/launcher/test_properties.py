@@ -290,7 +290,7 @@ FAULTS: list[tuple[str, list[str]]] = [
         MINIMAL + "max_runtime=soon\n",
         [f"f:5: application.max_runtime: 'soon' {NO_SPAN}"],
     ),
-    (MINIMAL + "max_runtime=0\n", ["f:5: application.max_runtime: is 0, it must be more"]),
+    (MINIMAL + "max_runtime=0\n", ["f:5: application.max_runtime: is 0 s, it must be above 0"]),
     (
         MINIMAL + "kill_grace=-1s\n",
         [f"f:5: application.kill_grace: '-1s' {NO_SPAN}"],

@@ -72,7 +72,7 @@ def test_links_name_a_role_and_its_port(place: Path, config: Config) -> None:
                 "5: application.kind: is 'servce', allowed are batch, service",
                 "8: service api.redy: is not known, the nearest is ready",
                 "9: service api.ready: 'prt' is neither port, report nor http:/PATH; the nearest is port",
-                "10: service api.max_idle: is 0, it must be more",
+                "10: service api.max_idle: is 0 s, it must be above 0",
             ],
         ),
         (

@@ -14,11 +14,21 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.application.build import os_user
 from dlapp.application.properties import Properties
-from dlapp.application.resolve import os_user
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import load_config
-from dlapp.errors import DlappError, FileRefused, NotFound, RequestTooLarge, SpecError, Unreachable, UsageError
+from dlapp.errors import (
+    DlappError,
+    FileRefused,
+    NotFound,
+    Refuse,
+    RequestTooLarge,
+    SpecError,
+    Unreachable,
+    UsageError,
+    raise_error,
+)
 from dlapp.launcher.submit import launch, print_spec
 from dlapp.locations import local_path
 from dlapp.node_policy import ANY_REGISTRY, RegistryPolicy
@@ -66,7 +76,7 @@ class FakeEngine:
         self._may_fail("info")
         return EngineInfo(name="local", version="1", has_gpus=False)
 
-    def check(self, spec: AppSpec) -> list[str]:
+    def check(self, spec: AppSpec, refuse: Refuse = raise_error) -> list[str]:
         self._may_fail("check")
         return self.notes
 

@@ -153,7 +153,7 @@ def test_optuna_is_refused_where_the_application_master_will_not_have_it(
             "grid.lr=1\nconcurrency=4\n",
             "sweep.concurrency: is 4, and 1 trials can run at once (containers=1, trials_per",
         ),
-        ("grid.lr=1\ntrial_time=0\n", "sweep.trial_time: is 0, it must be more"),
+        ("grid.lr=1\ntrial_time=0\n", "sweep.trial_time: is 0 s, it must be above 0"),
         ("grid.lr=1\ncommit=now\n", "sweep.commit: is 'now', allowed are end, trial"),
         ("grid.lr=1\npruner=median\n", "sweep.pruner: has no effect without sampler=optuna:NAME"),
         ("grid.lr=1\nsampler=random\n", "sweep: has no parameters: random.NAME is missing"),

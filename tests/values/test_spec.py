@@ -309,7 +309,7 @@ def test_arguments_belong_to_the_program_beside_them() -> None:
         ({"command": ()}, "role worker.command: is empty"),
         ({"script": "../a"}, "role worker.script: '../a' leads out of the workspace"),
         ({"env": ("NV_GPU",)}, "role worker.env.NV_GPU: is set by dlapp and cannot be set here"),
-        ({"instances": 0}, "role worker.instances: is 0, allowed are 1 to 100000"),
+        ({"instances": 0}, "role worker.instances: is 0, the minimum is 1"),
         ({"name": "A"}, "roles: 'A' is not a name: small letters, digits, '-' and '_', 31 at most"),
     ],
 )

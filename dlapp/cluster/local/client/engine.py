@@ -39,11 +39,13 @@ from dlapp.errors import (
     Denied,
     DlappError,
     NotFound,
+    Refuse,
     RequestTooLarge,
     SpecError,
     TimedOut,
     Unreachable,
     UsageError,
+    raise_error,
 )
 from dlapp.scheduler.amounts import Amounts
 from dlapp.system import clock
@@ -212,8 +214,12 @@ class LocalEngine(Closeable):
         devices = MachineLedger(self._settings.lock_dir, discover=nvml_subprocess.discover).capacity()
         return devices if self._settings.gcores is None else min(devices, self._settings.gcores)
 
-    def check(self, spec: AppSpec) -> list[str]:
+    def check(self, spec: AppSpec, refuse: Refuse = raise_error) -> list[str]:
         """Reject a request that this machine can never satisfy.
+
+        Args:
+            spec: the application.
+            refuse: called with each error; by default it raises the first.
 
         Returns:
             A line for each key that has no effect on one machine.
@@ -226,44 +232,50 @@ class LocalEngine(Closeable):
         from dlapp.cluster.local.queue_state import read_policy
 
         self._check_program()
-        capacity = self.capacity()
+        capacity, refused = self.capacity(), False
         for role in spec.roles:
             if (never := schedule.too_large(Amounts(*role.resources.times(1)), capacity)) is not None:
                 each = "each container " if spec.containers > 1 else ""
                 of = f"of role {role.name} " if each and len(spec.roles) > 1 else ""
-                raise RequestTooLarge(
-                    f"{each}{of}{never.problem} ({never.hint})", f"{spec.section_of(role)}.{never.name}"
+                refused = True
+                refuse(
+                    RequestTooLarge(
+                        f"{each}{of}{never.problem} ({never.hint})", f"{spec.section_of(role)}.{never.name}"
+                    )
                 )
-        if (never := schedule.too_large(Amounts(*spec.total()), capacity)) is not None:
+        if not refused and (never := schedule.too_large(Amounts(*spec.total()), capacity)) is not None:
             problem = f"{spec.containers} containers {never.problem}, and they run at the same time ({never.hint})"
-            raise RequestTooLarge(problem, "resources.containers" if len(spec.roles) == 1 else "role")
+            refuse(RequestTooLarge(problem, "resources.containers" if len(spec.roles) == 1 else "role"))
         if spec.after:
-            self._check_after(spec)
+            self._check_after(spec, refuse)
         if spec.view_acl or spec.modify_acl:
             from dlapp.cluster.local.client.shared_tokens import check_access
 
-            check_access(spec, self._state)
+            check_access(spec, self._state, refuse)
         gcores, most = spec.total()[2], read_policy().gcores_of(self._uid)
         if gcores and most is not None and gcores > most:
             problem = f"asked for {gcores} gcores, and your applications may have {most} at a time"
-            raise RequestTooLarge(f"{problem} (queue.user_gcores of node.yaml)", "resources.gcores")
+            refuse(RequestTooLarge(f"{problem} (queue.user_gcores of node.yaml)", "resources.gcores"))
         if spec.uses_docker:
-            self._check_docker(gcores=gcores)
+            self._check_docker(refuse, gcores=gcores)
         if spec.total()[2] > 0:
-            self._check_ledger()
+            self._check_ledger(refuse)
         keys = [*(["application.queue"] if spec.queue is not None else []), *(key for key, _ in spec.placement_keys())]
         return [f"{key} has no effect on one machine" for key in keys]
 
-    def _check_after(self, spec: AppSpec) -> None:
-        """Reject an ``after`` that does not exist, is another user's, or did not end as required. Raises SpecError."""
+    def _check_after(self, spec: AppSpec, refuse: Refuse) -> None:
+        """Reject an ``after`` that does not exist, is another user's, or did not end as required."""
         from dlapp.cluster.local.runner.dependencies import ends_of
         from dlapp.values.start_conditions import evaluate_conditions
 
+        known = []
         for one in spec.after:
             if self._queue().row(one.application_id) is None:
-                raise SpecError("application.after", self._no_such(one.application_id))
-        if failure := evaluate_conditions(spec.after, ends_of(self._queue(), spec.after)).failure:
-            raise SpecError("application.after", failure)
+                refuse(SpecError("application.after", self._no_such(one.application_id)))
+            else:
+                known.append(one)
+        if failure := evaluate_conditions(known, ends_of(self._queue(), known)).failure:
+            refuse(SpecError("application.after", failure))
 
     def _no_such(self, application_id: str) -> str:
         """Return why an application is not one of the caller's."""
@@ -286,7 +298,7 @@ class LocalEngine(Closeable):
                 "install dlapp where all its users can read it, not in a home directory"
             )
 
-    def _check_ledger(self) -> None:
+    def _check_ledger(self, refuse: Refuse) -> None:
         from dlapp.system.files import UntrustedFile
         from dlapp.system.shared_directory import open_shared_directory
 
@@ -295,27 +307,25 @@ class LocalEngine(Closeable):
         except FileNotFoundError:
             pass  # the first lease creates it
         except UntrustedFile as error:
-            raise Denied(f"gpuid.lock_dir: {error}") from error
+            refuse(Denied(f"gpuid.lock_dir: {error}"))
 
-    def _check_docker(self, *, gcores: int) -> None:
+    def _check_docker(self, refuse: Refuse, *, gcores: int) -> None:
         import socket
 
         if gcores > 0 and self._settings.docker_gpu_mode == "none":
-            raise SpecError("resources.gcores", "containers get no GPUs here: runtime.docker.gpu_mode is none")
+            refuse(SpecError("resources.gcores", "containers get no GPUs here: runtime.docker.gpu_mode is none"))
         host = self._settings.docker_host
         if not host.startswith("unix://"):
-            raise SpecError(
-                "application.docker_image", f"needs this machine's dockerd, and runtime.docker.host is {host}"
-            )
+            problem = f"needs this machine's dockerd, and runtime.docker.host is {host}"
+            refuse(SpecError("application.docker_image", problem))
+            return
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(DOCKER_TIMEOUT_S)
             try:
                 probe.connect(host.removeprefix("unix://"))
             except OSError as error:
                 why = f"Docker at {host} does not answer ({error.strerror or error})"
-                raise Unreachable(
-                    f"{why}; does dockerd run, and are you allowed to use it? (runtime.docker.host)"
-                ) from error
+                refuse(Unreachable(f"{why}; does dockerd run, and are you allowed to use it? (runtime.docker.host)"))
 
     def prepare(self) -> None:
         """Start the runner while the application is checked: both take about as long."""

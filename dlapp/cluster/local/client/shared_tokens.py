@@ -14,7 +14,7 @@ import re
 from typing import NamedTuple
 
 from dlapp.cluster.local.state import StateDir, read_json, read_text
-from dlapp.errors import DlappError, SpecError
+from dlapp.errors import DlappError, Refuse, SpecError, raise_error
 from dlapp.system.access_lists import allow_reading
 from dlapp.values.access import MAX_TOKEN_BYTES, VIEWERS, AccessList, SharedToken, is_token, token_file
 from dlapp.values.spec import AppSpec
@@ -36,16 +36,16 @@ class GrantedAccess(NamedTuple):
     token: str
 
 
-def check_access(spec: AppSpec, state: StateDir) -> None:
-    """Refuse unknown users and groups, or a state directory that others cannot enter. Raises SpecError."""
+def check_access(spec: AppSpec, state: StateDir, refuse: Refuse = raise_error) -> None:
+    """Refuse unknown users and groups, or a state directory that others cannot enter, each with a SpecError."""
     for key, access in (("view_acl", spec.view_acl), ("modify_acl", spec.modify_acl)):
         if access and not state.shared:
             problem = "needs a queue that users share (local.shared): other users cannot enter yours"
-            raise SpecError(f"application.{key}", problem)
+            refuse(SpecError(f"application.{key}", problem))
         try:
             ids_of(access)
         except KeyError as unknown:
-            raise SpecError(f"application.{key}", str(unknown.args[0])) from None
+            refuse(SpecError(f"application.{key}", str(unknown.args[0])))
 
 
 def ids_of(access: AccessList) -> tuple[list[int], list[int]]:

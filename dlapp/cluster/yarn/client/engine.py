@@ -28,7 +28,18 @@ from dlapp.cluster.yarn.client.waits import WAITING_STATES, ClusterFacts, check_
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.staging import TRIALS, USAGE, StagingPaths
 from dlapp.config import Config
-from dlapp.errors import ConfigError, NotFound, RequestTooLarge, SpecError, Unreachable, UsageError
+from dlapp.errors import (
+    ConfigError,
+    DlappError,
+    NotFound,
+    Refuse,
+    RequestTooLarge,
+    SpecError,
+    Unreachable,
+    UsageError,
+    raise_error,
+    refusals,
+)
 from dlapp.hadoop.errors import ApplicationNotFound
 from dlapp.login import Login
 from dlapp.sweep.spec import MAX_RESULTS_BYTES
@@ -38,7 +49,7 @@ from dlapp.values.access import VIEWERS, ControlAccess
 from dlapp.values.ids import ApplicationId
 from dlapp.values.report import State
 from dlapp.values.serialization import parse_json, to_json
-from dlapp.values.spec import AppSpec
+from dlapp.values.spec import AppSpec, RoleSpec
 from dlapp.values.start_conditions import KILLED, evaluate_conditions, how_ended
 from dlapp.values.usage import MAX_USAGE_BYTES
 
@@ -102,8 +113,12 @@ class YarnEngine(Closeable):
         hdfs = self._session.hdfs(self._session.user)
         return EngineInfo(name="yarn", version=version, has_gpus=has_gpus, hdfs=hdfs, paths_on_hdfs=True)
 
-    def check(self, spec: AppSpec) -> list[str]:
+    def check(self, spec: AppSpec, refuse: Refuse = raise_error) -> list[str]:
         """Reject a request that this cluster can never satisfy, and a queue that accepts no applications.
+
+        Args:
+            spec: the application.
+            refuse: called with each error; by default it raises the first.
 
         Returns:
             Lines for the user: a request that no present node can satisfy, though a later one might; unknown node
@@ -120,37 +135,51 @@ class YarnEngine(Closeable):
         rest = self._session.rest()
         dialect, user, lines = self._session.dialect(), spec.username, []
         for role in spec.roles:
-            of_role = f"role {role.name}: " if len(spec.roles) > 1 else ""
-            try:
-                found = preflight.check_limits(role.resources, dialect, self._session.largest(), rest.configuration)
-            except RequestTooLarge as error:
-                field = error.field.replace("resources", spec.section_of(role))
-                raise RequestTooLarge(f"{of_role}{error}", field) from error
-            if role.resources.gcores and not self._session.has_ledger():
-                raise ConfigError("gcores are requested, but there is no GPU ledger: set gpuid.zookeeper.ensemble")
-            if role.resources.gcores:
-                self._session.check_credentials()
-            found += preflight.check_memory(role.resources, rest.configuration)
-            lines += [f"{of_role}{line}" for line in found]
-        if spec.after and (failure := evaluate_conditions(spec.after, self._ends_of(spec)).failure):
-            raise SpecError("application.after", failure)
+            with refusals(refuse):
+                lines += self._check_role(spec, role, dialect, refuse)
+        if spec.after:
+            with refusals(refuse):
+                if failure := evaluate_conditions(spec.after, self._ends_of(spec)).failure:
+                    raise SpecError("application.after", failure)
         for key, _ in spec.placement_keys():
             if key.endswith("node_label"):
-                preflight.check_label(key, rest.configuration)
+                with refusals(refuse):
+                    preflight.check_label(key, rest.configuration)
         lines += self._node_lines(spec)
         if spec.requeue:
             lines.append("application.requeue has no effect on a cluster: YARN restarts what is lost with a node")
         queues = rest.queues()
-        preflight.check_queue(queues, spec.queue or "default")
-        check_limits(spec, queues, self._session.nodes(), dialect, self._session.config.yarn.am_memory_mib)
-        preflight.check_home(self._session.files(user), user)
-        lines += check_sharing(self._session.files(user), spec)
-        preflight.check_schemes(spec.inputs, self._session.config.storage.node_schemes, _missing_libraries)
+        with refusals(refuse):
+            preflight.check_queue(queues, spec.queue or "default")
+            check_limits(spec, queues, self._session.nodes(), dialect, self._session.config.yarn.am_memory_mib)
+        with refusals(refuse):
+            preflight.check_home(self._session.files(user), user)
+            lines += check_sharing(self._session.files(user), spec)
+        with refusals(refuse):
+            preflight.check_schemes(spec.inputs, self._session.config.storage.node_schemes, _missing_libraries)
         if spec.priority is not None:
             most = int(rest.configuration(PRIORITY_LIMIT) or 0)
             if spec.priority > most:
                 lines.append(f"priority {spec.priority} is lowered to {most} ({PRIORITY_LIMIT})")
         return lines
+
+    def _check_role(self, spec: AppSpec, role: RoleSpec, dialect: Dialect, refuse: Refuse) -> list[str]:
+        """Return lines for the user about the amounts of a role's containers. Raises as `check`."""
+        of_role = f"role {role.name}: " if len(spec.roles) > 1 else ""
+
+        def refuse_amount(error: DlappError) -> None:
+            assert isinstance(error, RequestTooLarge)
+            field = error.field.replace("resources", spec.section_of(role))
+            refuse(RequestTooLarge(f"{of_role}{error}", field))
+
+        configuration = self._session.rest().configuration
+        found = preflight.check_limits(role.resources, dialect, self._session.largest(), configuration, refuse_amount)
+        if role.resources.gcores and not self._session.has_ledger():
+            raise ConfigError("gcores are requested, but there is no GPU ledger: set gpuid.zookeeper.ensemble")
+        if role.resources.gcores:
+            self._session.check_credentials()
+        found += preflight.check_memory(role.resources, configuration)
+        return [f"{of_role}{line}" for line in found]
 
     def _ends_of(self, spec: AppSpec) -> dict[str, str]:
         """Return how the awaited applications have ended, as far as they have.

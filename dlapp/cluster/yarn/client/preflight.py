@@ -11,7 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dlapp.cluster.yarn.client.rest import NodeInfo, QueueInfo
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, FIELD3_MINIMUM, FIELD3_NODE, SETTING, Dialect
 from dlapp.cluster.yarn.staging import CACHE_MODE, StagingFiles, StagingPaths
-from dlapp.errors import Denied, DlappError, NotFound, RequestTooLarge, SpecError, Unreachable, UsageError
+from dlapp.errors import (
+    Denied,
+    DlappError,
+    NotFound,
+    Refuse,
+    RequestTooLarge,
+    SpecError,
+    Unreachable,
+    UsageError,
+    raise_error,
+)
 from dlapp.locations import remote_scheme
 from dlapp.system.text import counted, nearest, shown
 from dlapp.values.ids import ApplicationId
@@ -43,7 +53,11 @@ def amounts(resources: Resources, dialect: Dialect) -> dict[str, int]:
 
 
 def check_limits(
-    resources: Resources, dialect: Dialect, largest: Mapping[str, int], configuration: Configuration
+    resources: Resources,
+    dialect: Dialect,
+    largest: Mapping[str, int],
+    configuration: Configuration,
+    refuse: Refuse = raise_error,
 ) -> list[str]:
     """Reject a container that the cluster never grants.
 
@@ -52,6 +66,7 @@ def check_limits(
         dialect: representation of GPUs in this cluster.
         largest: maximum of each amount in one container: the configured one, or the largest node's, if less.
         configuration: local Hadoop configuration, to name the setting of a limit.
+        refuse: called with each error; by default it raises the first.
 
     Returns:
         Lines for the user.
@@ -62,15 +77,12 @@ def check_limits(
     for name, amount in amounts(resources, dialect).items():
         if name in largest and amount > largest[name]:
             setting = _MAXIMUM.get(name, f"yarn.resource-types.{name}.maximum-allocation")
-            raise RequestTooLarge(
-                f"asked for {amount} {name} in one container, the maximum of the cluster is {largest[name]} "
-                f"({setting}, or its largest node)"
-            )
+            problem = f"asked for {amount} {name} in one container, the maximum of the cluster is {largest[name]} "
+            refuse(RequestTooLarge(f"{problem}({setting}, or its largest node)"))
     if resources.gcores and dialect is Dialect.NONE:
         requested = counted(resources.gcores, "gcores")
-        raise RequestTooLarge(
-            f"asked for {requested}, and the cluster counts no GPUs ({SETTING}: none)", "resources.gcores"
-        )
+        problem = f"asked for {requested}, and the cluster counts no GPUs ({SETTING}: none)"
+        refuse(RequestTooLarge(problem, "resources.gcores"))
     return _field3(resources.gcores, configuration) if dialect is Dialect.FIELD3 else []
 
 
