@@ -39,6 +39,7 @@ ID_LINE = "DL App ID = "
 @click.option("--print-spec", is_flag=True, help="Print the specification with all defaults as JSON; submit nothing.")
 @click.option("--plan", is_flag=True, help="Show what a submission would pack, request and wait for; submit nothing.")
 @click.option("--init", is_flag=True, help="Write FILE, with a comment on each key; submit nothing.")
+@click.option("--schema", is_flag=True, help="Print the JSON schema of properties files, for editors; needs no FILE.")
 @click.option(
     "--resume",
     metavar="ID",
@@ -61,6 +62,7 @@ def main(
     print_spec: bool,
     plan: bool,
     init: bool,
+    schema: bool,
     resume: str | None,
     again: str | None,
     hold: bool,
@@ -75,6 +77,10 @@ def main(
     When its id is printed, it runs independently of this command, the terminal and the login. The words after -- are
     the program's arguments, in place of user_shell_args.
     """
+    if schema:
+        return _print_schema(
+            alone=not (file or init or wait or print_spec or plan or as_json or hold or resume or again)
+        )
     if file is None and (init or (resume is None and again is None)):
         raise UsageError("FILE is missing")
     if init:
@@ -99,6 +105,15 @@ def main(
             raise UsageError("--plan submits nothing and prints more than the specification; give it alone")
         return _plan(client, file, overrides, as_json)
     return launch(client, file, overrides, wait=wait, print_spec=print_spec, as_json=as_json)
+
+
+def _print_schema(*, alone: bool) -> int:
+    from dlapp.application.schema import schema
+
+    if not alone:
+        raise UsageError("--schema is the same for every file; it takes no FILE and no other option")
+    print_json(schema())
+    return 0
 
 
 def _check_resubmission(resume: str | None, again: str | None, cluster: str | None, *, submits_nothing: bool) -> None:

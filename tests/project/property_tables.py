@@ -1,0 +1,48 @@
+"""Write the tables of docs/properties.md: ``python -m tests.project.property_tables``, after a change of a key.
+
+A table stands after a comment ``<!-- keys of [SECTION] -->``, and is made of the table of keys.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dlapp.application.keys import OF_ROLES, SECTIONS, PropertyKey
+from tests.project.source import ROOT
+
+PAGE = ROOT / "docs" / "properties.md"
+_TABLE = re.compile(r"(<!-- keys of \[(\w+)\] -->\n)(?:\|.*\n)*")
+
+
+def table(section: str) -> str:
+    """Return the rows of a section: its own keys, and one line for each other section whose keys it shares."""
+    rows, shared = [], dict[tuple[str, str], list[str]]()
+    for name, key in SECTIONS[section].items():
+        if not key.is_built:
+            continue
+        first, default = next(iter(key.names)), key.default_in(section)
+        if first == section or key.names[first] != name:
+            rows.append(f"| `{name}` | {_meaning(key, section)} | {default} |")
+        else:
+            shared.setdefault((first, default), []).append(f"`{name}`")
+    for (first, default), names in shared.items():
+        rows.append(f"| {', '.join(names)} | as in `{_title(first)}` | {default} |")
+    return "\n".join(["| key | meaning | default |", "|---|---|---|", *rows]) + "\n"
+
+
+def _meaning(key: PropertyKey, section: str) -> str:
+    first = next(iter(key.names))
+    return key.meaning if first == section else f"as `{key.names[first]}` in `{_title(first)}`"
+
+
+def _title(section: str) -> str:
+    return f"[{section} NAME]" if section in OF_ROLES else f"[{section}]"
+
+
+def page_with_tables(text: str) -> str:
+    """Return the page with all its tables as the table of keys has them."""
+    return _TABLE.sub(lambda found: found[1] + table(found[2]), text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
