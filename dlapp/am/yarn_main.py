@@ -61,6 +61,7 @@ def _run() -> None:
         plan.program(),
         lambda: wakes.put(None),
         application_id=own.application,
+        certificates=plan.hdfs.certificates,
     )
     loop = Loop(
         app_dir=app_dir,
@@ -89,7 +90,8 @@ def _watcher(plan: AmPlan, application_id: ApplicationId, wakes: SimpleQueue[Ite
     from dlapp.cluster.yarn.am.other_applications import EndReader
 
     cluster, files = plan.cluster, HdfsStagingFiles(plan.hdfs)
-    return EndWatcher(EndReader(cluster.web, cluster.login, files, application_id).read, wakes.put)
+    reader = EndReader(cluster.web, cluster.login, files, application_id, plan.hdfs.certificates)
+    return EndWatcher(reader.read, wakes.put)
 
 
 def _sender(plan: AmPlan, application_id: ApplicationId) -> Sender | None:

@@ -475,6 +475,7 @@ class Client(Closeable):
                 aggregated,
                 lambda: _log_aggregation_left_s(latest),
                 lambda: self._engines.login,
+                lambda: self._engines.certificates,
             ),
             times=times or since_ms is not None,
             follow=follow,
@@ -542,6 +543,7 @@ class Client(Closeable):
                 lambda log, name: engine.aggregated_log(view, log, name),
                 lambda: min(_log_aggregation_left_s(view), deadline - time.monotonic()),
                 lambda: self._engines.login,
+                lambda: self._engines.certificates,
                 last_bytes=TAIL_BYTES,
             )
             data = bytearray()

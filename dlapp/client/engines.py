@@ -68,6 +68,13 @@ class Engines:
 
         return own_login()
 
+    @cached_property
+    def certificates(self) -> str:
+        """Return the CA certificates (PEM) of the cluster's web servers; empty: OpenSSL's default."""
+        from dlapp.hadoop.configuration import read_configuration
+
+        return read_configuration(self._config.yarn.conf_dir).certificates()
+
     def close(self) -> None:
         """Close the connections of all engines opened here."""
         if not self._only:

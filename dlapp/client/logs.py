@@ -95,6 +95,7 @@ class Logs:
         aggregated: returns a container's complete log if no server shows it any more; None if it does not exist.
         patience_s: how long from now a log of an ended application may be missing, while it is being aggregated.
         login: identity for requesting pages.
+        certificates: CA certificates (PEM) of the nodes' web servers; empty: OpenSSL's default.
     """
 
     def __init__(
@@ -103,12 +104,13 @@ class Logs:
         aggregated: Callable[[LogFiles, str], Iterator[bytes] | None] = lambda _log, _stream: None,
         patience_s: Callable[[], float] = lambda: 0.0,
         login: Callable[[], Login] = own_login,
+        certificates: Callable[[], str] = lambda: "",
         *,
         last_bytes: int | None = None,
     ) -> None:
         self._last_lines, self._last_bytes = last_lines, last_bytes
         self._aggregated, self._patience_s = aggregated, patience_s
-        self._login = login
+        self._login, self._certificates = login, certificates
         self._web: Web | None = None
 
     def open(self, log: LogFiles, stream: str) -> GrowingFile | GrowingPage:
@@ -119,7 +121,9 @@ class Logs:
         from dlapp.cluster.yarn.logs.pages import TIMEOUT_S, GrowingPage
         from dlapp.hadoop.web import Web
 
-        self._web = self._web or Web(TIMEOUT_S, accept="text/plain")
+        if self._web is None:
+            certificates = self._certificates() if url.startswith("https") else ""
+            self._web = Web(TIMEOUT_S, certificates, accept="text/plain")
         return GrowingPage(
             url,
             self._login(),

@@ -33,7 +33,7 @@ def _cluster(config: Config) -> Iterator[Finding]:
     login = own_login()
     origin = USER_VARIABLE if os.environ.get(USER_VARIABLE) else "the operating system"
     yield passed("hadoop.user", f"{login.user} (from {origin})")
-    with YarnRest(site.web_urls(), login, timeout_s=REQUEST_TIMEOUT_S) as rest:
+    with YarnRest(site.web_urls(), login, site.certificates(), timeout_s=REQUEST_TIMEOUT_S) as rest:
         yield from _resource_manager(config, rest)
     yield from _history(site)
 
@@ -207,7 +207,7 @@ def _history(site: HadoopConfiguration) -> Iterator[Finding]:
         )
         return
     try:
-        with Web(REQUEST_TIMEOUT_S) as web:
+        with Web(REQUEST_TIMEOUT_S, site.certificates()) as web:
             answer = web.call("GET", f"{url}/ws/v1/timeline")
         text = str(json.loads(answer.body).get("timeline-service-version") or answer.status)
     except (Unreachable, NoAddress, ValueError, AttributeError, RecursionError):
@@ -223,7 +223,7 @@ def _log_server(site: HadoopConfiguration) -> Finding:
     if not url:
         return warned("yarn.logs", f"{site.origin}: no page shows collected logs", "set yarn.log.server.url")
     try:
-        with Web(REQUEST_TIMEOUT_S, accept="*/*") as web:
+        with Web(REQUEST_TIMEOUT_S, site.certificates(), accept="*/*") as web:
             web.call("GET", url)
     except (Unreachable, NoAddress) as error:
         repair = "start the history server, or correct yarn.log.server.url"

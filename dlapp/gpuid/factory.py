@@ -128,8 +128,21 @@ def read_credentials(path: str) -> str:
     return text
 
 
-def open_ledger(settings: LedgerSettings, *, inspect: Inspect = uninspected) -> Ledger:
+def web_certificates(config: Config, settings: LedgerSettings) -> str:
+    """Return the CA certificates (PEM) of the cluster's ResourceManagers; empty: OpenSSL's default."""
+    if not any(url.startswith("https:") for url in settings.resource_managers):
+        return ""
+    site = _site(config)
+    return "" if site is None else site.certificates()
+
+
+def open_ledger(settings: LedgerSettings, certificates: str = "", *, inspect: Inspect = uninspected) -> Ledger:
     """Open a ledger.
+
+    Args:
+        settings: its location.
+        certificates: CA certificates (PEM) of YARN's web servers; empty: OpenSSL's default.
+        inspect: checks the health of GPUs before they are leased.
 
     Raises:
         LedgerError: its kind is unknown to this version, or `host_of_task` refuses this container.
@@ -143,10 +156,12 @@ def open_ledger(settings: LedgerSettings, *, inspect: Inspect = uninspected) -> 
     if settings.kind == NODE_MANAGER:
         from dlapp.gpuid.stores.node_manager import NodeManagerGpuLedger
 
-        return NodeManagerGpuLedger(settings.web, settings.lock_dir, docker_host=settings.docker_host)
+        return NodeManagerGpuLedger(
+            settings.web, settings.lock_dir, docker_host=settings.docker_host, certificates=certificates
+        )
     host = settings.host or host_of_task(settings.lock_dir)
     full_name = settings.full_name or full_name_of(host or os.uname().nodename)
-    return open_cluster_ledger(replace(settings, host=host, full_name=full_name), inspect=inspect)
+    return open_cluster_ledger(replace(settings, host=host, full_name=full_name), certificates, inspect=inspect)
 
 
 def host_of_task(lock_dir: str, environ: Mapping[str, str] = os.environ) -> str:
@@ -188,14 +203,21 @@ def _is_running(program: bytes) -> bool:
     return any(program in command_line(int(name)) for name in os.listdir("/proc") if name.isdigit())
 
 
-def open_cluster_ledger(settings: LedgerSettings, *, inspect: Inspect = uninspected) -> ClusterLedger:
+def open_cluster_ledger(
+    settings: LedgerSettings, certificates: str = "", *, inspect: Inspect = uninspected
+) -> ClusterLedger:
     """Open a ledger of many hosts.
+
+    Args:
+        settings, certificates, inspect: see `open_ledger`.
 
     Raises:
         LedgerError: it is of another kind.
     """
     if settings.kind != ZOOKEEPER:
         raise LedgerError(f"a GPU ledger of kind {settings.kind!r} is not known to this dlapp")
+    from dlapp.gpuid.liveness.applications import ApplicationProbe
     from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 
-    return ZooKeeperLedger(settings, host=settings.host or None, inspect=inspect)
+    applications = ApplicationProbe(settings.resource_managers, settings.login, certificates)
+    return ZooKeeperLedger(settings, host=settings.host or None, inspect=inspect, applications=applications)

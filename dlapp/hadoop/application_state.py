@@ -20,7 +20,9 @@ NOT_KNOWN = "NOT_KNOWN"
 _CLUSTER = "/ws/v1/cluster"
 
 
-def read_application_state(urls: Sequence[str], login: Login, application_id: str, *, timeout_s: float) -> str:
+def read_application_state(
+    urls: Sequence[str], login: Login, application_id: str, certificates: str = "", *, timeout_s: float
+) -> str:
     """Return the state of an application, or `NOT_KNOWN`; empty: no ResourceManager reports it.
 
     A final state counts only from a ResourceManager that reports itself as active: one that is starting may have
@@ -30,9 +32,10 @@ def read_application_state(urls: Sequence[str], login: Login, application_id: st
         urls: web address of each ResourceManager.
         login: identity for the requests.
         application_id: the id of the application.
+        certificates: CA certificates (PEM) of their web servers; empty: OpenSSL's default.
         timeout_s: the time limit of each request [s].
     """
-    with Web(timeout_s) as web:
+    with Web(timeout_s, certificates) as web:
         for url in urls:
             with contextlib.suppress(DlappError):
                 answer = web.call(

@@ -54,12 +54,13 @@ class Web(Closeable):
     Args:
         timeout_s: time limit of connecting, of an answer's headers, of each chunk of its body, and of the whole body if
             it is not streamed.
+        certificates: CA certificates (PEM) of the servers; empty: OpenSSL's default.
         accept: content type; log pages are text, and a request for JSON of one gets status 503.
     """
 
-    def __init__(self, timeout_s: float, *, accept: str = "application/json") -> None:
+    def __init__(self, timeout_s: float, certificates: str = "", *, accept: str = "application/json") -> None:
         self._timeout_s, self._accept = timeout_s, accept
-        self._client = HttpClient(timeout_s, timeout_s, what="YARN")
+        self._client = HttpClient(timeout_s, timeout_s, certificates=certificates, what="YARN")
 
     def close(self) -> None:
         """Close the connections."""

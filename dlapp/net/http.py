@@ -177,6 +177,7 @@ class HttpClient:
         connect_s, silence_s: time limits for connecting; and for a response's head, for the next byte of a body that is
             written to a file, for each piece of a streamed one, and for any other body as a whole.
         ca: file with the trusted CA certificates; None for OpenSSL's default.
+        certificates: CA certificates (PEM) that are trusted in addition; empty: none.
         idle_s: idle time after which a connection is not reused.
         what: the servers' kind, for users: a wait for one is shown as ``HDFS at node7:9864`` (`dlapp.system.waits`);
             empty: waits are not shown, because to wait there is nothing special.
@@ -188,12 +189,14 @@ class HttpClient:
         connect_s: float,
         silence_s: float,
         ca: str | None = None,
+        certificates: str = "",
         *,
         idle_s: float = IDLE_S,
         what: str = "",
         owner: int | None = None,
     ) -> None:
-        self._connect_s, self._silence_s, self._ca, self._idle_s = connect_s, silence_s, ca, idle_s
+        self._connect_s, self._silence_s, self._idle_s = connect_s, silence_s, idle_s
+        self._ca, self._certificates = ca, certificates
         self._what, self._owner = what, owner
         self._idle: dict[str, list[_Connection]] = {}
         self._busy: dict[_Connection, int] = {}  # by the thread that uses it
@@ -411,8 +414,8 @@ class HttpClient:
         if self._tls is None:
             try:
                 tls = ssl.create_default_context(cafile=self._ca)
-                for pem in _trusted:
-                    tls.load_verify_locations(cadata=pem)
+                if self._certificates:
+                    tls.load_verify_locations(cadata=self._certificates)
             except OSError as error:
                 raise IncompleteResponse(
                     f"cannot be trusted: {self._ca}: {_error_text(error)}", sent=False, lasting=True
@@ -420,15 +423,6 @@ class HttpClient:
             self._tls = tls
         secured: socket.socket = self._tls.wrap_socket(sock, server_hostname=host)
         return secured
-
-
-_trusted: set[str] = set()
-
-
-def trust(certificates: str) -> None:
-    """Trust servers of these CAs (PEM) from now on, in addition to OpenSSL's: for all connections of this process."""
-    if certificates:
-        _trusted.add(certificates)
 
 
 def split_url(url: str) -> tuple[str, str, str]:

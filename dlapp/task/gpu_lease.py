@@ -45,7 +45,7 @@ class GpuLease:
         self._note, self._warn = note, warn
         settings = _settings(launch)
         self.service = f"ZooKeeper at {settings.ensemble}" if settings.ensemble else ""
-        self._ledger = open_ledger(settings, inspect=Inspector())
+        self._ledger = open_ledger(settings, _web_certificates(launch), inspect=Inspector())
         self._lease: Lease | None = None
         self._health: LeasedDevices | None = None
 
@@ -138,11 +138,16 @@ def collected_gpus(launch: LaunchSpec) -> Mapping[str, Any]:
     Raises:
         DlappError: there is no ledger, or it is unreachable.
     """
-    ledger = open_ledger(_settings(launch))
+    ledger = open_ledger(_settings(launch), _web_certificates(launch))
     try:
         return {"host": ledger.host, "leases": reclaim_all(ledger)}
     finally:
         ledger.close()
+
+
+def _web_certificates(launch: LaunchSpec) -> str:
+    """Return the CA certificates (PEM) of YARN's web servers: those of HDFS."""
+    return "" if launch.hdfs is None else launch.hdfs.certificates
 
 
 def _settings(launch: LaunchSpec) -> LedgerSettings:

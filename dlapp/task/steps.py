@@ -69,10 +69,6 @@ def run_task(task: TaskState) -> int:
         os.unlink(path)  # not read again, and contains secrets
     except OSError as error:
         task.log.warn(f"{FILE_NAME} could not be removed: {error.strerror}")
-    if launch.hdfs is not None and launch.hdfs.certificates:
-        from dlapp.net.http import trust
-
-        trust(launch.hdfs.certificates)  # its NodeManager, too
     find, alone_s, end = am_finder(launch, task.log.warn), None if launch.on_a_cluster else launch.alone_s, None
     if launch.on_a_cluster:
         from dlapp.task.link.application_end import end_watch

@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from dlapp.net.http import HttpClient, IncompleteResponse, RequestBody, Response
 from dlapp.net.http_framing import parse_head
 from dlapp.storage.hdfs.webhdfs import WebHdfs, WrongAnswer
 from tests.fuzz.server import answering
-from tests.services.http.tls import tls_in_front
+from tests.services.http.tls import CERTIFICATE, tls_in_front
 from tests.services.polling import PATIENCE_S, wait_until
 from tests.services.ports import refusing
 
@@ -591,6 +592,41 @@ def test_a_server_that_speaks_tls_alone_is_named_at_once_with_what_to_set(tmp_pa
     with tls_in_front(tmp_path, ("127.0.0.1", 1)) as where, pytest.raises(AnyUnreachable) as refused:
         WebHdfs(HdfsPlace("hdfs://nn:8020", (f"http://{where}",), Login("tony")), patience_s=60).status("/x")
     assert str(refused.value) == (f"http://{where} uses TLS, not plain HTTP; set dfs.http.policy to HTTPS_ONLY")
+
+
+@contextmanager
+def secured(directory: Path, script: Script) -> Iterator[HdfsPlace]:
+    """A NameNode that speaks TLS and answers what is written down; its certificate is trusted."""
+    with saying(script) as (server, _):
+        host, _, port = server.removeprefix("http://").partition(":")
+        with tls_in_front(directory, (host, int(port))) as where:
+            yield HdfsPlace("hdfs://nn:8020", (f"https://{where}",), Login("tony"), certificates=CERTIFICATE)
+
+
+def test_another_client_may_trust_more_certificates_while_one_connects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, others = ssl.SSLContext.load_verify_locations, list[WebHdfs]()
+
+    with secured(tmp_path, [[FOUND]]) as place:
+
+        def load(context: ssl.SSLContext, *args: Any, **named: Any) -> None:
+            real(context, *args, **named)
+            more = place._replace(certificates=f"# {len(others)}\n{CERTIFICATE}")
+            beside = threading.Thread(target=lambda: others.append(WebHdfs(more)))
+            beside.start()
+            beside.join()
+
+        monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", load)
+        assert WebHdfs(place).status("/x") is not None
+    assert others
+
+
+def test_a_certificate_is_trusted_only_by_the_clients_that_were_given_it(tmp_path: Path) -> None:
+    with secured(tmp_path, [[FOUND]]) as place:
+        assert WebHdfs(place).status("/x") is not None
+        with pytest.raises(AnyUnreachable, match="has a certificate that is not trusted"):
+            WebHdfs(place._replace(certificates=""), patience_s=60).status("/x")
 
 
 def test_a_server_that_only_hangs_up_is_not_said_to_speak_tls() -> None:

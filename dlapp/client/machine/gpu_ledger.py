@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from dlapp.errors import Denied, NotFound, UsageError
 from dlapp.gpuid import rules
 from dlapp.gpuid.devices import Holder
-from dlapp.gpuid.factory import configured, open_cluster_ledger, open_ledger
+from dlapp.gpuid.factory import configured, open_cluster_ledger, open_ledger, web_certificates
 from dlapp.gpuid.ledger import reclaim_all
 from dlapp.gpuid.liveness.result import UNKNOWN
 from dlapp.gpuid.record_json import fields_to_json
@@ -52,7 +52,7 @@ class GpuLedger(Closeable):
         settings = configured(config)
         self._cluster: ClusterLedger | None = None
         if settings.kind == ZOOKEEPER:
-            self._cluster = open_cluster_ledger(settings)
+            self._cluster = open_cluster_ledger(settings, web_certificates(config, settings))
         self._ledger: Ledger = self._cluster or open_ledger(settings)
 
     def close(self) -> None:

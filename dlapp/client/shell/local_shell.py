@@ -326,12 +326,14 @@ def leased(
         yield (), ()
         return
     from dlapp.client import caller
-    from dlapp.gpuid.factory import configured, open_ledger
+    from dlapp.gpuid.factory import configured, open_ledger, web_certificates
     from dlapp.gpuid.health.inspection import Inspector
     from dlapp.gpuid.rules import LeaseRequest
     from dlapp.task.gpu_health import LeasedDevices
 
-    with contextlib.closing(open_ledger(configured(config), inspect=Inspector())) as ledger:
+    settings = configured(config)
+    certificates = web_certificates(config, settings)
+    with contextlib.closing(open_ledger(settings, certificates, inspect=Inspector())) as ledger:
         lease = ledger.acquire(LeaseRequest(name, name, caller(), gcores, evidence=evidence or {}))
         # Its threads, if any, must not exist when the shell is forked; a release reconnects.
         ledger.close()

@@ -43,10 +43,12 @@ class ApplicationProbe:
     Args:
         urls: their web addresses; empty: no application is known.
         login: identity for their web servers; None: anonymous.
+        certificates: CA certificates (PEM) of their web servers; empty: OpenSSL's default.
     """
 
-    def __init__(self, urls: Sequence[str], login: Login | None) -> None:
+    def __init__(self, urls: Sequence[str], login: Login | None, certificates: str = "") -> None:
         self._urls, self._query = urls, {} if login is None else login.query
+        self._certificates = certificates
         self._cached: dict[tuple[str, float], tuple[float, Liveness]] = {}
 
     def check(self, application: str, *, ended_s: float, until: float) -> Liveness:
@@ -78,7 +80,7 @@ class ApplicationProbe:
             if (left_s := min(_ANSWER_S, until - time.monotonic())) <= 0:
                 return Liveness(UNKNOWN, "no ResourceManager was asked in time")
             try:
-                with Web(left_s) as web:
+                with Web(left_s, self._certificates) as web:
                     query = {"deSelects": "resourceRequests", **self._query}
                     answer = web.call("GET", f"{url}/ws/v1/cluster/apps/{application}", query)
                 # A standby one redirects to the active one, which is queried itself.

@@ -42,6 +42,7 @@ class NodeManagerGpuLedger:
     Args:
         web: the NodeManager's web address, ``node7:8042``.
         docker_host: the dockerd that is asked for containers; empty: none.
+        certificates: CA certificates (PEM) of the NodeManager's web server; empty: OpenSSL's default.
         discover: lists the GPUs that NVML shows here.
     """
 
@@ -51,10 +52,11 @@ class NodeManagerGpuLedger:
         directory: str,
         *,
         docker_host: str = "",
+        certificates: str = "",
         discover: Callable[[], tuple[Device, ...]] = nvml.discover,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._url = f"{web}{_PATH}"
+        self._url, self._certificates = f"{web}{_PATH}", certificates
         self._machine = MachineLedger(directory, docker_host=docker_host, discover=discover)
         self._discover, self._sleep = discover, sleep
 
@@ -121,7 +123,7 @@ class NodeManagerGpuLedger:
 
     def _read(self) -> Any:
         try:
-            with Web(_TIMEOUT_S) as web:
+            with Web(_TIMEOUT_S, self._certificates) as web:
                 answer = web.call("GET", self._url)
             if answer.good:
                 return json.loads(answer.body)

@@ -50,7 +50,6 @@ from dlapp.net.http import (
     ResponseSink,
     SourceShrank,
     split_url,
-    trust,
 )
 from dlapp.storage.api import DiskFull, ignore
 from dlapp.system.clock import backoff_s
@@ -218,8 +217,7 @@ class WebHdfs:
         self._first_contact_timeout_s = patience_s if first_contact_timeout_s is None else first_contact_timeout_s
         self._answered = False
         self._clock, self._sleep = clock, sleep
-        trust(place.certificates)
-        self._connections = HttpClient(*timeout_s, place.ca, what="HDFS")
+        self._connections = HttpClient(*timeout_s, place.ca, place.certificates, what="HDFS")
         self._first = 0  # the NameNode that served last
         # By web address: those that have reported it since they last failed, with the time.
         self._roles: dict[str, tuple[float, ServerRole]] = {}

@@ -68,10 +68,6 @@ def main(argv: Sequence[str]) -> int:
         settings = from_json(FeedSettings, json.load(file))
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if settings.hdfs is not None and settings.hdfs.certificates:
-        from dlapp.net.http import trust
-
-        trust(settings.hdfs.certificates)
     FeedProcess(settings, socket.socket(fileno=CONTROL_FD)).run()
     return 0
 

@@ -154,6 +154,7 @@ def end_watch(launch: LaunchSpec, find: AmFinder | None) -> ApplicationEndWatch 
         launch.resource_managers,
         launch.hdfs.login,
         str(launch.container_id.application),
+        launch.hdfs.certificates,
         timeout_s=STATE_TIMEOUT_S,
     )
     return ApplicationEndWatch(find, read_state)

@@ -103,6 +103,7 @@ class YarnAmEngine:
         program: program of the tasks.
         wake: called, from any thread, when a heartbeat would return events.
         application_id: application whose lifetime limit is polled; None: it is not polled.
+        certificates: CA certificates (PEM) of the NodeManagers' web servers; empty: OpenSSL's default.
     """
 
     def __init__(
@@ -114,13 +115,14 @@ class YarnAmEngine:
         wake: Wake,
         *,
         application_id: ApplicationId | None = None,
+        certificates: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         token = credentials.of_kind(AM_RM_KIND)
         if token is None:
             raise HadoopError("the container's credentials have no token for the ResourceManager")
         self._cluster, self._attempt, self._program, self._wake, self._clock = cluster, attempt, program, wake, clock
-        self._application_id = application_id
+        self._application_id, self._certificates = application_id, certificates
         self._task_credentials = credentials.without(AM_RM_KIND)
         self._rm = ResourceManager([address(one) for one in cluster.schedulers], token, cluster.dialect)
         self._nodes = NodeCalls(self._rm.node_tokens.get, self._on_failed, self._on_status, self._on_started)
@@ -226,7 +228,7 @@ class YarnAmEngine:
         from dlapp.cluster.yarn.logs.pages import GrowingPage
         from dlapp.hadoop.web import Web
 
-        web = Web(LOG_TIMEOUT_S, accept="text/plain")
+        web = Web(LOG_TIMEOUT_S, self._certificates, accept="text/plain")
         try:
             return GrowingPage(f"{log_url}/{stream}/", None, web).tail(most_bytes)
         finally:

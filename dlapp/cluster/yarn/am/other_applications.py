@@ -31,10 +31,14 @@ class EndReader:
         login: identity for the requests.
         files: the file system with the user's history.
         own: this application.
+        certificates: CA certificates (PEM) of the ResourceManagers' web servers; empty: OpenSSL's default.
     """
 
-    def __init__(self, urls: Sequence[str], login: Login, files: StagingFiles, own: ApplicationId) -> None:
+    def __init__(
+        self, urls: Sequence[str], login: Login, files: StagingFiles, own: ApplicationId, certificates: str = ""
+    ) -> None:
         self._urls, self._login, self._files, self._own = urls, login, files, own
+        self._certificates = certificates
 
     def read(self, application_id: str) -> str | None:
         """Return how an application ended, as in `dlapp.values.start_conditions`; None: it has not ended.
@@ -46,7 +50,7 @@ class EndReader:
         why = "no ResourceManager is configured"
         for url in self._urls:
             try:
-                with Web(_TIMEOUT_S) as web:
+                with Web(_TIMEOUT_S, self._certificates) as web:
                     status, answer = self._request(web, url, application_id)
                     if status == 404 and self._request(web, url, str(self._own))[0] == 200:
                         return self._from_history(application_id)

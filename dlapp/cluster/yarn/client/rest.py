@@ -161,6 +161,7 @@ class YarnRest(Closeable):
     Args:
         urls: ``http://host:8088``, one for each ResourceManager.
         login: identity for the requests.
+        certificates: CA certificates (PEM) of their web servers; empty: OpenSSL's default.
         timeout_s: for each request.
     """
 
@@ -168,6 +169,7 @@ class YarnRest(Closeable):
         self,
         urls: Sequence[str],
         login: Login,
+        certificates: str = "",
         *,
         timeout_s: float = 20.0,
         clock: Callable[[], float] = time.monotonic,
@@ -175,7 +177,8 @@ class YarnRest(Closeable):
     ) -> None:
         self._urls, self._login = [url.rstrip("/") for url in urls], login
         self._clock, self._sleep = clock, sleep
-        self._web, self._short_web = Web(timeout_s), Web(min(timeout_s, ASK_TIMEOUT_S))
+        self._web = Web(timeout_s, certificates)
+        self._short_web = Web(min(timeout_s, ASK_TIMEOUT_S), certificates)
         self._active: str | None = None
         self.server_date = ""
         """Return the clock of the last server that answered, from its HTTP header."""

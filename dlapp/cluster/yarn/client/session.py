@@ -15,7 +15,6 @@ from dlapp.errors import ConfigError
 from dlapp.hadoop.configuration import HadoopConfiguration, read_configuration
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.net.http import trust
 
 if TYPE_CHECKING:
     from dlapp.cluster.yarn.client.notices import EndNotices
@@ -38,7 +37,8 @@ class ClusterSession:
     def __init__(self, config: Config, open_files: FilesOf, login: Login) -> None:
         self.config = config
         self.site: HadoopConfiguration = read_configuration(config.yarn.conf_dir)
-        trust(self.site.certificates())
+        self.certificates = self.site.certificates()
+        """CA certificates (PEM) of the cluster's web servers; empty: OpenSSL's default."""
         self.login = login
         self._open_files = open_files
         self._rest_by_user: dict[str, YarnRest] = {}
@@ -73,7 +73,7 @@ class ClusterSession:
 
     def own_rest(self, user: str | None = None) -> YarnRest:
         """Return a new REST client, like `rest`, for another thread, which must close it."""
-        return YarnRest(self.site.web_urls(), self.login.as_user(user or self.user))
+        return YarnRest(self.site.web_urls(), self.login.as_user(user or self.user), self.certificates)
 
     def own_files(self) -> StagingFiles:
         """Return a new connection to the file system for another thread, which must close it."""

@@ -241,7 +241,8 @@ class ApplicationReader:
                 ids |= {one.application_id for one in found}
         if not is_enough and (timeline := self._session.site.timeline_url()) is not None:
             with contextlib.suppress(Unreachable):
-                found += client_views.forgotten(timeline, self._session.login, whose=whose, known=ids)
+                session = self._session
+                found += client_views.forgotten(timeline, session.login, session.certificates, whose=whose, known=ids)
         return found
 
     def _kept_ids(self) -> list[ApplicationId]:
@@ -375,7 +376,8 @@ class ApplicationReader:
             raise unread from missing
         if timeline is None:
             raise NotFound(f"{application_id} is not known to YARN (dlapp-list -a shows what is)") from missing
-        return client_views.from_timeline(timeline, application_id, self._session.login)
+        session = self._session
+        return client_views.from_timeline(timeline, application_id, session.login, session.certificates)
 
     def _am_state(self, report: AppReport, *, live: bool = True) -> AmState:
         """Return the current or last view of the application's own ApplicationMaster, and the submission, if known."""

@@ -303,8 +303,14 @@ def completed_log_url(url: str, server: str, nodes: Mapping[str, str]) -> str:
     return f"{server.rstrip('/')}/{nodes[parts.netloc]}/{container}/{container}/{user}"
 
 
-def from_timeline(url: str, application_id: ApplicationId, login: Login) -> AppReport:
+def from_timeline(url: str, application_id: ApplicationId, login: Login, certificates: str = "") -> AppReport:
     """Return the timeline server's report on an application that the ResourceManager has forgotten.
+
+    Args:
+        url: URL of the timeline server.
+        application_id: the id of the application.
+        login: identity for the request.
+        certificates: CA certificates (PEM) of the server; empty: OpenSSL's default.
 
     Raises:
         NotFound: it does not know it either.
@@ -312,7 +318,7 @@ def from_timeline(url: str, application_id: ApplicationId, login: Login) -> AppR
     """
     target = f"{url}/ws/v1/applicationhistory/apps/{application_id}"
     try:
-        with Web(_TIMEOUT_S) as web:
+        with Web(_TIMEOUT_S, certificates) as web:
             answer = web.call("GET", target, login.query)
         if answer.status == 404:
             raise NotFound(f"{application_id} is not known to YARN, nor to its timeline server")
@@ -326,7 +332,9 @@ def from_timeline(url: str, application_id: ApplicationId, login: Login) -> AppR
         raise Unreachable(f"{url}: the timeline server does not answer for {application_id}: {error}") from error
 
 
-def forgotten(url: str, login: Login, *, whose: str | None, known: Collection[ApplicationId]) -> list[AppReport]:
+def forgotten(
+    url: str, login: Login, certificates: str = "", *, whose: str | None, known: Collection[ApplicationId]
+) -> list[AppReport]:
     """Return our latest applications that the timeline server has and the ResourceManager has not.
 
     They have all ended: if that server shows one as running that no ResourceManager knows, its end was never reported.
@@ -335,6 +343,7 @@ def forgotten(url: str, login: Login, *, whose: str | None, known: Collection[Ap
     Args:
         url: URL of the timeline server.
         login: identity for the request.
+        certificates: CA certificates (PEM) of the server; empty: OpenSSL's default.
         whose: only this user's; None: all users'.
         known: the ids that the ResourceManager knows.
 
@@ -343,7 +352,7 @@ def forgotten(url: str, login: Login, *, whose: str | None, known: Collection[Ap
     """
     target = f"{url}/ws/v1/applicationhistory/apps"
     try:
-        with Web(_FORGOTTEN_TIMEOUT_S) as web:
+        with Web(_FORGOTTEN_TIMEOUT_S, certificates) as web:
             answer = web.call("GET", target, {"limit": str(_MAX_FORGOTTEN), **login.query})
         if answer.status != 200:
             raise Unreachable(f"status {answer.status}")
