@@ -53,14 +53,29 @@ from dlapp.value import Closeable
 if TYPE_CHECKING:
     from dlapp.hadoop.sasl import Security
 
-_client_id = os.urandom(16)
-_call_ids = itertools.count()
-"""Call ids; a server identifies a call by client id and call id. Neither is reused within a process, and a forked
-process is another client."""
-
 T = TypeVar("T")
 _RECEIVE = 1 << 16
 _READ_BEFORE_GIVING_UP_S = 1.0
+
+
+class CallIds:
+    """Client id and call ids of one client, by which a server recognizes a call that it has executed. Thread-safe.
+
+    No call id is reused. A forked process is another client: the client id ends with the id of the process.
+    """
+
+    def __init__(self) -> None:
+        self._beginning = os.urandom(12)
+        self._numbers = itertools.count()
+
+    @property
+    def client_id(self) -> bytes:
+        """Return the client id in this process."""
+        return self._beginning + os.getpid().to_bytes(4)
+
+    def take(self) -> int:
+        """Return a call id that is not used yet."""
+        return next(self._numbers) & 0x7FFFFFFF
 
 
 class Connection(Closeable):
@@ -72,6 +87,7 @@ class Connection(Closeable):
         proof: authentication: a token, or the login for SIMPLE authentication.
         deadline: deadline of the connection and the handshake.
         limit: maximum size of one answer [bytes].
+        ids: those of the client, which repeats calls on other connections; None for ids of this connection alone.
 
     Raises:
         ConnectionLost: the connection failed, or no handshake before the deadline; never ``sent``.
@@ -87,9 +103,11 @@ class Connection(Closeable):
         proof: Token | Login,
         deadline: float,
         limit: int = MAX_FRAME,
+        ids: CallIds | None = None,
     ) -> None:
         self.name = f"{address[0]}:{address[1]}"
         self._protocol = protocol
+        self._ids = ids or CallIds()
         self._reader = FrameReader(min(limit, MAX_HANDSHAKE_FRAME))
         self._limit = limit
         self._security: Security | None = None
@@ -144,7 +162,7 @@ class Connection(Closeable):
 
         Args:
             method, request, deadline: see the class.
-            call_id: from `new_call_id`, for a call that may repeat one whose answer was lost; None: a new one. A
+            call_id: from `CallIds.take`, for a call that may repeat one whose answer was lost; None: a new one. A
                 NameNode that has executed it returns the same answer (its retry cache).
             state_id: for an observer, see `request_header`.
 
@@ -153,8 +171,8 @@ class Connection(Closeable):
             RemoteError: the method threw; the connection may be used again.
             NotHadoop: the answer cannot be read.
         """
-        call_id = new_call_id() if call_id is None else call_id
-        header = request_header(call_id, _client_id, retries=0, state_id=state_id)
+        call_id = self._ids.take() if call_id is None else call_id
+        header = request_header(call_id, self._ids.client_id, retries=0, state_id=state_id)
         frame = encode_frame(header, method_header(self._protocol, method), request)
         # From the first byte on the server may have received the whole call: a broken connection does not show it.
         self._sent = True
@@ -175,7 +193,7 @@ class Connection(Closeable):
         else:
             self._send_raw(preamble(AUTH_NONE), deadline)
         # The server answers a connection context only when it refuses it.
-        header = request_header(CALL_CONTEXT, _client_id, retries=-1)
+        header = request_header(CALL_CONTEXT, self._ids.client_id, retries=-1)
         self._send(encode_frame(header, connection_context(self._protocol, user)), deadline)
 
     def _authenticate(self, token: Token, deadline: float) -> None:
@@ -198,7 +216,7 @@ class Connection(Closeable):
         self._security = digest.security
 
     def _send_sasl(self, message: bytes, deadline: float) -> None:
-        self._send_raw(encode_frame(request_header(CALL_SASL, _client_id, retries=-1), message), deadline)
+        self._send_raw(encode_frame(request_header(CALL_SASL, self._ids.client_id, retries=-1), message), deadline)
 
     def _sasl_answer(self, deadline: float) -> SaslMessage:
         header, rest = self._next_header(self._reader, deadline, "connect")
@@ -217,7 +235,7 @@ class Connection(Closeable):
     def _send(self, frame: bytes, deadline: float) -> None:
         if self._security is not None:
             wrapped = sasl_message(WRAP, self._security.wrap(frame))
-            frame = encode_frame(request_header(CALL_SASL, _client_id, retries=-1), wrapped)
+            frame = encode_frame(request_header(CALL_SASL, self._ids.client_id, retries=-1), wrapped)
         self._send_raw(frame, deadline)
 
     def _send_raw(self, data: bytes, deadline: float) -> None:
@@ -273,19 +291,6 @@ class Connection(Closeable):
             where = "in the middle of an answer" if reader.in_frame else "without an answer"
             raise ConnectionLost(f"{self.name}: closed the connection {where}", sent=self._sent)
         reader.feed(data)
-
-
-def new_call_id() -> int:
-    """Return a number not yet used by this process."""
-    return next(_call_ids) & 0x7FFFFFFF
-
-
-def _renew_client_id() -> None:
-    global _client_id
-    _client_id = os.urandom(16)
-
-
-os.register_at_fork(after_in_child=_renew_client_id)
 
 
 def is_silent(sock: socket.socket) -> bool:

@@ -48,7 +48,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from dlapp.errors import DlappError, NotFound
-from dlapp.hadoop.connection import Connection, new_call_id
+from dlapp.hadoop.connection import CallIds, Connection
 from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, RemoteError, TryAgain
 from dlapp.hadoop.hdfs import client_protocol as protocol
 from dlapp.hadoop.hdfs import packets
@@ -190,6 +190,7 @@ class NativeHdfs(WebHdfs):
         self._namenodes: ConnectionPool[Connection] = ConnectionPool()
         self._nodes: ConnectionPool[DataNodeConnection] = ConnectionPool()
         self._protocol = _protocol_state(place)
+        self._ids = CallIds()
         self._states: dict[Address, float] = {}
         self._state_id: int | None = None  # the last transaction that an answer reflected
         self._observers: list[Address] = []
@@ -283,7 +284,7 @@ class NativeHdfs(WebHdfs):
     def _rename_call(self, old: str, new: str, *, overwrite: bool) -> Callable[[], None]:
         if self.webhdfs_reason():
             return super()._rename_call(old, new, overwrite=overwrite)
-        call, call_id = protocol.rename(old, new, overwrite=overwrite), new_call_id()
+        call, call_id = protocol.rename(old, new, overwrite=overwrite), self._ids.take()
         return lambda: self._rpc(old, call, ignore, call_id=call_id)
 
     def set_mode(self, path: str, mode: int) -> None:
@@ -375,7 +376,7 @@ class NativeHdfs(WebHdfs):
             for address in self._addresses:
                 try:
                     until = time.monotonic() + PROBE_S
-                    answer = self._call_at(address, protocol.GET_SERVER_DEFAULTS, new_call_id(), until)
+                    answer = self._call_at(address, protocol.GET_SERVER_DEFAULTS, self._ids.take(), until)
                     self._defaults = protocol.parse_server_defaults(answer)
                     break
                 except (ConnectionLost, TryAgain) as error:
@@ -426,7 +427,7 @@ class NativeHdfs(WebHdfs):
             WrongAnswer: the answer is invalid.
         """
         where = shown(self.place.location + path)
-        own_id = new_call_id() if call_id is None else call_id
+        own_id = self._ids.take() if call_id is None else call_id
         for retry in self._attempts(where):
             said = []
             for number in range(len(self._addresses)):
@@ -465,7 +466,7 @@ class NativeHdfs(WebHdfs):
             self._rpc("/", protocol.SYNCHRONIZE, ignore)
             until = time.monotonic() + _OBSERVER_S
             try:
-                return parse(self._call_at(address, call, new_call_id(), until, state_id=self._state_id))
+                return parse(self._call_at(address, call, self._ids.take(), until, state_id=self._state_id))
             except (ConnectionLost, NotHadoop, TryAgain):
                 self._observers = []  # until they are tried again
             except RemoteError:
@@ -481,7 +482,7 @@ class NativeHdfs(WebHdfs):
             for address in self._addresses:
                 until = time.monotonic() + _OBSERVER_S
                 with contextlib.suppress(HadoopError):
-                    answer = self._call_at(address, protocol.GET_HA_STATE, new_call_id(), until, state_id=0)
+                    answer = self._call_at(address, protocol.GET_HA_STATE, self._ids.take(), until, state_id=0)
                     if answer.number(1) == protocol.OBSERVER:
                         found.append(address)
             self._observers = found
@@ -552,7 +553,7 @@ class NativeHdfs(WebHdfs):
 
     def _connect(self, address: Address, deadline: float) -> Connection:
         until = min(deadline, time.monotonic() + self._timeout_s[0])
-        made = Connection(address, protocol.PROTOCOL, proof=self.place.login, deadline=until)
+        made = Connection(address, protocol.PROTOCOL, proof=self.place.login, deadline=until, ids=self._ids)
         self._hosts.add(made.own_host)
         return made
 

@@ -19,8 +19,7 @@ import pytest
 from dlapp.cluster.yarn import bundle
 from dlapp.doctor.hdfs import _protocol
 from dlapp.errors import DlappError
-from dlapp.hadoop import connection
-from dlapp.hadoop.connection import Connection, new_call_id
+from dlapp.hadoop.connection import CallIds, Connection
 from dlapp.hadoop.errors import ConnectionLost
 from dlapp.hadoop.hdfs import checksums, client_protocol, packets
 from dlapp.hadoop.hdfs.checksums import CRC32, CRC32C, has_crc32c, installed_library
@@ -408,7 +407,7 @@ class Forgetful(NativeHdfs):
                 super()._call_at(address, call, call_id, deadline)
             raise ConnectionLost("the answer is lost", sent=True)
         if call_id == self.lost and not self._remembers:
-            call_id = new_call_id()
+            call_id = self._ids.take()
         return super()._call_at(address, call, call_id, deadline)
 
 
@@ -467,14 +466,17 @@ def test_a_file_of_which_the_namenode_never_hears_is_written_anew(place: HdfsPla
 
 
 def test_a_forked_process_is_another_client_for_the_retry_cache() -> None:
+    ids = CallIds()
     read, write = os.pipe()
     if (child := os.fork()) == 0:
-        os.write(write, connection._client_id)
+        os.write(write, ids.client_id)
         os._exit(0)
     os.waitpid(child, 0)
     os.close(write)
     with open(read, "rb") as said:
-        assert said.read() not in (b"", connection._client_id)
+        child_id = said.read()
+    assert len(child_id) == len(ids.client_id) == 16
+    assert child_id != ids.client_id
 
 
 def test_a_token_that_expired_is_got_anew(
