@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from dlapp.errors import ConfigError
-from dlapp.system.files import is_inside
+from dlapp.system.files import closing_fd, is_inside
 from dlapp.system.network.port_range import PortRange, read_port_range
 from dlapp.system.text import (
     read_boolean,
@@ -420,12 +420,13 @@ def read_operators_file(path: str, *, owner: int = 0) -> bytes | None:
         return None
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; it says what holds on this node") from error
-    with os.fdopen(fd, "rb") as file:
-        info = os.fstat(file.fileno())
+    with closing_fd(fd):
+        info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode) or info.st_uid != owner or info.st_mode & 0o022:
             who = "root" if owner == 0 else f"uid {owner}"
             raise ConfigError(f"{path}: must be a file of {who} that nobody else may write: chown {who}, chmod 644")
-        data = file.read(MAX_FILE_BYTES + 1)
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(f"{path}: is larger than {MAX_FILE_BYTES >> 10} KiB")
     return data

@@ -182,6 +182,11 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
         node_policy(str(path), owner=os.getuid() + 1)
 
 
+def test_a_directory_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"must be a file of \w+( \d+)? that nobody else may write"):
+        node_policy(str(tmp_path), owner=os.getuid())
+
+
 def test_the_documentation_has_the_table_of_keys() -> None:
     shown = {name: f"`{key.default_text}`" if key.default_text else "none" for name, key in KEYS.items()}
     rows = [f"| `{name}` | {key.kind} | {shown[name]} | {key.meaning} |\n" for name, key in KEYS.items()]
