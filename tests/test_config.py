@@ -26,6 +26,7 @@ from dlapp.config import (
 from dlapp.errors import ConfigError
 from dlapp.system.yaml_keys import MAX_PROBLEMS
 from dlapp.value import replace
+from tests.services.missing import missing
 
 Load = Callable[..., Config]
 
@@ -208,7 +209,7 @@ def test_a_directory_in_place_of_the_file_is_refused(load: Load, user_file: Path
 def test_yaml_is_not_imported_where_there_is_no_file(tmp_path: Path) -> None:
     program = (
         "import sys; from dlapp.config import load_config; "
-        f"load_config(environ={{'HOME': {str(tmp_path)!r}}}, system_file='/nonexistent'); "
+        f"load_config(environ={{'HOME': {str(tmp_path)!r}}}, system_file={missing()!r}); "
         "print([name for name in ('yaml', 'difflib', 'logging', 'pathlib') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -22,7 +22,6 @@ from dlapp.config import Config
 from dlapp.errors import UsageError
 from dlapp.values.serialization import from_json, to_json
 from dlapp.values.spec import AppSpec
-from tests.tiers import some
 
 ENGINE = EngineInfo(name="local", version="1", has_gpus=True)
 NAMES = ("a", "train", "b_2")

@@ -29,6 +29,7 @@ from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.messages import Phase
 from dlapp.values.report import ApplicationView, ContainerView, OutputView, State
 from dlapp.values.spec import AppSpec, CheckpointSpec, OutputSpec, Submission
+from tests.services.missing import missing
 
 APP = ApplicationId(1_700_000_000_000, 42)
 EVENTS = "events.out.tfevents.1"
@@ -305,7 +306,7 @@ def test_what_cannot_be_read_is_said_once_and_the_others_are_shown(tmp_path: Pat
 
 
 def test_without_tensorboard_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setenv("PATH", missing())
     with pytest.raises(NotFound, match="python3"):
         TensorBoardProcess(str(tmp_path), str(tmp_path), None)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")

@@ -6,13 +6,15 @@ with an exit code that says nothing.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from dlapp.diagnosis.rules import load_rules
 from dlapp.diagnosis.search import LogTail, diagnose
 from tests.diagnosis.healthy_logs import HARMLESS, generated, recorded
 
-RULES = load_rules("/nonexistent")
+RULES = load_rules(str(Path(__file__).with_name("missing.yaml")))
 GENERATED = 180
 
 

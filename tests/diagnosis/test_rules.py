@@ -10,6 +10,7 @@ import pytest
 
 from dlapp.diagnosis.rules import Act, Where, load_rules, read_rules
 from dlapp.errors import ConfigError
+from tests.services.missing import missing
 
 PAGE = Path(__file__).parents[2] / "docs" / "failures.md"
 RULE = "- {rule: out_of_licences, cause: no licence is free, fault: service, next_step: wait, contains: [NO LICENCE]}\n"
@@ -18,7 +19,7 @@ RULE = "- {rule: out_of_licences, cause: no licence is free, fault: service, nex
 def test_every_rule_is_in_the_table_of_the_page() -> None:
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| (\w+) \| ([^|]*) \|$", PAGE.read_text(), re.MULTILINE)
     table = {name: (cause.strip(), fault, act.strip()) for name, cause, fault, act in rows}
-    rules = load_rules("/nonexistent")
+    rules = load_rules(missing())
     assert table == {
         one.name: (
             one.cause,

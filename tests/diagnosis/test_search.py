@@ -11,7 +11,7 @@ from dlapp.diagnosis.rules import load_rules
 from dlapp.diagnosis.search import MAX_LINE, LogTail, diagnose, read_tail
 from dlapp.values.messages import Diagnosis, Evidence, Fault
 
-RULES = load_rules("/nonexistent")
+RULES = load_rules(str(Path(__file__).with_name("missing.yaml")))
 FRAME = '  File "train.py", line 3, in <module>\n    raise MemoryError or FileNotFoundError: x\n'
 
 

@@ -11,12 +11,13 @@ from dlapp.application.resolve import read_application
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import load_config
 from dlapp.values.spec import AppSpec, Framework
+from tests.services.missing import missing
 
 FILES = Path(__file__).parents[2] / "examples" / "distributed"
 
 
 def spec(name: str) -> AppSpec:
-    config = load_config(environ={"HOME": "/nonexistent"}, system_file="/nonexistent")
+    config = load_config(environ={"HOME": missing()}, system_file=missing())
     return read_application(str(FILES / name), config, EngineInfo(name="local", version="1", has_gpus=False)).spec
 
 

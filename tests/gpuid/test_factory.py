@@ -13,6 +13,7 @@ from dlapp.errors import ConfigError
 from dlapp.gpuid.factory import configured, full_name_of, host_of_task
 from dlapp.values.launch_spec import LedgerSettings
 from tests.services.http.tls import CERTIFICATE, KEY
+from tests.services.missing import missing
 
 
 def settings(credentials: str | None = None) -> str:
@@ -20,7 +21,7 @@ def settings(credentials: str | None = None) -> str:
     options = {"gpuid.zookeeper.ensemble": "127.0.0.1:1", "gpuid.zookeeper.root": "/dlapp"}
     if credentials is not None:
         options["gpuid.zookeeper.credentials"] = credentials
-    return configured(load_config(options, {}, system_file="/nonexistent")).credentials
+    return configured(load_config(options, {}, system_file=missing())).credentials
 
 
 def test_a_ledger_on_zookeeper_needs_credentials_or_the_word_none() -> None:
@@ -43,7 +44,7 @@ def test_tls_needs_a_ca_and_what_is_in_its_files_goes_along(tmp_path: Path) -> N
     def found(**more: str) -> LedgerSettings:
         options = {"ensemble": "127.0.0.1:1", "root": "/dlapp", "credentials": "none", **more}
         keys = {f"gpuid.zookeeper.{name}": text for name, text in options.items()}
-        return configured(load_config(keys, {}, system_file="/nonexistent"))
+        return configured(load_config(keys, {}, system_file=missing()))
 
     both = tmp_path / "both.pem"
     both.write_text(CERTIFICATE + KEY)
@@ -79,7 +80,7 @@ def of_cluster(place: Path, **properties: str) -> LedgerSettings:
     lines = "".join(f"<property><name>{k}</name><value>{v}</value></property>" for k, v in properties.items())
     (place / "core-site.xml").write_text(f"<configuration>{lines}</configuration>")
     options = {"gpuid.zookeeper.ensemble": "127.0.0.1:1", "gpuid.zookeeper.credentials": "none"}
-    return configured(load_config(options | {"yarn.conf_dir": str(place)}, {}, system_file="/nonexistent"))
+    return configured(load_config(options | {"yarn.conf_dir": str(place)}, {}, system_file=missing()))
 
 
 def test_each_cluster_has_its_own_root_by_its_id_or_the_name_of_its_file_system(tmp_path: Path) -> None:
@@ -99,10 +100,10 @@ def test_a_cluster_whose_name_is_no_place_needs_a_root_of_the_operators(tmp_path
 def test_a_root_of_the_operators_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     options = {"gpuid.zookeeper.ensemble": "127.0.0.1:1", "gpuid.zookeeper.credentials": "none"}
-    found = configured(load_config(options | {"gpuid.zookeeper.root": "/mine"}, {}, system_file="/nonexistent"))
+    found = configured(load_config(options | {"gpuid.zookeeper.root": "/mine"}, {}, system_file=missing()))
     assert (found.root, found.former_root) == ("/mine", "")
     with pytest.raises(ConfigError, match=r"gpuid.zookeeper.root is not set, and no configuration of Hadoop"):
-        configured(load_config(options, {}, system_file="/nonexistent"))
+        configured(load_config(options, {}, system_file=missing()))
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ from dlapp.values.spec import (
     RoleSpec,
     Until,
 )
+from tests.services.missing import missing
 
 NO_HDFS = (
     "no cluster is configured: set yarn.conf_dir, or HADOOP_CONF_DIR, to the directory with its core-site.xml "
@@ -82,14 +83,14 @@ def test_gcores_auto_is_one_where_the_engine_has_gpus(place: Path, config: Confi
     assert [gcores("", engine) for engine in (NO_GPUS, GPUS)] == [0, 1]
     assert [gcores("[resources]\ngcores=auto\n", engine) for engine in (NO_GPUS, GPUS)] == [0, 1]
     assert [gcores("[resources]\ngcores=3\n", engine) for engine in (NO_GPUS, GPUS)] == [3, 3]
-    two = load_config({"defaults.gcores": "2"}, {"HOME": "/x"}, system_file="/nonexistent")
+    two = load_config({"defaults.gcores": "2"}, {"HOME": "/x"}, system_file=missing())
     assert gcores("", NO_GPUS, two) == 2
     assert gcores("[resources]\ngcores=auto\n", NO_GPUS, two) == 0
 
 
 def test_resources_take_the_configured_defaults_key_by_key(place: Path) -> None:
     texts = {"defaults.containers": "3", "defaults.memory": "1g", "defaults.vcores": "2"}
-    config = load_config(texts, {"HOME": "/x"}, system_file="/nonexistent")
+    config = load_config(texts, {"HOME": "/x"}, system_file=missing())
     (role,) = read(place, MINIMAL + "[resources]\nvcores=4\n", config).spec.roles
     assert (role.instances, role.resources) == (3, Resources(memory_mib=1024, vcores=4, gcores=0))
 
@@ -179,7 +180,7 @@ def test_a_tilde_is_the_home_directory(place: Path, config: Config, monkeypatch:
     text = MINIMAL.replace("=w\n", "=~/w\n") + (
         "env_file=~/e\n[from_hdfs]\nhdfs=~/in/*\n  a/~\ninput_path=in\n[to_hdfs]\noutput_path=o\nhdfs=~/out\n"
     )
-    rooted = load_config({"local.fs_root": "/elsewhere"}, {"HOME": "/x"}, system_file="/nonexistent")
+    rooted = load_config({"local.fs_root": "/elsewhere"}, {"HOME": "/x"}, system_file=missing())
     for application in (read(place, text, config), read(place, text, rooted)):
         spec = application.spec
         assert (spec.workspace, application.env) == (f"{home}/w", {"A": "1"})
@@ -787,7 +788,7 @@ def test_a_spec_is_checked_for_its_framework_too(place: Path, config: Config) ->
 
 def test_the_configured_guard_against_idle_gpus_is_for_applications_with_gpus(place: Path) -> None:
     texts = {"defaults.idle_guard": "5%, 1m, warn"}
-    config = load_config(texts, {"HOME": "/x"}, system_file="/nonexistent")
+    config = load_config(texts, {"HOME": "/x"}, system_file=missing())
 
     def guard(text: str, engine: EngineInfo = GPUS) -> IdleGuard | None:
         return read(place, MINIMAL + text, config, engine).spec.idle_guard

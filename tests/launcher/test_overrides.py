@@ -16,6 +16,7 @@ from dlapp.application.resolve import ResolvedApplication, read_application
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import load_config
 from dlapp.errors import FileRefused, UsageError
+from tests.services.missing import missing
 
 MINIMAL = "[application]\nappname=a\nuser_dev_workspace_path=w\nuser_shell_script=s.sh\n"
 ENGINE = EngineInfo(name="local", version="1", has_gpus=False)
@@ -38,7 +39,7 @@ def read(place: Path, text: str, overrides: Overrides, environ: Mapping[str, str
     (place / "w").mkdir(exist_ok=True)
     (place / "w/s.sh").write_text("#!/bin/sh\n")
     (place / "f").write_text(text)
-    config = load_config(environ={"HOME": "/nonexistent"}, system_file="/nonexistent")
+    config = load_config(environ={"HOME": missing()}, system_file=missing())
     return read_application(str(place / "f"), config, ENGINE, overrides, environ or {})
 
 

@@ -37,6 +37,7 @@ from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.serialization import from_json
 from dlapp.values.spec import AppSpec, Secrets, Submission
 from dlapp.values.start_conditions import After, RequiredEnd
+from tests.services.missing import missing
 
 ID = "application_1474893803111_0042"
 ORIGINAL = """\
@@ -120,7 +121,7 @@ class Launch:
     def __call__(self, **environ: str) -> ApplicationId:
         path = self.place / "dl_app_caffe.properties"
         path.write_text(self.text)
-        config = load_config(self.options, {"HOME": str(self.place), **environ}, system_file="/nonexistent")
+        config = load_config(self.options, {"HOME": str(self.place), **environ}, system_file=missing())
         return launch(
             str(path),
             config,
@@ -596,7 +597,7 @@ def test_the_printed_spec_reads_back_to_what_the_file_says_with_secrets_masked(l
     (launched.place / "secret.env").chmod(0o600)
     path = launched.place / "app.properties"
     path.write_text(ORIGINAL.replace("[from_hdfs]", "env.TOKEN=hush\nenv_file=secret.env\n[from_hdfs]"))
-    config = load_config(launched.options, {"HOME": "/x"}, system_file="/nonexistent")
+    config = load_config(launched.options, {"HOME": "/x"}, system_file=missing())
     printed = print_spec(str(path), config, launched.engine)  # type: ignore[arg-type]
     text = json.dumps(printed)
     assert "hush" not in text
@@ -612,7 +613,7 @@ def test_the_printed_spec_reads_back_to_what_the_file_says_with_secrets_masked(l
 def test_the_printed_spec_of_a_faulty_file_is_its_faults(launched: Launch) -> None:
     path = launched.place / "app.properties"
     path.write_text("[application]\n")
-    config = load_config({}, {"HOME": "/x"}, system_file="/nonexistent")
+    config = load_config({}, {"HOME": "/x"}, system_file=missing())
     with pytest.raises(FileRefused) as refusal:
         print_spec(str(path), config, launched.engine)  # type: ignore[arg-type]
     assert len(refusal.value.problems) == 3

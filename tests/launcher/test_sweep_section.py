@@ -24,6 +24,7 @@ from dlapp.sweep.text_forms import read_values
 from dlapp.value import replace
 from dlapp.values.spec import AppSpec, CheckpointSpec, Framework, RoleSpec
 from tests.launcher.test_application import MINIMAL, ON_HDFS, read, refused
+from tests.services.missing import missing
 
 GRID = "[sweep]\ngrid.lr=0.1, 0.01\n"
 
@@ -103,7 +104,7 @@ def test_optuna_is_refused_where_the_application_master_will_not_have_it(
     ):
         read(place, text, config, ON_HDFS)
     own = {"yarn.python_archive": "hdfs:///python.tar.gz"}
-    with_archive = load_config(own, environ={"HOME": "/nonexistent"}, system_file="/nonexistent")
+    with_archive = load_config(own, environ={"HOME": missing()}, system_file=missing())
     assert read(place, text, with_archive, ON_HDFS).spec.sweep is not None
 
 

@@ -17,6 +17,7 @@ from dlapp.cluster.engine import EngineInfo
 from dlapp.config import load_config
 from dlapp.values.spec import AppSpec
 from tests.project.source import ROOT, tree_of
+from tests.services.missing import missing
 
 pytestmark = pytest.mark.xdist_group("project")  # one worker reads the whole code, and not each of them
 
@@ -65,7 +66,7 @@ def documented_defaults() -> list[tuple[str, str, str]]:
 
 def spec(directory: Path, text: str) -> AppSpec:
     (directory / "app.properties").write_text(text, encoding="utf-8")
-    config = load_config(environ={"HOME": "/nonexistent"}, system_file="/nonexistent")
+    config = load_config(environ={"HOME": missing()}, system_file=missing())
     engine = EngineInfo(name="local", version="1", has_gpus=True)
     return read_application(str(directory / "app.properties"), config, engine).spec
 

@@ -52,7 +52,7 @@ def seeing_users(place: Path, *uids: int, gid: int) -> list[str]:
     Root's processes become only users who have an entry there.
     """
     entries = place / "passwd"
-    users = "".join(f"u{uid}:x:{uid}:{gid}::/nonexistent:/bin/sh\n" for uid in uids)
+    users = "".join(f"u{uid}:x:{uid}:{gid}::{place}/missing:/bin/sh\n" for uid in uids)
     entries.write_text(Path("/etc/passwd").read_text() + users)
     namespace = ["unshare", "--mount"]
     if subprocess.run([*namespace, "true"], capture_output=True).returncode != 0:

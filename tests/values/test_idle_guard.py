@@ -11,6 +11,7 @@ from dlapp.config import load_config
 from dlapp.errors import SpecError
 from dlapp.values.idle_guard import IdleAction, IdleGuard, read_idle_guard
 from dlapp.values.spec import AppSpec, Resources, RoleSpec
+from tests.services.missing import missing
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_what_is_no_guard_is_refused(text: str, problem: str) -> None:
 
 
 def test_the_keywords_of_python_have_it_and_the_configured_default() -> None:
-    config = load_config({"defaults.idle_guard": "5%,1m,warn"}, {"HOME": "/x"}, system_file="/nonexistent")
+    config = load_config({"defaults.idle_guard": "5%,1m,warn"}, {"HOME": "/x"}, system_file=missing())
 
     def guard(**fields: object) -> IdleGuard | None:
         given = {"workspace": "w", "script": "s.sh", **fields}
