@@ -13,6 +13,8 @@
 #   make test-users        those that need root alone, most to become other users
 #   make test-hadoop, test-zookeeper, test-docker    those that need a server
 #   make test-faults       all tests with every fault injected, the slow ones and all cases of those marked sampled
+#   make test-closes       the tests of make test in a copy that records who closes a descriptor; a double close fails
+#   make nightly           what runs each night: test-closes
 #   make test-federation   HDFS with an observer NameNode, and with a KMS, from Maven Central (minutes)
 #   make test-frameworks   distributed training with PyPI's TensorFlow, PyTorch and MXNet, and feeds with pyarrow
 #                          (gigabytes; minutes)
@@ -53,7 +55,7 @@ COMPILE = ls tests/__pycache__/conftest.*-pytest-*.pyc >/dev/null 2>&1 || \
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo yarn-up yarn-down demo-yarn demo-caffe images test-images test test-quick test-applications test-users test-hadoop \
-	test-zookeeper test-docker test-faults test-federation test-frameworks test-beside test-versions test-oldest soak fuzz scale fix \
+	test-zookeeper test-docker test-faults test-closes nightly test-federation test-frameworks test-beside test-versions test-oldest soak fuzz scale fix \
 	check dead-code coverage dist bench screenshots clean
 
 help:
@@ -127,6 +129,16 @@ test-faults:
 	@$(BIN)/python -m tests.services.install
 	@$(COMPILE)
 	@DLAPP_FAULTS=full $(PYTEST) $(ARGS)
+
+# The commands of an environment import the dlapp that is installed there, so the copy has its own.
+CLOSES := $(abspath .cache/closes)
+test-closes:
+	@.ci/venv $(VENV) $(TESTED)
+	@$(BIN)/python -m tests.closes.copy $(CLOSES)
+	@DLAPP_TEST_CLOSES=$(CLOSES)/.cache/closes $(MAKE) --no-print-directory -C $(CLOSES) \
+		VENV=$(abspath $(VENV)-closes) test
+
+nightly: test-closes
 
 test-federation:
 	@.ci/venv $(VENV) $(TESTED)
@@ -223,7 +235,7 @@ screenshots:
 	@$(BIN)/python -m tests.pages.screenshots
 
 clean:
-	rm -rf $(VENV) $(VENV)-frameworks $(VENV)-beside $(VENV)-oldest dist build bench/results examples/digits/results* \
+	rm -rf $(VENV) $(VENV)-frameworks $(VENV)-beside $(VENV)-oldest $(VENV)-closes .cache/closes dist build bench/results examples/digits/results* \
 		examples/caffe_mnist/hdfs examples/distributed/results \
 		.mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from tests.closes import copy as closes
 from tests.services import needs, users
 from tests.services.containers.dockerd import dockerd
 from tests.services.install import SEARCH, nvidia_devices, required
@@ -296,8 +298,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.config.get_terminal_writer().line(f"\nleft running: {pid} {command}", red=True)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    if left and session.exitstatus == 0:
+    double_closes = _show_closes(session)
+    if (left or double_closes) and session.exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _show_closes(session: pytest.Session) -> int:
+    """Print the reports of `tests.closes.recorder`, each kind once; return their number."""
+    directory = os.environ.get(closes.VARIABLE)
+    texts = [path.read_text(errors="replace") for path in sorted(Path(directory).iterdir())] if directory else []
+    for text, count in Counter(text.partition("\n")[2] for text in texts).items():
+        example = next(one for one in texts if one.endswith(text)).partition("\n")[0]
+        session.config.get_terminal_writer().line(f"\ndouble close, {count} times, as in {example}\n{text}", red=True)
+    return len(texts)
 
 
 def _processes_under(base: bytes) -> list[tuple[int, str]]:
