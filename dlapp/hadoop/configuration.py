@@ -43,7 +43,7 @@ _MAX_INCLUDED = 100
 """Maximum number of included files of a configuration."""
 _MAX_TEXT = 1 << 16
 """Maximum length of a value after resolving its references [characters]."""
-_RENAMED = {
+_RENAMED: Mapping[str, str] = {
     "fs.default.name": "fs.defaultFS",
     "dfs.federation.nameservices": "dfs.nameservices",
     "dfs.http.address": "dfs.namenode.http-address",
@@ -51,7 +51,7 @@ _RENAMED = {
     "dfs.umaskmode": "fs.permissions.umask-mode",
 }
 """Old names of properties that are read here. Source: Hadoop's DeprecatedProperties.md."""
-_DEFAULTS = {
+_DEFAULTS: Mapping[str, str] = {
     "yarn.resourcemanager.hostname": "0.0.0.0",
     "yarn.resourcemanager.address": "${yarn.resourcemanager.hostname}:8032",
     "yarn.resourcemanager.scheduler.address": "${yarn.resourcemanager.hostname}:8030",
@@ -69,7 +69,12 @@ _MOUNT = re.compile(
 """Suffixes of the property names; a mount table's name may contain dots."""
 _DEFAULT_TABLE = f"{_MOUNT_TABLE}default.name.key"
 _OVERLOADED = (".ViewFileSystemOverloadScheme", ".ViewDistributedFileSystem")
-_PORTS = {"address": "8032", "scheduler.address": "8030", "webapp.address": "8088", "webapp.https.address": "8090"}
+_PORTS: Mapping[str, str] = {
+    "address": "8032",
+    "scheduler.address": "8030",
+    "webapp.address": "8088",
+    "webapp.https.address": "8090",
+}
 
 
 class HadoopConfiguration(NamedTuple):

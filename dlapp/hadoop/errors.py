@@ -16,6 +16,8 @@ HadoopError                     a DlappError
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
 
 
@@ -93,7 +95,7 @@ class NotAllowed(RemoteError, Denied):
 
 
 _YARN, _SECURITY = "org.apache.hadoop.yarn.exceptions", "org.apache.hadoop.security"
-_BY_JAVA_CLASS: dict[str, type[RemoteError]] = {
+_BY_JAVA_CLASS: Mapping[str, type[RemoteError]] = {
     f"{_YARN}.ApplicationNotFoundException": ApplicationNotFound,
     f"{_YARN}.ApplicationAttemptNotFoundException": AttemptOver,
     f"{_YARN}.ApplicationMasterNotRegisteredException": NotRegistered,

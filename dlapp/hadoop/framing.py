@@ -33,7 +33,7 @@ CALL_NONE = -1
 """Call ids below 0 are not calls: the connection context, SASL, and an error before a call was identified."""
 
 _LENGTH = struct.Struct("!I")
-_BYTES = [bytes([value]) for value in range(0x80)]
+_BYTES = tuple(bytes([value]) for value in range(0x80))
 
 
 def preamble(auth: int) -> bytes:

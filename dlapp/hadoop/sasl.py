@@ -20,7 +20,7 @@ import hmac
 import os
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from dlapp.hadoop.errors import HadoopError, NotHadoop
 from dlapp.hadoop.tokens import Token
@@ -35,7 +35,7 @@ _MAX_CHALLENGE = 2048
 """Bytes. Source: RFC 2831, 2.1.1."""
 _PLAIN = re.compile(r'[^"\\\x00-\x1f\x7f]*')
 _ZEROS = ":" + "0" * 32
-_MAGIC = {
+_MAGIC: Mapping[tuple[str, str], bytes] = {
     ("sign", "out"): b"Digest session key to client-to-server signing key magic constant",
     ("sign", "in"): b"Digest session key to server-to-client signing key magic constant",
     ("seal", "out"): b"Digest H(A1) to client-to-server sealing key magic constant",

@@ -42,7 +42,7 @@ class Obstacle(NamedTuple):
     is_known: bool = False
 
 
-_HINTS = {
+_HINTS: Mapping[str, str] = {
     "memory": "local.memory can set another amount",
     "vcores": "local.vcores can set a larger number: a vcore is a share of time",
     "gcores": "dlapp-doctor shows which GPUs there are",

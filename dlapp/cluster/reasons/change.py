@@ -10,7 +10,7 @@ node. So a change counts only if the containers start wherever that is.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from dlapp.cluster.reasons.facts import GCORES, MEMORY, VCORES, LimitFacts, NodeFacts, WaitFacts, amount_text, each
 from dlapp.cluster.reasons.tiers import can_start, fitting_nodes
@@ -18,7 +18,7 @@ from dlapp.value import replace
 from dlapp.values.spec import DEFAULT_ROLE
 from dlapp.values.waiting import PendingRequest
 
-_FIELDS = {GCORES: "gcores", MEMORY: "memory_mib", VCORES: "vcores"}
+_FIELDS: Mapping[str, str] = {GCORES: "gcores", MEMORY: "memory_mib", VCORES: "vcores"}
 _STEP_MIB = 256
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import urllib.parse
+from collections.abc import Mapping
 
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.proto import yarn_pb2 as pb
@@ -27,8 +28,15 @@ REPLACED = ("{{", "}}", "<CPS>", "<ADD_OPENS>", "\0")
 
 _NUMBER_BITS = 40
 _NUMBER = (1 << _NUMBER_BITS) - 1
-_VISIBILITY = {"PUBLIC": pb.PUBLIC, "PRIVATE": pb.PRIVATE, "APPLICATION": pb.APPLICATION}
-_ACCESS = {VIEW_APP: pb.APPACCESS_VIEW_APP, MODIFY_APP: pb.APPACCESS_MODIFY_APP}
+_VISIBILITY: Mapping[str, pb.LocalResourceVisibilityProto] = {
+    "PUBLIC": pb.PUBLIC,
+    "PRIVATE": pb.PRIVATE,
+    "APPLICATION": pb.APPLICATION,
+}
+_ACCESS: Mapping[str, pb.ApplicationAccessTypeProto] = {
+    VIEW_APP: pb.APPACCESS_VIEW_APP,
+    MODIFY_APP: pb.APPACCESS_MODIFY_APP,
+}
 _USABLE = (pb.NS_NEW, pb.NS_RUNNING)
 
 

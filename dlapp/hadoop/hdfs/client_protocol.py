@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from dlapp.hadoop.errors import NotHadoop
@@ -29,7 +29,7 @@ _IP = re.compile(r"[0-9A-Fa-f.:]{2,45}")
 _CREATE = 1
 _ACL, _ENCRYPTED, _STRIPED = 1, 2, 4
 """Flags of a status; before 3.0 they are the bits 12 to 14 of its permissions."""
-_BUILT_IN_POLICIES = {
+_BUILT_IN_POLICIES: Mapping[int, str] = {
     1: "RS-6-3-1024k",
     2: "RS-3-2-1024k",
     3: "RS-LEGACY-6-3-1024k",

@@ -22,6 +22,7 @@ Source: datatransfer.proto, Sender, PacketHeader, PacketReceiver, PipelineAck, B
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from dlapp.hadoop.errors import NotHadoop
@@ -41,7 +42,7 @@ _TAGS = (0x09, 0x11, 0x18, 0x25)
 SUCCESS, ACCESS_TOKEN, CHECKSUM_OK = 0, 5, 6
 HEARTBEAT = -1
 """Sequence number of a packet, and of its acknowledgement, that is only a heartbeat."""
-_STATUS = {
+_STATUS: Mapping[int, str] = {
     1: "an error",
     2: "a wrong checksum",
     3: "the block is not valid",

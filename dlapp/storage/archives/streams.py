@@ -11,7 +11,7 @@ import bz2
 import lzma
 import tarfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 MAX_EXTENDED_BYTES = 1 << 20
@@ -24,7 +24,7 @@ _PIECE = 256 << 10
 _GZIP = 31
 """zlib's wbits for a gzip header and trailer (zlib manual, inflateInit2)."""
 
-_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+_DECOMPRESSORS: Mapping[str, Callable[[], Any]] = {
     "gz": lambda: _Gzip(),
     "bz2": bz2.BZ2Decompressor,
     "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY_BYTES),

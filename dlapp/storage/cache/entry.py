@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from dlapp.errors import Denied
@@ -18,7 +18,7 @@ from dlapp.system.owners import other_writers_above
 FORMAT = 1
 ENTRY_OVERHEAD = 4096
 """Bytes that a file or directory is counted with besides its content: inodes and blocks are not free."""
-_METADATA_FIELDS = {
+_METADATA_FIELDS: Mapping[str, type] = {
     "format": int,
     "source": str,
     "size_bytes": int,

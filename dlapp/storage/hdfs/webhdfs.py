@@ -93,7 +93,10 @@ _NO_NODE_YET = re.compile(r"Failed to find datanode\b.*\bexcludeDatanodes=null")
 """Message of a NameNode that has just become active, or started, and has no report of a DataNode yet; also if all
 DataNodes have reported too little space for a block. If a request excludes DataNodes, the message is about these.
 Source: NamenodeWebHdfsMethods.redirectURI; seen with DataNodes whose disks are full."""
-_NOT_ACTIVE = {"StandbyException": "is on standby", "ObserverRetryOnActiveException": "is an observer"}
+_NOT_ACTIVE: Mapping[str, str] = {
+    "StandbyException": "is on standby",
+    "ObserverRetryOnActiveException": "is an observer",
+}
 """Exceptions of a NameNode that is not active, with their texts; the second one is thrown for writes."""
 _NOT_REACHED = frozenset(
     {"ConnectException", "ConnectTimeoutException", "NoRouteToHostException", "SocketTimeoutException"}

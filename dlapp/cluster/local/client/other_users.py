@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from dlapp.cluster.local import spool, views
@@ -28,7 +29,7 @@ _TEXTS = (
     *("id", "state", "username", "appname", "boot_id", "outcome", "reason", "summary", "queue", "project", "tags"),
     *("waiting", "resumed_from", "again_of", "after"),
 )
-_SINCE = {
+_SINCE: Mapping[str, Any] = {
     "queue": "default",
     "project": "",
     "tags": "",
@@ -133,7 +134,7 @@ def views_of(owner: StateDir, boot_id: str, waiting: QueueOrder, *, limit: int |
 
 def _read_row(owner: StateDir, application_id: str, application_dir: str) -> ApplicationRow:
     """Return the row of an application from its user's file. Raises DlappError: the file is invalid."""
-    shown: dict[str, Any] = _SINCE | dict(read_json(os.path.join(application_dir, "row.json")) or {})
+    shown: dict[str, Any] = {**_SINCE, **(read_json(os.path.join(application_dir, "row.json")) or {})}
     fine = (
         shown.get("id") == application_id
         and shown.get("state") in (*UNSTARTED, RUNNING, DONE)

@@ -6,13 +6,14 @@ Source: org.apache.hadoop.yarn.api.records.ContainerExitStatus; answers of 3.4.2
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from dlapp.cluster.engine import ContainerEnd
 from dlapp.cluster.yarn.values import ContainerStatus
 
 INVALID = -1000
 ABORTED = -100
-NODE_FAULTS = {
+NODE_FAULTS: Mapping[int, str] = {
     INVALID: "could not be prepared on its node",
     ABORTED: "was taken away",
     -101: "ended because its node's disks failed",
@@ -27,7 +28,7 @@ LOST_NODE = "*lost* node"
 """Part of the ResourceManager's diagnostics of a container on a lost node, whose processes may still run. Source:
 SchedulerUtils.LOST_CONTAINER, Hadoop 2.6 to 3.4."""
 VIRTUAL_MEMORY = -103
-MEMORY = {
+MEMORY: Mapping[int, str] = {
     VIRTUAL_MEMORY: "raise memory of its role, or the cluster's yarn.nodemanager.vmem-pmem-ratio",
     -104: "raise memory of its role",
 }
@@ -35,7 +36,7 @@ NO_PYTHON = (126, 127)
 """Exit codes of a container's command if its node has no Python for dlapp."""
 OWN_PREFIX = "dlapp: "
 """Prefix of the line that the command then writes to standard error."""
-OWN_FAULTS = {
+OWN_FAULTS: Mapping[int, str] = {
     VIRTUAL_MEMORY: "was ended for using too much virtual memory",
     -104: "was ended for using too much memory",
     -105: "was ended by dlapp",

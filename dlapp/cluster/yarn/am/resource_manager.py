@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from dlapp.cluster.yarn.convert import (
     application_id_to_proto,
@@ -40,7 +40,7 @@ CLIENT_PROTOCOL = "org.apache.hadoop.yarn.api.ApplicationClientProtocolPB"
 REGISTRATION_S = 60.0
 """A pause of the ResourceManager of this length is waited for. The answer to a registration comes once, with the tokens
 of the nodes on which an earlier attempt has containers: without a token, no container can be started there."""
-_FINAL = {
+_FINAL: Mapping[FinalStatus, pb.FinalApplicationStatusProto] = {
     FinalStatus.UNDEFINED: pb.APP_UNDEFINED,
     FinalStatus.SUCCEEDED: pb.APP_SUCCEEDED,
     FinalStatus.FAILED: pb.APP_FAILED,

@@ -27,7 +27,7 @@ from dlapp.system.text import counted, nearest, shown
 from dlapp.values.ids import ApplicationId
 from dlapp.values.spec import InputSpec, Placement, Resources
 
-_MAXIMUM = {
+_MAXIMUM: Mapping[str, str] = {
     "memory-mb": "yarn.scheduler.maximum-allocation-mb",
     "vcores": "yarn.scheduler.maximum-allocation-vcores",
 }

@@ -47,7 +47,7 @@ _UNREAD = "resourceRequests,timeouts,appNodeLabelExpression,amNodeLabelExpressio
 """Unused fields of an application, left out of answers; the resource requests of a large one take some MiB. Versions
 before 2.9 ignore the parameter. Source: DeSelectFields, 2.9.2 to 3.5.0."""
 _FEWER = "name one user, or lower yarn.resourcemanager.max-completed-applications"
-_KINDS: dict[int, type[RemoteError]] = {401: NotAllowed, 403: NotAllowed, 404: ApplicationNotFound}
+_KINDS: Mapping[int, type[RemoteError]] = {401: NotAllowed, 403: NotAllowed, 404: ApplicationNotFound}
 
 
 class NewApplication(Value, kw_only=True):

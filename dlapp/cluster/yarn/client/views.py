@@ -37,14 +37,18 @@ _OF_QUEUE = re.compile(r"AM Resource Request|Limit|Usage|Absolute (used|max) cap
 """Part of the diagnostics of a waiting application that names the exceeded limit of its queue."""
 _ODD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """Errors on reading an answer in an unknown form."""
-_KILLS = {
+_KILLS: Mapping[str, Cause] = {
     "timed out": Cause.TIMED_OUT,
     "soft-killed by ": Cause.SOFT_KILLED,
     "Application is killed by ResourceManager as it has exceeded the lifetime period": Cause.TIMED_OUT,
 }
 """Prefixes of our diagnostics (`dlapp.am.decisions.shutdown`) and of YARN's (RMAppLifetimeMonitor)."""
 _GONE = "what its containers had not stored is gone: YARN deletes a container's directory with the container"
-_CAUSES = {FinalStatus.SUCCEEDED: Cause.SUCCEEDED, FinalStatus.KILLED: Cause.KILLED, FinalStatus.FAILED: Cause.FAILED}
+_CAUSES: Mapping[FinalStatus, Cause] = {
+    FinalStatus.SUCCEEDED: Cause.SUCCEEDED,
+    FinalStatus.KILLED: Cause.KILLED,
+    FinalStatus.FAILED: Cause.FAILED,
+}
 
 
 class AmState(NamedTuple):

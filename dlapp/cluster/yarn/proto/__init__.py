@@ -5,6 +5,6 @@ from __future__ import annotations
 from dlapp.cluster.yarn.proto.descriptors import DESCRIPTOR_SET
 from dlapp.hadoop.proto import add_descriptors, definitions
 
-__all__ = ["definitions"]
+__all__ = ("definitions",)
 
 add_descriptors(DESCRIPTOR_SET)
