@@ -30,17 +30,14 @@ def acquire(path: str, *, shared: bool) -> int | None:
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(path, _MAKE, 0o600))
             continue
-        try:
-            if not locks.try_lock(fd, shared=shared):
-                os.close(fd)
-                return None
+        with closing_on_error(fd):
+            is_locked = locks.try_lock(fd, shared=shared)
             # It may have been removed between the two calls; then others lock a new file of its name.
-            if _is_file(fd, path):
+            if is_locked and _is_file(fd, path):
                 return fd
-        except BaseException:
-            os.close(fd)
-            raise
         os.close(fd)
+        if not is_locked:
+            return None
 
 
 def make_shared(fd: int) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.closes.copy import ROOT, record
+from tests.closes.copy import record
 
 BEGINNING = """\
 import os, sys
@@ -54,7 +53,7 @@ HARMLESS = {
 
 def reports(tmp_path: Path, program: str) -> list[str]:
     """Run a program isolated, with a dlapp that records; return its reports."""
-    shutil.copytree(ROOT / "dlapp", tmp_path / "dlapp", ignore=shutil.ignore_patterns("[!_]*"))
+    (tmp_path / "dlapp").mkdir()
     record(tmp_path / "dlapp", tmp_path / "reports")
     command = [sys.executable, "-I", "-S", "-c", BEGINNING + program, str(tmp_path)]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)

@@ -275,6 +275,9 @@ class LocalAmEngine:
         self._nudge_reaper()
         if self._reaper is not None:
             self._reaper.join()
+            self._reaper = None
+            for fd in self._nudge:  # not by the reaper: it may end before it is nudged
+                os.close(fd)
         # The runner notices our end by itself; if it has died, the waiting applications need another one.
         with contextlib.suppress(DlappError, OSError):
             ensure_runner(self._state, self._settings, wake=False)
@@ -470,7 +473,8 @@ class LocalAmEngine:
         container.pidfd = os.pidfd_open(pid)  # our child: the pid is not reused until it is reaped
 
     def _signal(self, container: _Container, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError, OSError):
+        # Under the lock the reaper does not close the descriptor, whose number another process would get.
+        with self._lock, contextlib.suppress(OSError):
             signal.pidfd_send_signal(container.pidfd, number)
 
     # ---- ends ----
@@ -527,8 +531,6 @@ class LocalAmEngine:
                     container.kill_at = None
                     self._signal(container, signal.SIGKILL)
             ending = [container for container in ending if not self._has_ended(container)]
-        os.close(self._nudge[0])
-        os.close(self._nudge[1])
 
     def _pause_ms(
         self, watched: dict[int, _Container], starting: dict[int, _Container], ending: list[_Container]
@@ -548,9 +550,10 @@ class LocalAmEngine:
         else:
             if found is not None:
                 status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-        pidfd, container.pidfd = container.pidfd, -1
-        self._record_end(container, status)
-        os.close(pidfd)
+        self._record_end(container, status)  # first: without a status and a descriptor it would never have started
+        with self._lock:
+            os.close(container.pidfd)
+            container.pidfd = -1
 
     @staticmethod
     def _record_end(container: _Container, status: int) -> None:

@@ -404,6 +404,25 @@ def test_many_containers_cost_two_descriptors_each_while_they_start(make_am: Cal
     wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before + 2)
 
 
+def test_the_end_is_written_also_when_the_thread_that_hears_of_ends_is_done_already(
+    am: Am, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (grant,) = am.beat(ask(1))
+    am.start(grant, "exit")
+    am.end_of(grant)
+    real = am.engine._nudge_reaper
+
+    def late() -> None:
+        real()  # as a task that ends just then would
+        if am.engine._reaper is not None:
+            am.engine._reaper.join()
+        real()
+
+    monkeypatch.setattr(am.engine, "_nudge_reaper", late)
+    assert am.engine.finish(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "")
+    assert am.engine.finish(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "")
+
+
 def test_an_outcome_is_written_once(make_am: Callable[..., Am]) -> None:
     am = make_am()
     am.engine.finish(FinalStatus.FAILED, Cause.FAILED, "payload of worker_0 ended with code 3")
