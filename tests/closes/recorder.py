@@ -13,16 +13,20 @@ its own close is EBADF, and the report names who closed it before.
 from __future__ import annotations
 
 import builtins
-import errno
 import io
 import os
 import sys
 import time
-from typing import Any
+
+TYPE_CHECKING = False  # typing is not loaded yet
+if TYPE_CHECKING:
+    from typing import Any
 
 DELIBERATE = ("close_all_but",)
 """Functions that close numbers that they read from a list."""
 _DEPTH = 14
+_EBADF = 9
+"""`errno.EBADF`, of a module that may not be loaded yet."""
 
 
 class Recorder:
@@ -57,7 +61,7 @@ class Recorder:
         try:
             self._close(fd)
         except OSError as error:
-            if error.errno == errno.EBADF and (before := self._closed_at.get(number)) and not _is_deliberate():
+            if error.errno == _EBADF and (before := self._closed_at.get(number)) and not _is_deliberate():
                 self._report(number, f"it was closed before:\n{before}")
             raise
         self._closed_at[number] = _stack()
@@ -98,7 +102,7 @@ class Recorder:
             try:
                 end(sock, *args)
             except OSError as error:
-                if error.errno == errno.EBADF:
+                if error.errno == _EBADF:
                     recorder._report(number, f"a socket had it, and it was closed before:\n{recorder.who(number)}")
                 raise
             recorder.closed(number)
