@@ -72,11 +72,32 @@ def is_plain_path(path: str) -> bool:
     return all(map(is_plain_name, path.split("/")))
 
 
+class NoHome(FileNotFoundError):
+    """The user's home directory does not exist."""
+
+    def __init__(self, home: str) -> None:
+        super().__init__(errno.ENOENT, "this home directory does not exist", home)
+
+
 def is_inside(path: str, directory: str) -> bool:
     """Return whether a path is ``directory`` or inside it; neither is resolved. Both are absolute, or both are relative
     and not ``.``.
     """
     return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def make_below_home(path: str, mode: int = 0o777) -> None:
+    """Create a directory and those above it, as `os.makedirs` does, but not the user's home.
+
+    Users such as nobody have a home that must not exist (/nonexistent), and root could create it.
+
+    Raises:
+        NoHome: it lies in a home that does not exist.
+    """
+    home = os.path.expanduser("~")
+    if is_inside(path, home) and not os.path.isdir(home):
+        raise NoHome(home)
+    os.makedirs(path, mode, exist_ok=True)
 
 
 def sync_file_system(fd: int) -> None:

@@ -217,7 +217,7 @@ def open_state(
             _make_directory(state.path, 0o2750)
         else:
             with contextlib.suppress(FileExistsError):
-                os.makedirs(os.path.dirname(base), exist_ok=True)
+                files.make_below_home(os.path.dirname(base))
             _make_private(base)
             _make_directory(state.path, 0o700)
         # Then everything below belongs to this user, too: no other user can have created it.
@@ -229,6 +229,8 @@ def open_state(
             _refuse_anothers(directory)
     except NotADirectoryError as error:
         raise ConfigError(f"local.state_dir: {error.filename} is not a directory") from error
+    except files.NoHome as error:
+        raise Denied(f"local.state_dir: {error.filename}: {error.strerror}; set HOME, or {_ELSEWHERE}") from error
     except PermissionError as error:
         if isinstance(error, DlappError):
             raise

@@ -29,7 +29,15 @@ from typing import NamedTuple
 
 from dlapp.errors import DlappError
 from dlapp.hadoop.hdfs.checksums import CARRIED, installed_library
-from dlapp.system.files import UntrustedFile, closing_fd, list_names, open_own_directory, read_file, write_all
+from dlapp.system.files import (
+    UntrustedFile,
+    closing_fd,
+    list_names,
+    make_below_home,
+    open_own_directory,
+    read_file,
+    write_all,
+)
 
 NAME = "dlapp.pyz"
 """File name in a container's working directory."""
@@ -173,7 +181,7 @@ def packed(directory: str, *, remote: bool = False) -> tuple[str, str]:
     files, kind = sources(remote=remote), "remote-" if remote else "dlapp-"
     beginning = f"{kind}{_fingerprint(files)}-"
     try:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
+        make_below_home(directory, 0o700)
         with _PACKING, closing_fd(open_own_directory(f"{directory}/.", path=directory)) as fd:
             for name in list_names(fd, limit=_MAX_NAMES):
                 if name.startswith(beginning) and name.endswith(".pyz"):

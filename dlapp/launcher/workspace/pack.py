@@ -24,6 +24,7 @@ from dlapp.launcher.workspace.tar import BLOCK, DIRECTORY, END, LINK, MAX_PIECES
 from dlapp.locations import shown
 from dlapp.storage.tree import explaining
 from dlapp.system.disk_space import FULL
+from dlapp.system.files import make_below_home
 from dlapp.value import Value
 
 __all__ = ["Packed", "Scan", "ScanEntry", "pack", "scan_workspace"]
@@ -77,7 +78,7 @@ def pack(scan: Scan, archive_dir: str, *, limit_bytes: int, progress: Progress |
     threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
     archive_dir = os.path.abspath(archive_dir)
     with explaining(archive_dir, "written"):
-        os.makedirs(archive_dir, mode=0o700, exist_ok=True)
+        make_below_home(archive_dir, 0o700)
         with _temporary_file(archive_dir) as (descriptor, temporary):
             with GzipBlocks(descriptor, threads=threads) as out:
                 writer = _Writer(scan, out, progress)

@@ -29,7 +29,7 @@ from dlapp.cluster.local.state import (
     write_atomically,
 )
 from dlapp.config import load_config
-from dlapp.errors import ConfigError, DlappError, Unreachable
+from dlapp.errors import ConfigError, Denied, DlappError, Unreachable
 from dlapp.scheduler.amounts import Amounts
 from dlapp.system import locks
 from dlapp.system.processes.spawn import PROGRAM, is_program, spawn
@@ -78,6 +78,16 @@ def test_a_state_directory_is_private_and_of_this_machine(tmp_path: Path) -> Non
     assert Path(state.path).name == machine_name()
     assert os.stat(state.path).st_mode & 0o777 == 0o700
     assert os.stat(tmp_path / "a" / "state").st_mode & 0o777 == 0o700
+
+
+def test_a_home_that_does_not_exist_is_not_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    with pytest.raises(Denied, match=f"local.state_dir: {home}: this home directory does not exist; set HOME, or "):
+        open_state(str(home / ".local/state/dlapp"))
+    assert list(tmp_path.iterdir()) == []
+    home.mkdir()
+    assert Path(open_state(str(home / ".local/state/dlapp")).path).is_dir()
 
 
 def test_a_state_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:

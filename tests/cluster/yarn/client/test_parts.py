@@ -18,6 +18,8 @@ import pytest
 
 from dlapp.cluster.yarn import bundle, task_container
 from dlapp.cluster.yarn.client.am_client import AmClients
+from dlapp.cluster.yarn.client.local_files import node_cache, tools_tokens
+from dlapp.cluster.yarn.client.local_files.last_application import local_cache, remember
 from dlapp.cluster.yarn.client.rest import AppReport, YarnRest
 from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.cluster.yarn.client.views import (
@@ -31,7 +33,7 @@ from dlapp.cluster.yarn.client.views import (
     tags_of,
 )
 from dlapp.cluster.yarn.logs.pages import read_page, rest_url
-from dlapp.errors import ConfigError, Unreachable
+from dlapp.errors import ConfigError, DlappError, Unreachable
 from dlapp.hadoop.configuration import HadoopConfiguration, parse_properties, read_configuration
 from dlapp.hadoop.errors import ApplicationNotFound
 from dlapp.hadoop.hdfs.checksums import CARRIED
@@ -590,3 +592,14 @@ def test_who_only_looks_loads_no_protobuf() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_what_is_kept_for_a_cluster_does_not_create_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    remember(str(APP), 1)
+    node_cache.keep(["http://rm:8088"], [])
+    with pytest.raises(FileNotFoundError, match="this home directory does not exist"):
+        tools_tokens.keep(APP, tools_tokens.KeptToken("tony", "t"))
+    with pytest.raises(DlappError, match=f"{tmp_path}/home: this home directory does not exist"):
+        bundle.packed(local_cache("travel"))
+    assert list(tmp_path.iterdir()) == []

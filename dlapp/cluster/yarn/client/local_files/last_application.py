@@ -11,6 +11,7 @@ import re
 from typing import NamedTuple
 
 from dlapp.id_text import APPLICATION_ID
+from dlapp.system.files import make_below_home
 from dlapp.system.owners import check_not_writable_by_others
 
 _LINE = re.compile(rf"(?P<id>{APPLICATION_ID}) (?P<submitted_ms>\d+)\n", re.ASCII)
@@ -43,7 +44,7 @@ def remember(application_id: str, submitted_ms: int) -> None:
     """Store the id. If this fails, ``last`` does not find the application; there is no other effect."""
     with contextlib.suppress(OSError):
         path = local_cache("last-on-yarn")
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        make_below_home(os.path.dirname(path), 0o700)
         temporary = f"{path}.{os.getpid()}"
         with open(temporary, "w", encoding="ascii") as file:
             file.write(f"{application_id} {submitted_ms}\n")

@@ -37,7 +37,7 @@ def keep(urls: Sequence[str], nodes: Sequence[NodeInfo]) -> None:
         return
     with contextlib.suppress(OSError):
         check_not_writable_by_others(directory())
-        os.makedirs(directory(), mode=0o700, exist_ok=True)
+        files.make_below_home(directory(), 0o700)
         with _opened() as fd:
             temporary = f".{os.getpid()}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

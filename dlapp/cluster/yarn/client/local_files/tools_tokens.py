@@ -55,7 +55,7 @@ def keep(application_id: ApplicationId, kept: KeptToken) -> None:
         OSError: it cannot be written, or other users may change the directory.
     """
     check_not_writable_by_others(directory())
-    os.makedirs(directory(), mode=0o700, exist_ok=True)
+    files.make_below_home(directory(), 0o700)
     with _opened() as fd:
         _remove_old(fd)
         name = _name(application_id)
