@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dlapp.diagnosis.rules import Act, Rule, Where
+from dlapp.system.files import closing_fd
 from dlapp.value import replace
 from dlapp.values.messages import Diagnosis, Evidence
 
@@ -115,7 +116,7 @@ def read_tail(path: str, *, limit_bytes: int = TAIL_BYTES) -> LogTail:
         OSError: it cannot be read, or is not a regular file.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb", buffering=0):
+    with closing_fd(fd):
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             raise OSError(f"{path} is no file")

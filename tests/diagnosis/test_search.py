@@ -236,3 +236,10 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "stderr")
     with pytest.raises(OSError, match="is no file"):
         read_tail(str(tmp_path / "stderr"))
+
+
+def test_a_directory_in_place_of_a_log_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="is no file"):
+        read_tail(str(tmp_path))
+    assert os.listdir("/proc/self/fd") == before
