@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from dlapp.config import Config, load_config
+from tests.services.missing import missing
 
 
 @pytest.fixture
 def config() -> Config:
-    return load_config(environ={"HOME": "/nonexistent"}, system_file="/nonexistent")
+    return load_config(environ={"HOME": missing()}, system_file=missing())
 
 
 @pytest.fixture
