@@ -84,9 +84,9 @@ def _take_path(value: Any) -> str:
 
 
 def _take_integer(value: Any) -> int:
-    if isinstance(value, bool):
-        raise TypeError("a whole number or text as in a properties file")
     try:
+        if isinstance(value, bool):
+            raise TypeError
         return operator.index(value)
     except TypeError:
         raise TypeError("a whole number or text as in a properties file") from None

@@ -20,10 +20,11 @@ from dlapp.config import Config
 from dlapp.errors import SpecError, UsageError
 from dlapp.sweep.spec import SweepSpec
 from dlapp.system.text import nearest
-from dlapp.values.rules import refuse
+from dlapp.values.rules import not_text, refuse
 from dlapp.values.spec import AppSpec, CheckpointSpec, InputSpec, OutputSpec
 
 _FIRST_SECTIONS = ("application", "resources")
+_NO_MAPPING = "is not a mapping of names to values"
 
 
 def _keywords() -> dict[str, tuple[str, str]]:
@@ -106,9 +107,9 @@ def check_texts(args: Sequence[str], env: Mapping[str, str]) -> None:
         raise SpecError("args", "is not a list of words")
     for place, word in enumerate(args):
         if not isinstance(word, str):
-            raise SpecError(f"args[{place}]", f"is {word!r}, it must be text (str)")
+            raise SpecError(f"args[{place}]", not_text(word))
     if not isinstance(env, Mapping):
-        raise SpecError("env", "is not a mapping of names to values")
+        raise SpecError("env", _NO_MAPPING)
     for name, value in env.items():
         if not isinstance(name, str):
             raise SpecError("env", f"the name {name!r} must be text (str)")
@@ -218,7 +219,7 @@ class _Reader:
         if value is None:
             return []
         if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-            self._refuse(field, "is not a mapping of names to values")
+            self._refuse(field, _NO_MAPPING)
             return []
         return list(value.items())
 

@@ -55,6 +55,11 @@ class Limit(NamedTuple):
         return f"{shown} {self.unit}" if self.unit else shown
 
 
+def not_text(value: object) -> str:
+    """Return the problem of a value that is not text."""
+    return f"is {value!r}, it must be text (str)"
+
+
 def refuse(problems: Iterable[Problem]) -> None:
     """Raise SpecError with the first problem, if there is one."""
     for where, problem in problems:

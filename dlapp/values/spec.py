@@ -20,7 +20,7 @@ from dlapp.values.access import AccessList, problems_with_access
 from dlapp.values.idle_guard import IdleGuard
 from dlapp.values.image_name import RegistryCredentials
 from dlapp.values.notification import NotificationSettings
-from dlapp.values.rules import Limit, Problem, found_by, limit_problems, refuse
+from dlapp.values.rules import Limit, Problem, found_by, limit_problems, not_text, refuse
 from dlapp.values.start_conditions import After, check_after
 
 if TYPE_CHECKING:
@@ -807,14 +807,14 @@ class AppSpec(Value, kw_only=True):
         """Yield fields of a wrong type: a Python program may construct a spec without a type checker."""
         for name in ("username", "appname", "workspace", "script", "docker_image", "network", "queue", "project"):
             if not isinstance(value := getattr(self, name), (str, type(None))):
-                yield name, f"is {value!r}, it must be text (str)"
+                yield name, not_text(value)
         for name in ("command", "args", "exclude", "tags", "env", "success"):
             if not isinstance(words := getattr(self, name), (tuple, list)):
                 yield name, f"is {words!r}, it must be a tuple of texts"
                 continue
             for place, word in enumerate(words):
                 if not isinstance(word, str):
-                    yield f"{name}[{place}]", f"is {word!r}, it must be text (str)"
+                    yield f"{name}[{place}]", not_text(word)
         for name in ("view_acl", "modify_acl"):
             if not isinstance(value := getattr(self, name), AccessList):
                 yield name, f"is {value!r}, it must be an AccessList"
