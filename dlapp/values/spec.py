@@ -805,10 +805,10 @@ class AppSpec(Value, kw_only=True):
 
     def _type_problems(self) -> Iterator[Problem]:
         """Yield fields of a wrong type: a Python program may construct a spec without a type checker."""
-        for name in ("username", "appname", "workspace", "script", "docker_image", "network", "queue", "project"):
+        for name in _fields_of(AppSpec, "str", "str | None"):
             if not isinstance(value := getattr(self, name), (str, type(None))):
                 yield name, not_text(value)
-        for name in ("command", "args", "exclude", "tags", "env", "success"):
+        for name in _fields_of(AppSpec, "tuple[str, ...]"):
             if not isinstance(words := getattr(self, name), (tuple, list)):
                 yield name, f"is {words!r}, it must be a tuple of texts"
                 continue
@@ -957,6 +957,11 @@ class AppSpec(Value, kw_only=True):
                 return role, index
             index -= role.instances
         raise IndexError(index)
+
+
+def _fields_of(cls: type[Value], *types: str) -> list[str]:
+    """Return the names of the fields that are annotated with one of some types."""
+    return [name for name, annotation in cls.__annotations__.items() if annotation in types]
 
 
 class Submission(Value, kw_only=True):
