@@ -405,6 +405,13 @@ KEYS: tuple[PropertyKey, ...] = (
         field="project",
     ),
     PropertyKey(
+        _application("comment"),
+        forms.TEXT,
+        "a sentence of yours on this run, kept with its specification (`Client.submission`, `--print-spec`)",
+        "none",
+        field="comment",
+    ),
+    PropertyKey(
         _application("tags"),
         forms.LIST,
         "labels in dlapp-status and dlapp-list; on a cluster also tags of YARN",

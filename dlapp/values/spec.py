@@ -600,6 +600,7 @@ class AppSpec(Value, kw_only=True):
         failure_settle_s: how long the end of the other gang members is awaited before a member's failure ends the
             application; the cause may be a lost node, which is known only later.
         keep_failed_s: how long the container of a permanently failed program is kept for inspection; 0: not kept.
+        comment: the user's sentence on the run.
         notify: events that the user is notified of (`dlapp.values.notification.EVENTS`); None: the configured default.
         after: applications whose end this one waits for before it starts.
         hold: do not start before a user releases the application.
@@ -669,6 +670,7 @@ class AppSpec(Value, kw_only=True):
     tensorboard: str = ""
     view_acl: AccessList = field(default_factory=AccessList)
     modify_acl: AccessList = field(default_factory=AccessList)
+    comment: str | None = None
 
     def __post_init__(self) -> None:
         refuse(self._type_problems())

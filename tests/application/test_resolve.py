@@ -25,6 +25,7 @@ from dlapp.login import Login
 from dlapp.storage.open import open_location
 from dlapp.value import replace
 from dlapp.values.idle_guard import IdleAction, IdleGuard
+from dlapp.values.serialization import from_json, to_json
 from dlapp.values.spec import (
     AppSpec,
     ContainerFailure,
@@ -133,6 +134,14 @@ def test_every_key_reaches_the_spec(place: Path, config: Config) -> None:
     assert spec.caches == (PayloadCache("models", "/models"), PayloadCache("pip-packages", "/root/.cache/pip"))
     assert spec.env == ("A", "TOKEN", "EMPTY", "URL")
     assert application.env == {"A": " b ", "TOKEN": "'a b'", "EMPTY": "", "URL": "a=b#c"}
+
+
+def test_a_comment_is_kept_with_the_application(place: Path, config: Config) -> None:
+    spec = read(place, f"{MINIMAL}comment=with the new loader\n", config).spec
+    assert spec.comment == "with the new loader"
+    assert from_json(AppSpec, to_json(spec)).comment == spec.comment
+    assert read(place, MINIMAL, config).spec.comment is None
+    assert refused(place, f"{MINIMAL}comment=\n", config) == ["5: application.comment: is empty"]
 
 
 def test_caches_that_cannot_be_are_refused_with_their_line(place: Path, config: Config) -> None:
