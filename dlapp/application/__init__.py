@@ -1,7 +1,8 @@
-"""The description of an application: from a properties file, keywords or a spec to a checked `AppSpec`.
+"""The description of an application: from a properties file, keywords of Python or a spec to a checked `AppSpec`.
 
-`keys` is the only table of keys. `properties` parses text to values with their lines, `build` makes a spec of them,
-`resolve` its paths and locations, and `problems` has the rules between keys. This package reads files of the user and
-asks an engine for its properties only; it submits nothing, and it does not check inputs and outputs
-(`dlapp.launcher.checks`).
+`keys` is the only table of keys; `forms` reads their values. `properties` parses text to values with their lines, and
+`keywords` objects of Python; `build` makes a draft of a spec from the values of both, `resolve` replaces its paths and
+locations, and `problems` has the rules on what was given; those on a spec are `AppSpec.problems`. All errors are
+collected in one `Problems`, to which the launcher adds those of the engine and of inputs and outputs. This package
+reads files of the user and asks an engine for its properties only; it submits nothing.
 """

@@ -1,6 +1,6 @@
-"""Submission: a properties file is converted to a spec, checked, its workspace packed, and submitted.
+"""Submission: an application is checked against its engine and the world, its workspace packed, and submitted.
 
-`properties` reads the file, `keys` is the table of valid keys, `application` converts the file to an `AppSpec`,
-`workspace.pack` packs the workspace, and `submit` executes all steps and outputs the lines that ``dlapp-launcher``
-prints.
+`checks` looks at inputs, outputs and scripts, `workspace.pack` packs the workspace, `origin` describes an application
+from an earlier one, and `submit` executes all steps and outputs the lines that ``dlapp-launcher`` prints. What a
+properties file means is in `dlapp.application`.
 """
