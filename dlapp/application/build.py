@@ -251,6 +251,6 @@ def _links(application: Settings) -> Iterator[QuickLink]:
 
 
 def _tensorboard(application: Settings) -> str | bool:
-    """Return the directory, or whether there is a TensorBoard on one that `dlapp.application.resolve` chooses."""
+    """Return the directory, or whether there is a TensorBoard on one that `dlapp.application.description` chooses."""
     wanted: str | bool = application.get("tensorboard", False)
     return wanted or ""

@@ -1,8 +1,4 @@
-"""Resolution of a description, a properties file or a spec, to an `AppSpec`: defaults, paths, variables, files.
-
-All errors of the description are collected in one `Problems`, to which `dlapp.launcher` adds those of the engine and of
-inputs and outputs. So that these can be found beside errors of the description, a key with an error counts as not given
-(`_without`), and what is left of the application is checked further.
+"""Resolution of the draft of a spec: paths, locations, and the defaults of this machine and engine.
 
 A text that begins with ``hdfs:``, and on a cluster every path, is a location on HDFS; others are described in
 `dlapp.application.paths`.
@@ -13,13 +9,8 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from dlapp.application.build import NO_OBJECTS, Keywords, Objects, Values, build, sections_of
-from dlapp.application.forms import check_variable
-from dlapp.application.keys import ENV, OF_ROLES, SECTIONS
-from dlapp.application.overrides import NO_OVERRIDES, Overrides
 from dlapp.application.paths import (
     SCHEME,
     WILD,
@@ -31,426 +22,32 @@ from dlapp.application.paths import (
     resolve_location,
     seen,
 )
-from dlapp.application.problems import all_problems, follows_from
-from dlapp.application.properties import MAX_BYTES, Line, Problems, Properties, read_properties
-from dlapp.application.variables import read_variables
+from dlapp.application.properties import Line, Problems
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import Config
-from dlapp.errors import SpecError, UsageError
+from dlapp.errors import SpecError
 from dlapp.locations import FILE, HDFS, HdfsPlace, local_path
 from dlapp.storage.glob import split_pattern
-from dlapp.sweep.spec import Sampler, SweepSpec
+from dlapp.sweep.spec import Sampler
 from dlapp.system.files import is_inside
 from dlapp.system.text import shown
-from dlapp.value import Value, field
 from dlapp.values.rules import changed
 from dlapp.values.spec import (
-    DEFAULT_KILL_GRACE_S,
     AppSpec,
     CheckpointSpec,
     InputSpec,
     OutputSpec,
     RoleSpec,
-    Until,
-    check_env_name,
     check_inside_workspace,
-    deciding_roles,
     needing_host_network,
 )
 
-WARNING = "warning: "
-SPEC = "AppSpec"
-"""Stands for the path of a file in messages about a spec."""
-SMALL_MIB = 64
-"""A bare number below it is often meant as GiB."""
 TRIALS = "trials"
 """Name of the directory that has those of the trials of a sweep, in the place of its output."""
 _GLOB = re.compile(r"[*?]|\[[^/]+\]|\{[^/]*,[^/]*\}")
-_ROUNDS = 4
-"""How often keys with errors are left out: each may hide another one, for example that of a role."""
 
 
-class Snapshot(Value):
-    """Content of a properties file and its env_file at one moment.
-
-    Args:
-        path: the path of the properties file, absolute; relative paths in it are relative to its directory.
-        data: its content.
-        env: the variables of its env_file.
-    """
-
-    path: str
-    data: bytes
-    env: Mapping[str, str]
-
-
-class RecordedFile(Value):
-    """A properties file as recorded at an earlier submission, whose workspace is already packed.
-
-    Args:
-        path: the path of the file, absolute; relative paths in it are relative to its directory.
-        data: its content.
-    """
-
-    path: str
-    data: bytes
-
-
-class UnresolvedSpec(Value):
-    """A spec that a program created: its paths are interpreted as in a properties file in the working directory.
-
-    Args:
-        env: the user's variables with their values.
-        role_env: role -> variables for its payloads only, overriding equal names.
-        workspace_is_packed: whether to skip the checks of the workspace.
-    """
-
-    spec: AppSpec
-    env: Mapping[str, str]
-    role_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    workspace_is_packed: bool = False
-
-
-Source = str | Snapshot | RecordedFile | Keywords | UnresolvedSpec
-"""The path of a properties file, what it was at another moment, or keywords or a spec in place of one."""
-
-
-class ResolvedApplication(Value):
-    """A description of an application, ready to be submitted.
-
-    Args:
-        properties: the properties file; None: it was no file.
-        env: the user's variables with their values.
-        role_env: role -> variables for its payloads only, overriding equal names.
-        hdfs: the HDFS of its ``hdfs://`` locations, as its user; None if the engine has none.
-        snapshot: source of the application.
-        notes: lines for the user.
-        env_file: absolute path of its env_file; empty if there is none.
-        gives_network: it names its network.
-    """
-
-    properties: Properties | None
-    spec: AppSpec
-    env: dict[str, str]
-    hdfs: HdfsPlace | None
-    snapshot: Snapshot
-    role_env: Mapping[str, dict[str, str]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    env_file: str = ""
-    gives_network: bool = False
-
-    def line(self, where: str) -> Line:
-        """Return the line or option that sets a key (``section.key``); 0: there is none."""
-        section, _, key = where.partition(".")
-        return 0 if self.properties is None else self.properties.line(section, key)
-
-    def place(self, where: str) -> str:
-        """Return the file with the line, or the option, that sets a key; for an unset key only the file."""
-        section, _, key = where.partition(".")
-        return SPEC if self.properties is None else self.properties.place(section, key)
-
-
-class Description(NamedTuple):
-    """Result of reading an application, with all errors so far.
-
-    Args:
-        problems: the errors; more may be added before `Problems.refuse`.
-        application: the application; with errors, what is left of it without the keys that have them, so that it can be
-            checked further. None: nothing that can be checked.
-        has_workspace: its workspace can be read.
-    """
-
-    problems: Problems
-    application: ResolvedApplication | None
-    has_workspace: bool = True
-
-
-def read_application(
-    source: Source,
-    config: Config,
-    engine: EngineInfo,
-    overrides: Overrides = NO_OVERRIDES,
-    environ: Mapping[str, str] = os.environ,
-    *,
-    script_may_be_missing: bool = False,
-) -> ResolvedApplication:
-    """Read a properties file and convert it to a spec; or check a spec and resolve its paths.
-
-    Args:
-        source: the file, or the spec.
-        config: the configuration.
-        engine: provides the cluster's properties.
-        overrides: values that override the file's; none for a spec.
-        environ: the environment of the submitter; pass_env takes values of it.
-        script_may_be_missing: for dlapp-shell, in which the user can create the script.
-
-    Raises:
-        UsageError: the file cannot be read, or overrides are given with a spec.
-        FileRefused: it has errors; the message lists all of them.
-    """
-    found = describe(source, config, engine, overrides, environ, script_may_be_missing=script_may_be_missing)
-    found.problems.refuse()
-    assert found.application is not None
-    return found.application
-
-
-def describe(
-    source: Source,
-    config: Config,
-    engine: EngineInfo,
-    overrides: Overrides = NO_OVERRIDES,
-    environ: Mapping[str, str] = os.environ,
-    *,
-    script_may_be_missing: bool = False,
-) -> Description:
-    """Read the description of an application as `read_application`, and return its errors instead of raising them.
-
-    Args:
-        source, config, engine, overrides, environ, script_may_be_missing: as for `read_application`.
-
-    Raises:
-        UsageError: the file cannot be read, is too large or is not UTF-8, or overrides are given with a spec.
-    """
-    if isinstance(source, UnresolvedSpec):
-        if overrides != NO_OVERRIDES:
-            raise UsageError("overrides are for a properties file; change the spec with dlapp.replace")
-        return _describe_spec(source, config, engine)
-    if isinstance(source, Keywords):
-        from dlapp.application.keywords import values_of
-
-        problems = Problems(SPEC)
-        values, objects = values_of(source, problems)
-        reader = _Reader(SPEC, config, engine, environ, workspace_is_packed=False, script_may_be_missing=False)
-        return reader.describe(values, problems, overrides, objects=objects)
-    of_file: Mapping[str, str] | None = None
-    if isinstance(source, Snapshot):
-        path, data, of_file = source.path, source.data, source.env
-    elif isinstance(source, RecordedFile):
-        path, data = source.path, source.data
-    else:
-        path, data = source, _content(source)
-    problems = Problems(path)
-    properties = read_properties(data, path, problems, overrides)
-    problems.lines = properties
-    reader = _Reader(
-        path,
-        config,
-        engine,
-        environ,
-        workspace_is_packed=isinstance(source, RecordedFile),
-        script_may_be_missing=script_may_be_missing,
-    )
-    return reader.describe(properties.values(), problems, overrides, properties, data, of_file)
-
-
-class _Reader(NamedTuple):
-    """The way from the values of keys to an application.
-
-    Args:
-        path: the path of the file, as given; or what stands for it.
-        config, engine, environ: as for `read_application`.
-        workspace_is_packed: whether to skip the checks of the workspace.
-        script_may_be_missing: as for `read_application`.
-    """
-
-    path: str
-    config: Config
-    engine: EngineInfo
-    environ: Mapping[str, str]
-    workspace_is_packed: bool
-    script_may_be_missing: bool
-
-    def describe(
-        self,
-        values: Values,
-        problems: Problems,
-        overrides: Overrides,
-        properties: Properties | None = None,
-        data: bytes = b"",
-        of_file: Mapping[str, str] | None = None,
-        objects: Objects = NO_OBJECTS,
-    ) -> Description:
-        """Return the application that values describe.
-
-        Args:
-            values: section -> key -> value.
-            problems: the errors so far; others are added.
-            overrides: options of the command.
-            properties: the file; None: there is none.
-            data: its content.
-            of_file: the variables of its env_file; None to read it.
-            objects: parts of the application that are values already.
-        """
-        file = os.path.abspath(self.path)
-        directory, user = os.path.dirname(file), values.get("application", {}).get("username")
-        variables = read_variables(
-            values, directory, problems, overrides=overrides, environ=self.environ, of_file=of_file
-        )
-        hdfs = _hdfs(self.engine, user)
-
-        def resolved(values: Values, problems: Problems, notes: list[str]) -> AppSpec:
-            sweep = _sweep(values, problems, directory, notes)
-            draft = build(
-                values,
-                self.config.defaults,
-                has_gpus=self.engine.has_gpus,
-                env=variables.env,
-                role_env=variables.role_env,
-                sweep=sweep,
-            )
-            given = values.get("application", {})
-            resolver = _Resolver(
-                file, self.config, self.engine, hdfs, problems, notes, grace_is_given="kill_grace" in given
-            )
-            resolver.script_may_be_missing = self.script_may_be_missing
-            resolver.workspace_is_packed = self.workspace_is_packed
-            spec = resolver.resolve(objects.added_to(draft))
-            _report_rules(spec, problems)
-            return spec
-
-        notes = [*(() if properties is None else _notes(properties)), *variables.notes]
-        spec: AppSpec | None = resolved(values, problems, notes)
-        if problems:
-            spec = _without(values, set(problems.named), lambda left, scratch: resolved(left, scratch, []))
-        if spec is None:
-            return Description(problems, None)
-        application = ResolvedApplication(
-            properties,
-            spec,
-            variables.env,
-            hdfs,
-            Snapshot(file, data, variables.of_file),
-            variables.role_env,
-            (*notes, *(() if properties is None else _never_started(properties, spec))),
-            variables.env_file,
-            "network" in values.get("application", {}),
-        )
-        return Description(problems, application, "application.user_dev_workspace_path" not in problems.named)
-
-
-def _content(path: str) -> bytes:
-    os.path.abspath(path)  # first: with a removed working directory, the file would seem to be missing
-    try:
-        with open(path, "rb") as stream:
-            return stream.read(MAX_BYTES + 1)
-    except FileNotFoundError as error:
-        raise UsageError(f"{path}: {error.strerror} (dlapp-launcher --init {path} writes a first one)") from error
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
-
-
-def _report_rules(spec: AppSpec, problems: Problems) -> None:
-    """Add what the rules find, but what follows from the errors that are known."""
-    named = set(problems.named)
-    for where, problem in all_problems(spec):
-        if not follows_from(named, where):
-            problems.report(where, problem)
-
-
-def _without(values: Values, faulty: set[str], resolved: Callable[[Values, Problems], AppSpec]) -> AppSpec | None:
-    """Return an application without the keys that have errors; None if nothing is left that can be checked.
-
-    Args:
-        values: section -> key -> value.
-        faulty: keys and sections with errors.
-        resolved: returns the application of other values, and adds its errors.
-    """
-    left = {section: dict(settings) for section, settings in values.items()}
-    for _ in range(_ROUNDS):
-        for where in faulty:
-            section, _, key = where.partition(".")
-            settings = left.get(section, {})
-            settings.pop(key, None)
-            known = SECTIONS.get(section.partition(" ")[0], {}).get(key)
-            if section not in ("application", "resources") and (not key or (known is not None and known.required)):
-                left.pop(section, None)
-        application = left.setdefault("application", {})
-        application.setdefault("appname", "-")
-        if "application.user_dev_workspace_path" in faulty:
-            for section in ("application", *sections_of(left, *OF_ROLES)):
-                for name, one in SECTIONS[section.partition(" ")[0]].items():
-                    if one.field == "script":
-                        left[section].pop(name, None)
-        if not application.keys() & {"user_shell_script", "command"}:
-            application["command"] = ("-",)  # stands for any program
-        problems = Problems("")
-        spec = resolved(left, problems)
-        if not problems:
-            return spec
-        faulty = problems.named
-    return None
-
-
-def _notes(properties: Properties) -> Iterator[str]:
-    """Return notes on valid settings that often are mistakes: warnings and hints, distinguished by their first word."""
-    memory = properties.sections.get("resources", {}).get("memory")
-    if memory is not None and memory.value.isdecimal() and int(memory.value) < SMALL_MIB:
-        where = f"{properties.place('resources', 'memory')}: resources.memory"
-        yield f"{WARNING}{where}: {memory.value} is {memory.value} MiB; did you mean {memory.value}g?"
-
-
-def _never_started(properties: Properties, spec: AppSpec) -> Iterator[str]:
-    """Find roles that wait for the end of roles that decide the end of the application."""
-    deciding = {role.name for role in deciding_roles(spec.roles, spec.success)}
-    for role in spec.roles:
-        awaited = {one.role for one in role.depends_on if one.until is Until.DONE}
-        if awaited and role.name not in deciding and deciding <= awaited:
-            where = f"{properties.place(role.section, 'depends_on')}: {role.section}.depends_on"
-            names = " and ".join(sorted(deciding))
-            yield f"{WARNING}{where}: the application ends with {names} (success), so {role.name} never starts"
-
-
-def _sweep(values: Values, problems: Problems, directory: str, notes: list[str]) -> SweepSpec | None:
-    if "sweep" not in values:
-        return None
-    from dlapp.application.sweep_section import read_sweep_section, unknown_names  # rarely needed
-
-    sweep = read_sweep_section(values["sweep"], problems, lambda text: own_path(text, directory))
-    notes += unknown_names(sweep, values.get("application", {}).get("user_shell_args", ()))
-    return sweep
-
-
-def _describe_spec(source: UnresolvedSpec, config: Config, engine: EngineInfo) -> Description:
-    spec, problems = source.spec, Problems(SPEC)
-    by_section = {"application": (spec.env, source.env)}
-    for role in spec.roles:
-        by_section[role.section] = role.env, source.role_env.get(role.name, {})
-    for section, (names, values) in by_section.items():
-        for name, value in values.items():
-            try:
-                check_env_name(f"{section}.{ENV}{name}", name)
-                check_variable(value)
-            except ValueError as refused:
-                problem = refused.problem if isinstance(refused, SpecError) else refused
-                problems.report(f"{section}.{ENV}{name}", problem)
-        if without := sorted(set(names) - values.keys()):
-            problems.report(f"{section}.env", f"has no value for {', '.join(without)}")
-    if unknown := sorted(source.role_env.keys() - {role.name for role in spec.roles}):
-        problems.report("role_env", f"has variables for {', '.join(unknown)}, and there is no such role")
-    file, hdfs = os.path.abspath(problems.path), _hdfs(engine, spec.username)
-    # The default applies only if the operator's limit allows it.
-    is_given = spec.kill_grace_s != DEFAULT_KILL_GRACE_S
-    resolver = _Resolver(file, config, engine, hdfs, problems, [], grace_is_given=is_given)
-    resolver.workspace_is_packed = source.workspace_is_packed
-    resolved = resolver.resolve(spec)
-    _report_rules(resolved, problems)
-    role_env = {name: dict(values) for name, values in source.role_env.items() if values}
-    roles = tuple(changed(role, env=tuple(role_env.get(role.name, ()))) for role in resolved.roles)
-    resolved = changed(resolved, env=tuple(source.env), roles=roles)
-    snapshot = Snapshot(file, b"", {})
-    application = ResolvedApplication(
-        None, resolved, dict(source.env), hdfs, snapshot, role_env, gives_network=spec.network is not None
-    )
-    return Description(problems, application, "application.user_dev_workspace_path" not in problems.named)
-
-
-def _hdfs(engine: EngineInfo, username: str | None) -> HdfsPlace | None:
-    """Return the HDFS of an engine, as a user; None if it has none."""
-    place = engine.hdfs
-    return None if place is None else place._replace(login=place.login.as_user(username or place.login.user))
-
-
-class _Resolver:
+class Resolver:
     """Replacement of what the user wrote by paths, locations and settings of this machine and engine.
 
     Errors are collected, and it continues with the other values; an input or output with an error is left out.

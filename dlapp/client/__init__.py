@@ -41,9 +41,9 @@ from dlapp.value import Closeable
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from dlapp.application.description import Snapshot, Source
     from dlapp.application.keywords import SubmitOptions
     from dlapp.application.overrides import Overrides
-    from dlapp.application.resolve import Snapshot, Source
     from dlapp.client.application import Application
     from dlapp.client.logs import LogPiece
     from dlapp.client.streams.opening import StreamOpener
@@ -681,7 +681,7 @@ class Client(Closeable):
         elif fields:
             raise UsageError(f"{', '.join(fields)}: keywords describe an application without a file or a spec")
         elif isinstance(source, AppSpec):
-            from dlapp.application.resolve import UnresolvedSpec
+            from dlapp.application.description import UnresolvedSpec
 
             if args is not None or overrides is not None:
                 raise UsageError("args and overrides are for a file; change a spec with dlapp.replace")

@@ -12,8 +12,9 @@ import stat
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dlapp.application.description import ResolvedApplication
 from dlapp.application.properties import Problems
-from dlapp.application.resolve import ResolvedApplication, of_line
+from dlapp.application.resolve import of_line
 from dlapp.errors import DlappError
 from dlapp.launcher.workspace.scan import DEFAULT_EXCLUDES, Scan
 from dlapp.locations import FILE, last_name, local_path, shown

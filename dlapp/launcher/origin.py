@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dlapp.application.description import RecordedFile, ResolvedApplication, Source, UnresolvedSpec
 from dlapp.application.overrides import Overrides
-from dlapp.application.resolve import RecordedFile, ResolvedApplication, Source, UnresolvedSpec
 from dlapp.errors import NotFound, UsageError
 from dlapp.locations import HdfsPlace, shown
 from dlapp.storage.checkpoints.copies import Checkpoints

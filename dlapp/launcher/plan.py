@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from dlapp.application.description import ResolvedApplication, Source, describe
 from dlapp.application.overrides import NO_OVERRIDES, Overrides
-from dlapp.application.resolve import ResolvedApplication, Source, describe
 from dlapp.cluster.engine import Engine, PlanFacts
 from dlapp.cluster.reasons.facts import NAMES, total
 from dlapp.config import Config

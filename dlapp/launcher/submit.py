@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlapp import __version__
 from dlapp.application.build import os_user
-from dlapp.application.overrides import NO_OVERRIDES, Overrides
-from dlapp.application.properties import Problems
-from dlapp.application.resolve import (
+from dlapp.application.description import (
     Description,
     RecordedFile,
     ResolvedApplication,
@@ -23,6 +21,8 @@ from dlapp.application.resolve import (
     describe,
     read_application,
 )
+from dlapp.application.overrides import NO_OVERRIDES, Overrides
+from dlapp.application.properties import Problems
 from dlapp.cluster.engine import Engine
 from dlapp.config import Config
 from dlapp.errors import DlappError, NotFound, RequestTooLarge, SpecError, UsageError

@@ -9,7 +9,7 @@ import pytest
 from dlapp.config import Config
 from dlapp.errors import SpecError
 from dlapp.values.spec import AppSpec, CheckpointSpec, RoleSpec
-from tests.application.test_resolve import MINIMAL, ON_HDFS, read, refused
+from tests.application.test_description import MINIMAL, ON_HDFS, read, refused
 
 OUTPUT = "[to_hdfs]\noutput_path=out\nhdfs={}\n"
 

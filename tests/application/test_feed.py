@@ -10,7 +10,7 @@ from dlapp.config import Config
 from dlapp.errors import SpecError
 from dlapp.values.serialization import from_json, to_json
 from dlapp.values.spec import FeedFormat, FeedSpec, InputSpec
-from tests.application.test_resolve import MINIMAL, read, refused
+from tests.application.test_description import MINIMAL, read, refused
 
 FEED = MINIMAL + "[from_hdfs]\nhdfs=data/*\ninput_path=fed\nmode=feed\n"
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from dlapp.application.description import read_application
 from dlapp.application.keys import KEYS, NAME, OF_ROLES, SECTIONS, PropertyKey
 from dlapp.application.properties import parse_properties
-from dlapp.application.resolve import read_application
 from dlapp.application.schema import schema
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import Config

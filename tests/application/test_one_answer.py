@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.application.build import Keywords
-from dlapp.application.resolve import Source, UnresolvedSpec, describe
+from dlapp.application.description import Source, UnresolvedSpec, describe
 from dlapp.cluster.engine import EngineInfo
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.config import load_config

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlapp.application.description import ResolvedApplication, read_application
 from dlapp.application.overrides import Overrides, quoted_words, read_env_options, read_set_options
 from dlapp.application.properties import Problems, Properties, parse_properties, read_properties
-from dlapp.application.resolve import ResolvedApplication, read_application
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import load_config
 from dlapp.errors import FileRefused, UsageError

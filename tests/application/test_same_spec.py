@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dlapp.application.build import Keywords
+from dlapp.application.description import RecordedFile, ResolvedApplication, Source, describe
 from dlapp.application.keys import GRID, LINK, NAME, OF_ROLES, RANDOM, SECTIONS, PropertyKey, key_of
 from dlapp.application.keywords import KEYWORDS, MAPPINGS
 from dlapp.application.overrides import Overrides
 from dlapp.application.properties import Properties, Setting
-from dlapp.application.resolve import RecordedFile, ResolvedApplication, Source, describe
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import Config
 from dlapp.errors import UsageError

@@ -8,7 +8,7 @@ import pytest
 
 from dlapp.config import Config
 from dlapp.values.spec import NO_BOARD, Kind, QuickLink, Resources, Until
-from tests.application.test_resolve import MINIMAL, read, refused
+from tests.application.test_description import MINIMAL, read, refused
 
 COMMAND = "command=serve --port {port}\n"
 

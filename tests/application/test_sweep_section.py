@@ -23,7 +23,7 @@ from dlapp.sweep.spec import (
 from dlapp.sweep.text_forms import read_values
 from dlapp.value import replace
 from dlapp.values.spec import AppSpec, CheckpointSpec, Framework, RoleSpec
-from tests.application.test_resolve import MINIMAL, ON_HDFS, read, refused
+from tests.application.test_description import MINIMAL, ON_HDFS, read, refused
 from tests.services.missing import missing
 
 GRID = "[sweep]\ngrid.lr=0.1, 0.01\n"

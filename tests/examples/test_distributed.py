@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.application.resolve import read_application
+from dlapp.application.description import read_application
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import load_config
 from dlapp.values.spec import AppSpec, Framework

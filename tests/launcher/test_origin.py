@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from dlapp.application.description import RecordedFile, UnresolvedSpec
 from dlapp.application.overrides import NO_OVERRIDES, Overrides
 from dlapp.application.properties import MAX_RECORDED_BYTES, parse_properties
-from dlapp.application.resolve import RecordedFile, UnresolvedSpec
 from dlapp.errors import NotFound, UsageError
 from dlapp.launcher.origin import Origin
 from dlapp.storage.checkpoints.copies import Checkpoints

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.application.description import read_application
 from dlapp.application.keys import SECTIONS, names_of
 from dlapp.application.properties import Problems, Properties, read_properties
-from dlapp.application.resolve import read_application
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import load_config
 from dlapp.values.spec import AppSpec

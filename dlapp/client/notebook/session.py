@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from dlapp.application.resolve import read_application
+from dlapp.application.description import read_application
 from dlapp.client.notebook.files import FetchedFiles, FileFacts, fetch_files, list_workspace, remove_leftovers
 from dlapp.runtime.payload import NOTEBOOK_PROGRAM
 from dlapp.value import replace

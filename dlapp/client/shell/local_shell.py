@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dlapp.application.resolve import read_application
+from dlapp.application.description import read_application
 from dlapp.client.command_session import records_below, session_directory, signals_close
 from dlapp.client.shell import input as shell_input
 from dlapp.client.shell.server import (

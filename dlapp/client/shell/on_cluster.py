@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dlapp.application.resolve import read_application
+from dlapp.application.description import read_application
 from dlapp.client.command_session import signals_close
 from dlapp.client.streams.exec import exec_command, exec_request
 from dlapp.errors import DlappError, TimedOut, UsageError

@@ -11,8 +11,8 @@ import json
 import os
 from typing import TYPE_CHECKING
 
+from dlapp.application.description import Snapshot
 from dlapp.application.properties import MAX_BYTES
-from dlapp.application.resolve import Snapshot
 from dlapp.config import Config, config_of_texts
 from dlapp.system import files
 

@@ -22,8 +22,8 @@ from dlapp.tools.common import (
 )
 
 if TYPE_CHECKING:
+    from dlapp.application.description import Snapshot
     from dlapp.application.overrides import Overrides
-    from dlapp.application.resolve import Snapshot
     from dlapp.client import Client
     from dlapp.client.application import Application
     from dlapp.values.ids import ApplicationId
@@ -191,7 +191,7 @@ def _submit_and_wait(client: Client, submit: Submit, overrides: Overrides, *, wa
 
 
 def _remark(line: str) -> None:
-    from dlapp.application.resolve import WARNING
+    from dlapp.application.description import WARNING
 
     note(line if line.startswith(WARNING) else f"note: {line}")
 

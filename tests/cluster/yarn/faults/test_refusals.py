@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dlapp.application.resolve import read_application
+from dlapp.application.description import read_application
 from dlapp.client import Client
 from dlapp.cluster.yarn.client import rest
 from dlapp.config import load_config

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.application.build import os_user
-from dlapp.application.paths import overlap, resolve_location
-from dlapp.application.resolve import (
+from dlapp.application.description import (
     ResolvedApplication,
     UnresolvedSpec,
     read_application,
 )
+from dlapp.application.paths import overlap, resolve_location
 from dlapp.application.variables import read_env_file
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import Config, load_config
