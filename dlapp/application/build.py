@@ -214,32 +214,29 @@ def _placement(shared: Settings, own: Mapping[str, Any]) -> Placement:
 
 
 def _inputs(values: Values) -> Iterator[InputSpec]:
+    """Yield the inputs; a missing location or path, which is an error already, is empty."""
     for section in sections_of(values, "from_hdfs"):
         settings = values[section]
-        if not {"hdfs", "input_path"} <= settings.keys():
-            continue  # its absence is an error of the file
-        mode, fields = settings.get("mode", "copy"), _fields(section, settings)
+        mode = settings.get("mode", "copy")
         feed = unchecked(FeedSpec, **_fields(section, settings, "feed.")) if mode == "feed" else None
         more = {"as_list": mode == "list", "mount": mode == "mount", "unpack": settings.get("archive") == "unpack"}
-        fields = {"shard": mode == "feed", **fields, "input_path": os.path.normpath(fields["input_path"])}
+        fields = {"sources": (), "input_path": "", "shard": mode == "feed", **_fields(section, settings)}
         yield unchecked(InputSpec, name=section.partition(" ")[2], feed=feed, **more, **fields)
 
 
 def _outputs(values: Values) -> Iterator[OutputSpec]:
+    """Yield the outputs; a missing location or path, which is an error already, is empty."""
     by_trial = values.get("sweep", {}).get("commit") is SweepCommit.TRIAL
     for section in sections_of(values, "to_hdfs"):
-        settings = values[section]
-        if {"hdfs", "output_path"} <= settings.keys():
-            name = section.partition(" ")[2]
-            yield unchecked(OutputSpec, name=name, by_trial=by_trial, **_fields(section, settings))
+        fields = {"output_path": "", "target": "", **_fields(section, values[section])}
+        yield unchecked(OutputSpec, name=section.partition(" ")[2], by_trial=by_trial, **fields)
 
 
 def _checkpoint(values: Values) -> CheckpointSpec | None:
     """Return the checkpoints; without a location their place is that of the output."""
-    settings = values.get("checkpoint", {})
-    if "path" not in settings:
+    if "checkpoint" not in values:
         return None
-    return unchecked(CheckpointSpec, **{"target": "", **_fields("checkpoint", settings)})
+    return unchecked(CheckpointSpec, **{"path": "", "target": "", **_fields("checkpoint", values["checkpoint"])})
 
 
 # ---- what is shown ----

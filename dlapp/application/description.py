@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dlapp.application.build import NO_OBJECTS, Keywords, Objects, Values, build, sections_of
 from dlapp.application.forms import check_variable
@@ -319,30 +319,32 @@ def _report_rules(spec: AppSpec, problems: Problems) -> None:
     """Add what the rules find, but what follows from the errors that are known."""
     named = set(problems.named)
     for where, problem in all_problems(spec):
-        if not follows_from(named, where):
+        if not follows_from(named, where, problem):
             problems.report(where, problem)
 
 
 def _without(values: Values, faulty: set[str], resolved: Callable[[Values, Problems], AppSpec]) -> AppSpec | None:
-    """Return an application without the keys that have errors; None if nothing is left that can be checked.
+    """Return an application without the keys that have errors, for the checks of its engine, inputs and outputs.
+
+    A program that has an error is replaced by any other. If errors remain, only resources, inputs and outputs are kept.
 
     Args:
         values: section -> key -> value.
         faulty: keys and sections with errors.
         resolved: returns the application of other values, and adds its errors.
+
+    Returns:
+        The application; None: even this is not possible.
     """
     left = {section: dict(settings) for section, settings in values.items()}
-    for _ in range(_ROUNDS):
-        for where in faulty:
-            section, _, key = where.partition(".")
-            settings = left.get(section, {})
-            settings.pop(key, None)
-            known = SECTIONS.get(section.partition(" ")[0], {}).get(key)
-            if section not in ("application", "resources") and (not key or (known is not None and known.required)):
-                left.pop(section, None)
+    for attempt in range(_ROUNDS):
+        if attempt == _ROUNDS - 1:
+            left = {one: left[one] for one in left if one.partition(" ")[0] in ("resources", "from_hdfs", "to_hdfs")}
+        for where in sorted(faulty):
+            _leave_out(left, where, thorough=attempt > 0)
         application = left.setdefault("application", {})
         application.setdefault("appname", "-")
-        if "application.user_dev_workspace_path" in faulty:
+        if not faulty.isdisjoint(("application.user_dev_workspace_path", "application.user_shell_script")):
             for section in ("application", *sections_of(left, *OF_ROLES)):
                 for name, one in SECTIONS[section.partition(" ")[0]].items():
                     if one.field == "script":
@@ -355,6 +357,30 @@ def _without(values: Values, faulty: set[str], resolved: Callable[[Values, Probl
             return spec
         faulty = problems.named
     return None
+
+
+def _leave_out(left: dict[str, dict[str, Any]], where: str, *, thorough: bool) -> None:
+    """Remove a key with an error; the whole section if the section needs the key.
+
+    Args:
+        left: section -> key -> value.
+        where: the key, or a section.
+        thorough: remove the whole section, too, if it has no such key: its absence, or another key, is the error.
+    """
+    section, _, key = where.partition(".")
+    if section not in left or section in ("application", "resources"):
+        left.get(section, {}).pop(key, None)
+    elif key in ("input_path", "output_path"):
+        left[section][key] = f"-{len(section)}-{section.partition(' ')[2]}"  # any path: its location is still checked
+    elif not key or _is_required(section, key) or (thorough and key not in left[section]):
+        del left[section]
+    else:
+        left[section].pop(key, None)
+
+
+def _is_required(section: str, name: str) -> bool:
+    key = SECTIONS[section.partition(" ")[0]].get(name)
+    return key is not None and key.required
 
 
 def _notes(properties: Properties) -> Iterator[str]:

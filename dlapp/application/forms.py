@@ -118,7 +118,11 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _take_words(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+    if (
+        isinstance(value, (str, bytes))
+        or not isinstance(value, Sequence)
+        or not all(isinstance(one, str) for one in value)
+    ):
         raise TypeError("a list of words (str)")
     return tuple(value)
 
@@ -354,6 +358,6 @@ MEMORY = Form("memory", read_memory_mib, _take_integer, unit="MiB")
 SIZE = Form("size", read_size_bytes, _take_integer, unit="bytes")
 DURATION = Form("duration", read_duration_s, _take_seconds, unit="s")
 BOOLEAN = Form("boolean", read_boolean, _take_boolean, takes_text=False)
-ARGUMENTS = Form("words", _arguments, _take_words, lines=True, splits=True, takes_text=False)
+ARGUMENTS = Form("words", _arguments, _take_words, lines=True, splits=True)
 COMMAND = Form("words", _command, lambda words: _checked_command(_take_words(words)), lines=True, splits=True)
 TENSORBOARD = Form("boolean or path", _tensorboard, lambda one: one if isinstance(one, bool) else _take_path(one))

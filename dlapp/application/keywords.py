@@ -68,7 +68,7 @@ def values_of(given: Keywords, problems: Problems) -> tuple[dict[str, dict[str, 
     values, objects = _Reader(problems).read(given)
     named = set(problems.named)
     for where, problem in problems_of_given(values, lambda value: str(getattr(value, "value", value))):
-        if not follows_from(named, where):
+        if not follows_from(named, where, problem):
             problems.report(where, problem)
     return values, objects
 

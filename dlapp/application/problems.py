@@ -13,6 +13,7 @@ from dlapp import frameworks
 from dlapp.application.keys import OF_ROLES
 from dlapp.values.rules import Problem, unchecked
 from dlapp.values.spec import (
+    NO_PROGRAM,
     AppSpec,
     Kind,
     RoleSpec,
@@ -20,6 +21,15 @@ from dlapp.values.spec import (
     problems_with_programs,
 )
 
+_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "hang_idle": ("hang_timeout",),
+    "keep_previous": ("overwrite",),
+    "concurrency": ("trials_per_container",),
+    "pruner": ("sampler",),
+    "network": ("docker_image",),
+    "goal": ("metric",),
+}
+"""Key -> keys of its section without which its rules cannot be judged."""
 _PROGRAM = ("application.user_shell_script", "application.command", "application.user_dev_workspace_path")
 
 
@@ -29,19 +39,26 @@ def all_problems(spec: AppSpec) -> Iterator[Problem]:
     yield from frameworks.problems(spec.framework, spec.roles, gang=spec.gang, success=spec.success)
 
 
-def follows_from(named: Collection[str], where: str) -> bool:
+def follows_from(named: Collection[str], where: str, problem: str) -> bool:
     """Return whether a problem may only follow from errors of keys, whose values are not known.
 
     Args:
-        named: the keys that have errors.
+        named: the keys and sections that have errors.
         where: key or section of the problem.
+        problem: its text.
     """
-    if where in named:
+    section, _, key = where.partition(".")
+    if where in named or (section == "application" and section in named):
         return True
     if where in ("sweep", "sweep.trials"):
         return any(one.startswith(("sweep.grid.", "sweep.random.", "sweep.list")) for one in named)
-    own = (f"{where}.script", f"{where}.command")
-    return (where in _PROGRAM or where.startswith(OF_ROLES)) and any(one in named for one in (*_PROGRAM, *own))
+    if where in _PROGRAM or problem.startswith(NO_PROGRAM):
+        return any(one in named for one in (*_PROGRAM, f"{where}.script", f"{where}.command"))
+    if where == "to_hdfs.hdfs":  # two of one target: each names the other already
+        return any(one.startswith("to_hdfs") and one.endswith(".hdfs") for one in named)
+    if where == "roles":
+        return any(one.startswith(("application.kind", *OF_ROLES)) for one in named)
+    return any(f"{section}.{other}" in named for other in _NEEDS.get(key, ()))
 
 
 def problems_of_given(

@@ -75,18 +75,19 @@ class Resolver:
         self._file, self._directory = file, os.path.dirname(file)
         self._config, self._engine, self._hdfs = config, engine, hdfs
         self._problems, self._notes, self._grace_is_given = problems, notes, grace_is_given
+        self._known = frozenset(problems.named)
 
     def resolve(self, spec: AppSpec) -> AppSpec:
         """Return a draft with all paths resolved; its rules are not checked."""
         workspace = self._workspace(spec.workspace)
         script = self._script("application.user_shell_script", spec.script, workspace) if spec.script else ""
         roles = tuple(self._role(role, workspace) for role in spec.roles)
-        inputs = tuple(found for one in spec.inputs if (found := self._input(one)) is not None)
-        in_sweep = spec.sweep is not None
-        outputs = [made for one in spec.outputs if (made := self._output(one, workspace, in_sweep)) is not None]
-        self._check_overlaps(inputs, outputs, workspace)
+        inputs = tuple(self._input(one) for one in spec.inputs)
+        outputs = tuple(self._output(one, workspace, in_sweep=spec.sweep is not None) for one in spec.outputs)
+        placed = [one for one in outputs if not self._has_error(one.section)]
+        self._check_overlaps([one for one in inputs if not self._has_error(one.section)], placed, workspace)
         self._check_caches(spec)
-        checkpoint = self._checkpoint(spec.checkpoint, spec.outputs, outputs) if spec.checkpoint else None
+        checkpoint = self._checkpoint(spec.checkpoint, spec.outputs, placed) if spec.checkpoint else None
         if spec.sweep is not None:
             self._check_sweep(spec)
         return changed(
@@ -95,9 +96,9 @@ class Resolver:
             script=script,
             roles=roles,
             inputs=inputs,
-            outputs=tuple(outputs),
+            outputs=outputs,
             checkpoint=checkpoint,
-            tensorboard=self._tensorboard(spec, outputs, checkpoint),
+            tensorboard=self._tensorboard(spec, placed, checkpoint),
             network=self._network(spec),
             kill_grace_s=self._kill_grace_s(spec.kill_grace_s),
         )
@@ -112,16 +113,16 @@ class Resolver:
         try:
             path = own_path(text, self._directory)
         except ValueError as problem:
-            self._problems.report(where, problem)
+            self._report(where, problem)
             return None
         if self.workspace_is_packed:
             return path
         if not os.path.isdir(path):
             what = "is not a directory" if os.path.lexists(path) else "there is no such directory"
-            self._problems.report(where, f"{seen(path)}: {what}")
+            self._report(where, f"{seen(path)}: {what}")
             return None
         if not os.access(path, os.R_OK | os.X_OK, effective_ids=True):
-            self._problems.report(where, f"{seen(path)}: may not be read")
+            self._report(where, f"{seen(path)}: may not be read")
             return None
         return path
 
@@ -133,12 +134,12 @@ class Resolver:
         if not os.path.lexists(path):
             if not self.script_may_be_missing:
                 problem = f"{seen(path)}: there is no such file{_script_hint(text, workspace)}"
-                self._problems.report(where, problem)
+                self._report(where, problem)
         elif not is_inside(os.path.realpath(path), os.path.realpath(workspace)):
             problem = f"{shown(text)} leads out of the workspace, to {seen(os.path.realpath(path))}"
-            self._problems.report(where, problem)
+            self._report(where, problem)
         elif not os.path.isfile(path):
-            self._problems.report(where, f"{seen(path)}: is not a file")
+            self._report(where, f"{seen(path)}: is not a file")
         return script
 
     def _role(self, role: RoleSpec, workspace: str | None) -> RoleSpec:
@@ -150,7 +151,7 @@ class Resolver:
         for one in spec.caches:
             where = f"application.cache.{one.name}"
             if not self._config.storage.payload_cache_limit_bytes:
-                self._problems.report(where, "is not possible here: storage.payload_cache_limit is 0")
+                self._report(where, "is not possible here: storage.payload_cache_limit is 0")
             if spec.docker_image is None:
                 problem = f"without docker_image nothing is mounted at {one.path}; {one.variable} has the directory"
                 self._notes.append(f"cache.{one.name}: {problem}")
@@ -162,10 +163,10 @@ class Resolver:
         wanted: str | bool = spec.tensorboard  # of a file, it may be true
         if isinstance(wanted, str):
             return os.path.normpath(wanted) if wanted and self._is_inside_workspace(where, wanted) else wanted
-        if outputs or checkpoint is not None:
+        if outputs or (checkpoint is not None and not self._has_error("checkpoint")):
             return outputs[0].output_path if outputs or checkpoint is None else checkpoint.path
         if not spec.outputs and spec.checkpoint is None and not spec.is_service and spec.sweep is None:
-            self._problems.report(where, "is true, and there is no [to_hdfs]; name a directory of the workspace")
+            self._report(where, "is true, and there is no [to_hdfs]; name a directory of the workspace")
             return ""
         return "."  # of an output that has an error, or that there cannot be
 
@@ -176,13 +177,13 @@ class Resolver:
         if with_ports is not None:
             if network not in (None, "host"):
                 problem = f"is {network}; the ports of role {with_ports.name} can be reached only with host"
-                self._problems.report(where, problem)
+                self._report(where, problem)
             return "host"
         if spec.docker_image or any(role.docker_image for role in roles):
             return network or self._config.runtime.docker.network
         if network not in (None, "host"):
             problem = f"is {network}, but without docker_image the script is a process of the machine, with its network"
-            self._problems.report(where, problem)
+            self._report(where, problem)
         return None
 
     def _kill_grace_s(self, grace_s: float) -> float:
@@ -191,63 +192,62 @@ class Resolver:
             return min(grace_s, most_s)
         if grace_s > most_s:
             problem = f"is {grace_s:g} s, the maximum allowed here is {most_s:g} s (runtime.kill_grace_max)"
-            self._problems.report("application.kill_grace", problem)
+            self._report("application.kill_grace", problem)
         return grace_s
 
     # ---- [from_hdfs], [to_hdfs], [checkpoint] ----
 
-    def _input(self, one: InputSpec) -> InputSpec | None:
-        """Return an input with its locations; None after an error, which is noted."""
+    def _input(self, one: InputSpec) -> InputSpec:
+        """Return an input with its locations; what has an error stays as it is, so that its rules are checked."""
         section, sources = one.section, []
         for text in one.sources:
+            location = text
             try:
                 location = self._location(text, pattern=True)
                 if location.startswith((FILE, HDFS)):
                     split_pattern(self._path(location))
-                sources.append(location)
             except ValueError as problem:
-                self._problems.report(f"{section}.hdfs", problem)
-        is_inside = self._is_inside_workspace(f"{section}.input_path", one.input_path)
-        if not sources or not is_inside:
-            return None
-        return changed(one, sources=tuple(sources), input_path=os.path.normpath(one.input_path))
+                self._report(f"{section}.hdfs", problem)
+            sources.append(location)
+        path = one.input_path
+        if self._is_inside_workspace(f"{section}.input_path", path):
+            path = os.path.normpath(path)
+        return changed(one, sources=tuple(sources), input_path=path)
 
-    def _output(self, one: OutputSpec, workspace: str | None, in_sweep: bool) -> OutputSpec | None:
-        """Return an output with its location; None after an error, which is noted."""
+    def _output(self, one: OutputSpec, workspace: str | None, *, in_sweep: bool) -> OutputSpec:
+        """Return an output with its location; what has an error stays as it is, so that its rules are checked."""
         where, path = f"{one.section}.output_path", one.output_path
         target = self._target(one.section, one.target, "output goes")
-        if not self._is_inside_workspace(where, path):
-            return None
-        if _GLOB.search(path):
-            self._problems.report(where, f"{shown(path)} is a pattern; name the directory that holds the output")
-            return None
-        if os.path.normpath(path) == ".":
-            problem = f"{shown(path)} is the workspace itself; name a directory in it that holds nothing but output"
-            self._problems.report(where, problem)
-            return None
-        if workspace and not self.workspace_is_packed:
-            there = os.path.join(workspace, path)
-            if os.path.lexists(there) and not os.path.isdir(there):
-                self._problems.report(where, f"{seen(os.path.normpath(there))}: is not a directory")
-        if target is None:
-            return None
-        if in_sweep and posixpath.basename(target.rstrip("/")) != TRIALS:
+        if self._is_inside_workspace(where, path):
+            if _GLOB.search(path):
+                self._report(where, f"{shown(path)} is a pattern; name the directory that holds the output")
+            elif os.path.normpath(path) == ".":
+                problem = f"{shown(path)} is the workspace itself; name a directory in it that holds nothing but output"
+                self._report(where, problem)
+            elif workspace and not self.workspace_is_packed:
+                there = os.path.join(workspace, path)
+                if os.path.lexists(there) and not os.path.isdir(there):
+                    self._report(where, f"{seen(os.path.normpath(there))}: is not a directory")
+            path = os.path.normpath(path)
+        if target and in_sweep and posixpath.basename(target.rstrip("/")) != TRIALS:
             target = f"{target.rstrip('/')}/{TRIALS}"  # it has a directory for each trial
-        return changed(one, output_path=os.path.normpath(path), target=target)
+        return changed(one, output_path=path, target=target)
 
-    def _target(self, section: str, text: str, what_goes: str) -> str | None:
-        """Return the location that a section writes to; None after an error, which is noted."""
+    def _target(self, section: str, text: str, what_goes: str) -> str:
+        """Return the location that a section writes to; after an error, which is noted, the text."""
         try:
+            if not text:
+                raise ValueError("is empty")
             if set("*?") & set(text):
                 raise ValueError(f"{shown(text)} is a pattern; {what_goes} to one place")
             return self._location(text, pattern=False)
         except ValueError as problem:
-            self._problems.report(f"{section}.hdfs", problem)
-            return None
+            self._report(f"{section}.hdfs", problem)
+            return text
 
     def _checkpoint(
         self, one: CheckpointSpec, wanted: Sequence[OutputSpec], outputs: Sequence[OutputSpec]
-    ) -> CheckpointSpec | None:
+    ) -> CheckpointSpec:
         """Return the checkpoints with their location; without one they are beside the first output.
 
         Args:
@@ -256,25 +256,33 @@ class Resolver:
             outputs: those without an error.
         """
         self._is_inside_workspace("checkpoint.path", one.path)
-        if one.target:
-            target = self._target("checkpoint", one.target, "checkpoints go")
+        target = one.target
+        if target:
+            target = self._target("checkpoint", target, "checkpoints go")
         elif outputs:
             target = f"{outputs[0].target.rstrip('/')}.checkpoints"
+        elif wanted:
+            self._problems.named.add("checkpoint.hdfs")  # the error of the output is to be corrected
         else:
-            target = None
-            if not wanted:  # else that is the error to correct
-                problem = "is missing, and without [to_hdfs] there is no place beside an output"
-                self._problems.report("checkpoint.hdfs", problem)
+            self._report("checkpoint.hdfs", "is missing, and without [to_hdfs] there is no place beside an output")
         for output in outputs:
             if target and is_inside(target, output.target):
                 what = f"is in the target of [{output.section}], which is replaced as a whole"
-                self._problems.report("checkpoint.hdfs", f"{shown(target)} {what}")
-        return None if target is None else changed(one, path=os.path.normpath(one.path), target=target)
+                self._report("checkpoint.hdfs", f"{shown(target)} {what}")
+        return changed(one, path=os.path.normpath(one.path) if one.path else "", target=target)
+
+    def _has_error(self, section: str) -> bool:
+        return any(one == section or one.startswith(f"{section}.") for one in self._problems.named)
+
+    def _report(self, where: str, problem: object) -> None:
+        """Add an error, unless the key had one before: then this may only follow from it."""
+        if where not in self._known:
+            self._problems.report(where, problem)
 
     def _check_sweep(self, spec: AppSpec) -> None:
         assert spec.sweep is not None
         if spec.sweep.sampler is Sampler.OPTUNA and (problem := self._optuna_problem()):
-            self._problems.report("sweep.sampler", problem)
+            self._report("sweep.sampler", problem)
 
     def _optuna_problem(self) -> str:
         """Return why an ApplicationMaster cannot import Optuna; empty if no reason is known."""
@@ -340,7 +348,7 @@ class Resolver:
             check_inside_workspace(where, path)
             refuse_references(path)
         except ValueError as refused:
-            self._problems.report(where, refused.problem if isinstance(refused, SpecError) else refused)
+            self._report(where, refused.problem if isinstance(refused, SpecError) else refused)
             return False
         return True
 
@@ -374,7 +382,7 @@ class Resolver:
         return 0 if lines is None else lines.line(section, "hdfs")
 
     def _report_target(self, output: OutputSpec, problem: str) -> None:
-        self._problems.report(f"{output.section}.hdfs", f"{seen(self._path(output.target))} {problem}")
+        self._report(f"{output.section}.hdfs", f"{seen(self._path(output.target))} {problem}")
 
 
 def _script_hint(text: str, workspace: str) -> str:

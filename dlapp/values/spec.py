@@ -756,7 +756,7 @@ class AppSpec(Value, kw_only=True):
             writer, is_gang = self.checkpoint.role, self.gang is not Gang.NONE
             if problem := checkpoint_problem(writer, self.roles, is_gang=is_gang):
                 yield "checkpoint.role", problem
-        if self.sweep is not None:
+        if self.sweep is not None and not self.is_service:
             yield from problems_with_sweep(
                 self.sweep,
                 roles=self.roles,
@@ -883,7 +883,8 @@ class AppSpec(Value, kw_only=True):
 
     def section_of(self, role: RoleSpec) -> str:
         """Return the section of a properties file with the amounts of a role, for messages."""
-        return "resources" if len(self.main_roles) == 1 and not role.keep_running else role.section
+        is_alone = len(self.main_roles) == 1 and not role.keep_running and role.name == DEFAULT_ROLE
+        return "resources" if is_alone else role.section
 
     def placement_keys(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Return the properties keys by which the user chose nodes, with the node names."""

@@ -5,7 +5,7 @@ Which application may start is decided by `dlapp.scheduler`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -49,14 +49,13 @@ _HINTS: Mapping[str, str] = {
 }
 
 
-def too_large(requested: Amounts, capacity: Amounts) -> TooLarge | None:
-    """Return the first requested amount that ``capacity`` can never provide; None if it can provide all."""
+def too_large(requested: Amounts, capacity: Amounts) -> Iterator[TooLarge]:
+    """Yield each requested amount that ``capacity`` can never provide."""
     for name, needed, available in _amounts(requested, capacity):
         if needed > available:
             problem = f"asked for {_shown(name, needed, available)}, this machine has {_shown(name, available, needed)}"
             hint = "dlapp-doctor shows why no GPU was found" if name == "gcores" and not available else _HINTS[name]
-            return TooLarge(name, problem, hint)
-    return None
+            yield TooLarge(name, problem, hint)
 
 
 def lack(requested: Amounts, free: Amounts, running: Iterable[ApplicationRow] = ()) -> str | None:

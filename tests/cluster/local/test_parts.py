@@ -390,7 +390,7 @@ def row(number: int, memory_mib: int = 0, vcores: int = 0, gcores: int = 0) -> A
 
 
 def test_amounts_that_look_the_same_when_rounded_are_shown_in_full() -> None:
-    said = too_large(Amounts(24690, 1, 0), Amounts(24680, 8, 0))
+    said = next(too_large(Amounts(24690, 1, 0), Amounts(24680, 8, 0)))
     assert said is not None
     assert said.problem == "asked for 24690 MiB of memory, this machine has 24680 MiB of memory"
 

@@ -232,20 +232,21 @@ class LocalEngine(Closeable):
         from dlapp.cluster.local.queue_state import read_policy
 
         self._check_program()
-        capacity, refused = self.capacity(), False
+        capacity, refused = self.capacity(), set[str]()
         for role in spec.roles:
-            if (never := schedule.too_large(Amounts(*role.resources.times(1)), capacity)) is not None:
+            for never in schedule.too_large(Amounts(*role.resources.times(1)), capacity):
                 each = "each container " if spec.containers > 1 else ""
                 of = f"of role {role.name} " if each and len(spec.roles) > 1 else ""
-                refused = True
+                refused.add(never.name)
                 refuse(
                     RequestTooLarge(
                         f"{each}{of}{never.problem} ({never.hint})", f"{spec.section_of(role)}.{never.name}"
                     )
                 )
-        if not refused and (never := schedule.too_large(Amounts(*spec.total()), capacity)) is not None:
-            problem = f"{spec.containers} containers {never.problem}, and they run at the same time ({never.hint})"
-            refuse(RequestTooLarge(problem, "resources.containers" if len(spec.roles) == 1 else "role"))
+        for never in schedule.too_large(Amounts(*spec.total()), capacity):
+            if never.name not in refused:
+                problem = f"{spec.containers} containers {never.problem}, and they run at the same time ({never.hint})"
+                refuse(RequestTooLarge(problem, "resources.containers" if len(spec.roles) == 1 else "role"))
         if spec.after:
             self._check_after(spec, refuse)
         if spec.view_acl or spec.modify_acl:

@@ -445,7 +445,7 @@ class Runner:
 
     def _handle_misfit(self, row: ApplicationRow, decision: Decision, capacity: Amounts) -> Obstacle:
         """Return why an application can never start; if the machine is too small, end it after some patience."""
-        if (never := schedule.too_large(schedule.amounts_of(row), capacity)) is not None:
+        if (never := next(schedule.too_large(schedule.amounts_of(row), capacity), None)) is not None:
             return self._handle_too_large(row, Obstacle(never.problem, NEVER_FITS))
         return Obstacle(decision.message, decision.code, is_known=True)
 
@@ -555,7 +555,7 @@ class Runner:
         requested = schedule.amounts_of(row)
         if row.gcores:
             capacity = capacity._replace(gcores=min(capacity.gcores, self._devices()))
-        if (never := schedule.too_large(requested, capacity)) is not None:
+        if (never := next(schedule.too_large(requested, capacity), None)) is not None:
             return self._handle_too_large(row, Obstacle(never.problem, NEVER_FITS))
         lack = schedule.lack(requested, free, running)
         return None if lack is None else Obstacle(lack, NODES_FULL)
