@@ -118,11 +118,8 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _take_words(value: Any) -> tuple[str, ...]:
-    if (
-        isinstance(value, (str, bytes))
-        or not isinstance(value, Sequence)
-        or not all(isinstance(one, str) for one in value)
-    ):
+    is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+    if not is_list or not all(isinstance(one, str) for one in value):
         raise TypeError("a list of words (str)")
     return tuple(value)
 

@@ -7,6 +7,7 @@ A key that several sections have is one row.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -43,6 +44,7 @@ OF_ROLES = ("role", "service")
 NAMED = (*OF_ROLES, "from_hdfs", "to_hdfs")
 """Sections that may appear several times, each with another NAME: ``[from_hdfs train]``."""
 REQUIRED_SECTIONS = ("application",)
+_NOT_IN_A_FILE = re.compile(r"[\x00\ud800-\udfff]")
 _OF_A_CONTAINER = ("resources", *OF_ROLES)
 _ORDER = ("application", "resources", *OF_ROLES, "from_hdfs", "to_hdfs", "checkpoint", "sweep")
 
@@ -105,10 +107,12 @@ class PropertyKey(NamedTuple):
         """
         if not self.is_built:
             raise ValueError(NOT_BUILT)
-        if isinstance(value, str) and self.form.takes_text:
-            return self._limited(self.form.read(value))
         try:
-            return self._limited(self.form.take(value))
+            taken = self.form.read(value) if isinstance(value, str) and self.form.takes_text else self.form.take(value)
+            for text in taken if isinstance(taken, tuple) else (taken,):
+                if isinstance(text, str) and (found := _NOT_IN_A_FILE.search(text)):
+                    raise ValueError(f"has the character U+{ord(found[0]):04X} in it")
+            return self._limited(taken)
         except TypeError as wanted:
             raise ValueError(f"is {value!r}, it must be {wanted}") from None
 

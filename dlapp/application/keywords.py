@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
 from dlapp.application.build import Keywords, Objects, build
@@ -103,18 +103,26 @@ def check_texts(args: Sequence[str], env: Mapping[str, str]) -> None:
     Raises:
         SpecError: one is not text.
     """
+    for error in text_errors(args, env):
+        raise error
+
+
+def text_errors(args: Any, env: Any) -> Iterator[SpecError]:
+    """Yield an error for each argument and variable that is not text; messages do not contain values of variables."""
     if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
-        raise SpecError("args", "is not a list of words")
-    for place, word in enumerate(args):
-        if not isinstance(word, str):
-            raise SpecError(f"args[{place}]", not_text(word))
+        yield SpecError("args", "is not a list of words")
+    else:
+        for place, word in enumerate(args):
+            if not isinstance(word, str):
+                yield SpecError(f"args[{place}]", not_text(word))
     if not isinstance(env, Mapping):
-        raise SpecError("env", _NO_MAPPING)
+        yield SpecError("env", _NO_MAPPING)
+        return
     for name, value in env.items():
         if not isinstance(name, str):
-            raise SpecError("env", f"the name {name!r} must be text (str)")
-        if not isinstance(value, str):
-            raise SpecError(f"env.{name}", f"is of type {type(value).__name__}, it must be text (str)")
+            yield SpecError("env", f"the name {name!r} must be text (str)")
+        elif not isinstance(value, str):
+            yield SpecError(f"env.{name}", f"is of type {type(value).__name__}, it must be text (str)")
 
 
 class _Reader:
@@ -137,10 +145,14 @@ class _Reader:
                     self._take_named("application", f"{MAPPINGS[name]}{own}", one, name)
             elif name not in SECTION_KEYWORDS:
                 self._unknown(name)
-        for name, value in given.env.items():
-            self._take_named("application", f"{ENV}{name}", value, "env")
-        if given.args:
-            self._values["application"]["user_shell_args"] = tuple(given.args)
+        wrong = list(text_errors(given.args, given.env))
+        for refused in wrong:
+            self._problems.keep(refused)
+        if not wrong:
+            for own, text in given.env.items():
+                self._take_named("application", f"{ENV}{own}", text, "env")
+            if given.args:
+                self._take("args", "application", "user_shell_args", tuple(given.args))
         self._program(fields)
         for name, kind in (("roles", "role"), ("services", "service")):
             for own, settings in self._mapping(name, fields.get(name)):
@@ -162,8 +174,7 @@ class _Reader:
         alternatives |= {"role": 'roles={"NAME": {...}}', "service": 'services={"NAME": {...}}'}
         alternatives |= {"checkpoint": "checkpoint={...}", "sweep": "sweep={...}"}
         hints = [hint for section, hint in alternatives.items() if section in of]
-        known = (*KEYWORDS, *MAPPINGS, *SECTION_KEYWORDS)
-        hint = f"use {hints[0]}" if hints else nearest(name, known)
+        hint = f"use {hints[0]}" if hints else _hint(name)
         self._problems.keep(UsageError(f"{name}: is not a keyword of an application, {hint}"))
 
     def _program(self, fields: Mapping[str, Any]) -> None:
@@ -229,43 +240,57 @@ class _Reader:
         self._values.setdefault(section, {})
         for name, value in self._mapping(field, settings):
             if f"{name}.{NAME}" in SECTIONS[kind]:
-                for own, one in self._mapping(f"{field}.{name}", value):
+                wrong = list(text_errors((), value)) if name == "env" else []
+                for refused in wrong:
+                    self._refuse(f"{field}.{refused.field}", refused.problem)
+                for own, one in () if wrong else self._mapping(f"{field}.{name}", value):
                     self._take_named(section, f"{name}.{own}", one, f"{field}.{name}")
-            elif key_of(kind, name) is None:
+            elif key_of(kind, name) is None or ("." in name and f"{name.partition('.')[0]}.{NAME}" in SECTIONS[kind]):
                 self._refuse(f"{field}.{name}", f"is not known, {nearest(name, SECTIONS[kind])}")
             elif value is not None or name == "gcores":
                 self._take(f"{field}.{name}", section, name, value)
+        for name, key in SECTIONS[kind].items():
+            where = f"{section}.{name}"
+            if key.required and name not in self._values[section] and where not in self._problems.named:
+                self._refuse(f"{field}.{name}", "is missing")
+                self._problems.named.add(where)
 
     def _outputs(self, fields: Mapping[str, Any]) -> tuple[OutputSpec, ...]:
-        overwrite = fields.get("overwrite", False)
-        if not isinstance(overwrite, bool):
+        overwrite, value = fields.get("overwrite"), fields.get("outputs")
+        if overwrite is not None and not isinstance(overwrite, bool):
             self._refuse("overwrite", f"is {overwrite!r}, it must be True or False")
-        more = {"overwrite": overwrite} if overwrite is True else {}
-        found: tuple[OutputSpec, ...]
-        found = self._files("outputs", "to_hdfs", "output_path", fields.get("outputs"), OutputSpec, more)
-        if found and overwrite:
+        elif overwrite and isinstance(value, (list, tuple)):
             self._refuse("overwrite", "is for a mapping; give OutputSpec(..., overwrite=True)")
+        more = {"overwrite": overwrite} if overwrite is True else {}
+        found: tuple[OutputSpec, ...] = self._files("outputs", "to_hdfs", "output_path", value, OutputSpec, more)
         return found
 
     def _files(self, field: str, kind: str, path_key: str, value: Any, of: type, more: Mapping[str, Any]) -> Any:
         """Convert a mapping of paths in the workspace to locations, or to settings; return a list of specs as it is."""
+        if value is None:
+            return ()
         if not isinstance(value, Mapping):
-            if value is not None and not (
-                isinstance(value, (list, tuple)) and all(isinstance(one, of) for one in value)
-            ):
-                self._refuse(field, f"is neither a mapping of {path_key} to locations nor a list of {of.__name__}")
-                return ()
-            return tuple(value or ())
+            if isinstance(value, (list, tuple)) and all(isinstance(one, of) for one in value):
+                return tuple(value)
+            self._refuse(field, f"is neither a mapping of {path_key} to locations nor a list of {of.__name__}")
+            return ()
+        first: dict[str, str] = {}
         for path, one in value.items():
             if not isinstance(path, str):
                 self._refuse(field, f"the path {path!r} must be text (str)")
                 continue
             name = re.sub(r"[^A-Za-z0-9_-]", "_", path).strip("_")[:31] if len(value) > 1 else ""
+            if (other := first.setdefault(name, path)) != path:
+                self._refuse(field, f"{path!r} and {other!r} both get the name {name!r}; give a list of {of.__name__}")
+                continue
             section = f"{kind} {name}".strip()
             if isinstance(one, Mapping):
+                if path_key in one:
+                    self._refuse(f"{field}.{path}.{path_key}", "is the key of the mapping already")
                 self._section(f"{field}.{path}", section, {**more, **one, path_key: path})
             else:
-                self._values[section] = {path_key: path, **more}
+                self._values[section] = {**more}
+                self._take(field, section, path_key, path)
                 self._take(field, section, "hdfs", one)
         return ()
 
@@ -284,3 +309,18 @@ class _Reader:
         if value is not None:
             self._section("sweep", "sweep", value)
         return None
+
+
+def _hint(name: str) -> str:
+    """Return the nearest keyword of an unknown one, also for names of other programs."""
+    from dlapp.application.hints import SECTION_SYNONYMS, SYNONYMS
+
+    folded = re.sub(r"[\s_.-]", "", name[:100].lower())
+    section, _, key = SYNONYMS.get(folded, "").partition(".")
+    for keyword, place in KEYWORDS.items():
+        if place == (section, key):
+            return f"use {keyword}"
+    by_section = {"from_hdfs": "inputs", "to_hdfs": "outputs", "checkpoint": "checkpoint", "sweep": "sweep"}
+    if (one := by_section.get(SECTION_SYNONYMS.get(folded, name))) is not None:
+        return f"use {one}"
+    return nearest(name, (*KEYWORDS, *MAPPINGS, *SECTION_KEYWORDS))

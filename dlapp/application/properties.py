@@ -41,6 +41,8 @@ MAX_BYTES = 1 << 20
 MAX_RECORDED_BYTES = 64 << 10
 """Maximum size of the recorded submission: on a cluster it is part of the credentials, which are limited to 256 KiB."""
 MAX_PROBLEMS = 100
+_KEPT = 10_000
+"""Errors that are kept and counted: a file of 1 MiB may have many more."""
 MASK = "***"
 SECTION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,30}", re.ASCII)
 
@@ -164,6 +166,7 @@ class Problems:
         self.named: set[str] = set()
         """Keys with an error (``application.appname``), so that they are not reported as missing, too."""
         self._found: list[tuple[float, str]] = []
+        self._texts: set[str] = set()
         self._errors: list[DlappError] = []
 
     def report(self, where: str, problem: object) -> None:
@@ -185,17 +188,25 @@ class Problems:
             error: the error.
             line: its line in the file, for the order; an option or empty: after those of the file.
         """
-        self._found.append((float("inf") if isinstance(line, str) else line, str(error)))
-        self._errors.append(error)
+        if self._keep(float("inf") if isinstance(line, str) else line, str(error)):
+            self._errors.append(error)
+
+    def _keep(self, place: float, text: str) -> bool:
+        """Keep an error, unless there is the same one, or very many."""
+        if text in self._texts or len(self._found) >= _KEPT:
+            return False
+        self._texts.add(text)
+        self._found.append((place, text))
+        return True
 
     def add(self, line: Line, where: str, problem: object) -> None:
         """Add an error; ``where`` is ``section.key``, or empty if the line is neither."""
         self.named.add(where)
         what = f"{where}: {problem}" if where else str(problem)
         if isinstance(line, str):
-            self._found.append((float("inf"), f"{line}: {what}"))
+            self._keep(float("inf"), f"{line}: {what}")
         else:
-            self._found.append((line, f"{self.path}:{line}: {what}" if line else f"{self.path}: {what}"))
+            self._keep(line, f"{self.path}:{line}: {what}" if line else f"{self.path}: {what}")
 
     def add_unknown(self, line: Line, where: str, what: str, hint: Callable[[], str]) -> None:
         """Add an error for an unknown name.
@@ -216,7 +227,7 @@ class Problems:
         if len(self._errors) == len(self._found) == 1:
             raise self._errors[0]
         if self._found:
-            lines = list(dict.fromkeys(text for _, text in sorted(self._found, key=lambda fault: fault[0])))
+            lines = [text for _, text in sorted(self._found, key=lambda found: found[0])]
             more = len(lines) - MAX_PROBLEMS
             raise FileRefused(lines if more <= 0 else [*lines[:MAX_PROBLEMS], f"{self.path}: {more} more errors"])
 

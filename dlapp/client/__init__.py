@@ -662,7 +662,7 @@ class Client(Closeable):
         from dlapp.values.spec import AppSpec
 
         self.engine.prepare()
-        if env or args is not None or role_env is not None:
+        if source is not None and (env or args is not None or role_env is not None):
             from dlapp.application.keywords import check_texts
 
             check_texts(args or (), env or {})

@@ -18,6 +18,8 @@ from dlapp.values.rules import Limit, Problem, found_by, limit_problems, refuse
 MAX_TRIALS = 10_000
 """Maximum number of trials; simulated and measured with this number."""
 MAX_PARAMETERS = 100
+_COUNTED = 10**18
+"""Number above which the trials of a grid are not counted: Python writes no number of thousands of digits."""
 MAX_VALUE_BYTES = 4096
 MAX_TABLE_BYTES = 128 << 10
 """Text of all rows of a list, or all values of a grid: on YARN they are in the application's credentials, which have a
@@ -260,12 +262,15 @@ def sweep_problems(sweep: SweepSpec) -> Iterator[tuple[str, str]]:
 
 
 def most_trials(sweep: SweepSpec) -> int | None:
-    """Return the number of possible trials; None if unlimited."""
+    """Return the number of possible trials, at most `_COUNTED`; None if unlimited."""
     if sweep.table is not None:
         return len(sweep.table.rows)
-    if sweep.sampler is Sampler.GRID:
-        return math.prod(len(one.values) for one in sweep.grid)
-    return None
+    if sweep.sampler is not Sampler.GRID:
+        return None
+    most = 1
+    for one in sweep.grid:
+        most = min(most * len(one.values), _COUNTED)
+    return most
 
 
 def table_bytes(sweep: SweepSpec) -> int:

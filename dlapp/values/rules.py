@@ -51,6 +51,8 @@ class Limit(NamedTuple):
     def _shown(self, number: float) -> str:
         if self.unit == "bytes":
             return f"{int(number) >> 20}m" if not number % (1 << 20) else f"{number:.0f} bytes"
+        if abs(number) > 1e300:
+            return "too large a number"
         shown = str(number) if self.whole else f"{number:g}"
         return f"{shown} {self.unit}" if self.unit else shown
 

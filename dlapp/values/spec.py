@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dlapp.errors import SpecError
 from dlapp.locations import FILE
-from dlapp.system.text import first_repeated, nearest, shown
+from dlapp.system.text import MAX_SECONDS, first_repeated, nearest, shown
 from dlapp.value import Value, field, replace
 from dlapp.values.access import AccessList, problems_with_access
 from dlapp.values.idle_guard import IdleGuard
@@ -46,10 +46,10 @@ CHECKPOINTS = Limit(1, 1000)
 EPOCHS = Limit(1, 1_000_000)
 FEED_SEED = Limit(0, (1 << 53) - 1)
 FEED_BUFFER = Limit(16 << 20, unit="bytes")
-INTERVAL = Limit(1.0, unit="s", whole=False)
+INTERVAL = Limit(1.0, MAX_SECONDS, unit="s", whole=False)
 """Of copies that are made again and again."""
-DURATION = Limit(0.0, unit="s", whole=False)
-POSITIVE = Limit(0.0, unit="s", above=True, whole=False)
+DURATION = Limit(0.0, MAX_SECONDS, unit="s", whole=False)
+POSITIVE = Limit(0.0, MAX_SECONDS, unit="s", above=True, whole=False)
 KEEP_FAILED = Limit(0.0, MAX_KEEP_FAILED_S, unit="s", whole=False)
 DEFAULT_CHECKPOINT_EVERY_S = 600.0
 DEFAULT_CHECKPOINTS = 3
@@ -92,6 +92,8 @@ URL_PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]{0,500}", re.ASCII)
 """Path and query of a URL."""
 _LINK_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,30}", re.ASCII)
 MAX_LINKS = 20
+_MANY_ROLES = 100
+"""Number of roles above which the nearest one is not looked for: with 1000 missing ones it took seconds."""
 RESERVED_ENV = (
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",
@@ -776,13 +778,14 @@ class AppSpec(Value, kw_only=True):
             if (twice := first_repeated(names)) is not None:
                 yield what, f"{twice!r} appears twice"
         for place, one in enumerate(self.caches):
-            where = f"application.cache.{one.name}"
-            for other in self.caches[:place]:
-                if one.variable == other.variable:
-                    yield where, f"{one.variable} is the variable of cache.{other.name} already"
-            for other in (*self.caches[:place], *self.caches[place + 1 :]):
-                if f"{one.path}/".startswith(f"{other.path}/"):
-                    yield where, f"{one.path} is in that of cache.{other.name}"
+            where, before = f"application.cache.{one.name}", self.caches[:place]
+            same = next((each for each in before if one.variable == each.variable), None)
+            if same is not None:
+                yield where, f"{one.variable} is the variable of cache.{same.name} already"
+            others = (*before, *self.caches[place + 1 :])
+            holder = next((each for each in others if f"{one.path}/".startswith(f"{each.path}/")), None)
+            if holder is not None:
+                yield where, f"{one.path} is in that of cache.{holder.name}"
 
     def _without_effect_in_sweep(self) -> Iterator[Problem]:
         if self.hang_timeout_s is not None:
@@ -1258,7 +1261,9 @@ def problems_with_sweep(
 
 
 def _no_role(name: str, names: Iterable[str]) -> str:
-    return f"there is no role {name}, {nearest(name, names)}"
+    known = list(names)
+    hint = nearest(name, known) if len(known) <= _MANY_ROLES else f"there are {len(known)}"
+    return f"there is no role {name}, {hint}"
 
 
 def _cycles(after: Mapping[str, list[str]]) -> Iterator[tuple[str, ...]]:

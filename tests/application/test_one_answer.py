@@ -12,7 +12,16 @@ from dlapp.application.description import Source, UnresolvedSpec, describe
 from dlapp.cluster.engine import EngineInfo
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.config import load_config
-from dlapp.errors import Denied, DlappError, FileRefused, Refuse, RequestTooLarge, Unreachable, raise_error
+from dlapp.errors import (
+    Denied,
+    DlappError,
+    FileRefused,
+    Refuse,
+    RequestTooLarge,
+    Unreachable,
+    UsageError,
+    raise_error,
+)
 from dlapp.launcher.submit import check
 from dlapp.values.spec import AppSpec, InputSpec, OutputSpec, Resources, RoleSpec
 
@@ -134,3 +143,104 @@ def test_an_error_of_the_engine_alone_is_named_with_its_line(place: Path) -> Non
     with pytest.raises(RequestTooLarge) as raised:
         refused(place, f"{MINIMAL}[resources]\nmemory=900g\n")
     assert str(raised.value) == f"{place}/f:6: resources.memory: {TOO_MUCH}"
+
+
+WORLD = "[resources]\nmemory=900g\n[from_hdfs]\nhdfs=missing\ninput_path=in\n"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "[checkpoint]\npath=m\n",
+        "[to_hdfs]\nhdfs=s3://x\noutput_path=out\n[checkpoint]\npath=m\n",
+        "[sweep]\ngrid.x=1,2\nmetric=loss\n",
+        "[sweep]\nrandom.x=uniform(0, 1)\n",
+        "[role a]\nservice=true\n",
+        "[sweep]\ngrid.x=1, 2\n[role a]\n",
+        "[to_hdfs]\noutput_path=/abs\nhdfs=w/s.sh/x\n",
+        "[role a]\n[role b]\ndepends_on=c\n[checkpoint]\nhdfs=s3://x\n",
+    ],
+)
+def test_no_error_hides_those_of_the_engine_and_the_world(place: Path, more: str) -> None:
+    found = refused(place, f"{MINIMAL}{WORLD}{more}")
+    assert len(found) >= 3
+    assert [one for one in found if "900 GiB" in one]
+    assert "8: from_hdfs.hdfs: /missing matches nothing" in found
+
+
+CHECKPOINT = "[checkpoint]\npath=.\nrole=zzz\n"
+PREVIOUS = "[to_hdfs]\nhdfs=s3://x\noutput_path=o\nkeep_previous=2\n"
+SAME = "[to_hdfs a]\noutput_path=a\nhdfs=t\n[to_hdfs b]\noutput_path=b\nhdfs=t\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "errors"),
+    [
+        (
+            MINIMAL.replace("s.sh", "none.sh") + "[role a]\ndepends_on=zzz\n",
+            ["4: application.user_shell_script", "6: role a.depends_on"],
+        ),
+        (MINIMAL + CHECKPOINT, ["5: checkpoint.hdfs", "6: checkpoint.path", "7: checkpoint.role"]),
+        (f"{MINIMAL}[to_hdfs]\nhdfs=s3://x\n", ["5: to_hdfs.output_path", "6: to_hdfs.hdfs"]),
+        (f"{MINIMAL}[to_hdfs]\noutput_path=../x\n", ["5: to_hdfs.hdfs", "6: to_hdfs.output_path"]),
+        (MINIMAL + PREVIOUS, ["6: to_hdfs.hdfs", "8: to_hdfs.keep_previous"]),
+        (f"{MINIMAL}[to_hdfs]\noutput_path=out\n[checkpoint]\npath=m\n", ["5: to_hdfs.hdfs"]),
+        (f"{MINIMAL}tensorboard=true\n[to_hdfs]\nhdfs=res\n", ["6: to_hdfs.output_path"]),
+        (f"{MINIMAL}hang_timeout=abc\nhang_idle=true\n", ["5: application.hang_timeout"]),
+        ("[applicaton]\nappname=x\ncommand=true\n", ["1: application", "1: applicaton"]),
+        ("[application]\nappname=x\nkind=service\n", ["3: application.kind"]),
+        (f"[application]\nappname=x\ncommand=true\n{SAME}", ["9: to_hdfs b.hdfs"]),
+    ],
+)
+def test_no_error_hides_another_or_is_named_for_it(place: Path, text: str, errors: list[str]) -> None:
+    assert sorted(": ".join(one.split(": ")[:2]) for one in refused(place, text)) == errors
+
+
+def test_each_amount_that_is_too_large_is_named_with_its_own_line(place: Path) -> None:
+    found = refused(place, f"{MINIMAL}[role judge]\nmemory=900g\nvcores=99\n")
+    assert [one.partition(": asked")[0] for one in found] == ["6: role judge.memory", "7: role judge.vcores"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "errors"),
+    [
+        ({"inputs": {"a/b": "d", "a_b": "e"}}, ["inputs: 'a_b' and 'a/b' both get the name 'a_b'"]),
+        ({"outputs": {"a/b": "d", "a_b": "e"}}, ["outputs: 'a_b' and 'a/b' both get the name 'a_b'"]),
+        ({"inputs": {"in": {"mode": "feed"}}}, ["inputs.in.hdfs: is missing"]),
+        ({"inputs": {"in": []}}, ["AppSpec: from_hdfs.hdfs: is empty"]),
+        ({"inputs": {"in": {"hdfs": "w", "input_path": "q"}}}, ["inputs.in.input_path: is the key of the mapping"]),
+        ({"outputs": {"out": {"overwrite": True}}}, ["outputs.out.hdfs: is missing"]),
+        ({"outputs": [], "overwrite": True}, ["overwrite: is for a mapping"]),
+        ({"outputs": {"o": "\ud800"}}, ["outputs: has the character U+D800 in it"]),
+        ({"checkpoint": {"hdfs": "d"}}, ["checkpoint.path: is missing"]),
+        ({"roles": {"a": {"args": "x 'y"}}}, ["roles.a.args: the quote ' before 'y' does not close"]),
+        ({"roles": {"a": {"env": {"T": b"hunter2"}}}}, ["roles.a.env.T: is of type bytes, it must be text (str)"]),
+        ({"keep_failed": 10**400}, ["keep_failed: is too large a number, the maximum is 86400 s"]),
+        ({"max_runtime": float("inf")}, ["max_runtime: is too large a number"]),
+        ({"timeout": "1h"}, ["timeout: is not a keyword of an application, use max_runtime"]),
+        ({"gpus": 1}, ["gpus: is not a keyword of an application, use gcores"]),
+    ],
+)
+def test_keywords_lose_nothing_and_show_no_secret(
+    place: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, object], errors: list[str]
+) -> None:
+    monkeypatch.chdir(place)
+    description = describe(Keywords({"workspace": "w", "script": "s.sh", **fields}), Engine(place).config, ENGINE)
+    with pytest.raises(UsageError) as refusal:
+        description.problems.refuse()
+    found = str(refusal.value).split("\n")
+    assert [one[: len(error)] for one, error in zip(found, errors, strict=True)] == errors
+
+
+def test_none_and_text_of_arguments_are_taken(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    fields = {"workspace": "w", "overwrite": None, "roles": {"a": {"script": "s.sh", "args": "x 'y z'"}}}
+    application = describe(Keywords(fields), Engine(place).config, ENGINE).application
+    assert application is not None
+    assert application.spec.roles[0].args == ("x", "y z")
+
+
+def test_three_thousand_caches_of_one_path_have_one_error_each(place: Path) -> None:
+    caches = "".join(f"cache.c{n}=/c\n" for n in range(3000))
+    found = refused(place, f"[application]\nappname=a\ncommand=x\n{caches}")
+    assert (len(found), found[-1]) == (101, " 2900 more errors")  # without its path
