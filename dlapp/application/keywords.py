@@ -115,6 +115,7 @@ def text_errors(args: Any, env: Any) -> Iterator[SpecError]:
         for place, word in enumerate(args):
             if not isinstance(word, str):
                 yield SpecError(f"args[{place}]", not_text(word))
+                break
     if not isinstance(env, Mapping):
         yield SpecError("env", _NO_MAPPING)
         return

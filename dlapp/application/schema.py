@@ -7,6 +7,7 @@ from typing import Any
 
 from dlapp.application.keys import NAME, NAMED, OF_ROLES, REQUIRED_SECTIONS, SECTIONS, PropertyKey
 
+_ASIDE = re.compile(r" \(\[[^\]]+\]\([^)]*\)\)")
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 _BOOLEANS = ("true", "false", "yes", "no", "on", "off", "1", "0")
 _NAMES = {
@@ -50,7 +51,8 @@ def _section(section: str) -> dict[str, Any]:
 
 def _key(key: PropertyKey, section: str) -> dict[str, Any]:
     form, default = key.form, key.default_in(section)
-    found: dict[str, Any] = {"type": "string", "description": plain(key.meaning)}
+    unit = f" [{form.unit}]" if form.unit else ""
+    found: dict[str, Any] = {"type": "string", "description": plain(key.meaning) + unit}
     allowed = _BOOLEANS if form.what == "boolean" else form.allowed
     if allowed:
         found["enum"] = list(allowed)
@@ -58,11 +60,11 @@ def _key(key: PropertyKey, section: str) -> dict[str, Any]:
         found["pattern"] = "^[0-9]+$"
     if match := re.fullmatch(r"`([^`]+)`", default):
         found["default"] = match[1]
-    elif default:
+    elif default and default != "required":
         found["description"] += f" (default: {plain(default)})"
     return found
 
 
 def plain(text: str) -> str:
     """Return a line of documentation without Markdown."""
-    return _LINK.sub(r"\1", text).replace("`", "").replace("\\|", "|")
+    return _LINK.sub(r"\1", _ASIDE.sub("", text)).replace("`", "").replace("\\|", "|")

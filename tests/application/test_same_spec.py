@@ -62,6 +62,7 @@ WORDS = {
     f"{GRID}{NAME}": ["0.1, 0.2", "x, y, z"],
     f"{RANDOM}{NAME}": ["uniform(0, 1)", "choice(a, b)"],
 }
+UNCHECKED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 UNUSED = ("env_file", "pass_env", "list", "pruner")
 """Keys that name files, variables or packages of this machine."""
 
@@ -153,7 +154,7 @@ def keywords_of(made: dict[str, dict[str, str]]) -> Keywords:
         for name, text in made.get(section, {}).items():
             prefix, dot, own = name.partition(".")
             if name == "user_shell_args":
-                args = value(section, name, text)
+                args = SECTIONS[section][name].read(text)
             elif dot and prefix == "env":
                 env[own] = text
             elif dot:
@@ -191,7 +192,11 @@ def inside(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-@settings(max_examples=some(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=some(100),
+    deadline=None,
+    suppress_health_check=UNCHECKED,
+)
 @given(files())
 def test_a_file_options_and_its_record_give_one_spec(inside: Path, config: Config, made: dict[str, Any]) -> None:
     path = inside / "app.properties"
@@ -219,7 +224,11 @@ def test_a_file_options_and_its_record_give_one_spec(inside: Path, config: Confi
         assert recorded.spec == by_file.spec
 
 
-@settings(max_examples=some(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=some(100),
+    deadline=None,
+    suppress_health_check=UNCHECKED,
+)
 @given(files())
 def test_a_file_and_keywords_give_one_spec(inside: Path, config: Config, made: dict[str, Any]) -> None:
     path = inside / "app.properties"

@@ -167,16 +167,20 @@ class YarnEngine(Closeable):
         """Return lines for the user about the amounts of a role's containers. Raises as `check`."""
         of_role = f"role {role.name}: " if len(spec.roles) > 1 else ""
 
+        refused = False
+
         def refuse_amount(error: DlappError) -> None:
+            nonlocal refused
             assert isinstance(error, RequestTooLarge)
+            refused = True
             field = error.field.replace("resources", spec.section_of(role))
             refuse(RequestTooLarge(f"{of_role}{error}", field))
 
         configuration = self._session.rest().configuration
         found = preflight.check_limits(role.resources, dialect, self._session.largest(), configuration, refuse_amount)
-        if role.resources.gcores and not self._session.has_ledger():
-            raise ConfigError("gcores are requested, but there is no GPU ledger: set gpuid.zookeeper.ensemble")
-        if role.resources.gcores:
+        if role.resources.gcores and not refused:  # what never fits needs no ledger
+            if not self._session.has_ledger():
+                raise ConfigError("gcores are requested, but there is no GPU ledger: set gpuid.zookeeper.ensemble")
             self._session.check_credentials()
         found += preflight.check_memory(role.resources, configuration)
         return [f"{of_role}{line}" for line in found]
