@@ -6,6 +6,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -52,6 +53,7 @@ def texts_of(tree: ast.AST) -> Iterator[str]:
             yield re.sub("…+", "…", text)
 
 
+@cache
 def messages() -> dict[str, list[str]]:
     """Return each message, with ``…`` for its values -> the modules that have it."""
     found = defaultdict(list)
