@@ -50,6 +50,11 @@ class SpecError(UsageError):
         self.field, self.problem = field, problem
 
 
+def problem_of(error: Exception) -> str:
+    """Return the problem of an error, without the field of a `SpecError`: the caller names the place."""
+    return error.problem if isinstance(error, SpecError) else str(error)
+
+
 class FileRefused(UsageError):
     """An invalid properties file; ``problems`` has one line for each error, in the order of the file."""
 

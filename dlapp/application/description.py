@@ -24,7 +24,7 @@ from dlapp.application.resolve import Resolver
 from dlapp.application.variables import read_variables
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import Config
-from dlapp.errors import SpecError, UsageError
+from dlapp.errors import UsageError, problem_of
 from dlapp.locations import HdfsPlace
 from dlapp.sweep.spec import SweepSpec
 from dlapp.value import Value, field
@@ -423,8 +423,7 @@ def _describe_spec(source: UnresolvedSpec, config: Config, engine: EngineInfo) -
                 check_env_name(f"{section}.{ENV}{name}", name)
                 check_variable(value)
             except ValueError as refused:
-                problem = refused.problem if isinstance(refused, SpecError) else refused
-                problems.report(f"{section}.{ENV}{name}", problem)
+                problems.report(f"{section}.{ENV}{name}", problem_of(refused))
         if without := sorted(set(names) - values.keys()):
             problems.report(f"{section}.env", f"has no value for {', '.join(without)}")
     if unknown := sorted(source.role_env.keys() - {role.name for role in spec.roles}):

@@ -17,7 +17,7 @@ from dlapp.application.overrides import Overrides
 from dlapp.application.problems import all_problems, follows_from, problems_of_given
 from dlapp.application.properties import Problems, check_name
 from dlapp.config import Config
-from dlapp.errors import SpecError, UsageError
+from dlapp.errors import SpecError, UsageError, problem_of
 from dlapp.sweep.spec import SweepSpec
 from dlapp.system.text import nearest
 from dlapp.values.rules import not_text, refuse
@@ -206,7 +206,7 @@ class _Reader:
         try:
             self._values.setdefault(section, {})[name] = key.take(value)
         except ValueError as refused:
-            self._refuse(field, refused.problem if isinstance(refused, SpecError) else refused)
+            self._refuse(field, problem_of(refused))
             self._problems.named.add(f"{section}.{name}")
 
     def _take_named(self, section: str, name: str, value: Any, field: str) -> None:
@@ -224,7 +224,7 @@ class _Reader:
                 check_name(where, name, taken)
                 self._values.setdefault(section, {})[name] = taken
             except ValueError as refused:
-                self._problems.report(where, refused.problem if isinstance(refused, SpecError) else refused)
+                self._problems.report(where, problem_of(refused))
 
     def _mapping(self, field: str, value: Any) -> list[tuple[str, Any]]:
         """Return the items of a mapping of names; empty after an error."""

@@ -25,7 +25,7 @@ from dlapp.application.paths import (
 from dlapp.application.properties import Line, Problems
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import Config
-from dlapp.errors import SpecError
+from dlapp.errors import problem_of
 from dlapp.locations import FILE, HDFS, HdfsPlace, local_path
 from dlapp.storage.glob import split_pattern
 from dlapp.sweep.spec import Sampler
@@ -50,7 +50,7 @@ _GLOB = re.compile(r"[*?]|\[[^/]+\]|\{[^/]*,[^/]*\}")
 class Resolver:
     """Replacement of what the user wrote by paths, locations and settings of this machine and engine.
 
-    Errors are collected, and it continues with the other values; an input or output with an error is left out.
+    Errors are collected, and it continues with the other values; what has an error stays as the user wrote it.
 
     Args:
         file: absolute path of the properties file; relative paths start at its directory.
@@ -348,7 +348,7 @@ class Resolver:
             check_inside_workspace(where, path)
             refuse_references(path)
         except ValueError as refused:
-            self._report(where, refused.problem if isinstance(refused, SpecError) else refused)
+            self._report(where, problem_of(refused))
             return False
         return True
 

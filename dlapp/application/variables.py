@@ -16,7 +16,7 @@ from dlapp.application.keys import ENV, OF_ROLES, named_keys
 from dlapp.application.overrides import Overrides
 from dlapp.application.paths import own_path, seen
 from dlapp.application.properties import MAX_BYTES, Problems
-from dlapp.errors import SpecError, UsageError
+from dlapp.errors import UsageError, problem_of
 from dlapp.values.spec import check_env_name
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -90,8 +90,7 @@ def read_variables(
             check_env_name(name, name)
             env[name] = check_variable(value)
         except ValueError as refused:
-            what = refused.problem if isinstance(refused, SpecError) else refused
-            problems.add(overrides.names.env, name, what)
+            problems.add(overrides.names.env, name, problem_of(refused))
     role_env = {
         section.partition(" ")[2]: variables
         for section, settings in values.items()

@@ -58,10 +58,13 @@ class SubmissionCheck:
             self.scripts()
         packed = {entry.name: self._is_dir(entry.name, entry.mode) for entry in self.scan.entries}
         fetched: dict[str, MatchedEntry] = {}
+        known = frozenset(self.problems.named)  # a location with an error is none
         for one in self.spec.inputs:
-            self.input(one, packed, fetched)
+            if f"{one.section}.hdfs" not in known:
+                self.input(one, packed, fetched)
         for output in self.spec.outputs:
-            self.output(output)
+            if f"{output.section}.hdfs" not in known:
+                self.output(output)
 
     def network(self, problem: str) -> None:
         """Check that the network exists, and warn if the earlier default was relied on.

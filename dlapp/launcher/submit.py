@@ -25,7 +25,7 @@ from dlapp.application.overrides import NO_OVERRIDES, Overrides
 from dlapp.application.properties import Problems
 from dlapp.cluster.engine import Engine
 from dlapp.config import Config
-from dlapp.errors import DlappError, NotFound, RequestTooLarge, SpecError, UsageError
+from dlapp.errors import DlappError, NotFound, RequestTooLarge, SpecError, UsageError, problem_of
 from dlapp.id_text import is_application_id
 from dlapp.launcher.checks import Note, SubmissionCheck
 from dlapp.launcher.workspace.pack import pack
@@ -298,8 +298,7 @@ def _with_full_ids(application: ResolvedApplication, resolve: Resolve, problems:
         try:
             found.append(replace(one, application_id=resolve(one.application_id)))
         except (NotFound, UsageError) as error:
-            problem = error.problem if isinstance(error, SpecError) else str(error)
-            problems.report("application.after", problem)
+            problems.report("application.after", problem_of(error))
     try:
         return replace(application, spec=replace(application.spec, after=tuple(found)))
     except SpecError as refused:  # two names of one application

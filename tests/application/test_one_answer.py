@@ -111,6 +111,22 @@ def test_the_same_as_a_spec_and_as_keywords_is_refused_once(place: Path, monkeyp
         assert one in by_keywords
 
 
+def test_a_location_of_a_spec_that_is_none_has_one_error(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    spec = AppSpec(
+        username="u",
+        appname="a",
+        workspace="w",
+        script="s.sh",
+        inputs=(InputSpec(sources=("s3:/x",), input_path="in"),),
+        outputs=(OutputSpec(output_path="out", target="a*"),),
+    )
+    assert refused(place, UnresolvedSpec(spec, {})) == [
+        "AppSpec: from_hdfs.hdfs: 's3:/x' is not a location, such as s3://bucket/name",
+        "AppSpec: to_hdfs.hdfs: 'a*' is a pattern; output goes to one place",
+    ]
+
+
 def test_what_is_left_of_a_faulty_file_is_checked_further(place: Path) -> None:
     text = MINIMAL.replace("=w", "=nowhere") + f"[resources]\ncontainers=x\nvcores=99\n{FILES}"
     found = refused(place, text)
