@@ -12,9 +12,10 @@
 #   make test-applications those that run applications on the embedded engine, or tasks
 #   make test-users        those that need root alone, most to become other users
 #   make test-hadoop, test-zookeeper, test-docker    those that need a server
-#   make test-faults       all tests with every fault injected, the slow ones and all cases of those marked sampled
+#   make test-faults [PART=2/6]   all tests with every fault injected, the slow ones and all cases of those marked
+#                          sampled; or those of make test, and a part of the slow ones and of the further cases
 #   make test-closes       the tests of make test in a copy that records who closes a descriptor; a double close fails
-#   make nightly           what runs each night: test-closes
+#   make nightly           what runs each night: test-closes and test-faults
 #   make test-federation   HDFS with an observer NameNode, and with a KMS, from Maven Central (minutes)
 #   make test-frameworks   distributed training with PyPI's TensorFlow, PyTorch and MXNet, and feeds with pyarrow
 #                          (gigabytes; minutes)
@@ -128,7 +129,7 @@ test-faults:
 	@.ci/venv $(VENV) $(TESTED)
 	@$(BIN)/python -m tests.services.install
 	@$(COMPILE)
-	@DLAPP_FAULTS=full $(PYTEST) $(ARGS)
+	@DLAPP_FAULTS=$(or $(PART),full) $(PYTEST) $(ARGS)
 
 # The commands of an environment import the dlapp that is installed there, so the copy has its own.
 CLOSES := $(abspath .cache/closes)
@@ -138,7 +139,7 @@ test-closes:
 	@DLAPP_TEST_CLOSES=$(CLOSES)/.cache/closes $(MAKE) --no-print-directory -C $(CLOSES) \
 		VENV=$(abspath $(VENV)-closes) test
 
-nightly: test-closes
+nightly: test-closes test-faults
 
 test-federation:
 	@.ci/venv $(VENV) $(TESTED)

@@ -81,6 +81,23 @@ def pytest_report_header() -> list[str]:
     ]
 
 
+class _FailuresAtOnce:
+    """Prints each failure as it happens: of a run that is cut short the summary is never seen."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._writer = config.get_terminal_writer()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._writer.line(f"\nfailed: {report.nodeid} ({report.when})\n{report.longreprtext}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Show failures at once where nobody watches the run."""
+    if "CI" in os.environ and not _is_worker(config):
+        config.pluginmanager.register(_FailuresAtOnce(config))
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     """Set the marks before any plugin chooses by them, and the order of the workers when all have chosen."""

@@ -86,20 +86,32 @@ def test_a_group_stays_on_one_worker(tmp_path: Path) -> None:
     assert notes == ["up", *["with server"] * 3, "down"]
 
 
+class Item:
+    def __init__(self, nodeid: str, *marks: pytest.Mark) -> None:
+        self.nodeid, self.marks = nodeid, {one.name: one for one in marks}
+
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        return self.marks.get(name)
+
+
+def items_of(cases: int) -> Any:
+    sampled, slow = pytest.mark.sampled(2).mark, pytest.mark.slow.mark
+    return [Item("a"), *(Item(f"b[{number}]", sampled) for number in range(cases)), Item("slow", slow)]
+
+
 @pytest.mark.parametrize(("by_group", "names"), [(False, ["b[1]"]), (True, ["b[1]", "slow"])])
 def test_cases_of_a_sample_and_for_workers_slow_tests_are_left_to_the_faults_tier(
     by_group: bool, names: list[str]
 ) -> None:
-    class Item:
-        def __init__(self, nodeid: str, *marks: pytest.Mark) -> None:
-            self.nodeid, self.marks = nodeid, {one.name: one for one in marks}
+    assert sorted(one.nodeid for one in left_out(items_of(2), by_group=by_group, tier="quick")) == names
 
-        def get_closest_marker(self, name: str) -> pytest.Mark | None:
-            return self.marks.get(name)
 
-    sampled, slow = pytest.mark.sampled(2).mark, pytest.mark.slow.mark
-    items: Any = [Item("a"), Item("b[0]", sampled), Item("b[1]", sampled), Item("slow", slow)]
-    assert sorted(one.nodeid for one in left_out(items, by_group=by_group)) == names
+def test_the_parts_of_the_faults_tier_together_are_what_is_left_out_each_test_once() -> None:
+    items = items_of(40)
+    out = left_out(items, by_group=True, tier="quick")
+    parts = [out - left_out(items, by_group=True, tier=f"{part}/3") for part in (1, 2, 3)]
+    assert all(parts)
+    assert sorted(item.nodeid for part in parts for item in part) == sorted(item.nodeid for item in out)
 
 
 @pytest.mark.slow

@@ -16,6 +16,8 @@ from collections.abc import Iterable
 
 import pytest
 
+from tests.tiers import TIER, in_part
+
 NEEDS = {
     "hadoop": "hadoop",
     "hadoop_with_gpus": "hadoop",
@@ -69,14 +71,16 @@ def mark_groups(items: Iterable[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(group))
 
 
-def left_out(items: Iterable[pytest.Item], *, by_group: bool) -> set[pytest.Item]:
-    """Return the cases that only the faults tier runs: of tests marked ``sampled(n)`` all but every n-th.
+def left_out(items: Iterable[pytest.Item], *, by_group: bool, tier: str = TIER) -> set[pytest.Item]:
+    """Return the cases that this tier leaves out: of tests marked ``sampled(n)`` all but every n-th.
 
     Where n and the numbers of values of the parameters have no common divisor, each value stays in some cases.
+    Those of the tier's part stay, too.
 
     Args:
         items: the tests of the session.
         by_group: this process is a worker of xdist, as of ``make test``: there tests marked ``slow`` are left out, too.
+        tier: see `in_part`.
     """
     found = set()
     seen: Counter[str] = Counter()
@@ -88,7 +92,7 @@ def left_out(items: Iterable[pytest.Item], *, by_group: bool) -> set[pytest.Item
             if seen[test] % mark.args[0]:
                 found.add(item)
             seen[test] += 1
-    return found
+    return {item for item in found if not in_part(item.nodeid, tier)}
 
 
 def of(item: pytest.Item) -> list[str]:
