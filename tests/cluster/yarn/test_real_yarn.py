@@ -92,6 +92,12 @@ class Master:
         launch = Launch(command=command)
         assert self.node(one).start([(one, launch)], timeout_s=120) == {one.container_id: None}
 
+    def stage(self, one: Granted) -> ContainerStage:
+        status = self.node(one).statuses([one.container_id], timeout_s=120)[one.container_id]
+        assert isinstance(status, ContainerStatus)
+        assert status.stage is not ContainerStage.ENDED, status
+        return status.stage
+
     def node(self, one: Granted) -> NodeManager:
         return NodeManager(one.node, self.rm.node_tokens[one.node])
 
@@ -161,9 +167,7 @@ def test_containers_are_granted_started_and_their_ends_told(master: Master) -> N
     master.start(two, "sleep", "1000")
     assert master.wait_for_end(one.container_id).exit_status == 3
     assert "exit code 3" in master.ended[one.container_id].diagnostics
-    status = master.node(two).statuses([two.container_id], timeout_s=120)[two.container_id]
-    assert isinstance(status, ContainerStatus)
-    assert status.stage is ContainerStage.RUNNING
+    until(lambda: master.stage(two) is ContainerStage.RUNNING)  # it is PREPARING first, as long as its node takes
     assert master.node(two).stop([two.container_id], timeout_s=120) == {two.container_id: None}
     assert master.node(two).stop([two.container_id], timeout_s=120) == {two.container_id: None}
     assert master.wait_for_end(two.container_id).exit_status == -105
