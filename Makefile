@@ -32,6 +32,7 @@
 #   make coverage [ARGS=]  branches of dlapp that tests without a server take: the total, and the 20 worst modules
 #   make dist              wheel and sdist; each is installed into an empty environment and tried
 #   make bench NAME=cli    measure (or data, gang, insight, ledger, scale, ...); results also go to bench/results/
+#   make bench-against COMMIT=... NAME=cli   the same of this tree and of an earlier commit by turns, new to old
 #   make screenshots       the pictures of pages in docs/images anew, by Debian's Chromium
 #   make clean             remove what the above made
 #
@@ -57,7 +58,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo yarn-up yarn-down demo-yarn demo-caffe images test-images test test-quick test-applications test-users test-hadoop \
 	test-zookeeper test-docker test-faults test-closes nightly test-federation test-frameworks test-beside test-versions test-oldest soak fuzz scale fix \
-	check dead-code coverage dist bench screenshots clean
+	check dead-code coverage dist bench bench-against screenshots clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -229,6 +230,10 @@ dist:
 bench:
 	@.ci/venv $(VENV) $(TESTED) bench
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m bench $(NAME)
+
+bench-against:
+	@.ci/venv $(VENV) $(TESTED) bench
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m bench._against $(COMMIT) $(NAME)
 
 screenshots:
 	@.ci/venv $(VENV) $(TESTED)
