@@ -64,22 +64,27 @@ class _RecordType(type):
 
     record_fields: dict[str, Field]
     record_setters: dict[str, Callable[[Any, Any], None]]
+    record_defaults: dict[str, Any]
     record_key: Callable[[Any], Any]
 
     def __new__(
         mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], *, kw_only: bool = False
     ) -> _RecordType:
-        own = {}
+        base = bases[0] if bases else None
+        own, defaults = {}, {**getattr(base, "record_defaults", {})}
         for one in namespace.get("__annotations__", ()):
             default = namespace.pop(one, MISSING)
-            own[one] = default if isinstance(default, Field) else Field(default)
-        fields = {**getattr(bases[0] if bases else None, "record_fields", {}), **own}
+            own[one] = given = default if isinstance(default, Field) else Field(default)
+            defaults[one] = given.default
+        fields = {**getattr(base, "record_fields", {}), **own}
         namespace["__slots__"] = (*namespace.get("__slots__", ()), *own)
         namespace["__match_args__"] = () if kw_only else tuple(fields)
         cls = super().__new__(mcls, name, bases, namespace)
         cls.record_fields = fields
         # A slot's own setter also works if assignment is forbidden.
         cls.record_setters = {one: getattr(cls, one).__set__ for one in fields}
+        # Without those that are made for each instance.
+        cls.record_defaults = {one: default for one, default in defaults.items() if default is not MISSING}
         compared = [one for one in fields if fields[one].compare]
         cls.record_key = staticmethod(attrgetter(*compared) if compared else type)
         return cls
@@ -90,19 +95,19 @@ class _Fields(metaclass=_RecordType):
 
     def __init__(self, /, *args: Any, **values: Any) -> None:
         cls = type(self)
-        setters, fields = cls.record_setters, cls.record_fields
+        setters, given = cls.record_setters, cls.record_defaults | values
         if args:
             names: tuple[str, ...] = cls.__match_args__  # type: ignore[attr-defined]
             if len(args) > len(names) or not values.keys().isdisjoint(names[: len(args)]):
                 raise TypeError(f"{cls.__name__} takes {len(names)} positional values, each field once")
-            values.update(zip(names, args, strict=False))
-        if len(values) < len(fields):
-            for name, one in fields.items():
-                if name not in values:
-                    if one.required:
+            given.update(zip(names, args, strict=False))
+        if len(given) < len(setters):
+            for name, one in cls.record_fields.items():
+                if name not in given:
+                    if one.default_factory is None:
                         raise TypeError(f"{cls.__name__} needs {name}")
-                    values[name] = one.default if one.default_factory is None else one.default_factory()
-        for name, value in values.items():
+                    given[name] = one.default_factory()
+        for name, value in given.items():
             if name not in setters:
                 raise TypeError(f"{cls.__name__} has no field {name}")
             setters[name](self, value)
@@ -153,7 +158,13 @@ def _make(cls: type[V], values: Mapping[str, Any]) -> V:
 def replace(value: V, /, **changes: Any) -> V:
     """Return ``value`` with some of its fields changed."""
     cls = type(value)
-    return cls(**{name: getattr(value, name) for name in cls.record_fields} | changes)
+    new, setters = cls.__new__(cls), cls.record_setters
+    if unknown := changes.keys() - setters.keys():
+        raise TypeError(f"{cls.__name__} has no field {min(unknown)}")
+    for name, assign in setters.items():
+        assign(new, changes[name] if name in changes else getattr(value, name))
+    new.__post_init__()
+    return new
 
 
 def fields(cls: type[_Fields]) -> Mapping[str, Field]:

@@ -39,7 +39,7 @@ def cgroup_directories(root: str, controller: str) -> list[str]:
     Source: cgroups(7); proc(5), /proc/pid/mountinfo.
     """
     own: dict[str, str] = {}
-    for line in _lines(os.path.join(root, "proc/self/cgroup")):
+    for line in own_cgroups(root).split("\n"):
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
@@ -47,7 +47,7 @@ def cgroup_directories(root: str, controller: str) -> list[str]:
         elif controller in controllers.split(","):
             own["cgroup"] = path
     found = []
-    for line in _lines(os.path.join(root, "proc/self/mountinfo")):
+    for line in _text(os.path.join(root, "proc/self/mountinfo")).split("\n"):
         before, _, after = line.partition(" - ")
         words, rest_words = before.split(" "), after.split(" ")
         kind = rest_words[0]
@@ -62,12 +62,17 @@ def cgroup_directories(root: str, controller: str) -> list[str]:
     return found
 
 
-def _lines(path: str) -> list[str]:
+def own_cgroups(root: str = "/") -> str:
+    """Return the cgroups of this process as the kernel lists them; empty without /proc. Source: cgroups(7)."""
+    return _text(os.path.join(root, "proc/self/cgroup"))
+
+
+def _text(path: str) -> str:
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read().splitlines()
+        with open(path, "rb", buffering=0) as file:
+            return os.fsdecode(file.read())
     except OSError:
-        return []
+        return ""
 
 
 _HOST_PID, _HOST_UTS = 0xEFFFFFFC, 0xEFFFFFFE
@@ -101,7 +106,7 @@ def is_mounted_apart(path: str) -> bool:
 def _mount_of(path: str, mountinfo: str) -> tuple[str, str, str, str]:
     """Return the mount of a path: its mount point, its root in the file system, type and source."""
     real, best, found = os.path.realpath(path), -1, ("", "", "", "")
-    for line in _lines(mountinfo):
+    for line in _text(mountinfo).split("\n"):
         before, _, after = line.partition(" - ")
         words, rest = before.split(" "), after.split(" ")
         if len(words) < 5 or len(rest) < 2:

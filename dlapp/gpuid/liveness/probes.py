@@ -331,6 +331,8 @@ def cgroup_of_container(container: str, root: str = "/") -> str | None:
 
     Source: cgroups(7); CGroupsHandlerImpl.getPathForCGroup (``<hierarchy>/container_…``).
     """
+    if container not in machine.own_cgroups(root):  # each lease reads this; mounts only where it may matter
+        return None
     paths = [path for one in ("cpu", "memory", "devices") for path in machine.cgroup_directories(root, one)]
     return next((path for path in paths if os.path.basename(path) == container), None)
 
