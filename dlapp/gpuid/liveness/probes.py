@@ -235,7 +235,10 @@ def _this_task() -> dict[str, int]:
     }
 
 
-os.register_at_fork(after_in_child=_this_task.cache_clear)
+_own_cgroups = functools.lru_cache(maxsize=1)(machine.own_cgroups)
+"""Read once: the process of a container stays in its cgroup."""
+for _cached in (_this_task, _own_cgroups):
+    os.register_at_fork(after_in_child=_cached.cache_clear)
 
 
 def this_task() -> dict[str, int]:
@@ -331,7 +334,7 @@ def cgroup_of_container(container: str, root: str = "/") -> str | None:
 
     Source: cgroups(7); CGroupsHandlerImpl.getPathForCGroup (``<hierarchy>/container_…``).
     """
-    if container not in machine.own_cgroups(root):  # each lease reads this; mounts only where it may matter
+    if container not in _own_cgroups(root):  # mounts are read only where it matters
         return None
     paths = [path for one in ("cpu", "memory", "devices") for path in machine.cgroup_directories(root, one)]
     return next((path for path in paths if os.path.basename(path) == container), None)
