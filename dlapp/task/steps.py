@@ -121,17 +121,16 @@ def run_task(task: TaskState) -> int:
         )
         result = _all_steps(task)
         task.log.write(f"ended: {_describe(result)}")
-        if task.stopper.from_outside and result.fault is Fault.STOPPED:
-            if launch.on_a_cluster:
-                # The node ended this container. YARN reports why (memory, preemption), and that decides about the
-                # index; our report would only arrive first.
-                return 128 + signal.SIGTERM
-            if not link.has_master():
-                return 1  # and there will be none: this task was ended to be replaced
+        is_replaced = task.stopper.from_outside and result.fault is Fault.STOPPED
+        if is_replaced and launch.on_a_cluster:
+            # The node ended this container. YARN reports why (memory, preemption), and that decides about the
+            # index; our report would only arrive first.
+            return 128 + signal.SIGTERM
         if link.end_reason:
             return 1  # there is no ApplicationMaster any more to report to
         deadline_s = RESULT_ON_A_CLUSTER_S if launch.on_a_cluster else RESULT_DEADLINE_S
-        return 0 if link.finish(result, deadline_s) else 1
+        # After the ApplicationMaster of a replaced task there will be none; it may die also during the report.
+        return 0 if link.finish(result, deadline_s, waits_for_master=not is_replaced) else 1
 
 
 def _all_steps(task: TaskState) -> TaskResult:

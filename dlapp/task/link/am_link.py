@@ -309,8 +309,14 @@ class AmLink(Closeable):
         known = self._roster
         return known[1] if known is not None else None
 
-    def finish(self, result: TaskResult, deadline_s: float) -> bool:
-        """Report the result; return whether the ApplicationMaster has received it. It is the last report."""
+    def finish(self, result: TaskResult, deadline_s: float, *, waits_for_master: bool = True) -> bool:
+        """Report the result; return whether the ApplicationMaster has received it. It is the last report.
+
+        Args:
+            result: the result of this task.
+            deadline_s: time limit [s].
+            waits_for_master: retry also while no ApplicationMaster is running.
+        """
         # Launches do not matter any more, and many of them would leave no room for the result.
         self.report_phase(Phase.ENDED, result=result, launches=(), launch_states=())
         with self._changed:
@@ -319,6 +325,7 @@ class AmLink(Closeable):
                 self._unsent
                 and not self.is_masterless
                 and not self._end_reason
+                and (waits_for_master or self.has_master())
                 and (left := until - time.monotonic()) > 0
             ):
                 self._changed.wait(min(left, 0.1))

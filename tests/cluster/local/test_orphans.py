@@ -15,6 +15,7 @@ import pytest
 from dlapp.cluster.local.runner import orphans
 from dlapp.cluster.local.state import is_locked
 from dlapp.system import locks
+from dlapp.system.processes.proc import read_proc
 from tests.services.polling import wait_until
 
 # Processes are found on the whole machine, where another run of these tests may have its own.
@@ -158,6 +159,18 @@ def test_another_users_process_is_not_touched(place: Place) -> None:
     assert [one.pid for one in orphans.find(str(place.home), 60_103, str(place.runner_lock))] == [other.pid]
 
 
+def test_a_process_that_ends_during_the_scan_is_passed_over(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    life = os.open(place.container / "life", os.O_RDONLY | os.O_NONBLOCK)
+    pid = place.sleeper(life)
+    os.close(life)
+    assert place.found() == [pid]
+
+    monkeypatch.setattr(
+        orphans, "read_proc", lambda pid, name: b"" if name.startswith("fdinfo/") else read_proc(pid, name)
+    )
+    assert place.found() == []
+
+
 def test_time_is_given_to_what_ends_by_itself_and_more_of_it_to_a_task(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,3 +192,25 @@ def test_time_is_given_to_what_ends_by_itself_and_more_of_it_to_a_task(
     assert left.end_in_time() == []
     kinds.remove("am")
     assert left.end_in_time() == [], "it was there a moment ago"
+
+
+def test_scans_of_all_processes_take_a_tenth_of_the_time_however_often_it_is_called(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, scans = 100.0, list[float]()
+
+    def scan(*_: object) -> list[orphans.OrphanProcess]:
+        nonlocal now
+        scans.append(now)
+        now += 0.05
+        return [orphans.OrphanProcess(1, 1, "task")]
+
+    monkeypatch.setattr("dlapp.cluster.local.runner.orphans.time.monotonic", lambda: now)
+    monkeypatch.setattr(orphans, "find", scan)
+    monkeypatch.setattr(orphans, "_stop_tasks", lambda *_: None)
+    left = orphans.OrphanReaper(str(place.home), os.geteuid(), str(place.runner_lock))
+    while now < 105.0:
+        assert left.end_in_time() == []
+        now += 0.002
+    assert scans[0] == 100.0
+    assert 2 <= len(scans) <= (now - 100.0) * orphans.SCAN_SHARE / 0.05

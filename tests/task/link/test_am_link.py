@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 
 import pytest
 
@@ -13,7 +14,7 @@ from dlapp.task.interrupt import InterruptHandler
 from dlapp.task.link import am_link
 from dlapp.task.link.am_link import AmLink
 from dlapp.values.ids import ApplicationId, ContainerId
-from dlapp.values.messages import Orders, Phase
+from dlapp.values.messages import Fault, Orders, Phase, TaskResult
 from dlapp.values.serialization import to_json
 from tests.services.polling import wait_until
 
@@ -113,3 +114,16 @@ def test_a_task_whose_call_hangs_turns_to_the_next_applicationmaster_at_once(mon
             wait_until(lambda: link._end_thread is None)
         for one in hangs:
             one.close()
+
+
+def test_the_last_report_of_a_replaced_task_waits_for_no_master_once_there_is_none() -> None:
+    find = Elsewhere()
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        url = f"http://127.0.0.1:{gone.getsockname()[1]}"
+    link = AmLink(url, "t", CONTAINER, InterruptHandler(), lambda _: None, find, alone_s=3600.0)
+    with link:
+        link.begin(0)
+        find.url = url
+        threading.Timer(0.3, setattr, (find, "url", None)).start()  # it dies while the report is sent to it
+        result = TaskResult(fault=Fault.STOPPED)
+        assert not link.finish(result, 3600.0, waits_for_master=False)

@@ -36,6 +36,9 @@ GRACE_S = 1.0
 """How long leftover processes may take to end, once no ApplicationMaster is visible."""
 TASK_GRACE_S = 10.0
 """The same while one of our tasks is among them: it ends its payload and cleans up."""
+SCAN_SHARE, MAX_PAUSE_S = 0.1, 1.0
+"""Largest share of the time that scans of /proc take, and the longest pause between two of them. A scan takes 0.1 s on
+a machine with a few programs of many files; one after another they would delay the ends that they wait for."""
 _ROUNDS = 50
 _GONE_S = 2.0
 
@@ -46,6 +49,14 @@ class OrphanProcess(NamedTuple):
     pid: int
     started: int
     role: str
+
+
+class OpenMark(NamedTuple):
+    """Open file of a process, by device and inode: whether the descriptor holds a lock, and whether it only reads."""
+
+    identity: tuple[int, int]
+    is_locked: bool
+    is_reading: bool
 
 
 class ProcessMatch(NamedTuple):
@@ -80,6 +91,7 @@ class OrphanReaper:
         self._application_dir, self._uid = application_dir, uid
         self._runner_lock, self._keep_am = runner_lock, keep_am
         self._since: float | None = None  # time of the first check
+        self._scan_at = 0.0
 
     def restart_wait(self) -> None:
         """Record that an ApplicationMaster is alive."""
@@ -88,8 +100,17 @@ class OrphanReaper:
     def end_in_time(self) -> list[int]:
         """Tell the tasks to end, or end leftover processes whose time is up; return the processes.
 
-        Tasks of an ended application end by themselves.
+        Tasks of an ended application end by themselves. May be called at any rate.
         """
+        began = time.monotonic()
+        if began < self._scan_at:
+            return []
+        ended = self._end_if_due()
+        took_s = time.monotonic() - began
+        self._scan_at = began + min(took_s / SCAN_SHARE, took_s + MAX_PAUSE_S)
+        return ended
+
+    def _end_if_due(self) -> list[int]:
         if self._since is None:
             self._since = time.monotonic()
             if not has_outcome(self._application_dir):
@@ -237,12 +258,13 @@ def _find(marks: ProcessMatch, uid: int, runner_lock: str) -> list[OrphanProcess
     of_runner = marks._replace(
         locks=_identities([runner_lock]), lives=frozenset(), names=frozenset(), application=b"", directories=()
     )
-    spared = {os.getpid()} | {pid for pid in there if _holds(pid, of_runner, "runner-")}
+    files = {pid: _locks_and_lives(pid) for pid in there}
+    spared = {os.getpid()} | {pid for pid in there if _holds(files[pid], of_runner)}
     children: dict[int, list[int]] = {}
     for one in there.values():
         children.setdefault(one.parent, []).append(one.pid)
     proven: set[int] = set()
-    todo = [one.pid for one in there.values() if one.pid not in spared and _is_proven(one, marks)]
+    todo = [one.pid for one in there.values() if one.pid not in spared and _is_proven(one, files[one.pid], marks)]
     while todo:
         pid = todo.pop()
         if pid not in proven and pid not in spared:
@@ -251,9 +273,9 @@ def _find(marks: ProcessMatch, uid: int, runner_lock: str) -> list[OrphanProcess
     return [OrphanProcess(pid, there[pid].started, _role(pid, marks.application_dir)) for pid in sorted(proven)]
 
 
-def _is_proven(process: ProcessStat, marks: ProcessMatch) -> bool:
+def _is_proven(process: ProcessStat, files: list[OpenMark], marks: ProcessMatch) -> bool:
     pid = process.pid
-    if _holds(pid, marks, "alive"):
+    if _holds(files, marks):
         return True
     variables = frozenset(read_proc(pid, "environ").split(b"\0"))
     if variables & marks.names:
@@ -272,31 +294,36 @@ def _is_init(pid: int) -> bool:
     return pid == 1 or read_proc(pid, "comm") == b"systemd\n"
 
 
-def _holds(pid: int, marks: ProcessMatch, lock_name: str) -> bool:
-    """Return True if one of its descriptors holds one of the locks, or reads one of the lifelines."""
+def _locks_and_lives(pid: int) -> list[OpenMark]:
+    """Return the open files of a process that are named like locks or lifelines."""
+    found: list[OpenMark] = []
     try:
-        names = os.listdir(f"/proc/{pid}/fd")
+        numbers = os.listdir(f"/proc/{pid}/fd")
     except OSError:
-        return False
-    for name in names:
+        return found
+    for number in numbers:
+        # It may be closed meanwhile, or its process may end: ValueError.
         with contextlib.suppress(OSError, ValueError):
             # Compare the name first: stat of a file on a dead network file system would hang.
-            file = os.path.basename(os.readlink(f"/proc/{pid}/fd/{name}").removesuffix(" (deleted)"))
-            if not (file.startswith(lock_name) or file == "life"):
+            file = os.path.basename(os.readlink(f"/proc/{pid}/fd/{number}").removesuffix(" (deleted)"))
+            if not (file.startswith(("alive", "runner-")) or file == "life"):
                 continue
-            info = os.stat(f"/proc/{pid}/fd/{name}")
-            identity = (info.st_dev, info.st_ino)
-            if identity in marks.locks and b"OFDLCK" in read_proc(pid, f"fdinfo/{name}"):
-                return True
-            if identity in marks.lives and _reads(read_proc(pid, f"fdinfo/{name}")):
-                return True
-    return False
+            info = os.stat(f"/proc/{pid}/fd/{number}")
+            fdinfo = read_proc(pid, f"fdinfo/{number}")
+            # A process that checks whether a payload exists opens the write end. Source: proc(5): "flags:" is octal,
+            # O_ACCMODE is 3.
+            flags = int(fdinfo.partition(b"flags:")[2].partition(b"\n")[0], 8)
+            is_reading = flags & os.O_ACCMODE == os.O_RDONLY
+            found.append(OpenMark((info.st_dev, info.st_ino), b"OFDLCK" in fdinfo, is_reading))
+    return found
 
 
-def _reads(fdinfo: bytes) -> bool:
-    # A process that checks whether a payload exists opens the write end. Source: proc(5): "flags:" is octal, O_ACCMODE
-    # is 3.
-    return int(fdinfo.partition(b"flags:")[2].split(maxsplit=1)[0], 8) & os.O_ACCMODE == os.O_RDONLY
+def _holds(files: list[OpenMark], marks: ProcessMatch) -> bool:
+    """Return True if one of a process's descriptors holds one of the locks, or reads one of the lifelines."""
+    return any(
+        (one.identity in marks.locks and one.is_locked) or (one.identity in marks.lives and one.is_reading)
+        for one in files
+    )
 
 
 def _role(pid: int, application_dir: str) -> str:
