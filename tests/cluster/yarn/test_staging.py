@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dlapp.cluster.yarn.client.submission import ApplicationSubmitter, replication
+from dlapp.cluster.yarn.client.submission import ApplicationSubmitter, _Directories, replication
 from dlapp.errors import Denied, DlappError
 from dlapp.locations import FileInfo, HdfsPlace
 from dlapp.login import Login
@@ -31,8 +31,10 @@ class Modes:
         self.zone = "nowhere"
         self.sent: list[str] = []
         self.content = b"zip"
+        self.calls: list[str] = []
 
     def status(self, location: str) -> FileInfo | None:
+        self.calls.append(location)
         if (mode := self.there.get(location)) is None:
             return None
         return FileInfo(
@@ -64,7 +66,8 @@ def _archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def staged(files: Modes, name: str, mode: int, visibility: str) -> str:
     there = ApplicationSubmitter(None, None)  # type: ignore[arg-type]
-    found = there._staged(files, "tony", "it", f"{CACHE}/{name}", mode, visibility)  # type: ignore[arg-type]
+    above = _Directories(files)  # type: ignore[arg-type]
+    found = there._staged(files, above, "tony", "it", f"{CACHE}/{name}", mode, visibility)  # type: ignore[arg-type]
     assert (found.url, found.size) == (f"{CACHE}/{name}", 3)
     return found.visibility
 
@@ -89,6 +92,17 @@ def test_the_zip_is_public_where_everybody_may_read_it_and_else_the_users(
     for _ in range(2):
         assert staged(files, "dlapp-1.pyz", 0o644, "PUBLIC") == visibility
     assert files.sent == [f"{CACHE}/dlapp-1.pyz"]
+
+
+def test_the_directories_above_two_archives_are_read_once() -> None:
+    files, there = Modes(), ApplicationSubmitter(None, None)  # type: ignore[arg-type]
+    above = _Directories(files)  # type: ignore[arg-type]
+    names = {"dlapp-1.pyz": ("PUBLIC", 0o644), "1.tar.gz": ("PRIVATE", 0o600)}
+    for name, (visibility, mode) in names.items():
+        files.there[f"{CACHE}/{name}"] = mode
+        there._staged(files, above, "tony", "it", f"{CACHE}/{name}", mode, visibility)  # type: ignore[arg-type]
+    directories = ["hdfs://nn:8020/user", HOME, f"{HOME}/.dlapp", CACHE]
+    assert sorted(files.calls) == sorted([*directories, *(f"{CACHE}/{name}" for name in names)])
 
 
 def test_a_zip_that_others_may_not_read_is_not_public() -> None:
@@ -144,7 +158,8 @@ def test_a_python_archive_is_public_where_everybody_may_read_it(mode: int, visib
     config = SimpleNamespace(yarn=SimpleNamespace(python_archive="hdfs:///pythons/3.tar.gz"))
     session: Any = SimpleNamespace(hdfs=lambda user: HdfsPlace("hdfs://nn:8020", (), Login(user)), config=config)
     there = ApplicationSubmitter(session, None)
-    (found,) = there._python_archive(files, "tony").values()  # type: ignore[arg-type]
+    above = _Directories(files)  # type: ignore[arg-type]
+    (found,) = there._python_archive(files, above, "tony").values()  # type: ignore[arg-type]
     assert (found.visibility, found.archive) == (visibility, True)
 
 

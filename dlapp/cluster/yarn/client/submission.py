@@ -149,20 +149,22 @@ class ApplicationSubmitter:
         remote = preflight.carried_schemes(spec.inputs, self._session.config.storage.node_schemes)
         program, name = bundle.packed(local_cache("travel"), remote=bool(remote))
 
+        above = _Directories(files)
+
         def staged_program() -> LocalResource:
-            return self._staged(files, user, program, f"{places.cache}/{name}", 0o644, "PUBLIC")
+            return self._staged(files, above, user, program, f"{places.cache}/{name}", 0o644, "PUBLIC")
 
         def staged_workspace() -> LocalResource:
             if archive == workspace:
-                return self._staged_before(files, user, workspace)
-            return self._staged(files, user, archive, workspace, 0o600, "PRIVATE")
+                return self._staged_before(files, above, user, workspace)
+            return self._staged(files, above, user, archive, workspace, 0o600, "PRIVATE")
 
         if archive:
             staged, packed = _both(staged_program, staged_workspace)
         else:
             staged, packed = staged_program(), None
         self._replicate(files, [one.url for one in (staged, packed) if one is not None], spec.containers)
-        own = {bundle.NAME: staged, **self._python_archive(files, user)}
+        own = {bundle.NAME: staged, **self._python_archive(files, above, user)}
         credentials = credentials_of(replace(plan, resources=own | ({WORKSPACE: packed} if packed else {})))
         queue = spec.queue or "default"
         application = AppSubmission(
@@ -254,8 +256,9 @@ class ApplicationSubmitter:
         user = self._session.user
         rest, files = self._session.rest(user), self._session.files(user)
         program, name = bundle.packed(local_cache("travel"))
-        staged = self._staged(files, user, program, f"{StagingPaths(files.home).cache}/{name}", 0o644, "PUBLIC")
-        own = {bundle.NAME: staged, **self._python_archive(files, user)}
+        above = _Directories(files)
+        staged = self._staged(files, above, user, program, f"{StagingPaths(files.home).cache}/{name}", 0o644, "PUBLIC")
+        own = {bundle.NAME: staged, **self._python_archive(files, above, user)}
         python = interpreter(self._session.config.yarn.python, self._session.config.yarn.python_archive)
         new = rest.new_application()
         launch = Launch(
@@ -298,25 +301,32 @@ class ApplicationSubmitter:
             preemption_wait_s=self._session.preemption_wait_s(),
         )
 
-    def _python_archive(self, files: StagingFiles, user: str) -> dict[str, LocalResource]:
+    def _python_archive(self, files: StagingFiles, above: _Directories, user: str) -> dict[str, LocalResource]:
         archive = self._session.config.yarn.python_archive
         if archive is None:
             return {}
         check_archive(archive)
         location = self._session.hdfs(user).resolve(archive)
-        return {PYTHON_DIRECTORY: archive_resource(files, location, public=_all_may_read(files, location))}
+        return {PYTHON_DIRECTORY: archive_resource(files, location, public=_all_may_read(files, above, location))}
 
-    def _staged_before(self, files: StagingFiles, user: str, location: str) -> LocalResource:
+    def _staged_before(self, files: StagingFiles, above: _Directories, user: str, location: str) -> LocalResource:
         """Return a workspace that an earlier submission uploaded. Raises NotFound, Denied."""
         found = files.status(location)
         if found is None:
             raise NotFound(f"the packed workspace {location} is gone")
-        _refuse_others(files, user, location, found)
+        _refuse_others(files, above, user, location, found)
         mark_use(files, location, found.modified_ms, clock.now_ms())
         return LocalResource(url=location, size=found.size_bytes, timestamp_ms=found.modified_ms, visibility="PRIVATE")
 
     def _staged(
-        self, files: StagingFiles, user: str, path: str, location: str, mode: int, visibility: str
+        self,
+        files: StagingFiles,
+        above: _Directories,
+        user: str,
+        path: str,
+        location: str,
+        mode: int,
+        visibility: str,
     ) -> LocalResource:
         """Return a file of dlapp on the cluster, uploaded if missing.
 
@@ -333,12 +343,11 @@ class ApplicationSubmitter:
         found, existed = files.status(location), True
         if found is None:
             directory = location.rpartition("/")[0]
-            above = directory.rpartition("/")[0]
             existed = False
-            files.make(above, CACHE_MODE)
+            files.make(directory.rpartition("/")[0], CACHE_MODE)
             files.make(directory, CACHE_MODE)
             found = files.send(path, location, mode)
-        _refuse_others(files, user, location, found)
+        _refuse_others(files, above, user, location, found)
         with open(path, "rb") as own:
             size = os.fstat(own.fileno()).st_size
             if found.size_bytes != size or (
@@ -347,7 +356,7 @@ class ApplicationSubmitter:
                 raise Denied(f"{location} is not what its name says: it differs from {path}; remove it")
         if existed:
             mark_use(files, location, found.modified_ms, clock.now_ms())
-        if visibility == "PUBLIC" and not _all_may_read(files, location):
+        if visibility == "PUBLIC" and not _all_may_read(files, above, location, found):
             visibility = "PRIVATE"
         return LocalResource(url=location, size=found.size_bytes, timestamp_ms=found.modified_ms, visibility=visibility)
 
@@ -462,14 +471,29 @@ def credentials_of(plan: AmPlan) -> bytes:
     )
 
 
-def _refuse_others(files: StagingFiles, user: str, location: str, found: FileInfo) -> None:
+class _Directories:
+    """Statuses of the directories above what one submission uses, each read once. Thread-safe."""
+
+    def __init__(self, files: StagingFiles) -> None:
+        self._files, self._known, self._lock = files, dict[str, FileInfo | None](), threading.Lock()
+
+    def status(self, location: str) -> FileInfo | None:
+        """Return the status of a directory, None if it is missing. First call: when what it contains is there."""
+        with self._lock:
+            if location not in self._known:
+                self._known[location] = self._files.status(location)
+            return self._known[location]
+
+
+def _refuse_others(files: StagingFiles, directories: _Directories, user: str, location: str, found: FileInfo) -> None:
     """Reject an archive that others may have written or replaced. Raises Denied."""
     directory = location.rpartition("/")[0]
     above = directory.rpartition("/")[0]
-    for place, one in ((location, found), (directory, files.status(directory)), (above, files.status(above))):
+    read = directories.status
+    for place, one in ((location, found), (directory, read(directory)), (above, read(above))):
         if one is None or one.owner != user or one.mode & 0o022:
             raise _written_by_others(place, one)
-    home = files.status(files.home)
+    home = read(files.home)
     if home is not None and home.mode & 0o1002 == 0o002:
         raise _written_by_others(files.home, home)
 
@@ -480,21 +504,24 @@ def _written_by_others(place: str, found: FileInfo | None) -> Denied:
     return Denied(f"{place} is {found.owner}'s, with mode {found.mode:o}: others may have written there; remove it")
 
 
-def _all_may_read(files: StagingFiles, location: str) -> bool:
+def _all_may_read(files: StagingFiles, directories: _Directories, location: str, found: FileInfo | None = None) -> bool:
     """Return True if everyone may read a file: only then may YARN treat it as public; otherwise the container fails.
 
     A file in an encryption zone does not count: the NodeManager's user has no key (ClientDistributedCacheManager).
+
+    Args:
+        found: the status of the file; None: read it.
 
     Source: FSDownload.isPublic. The root directory is not checked: a user without access to it has nothing on HDFS.
     """
     scheme, _, rest = location.partition("://")
     place, _, path = rest.partition("/")
     names = path.split("/")
-    for count in range(1, len(names) + 1):
-        found = files.status(f"{scheme}://{place}/{'/'.join(names[:count])}")
-        if found is None or found.encrypted or not found.mode & (0o004 if count == len(names) else 0o001):
-            return False
-    return True
+    above = (directories.status(f"{scheme}://{place}/{'/'.join(names[:count])}") for count in range(1, len(names)))
+    if any(one is None or one.encrypted or not one.mode & 0o001 for one in above):
+        return False
+    found = found or files.status(location)
+    return found is not None and not found.encrypted and bool(found.mode & 0o004)
 
 
 def _both(one: Callable[[], LocalResource], other: Callable[[], LocalResource]) -> tuple[LocalResource, LocalResource]:
