@@ -106,7 +106,7 @@ class YarnEngine(Closeable):
         version = str(self._session.rest().info().get("resourceManagerVersion") or "")
         if version_of(version) < (2, 7):
             raise Unreachable(f"the ResourceManager is Hadoop {version or 'of no version'}; 2.7 is the least")
-        self._session.forget_largest()
+        self._session.forget()
         dialect = self._session.dialect()
         gcores = self._session.largest().get(dialect.value, 0) if dialect is not Dialect.FIELD3 else 1
         has_gpus = dialect is not Dialect.NONE and gcores > 0 and self._session.has_ledger()
@@ -144,7 +144,7 @@ class YarnEngine(Closeable):
         for key, _ in spec.placement_keys():
             if key.endswith("node_label"):
                 with refusals(refuse):
-                    preflight.check_label(key, rest.configuration)
+                    preflight.check_label(key, self._session.configuration)
         lines += self._node_lines(spec)
         if spec.requeue:
             lines.append("application.requeue has no effect on a cluster: YARN restarts what is lost with a node")
@@ -158,7 +158,7 @@ class YarnEngine(Closeable):
         with refusals(refuse):
             preflight.check_schemes(spec.inputs, self._session.config.storage.node_schemes, _missing_libraries)
         if spec.priority is not None:
-            most = int(rest.configuration(PRIORITY_LIMIT) or 0)
+            most = int(self._session.configuration(PRIORITY_LIMIT) or 0)
             if spec.priority > most:
                 lines.append(f"priority {spec.priority} is lowered to {most} ({PRIORITY_LIMIT})")
         return lines
@@ -176,7 +176,7 @@ class YarnEngine(Closeable):
             field = error.field.replace("resources", spec.section_of(role))
             refuse(RequestTooLarge(f"{of_role}{error}", field))
 
-        configuration = self._session.rest().configuration
+        configuration = self._session.configuration
         found = preflight.check_limits(role.resources, dialect, self._session.largest(), configuration, refuse_amount)
         if role.resources.gcores and not refused:  # what never fits needs no ledger
             if not self._session.has_ledger():

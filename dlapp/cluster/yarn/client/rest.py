@@ -155,6 +155,10 @@ class QueueInfo(Value, kw_only=True):
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
+FRESH_S = 1.0
+"""How long a ResourceManager counts as active after it said so, where nothing is submitted."""
+
+
 class YarnRest(Closeable):
     """Client of the ResourceManagers of one cluster; requests go to the active one.
 
@@ -180,6 +184,7 @@ class YarnRest(Closeable):
         self._web = Web(timeout_s, certificates)
         self._short_web = Web(min(timeout_s, ASK_TIMEOUT_S), certificates)
         self._active: str | None = None
+        self._active_at = float("-inf")
         self.server_date = ""
         """Return the clock of the last server that answered, from its HTTP header."""
 
@@ -213,6 +218,7 @@ class YarnRest(Closeable):
             raise Unreachable(f"{self.active_url()}: {_on_standby(len(self._urls))}")
         if state != "ACTIVE":
             raise Unreachable(f"{self.active_url()}: the ResourceManager is starting ({state}), and not active yet")
+        self._active_at = self._clock()
         return found
 
     def active_url(self) -> str:
@@ -297,7 +303,8 @@ class YarnRest(Closeable):
 
     def new_application(self) -> NewApplication:
         """Return a new id; nothing is submitted yet. Raises Unreachable: no ResourceManager is active."""
-        self.info()
+        if self._clock() - self._active_at > FRESH_S:
+            self.info()
         answer = self._call("POST", f"{_CLUSTER}/apps/new-application")
         return NewApplication(
             application_id=ApplicationId.from_text(str(answer.get("application-id"))),

@@ -45,6 +45,7 @@ class ClusterSession:
         self._files_by_user: dict[str, StagingFiles] = {}
         self._new: NewApplication | None = None
         self._dialect: Dialect | None = None
+        self._properties: dict[str, str | None] = {}
 
     @property
     def user(self) -> str:
@@ -105,9 +106,16 @@ class ClusterSession:
         node_cache.keep(urls, nodes)
         return nodes
 
-    def forget_largest(self) -> None:
-        """Discard the cached size of the largest container, so that the next use reads it again."""
+    def forget(self) -> None:
+        """Discard what was read of the ResourceManager, so that the next use reads it again: it may have restarted."""
         self._new = None
+        self._properties.clear()
+
+    def configuration(self, name: str) -> str | None:
+        """Return one property of the ResourceManager's configuration; None: no such property."""
+        if name not in self._properties:
+            self._properties[name] = self.rest().configuration(name)
+        return self._properties[name]
 
     def largest(self) -> Mapping[str, int]:
         """Return the maximum of each resource in one container; the answer has a new application's id, too."""
@@ -127,13 +135,13 @@ class ClusterSession:
             types = set(self.largest())
             configured = self.config.yarn.dialect
             maybe = configured == "field3" or (configured == "auto" and len(types) <= 2)
-            field3 = maybe and self.rest().configuration(FIELD3_LIMIT) is not None
+            field3 = maybe and self.configuration(FIELD3_LIMIT) is not None
             self._dialect = choose_dialect(configured, types, has_field3=field3)
         return self._dialect
 
     def preemption_wait_s(self) -> float:
         """Return the time between the announcement of a preemption and the end of the container [s]."""
-        text = self.rest().configuration(PREEMPTION_WAIT)
+        text = self.configuration(PREEMPTION_WAIT)
         return int(text) / 1000 if text is not None and text.isdecimal() else DEFAULT_PREEMPTION_WAIT_S
 
     def check_credentials(self) -> None:
