@@ -14,7 +14,7 @@ import os
 import stat
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlapp.errors import ConfigError
 from dlapp.system.text import (
@@ -30,8 +30,10 @@ from dlapp.system.text import (
 )
 from dlapp.system.yaml_keys import key, keys_of, level, section_fields, yaml_values
 from dlapp.value import Value, replace
-from dlapp.values.idle_guard import IdleGuard, least_window_s, read_idle_guard
 from dlapp.values.notification import EVENTS, JSON, NO_TLS, SLACK, START_TLS, TLS
+
+if TYPE_CHECKING:
+    from dlapp.values.idle_guard import IdleGuard
 
 SYSTEM_FILE = "/etc/dlapp/config.yaml"
 USER_FILE = "~/.config/dlapp/config.yaml"
@@ -65,6 +67,14 @@ def variable_of(name: str) -> str:
 
 def _read_gcores_or_auto(text: str) -> int | None:
     return None if text == "auto" else read_count(text, 0)
+
+
+def _read_idle_guard(text: str) -> IdleGuard | None:
+    if text == "off":  # the default, for which every command would load the module
+        return None
+    from dlapp.values.idle_guard import read_idle_guard
+
+    return read_idle_guard(text)
 
 
 def _read_directory(text: str) -> str:
@@ -201,7 +211,7 @@ class DefaultsConfig(Value):
         "GPUs per container, if a file sets none; auto is 1 if the engine has GPUs, else 0",
     )
     idle_guard: IdleGuard | None = key(
-        read_idle_guard,
+        _read_idle_guard,
         "off",
         "UTILISATION,WINDOW,ACTION or off",
         "the action on idle GPUs, if a file sets none ([idle_guard](properties.md#idle_guard))",
@@ -212,6 +222,8 @@ class DefaultsConfig(Value):
         guard = self.idle_guard
         if guard is None or not has_gpus:
             return None
+        from dlapp.values.idle_guard import least_window_s
+
         return guard if guard.window_s >= (least_s := least_window_s(containers)) else replace(guard, window_s=least_s)
 
 

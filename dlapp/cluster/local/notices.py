@@ -16,7 +16,6 @@ from dlapp.cluster.local.state import StateDir, read_json, write_atomically
 from dlapp.errors import DlappError
 from dlapp.id_text import is_application_id
 from dlapp.system import files, locks
-from dlapp.system.logs import log
 from dlapp.system.processes.spawn import spawn
 
 NOTIFY = "notify.json"
@@ -66,6 +65,8 @@ def start_sender(state: StateDir, program: Sequence[str], application_id: str, w
     try:
         return spawn([*program, "notify", "--home", application_dir, *arguments], log=state.runner_log(state.uid))
     except OSError as error:
+        from dlapp.system.logs import log
+
         log.warning(f"{application_id}: its notifications could not be sent: {error}")
         return None
 
