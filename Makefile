@@ -32,7 +32,8 @@
 #   make coverage [ARGS=]  branches of dlapp that tests without a server take: the total, and the 20 worst modules
 #   make dist              wheel and sdist; each is installed into an empty environment and tried
 #   make bench NAME=cli    measure (or data, gang, insight, ledger, scale, ...); results also go to bench/results/
-#   make bench-against COMMIT=... NAME=cli   the same of this tree and of an earlier commit by turns, new to old
+#   make bench-against NAME=cli [COMMIT=]   the same of this tree and of the last stage (bench/history.json) or another
+#                          commit by turns, new to old
 #   make screenshots       the pictures of pages in docs/images anew, by Debian's Chromium
 #   make clean             remove what the above made
 #
@@ -233,7 +234,7 @@ bench:
 
 bench-against:
 	@.ci/venv $(VENV) $(TESTED) bench
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m bench._against $(COMMIT) $(NAME)
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m bench._against "$(COMMIT)" $(NAME)
 
 screenshots:
 	@.ci/venv $(VENV) $(TESTED)

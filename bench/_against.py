@@ -4,8 +4,10 @@ Both trees run their own ``make bench NAME=...``, each in an environment of its 
 hour of the machine strikes both. The earlier commit has a clone in .cache/against, made and installed once.
 
 A figure of a tree is its ratio to the peer. Printed is new to old, of the medians over the rounds, and the smallest and
-largest of the rounds. A row whose every round is on the wrong side is slower. bench/history.json names the commits to
-compare with.
+largest of the rounds. A row whose every round is on the wrong side is slower.
+
+bench/history.json has the commit of each stage and its figures; instead of COMMIT a stage can be named, and an empty
+COMMIT is the last stage.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any
 from bench import Row
 
 HERE = Path(__file__).parent.parent
+HISTORY = Path(__file__).parent / "history.json"
 ROUNDS = int(os.environ.get("DLAPP_BENCH_AGAINST_ROUNDS", "3"))
 """Two are too few to see a spread."""
 
@@ -36,6 +39,7 @@ def main(argv: list[str], here: Path = HERE, rounds: int = ROUNDS) -> int:
         print("Usage: make bench-against COMMIT=... NAME=...", file=sys.stderr)
         return 2
     commit, *names = argv
+    commit = commit_of(commit)
     found = _git(here, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
     if found.returncode:
         print(f"Error: {commit}: no such commit in {here}; see bench/history.json", file=sys.stderr)
@@ -58,6 +62,12 @@ def main(argv: list[str], here: Path = HERE, rounds: int = ROUNDS) -> int:
         target.write_text(json.dumps([vars(row) for row in rows], indent=2) + "\n", encoding="utf-8")
         print(f"written: {target}", flush=True)
     return 0
+
+
+def commit_of(name: str) -> str:
+    """Return the commit of a stage, of the last one if the name is empty; any other name is a commit."""
+    stages = {str(one["stage"]): str(one["commit"]) for one in json.loads(HISTORY.read_text(encoding="utf-8"))}
+    return stages.get(name, name) or list(stages.values())[-1]
 
 
 def clone(here: Path, commit: str) -> Path:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from bench._against import compare, is_slower, main, table
+from bench._against import HISTORY, commit_of, compare, is_slower, main, table
 
 MAKEFILE = """.PHONY: bench
 bench:
@@ -86,3 +87,27 @@ def test_a_row_is_slower_only_if_each_round_is() -> None:
     rows = compare(new, old, {})
     assert [is_slower(row) for row in rows] == [True, False]
     assert "b     lower   1.000" in table(rows)
+
+
+ROOT = HISTORY.parents[1]
+
+
+def test_the_history_has_a_commit_and_figures_for_each_stage() -> None:
+    stages = json.loads(HISTORY.read_text())
+    benches = {path.stem for path in HISTORY.parent.glob("*.py")}
+    for one in stages:
+        assert re.fullmatch("[0-9a-f]{40}", one["commit"])
+        assert one["rows"].keys() <= benches
+        assert all(isinstance(ratio, float) for rows in one["rows"].values() for ratio in rows.values())
+    assert commit_of("") == commit_of(stages[-1]["stage"]) == stages[-1]["commit"]
+    assert commit_of("HEAD~1") == "HEAD~1"
+
+
+def test_each_table_of_figures_names_its_commit() -> None:
+    results = (ROOT / "docs" / "figures.md").read_text().partition("\n## Results\n")[2]
+    sections = re.findall(r"^### (\w+)\n\n(.*)$", results, re.MULTILINE)
+    assert len(sections) > 10
+    assert [name for name, first in sections if not re.match(r"Commit `[0-9a-f]{8}`\.", first)] == []
+    named = set(re.findall(r"`([0-9a-f]{8})`", results)) | {one["commit"] for one in json.loads(HISTORY.read_text())}
+    if (ROOT / ".git").exists() and git(ROOT, "rev-parse", "--is-shallow-repository") == "false":
+        assert {git(ROOT, "cat-file", "-t", commit) for commit in named} == {"commit"}
