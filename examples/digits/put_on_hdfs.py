@@ -9,7 +9,7 @@ from dlapp.login import own_login
 from dlapp.storage.hdfs.staging import HdfsStagingFiles
 
 path = sys.argv[1]
-files = HdfsStagingFiles(read_configuration(None).storage(own_login()))
+files = HdfsStagingFiles(read_configuration(None).hdfs(own_login()))
 target = f"{files.home}/{path}"
 files.make(target.rpartition("/")[0], 0o755)
 files.send(path, target, 0o644)
