@@ -85,11 +85,11 @@ class _FailuresAtOnce:
     """Prints each failure as it happens: of a run that is cut short the summary is never seen."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._writer = config.get_terminal_writer()
+        self._config = config
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self._writer.line(f"\nfailed: {report.nodeid} ({report.when})\n{report.longreprtext}")
+            self._config.get_terminal_writer().line(f"\nfailed: {report.nodeid} ({report.when})\n{report.longreprtext}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
