@@ -9,8 +9,8 @@ image=naver/c3_dl-caffe
 : "${DOCKER_HOST:=unix:///var/run/docker.sock}"
 export DOCKER_HOST DLAPP_RUNTIME_DOCKER_HOST="$DOCKER_HOST"
 
-# On one machine, the paths of HDFS lie below this directory. This Caffe knows no GPU, so none is taken from others.
-export DLAPP_LOCAL_FS_ROOT="$PWD/hdfs" DLAPP_DEFAULTS_GCORES=0
+# On one machine, the paths of HDFS lie below this directory.
+export DLAPP_LOCAL_FS_ROOT="$PWD/hdfs"
 
 # git keeps no empty directory.
 mkdir -p user_dev_workspace/output

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.services.hadoop import Hadoop
 from tests.services.polling import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +51,18 @@ def test_the_demo_ends_with_four_accuracies_and_a_plot_and_can_be_run_again(digi
     assert all(one["accuracy"] > 0.9 for one in found)
     tried = {(one["hidden"], one["rate"]) for part in found for one in part["tried"]}
     assert len(tried) == 16
+
+
+@pytest.mark.slow
+def test_the_demo_runs_on_a_hadoop_cluster(digits: Path, hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop.configuration))
+    monkeypatch.setenv("DLAPP_YARN_PYTHON", sys.executable)
+    for _ in range(2):
+        demo = run(digits, "./demo-yarn.sh")
+        assert demo.returncode == 0, demo.stdout + demo.stderr
+        assert "data/digits.csv.gz is at hdfs://" in demo.stdout
+        assert "\nfinalStatus : SUCCEEDED\n" in demo.stdout
+        assert demo.stdout.count("accuracy on the test set: 9") == 4
 
 
 @pytest.mark.slow

@@ -35,6 +35,8 @@ def main(command: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     directory = Path(tempfile.mkdtemp(prefix="dlapp-dockerd-"))
     daemon = Dockerd(directory)
+    # Programs in images use Docker's bridge by default. Its namespace keeps it from the machine's network.
+    daemon.bridge, daemon.within = True, ["unshare", "--net"]
     try:
         daemon.start()
         return subprocess.run(command, env={**os.environ, "DOCKER_HOST": daemon.host, "PATH": SEARCH}).returncode
