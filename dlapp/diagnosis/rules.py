@@ -52,7 +52,8 @@ class Rule(Value, kw_only=True):
         fault: USER, NODE, SERVICE or DATA.
         contains: texts, one of which must be in the line.
         line: what such a line must match as well; None: nothing.
-        exit_code, signal: of the program, where ``where`` is EXIT.
+        exit_code, signal: of the program, where ``where`` is EXIT; 0 with MESSAGE is for programs that did not fail.
+        needs_gpus: whether it is for containers that hold GPUs only.
         is_consequence: whether it follows from the failure of another process.
     """
 
@@ -67,10 +68,15 @@ class Rule(Value, kw_only=True):
     signal: int | None = None
     act: Act = Act.NONE
     is_consequence: bool = False
+    needs_gpus: bool = False
 
 
+_BOOLEANS = {"true": True, "false": False}
 _KEYS = frozenset(
-    ("rule", "cause", "fault", "where", "contains", "line", "exit_code", "signal", "next_step", "act", "consequence")
+    (
+        *("rule", "cause", "fault", "where", "contains", "line", "exit_code", "signal", "next_step", "act"),
+        *("consequence", "gpus"),
+    )
 )
 _FAULTS = {one.value: one for one in (Fault.USER, Fault.NODE, Fault.SERVICE, Fault.DATA)}
 
@@ -156,10 +162,11 @@ def _read_rule(found: Any) -> Rule:
         where=where,
         contains=tuple(one.encode() for one in contains),
         line=line,
-        exit_code=_number(found, "exit_code", 255),
+        exit_code=_number(found, "exit_code", 255, least=0 if where is Where.MESSAGE else 1),
         signal=_number(found, "signal", 64),
         act=_choice(found, "act", {one.value: one for one in Act if one.value}, Act.NONE),
-        is_consequence=_choice(found, "consequence", {"true": True, "false": False}, False),
+        is_consequence=_choice(found, "consequence", _BOOLEANS, False),
+        needs_gpus=_choice(found, "gpus", _BOOLEANS, False),
     )
 
 
@@ -179,10 +186,12 @@ def _choice(found: dict[str, Any], key: str, allowed: dict[str, Any], default: A
     return allowed[text]
 
 
-def _number(found: dict[str, Any], key: str, most: int) -> int | None:
+def _number(found: dict[str, Any], key: str, most: int, least: int = 1) -> int | None:
     text = found.get(key)
     if text is None:
         return None
-    if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 5 and 0 < int(text) <= most):
-        raise ValueError(f"{key}: must be a number from 1 to {most}")
+    if not (
+        isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 5 and least <= int(text) <= most
+    ):
+        raise ValueError(f"{key}: must be a number from {least} to {most}")
     return int(text)

@@ -129,7 +129,13 @@ def read_tail(path: str, *, limit_bytes: int = TAIL_BYTES) -> LogTail:
 
 
 def diagnose(
-    rules: Sequence[Rule], *, message: str, exit_code: int | None, signal: int | None, logs: Sequence[LogTail]
+    rules: Sequence[Rule],
+    *,
+    message: str,
+    exit_code: int | None,
+    signal: int | None,
+    logs: Sequence[LogTail],
+    has_gpus: bool = False,
 ) -> Diagnosis | None:
     """Return the cause of a failure; None if no rule matches.
 
@@ -138,9 +144,14 @@ def diagnose(
         message: dlapp's message on the end.
         exit_code, signal: of the program, as far as it ran. Shells end with 128 and the signal of their command.
         logs: the ends of its logs, in order of preference: stderr, then stdout.
+        has_gpus: whether its container holds GPUs.
     """
+    has_failed = signal is not None or exit_code not in (None, 0)
+    rules = [rule for rule in rules if has_gpus or not rule.needs_gpus]
     for rule in rules:
-        if rule.where is Where.MESSAGE and (found := _named(rule, message.encode())) is not None:
+        if rule.where is not Where.MESSAGE or (has_failed and rule.exit_code == 0):
+            continue
+        if (found := _named(rule, message.encode())) is not None:
             return found
     hits = [_found(rules, log) for log in logs]
     for wanted in (False, True):

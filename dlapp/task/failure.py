@@ -10,11 +10,14 @@ from dlapp.value import replace
 from dlapp.values.messages import Fault, TaskResult
 
 
-def with_cause(result: TaskResult, container_dir: str, warn: Callable[[str], None]) -> TaskResult:
+def with_cause(
+    result: TaskResult, container_dir: str, warn: Callable[[str], None], *, has_gpus: bool = False
+) -> TaskResult:
     """Return a result with the cause of the failure, if it failed and a rule matches.
 
     Args:
         warn: called with what could not be read.
+        has_gpus: whether the container holds GPUs.
     """
     if result.fault in (Fault.NONE, Fault.STOPPED) or result.lost:
         return result
@@ -33,5 +36,12 @@ def with_cause(result: TaskResult, container_dir: str, warn: Callable[[str], Non
                 logs.append(read_tail(os.path.join(container_dir, name)))
             except OSError as error:
                 warn(f"{name} cannot be searched for the cause: {error.strerror or error}")
-    found = diagnose(rules, message=result.message, exit_code=result.exit_code, signal=result.signal, logs=logs)
+    found = diagnose(
+        rules,
+        message=result.message,
+        exit_code=result.exit_code,
+        signal=result.signal,
+        logs=logs,
+        has_gpus=has_gpus,
+    )
     return result if found is None else replace(result, diagnosis=found)

@@ -152,7 +152,7 @@ def _all_steps(task: TaskState) -> TaskResult:
     if task.outputs.unstored:
         result = replace(result, unstored=tuple(task.outputs.unstored))
     if not task.is_directory_removed:  # the logs, and the code that reads them, were removed with it
-        result = with_cause(result, task.container_dir, task.log.warn)
+        result = with_cause(result, task.container_dir, task.log.warn, has_gpus=task.assignment.resources.gcores > 0)
     task.report_phase(Phase.RELEASING, detail="removing the workspace")
     try:
         _clean_up(task)
@@ -256,7 +256,7 @@ def _must_restart(task: TaskState, result: TaskResult, device: str) -> bool:
     is_failure = result.fault is Fault.USER and (task.assignment.in_gang or task.assignment.keep_failed)
     if is_failure and not task.is_gang_restarted and task.stopper.wanted is Stop.NO:
         task.log.write(f"the payload failed: {_describe(result)}")
-        failure = with_cause(result, task.container_dir, task.log.warn)
+        failure = with_cause(result, task.container_dir, task.log.warn, has_gpus=task.assignment.resources.gcores > 0)
         task.link.report_phase(Phase.RUNNING, detail=result.exit_text, gpus=task.gpus, failure=failure)
         task.link.wait_for_decision(task.generation)
     return task.is_gang_restarted and task.stopper.wanted is Stop.NO

@@ -28,10 +28,16 @@ def found(
 
 
 def cause(
-    stderr: str = "", stdout: str = "", *, message: str = "", code: int | None = 1, signal: int | None = None
+    stderr: str = "",
+    stdout: str = "",
+    *,
+    message: str = "",
+    code: int | None = 1,
+    signal: int | None = None,
+    has_gpus: bool = False,
 ) -> Diagnosis | None:
     logs = [LogTail("stderr", 0, stderr.encode()), LogTail("stdout", 0, stdout.encode())]
-    return diagnose(RULES, message=message, exit_code=code, signal=signal, logs=logs)
+    return diagnose(RULES, message=message, exit_code=code, signal=signal, logs=logs, has_gpus=has_gpus)
 
 
 # Each with the version that prints it, where that is known.
@@ -100,7 +106,72 @@ def test_what_a_framework_prints_is_named(text: str, rule: str) -> None:
     assert found(stdout=f"epoch 1, loss 0.3\n{text}\n") == rule
 
 
+# Each with whether the container holds GPUs.
+GPU_TEXTS = {
+    ("Failed to initialize NVML: Driver/library version mismatch", False): "gpu_driver_mismatch",
+    ("nvidia-smi: NVML library driver/library version mismatch", True): "gpu_driver_mismatch",
+    (
+        "RuntimeError: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Error 803: system has "
+        "unsupported display driver / cuda driver combination",
+        True,
+    ): "gpu_driver_mismatch",
+    ("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: system has unsupported display driver", True): "gpu_driver_mismatch",
+    (
+        "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env "
+        "variable CUDA_VISIBLE_DEVICES after program start.",
+        True,
+    ): "gpu_setup",
+    ("pycuda._driver.LogicError: cuInit failed: CUDA_ERROR_UNKNOWN: unknown error", True): "gpu_setup",
+    ("node1:12:34 [0] NCCL WARN Bootstrap : no socket interface found", True): "gpu_setup",
+    ("RuntimeError: No CUDA GPUs are available", True): "gpu_hidden",
+    ("RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU", True): (
+        "gpu_hidden"
+    ),
+    ("RuntimeError: No CUDA GPUs are available", False): "gpu_missing",
+    ("RuntimeError: CUDA error: the MPS client failed to connect to the MPS control daemon", True): "gpu_mps",
+    ("CUDA_ERROR_MPS_SERVER_NOT_READY: the MPS server is not ready", True): "gpu_mps",
+    ("node1:1:9 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.2 with error 12, opcode 0", True): (
+        "gpu_network"
+    ),
+    ("ncclInvalidUsage: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000", True): "gpu_too_few",
+    ("RuntimeError: CUDA error: invalid device ordinal", True): "gpu_too_few",
+    ("ValueError: invalid literal for int() with base 10: 'GPU-8932f937-d72c-4106-c12f-20bd9faed9f6'", True): (
+        "gpu_uuid"
+    ),
+    ("AssertionError: Torch not compiled with CUDA enabled", True): "gpu_missing",
+}
+
+
+@pytest.mark.parametrize(("text", "has_gpus"), GPU_TEXTS)
+def test_what_a_program_says_of_gpus_is_named_by_who_can_mend_it(text: str, has_gpus: bool) -> None:
+    one = cause(f"epoch 1\n{text}\n", has_gpus=has_gpus)
+    assert one is not None
+    assert one.rule == GPU_TEXTS[text, has_gpus]
+    assert (one.fault is Fault.NODE) == (one.rule not in ("gpu_missing", "gpu_too_few", "gpu_uuid"))
+
+
+def test_what_tensorflow_prints_before_it_goes_on_without_a_gpu_is_no_cause() -> None:
+    line = "E0000 cuda_driver.cc:266] failed call to cuInit: CUDA_ERROR_UNKNOWN: unknown error\n"
+    assert cause(line, has_gpus=True) is None
+
+
+NO_OUTPUT = "the script made no 'output' in its workspace (to_hdfs); new or changed there: log.txt; all of it is kept"
+
+
+@pytest.mark.parametrize("message", [NO_OUTPUT, "the output could not be stored: it has 3 TiB"])
+def test_the_cause_of_a_program_that_failed_is_its_own_and_not_its_output(message: str) -> None:
+    failed = f"exit code 1; {message}"
+    assert found(traceback("RuntimeError: CUDA out of memory"), message=failed) == "gpu_memory"
+    assert found(traceback("ValueError: 3"), message=failed) == "python_exception"
+    assert found("epoch 1\n", message=failed, code=None, signal=11) == "segmentation_fault"
+    assert found("epoch 1\n", message=failed, code=127) == "command_missing"
+    assert found("epoch 1\n", message=failed) == ""
+    assert found(traceback("ValueError: 3"), message=message, code=0).startswith("output_")
+
+
 MESSAGES = {
+    "Docker refuses it: nvidia-container-cli: initialization error: driver/library version mismatch": "container_gpus",
+    "Docker refuses it: failed to stat CDI host device /dev/nvidia3: no such file": "container_gpus",
     "exit code 137: killed for memory: it used more than its 64 MiB": "memory_limit",
     "image nowhere:1 cannot be pulled: there is no such image: manifest unknown": "image_missing",
     "image x:1 is not allowed on this node: it is docker.io/library/x, and docker.registry.allow of": (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.applications import properties, run, status
+from tests.diagnosis.failures import MADE, RECORDED
 from tests.end_to_end.test_applications import END_S
 from tests.engines import Engine, on_yarn_when_full
 from tests.services.debian import PYTHON
@@ -46,6 +48,35 @@ def test_a_failure_of_the_node_that_the_program_prints_does_not_count(engine: En
     (container,) = status("last")["containers"]
     (first,) = container["earlier"]
     assert (container["attempt"], first["diagnosis"]["rule"]) == (2, "gpu_memory_error")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
+def test_a_failed_program_that_wrote_other_files_and_no_output_is_told_its_own_cause(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLAPP_LOCAL_VCORES", "1000")
+    monkeypatch.setenv("DLAPP_LOCAL_MEMORY", "1000g")
+    failures = {**MADE, **RECORDED}
+    for number, failure in enumerate(failures.values()):
+        text = failure.text or "nothing"
+        (tmp_path / f"text-{number}").write_text(f"epoch 1, loss 0.3\n{text}\n")
+        script = failure.script or f"cat {tmp_path}/text-{number} >&2; exit 1"
+        (tmp_path / f"script-{number}").write_text(script)
+    file = properties(
+        tmp_path,
+        f"export PYTHON={sys.executable} LC_ALL=C.UTF-8\n"
+        "mkdir elsewhere; echo 0.3 >elsewhere/loss\n"
+        f'exec sh -c "$(cat {tmp_path}/script-$CONTAINER_INDEX)"\n',
+        resources={"containers": len(failures), "memory": "1g"},
+        application={"on_container_failure": "continue"},
+        to_hdfs={"output_path": "output", "hdfs": f"{engine.root}/result"},
+    )
+    done = run("dlapp-launcher", "--wait", file, timeout_s=3 * END_S)
+    assert done.code == 1, done.out + done.err
+    named = [(one["diagnosis"] or {}).get("rule") for one in status("last")["containers"]]
+    wanted = [failure.rule for failure in failures.values()]
+    assert dict(zip(failures, named, strict=True)) == dict(zip(failures, wanted, strict=True))
 
 
 TRAIN = """

@@ -173,7 +173,8 @@ class TrialRun:
         if self._is_killed:
             result = TaskResult(fault=Fault.STOPPED, message="the trial was killed")
         elif result.fault not in (Fault.NONE, Fault.STOPPED):
-            result = with_cause(result, self.trial_dir, self._setup.note)
+            has_gpus = self._setup.assignment.resources.gcores > 0
+            result = with_cause(result, self.trial_dir, self._setup.note, has_gpus=has_gpus)
         self._result = result
         self._setup.on_change()
         # The next trial in this slot has another directory, and does not wait for the removal.
