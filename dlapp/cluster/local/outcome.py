@@ -132,6 +132,10 @@ def why_it_died(application_dir: str, row_boot_id: str, boot_id: str) -> str:
         return "the machine was restarted while it ran"
     path = os.path.join(application_dir, "am.log")
     status = _recorded_death(application_dir)[1]
+    if status == -9 and not _end_of(path).strip():  # what it wrote nothing about did not come from it
+        return (
+            "the ApplicationMaster died: killed from outside (signal 9), for example by killall or the kernel (dmesg)"
+        )
     if status is not None and status < 0:
         why = f": killed by signal {-status}"
     elif error := last_error(path):

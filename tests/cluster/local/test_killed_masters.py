@@ -24,7 +24,7 @@ from dlapp.client import Client
 from dlapp.cluster.local.attempts import is_alive
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.config import load_config
-from dlapp.system.processes.proc import start_time
+from dlapp.system.processes.proc import read_proc, start_time
 from dlapp.values.ids import ApplicationId
 from dlapp.values.messages import Phase
 from dlapp.values.report import ApplicationView, Cause, FinalStatus, State
@@ -216,6 +216,17 @@ def test_killed_at_a_point_of_its_run_it_ends_right_and_no_script_runs_again(sub
             one.check_it_was_killed()
 
 
+def test_processes_of_dlapp_have_names_of_their_own_that_killall_python3_does_not_meet(
+    submit: Callable[..., Run],
+) -> None:
+    one = submit()
+    wait_for("both run", one.running)
+    named = {read_proc(each.pid, "comm") for each in processes(one.state_dir) if each.role != "payload"}
+    assert named == {b"dlapp-runner\n", b"dlapp-am\n", b"dlapp-task\n", b"dlapp-guardian\n"}
+    one.go()
+    one.check_its_end()
+
+
 @pytest.mark.slow
 def test_scripts_run_on_while_the_master_and_the_runner_are_dead_and_the_next_command_restarts_both(
     submit: Callable[..., Run],
@@ -244,7 +255,7 @@ def test_when_the_attempts_are_used_up_it_fails_with_the_cause_and_its_output_so
     wait_for("the next attempt hears both", lambda: one.running(attempt=2))
     os.kill(one.master(), signal.SIGKILL)
     end = one.end()
-    died = f"the ApplicationMaster died: killed by signal 9; its log is {one.home / 'am.log'}"
+    died = "the ApplicationMaster died: killed from outside (signal 9), for example by killall or the kernel (dmesg)"
     assert (end.state, end.final_status, end.diagnostics) == (State.FAILED, FinalStatus.FAILED, died)
     wait_for("no process", lambda: not processes(one.home))
     wait_for("what is kept", lambda: any(each.partial for each in one.view().outputs))
