@@ -49,11 +49,12 @@ def main(argv: Sequence[str], check_node: CheckNode | None = None) -> int:
 
 
 def _inherit(options: dict[str, str]) -> None:
-    """Apply the submitter's settings for the payload: the umask, the limit of open files."""
+    """Apply the submitter's settings for the payload: umask, limits, priority, CPU set."""
     if (mask := options.get("--umask")) is not None:
         os.umask(int(mask, 8))
-    if (count := options.get("--open-files")) is not None:
-        import resource
+    if (settings := options.get("--caller")) is not None:
+        import json
 
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(int(count), hard), hard))
+        from dlapp.system.processes.caller import apply_settings
+
+        apply_settings(json.loads(settings))

@@ -123,7 +123,8 @@ class LocalAmEngine:
         except (KeyError, TypeError, SpecError) as error:
             raise DlappError(f"{self._application_dir}/engine.json is damaged: {error}") from error
         self._umask = engine.get("umask", 0o022)
-        self._open_files = _raise_open_files()
+        own = _raise_open_files()
+        self._caller = engine.get("caller", {"limits": {"NOFILE": own}})  # without: from an earlier dlapp
         top = os.path.dirname(os.path.dirname(self._application_dir))
         self._state = StateDir(top, shared=shared)
         self._total = self._reserved()
@@ -458,7 +459,7 @@ class LocalAmEngine:
             *numbers, last = (str(FIRST_KEPT + place) for place in range(len(keep)))
             arguments = [*settings.program, "task", "--engine", "local", "--home", directory]
             arguments += ["--keep-fds", ",".join(numbers), "--starting-fd", last]
-            arguments += ["--umask", f"{self._umask:o}", "--open-files", str(self._open_files)]
+            arguments += ["--umask", f"{self._umask:o}", "--caller", json.dumps(self._caller)]
             pid = spawn(arguments, keep=keep, log=os.path.join(directory, "dlapp.log"))
         except OSError:
             if starting >= 0:

@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from dlapp.system.machine import cgroup_directories
+from dlapp.system.processes.caller import usable_cpus
 
 if TYPE_CHECKING:
     from dlapp.cluster.local.settings import RunnerSettings
@@ -44,15 +45,16 @@ slow, but possible. Source: yarn-default.xml, yarn.nodemanager.resource.cpu-vcor
 def vcores(root: str = "/", *, allowed: int | None = None, online: int | None = None) -> int:
     """Return the number of vcores if none is configured.
 
-    It is the number of cores, but at least `MIN_VCORES`. If a cgroup's quota or an affinity limits this process to a
-    part of the machine, it is that part.
+    It is the number of cores, but at least `MIN_VCORES`. If a cgroup (its quota, or its cpuset) limits this process to
+    a part of the machine, it is that part. The CPU set of the process itself (taskset) does not count: it is that of
+    whatever command started it.
 
     Args:
         root: directory with /proc and the cgroups.
-        allowed: number of cores in the affinity; None: read from the kernel.
+        allowed: number of cores that the cgroup allows; None: read from the kernel.
         online: number of cores of the machine; None: read from the kernel.
     """
-    allowed = len(os.sched_getaffinity(0)) if allowed is None else allowed
+    allowed = usable_cpus() if allowed is None else allowed
     online = (os.cpu_count() or 1) if online is None else online
     limits = [quota] if (quota := _cpu_quota(root)) is not None else []
     limits += [allowed] if allowed < online else []
@@ -61,7 +63,7 @@ def vcores(root: str = "/", *, allowed: int | None = None, online: int | None = 
 
 def cores() -> int:
     """Return how many processes can run at the same time; at least 1."""
-    allowed, quota = len(os.sched_getaffinity(0)), _cpu_quota("/")
+    allowed, quota = usable_cpus(), _cpu_quota("/")
     return max(1, allowed if quota is None else min(allowed, quota))
 
 

@@ -446,8 +446,11 @@ class LocalEngine(Closeable):
         os.mkdir(staging, 0o700)
         if self._state.shared:
             os.chmod(staging, 0o2750)
-        # Use the submitter's umask for the files of the payload; dlapp's own files have explicit modes.
+        # The submitter's umask is for the files of the payload; dlapp's own files have explicit modes.
         engine = {"settings": self._settings.to_json(), "shared": self._state.shared, "umask": _umask()}
+        from dlapp.system.processes.caller import caller_settings
+
+        engine["caller"] = caller_settings()
         if hdfs is not None:
             from dlapp.values.serialization import to_json
 

@@ -18,6 +18,7 @@ from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import StateDir
 from dlapp.errors import DlappError
 from dlapp.system.logs import log
+from dlapp.system.processes.caller import forget_caller
 from dlapp.system.processes.loading import loading
 from dlapp.system.processes.spawn import close_all_but
 
@@ -34,6 +35,7 @@ def main(argv: Sequence[str]) -> int:
     )
     os.chdir("/")
     os.umask(0o022)
+    forget_caller()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     lock = int(options["lock-fd"])
     sign = int(options["sign-fd"]) if "sign-fd" in options else None
