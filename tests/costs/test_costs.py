@@ -1,4 +1,4 @@
-"""What operations cost, where that can be counted: calls, requests, modules, files. A higher number needs a reason.
+"""Counts of what operations cost: calls, requests, modules, files. A higher number needs a reason here.
 
 Times are measured in bench/; these counts explain them, and are the same on every machine.
 """
