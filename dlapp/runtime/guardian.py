@@ -17,16 +17,22 @@ used, and the embedded engine finds and ends it by these.
 Their messages, one JSON object per line:
 
     outer -> task   {"inner": pid}
-    task -> inner   {"do": "start", "fds": n, "argv": [...], "env": {...}, "cwd": ...}   with n descriptors to keep
+    task -> inner   {"do": "start", "fds": n, "argv": [...], "env": {...}, "cwd": ..., "streams": [out, err]}
+                                       with n descriptors to keep; the streams are the files of stdout and stderr
                     {"do": "exec", "fds": 1, "env": {...}, "cwd": ...}     a command beside the payload, if one runs, or
                                        if there never was one; the descriptor has the command to run (`exec.keeper`)
                     {"do": "term"}     SIGTERM to all of the payload, then wait until all of it is gone
                     {"do": "abort"}    the same with SIGABRT
                     {"do": "kill"}     SIGKILL to all of it
                     Descriptors come as SCM_RIGHTS.
-    inner -> task   {"ended": wait status, "used": [cpu s, bytes read, bytes written, bytes]}
+    inner -> task   {"ended": wait status, "used": [cpu s, bytes read, bytes written, bytes], "left": [n, name]}
                     all of it is gone; the status is of the payload's first process, what was used is of all of them,
-                    and the last is the most memory that one of them had
+                    and the last is the most memory that one of them had; without an order to end it, n processes were
+                    left and killed when the first one had ended, and the program of the first of them has this name
+
+When the first process of the payload has ended without an order, those that are left are killed. While one of them
+holds the payload's stdout or stderr, or reads a pipe, they go on, for `MOMENT_S` at most: it may be a logger that the
+script has started (``exec > >(tee log)``) and that has not written all of it.
 
 After that the task may start the payload of the next generation. Inner ends when the task closes the socket.
 """
@@ -40,18 +46,22 @@ import os
 import select
 import signal
 import socket
+import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 from dlapp.system.processes import kernel
-from dlapp.system.processes.proc import descendants
+from dlapp.system.processes.proc import ProcessStat, descendant_processes, descendants
 
+MOMENT_S = 2.0
+"""How long processes that may still write the script's output go on after its end; wrapper.sh has the same."""
 MAX_KEPT_FDS = 253
 """The kernel passes no more descriptors in one message. Source: net/core/scm.c, SCM_MAX_FD."""
 _MIN_KEPT_FD = 20
 """Kept descriptors lie above those that shells use for themselves (dash 10, the wrapper 3)."""
 _KILL_AGAIN_MS = 20
+_LOOK_AGAIN_MS = 100
 _BLOCK = 512
 """Size of a block of getrusage(2) [bytes]. Source: Linux, include/linux/task_io_accounting_ops.h."""
 
@@ -209,6 +219,24 @@ def _send(channel: socket.socket, message: dict[str, Any]) -> None:
         channel.sendall(json.dumps(message).encode() + b"\n")
 
 
+def _may_write(pid: int, streams: Collection[str]) -> bool:
+    """Return whether a process holds one of these files, or its standard input is a pipe."""
+    place = f"/proc/{pid}/fd"
+    with contextlib.suppress(OSError):  # it has none, or has ended, or is another user's
+        if stat.S_ISFIFO(os.stat(f"{place}/0").st_mode):
+            return True
+    with contextlib.suppress(OSError):
+        return any(_link_target(f"{place}/{name}") in streams for name in os.listdir(place))
+    return False
+
+
+def _link_target(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
 class _Inner:
     """The process that starts the payload, adopts its orphans, and ends all of it."""
 
@@ -219,6 +247,7 @@ class _Inner:
         self._arrived: list[int] = []  # descriptors of pending orders, in their order
         self._fds: list[int] = []
         self._has_task = True
+        self._keepers: set[int] = set()
         self._begin()
 
     def _begin(self) -> None:
@@ -229,6 +258,9 @@ class _Inner:
         self._killing = False
         self._alone = True
         self._used = [0.0, 0, 0, 0]
+        self._streams: tuple[str, ...] = ()
+        self._moment_ends_s: float | None = None  # monotonic; after that, what is left is killed
+        self._left: list[Any] = [0, ""]
         while self._fds:
             os.close(self._fds.pop())
 
@@ -241,25 +273,53 @@ class _Inner:
         poll.register(self._channel, select.POLLIN)
         while True:
             while not self._is_over():
-                for fd, _ in poll.poll(_KILL_AGAIN_MS if self._killing else None):
+                for fd, _ in poll.poll(self._wait_ms()):
                     if fd == ended:
                         os.read(ended, 512)
                     elif not self._listen():
                         poll.unregister(self._channel)
                         self._has_task, self._killing = False, True
                 self._reap()
-                if self._status is not None and not self._soft:
-                    self._killing = True  # orphans of the payload's first process are ended with it
+                if self._status is not None and not (self._soft or self._killing or self._alone):
+                    self._end_left()
                 if self._killing and not self._alone:
                     self._kill_all()
                     self._reap()
-            _send(self._channel, {"ended": self._status, "used": self._used})
+            _send(self._channel, {"ended": self._status, "used": self._used, "left": self._left})
             if not self._has_task:
                 os._exit(0)
             self._begin()
 
     def _is_over(self) -> bool:
         return self._alone and (self._killing or self._status is not None)
+
+    def _wait_ms(self) -> float | None:
+        """Return how long to wait for an event; None if nothing is due by itself."""
+        if self._killing:
+            return _KILL_AGAIN_MS
+        if self._moment_ends_s is None or self._soft:
+            return None
+        return min(_LOOK_AGAIN_MS, max(0.0, self._moment_ends_s - time.monotonic()) * 1000)
+
+    def _end_left(self) -> None:
+        """Kill what the payload's first process has left, once none of it may still write the output.
+
+        Until then this is called again at the end of a child and every `_LOOK_AGAIN_MS`: a new process of a script
+        holds its output until it has redirected its own.
+        """
+        left = self._payload_processes()
+        if self._moment_ends_s is None:
+            self._moment_ends_s = time.monotonic() + MOMENT_S
+        if time.monotonic() < self._moment_ends_s and any(_may_write(one.pid, self._streams) for one in left):
+            return
+        if left := [one for one in left if not one.is_exiting]:
+            self._left = [len(left), left[0].program.decode("utf-8", "replace")]
+        self._killing = True
+
+    def _payload_processes(self) -> list[ProcessStat]:
+        """Return the living processes of the payload, without commands beside it."""
+        beside = self._keepers.union(*map(descendants, self._keepers))
+        return [one for one in descendant_processes(os.getpid()) if one.pid not in beside]
 
     def _listen(self) -> bool:
         """Read the task's messages; return False when it is gone."""
@@ -282,12 +342,13 @@ class _Inner:
             self._fds += fds
         match order["do"]:
             case "start" if self._main is None and not self._killing:
+                self._streams = tuple(map(os.path.realpath, order["streams"]))
                 self._main = self._start(order["argv"], order["env"], order["cwd"])
                 self._alone = False
-            case "term" if self._main is not None:  # else it arrived just after the payload's end
+            case "term" if self._main is not None and self._status is None:  # else it arrived just after the end
                 self._soft = True
                 self._signal_all(signal.SIGTERM)
-            case "abort" if self._main is not None:
+            case "abort" if self._main is not None and self._status is None:
                 self._soft = True
                 self._signal_all(signal.SIGABRT)
             case "kill" if self._main is not None:
@@ -298,7 +359,8 @@ class _Inner:
                 os.close(fds[0])  # the holder of the other end sees by that if there is no keeper
 
     def _start_keeper(self, fd: int, env: dict[str, str], cwd: str) -> None:
-        if os.fork() == 0:
+        pid = os.fork()
+        if pid == 0:
             try:
                 # Ours must be seen to close when we end, and signals must reach their addressee.
                 self._channel.close()
@@ -308,6 +370,7 @@ class _Inner:
                 run_keeper(socket.socket(fileno=fd), env, cwd, self._fds)
             finally:
                 os._exit(70)
+        self._keepers.add(pid)
         self._alone = False
 
     def _start(self, argv: list[str], env: dict[str, str], cwd: str) -> int:
@@ -338,6 +401,7 @@ class _Inner:
             self._used[1] += used.ru_inblock * _BLOCK
             self._used[2] += used.ru_oublock * _BLOCK
             self._used[3] = max(self._used[3], used.ru_maxrss << 10)
+            self._keepers.discard(pid)
             if pid == self._main:
                 self._status = status
 

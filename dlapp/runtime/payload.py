@@ -199,7 +199,8 @@ class PayloadExit(NamedTuple):
     """End of a payload: an exit code, or a signal.
 
     ``problem`` has additional information (out of memory, the guardian is gone), and ``fault`` whose fault that is;
-    USER with an exit code of 0 means no fault. ``service`` as in `TaskResult`.
+    USER with an exit code of 0 means no fault. ``service`` as in `TaskResult`. ``left`` is the `left_text` of the
+    processes that were killed because the first one had ended; empty if none.
     """
 
     exit_code: int | None
@@ -207,6 +208,7 @@ class PayloadExit(NamedTuple):
     fault: Fault = Fault.USER
     problem: str = ""
     service: str = ""
+    left: str = ""
 
 
 class Reachable(Protocol):
@@ -307,6 +309,14 @@ def ended_with(status: int) -> PayloadExit:
     """Interpret a wait status of os.waitpid."""
     code = os.waitstatus_to_exitcode(status)
     return exited_with(code) if code >= 0 else PayloadExit(None, -code)
+
+
+def left_text(count: int, name: str) -> str:
+    """Return processes that the payload's first one has left, as text: their number, and the first one's program."""
+    if not count:
+        return ""
+    shown = "".join(one if one.isprintable() else "?" for one in name)
+    return f"{count} process{'es' if count > 1 else ''}, {shown}"
 
 
 def exited_with(code: int) -> PayloadExit:

@@ -15,7 +15,7 @@ from typing import Any
 
 from dlapp.runtime.guardian import kill_descendants
 from dlapp.runtime.lifeline import Lifeline
-from dlapp.runtime.payload import NO_VARIABLES, Payload, PayloadError, PayloadExit, PayloadPlace, ended_with
+from dlapp.runtime.payload import NO_VARIABLES, Payload, PayloadError, PayloadExit, PayloadPlace, ended_with, left_text
 from dlapp.system.processes.oom_kills import OomKills
 from dlapp.system.processes.proc import descendants, start_time
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCounters, read_tree
@@ -245,8 +245,11 @@ class PlainRun:
         self._oom_kills.sample()
         self._tmpdir = _short_tmpdir(payload, self._note)
         self._env = _with_tmpdir({**payload.env, **start_env}, self._tmpdir)
+        streams = payload.stdout, payload.stderr
         try:
-            self._guardian.order("start", payload.keep_fds, argv=argv, env=self._env, cwd=payload.workspace)
+            self._guardian.order(
+                "start", payload.keep_fds, argv=argv, env=self._env, cwd=payload.workspace, streams=streams
+            )
         except OSError as error:
             raise PayloadError(Fault.NODE, f"the payload's guardian is gone: {error}") from error
 
@@ -259,7 +262,8 @@ class PlainRun:
         if self._result is None:
             message = self._guardian.receive()
             if message is not None and message["ended"] is not None:
-                self._result = self._with_reason(ended_with(message["ended"]))
+                ended = ended_with(message["ended"])._replace(left=left_text(*message["left"]))
+                self._result = self._with_reason(ended)
                 # Exact, and less than earlier readings if an ended process was counted twice for a moment.
                 cpu_s, read_bytes, written_bytes, largest_bytes = message["used"]
                 self._counters = self._counters._replace(

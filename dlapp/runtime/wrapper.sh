@@ -5,8 +5,9 @@
 # LIFE  the FIFO whose writing end the task holds; "go" is in it already. No writer left means: end everything.
 # MODE  exec: become the payload; a guardian is our parent, has the exit status and ends what is left.
 #       wait: stay as the payload's parent. Only in a container of our own, below its init: on "term" in the FIFO all
-#       processes get SIGTERM (on "abort" SIGABRT) and their end is waited for, on "kill" or its closing all get SIGKILL; EXIT is told the
-#       exit code. Then the FIFO "ending" beside LIFE, if there is one, is told "end", and "done" in LIFE is waited for:
+#       processes get SIGTERM (on "abort" SIGABRT) and their end is waited for, on "kill" or its closing all get SIGKILL;
+#       EXIT is told the exit code. Without an order, processes that may still write the output have a moment then, and
+#       EXIT is told how many are left, and the name of the first. Then the FIFO "ending" beside LIFE, if there is one, is told "end", and "done" in LIFE is waited for:
 #       as long as we live the container's counters can be read. No GPU was asked for, so none may be seen.
 #       look: the same, but first EXIT is told which GPUs are seen, up to a line "end", and another "go" is waited for.
 # HOW   shell: run SCRIPT by bash, or sh; program: execute it; a path: the same, its interpreter must be there;
@@ -97,6 +98,26 @@ trap : TERM INT HUP QUIT ABRT
     kill -s KILL -- -1
 ) &
 _dlapp_reader=$!
+
+# Set _dlapp_left to the number of other processes, _dlapp_name to the first one's program, and _dlapp_writes if one of
+# them holds the payload's output or reads a pipe, as in runtime/guardian.py. A process without open files is ending by
+# itself, and one without a parent here is a command of a user beside the payload.
+_dlapp_look() {
+    _dlapp_left=0 _dlapp_name='' _dlapp_writes=''
+    for _dlapp_pid in /proc/[0-9]*; do
+        case ${_dlapp_pid#/proc/} in 1 | $$ | "$_dlapp_reader") continue ;; esac
+        read -r _dlapp_word <"$_dlapp_pid/stat" || continue
+        case ${_dlapp_word##*) } in Z* | ?' 0 '*) continue ;; esac
+        set -- "$_dlapp_pid"/fd/*
+        [ -h "$1" ] || continue
+        [ "$_dlapp_left" != 0 ] || read -r _dlapp_name <"$_dlapp_pid/comm"
+        _dlapp_left=$((_dlapp_left + 1))
+        [ ! -p "$_dlapp_pid/fd/0" ] || _dlapp_writes=1
+        for _dlapp_fd in "$@"; do
+            if [ "$_dlapp_fd" -ef "$_dlapp_out" ] || [ "$_dlapp_fd" -ef "$_dlapp_err" ]; then _dlapp_writes=1; fi
+        done
+    done
+} 2>/dev/null
 # In the foreground: in the background a shell without a terminal would have it ignore SIGINT for good. In a subshell,
 # so that this shell's own word on how it ended ("Killed") does not get into the payload's stderr.
 (exec "$@" >>"$_dlapp_out" 2>>"$_dlapp_err")
@@ -105,6 +126,16 @@ echo "exited $_dlapp_code" >"$_dlapp_exit"
 if [ -n "$_dlapp_soft" ]; then
     # What the payload started has the grace time too. Three are ours: init, this shell, and the one in the background.
     while set -- /proc/[0-9]* && [ $# -gt 3 ]; do sleep 0.1 2>/dev/null || sleep 1 || break; done
+else
+    # Two seconds, with a sleep that knows no fractions, too.
+    _dlapp_tenths=0
+    while _dlapp_look && [ -n "$_dlapp_writes" ] && [ "$_dlapp_tenths" -lt 20 ]; do
+        if sleep 0.1 2>/dev/null; then _dlapp_tenths=$((_dlapp_tenths + 1)); else
+            sleep 1 || break
+            _dlapp_tenths=$((_dlapp_tenths + 10))
+        fi
+    done
+    [ "$_dlapp_left" = 0 ] || printf 'left %s %s\n' "$_dlapp_left" "$_dlapp_name" >>"$_dlapp_exit"
 fi
 _dlapp_ending=${_dlapp_life%/*}/ending
 if [ -p "$_dlapp_ending" ]; then

@@ -38,6 +38,8 @@ class Driven:
         """Seconds to sleep, in a number that no other process has on its command line."""
         self.docker: dict[str, Any] = {}
         """Settings that make `run` use Docker; set by the test."""
+        self.moment_s: float | None = None
+        """Another `dlapp.runtime.guardian.MOMENT_S`."""
         self.within: list[str] = []
         """Words before the driver's command."""
         self._as_user = as_user
@@ -79,9 +81,12 @@ class Driven:
             stdout=subprocess.PIPE,
             start_new_session=True,
             pass_fds=pass_fds,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **self._env},
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **self._moment(), **self._env},
         )
         return self
+
+    def _moment(self) -> dict[str, str]:
+        return {} if self.moment_s is None else {"MOMENT_S": str(self.moment_s)}
 
     def say(self, word: str) -> None:
         """Give the driver an order."""

@@ -18,9 +18,10 @@ from typing import Any
 
 def main(argv: list[str]) -> None:
     """Run the payload that the first argument describes."""
-    from dlapp.runtime.guardian import fork_guardian
+    from dlapp.runtime import guardian as guardians
 
-    forked = fork_guardian()
+    guardians.MOMENT_S = float(os.environ.get("MOMENT_S", guardians.MOMENT_S))
+    forked = guardians.fork_guardian()
     from dlapp.node_policy import NodePolicy, node_policy
     from dlapp.runtime.docker import exit_status
     from dlapp.runtime.docker import payload as docker_payload
@@ -75,6 +76,7 @@ def main(argv: list[str]) -> None:
             fault=ended.fault.value,
             problem=ended.problem,
             service=ended.service,
+            left=ended.left,
             used=run.counters()._asdict(),
         )
     except PayloadError as error:

@@ -210,6 +210,68 @@ def test_children_that_are_left_when_the_script_ends_are_killed(runner: Driven) 
     assert runner.payload_pids() == []
 
 
+LOGGERS = {
+    "a filter of the whole script": 'exec > >(while read -r line; do sleep 0.1; echo "[ts] $line"; done) 2>&1',
+    "a chain of two": "exec > >(while read -r line; do sleep 0.1; echo \"$line\"; done | sed -u 's/^/[ts] /') 2>&1",
+    "of stderr too": 'exec 2> >(while read -r l; do sleep 0.1; echo "[ts] $l"; done >&2)\nexec >&2',
+    "with a copy in a file": 'exec > >(while read -r l; do sleep 0.1; echo "[ts] $l"; done | tee copy) 2>&1',
+    "on a named pipe": 'mkfifo p; (while read -r l; do sleep 0.1; echo "[ts] $l"; done <p) & exec >p 2>&1',
+    "in its own session": "exec > >(setsid sh -c 'while read -r l; do sleep 0.1; echo \"[ts] $l\"; done') 2>&1",
+}
+
+
+FOREVER_S = 3600.0
+SLEEPS = "until grep -q sleep /proc/$!/comm; do sleep 0.02; done"
+"""Words of a script that wait until its last process in the background is what it was started as."""
+
+
+@pytest.mark.parametrize("logger", LOGGERS.values(), ids=LOGGERS)
+def test_what_a_script_wrote_into_a_pipe_of_its_own_is_in_its_log(runner: Driven, logger: str) -> None:
+    runner.moment_s = FOREVER_S
+    runner.run(f"{logger}\necho epoch 1\necho RuntimeError: CUDA out of memory\nexit 1")
+    end = runner.end()
+    assert (end["code"], end["left"]) == (1, "")
+    assert (runner.out() + runner.err()).decode() == "[ts] epoch 1\n[ts] RuntimeError: CUDA out of memory\n"
+
+
+def test_what_a_script_wrote_into_a_pipe_of_its_own_is_in_the_file_of_the_reader(plain: Driven) -> None:
+    plain.moment_s = FOREVER_S
+    plain.run("exec > >(while read -r l; do sleep 0.1; echo $l; done >copy 2>/dev/null) 2>&1\necho one\necho two")
+    assert plain.end()["left"] == ""
+    assert (plain.home / "workspace" / "copy").read_text() == "one\ntwo\n"
+
+
+def test_a_helper_that_uploads_with_the_output_of_its_program_ends_by_itself(plain: Driven) -> None:
+    plain.moment_s = FOREVER_S
+    plain.run("(setsid sh -c 'sleep 0.2; echo uploaded >file' &)")
+    assert (plain.end()["left"], (plain.home / "workspace" / "file").read_text()) == ("", "uploaded\n")
+
+
+def test_processes_that_are_killed_at_the_scripts_end_are_named(runner: Driven) -> None:
+    runner.moment_s = 0.1
+    runner.run(f"sleep MARKER & {SLEEPS}; setsid sleep MARKER </dev/null >file 2>&1 & {SLEEPS}; exit 4")
+    end = runner.end()
+    assert (end["code"], end["left"]) == (4, "2 processes, sleep")
+    assert runner.payload_pids() == []
+
+
+def test_a_process_that_holds_nothing_of_the_script_is_killed_without_a_delay(runner: Driven) -> None:
+    runner.moment_s = FOREVER_S
+    runner.run(f"setsid sleep MARKER </dev/null >file 2>&1 & {SLEEPS}")
+    assert runner.end()["left"] == "1 process, sleep"
+
+
+def test_an_order_to_kill_ends_the_moment_after_the_script(runner: Driven) -> None:
+    runner.moment_s = FOREVER_S
+    runner.run("sleep MARKER & echo ready", runner.marker)
+    runner.wait_for_out(b"ready")
+    wait_until(lambda: len(runner.payload_pids()) == 1, "the script has ended")
+    runner.say("kill")
+    end = runner.end()
+    assert (end["code"], end["left"]) == (0, "")
+    assert runner.payload_pids() == []
+
+
 def test_an_order_to_kill_ends_all_of_it_at_once(runner: Driven) -> None:
     runner.run("trap '' TERM\n" + FAMILY)
     runner.wait_for_out(b"ready")

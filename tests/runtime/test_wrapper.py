@@ -184,6 +184,24 @@ def test_after_the_payloads_end_it_waits_for_the_tasks_last_look(tmp_path: Path,
     notice.close()
 
 
+def test_what_a_script_wrote_into_a_pipe_of_its_own_is_in_its_log(tmp_path: Path, shell: list[str]) -> None:
+    logger = 'mkfifo p; (while read -r line; do sleep 0.1; echo "[ts] $line"; done <p) & exec >p 2>&1'
+    wrapped = Wrapped(tmp_path, f"{logger}\necho epoch 1\necho RuntimeError: CUDA out of memory\nexit 3")
+    wrapped.start_in_namespace(shell)
+    assert wrapped.wait() == 3
+    assert wrapped.text("stdout") == "[ts] epoch 1\n[ts] RuntimeError: CUDA out of memory\n"
+    assert wrapped.text("exit") == "exited 3\n"
+    wrapped.line.close()
+
+
+def test_processes_that_are_killed_at_the_scripts_end_are_written_down(tmp_path: Path, shell: list[str]) -> None:
+    wrapped = Wrapped(tmp_path, "sleep 1000 & (exec setsid sleep 1000 </dev/null >file 2>&1) & exit 3")
+    wrapped.start_in_namespace(shell)
+    assert wrapped.wait() == 3
+    assert wrapped.text("exit") == "exited 3\nleft 2 sleep\n"
+    wrapped.line.close()
+
+
 def test_a_payload_that_gives_the_wrappers_notice_itself_is_answered_and_ends_as_any_other(
     tmp_path: Path, shell: list[str]
 ) -> None:

@@ -281,6 +281,15 @@ KEEP = (
 )
 
 
+def test_what_was_killed_because_the_script_had_ended_is_named_in_the_result(place: Path) -> None:
+    script = "sleep 1000 </dev/null >/dev/null 2>&1 & until grep -q sleep /proc/$!/comm; do sleep 0.02; done"
+    with fake_am(place, script) as am:
+        am.start()
+        result = am.result()
+    assert (result.fault, result.exit_code) == (Fault.NONE, 0)
+    assert result.message == "ended with the script: 1 process, sleep"
+
+
 def caches_of(place: Path, limit_bytes: int = 1 << 30) -> CacheSettings:
     return CacheSettings(0, 86_400.0, payload_limit_bytes=limit_bytes, payload_directory=str(place / "payload"))
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Container, Mapping
 from typing import Any
 
 from dlapp.net.dockerd import Dockerd, DockerRefused, DockerSilent
-from dlapp.runtime.payload import SIGNALS, Payload, PayloadError, PayloadExit, exited_with, start_method
+from dlapp.runtime.payload import SIGNALS, Payload, PayloadError, PayloadExit, exited_with, left_text, start_method
 from dlapp.system.processes.proc import all_processes
 from dlapp.values.messages import Fault
 
 SETTLED_S = 10.0
 """How long dockerd may take to record the end of a container after the wrapper reported it; usually milliseconds."""
-_EXITED = re.compile(r"exited ([0-9]{1,3})", re.ASCII)
+_EXITED = re.compile(r"exited ([0-9]{1,3})(?:\nleft ([0-9]{1,9}) ?(.*))?", re.ASCII)
 _CODE_OF_SIGKILL = 128 + signal.SIGKILL
 _DOCKER = "Docker"
 _CODE_OF_UNSEEN_END = 255
@@ -73,11 +73,12 @@ class ContainerExit:
             raise PayloadError(Fault.USER, f"{payload.script}: its interpreter {how} is not in image {payload.image}")
         if said.startswith("sees "):
             raise PayloadError(Fault.NODE, f"the container sees {said[5:100]}, although no GPU was asked for")
+        left = left_text(int(exited[2] or 0), exited[3] or "") if exited else ""
         if exited and int(exited[1]) == 0:
-            return PayloadExit(0, None)
+            return PayloadExit(0, None, left=left)
         state = self.settled_state()
         if exited:
-            ended = ended_with_code(int(exited[1]), sent)
+            ended = ended_with_code(int(exited[1]), sent)._replace(left=left)
         elif not taken():
             raise self.start_failure(state, began_ticks)
         elif state.get("Error"):

@@ -9,6 +9,9 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
+_PF_EXITING = 0x4
+"""Source: Linux, include/linux/sched.h."""
+
 
 class ProcessStat(NamedTuple):
     """A process as the kernel counts it. Source: proc(5), /proc/pid/stat.
@@ -20,6 +23,7 @@ class ProcessStat(NamedTuple):
         terminal: number of its controlling terminal; 0 if none.
         threads: number of threads; a zombie with more than one has only lost its first thread.
         started: when it started [clock ticks since boot].
+        flags: of the kernel.
     """
 
     pid: int
@@ -29,11 +33,17 @@ class ProcessStat(NamedTuple):
     terminal: int
     threads: int
     started: int
+    flags: int = 0
 
     @property
     def is_dead(self) -> bool:
         """Return whether it is a zombie."""
         return self.state in (b"Z", b"X")
+
+    @property
+    def is_exiting(self) -> bool:
+        """Return whether its first thread is in exit(2), where it has already closed its files or is about to."""
+        return bool(self.flags & _PF_EXITING)
 
 
 def process_stat(pid: int) -> ProcessStat | None:
@@ -43,7 +53,7 @@ def process_stat(pid: int) -> ProcessStat | None:
     fields = rest.split()
     if len(fields) < 20:
         return None
-    numbers = (int(fields[place]) for place in (1, 4, 17, 19))
+    numbers = (int(fields[place]) for place in (1, 4, 17, 19, 6))
     return ProcessStat(pid, head.partition(b"(")[2], fields[0], *numbers)
 
 
@@ -89,17 +99,22 @@ def read_proc(pid: int | str, name: str) -> bytes:
 
 def descendants(of: int) -> list[int]:
     """Return the pids of all descendants of a process, parents before children, without zombies."""
-    children: dict[int, list[int]] = {}
+    return [one.pid for one in descendant_processes(of)]
+
+
+def descendant_processes(of: int) -> list[ProcessStat]:
+    """Return all descendants of a process, parents before children, without zombies."""
+    children: dict[int, list[ProcessStat]] = {}
     for one in all_processes():
         # A zombie's children are already reparented, so omitting it hides none of them.
         if one.state != b"Z":
-            children.setdefault(one.parent, []).append(one.pid)
-    found: list[int] = []
+            children.setdefault(one.parent, []).append(one)
+    found: list[ProcessStat] = []
     todo = [of]
     while todo:
         below = children.get(todo.pop(), [])
         found += below
-        todo += below
+        todo += [one.pid for one in below]
     return found
 
 

@@ -28,6 +28,8 @@ _TAKEN_EVERY_S = 0.005
 _FIRST_LOOK_S = 0.02
 """Time from the start to the first poll of the payload's output and reports; many trials have ended before."""
 _MAX_POLL_S = 3600.0
+LEFT = "ended with the script: "
+"""Begins the text on processes that were killed because the script had ended."""
 
 
 class EndOrder(NamedTuple):
@@ -103,11 +105,12 @@ class PayloadOutcome(NamedTuple):
             fault, message = Fault.USER, f"{self.hang}; stderr has the stacks of its Python threads"
         elif others is None and fault is Fault.USER and ended.exit_code == 0 and not message:
             fault = Fault.NONE
+        left = f"{LEFT}{ended.left}" if ended.left else ""
         return TaskResult(
             fault=fault,
             exit_code=ended.exit_code,
             signal=ended.signal,
-            message="; ".join(filter(None, (message, self.cut))),
+            message="; ".join(filter(None, (message, left, self.cut))),
             service=ended.service,
             lost=lost,
         )

@@ -222,6 +222,21 @@ def test_children_that_are_left_when_the_script_ends_are_killed(docker: Driven) 
     assert docker.payload_pids() == []
 
 
+def test_what_a_script_wrote_into_a_pipe_of_its_own_is_in_its_log(docker: Driven) -> None:
+    logger = 'mkfifo p; (while read -r line; do sleep 0.1; echo "[ts] $line"; done <p) & exec >p 2>&1'
+    docker.run(f"{logger}\necho epoch 1\necho RuntimeError: CUDA out of memory\nexit 1", **docker.docker)
+    end = docker.end()
+    assert (end["code"], end["left"]) == (1, "")
+    assert docker.out() == b"[ts] epoch 1\n[ts] RuntimeError: CUDA out of memory\n"
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_processes_that_are_killed_at_the_scripts_end_are_named(docker: Driven, code: int) -> None:
+    docker.run(f"sleep MARKER & until grep -q sleep /proc/$!/comm; do sleep 0.02; done; exit {code}", **docker.docker)
+    end = docker.end()
+    assert (end["code"], end["left"]) == (code, "1 process, sleep")
+
+
 def test_the_container_is_gone_after_the_end(docker: Driven, dockerd: Dockerd) -> None:
     docker.run("exit 1", **docker.docker)
     docker.end()
