@@ -21,7 +21,7 @@ Their messages, one JSON object per line:
                                        with n descriptors to keep; the streams are the files of stdout and stderr
                     {"do": "exec", "fds": 1, "env": {...}, "cwd": ...}     a command beside the payload, if one runs, or
                                        if there never was one; the descriptor has the command to run (`exec.keeper`)
-                    {"do": "term"}     SIGTERM to all of the payload, then wait until all of it is gone
+                    {"do": "term"}     SIGTERM to the payload, then wait until all of it is gone; the task repeats it
                     {"do": "abort"}    the same with SIGABRT
                     {"do": "kill"}     SIGKILL to all of it
                     Descriptors come as SCM_RIGHTS.
@@ -33,6 +33,11 @@ Their messages, one JSON object per line:
 When the first process of the payload has ended without an order, those that are left are killed. While one of them
 holds the payload's stdout or stderr, or reads a pipe, they go on, for `MOMENT_S` at most: it may be a logger that the
 script has started (``exec > >(tee log)``) and that has not written all of it.
+
+A process that SIGTERM would end and that waits for others gets it after them: it has children, as a script's shell has
+whose last command is not ``exec``, or reads a pipe, as ``tee`` does. So a program can save and print, and the shell
+ends with the exit code of the program. The first order signals all other processes. If an order finds that none of
+them is left, the next one signals the rest: a shell has the time between two orders to end by itself.
 
 After that the task may start the payload of the next generation. Inner ends when the task closes the socket.
 """
@@ -52,7 +57,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 from dlapp.system.processes import kernel
-from dlapp.system.processes.proc import ProcessStat, descendant_processes, descendants
+from dlapp.system.processes.proc import ProcessStat, descendant_processes, descendants, status_fields
 
 MOMENT_S = 2.0
 """How long processes that may still write the script's output go on after its end; wrapper.sh has the same."""
@@ -219,15 +224,28 @@ def _send(channel: socket.socket, message: dict[str, Any]) -> None:
         channel.sendall(json.dumps(message).encode() + b"\n")
 
 
+def _reads_pipe(pid: int) -> bool:
+    with contextlib.suppress(OSError):  # it has no standard input, or has ended, or is another user's
+        return stat.S_ISFIFO(os.stat(f"/proc/{pid}/fd/0").st_mode)
+    return False
+
+
 def _may_write(pid: int, streams: Collection[str]) -> bool:
     """Return whether a process holds one of these files, or its standard input is a pipe."""
+    if _reads_pipe(pid):
+        return True
     place = f"/proc/{pid}/fd"
-    with contextlib.suppress(OSError):  # it has none, or has ended, or is another user's
-        if stat.S_ISFIFO(os.stat(f"{place}/0").st_mode):
-            return True
     with contextlib.suppress(OSError):
         return any(_link_target(f"{place}/{name}") in streams for name in os.listdir(place))
     return False
+
+
+def _waits_for_others(pid: int, is_parent: bool) -> bool:
+    """Return whether a process waits for others, and SIGTERM would end it: it is not caught, ignored or blocked."""
+    if not (is_parent or _reads_pipe(pid)):
+        return False
+    masks = [status_fields(pid, name) for name in ("SigBlk", "SigIgn", "SigCgt")]
+    return all(mask and not int(mask[0], 16) >> (signal.SIGTERM - 1) & 1 for mask in masks)
 
 
 def _link_target(path: str) -> str:
@@ -255,6 +273,8 @@ class _Inner:
         self._main: int | None = None
         self._status: int | None = None
         self._soft = False
+        self._told: set[tuple[int, int]] = set()  # the processes that got SIGTERM last: pid and start time
+        self._is_rest_due = False
         self._killing = False
         self._alone = True
         self._used = [0.0, 0, 0, 0]
@@ -347,7 +367,7 @@ class _Inner:
                 self._alone = False
             case "term" if self._main is not None and self._status is None:  # else it arrived just after the end
                 self._soft = True
-                self._signal_all(signal.SIGTERM)
+                self._terminate()
             case "abort" if self._main is not None and self._status is None:
                 self._soft = True
                 self._signal_all(signal.SIGABRT)
@@ -404,6 +424,24 @@ class _Inner:
             self._keepers.discard(pid)
             if pid == self._main:
                 self._status = status
+
+    def _terminate(self) -> None:
+        """Send SIGTERM to the processes that are due; see above."""
+        running = descendant_processes(os.getpid())
+        if not self._told.isdisjoint((one.pid, one.started) for one in running):
+            self._is_rest_due = False
+            return
+        if self._told and not self._is_rest_due:
+            self._is_rest_due = True
+            return
+        due = running
+        if not self._told:
+            parents = {one.parent for one in running}
+            due = [one for one in running if not _waits_for_others(one.pid, one.pid in parents)] or running
+        self._told = {(one.pid, one.started) for one in due}
+        self._is_rest_due = False
+        for one in due:
+            _kill(one.pid, signal.SIGTERM)
 
     def _signal_all(self, number: signal.Signals) -> None:
         if self._own_namespace:

@@ -18,6 +18,8 @@ BY_SHELL = "shell"
 AS_PROGRAM = "program"
 AS_COMMAND = "command"
 SIGNALS = range(1, 65)
+SOFT_STOP_EVERY_S = 2.0
+"""Time between two calls of `Running.soft_stop`, in which a shell ends by itself after its programs."""
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -251,7 +253,10 @@ class Running(Reachable, Protocol):
         """Return the pids of the payload on this host; empty if not visible."""
 
     def soft_stop(self) -> None:
-        """Send SIGTERM to the whole payload."""
+        """Send SIGTERM to the payload: to its programs first, to a shell that waits for them only after their end.
+
+        Call it again every `SOFT_STOP_EVERY_S` until the payload has ended (`dlapp.runtime.guardian`).
+        """
 
     def abort(self) -> None:
         """Send SIGABRT to the whole payload, which may make it dump its stacks."""

@@ -225,6 +225,7 @@ class PlainRun:
         self._tmpdir: ShortTmpdir | None = None
         self._lifeline: Lifeline | None = None
         self._env: Mapping[str, str] = NO_VARIABLES
+        self._is_stopped = False
         self._kill_again_at: float | None = None
         self._result: PayloadExit | None = None
         self._counters = self._before = NOTHING_KNOWN
@@ -263,6 +264,8 @@ class PlainRun:
             message = self._guardian.receive()
             if message is not None and message["ended"] is not None:
                 ended = ended_with(message["ended"])._replace(left=left_text(*message["left"]))
+                if self._is_stopped and ended.exit_code == 128 + signal.SIGTERM:
+                    ended = PayloadExit(None, signal.SIGTERM)  # that of its last program, which its shell returns
                 self._result = self._with_reason(ended)
                 # Exact, and less than earlier readings if an ended process was counted twice for a moment.
                 cpu_s, read_bytes, written_bytes, largest_bytes = message["used"]
@@ -310,6 +313,7 @@ class PlainRun:
         return self._guardian.open_keeper(self._env, self._payload.workspace)
 
     def soft_stop(self) -> None:
+        self._is_stopped = True
         with contextlib.suppress(OSError):
             self._guardian.order("term")
 

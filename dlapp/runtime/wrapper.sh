@@ -4,8 +4,8 @@
 #
 # LIFE  the FIFO whose writing end the task holds; "go" is in it already. No writer left means: end everything.
 # MODE  exec: become the payload; a guardian is our parent, has the exit status and ends what is left.
-#       wait: stay as the payload's parent. Only in a container of our own, below its init: on "term" in the FIFO all
-#       processes get SIGTERM (on "abort" SIGABRT) and their end is waited for, on "kill" or its closing all get SIGKILL;
+#       wait: stay as the payload's parent. Only in a container of our own, below its init: on "term" in the FIFO
+#       those processes get SIGTERM that are due (on "abort" all get SIGABRT) and their end is waited for, on "kill" or its closing all get SIGKILL;
 #       EXIT is told the exit code. Without an order, processes that may still write the output have a moment then, and
 #       EXIT is told how many are left, and the name of the first. Then the FIFO "ending" beside LIFE, if there is one, is told "end", and "done" in LIFE is waited for:
 #       as long as we live the container's counters can be read. No GPU was asked for, so none may be seen.
@@ -86,14 +86,54 @@ _dlapp_soft=
 trap '_dlapp_soft=1' USR1
 # A payload may signal its whole process group, which we are part of.
 trap : TERM INT HUP QUIT ABRT
+
+# Whether SIGTERM would end this process, and it waits for others: it is their parent, or reads a pipe.
+_dlapp_waits() {
+    case $_dlapp_parents in *" $1 "*) ;; *) [ -p "/proc/$1/fd/0" ] || return ;; esac
+    while read -r _dlapp_key _dlapp_mask; do
+        # Blocked, ignored or caught: bit 14 of the mask.
+        case $_dlapp_key$_dlapp_mask in Sig[BIC]*[4-7c-f]???) return 1 ;; esac
+    done <"/proc/$1/status"
+}
+
+# Send SIGTERM to the processes that are due, as runtime/guardian.py does.
+_dlapp_terminate() {
+    _dlapp_parents=' ' _dlapp_running='' _dlapp_due=''
+    read -r _dlapp_own </proc/self/stat
+    for _dlapp_pid in /proc/[0-9]*; do
+        read -r _dlapp_stat <"$_dlapp_pid/stat" || continue
+        _dlapp_pid=${_dlapp_pid#/proc/}
+        set -- ${_dlapp_stat##*) }
+        [ "$1" != Z ] || continue
+        _dlapp_parents="$_dlapp_parents$2 "
+        case $_dlapp_pid in 1 | $$ | "${_dlapp_own%% *}") continue ;; esac
+        _dlapp_running="$_dlapp_running $_dlapp_pid"
+        case $_dlapp_told in *" $_dlapp_pid "*) _dlapp_due=none ;; esac
+    done
+    if [ -n "$_dlapp_due" ]; then
+        _dlapp_rest=''
+        return
+    elif [ -n "$_dlapp_told" ] && [ -z "$_dlapp_rest" ]; then
+        _dlapp_rest=1
+        return
+    elif [ -z "$_dlapp_told" ]; then
+        for _dlapp_pid in $_dlapp_running; do
+            _dlapp_waits "$_dlapp_pid" || _dlapp_due="$_dlapp_due $_dlapp_pid"
+        done
+    fi
+    _dlapp_told=" ${_dlapp_due:-$_dlapp_running} " _dlapp_rest=''
+    kill -s TERM $_dlapp_told
+}
+
 (
     trap '' TERM INT HUP QUIT ABRT USR1 PIPE
     exec >/dev/null 2>&1
+    _dlapp_told='' _dlapp_rest=''
     while read -r _dlapp_word <&3; do
         [ "$_dlapp_word" = kill ] && break
         [ "$_dlapp_word" = done ] && continue
         kill -s USR1 $$
-        if [ "$_dlapp_word" = abort ]; then kill -s ABRT -- -1; else kill -s TERM -- -1; fi
+        if [ "$_dlapp_word" = abort ]; then kill -s ABRT -- -1; else _dlapp_terminate; fi
     done
     kill -s KILL -- -1
 ) &

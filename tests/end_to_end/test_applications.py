@@ -269,6 +269,25 @@ def test_what_takes_too_long_is_stopped_with_its_output_kept(engine: Engine, tmp
 
 
 @on_yarn_when_full
+def test_what_takes_too_long_is_committed_if_a_shell_runs_its_program_and_that_has_saved(
+    engine: Engine, tmp_path: Path
+) -> None:
+    limit_s = 15 if engine.name == "local" else 25  # from the start of its ApplicationMaster
+    program = "sh -c 'trap \"sleep 0.2; echo saved >output/x; exit 0\" TERM; while :; do sleep 0.02; done'"
+    file = properties(
+        tmp_path,
+        f"mkdir output; {program}; echo ended with $?",
+        application={"max_runtime": f"{limit_s}s"},
+        to_hdfs={"output_path": "output", "hdfs": f"{engine.root}/saved"},
+    )
+    done = waited(file)
+    assert done.code == 6, done.out + done.err
+    assert status(id_of(done))["diagnostics"] == f"timed out after {limit_s} s, output committed"
+    assert engine.tree("saved") == {"x": "saved\n"}
+    assert printed("--stdout", id_of(done)) == ["[0] ended with 0"]
+
+
+@on_yarn_when_full
 def test_a_list_says_how_far_it_is_and_that_it_was_killed(engine: Engine, tmp_path: Path) -> None:
     application = launch(properties(tmp_path, "sleep 600"))
     wait_for("the list says that it runs", lambda: "running 1 of 1" in run("dlapp-list").out, END_S)

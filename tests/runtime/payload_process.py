@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ def main(argv: list[str]) -> None:
     from dlapp.node_policy import NodePolicy, node_policy
     from dlapp.runtime.docker import exit_status
     from dlapp.runtime.docker import payload as docker_payload
-    from dlapp.runtime.payload import Payload, PayloadDevice, PayloadError, Running
+    from dlapp.runtime.payload import SOFT_STOP_EVERY_S, Payload, PayloadDevice, PayloadError, Running
     from dlapp.runtime.process import Guardian, PlainRun
     from dlapp.values.launch_spec import DockerSettings
     from dlapp.values.spec import Resources
@@ -55,8 +57,11 @@ def main(argv: list[str]) -> None:
                 signal.pause()
         run.start(start_env)
         tell("started")
-        ended = None
+        ended, soft_again_s = None, math.inf
         while ended is None:
+            if time.monotonic() >= soft_again_s:
+                run.soft_stop()
+                soft_again_s = time.monotonic() + SOFT_STOP_EVERY_S
             poll = select.poll()
             poll.register(0, select.POLLIN)
             for fd, events in run.watched_fds():
@@ -67,6 +72,7 @@ def main(argv: list[str]) -> None:
                         tell("counted", **run.counters()._asdict())
                     else:
                         {"soft": run.soft_stop, "kill": run.kill}[word]()
+                        soft_again_s = time.monotonic() + SOFT_STOP_EVERY_S
             ended = run.ended()
         run.close()
         tell(

@@ -289,6 +289,50 @@ def test_a_soft_stop_reaches_the_script_and_its_code_is_told(runner: Driven) -> 
     assert runner.out() == b"ready\nsaving\n"
 
 
+SAVES = """sh -c 'trap "sleep 0.2; echo saved; exit 0" TERM; echo ready; while :; do sleep 0.02; done'"""
+"""A program that saves on SIGTERM, as a command of a script."""
+SHELLS_OF_IT = {
+    "a shell": f"{SAVES}\necho ended with $?",
+    "shells in shells": '(bash -c "$1; exit \\$?"; exit $?)\necho ended with $?',
+    "with a log of its own": f"{SAVES} | tee copy\necho ended with ${{PIPESTATUS[0]}}",
+    "with its output in a filter": f'exec > >(while read -r line; do echo "$line"; done)\n{SAVES}\necho ended with $?',
+    "in the background": f"{SAVES} &\nwait $!\necho ended with $?",
+}
+
+
+@pytest.mark.parametrize("script", SHELLS_OF_IT.values(), ids=SHELLS_OF_IT)
+def test_after_a_soft_stop_the_script_goes_on_when_its_program_has_saved(runner: Driven, script: str) -> None:
+    runner.run(script, SAVES)
+    runner.wait_for_out(b"ready")
+    runner.say("soft")
+    assert runner.end()["code"] == 0
+    assert runner.out() == b"ready\nsaved\nended with 0\n"
+
+
+def test_a_soft_stop_ends_a_script_that_starts_further_programs(runner: Driven) -> None:
+    runner.run("echo ready\nwhile :; do sleep 0.02; done")
+    runner.wait_for_out(b"ready")
+    runner.say("soft")
+    assert runner.end()["signal"] == signal.SIGTERM
+
+
+def test_a_soft_stop_that_ends_the_program_of_a_script_is_told_as_its_signal(runner: Driven) -> None:
+    runner.run("echo ready\nsleep MARKER")
+    runner.wait_for_out(b"ready")
+    wait_until(lambda: runner.payload_pids() != [], "the program runs")
+    runner.say("soft")
+    assert runner.end()["signal"] == signal.SIGTERM
+
+
+def test_a_script_that_traps_a_soft_stop_gets_it_while_its_program_runs(runner: Driven) -> None:
+    child = 'trap "" TERM; echo ready; while [ ! -e finish ]; do sleep 0.02; done; echo child done'
+    runner.run(f"trap 'touch finish' TERM\nsh -c '{child}' &\nwait $!; wait $!; exit 5")
+    runner.wait_for_out(b"ready")
+    runner.say("soft")
+    assert runner.end()["code"] == 5
+    assert runner.out() == b"ready\nchild done\n"
+
+
 def test_a_soft_stop_reaches_children_in_sessions_of_their_own(runner: Driven) -> None:
     child = 'trap "echo child saved; exit" TERM; echo child ready; while :; do sleep 0.02; done'
     runner.run(f"trap 'exit 5' TERM\nsetsid sh -c '{child}' &\nwhile :; do sleep 0.02; done")

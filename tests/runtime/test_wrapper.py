@@ -143,6 +143,34 @@ def test_a_word_in_the_lifeline_is_sigterm_for_all_of_the_payload(tmp_path: Path
     wrapped.line.close()
 
 
+def test_a_script_gets_sigterm_only_after_its_program_which_saves(tmp_path: Path, shell: list[str]) -> None:
+    child = 'trap "sleep 0.2; echo saved; exit 0" TERM; echo ready; while :; do sleep 0.02; done'
+    wrapped = Wrapped(tmp_path, f"sh -c '{child}' | tee copy; echo shell >>copy; exit 6")
+    wrapped.start_in_namespace(shell)
+    wait_until(lambda: "ready" in wrapped.text("stdout"), "the child is ready")
+    wrapped.line.send("term")
+    assert wrapped.wait() == 6
+    assert (wrapped.text("stdout"), wrapped.text("copy")) == ("ready\nsaved\n", "ready\nsaved\nshell\n")
+    wrapped.line.close()
+
+
+def test_words_that_follow_are_sigterm_for_a_script_that_starts_further_programs(
+    tmp_path: Path, shell: list[str]
+) -> None:
+    wrapped = Wrapped(tmp_path, "echo ready; while :; do sleep 0.02; done")
+    wrapped.start_in_namespace(shell)
+    wait_until(lambda: "ready" in wrapped.text("stdout"), "the script runs")
+
+    def has_ended() -> bool:
+        assert wrapped.process is not None
+        wrapped.line.send("term")
+        return wrapped.process.poll() is not None
+
+    wait_until(has_ended, "the wrapper ends")
+    assert wrapped.wait() == 128 + signal.SIGTERM
+    wrapped.line.close()
+
+
 @pytest.mark.parametrize("word", ["kill", ""])
 def test_the_lifelines_end_is_sigkill_for_all_of_the_payload(tmp_path: Path, shell: list[str], word: str) -> None:
     wrapped = Wrapped(tmp_path, "trap '' TERM; (setsid sh -c 'exec sleep 1000' &); echo ready; exec sleep 1000")

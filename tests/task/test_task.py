@@ -608,6 +608,16 @@ def test_a_soft_kill_stores_output_and_is_no_fault(place: Path) -> None:
         assert (part_of(place) / "x").read_text() == "saved\n"
 
 
+def test_a_soft_kill_ends_the_shell_of_a_script_after_its_programs(place: Path) -> None:
+    script = "echo so far > output/x; echo ready; while :; do sleep 0.02; done"
+    with fake_am(place, script, {"output/.keep": ""}, **output_of(place)) as am:
+        am.start()
+        am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
+        am.stop(Stop.SOFT, grace_s=600)
+        result = am.result()
+        assert (result.fault, result.signal, len(result.outputs)) == (Fault.STOPPED, signal.SIGTERM, 1)
+
+
 def test_after_the_grace_time_a_soft_kill_kills_and_stores(place: Path) -> None:
     script = "echo so far > output/x; trap '' TERM; " + NEVER_ENDS
     with fake_am(place, script, {"output/.keep": ""}, **output_of(place)) as am:

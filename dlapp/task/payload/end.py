@@ -1,4 +1,7 @@
-"""End of a payload before its time: SIGTERM, or SIGABRT if it hangs, then SIGKILL after a grace time."""
+"""End of a payload before its time: SIGTERM, or SIGABRT if it hangs, then SIGKILL after a grace time.
+
+SIGTERM goes to the programs of the payload first, and to its shell only after their end. So the order is repeated.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dlapp.runtime.payload import Running
+from dlapp.runtime.payload import SOFT_STOP_EVERY_S, Running
 from dlapp.value import Closeable
 
 if TYPE_CHECKING:
@@ -34,6 +37,7 @@ class PayloadEnd(Closeable):
     def __init__(self, run: Running, stderr: str, note: Callable[[str], None]) -> None:
         self._run, self._stderr, self._note = run, stderr, note
         self._kill_at_s: float | None = None
+        self._again_at_s = math.inf  # when the order for SIGTERM is repeated
         self._stacks: StackDump | None = None
         self.hang = ""
 
@@ -56,6 +60,7 @@ class PayloadEnd(Closeable):
         """Send SIGTERM now, and SIGKILL after the grace time."""
         self._note(f"{why}: SIGTERM, and SIGKILL in {grace_s:g} s")
         self._kill_at_s = time.monotonic() + grace_s
+        self._again_at_s = time.monotonic() + SOFT_STOP_EVERY_S
         self._run.soft_stop()
 
     def abort(self, why: str) -> None:
@@ -76,11 +81,15 @@ class PayloadEnd(Closeable):
                 self._run.abort()
         elif self._kill_at_s is not None and now_s >= self._kill_at_s:
             self._note("the grace time is over: SIGKILL")
-            self._kill_at_s = math.inf
+            self._kill_at_s = self._again_at_s = math.inf
             self._run.kill()
+        elif now_s >= self._again_at_s:
+            self._again_at_s = now_s + SOFT_STOP_EVERY_S
+            self._run.soft_stop()
 
     def wait_s(self) -> float:
         """Return how long to wait before `advance` [s]; infinite if nothing is due."""
         if self._stacks is not None:
             return self._stacks.poll_s
-        return math.inf if self._kill_at_s is None else max(0.0, self._kill_at_s - time.monotonic())
+        due_s = math.inf if self._kill_at_s is None else min(self._kill_at_s, self._again_at_s)
+        return max(0.0, due_s - time.monotonic())

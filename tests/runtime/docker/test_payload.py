@@ -190,6 +190,15 @@ def test_a_soft_stop_reaches_the_script_and_its_code_is_told(docker: Driven) -> 
     assert docker.out() == b"ready\nsaving\n"
 
 
+def test_after_a_soft_stop_the_script_goes_on_when_its_program_has_saved(docker: Driven) -> None:
+    child = 'trap "sleep 0.2; echo saved; exit 0" TERM; echo ready; while :; do sleep 0.02; done'
+    docker.run(f"sh -c '{child}'\necho ended with $?", **docker.docker)
+    docker.wait_for_out(b"ready")
+    docker.say("soft")
+    assert docker.end()["code"] == 0
+    assert docker.out() == b"ready\nsaved\nended with 0\n"
+
+
 def test_a_soft_stop_that_ends_the_script_is_told_as_its_signal(docker: Driven) -> None:
     docker.run("echo ready; while :; do sleep 0.02; done", **docker.docker)
     docker.wait_for_out(b"ready")
