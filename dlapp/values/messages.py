@@ -386,6 +386,7 @@ class TaskResult(Value, kw_only=True):
             such as Docker, that recovers without a change of its setup.
         lost: with NODE: the node removed the container's directories, or the engine preempted it. It counts like a
             container taken away by YARN.
+        left: the processes that were killed because the script had ended, as text: ``1 process, bash``; empty: none.
         unstored: directories of this machine with output that could not be stored.
         diagnosis: cause of a failure; None: no rule found one, or no failure.
         receipt: cost of the container.
@@ -398,6 +399,7 @@ class TaskResult(Value, kw_only=True):
     outputs: tuple[StoredOutput, ...] = ()
     service: str = ""
     lost: bool = False
+    left: str = ""
     unstored: tuple[str, ...] = ()
     diagnosis: Diagnosis | None = None
     receipt: Receipt | None = None

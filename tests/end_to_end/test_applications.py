@@ -288,6 +288,25 @@ def test_what_takes_too_long_is_committed_if_a_shell_runs_its_program_and_that_h
 
 
 @on_yarn_when_full
+def test_a_training_that_was_killed_with_its_script_does_not_replace_the_output_of_another(
+    engine: Engine, tmp_path: Path
+) -> None:
+    engine.put("model/weights", "trained\n")
+    file = properties(
+        tmp_path,
+        "mkdir output; nohup sleep 600 </dev/null >output/train.log 2>&1 &\n"
+        "until grep -q sleep /proc/$!/comm; do sleep 0.02; done",
+        to_hdfs={"output_path": "output", "hdfs": f"{engine.root}/model", "overwrite": "true"},
+    )
+    done = waited(file)
+    assert done.code == 1, done.out + done.err
+    seen = status(id_of(done))
+    assert seen["diagnostics"].startswith("the output has no data, and the script of container 0 (worker 0) ended")
+    assert [one["message"] for one in seen["containers"]] == ["ended with the script: 1 process, sleep"]
+    assert engine.tree("model") == {"weights": "trained\n"}
+
+
+@on_yarn_when_full
 def test_a_list_says_how_far_it_is_and_that_it_was_killed(engine: Engine, tmp_path: Path) -> None:
     application = launch(properties(tmp_path, "sleep 600"))
     wait_for("the list says that it runs", lambda: "running 1 of 1" in run("dlapp-list").out, END_S)

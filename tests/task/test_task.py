@@ -288,6 +288,7 @@ def test_what_was_killed_because_the_script_had_ended_is_named_in_the_result(pla
         result = am.result()
     assert (result.fault, result.exit_code) == (Fault.NONE, 0)
     assert result.message == "ended with the script: 1 process, sleep"
+    assert result.left == "1 process, sleep"
 
 
 def caches_of(place: Path, limit_bytes: int = 1 << 30) -> CacheSettings:

@@ -317,8 +317,14 @@ def settle(state: ApplicationState) -> None:
         failed = sweep_summary.parts_of(state.sweep, failed=True)
     if state.soft_text is not None:
         _describe_soft_end(state, state.soft_text, parts, has_rest=bool(failed or lost))
+    withheld = ""
+    if state.ending.cause is Cause.SUCCEEDED and state.commits and state.spec.outputs:
+        withheld = _lost_work_text(state, parts)
+    if withheld:
+        state.ending = ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, withheld)
+        state.settlement = Settlement.KEEP
     state.closing_until_ms = state.awake_ms + state.timing.end_ms
-    if state.commits or state.soft_text is not None:
+    if state.commits or state.soft_text is not None or withheld:
         state.record("ending", durable=True, **journal.ending_record(state.ending, state.settlement))
     state.stage = Stage.SETTLING
     committed = state.sweep.committed if state.sweep is not None else 0
@@ -408,6 +414,22 @@ def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ..
     if failure := _failure_text(state):
         text += f"; {failure}"
     state.ending = replace(state.ending, diagnostics=text)
+
+
+def _lost_work_text(state: ApplicationState, parts: tuple[Part, ...]) -> str:
+    """Return why an output without data must not replace an older one: scripts ended before the processes that they had
+    started, which were killed. Empty: there is data, or nothing was killed.
+    """
+    if any(one.size_bytes for part in parts for one in part.outputs):
+        return ""
+    for one in state.instances:
+        if one.done and one.last is not None and one.last.result is not None and (left := one.last.result.left):
+            name = assessment.container_name(one.index, one.role.name, one.role_index)
+            return (
+                f"the output has no data, and the script of {name} ended before processes that it had started, which "
+                f"were killed ({left}): end the script with wait"
+            )
+    return ""
 
 
 def _with_output(state: ApplicationState) -> list[Instance]:

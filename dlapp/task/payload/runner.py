@@ -113,6 +113,7 @@ class PayloadOutcome(NamedTuple):
             message="; ".join(filter(None, (message, left, self.cut))),
             service=ended.service,
             lost=lost,
+            left=ended.left,
         )
 
 

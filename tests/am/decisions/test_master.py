@@ -1490,6 +1490,29 @@ def test_an_empty_output_of_a_script_that_ended_well_is_committed() -> None:
     assert [part.outputs for part in am.settlement().parts] == [(empty(),)]
 
 
+@pytest.mark.parametrize("stored", [empty(), StoredOutput(name="", part="part", files=1, size_bytes=0)])
+def test_an_output_without_data_does_not_replace_an_older_one_if_processes_were_killed_with_the_script(
+    stored: StoredOutput,
+) -> None:
+    am = Driver(RoleSpec())
+    am.running(2)
+    am.finished(2, TaskResult(fault=Fault.NONE, exit_code=0, outputs=(stored,), left="1 process, bash"))
+    assert am.settlement().how is Settlement.KEEP
+    am.settled()
+    assert am.words() == (
+        "the output has no data, and the script of container 0 (worker 0) ended before processes that it had started, "
+        "which were killed (1 process, bash): end the script with wait"
+    )
+
+
+def test_an_output_with_data_is_committed_though_processes_were_killed_with_the_script() -> None:
+    am = Driver(RoleSpec())
+    am.running(2)
+    stored = StoredOutput(name="", part="part", files=1, size_bytes=1)
+    am.finished(2, TaskResult(fault=Fault.NONE, exit_code=0, outputs=(stored,), left="1 process, bash"))
+    assert am.settlement().how is Settlement.COMMIT
+
+
 # ---- output of earlier tries ----
 
 
