@@ -57,7 +57,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 from dlapp.system.processes import kernel
-from dlapp.system.processes.proc import ProcessStat, descendant_processes, descendants, status_fields
+from dlapp.system.processes.proc import ProcessStat, descendant_processes, descendants, process_stat, status_fields
 
 MOMENT_S = 2.0
 """How long processes that may still write the script's output go on after its end; wrapper.sh has the same."""
@@ -240,6 +240,12 @@ def _may_write(pid: int, streams: Collection[str]) -> bool:
     return False
 
 
+def _is_alive(one: ProcessStat) -> bool:
+    """Return whether a process that was running is neither gone nor about to be."""
+    now = process_stat(one.pid)
+    return now is not None and now.started == one.started and not (now.is_dead or now.is_exiting)
+
+
 def _waits_for_others(pid: int, is_parent: bool) -> bool:
     """Return whether a process waits for others, and SIGTERM would end it: it is not caught, ignored or blocked."""
     if not (is_parent or _reads_pipe(pid)):
@@ -330,10 +336,13 @@ class _Inner:
         left = self._payload_processes()
         if self._moment_ends_s is None:
             self._moment_ends_s = time.monotonic() + MOMENT_S
-        if time.monotonic() < self._moment_ends_s and any(_may_write(one.pid, self._streams) for one in left):
+        may_write = any(_may_write(one.pid, self._streams) for one in left)
+        # 1. We list the processes.  2. A logger starts another one and ends.  3. We find nobody who writes.
+        alive = [one for one in left if _is_alive(one)]
+        if (may_write or len(alive) < len(left)) and time.monotonic() < self._moment_ends_s:
             return
-        if left := [one for one in left if not one.is_exiting]:
-            self._left = [len(left), left[0].program.decode("utf-8", "replace")]
+        if alive:
+            self._left = [len(alive), alive[0].program.decode("utf-8", "replace")]
         self._killing = True
 
     def _payload_processes(self) -> list[ProcessStat]:

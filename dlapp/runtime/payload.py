@@ -321,7 +321,7 @@ def left_text(count: int, name: str) -> str:
     if not count:
         return ""
     shown = "".join(one if one.isprintable() else "?" for one in name)
-    return f"{count} process{'es' if count > 1 else ''}, {shown}"
+    return ", ".join(filter(None, (f"{count} process{'es' if count > 1 else ''}", shown)))
 
 
 def exited_with(code: int) -> PayloadExit:

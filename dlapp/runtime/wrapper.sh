@@ -4,11 +4,12 @@
 #
 # LIFE  the FIFO whose writing end the task holds; "go" is in it already. No writer left means: end everything.
 # MODE  exec: become the payload; a guardian is our parent, has the exit status and ends what is left.
-#       wait: stay as the payload's parent. Only in a container of our own, below its init: on "term" in the FIFO
-#       those processes get SIGTERM that are due (on "abort" all get SIGABRT) and their end is waited for, on "kill" or its closing all get SIGKILL;
-#       EXIT is told the exit code. Without an order, processes that may still write the output have a moment then, and
-#       EXIT is told how many are left, and the name of the first. Then the FIFO "ending" beside LIFE, if there is one, is told "end", and "done" in LIFE is waited for:
-#       as long as we live the container's counters can be read. No GPU was asked for, so none may be seen.
+#       wait: stay as the payload's parent. Only in a container of our own, below its init: on "term" in the FIFO those
+#       processes get SIGTERM that are due (on "abort" all get SIGABRT) and their end is waited for, on "kill" or its
+#       closing all get SIGKILL; EXIT is told the exit code. Without an order, processes that may still write the output
+#       have a moment then, and EXIT is told how many are left, and the name of the first. Then the FIFO "ending" beside
+#       LIFE, if there is one, is told "end", and "done" in LIFE is waited for: as long as we live the container's
+#       counters can be read. No GPU was asked for, so none may be seen.
 #       look: the same, but first EXIT is told which GPUs are seen, up to a line "end", and another "go" is waited for.
 # HOW   shell: run SCRIPT by bash, or sh; program: execute it; a path: the same, its interpreter must be there;
 #       command: SCRIPT is a command, which PATH has, or a path.
@@ -140,22 +141,25 @@ _dlapp_terminate() {
 _dlapp_reader=$!
 
 # Set _dlapp_left to the number of other processes, _dlapp_name to the first one's program, and _dlapp_writes if one of
-# them holds the payload's output or reads a pipe, as in runtime/guardian.py. A process without open files is ending by
-# itself, and one without a parent here is a command of a user beside the payload.
+# them holds the payload's output, reads a pipe, or is ending and may have started another one, as in
+# runtime/guardian.py. A process that is ending has no open files. One without a parent here is a user's command.
 _dlapp_look() {
     _dlapp_left=0 _dlapp_name='' _dlapp_writes=''
     for _dlapp_pid in /proc/[0-9]*; do
         case ${_dlapp_pid#/proc/} in 1 | $$ | "$_dlapp_reader") continue ;; esac
         read -r _dlapp_word <"$_dlapp_pid/stat" || continue
         case ${_dlapp_word##*) } in Z* | ?' 0 '*) continue ;; esac
-        set -- "$_dlapp_pid"/fd/*
-        [ -h "$1" ] || continue
-        [ "$_dlapp_left" != 0 ] || read -r _dlapp_name <"$_dlapp_pid/comm"
-        _dlapp_left=$((_dlapp_left + 1))
         [ ! -p "$_dlapp_pid/fd/0" ] || _dlapp_writes=1
-        for _dlapp_fd in "$@"; do
+        for _dlapp_fd in "$_dlapp_pid"/fd/*; do
             if [ "$_dlapp_fd" -ef "$_dlapp_out" ] || [ "$_dlapp_fd" -ef "$_dlapp_err" ]; then _dlapp_writes=1; fi
         done
+        set -- "$_dlapp_pid"/fd/*
+        if [ -h "$1" ]; then
+            [ "$_dlapp_left" != 0 ] || read -r _dlapp_name <"$_dlapp_pid/comm"
+            _dlapp_left=$((_dlapp_left + 1))
+        else
+            _dlapp_writes=1
+        fi
     done
 } 2>/dev/null
 # In the foreground: in the background a shell without a terminal would have it ignore SIGINT for good. In a subshell,

@@ -289,20 +289,31 @@ def test_a_soft_stop_reaches_the_script_and_its_code_is_told(runner: Driven) -> 
     assert runner.out() == b"ready\nsaving\n"
 
 
-SAVES = """sh -c 'trap "sleep 0.2; echo saved; exit 0" TERM; echo ready; while :; do sleep 0.02; done'"""
-"""A program that saves on SIGTERM, as a command of a script."""
+SAVES = """
+trap 'sleep 0.2; echo saved; exit 0' TERM
+p=$PPID
+while [ "$p" -gt 1 ]; do
+    until grep -q ') S' "/proc/$p/stat"; do :; done
+    p=$(sed 's/.*) . \\([0-9]*\\) .*/\\1/' "/proc/$p/stat")
+done
+echo ready
+while :; do sleep 0.02; done
+"""
+"""A program that saves on SIGTERM. It is ready when the shells above it wait: bash catches SIGTERM while it forks."""
 SHELLS_OF_IT = {
-    "a shell": f"{SAVES}\necho ended with $?",
-    "shells in shells": '(bash -c "$1; exit \\$?"; exit $?)\necho ended with $?',
-    "with a log of its own": f"{SAVES} | tee copy\necho ended with ${{PIPESTATUS[0]}}",
-    "with its output in a filter": f'exec > >(while read -r line; do echo "$line"; done)\n{SAVES}\necho ended with $?',
-    "in the background": f"{SAVES} &\nwait $!\necho ended with $?",
+    "a shell": "sh saves\necho ended with $?",
+    "shells in shells": "(bash -c 'sh saves; exit $?'; exit $?)\necho ended with $?",
+    "with a log of its own": "sh saves | tee copy\necho ended with ${PIPESTATUS[0]}",
+    "with its output in a filter": 'exec > >(while read -r l; do echo "$l"; done)\nsh saves\necho ended with $?',
+    "in the background": "sh saves &\nwait $!\necho ended with $?",
 }
 
 
 @pytest.mark.parametrize("script", SHELLS_OF_IT.values(), ids=SHELLS_OF_IT)
 def test_after_a_soft_stop_the_script_goes_on_when_its_program_has_saved(runner: Driven, script: str) -> None:
-    runner.run(script, SAVES)
+    (runner.home / "workspace").mkdir()
+    (runner.home / "workspace" / "saves").write_text(SAVES)
+    runner.run(script)
     runner.wait_for_out(b"ready")
     runner.say("soft")
     assert runner.end()["code"] == 0

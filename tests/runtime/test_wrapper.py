@@ -144,7 +144,9 @@ def test_a_word_in_the_lifeline_is_sigterm_for_all_of_the_payload(tmp_path: Path
 
 
 def test_a_script_gets_sigterm_only_after_its_program_which_saves(tmp_path: Path, shell: list[str]) -> None:
-    child = 'trap "sleep 0.2; echo saved; exit 0" TERM; echo ready; while :; do sleep 0.02; done'
+    # bash catches SIGTERM while it starts a program: this one waits until its shell waits for it.
+    begin = 'trap "sleep 0.2; echo saved; exit 0" TERM; until grep -q ") S" /proc/$PPID/stat; do :; done'
+    child = f"{begin}; echo ready; while :; do sleep 0.02; done"
     wrapped = Wrapped(tmp_path, f"sh -c '{child}' | tee copy; echo shell >>copy; exit 6")
     wrapped.start_in_namespace(shell)
     wait_until(lambda: "ready" in wrapped.text("stdout"), "the child is ready")

@@ -114,6 +114,8 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Call
     [
         ("exited 0\n", 0, PayloadExit(0, None)),
         ("exited 3\n", 3, PayloadExit(3, None)),
+        ("exited 0\nleft 2 sleep\n", 0, PayloadExit(0, None, left="2 processes, sleep")),
+        ("exited 3\nleft 1 a b\x1b\n", 3, PayloadExit(3, None, left="1 process, a b?")),
         ("exited 127\n", 127, PayloadExit(127, None)),
         # Killed before it could say anything.
         ("", 137, PayloadExit(None, 9)),

@@ -191,7 +191,9 @@ def test_a_soft_stop_reaches_the_script_and_its_code_is_told(docker: Driven) -> 
 
 
 def test_after_a_soft_stop_the_script_goes_on_when_its_program_has_saved(docker: Driven) -> None:
-    child = 'trap "sleep 0.2; echo saved; exit 0" TERM; echo ready; while :; do sleep 0.02; done'
+    # bash catches SIGTERM while it starts a program: this one waits until its shell waits for it.
+    begin = 'trap "sleep 0.2; echo saved; exit 0" TERM; until grep -q ") S" /proc/$PPID/stat; do :; done'
+    child = f"{begin}; echo ready; while :; do sleep 0.02; done"
     docker.run(f"sh -c '{child}'\necho ended with $?", **docker.docker)
     docker.wait_for_out(b"ready")
     docker.say("soft")
