@@ -23,6 +23,7 @@ from dlapp.system.text import (
     read_duration_s,
     read_memory_mib,
     read_size_bytes,
+    refuse_brackets,
     shown,
 )
 from dlapp.values.image_name import parse_image_name
@@ -171,6 +172,7 @@ def listed(read: Callable[[str], Any] | None = None, what: str = "list") -> Form
 
 def split_list(text: str) -> tuple[str, ...]:
     """Return the items of a list, which are separated by commas or lines."""
+    refuse_brackets(text)
     items = (item.strip(" \t") for item in _LIST_SEPARATORS.split(text))
     return tuple(item for item in items if item)
 

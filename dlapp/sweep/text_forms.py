@@ -9,7 +9,7 @@ import re
 
 from dlapp.errors import SpecError
 from dlapp.sweep.spec import OPTUNA, AshaSpec, Distribution, DistributionKind, Sampler
-from dlapp.system.text import first_repeated, nearest, read_choice, read_count, shown
+from dlapp.system.text import first_repeated, nearest, read_choice, read_count, refuse_brackets, shown
 
 OPTUNA_SAMPLERS = {
     "tpe": "TPESampler",
@@ -32,6 +32,7 @@ def read_values(text: str) -> tuple[str, ...]:
     """Return the values of a parameter: ``0.1, 0.01``; one with a comma is in double quotes."""
     import csv  # only for a sweep
 
+    refuse_brackets(text, can_quote=True)
     try:
         rows = list(csv.reader([text.replace("\n", ",")], skipinitialspace=True, strict=True))
     except csv.Error as error:

@@ -34,6 +34,10 @@ MAX_SECONDS = 100 * 365 * 86400
 """A hundred years: above it, times in milliseconds since 1970 and waits of the kernel would no longer fit."""
 MAX_BYTES = 1 << 60
 _LISTED = 60
+_DOUBLE_QUOTED = re.compile(r'"[^"]*"')
+_BRACKETS = re.compile("|".join(rf"\{pair[0]}[^\[\](){{}}]*\{pair[1]}" for pair in ("[]", "()", "{}")))
+_ONE_ITEM = re.compile("|".join(rf"\{pair[0]}[^\[\](){{}},\n]*\{pair[1]}" for pair in ("[]", "()", "{}")))
+"""Brackets without brackets in them; and also without separators of a list."""
 
 
 def read_count(text: str, minimum: int = 0, maximum: int = 2**31 - 1) -> int:
@@ -133,6 +137,26 @@ def read_choice(text: str, allowed: Iterable[str]) -> str:
     if text not in (words := list(allowed)):
         raise ValueError(f"is {shown(text)}, allowed are {', '.join(words)}")
     return text
+
+
+def refuse_brackets(text: str, *, can_quote: bool = False) -> None:
+    """Refuse brackets around the items of a list, as in YAML and JSON, and a comma in brackets, which would split them.
+
+    Args:
+        text: the text of a list, whose items are separated by commas or lines.
+        can_quote: items may be in double quotes. Then brackets around a single item are refused, too.
+    """
+    left, before = _DOUBLE_QUOTED.sub(lambda found: "_" * len(found[0]), text), ""
+    found = _BRACKETS.fullmatch(left) if can_quote else None
+    while found is None and left != before:
+        before, left = left, _ONE_ITEM.sub(lambda one: "_" * len(one[0]), left)
+    if (found := found or _BRACKETS.search(left)) is None:
+        return
+    if found.span() == (0, len(text)):
+        items = ", ".join(line.strip(" \t,") for line in text[1:-1].strip().split("\n"))
+        raise ValueError(f"has brackets around its items, as in YAML and JSON: write {items} without brackets")
+    quote = "; write an item with a comma in double quotes" if can_quote else ""
+    raise ValueError(f"has {shown(text[slice(*found.span())])}, whose comma separates two items{quote}")
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

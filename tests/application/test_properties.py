@@ -170,6 +170,13 @@ FAULTS: list[tuple[str, list[str]]] = [
         )
     ],
     (MINIMAL + "[resources]\ncontainer=2\n", ["f:6: resources.container: is not known, the nearest is containers"]),
+    (
+        MINIMAL + "tags=[a, b]\nuser_dev_workspace_exclude_list=(a, b), *.{png,jpg}\n",
+        [
+            "f:5: application.tags: has brackets around its items, as in YAML and JSON: write a, b without brackets",
+            "f:6: application.user_dev_workspace_exclude_list: has '(a, b)', whose comma separates two items",
+        ],
+    ),
     (MINIMAL + "container=a\n", ["f:5: application.container: is not known, use docker_image"]),
     (MINIMAL + "[resources]\ninstances=2\n", ["f:6: resources.instances: is not known, use containers"]),
     (MINIMAL + "[resources]\ntimeout=2\n", ["f:6: resources.timeout: is not known, use max_runtime in [application]"]),

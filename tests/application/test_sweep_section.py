@@ -46,6 +46,40 @@ def test_a_grid_has_as_many_trials_as_combinations(place: Path, config: Config) 
     assert read(place, MINIMAL, config).spec.sweep is None
 
 
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("grid.x=[0.1, 0.2]", "has brackets around its items, as in YAML and JSON: write 0.1, 0.2 without brackets"),
+        ("grid.x=(1, 2)", "has brackets around its items, as in YAML and JSON: write 1, 2 without brackets"),
+        ("grid.x=[0.1]", "has brackets around its items, as in YAML and JSON: write 0.1 without brackets"),
+        ("grid.x=[a,\n b]", "has brackets around its items, as in YAML and JSON: write a, b without brackets"),
+        ('grid.x=["a", "b"]', 'has brackets around its items, as in YAML and JSON: write "a", "b" without brackets'),
+        (
+            "grid.x=[64,64], [128,128]",
+            "has '[64,64]', whose comma separates two items; write an item with a comma in double quotes",
+        ),
+        (
+            "random.x=choice([sgd, adam])",
+            "has brackets around its items, as in YAML and JSON: write sgd, adam without brackets",
+        ),
+        ("random.x=choice((1, 2), 3)", "has '(1, 2)', whose comma separates two items; write an item with a comma in"),
+    ],
+)
+def test_values_in_brackets_are_refused(place: Path, config: Config, line: str, problem: str) -> None:
+    (error,) = refused(place, f"{MINIMAL}[sweep]\ntrials=1\n{line}\n", config)
+    assert error.startswith(f"7: sweep.{line.partition('=')[0]}: {problem}")
+
+
+def test_brackets_of_one_value_are_part_of_it(place: Path, config: Config) -> None:
+    text = 'grid.a=[64], [128]\ngrid.b="[64, 64]", "(1, 2)"\ngrid.c="[1]"\ngrid.d=f(x), :(\n'
+    assert [one.values for one in sweep_of(place, config, text).grid] == [
+        ("[64]", "[128]"),
+        ("[64, 64]", "(1, 2)"),
+        ("[1]",),
+        ("f(x)", ":("),
+    ]
+
+
 def test_all_keys_of_a_random_sweep_arrive(place: Path, config: Config) -> None:
     text = (
         "random.lr=loguniform(1e-5, 0.1)\nrandom.drop=uniform(0, 0.5)\nrandom.n=int(1, 8)\n"
