@@ -421,7 +421,7 @@ def _describe_spec(source: UnresolvedSpec, config: Config, engine: EngineInfo) -
         for name, value in values.items():
             try:
                 check_env_name(f"{section}.{ENV}{name}", name)
-                check_variable(value)
+                check_variable(value, name)
             except ValueError as refused:
                 problems.report(f"{section}.{ENV}{name}", problem_of(refused))
         if without := sorted(set(names) - values.keys()):

@@ -40,6 +40,8 @@ from dlapp.values.spec import (
 MAX_ARGUMENT_BYTES = 131_071
 """Linux, MAX_ARG_STRLEN: maximum size of an argument or variable, 32 pages with its final NUL."""
 
+REFERENCE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[^}]*\}?|\()|`", re.ASCII)
+"""What a shell would replace: ``$NAME``, ``${NAME:-default}``, ``$(command)``, `` `command` ``."""
 _LIST_SEPARATORS = re.compile(r"[,\n]")
 _NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,500}", re.ASCII)
@@ -322,8 +324,21 @@ def _role_name(text: str) -> str:
     return text
 
 
-def check_variable(text: str) -> str:
-    """Return the value of a variable unchanged. Raises ValueError: the kernel would not pass it to a process."""
+def check_variable(text: str, name: str = "") -> str:
+    """Return the value of a variable unchanged.
+
+    Args:
+        text: the value.
+        name: the name of the variable, if the user wrote its value.
+
+    Raises:
+        ValueError: the kernel would not pass it to a process, or with it no program would be found.
+    """
+    if name == "PATH" and REFERENCE.search(text):
+        raise ValueError(
+            "has $NAME in it, which is not replaced, so no program would be found; write all directories, or set PATH "
+            "in a start script"
+        )
     if "\0" in text:
         raise ValueError("has a NUL in it")
     if (size := len(text.encode(errors="surrogateescape"))) > MAX_ARGUMENT_BYTES - 1000:

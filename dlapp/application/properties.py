@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from dlapp.application.forms import read_link
+from dlapp.application.forms import check_variable, read_link
 from dlapp.application.keys import (
     CACHE,
     ENV,
@@ -457,6 +457,7 @@ def check_name(where: str, name: str, value: Any) -> None:
     """
     if name.startswith(ENV):
         check_env_name(where, name.removeprefix(ENV))
+        check_variable(value, name.removeprefix(ENV))
     elif name.startswith(CACHE):
         check_cache_name(where, name.removeprefix(CACHE))
     elif name.startswith(LINK):

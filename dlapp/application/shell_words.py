@@ -15,6 +15,8 @@ import re
 
 BLANKS = " \t\n"
 
+_QUOTED = re.compile(r"""\\.|\$?'(?:[^'\\]|\\.)*'|'[^']*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+_NO_EXPANSION = re.compile(r"\\.|[^\w$(){}`]", re.ASCII | re.DOTALL)
 _PLAIN = re.compile(r"[^ \t\n'\"\\$]+")
 _IN_DOUBLE = re.compile(r'[^"\\]+')
 _ESCAPES = {
@@ -62,6 +64,17 @@ def split_words(text: str) -> tuple[str, ...]:
     if parts is not None:
         words.append("".join(parts))
     return tuple(words)
+
+
+def masked_words(text: str) -> list[str]:
+    """Return the words of a valid text as a POSIX shell would see them: NUL stands for each quoted character, except
+    for those of an expansion in double quotes, ``"$HOME"``."""
+
+    def masked(quoted: re.Match[str]) -> str:
+        in_double = quoted[0].startswith('"')
+        return _NO_EXPANSION.sub("\0", quoted[0]) if in_double else "\0" * len(quoted[0])
+
+    return _QUOTED.sub(masked, text).split()
 
 
 def _part(text: str, at: int) -> tuple[str, int]:

@@ -88,7 +88,7 @@ def read_variables(
     for name, value in overrides.env.items():
         try:
             check_env_name(name, name)
-            env[name] = check_variable(value)
+            env[name] = check_variable(value, name)
         except ValueError as refused:
             problems.add(overrides.names.env, name, problem_of(refused))
     role_env = {
@@ -152,6 +152,8 @@ def _variables(data: bytes, path: str) -> dict[str, str]:
                 raise ValueError(f"{name}: has a NUL in it")
             if len(raw) >= MAX_ARGUMENT_BYTES:
                 raise ValueError(f"{name}: has {len(raw)} bytes, the maximum is {MAX_ARGUMENT_BYTES - 1}")
+            if name == "PATH":
+                check_variable(value, name)
             env[name] = value
         except ValueError as problem:
             problems.append(f"{where}: {problem}")

@@ -34,15 +34,15 @@ def _docker(host: str) -> Iterator[Finding]:
         yield failed("docker", f"{host}: only this machine's dockerd is used", "set runtime.docker.host to unix:///…")
         return
     socket = host.removeprefix("unix://")
-    if not os.path.exists(socket):
-        yield warned("docker", f"{socket} is not there", f"start dockerd or set runtime.docker.host; {needed}")
-        return
     if not os.access(socket, os.R_OK | os.W_OK):
-        yield warned(
-            "docker",
-            f"{socket}: permission denied",
-            f"let this user use it (it is root on this machine): the group docker; {needed}",
-        )
+        from dlapp.application.notes import other_docker
+
+        if not os.path.exists(socket):
+            found, repair = f"{socket} is not there", "start dockerd or set runtime.docker.host"
+        else:
+            found = f"{socket}: permission denied"
+            repair = "let this user use it (it is root on this machine): the group docker"
+        yield warned("docker", found, "; ".join(filter(None, (other_docker(host, os.environ), repair, needed))))
         return
     from dlapp.net.dockerd import Dockerd, DockerError
 

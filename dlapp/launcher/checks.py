@@ -20,6 +20,7 @@ from dlapp.launcher.workspace.scan import DEFAULT_EXCLUDES, Scan
 from dlapp.locations import FILE, last_name, local_path, shown
 from dlapp.storage.api import MatchedEntry
 from dlapp.storage.commit import finish_interrupted
+from dlapp.storage.glob import escape_wildcards
 from dlapp.storage.open import open_location, open_output
 from dlapp.storage.tree import TreeNode
 from dlapp.system.files import is_inside
@@ -125,28 +126,6 @@ class SubmissionCheck:
                 by = "defaults" if default else "list"
                 problem = f"{shown(name)} is excluded by user_dev_workspace_exclude_{by}"
             self._add_problem(section, key, problem)
-        self._warn_if_run_by_bash(script, os.path.join(root, real))
-
-    def _warn_if_run_by_bash(self, script_name: str, path: str) -> None:
-        try:
-            with open(path, "rb") as script:
-                first = script.readline(256)
-        except OSError:
-            return  # it has its own error, or packing will report one
-        name, own = shown(script_name), _relative_path(os.path.join(self.spec.workspace, script_name))
-        words = first.removeprefix(b"#!").split()
-        is_executable = os.stat(path).st_mode & 0o100
-        if first.startswith(b"#!") and first.endswith(b"\r\n") and is_executable:
-            self.note(f"{name} has Windows line ends, so it cannot be started: sed -i 's/\\r$//' {own}")
-        if first.startswith(b"#!") and words and not is_executable:
-            if os.path.basename(words[-1]) in (b"sh", b"bash"):
-                return
-            said = os.fsdecode(b" ".join(words))
-            self.note(f"{name} has no x bit, so bash runs it and not {shown(said)}: chmod +x {own}")
-        elif not first.startswith(b"#!") and name.endswith(".py"):
-            self.note(
-                f"{name} has no #! line, so bash runs it: begin it with #!/usr/bin/env python3, and chmod +x {own}"
-            )
 
     def input(self, one: InputSpec, packed: dict[str, bool], fetched: dict[str, MatchedEntry]) -> None:
         """Check that every source has matches, which can be fetched to their destinations.
@@ -177,10 +156,11 @@ class SubmissionCheck:
                     section, "hdfs", f"{_path(source)} matches {len(entries)} names; one directory is mounted"
                 )
             if not entries:
+                literal = self._literal_of(source)
                 if one.optional:
-                    self.note(f"[{section}] {_path(source)} matches nothing now; it is optional")
+                    self.note(f"[{section}] {_path(source)} matches nothing now{literal}; it is optional")
                 else:
-                    self._add_problem(section, "hdfs", f"{_path(source)} matches nothing")
+                    self._add_problem(section, "hdfs", f"{_path(source)} matches nothing{literal}")
             for entry in entries:
                 if one.mount:
                     if problem := _unreadable(entry) or ("" if entry.is_dir else "is not a directory"):
@@ -201,6 +181,17 @@ class SubmissionCheck:
                 if one.shard and one in self.spec.inputs_of(role) and len(files) < role.instances:
                     them = "containers, so some" if role.name == DEFAULT_ROLE else f"containers of {role.name}, so some"
                     self.note(f"[{section}] has {len(files)} files for {role.instances} {them} get none")
+
+    def _literal_of(self, source: str) -> str:
+        """Return how to write a pattern without a match whose characters are those of an existing name; else empty."""
+        for kept in ("*", ""):  # run[1]/*.png, then run[1]
+            escaped = escape_wildcards(source, but=kept)
+            with contextlib.suppress(DlappError):
+                if escaped != source and open_location(escaped, self.hdfs).matches(escaped):
+                    pairs = zip(source.split("/"), escaped.split("/"), strict=True)
+                    names = " and ".join(shown(new) for old, new in pairs if new != old)
+                    return f" as a pattern, and this name exists: write {names}"
+        return ""
 
     def _problem_inside(self, entry: MatchedEntry, files: list[TreeNode] | None) -> str:
         """Return why an entry cannot be fetched completely; empty if it can. Add its files to ``files``, if given."""
@@ -291,16 +282,6 @@ class SubmissionCheck:
 
     def _is_dir(self, name: str, mode: int) -> bool:
         return stat.S_ISDIR(mode) or (stat.S_ISLNK(mode) and os.path.isdir(f"{self.scan.root}/{name}"))
-
-
-def _relative_path(path: str) -> str:
-    """Return a path for use in a command typed in the working directory."""
-    import shlex  # only for a note
-
-    with contextlib.suppress(OSError):  # the working directory was removed
-        if not (near := os.path.relpath(path)).startswith("../"):
-            path = near
-    return shlex.quote(path)
 
 
 def _path(location: str) -> str:

@@ -21,6 +21,7 @@ from dlapp.application.description import (
     describe,
     read_application,
 )
+from dlapp.application.notes import submission_notes
 from dlapp.application.overrides import NO_OVERRIDES, Overrides
 from dlapp.application.properties import Problems
 from dlapp.cluster.engine import Engine
@@ -120,6 +121,7 @@ def launch(
             continued=None if origin is None else lambda application: origin.continued(application, overrides),
             is_packed=is_packed,
             settings=overrides.names.settings if isinstance(source, RecordedFile) else "",
+            environ=environ,
         )
         application, scan, policy, notes = checked
     spec = application.spec
@@ -243,6 +245,7 @@ def check(
     continued: Continued | None = None,
     is_packed: bool = False,
     settings: str = "",
+    environ: Mapping[str, str] = os.environ,
 ) -> CheckedApplication:
     """Check an application against its engine, workspace, input and output; all errors come in one answer.
 
@@ -254,6 +257,7 @@ def check(
         continued: returns the application as the continuation of an earlier one; raises `DlappError`.
         is_packed: whether the workspace was packed before, and is not checked.
         settings: option that sets keys of an application without its own file; empty if it has one.
+        environ: the environment of the submitter.
 
     Raises:
         FileRefused: it has errors; the message lists all of them.
@@ -282,6 +286,8 @@ def check(
     if policy is not None:
         checks.images(policy)
     problems.refuse()
+    packed = {entry.name for entry in scan.entries}
+    notes += submission_notes(application, config, environ, os.path.realpath(scan.root) if packed else "", packed)
     if scan.size_bytes > config.storage.workspace_limit_bytes:
         raise too_large(scan, config.storage.workspace_limit_bytes)
     return CheckedApplication(application, scan, policy, notes)

@@ -32,6 +32,13 @@ def literal_pattern(location: str) -> str:
     return re.sub(r"([\\*?\[\]{}])", r"\\\1", location)
 
 
+def escape_wildcards(pattern: str, *, but: str = "") -> str:
+    """Return a pattern whose wildcards are escaped; what is escaped already, and the characters ``but``, stay."""
+    return re.sub(
+        r"\\.|[*?\[\]{}]", lambda one: one[0] if one[0][0] == "\\" or one[0] in but else f"\\{one[0]}", pattern
+    )
+
+
 def split_pattern(pattern: str) -> list[list[str | re.Pattern[str]]]:
     """Return the alternatives of an absolute pattern, each a list of path components: literal text, or a pattern.
 

@@ -313,6 +313,23 @@ def test_a_script_with_windows_line_ends_is_noted_with_the_command_that_converts
     ]
 
 
+def test_what_a_shell_would_do_with_values_is_noted_before_the_submission(
+    launched: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(launched.place)
+    (launched.workspace / "dl_app_start.sh").write_bytes(b"\xef\xbb\xbf#!/bin/sh\nCUDA_VISIBLE_DEVICES=1 ./train\n")
+    launched.text = ORIGINAL.replace("'-gpu all'", "-gpu all > $LOG\nenv.PYTHONPATH=lib:$PYTHONPATH")
+    launched.text = launched.text.replace("docker_image=naver/c3_dl-caffe\n", "")
+    launched(CUDA_VISIBLE_DEVICES="2,3")
+    assert [one.partition(":")[0].partition(" begins")[0] for one in launched.noted] == [
+        "env.PYTHONPATH",
+        "user_shell_args (>, $LOG)",
+        "dl_app_start.sh",
+        "dl_app_start.sh",
+        "CUDA_VISIBLE_DEVICES",
+    ]
+
+
 def test_one_address_for_before_and_after_the_end_is_printed_once(
     launched: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -392,6 +409,34 @@ def test_missing_input_is_named(launched: Launch) -> None:
         f"10: from_hdfs.hdfs: {launched.root}/no/such matches nothing",
         "10: from_hdfs.hdfs: /no/such/*.png matches nothing",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "escaped"),
+    [
+        ("run[1]", "run[1]", r"run\[1\]"),
+        ("{a,b}", "{a,b}", r"\{a,b\}"),
+        ("what?", "what[?]", ""),
+        ("run[1]/a?/x.png", "run[1]/a?/*.png", r"run\[1\] and a\?"),
+        ("a*b[1]", "a*b[1]", r"a*b\[1\]"),
+        ("a*b[1]", r"a\*b[1]", r"a\*b\[1\]"),
+    ],
+)
+def test_a_pattern_without_a_match_that_is_a_name_is_told_with_its_escapes(
+    launched: Launch, name: str, text: str, escaped: str
+) -> None:
+    path = launched.root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("1")
+    said = f" as a pattern, and this name exists: write {escaped}" if escaped else ""
+    launched.text = ORIGINAL.replace("/user/tony/caffe_test/*", f"/{text}")
+    if not escaped:
+        launched()
+        return
+    assert launched.refused() == [f"10: from_hdfs.hdfs: {launched.root}/{text} matches nothing{said}"]
+    launched.text = launched.text.replace("input_path=data", "input_path=data\noptional=true")
+    launched()
+    assert f"[from_hdfs] {launched.root}/{text} matches nothing now{said}; it is optional" in launched.noted
 
 
 def test_input_that_is_a_broken_link_is_named(launched: Launch) -> None:

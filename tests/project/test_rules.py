@@ -30,7 +30,7 @@ RULES = {
     "has no effect without metric": "sweep/spec.py",
     "has no effect in a sweep; trial_time limits how long a trial runs": "values/spec.py",
     "…: there is no such file…": "application/resolve.py",
-    "… matches nothing": "launcher/checks.py",
+    "… matches nothing…": "launcher/checks.py",
 }
 """Message -> the module that has its rule."""
 

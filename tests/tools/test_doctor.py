@@ -61,6 +61,15 @@ def test_a_machine_that_is_well_has_a_line_for_each_assumption(doctor: Doctor) -
     assert all(one["repair"] for one in found.values() if one["verdict"] == "warn")
 
 
+def test_another_docker_of_the_user_is_named_with_the_variable_that_selects_it(doctor: Doctor) -> None:
+    doctor.variables["DOCKER_HOST"] = "unix:///run/user/1000/docker.sock"
+    repair = doctor.findings()["docker"]["repair"]
+    assert repair.startswith(
+        "DOCKER_HOST is set to unix:///run/user/1000/docker.sock; dlapp uses runtime.docker.host, "
+    )
+    assert "export DLAPP_RUNTIME_DOCKER_HOST=unix:///run/user/1000/docker.sock; start dockerd" in repair
+
+
 def test_nodes_that_were_checked_are_a_table() -> None:
     found = [
         passed("node", "a container was granted")._replace(node="host02"),

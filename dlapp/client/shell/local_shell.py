@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.application.description import read_application
+from dlapp.application.notes import submission_notes
 from dlapp.client.command_session import records_below, session_directory, signals_close
 from dlapp.client.shell import input as shell_input
 from dlapp.client.shell.server import (
@@ -88,6 +89,8 @@ def open_shell(
     image = spec.image_of(role)
     if len(spec.roles) > 1:
         note(f"the shell is as a container of the first role, {role.name}")
+    for line in submission_notes(application, client.config, os.environ):
+        note(line)
     with contextlib.ExitStack() as stack:
         stack.enter_context(signals_close())
         if image:

@@ -1,0 +1,321 @@
+"""Notes on values that a shell or another program would interpret, and that dlapp passes on or ignores.
+
+`submission_notes` is called once for a checked application, whether it was described by a file, options, keywords or a
+spec. Each rule yields places and a text; places with the same text share one note.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from dlapp.application.forms import REFERENCE
+from dlapp.application.keys import OF_ROLES, without_quotes
+from dlapp.locations import shown
+
+if TYPE_CHECKING:
+    from dlapp.application.description import ResolvedApplication
+    from dlapp.config import Config
+
+MAX_PLACES = 5
+_HEAD_BYTES = 64 << 10
+"""How much of a script is searched."""
+
+_ENV = (
+    ": $NAME, $(command) and ~ are not replaced in variables, so the program gets them as they are; set the variable "
+    'in a start script, or where your shell replaces them: --env NAME="..."'
+)
+_WORDS = ": no shell reads this, so it is passed on as it is; use a start script, or command=sh -c '...'"
+_GPUS_OF_PROGRAM = (
+    ": {name} is set there, so the program does not use the GPUs that dlapp leases for it; remove it, and request GPUs "
+    "with gcores"
+)
+_GPUS_OF_SUBMITTER = ": set here without effect; dlapp chooses the GPUs that it leases, and gcores is their number"
+
+_TILDE = re.compile(r"(?:^|:)~[A-Za-z0-9_-]*(?:[/:]|$)", re.ASCII)
+_OPERATOR = re.compile(
+    r"\|[|&]?|&&?|;;?"
+    r"|(?:\d*|&)>>?[|&]?(?:[^<>=][^<>]*)?|\d*<{1,3}(?:[^<>=][^<>=]*)?"  # not >=0.5 or <pad>
+    r"|.+;|.*(?:&&|\|\|).*",
+    re.ASCII | re.DOTALL,
+)
+_FIRST_OF_COMMAND = re.compile(
+    r"cd|source|\.|export|set|unset|eval|exec|ulimit|umask|alias|shopt|trap|pushd|module|if|for|while|until|case|!|\{|\(.*"
+    r"|[A-Za-z_][A-Za-z0-9_]*=.*",
+    re.ASCII | re.DOTALL,
+)
+_FIRST_OF_ARGUMENTS = re.compile(
+    r"(?:cd|source|\.) [^-].*|export [A-Za-z_][A-Za-z0-9_]*=.*|[A-Z_][A-Z0-9_]*=.*", re.ASCII | re.DOTALL
+)
+"""Fewer words than for a command: ``lr=0.1`` and ``export`` alone are arguments of common programs."""
+_SHELLS = frozenset(("sh", "bash", "dash", "ash", "ksh", "zsh", "busybox"))
+_SHELL_OPTION = re.compile(r"-[A-Za-z]*c")
+_QUOTED = re.compile(r"[\s'\"\\]")
+
+_GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "NV_GPU")
+_ALL_GPUS = ("all", "void", "none")
+"""Values of NVIDIA_VISIBLE_DEVICES in images, which select no GPU."""
+_SET_BY_DLAPP = "DLAPP_CONTAINER_ID"
+_SETS_GPUS = re.compile(
+    rb"^(?![ \t]*+(?:#|echo\b|print))[^#\n]*?(?<![$\w{])(CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES)"
+    rb"(?:=|['\"]\][ \t]*+=(?!=)[ \t]*+)(?!['\"]?+(?:\$\{?\1\b|-1|[=\s'\";)]|$))",
+    re.MULTILINE,
+)
+"""Of Bourne shells and Python. An empty value and ``-1`` only hide GPUs."""
+
+_INVISIBLE = {
+    b"\xef\xbb\xbf": "a byte order mark",
+    b"\xe2\x80\x8b": "a zero-width space",
+    b"\xe2\x80\x8c": "a zero-width non-joiner",
+    b"\xe2\x80\x8d": "a zero-width joiner",
+    b"\xe2\x80\x8e": "a left-to-right mark",
+    b"\xe2\x80\x8f": "a right-to-left mark",
+    b"\xe2\x81\xa0": "a word joiner",
+    b"\xc2\xad": "a soft hyphen",
+    b"\xc2\xa0": "a no-break space",
+    b"\xe3\x80\x80": "an ideographic space",
+}
+"""Characters in UTF-8 that no editor shows."""
+_BEFORE = re.compile(rb"(?:%s|[ \t\r\n\f\v])+" % b"|".join(_INVISIBLE))
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff", b"#\0!\0", b"\0#\0!")
+
+
+def submission_notes(
+    application: ResolvedApplication,
+    config: Config,
+    environ: Mapping[str, str],
+    workspace: str = "",
+    packed: Collection[str] = (),
+) -> list[str]:
+    """Return the notes on an application.
+
+    Args:
+        application: the application, without errors.
+        config: the configuration.
+        environ: the environment of the submitter.
+        workspace: the real path of the workspace; empty if its files are not checked.
+        packed: names of its files.
+    """
+    places: dict[str, list[str]] = {}
+    for place, text in _found(application, config, environ, workspace, packed):
+        of_text = places.setdefault(text, [])
+        if place not in of_text:
+            of_text.append(place)
+    return [f"{_listed(of_text)}{text}" for text, of_text in places.items()]
+
+
+def _found(
+    application: ResolvedApplication,
+    config: Config,
+    environ: Mapping[str, str],
+    workspace: str,
+    packed: Collection[str],
+) -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of each finding."""
+    yield from _of_variables(application, environ)
+    yield from _of_words(application)
+    if workspace:
+        yield from _of_scripts(application, workspace, packed)
+    if _SET_BY_DLAPP not in environ:
+        for name in _GPU_VARIABLES:
+            if environ.get(name) and environ[name] not in _ALL_GPUS:
+                yield name, _GPUS_OF_SUBMITTER
+    if (
+        application.spec.images
+        and config.cluster == "local"
+        and (other := other_docker(config.runtime.docker.host, environ))
+    ):
+        yield "", other
+
+
+def _listed(places: Sequence[str]) -> str:
+    more = len(places) - MAX_PLACES
+    return ", ".join(places[:MAX_PLACES]) + (f" and {more} more" if more > 0 else "")
+
+
+# ---- variables and words ----
+
+
+def _of_variables(application: ResolvedApplication, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Find variables with a reference; what the submitter's environment has too, a shell has replaced already."""
+    by_section = {"": application.env}
+    by_section |= {f"{role.section} ": application.role_env.get(role.name, {}) for role in application.spec.roles}
+    for section, variables in by_section.items():
+        for name, value in variables.items():
+            if (REFERENCE.search(value) or _TILDE.search(value)) and environ.get(name) != value:
+                yield f"{section}env.{name}", _ENV
+
+
+def _of_words(application: ResolvedApplication) -> Iterator[tuple[str, str]]:
+    for place, is_command, words in _commands(application):
+        if found := _shell_syntax(words, is_command=is_command):
+            yield f"{place} ({', '.join(dict.fromkeys(shown(one) for one in found))})", _WORDS
+
+
+def _commands(application: ResolvedApplication) -> Iterator[tuple[str, bool, Sequence[str]]]:
+    """Yield the key, whether it is a command, and the masked words of each command and its arguments."""
+    if application.properties is not None:
+        from dlapp.application.shell_words import masked_words  # a file may have no arguments
+
+        for section, settings in application.properties.sections.items():
+            for key in ("command", "user_shell_args" if section == "application" else "args"):
+                if key in settings and section.partition(" ")[0] in ("application", *OF_ROLES):
+                    place = key if section == "application" else f"{section} {key}"
+                    yield place, key == "command", masked_words(without_quotes(settings[key].value))
+        return
+    spec = application.spec
+    for place, command, args in (
+        ("", spec.command, spec.args),
+        *((f"{role.section} ", role.command or (), role.args or ()) for role in spec.roles),
+    ):
+        for key, words in (("command", command), ("args", args)):
+            yield f"{place}{key}", key == "command", ["\0" if _QUOTED.search(word) else word for word in words]
+
+
+def _shell_syntax(words: Sequence[str], *, is_command: bool) -> list[str]:
+    """Return what a shell would interpret in masked words; what is after ``sh -c`` is read by a shell."""
+    first = words[:1] if is_command else [" ".join(words[:2])]
+    is_first = _FIRST_OF_COMMAND if is_command else _FIRST_OF_ARGUMENTS
+    found = [_unmasked(words[0]) for one in first if is_first.fullmatch(one)]
+    has_shell = False
+    for place, word in enumerate(words):
+        if has_shell and _SHELL_OPTION.fullmatch(words[place - 1]):
+            continue
+        has_shell = has_shell or posixpath.basename(word) in _SHELLS
+        if _OPERATOR.fullmatch(word):
+            found.append(_unmasked(word))
+        elif reference := REFERENCE.search(word) or _TILDE.match(word):
+            found.append(_unmasked(reference[0]))
+    return found
+
+
+def _unmasked(word: str) -> str:
+    return word.partition("\0")[0] or "..."
+
+
+# ---- scripts ----
+
+
+def _of_scripts(application: ResolvedApplication, workspace: str, packed: Collection[str]) -> Iterator[tuple[str, str]]:
+    spec = application.spec
+    for role in spec.roles:
+        program, is_plain = spec.program_of(role), spec.image_of(role) is None
+        texts = [("the command", os.fsencode(word)) for word in (*program.command[1:], *program.args)]
+        for name in (program.script,) if program.script else map(posixpath.normpath, program.command):
+            if name not in packed and name != program.script:
+                continue
+            try:
+                with open(os.path.realpath(os.path.join(workspace, name)), "rb", opener=_open_nonblocking) as script:
+                    head, is_executable = (
+                        script.read(_HEAD_BYTES) or b"",
+                        bool(os.fstat(script.fileno()).st_mode & 0o100),
+                    )
+            except OSError:
+                continue  # it has its own error, or packing will report one
+            own = _relative_path(os.path.join(spec.workspace, name))
+            text = _of_first_bytes(head, own)
+            if program.script and not text:
+                text = _of_first_line(head, name, own, is_executable=is_executable)
+            if text:
+                yield shown(name), text
+            texts.append((shown(name), head))
+        for place, content in texts if is_plain else ():  # in Docker a program sees only its GPUs, from 0
+            if found := _SETS_GPUS.search(content):
+                yield place, _GPUS_OF_PROGRAM.format(name=found[1].decode())
+
+
+def _of_first_bytes(head: bytes, own: str) -> str:
+    """Return the note on a script that begins with bytes that an editor does not show."""
+    if head.startswith(_UTF_16):
+        return " is UTF-16, which no interpreter reads; save it as UTF-8 (iconv -f UTF-16 -t UTF-8)"
+    before = found[0] if (found := _BEFORE.match(head)) else b""
+    has_line = head.startswith(b"#!", len(before))
+    names = [name for character, name in _INVISIBLE.items() if character in before]
+    if not before or not (has_line or (names and b"\n" not in before)):
+        return ""
+    what = " and ".join(names) or ("an empty line" if b"\n" in before else "a blank")
+    so = "its #! line has no effect" if has_line else "it is read as part of the first word"
+    edit = "/#!/,$!d" if b"\n" in before else "1s/^" + "".join(f"\\x{byte:02x}" for byte in before) + "//"
+    return f" begins with {what}, so {so}: sed -i {_quoted(edit)} {own}"
+
+
+def _of_first_line(head: bytes, name: str, own: str, *, is_executable: bool) -> str:
+    """Return the note on a start script that is not run as its first line says."""
+    first, _, _ = head[:256].partition(b"\n")
+    is_script, words = first.startswith(b"#!"), first.removeprefix(b"#!").split()
+    is_of_shell = not words or os.path.basename(words[-1]) in (b"sh", b"bash")
+    if is_script and not is_executable and not is_of_shell:
+        return f" has no x bit, so bash runs it and not {shown(os.fsdecode(b' '.join(words)))}: chmod +x {own}"
+    if not is_script and name.endswith(".py"):
+        return f" has no #! line, so bash runs it: begin it with #!/usr/bin/env python3, and chmod +x {own}"
+    if first.endswith(b"\r") and b"\0" not in first:
+        starts = is_script and is_executable
+        so = "it cannot be started" if starts else "bash reads a carriage return at the end of each line"
+        return f" has Windows line ends, so {so}: sed -i 's/\\r$//' {own}"
+    return ""
+
+
+def _open_nonblocking(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a FIFO without a writer
+
+
+def _quoted(text: str) -> str:
+    import shlex  # only for a note
+
+    return shlex.quote(text)
+
+
+def _relative_path(path: str) -> str:
+    """Return a path for use in a command typed in the working directory."""
+    with contextlib.suppress(OSError):  # the working directory was removed
+        if not (near := os.path.relpath(path)).startswith("../"):
+            path = near
+    return _quoted(path)
+
+
+# ---- the submitter's Docker ----
+
+
+def other_docker(host: str, environ: Mapping[str, str]) -> str:
+    """Return how the submitter's ``docker`` finds another daemon than dlapp, whose socket cannot be used; else empty.
+
+    Source: docker/cli, command.resolveContextName: DOCKER_HOST, DOCKER_CONTEXT, then the context of ``docker context
+    use``.
+
+    Args:
+        host: the address that dlapp uses, ``runtime.docker.host``.
+        environ: the environment of the submitter.
+    """
+    if os.access(host.removeprefix("unix://"), os.R_OK | os.W_OK):
+        return ""
+    if other := environ.get("DOCKER_HOST", ""):
+        if other == host:
+            return ""
+        advice = f"export DLAPP_RUNTIME_DOCKER_HOST={_quoted(other)}"
+        if not other.startswith("unix://"):
+            advice = "only a daemon of this machine can be used (unix://...)"
+        return f"DOCKER_HOST is set to {shown(other)}; dlapp uses runtime.docker.host, {host}: {advice}"
+    name = environ.get("DOCKER_CONTEXT") or _current_context(environ)
+    if name in ("", "default"):
+        return ""
+    return (
+        f"docker uses its context {shown(name)}; dlapp uses runtime.docker.host, {host}: "
+        f"export DLAPP_RUNTIME_DOCKER_HOST=... with the address that `docker context inspect` shows"
+    )
+
+
+def _current_context(environ: Mapping[str, str]) -> str:
+    directory = environ.get("DOCKER_CONFIG") or os.path.join(environ.get("HOME", ""), ".docker")
+    import json  # only if the socket cannot be used
+
+    try:
+        with open(os.path.join(directory, "config.json"), "rb") as file:
+            found = json.loads(file.read(_HEAD_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return ""
+    name = found.get("currentContext") if isinstance(found, dict) else None
+    return name if isinstance(name, str) else ""
