@@ -61,6 +61,14 @@ def test_the_shell_is_the_payloads_environment_in_the_users_own_workspace(tmp_pa
     assert left(state_dir) == []
 
 
+def test_the_shell_notes_what_dlapp_does_not_replace_and_where_gpus_were_selected(tmp_path: Path) -> None:
+    file = properties(tmp_path, "true", application={"env.LIBRARIES": "lib:$HOME/lib"})
+    done = shell(file, "true\n", env={"CUDA_VISIBLE_DEVICES": "2,3"})
+    assert done.code == 0, done.err
+    assert "env.LIBRARIES: $NAME, $(command) and ~ are not replaced in variables" in done.err
+    assert "CUDA_VISIBLE_DEVICES: set here without effect; dlapp chooses the GPUs that it leases" in done.err
+
+
 def test_the_shell_has_the_caches_of_the_applications_and_holds_them(tmp_path: Path) -> None:
     file = properties(
         tmp_path, 'cat "$DLAPP_CACHE_MODELS/model"', application={"cache.models": "/models", "cache.pip": "/pip"}
