@@ -159,11 +159,11 @@ def _of_words(application: ResolvedApplication) -> Iterator[tuple[str, str]]:
 def _commands(application: ResolvedApplication) -> Iterator[tuple[str, bool, Sequence[str]]]:
     """Yield the key, whether it is a command, and the masked words of each command and its arguments."""
     if application.properties is not None:
-        from dlapp.application.shell_words import masked_words  # a file may have no arguments
-
         for section, settings in application.properties.sections.items():
             for key in ("command", "user_shell_args" if section == "application" else "args"):
                 if key in settings and section.partition(" ")[0] in ("application", *OF_ROLES):
+                    from dlapp.application.shell_words import masked_words  # a file may have no arguments
+
                     place = key if section == "application" else f"{section} {key}"
                     yield place, key == "command", masked_words(without_quotes(settings[key].value))
         return
