@@ -6,11 +6,13 @@ Only an error loads this module.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from dlapp.application.keys import OF_ROLES, SECTIONS, names_of
+from dlapp.application.other_programs import TARGETS, folded
 from dlapp.system.text import nearest
 
-SYNONYMS = {
+SYNONYMS = TARGETS | {
     other: key
     for key, others in (
         ("application.notify", "notifications mail email mailtype onfailure alert"),
@@ -65,7 +67,7 @@ SYNONYMS = {
     )
     for other in others.split()
 }
-"""Names of keys in other programs: folded name -> section and key."""
+"""Names that are often used instead: folded name -> target, as in `dlapp.application.other_programs`."""
 
 SECTION_SYNONYMS = {"app": "application", "job": "application", "input": "from_hdfs", "inputs": "from_hdfs"} | {
     "output": "to_hdfs",
@@ -75,10 +77,19 @@ SECTION_SYNONYMS = {"app": "application", "job": "application", "input": "from_h
     "search": "sweep",
     "tune": "sweep",
     "hyperparameters": "sweep",
+    **{role: f"role {role}" for role in ("worker", "ps", "chief", "master", "evaluator")},
     "services": "service",
     "server": "service",
     "serve": "service",
 }
+
+
+NO_KEY = "write SECTION.KEY=VALUE, such as resources.memory=4g"
+"""The hint on a key without a section that no section has."""
+_WITH_NODES = ("resources", *OF_ROLES)
+_PREFIX = re.compile(r"^(?:tony\.(?:application\.)?|role\.)")
+"""Of keys of TonY, and of ``--set``."""
+_ROLE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}")
 
 
 def nearest_section(kind: str) -> str:
@@ -95,25 +106,44 @@ def nearest_key(section: str, name: str) -> str:
         section: the section with the unknown key (``from_hdfs train``); empty: none.
     """
     kind = section.partition(" ")[0]
+    name = _PREFIX.sub("", name) or name
     renamed = _renamed_in(kind)
     if f"{name.lower()}s" in SECTIONS.get(kind, {}):
         return f"the nearest is {name.lower()}s"  # for example container in [resources], else a synonym for the image
     if kind in OF_ROLES and name.lower() in renamed:
         return f"use {renamed[name.lower()]}"
-    folded = re.sub(r"[\s_.-]", "", name[:100].lower())
-    if (right := SYNONYMS.get(folded)) is not None:
-        of, _, key = right.partition(".")
-        if kind in OF_ROLES and (own := renamed.get(key, key)) in SECTIONS[kind]:
-            return f"use {own}"
-        if not kind:
-            return f"use {right}"
-        return f"use {key}" if of == kind else f"use {key} in [{of}]"
-    if (right := SECTION_SYNONYMS.get(folded)) not in (None, kind):
-        return f"use the section [{right}]"
-    for other, keys in SECTIONS.items():
-        if other != kind and name.lower() in keys:
-            return f"use {name.lower()} in [{other}]" if kind else f"use {other}.{name.lower()}"
-    return nearest(name, names_of(section)) if kind else "write SECTION.KEY=VALUE, such as resources.memory=4g"
+    short = folded(name)
+    by_folded = {section: {folded(key): key for key in keys} for section, keys in SECTIONS.items()}
+    own = by_folded.get(kind, {}).get(short)
+    if own not in (None, name.lower()):
+        return f"use {own}"  # maxRuntime, depends-on
+    if kind in _WITH_NODES and short == "exclude":
+        return "use exclude_nodes"
+    if (right := SYNONYMS.get(short)) is not None:
+        return _use(right, kind, renamed)
+    if (of_section := SECTION_SYNONYMS.get(short)) not in (None, kind):
+        return f"use the section [{of_section}]"
+    for other, keys in by_folded.items():
+        if other != kind and short in keys:
+            return _use(f"{other}.{keys[short]}", kind, renamed)
+    role, dot, key = name.partition(".")
+    if dot and kind and kind not in OF_ROLES and _ROLE_NAME.fullmatch(role):
+        of_role = key.lower() if key.lower() in SECTIONS["role"] else nearest_key(f"role {role}", key)
+        if of_role in SECTIONS["role"] or (of_role.startswith("use ") and " in [" not in of_role):
+            return f"use {of_role.removeprefix('use ')} in [role {role}]"
+    return nearest(name, names_of(section)) if kind else NO_KEY
+
+
+def _use(target: str, kind: str, renamed: Mapping[str, str]) -> str:
+    """Return the hint for a target (`dlapp.application.other_programs`) in a kind of section."""
+    of, dot, key = target.partition(".")
+    if not dot or of.partition(" ")[0] not in SECTIONS:
+        return target
+    if kind in OF_ROLES and (own := renamed.get(key, key)) in SECTIONS[kind]:
+        return f"use {own}"
+    if not kind:
+        return f"use {target.replace(' ', '.')}"
+    return f"use {key}" if of == kind else f"use {key} in [{of}]"
 
 
 def _renamed_in(kind: str) -> dict[str, str]:

@@ -175,7 +175,7 @@ class _Reader:
         alternatives |= {"role": 'roles={"NAME": {...}}', "service": 'services={"NAME": {...}}'}
         alternatives |= {"checkpoint": "checkpoint={...}", "sweep": "sweep={...}"}
         hints = [hint for section, hint in alternatives.items() if section in of]
-        hint = f"use {hints[0]}" if hints else _hint(name)
+        hint = self._problems.hint_once(name, f"use {hints[0]}" if hints else _hint(name))
         self._problems.keep(UsageError(f"{name}: is not a keyword of an application, {hint}"))
 
     def _program(self, fields: Mapping[str, Any]) -> None:
@@ -247,7 +247,10 @@ class _Reader:
                 for own, one in () if wrong else self._mapping(f"{field}.{name}", value):
                     self._take_named(section, f"{name}.{own}", one, f"{field}.{name}")
             elif key_of(kind, name) is None or ("." in name and f"{name.partition('.')[0]}.{NAME}" in SECTIONS[kind]):
-                self._refuse(f"{field}.{name}", f"is not known, {nearest(name, SECTIONS[kind])}")
+                from dlapp.application.hints import nearest_key  # only for an error
+
+                where = f"{field}.{name}"
+                self._refuse(where, f"is not known, {self._problems.hint_once(where, nearest_key(section, name))}")
             elif value is not None or name == "gcores":
                 self._take(f"{field}.{name}", section, name, value)
         for name, key in SECTIONS[kind].items():
@@ -315,13 +318,19 @@ class _Reader:
 def _hint(name: str) -> str:
     """Return the nearest keyword of an unknown one, also for names of other programs."""
     from dlapp.application.hints import SECTION_SYNONYMS, SYNONYMS
+    from dlapp.application.other_programs import folded
 
-    folded = re.sub(r"[\s_.-]", "", name[:100].lower())
-    section, _, key = SYNONYMS.get(folded, "").partition(".")
+    short = folded(name)
+    target = SYNONYMS.get(short, "")
+    section, _, key = target.partition(".")
     for keyword, place in KEYWORDS.items():
         if place == (section, key):
             return f"use {keyword}"
+    if section.startswith("role "):
+        return f'use roles={{"{section.removeprefix("role ")}": {{"{key}": ...}}}}'
     by_section = {"from_hdfs": "inputs", "to_hdfs": "outputs", "checkpoint": "checkpoint", "sweep": "sweep"}
-    if (one := by_section.get(SECTION_SYNONYMS.get(folded, name))) is not None:
+    if (one := by_section.get(SECTION_SYNONYMS.get(short, section if key else name))) is not None:
         return f"use {one}"
+    if target and section not in SECTIONS:
+        return target
     return nearest(name, (*KEYWORDS, *MAPPINGS, *SECTION_KEYWORDS))

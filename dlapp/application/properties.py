@@ -32,7 +32,7 @@ from dlapp.application.keys import (
 from dlapp.application.overrides import NO_OVERRIDES, Overrides, quoted_words
 from dlapp.application.problems import problems_of_given
 from dlapp.errors import DlappError, FileRefused, SpecError
-from dlapp.system.text import shown
+from dlapp.system.text import ALL_NAMES, shown
 from dlapp.value import Value, field, replace
 from dlapp.values.serialization import from_json, to_json
 from dlapp.values.spec import check_cache_name, check_env_name, check_parameter_name, check_role_name
@@ -167,6 +167,7 @@ class Problems:
         """Keys with an error (``application.appname``), so that they are not reported as missing, too."""
         self._found: list[tuple[float, str]] = []
         self._texts: set[str] = set()
+        self._lists: dict[str, str] = {}  # hint with all names -> the key whose error has it
         self._errors: list[DlappError] = []
 
     def report(self, where: str, problem: object) -> None:
@@ -217,7 +218,12 @@ class Problems:
             what: the problem, as in ``is not known``.
             hint: returns a suggestion; slow, so it is not called any more after many errors.
         """
-        self.add(line, where, what if len(self._found) >= MAX_PROBLEMS else f"{what}, {hint()}")
+        self.add(line, where, what if len(self._found) >= MAX_PROBLEMS else f"{what}, {self.hint_once(where, hint())}")
+
+    def hint_once(self, where: str, hint: str) -> str:
+        """Return a hint; for a list of all names that another error has, a reference to that error."""
+        first = self._lists.setdefault(hint, where) if hint.startswith(ALL_NAMES) else where
+        return hint if first == where else f"see {first} for all names"
 
     def __bool__(self) -> bool:
         return bool(self._found)

@@ -33,6 +33,8 @@ _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "
 MAX_SECONDS = 100 * 365 * 86400
 """A hundred years: above it, times in milliseconds since 1970 and waits of the kernel would no longer fit."""
 MAX_BYTES = 1 << 60
+ALL_NAMES = "known are"
+"""Begins a hint on an unknown name that has no similar one."""
 _LISTED = 60
 _DOUBLE_QUOTED = re.compile(r'"[^"]*"')
 _BRACKETS = re.compile("|".join(rf"\{pair[0]}[^\[\](){{}}]*\{pair[1]}" for pair in ("[]", "()", "{}")))
@@ -169,7 +171,7 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     if close := difflib.get_close_matches(word[:100].lower(), list(by_folded), n=1, cutoff=0.5):
         return f"the nearest is {by_folded[close[0]]}"
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"known are {', '.join(names[:_LISTED])}{more}"
+    return f"{ALL_NAMES} {', '.join(names[:_LISTED])}{more}"
 
 
 def counted(count: int, plural: str) -> str:

@@ -59,9 +59,26 @@ class ProgramCommand(Command):
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         """Parse what is before the ``--``."""
         own, found, others = _before_program_args(args)
-        rest = super().parse_args(context, own)
+        try:
+            rest = super().parse_args(context, own)
+        except click.NoSuchOption as error:
+            if hint := self._hint(error.option_name):
+                raise click.UsageError(f"No such option {error.option_name!r}: {hint}", context) from None
+            raise
         context.params["program_args"] = tuple(others) if found else None
         return rest
+
+    def _hint(self, option: str) -> str:
+        """Return what stands for an option of another program, if this command takes keys; empty: not known."""
+        if not any(one.name == "settings" for one in self.params):
+            return ""
+        from dlapp.application.hints import NO_KEY, nearest_key  # only for an error
+
+        hint = nearest_key("", option)
+        key = hint.removeprefix("use ")
+        if hint == NO_KEY:
+            return ""
+        return hint if " " in key else f"{hint} of the file, or --set {key}=VALUE"
 
     def collect_usage_pieces(self, context: click.Context) -> list[str]:
         """Return the pieces of the usage line."""

@@ -72,6 +72,15 @@ def test_the_help_of_a_word_is_that_of_its_program(word: str) -> None:
         (["dlapp-logs"], "'dlapp-logs' is not a command of dlapp: use logs (dlapp help lists them)"),
         (["dlapp-sttus"], "'dlapp-sttus' is not a command of dlapp: the nearest is status (dlapp help lists them)"),
         (["status", "--jsno"], "(dlapp status --help shows the usage)"),
+        (
+            ["submit", "--cpus-per-task=2", "f"],
+            "'--cpus-per-task': use resources.vcores of the file, or --set resources.v",
+        ),
+        (
+            ["submit", "--array", "1-9", "f"],
+            "'--array': use [sweep], whose trials run with other parameters (dlapp subm",
+        ),
+        (["submit", "--waitt", "f"], "Did you mean one of: '--init', '--wait'?"),
         (["help", "nope"], "'nope' is not one of 'submit', 'status'"),
         (["run"], "dlapp-run works inside dlapp-shell only"),
         (["status", "tony"], "'tony' is neither 'last'"),
