@@ -53,7 +53,7 @@ def collect_credentials(
             name = parse_image_name(image)
             names[image] = (policy.resolve(name) if policy is not None else name).registry
         except ValueError:
-            continue  # Docker reports what is wrong with it
+            continue  # the task reports what is wrong with it
     home = environ.get("HOME") or os.path.expanduser("~")
     path = os.path.join(environ.get("DOCKER_CONFIG") or os.path.join(home, ".docker"), "config.json")
     found: dict[str, RegistryCredentials] = {}

@@ -34,6 +34,8 @@ MAX_LINE_BYTES = 1 << 20
 REMOVAL_S = 5.0
 """How long to wait for a removal that another client has started; some never end."""
 _AGAIN_S = 0.05
+_MAX_TEXT = 300
+"""Length limit of the shown text of an answer that does not match the API [characters]."""
 
 
 class DockerError(Exception):
@@ -41,7 +43,7 @@ class DockerError(Exception):
 
 
 class DockerRefused(DockerError):
-    """dockerd refused a call; ``status`` is the HTTP status, the message is dockerd's."""
+    """dockerd refused a call, or redirected it; ``status`` is the HTTP status, the message is dockerd's."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -128,8 +130,8 @@ class Dockerd:
             silent = DockerSilent(str(error))
             silent.denied = isinstance(error.__cause__, PermissionError)
             raise silent from error
-        if answer.status >= 400:
-            raise DockerRefused(answer.status, _message(answer.body))
+        if not _is_success(answer.status):
+            raise DockerRefused(answer.status, _message(answer.status, answer.body))
         if not answer.headers.get("content-type").startswith("application/json"):
             return answer.body or None
         return _from_json(answer.body)
@@ -153,15 +155,15 @@ class Dockerd:
                 rest = b""
                 for piece in answer:
                     rest += piece
-                    if answer.status < 400:
+                    if _is_success(answer.status):
                         *whole, rest = rest.split(b"\n")
                         yield from (_object(_from_json(line)) for line in whole if line.strip())
                     if len(rest) > MAX_LINE_BYTES:
                         raise DockerSilent(f"a line of more than {MAX_LINE_BYTES >> 20} MiB")
         except IncompleteResponse as error:
             raise DockerSilent(f"no answer in {timeout_s:g} s" if error.timed_out else str(error)) from error
-        if answer.status >= 400:
-            raise DockerRefused(answer.status, _message(rest))
+        if not _is_success(answer.status):
+            raise DockerRefused(answer.status, _message(answer.status, rest))
         if rest.strip():
             yield _object(_from_json(rest))
 
@@ -322,7 +324,7 @@ class Dockerd:
         # Docker before 1.8 and Podman answer 200, and the following bytes are the stream nevertheless.
         if len(words) < 2 or words[1] not in (b"101", b"200"):
             status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 500
-            raise DockerRefused(status, _message(early))
+            raise DockerRefused(status, _message(status, early))
         return early
 
     def inspect_exec(self, exec_id: str) -> dict[str, Any]:
@@ -378,8 +380,13 @@ def _summary(found: dict[str, Any]) -> ContainerSummary:
     return ContainerSummary(container_id, str(found.get("State", "")), labels, str(names[0]))
 
 
-def _message(words: bytes) -> str:
+def _is_success(status: int) -> bool:
+    return 200 <= status < 300 or status == 304  # a container that has already started
+
+
+def _message(status: int, words: bytes) -> str:
     try:
         return str(json.loads(words)["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return words.decode(errors="replace").strip() or "no reason given"
+        text = " ".join(words.decode(errors="replace").split())[:_MAX_TEXT]
+        return f"status {status}: {text}" if text else f"status {status}"

@@ -311,6 +311,13 @@ FAULTS: list[tuple[str, list[str]]] = [
         MINIMAL + "docker_image=--privileged\n",
         [f"f:5: application.docker_image: '--privileged' {NO_IMAGE}"],
     ),
+    (
+        MINIMAL + "docker_image=docker://env:1\n",
+        [
+            "f:5: application.docker_image: 'docker://env:1' begins with 'docker://', names of images do not: "
+            "write env:1"
+        ],
+    ),
     (MINIMAL + "docker_image=\n", ["f:5: application.docker_image: is empty"]),
     (MINIMAL + "docker_image=''\n", ["f:5: application.docker_image: is empty"]),
     (MINIMAL + "project='x\n", ["f:5: application.project: the quote ' before 'x' does not close"]),

@@ -13,7 +13,7 @@ import pytest
 
 from dlapp.net import dockerd as client
 from dlapp.net.dockerd import Dockerd as Client
-from dlapp.net.dockerd import DockerSilent
+from dlapp.net.dockerd import DockerRefused, DockerSilent
 
 
 class Answers(socketserver.StreamRequestHandler):
@@ -27,7 +27,8 @@ class Answers(socketserver.StreamRequestHandler):
         status = server.statuses.pop(0) if len(server.statuses) > 1 else server.statuses[0]
         server.calls += 1
         with contextlib.suppress(OSError):
-            self.wfile.write(f"HTTP/1.1 {status} -\r\nContent-Length: 0\r\n\r\n".encode())
+            head = f"HTTP/1.1 {status} -\r\nContent-Length: {len(server.body)}\r\n\r\n"
+            self.wfile.write(head.encode() + server.body)
 
 
 class Dockerd(socketserver.ThreadingUnixStreamServer):
@@ -37,6 +38,7 @@ class Dockerd(socketserver.ThreadingUnixStreamServer):
 
     def __init__(self, path: Path, statuses: list[int]) -> None:
         self.statuses, self.calls = statuses, 0
+        self.body = b""
         super().__init__(str(path), Answers)
 
 
@@ -68,3 +70,25 @@ def test_a_container_that_is_gone_already_is_no_error(tmp_path: Path) -> None:
     with dockerd(tmp_path / "s", 404) as server:
         Client(f"unix://{tmp_path}/s", 60).remove("a", until=time.monotonic() + 60)
         assert server.calls == 1
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308, 400, 418, 502])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_status_that_is_no_success_is_an_error_of_the_call_and_not_an_outage(
+    tmp_path: Path, status: int, streamed: bool
+) -> None:
+    with dockerd(tmp_path / "s", status) as server:
+        server.body = b'<a href="/images/env/json">\n  Moved</a>.\n'
+        docker = Client(f"unix://{tmp_path}/s", 60)
+        with pytest.raises(DockerRefused) as error:
+            if streamed:
+                list(docker.lines("/images/create", {}, {}, timeout_s=60))
+            else:
+                docker.image("env//x:1")
+    assert str(error.value) == f'status {status}: <a href="/images/env/json"> Moved</a>.'
+    assert error.value.status == status
+
+
+def test_a_container_that_has_already_started_is_no_error(tmp_path: Path) -> None:
+    with dockerd(tmp_path / "s", 304):
+        Client(f"unix://{tmp_path}/s", 60).start("a")

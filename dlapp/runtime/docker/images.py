@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -275,7 +276,7 @@ def pull_error(image: str, why: str, besides: str = "", who: str = "") -> Payloa
         besides: additional text at the end of the message.
         who: user at the registry; for an image that it denies.
     """
-    text = why.lower()
+    text = _without_name(why, image).lower()
     for fault, words, signs in _SIGNS:
         if any(sign in text for sign in signs):
             known = f" ({who})" if who and words == _DENIED else ""
@@ -284,3 +285,14 @@ def pull_error(image: str, why: str, besides: str = "", who: str = "") -> Payloa
                 return ServiceAway(f"the registry of image {image}", f"{why}{besides}", message)
             return PayloadError(fault, message, service="space for images" if words == _DISK_FULL else "")
     return PayloadError(Fault.NODE, f"image {image} cannot be pulled: {why}{besides}")
+
+
+def _without_name(why: str, image: str) -> str:
+    """Return a message without the image's name, which may be like one of the signs: ``timeout:1``."""
+    head, slash, last = image.partition("@")[0].rpartition("/")
+    name, colon, tag = last.partition(":")
+    path = f"{head}{slash}{name}"
+    registry, _, repository = path.partition("/")
+    for part in (f"{path}{colon}{tag}", path, repository, registry, tag):
+        why = re.sub(rf"(?<![\w.-]){re.escape(part)}(?![\w.-])", "", why) if part else why
+    return why

@@ -259,3 +259,21 @@ def test_whose_fault_a_failed_pull_is(why: str, fault: Fault, words: str) -> Non
     assert words in str(error)
     assert str(error).startswith("image x:1 cannot be pulled: ")
     assert why in str(error)
+
+
+@pytest.mark.parametrize(
+    ("image", "why", "words"),
+    [
+        ("timeout:1", "pull access denied for timeout, repository does not exist", "denies it"),
+        ("net:timeout", "manifest for net:timeout not found: manifest unknown", "there is no such image"),
+        ("r:5000/a/timeout", "Get https://r:5000/v2/a/timeout/manifests/latest: unauthorized", "denies it"),
+        ("toomanyrequests:1", "manifest for toomanyrequests:1 not found: manifest unknown", "there is no such image"),
+        ("timeout.example.com/a:1", "Get https://timeout.example.com/v2/: dial tcp: no such host", "does not exist"),
+        ("a:1", "manifest for a:1 not found: manifest unknown", "there is no such image"),
+    ],
+)
+def test_the_name_of_an_image_is_not_taken_for_an_outage_of_its_registry(image: str, why: str, words: str) -> None:
+    error = pull_error(image, why)
+    assert (error.fault, error.service) == (Fault.USER, "")
+    assert words in str(error)
+    assert why in str(error)
