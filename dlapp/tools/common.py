@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -163,6 +164,7 @@ def complete_id(*, unfinished: bool = False) -> Callable[..., list[Any]]:
 
 def run(declared: click.Command, argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command as this process: parse ``argv`` (default: the process's own), exit with its exit code."""
+    _repair_standard_streams()
     name = declared.name or ""
     variable = f"_{name.replace('-', '_').upper()}_COMPLETE"
     if instruction := os.environ.get(variable):
@@ -170,12 +172,46 @@ def run(declared: click.Command, argv: Sequence[str] | None = None) -> NoReturn:
 
         sys.exit(shell_complete(declared, {}, name, variable, instruction))
     arguments = list(sys.argv[1:] if argv is None else argv)
-    for stream in (sys.stdout, sys.stderr):
-        # A name that the terminal's encoding lacks is escaped instead of failing.
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     gc.set_threshold(_COLLECT_AFTER)
     debug = "--debug" in _before_program_args(arguments)[0]
     run_and_exit(lambda: exit_code_of(lambda: _invoke(declared, arguments), debug=debug, name=name))
+
+
+class _OutputLost(DlappError, OSError):
+    """A standard output that cannot be written."""
+
+
+class _Output(io.FileIO):
+    """Standard output, whose errors say so, or standard error, which ends no command: what it cannot print is lost."""
+
+    def write(self, data: Any) -> int | None:  # type: ignore[override]
+        """Write bytes."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            if self.fileno() == 2:
+                return len(data)
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise _OutputLost(f"standard output: {os.strerror(error.errno or 0)}") from error
+
+
+def _repair_standard_streams() -> None:
+    """Use /dev/null for each standard stream that is closed, so that no other file gets its number."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number
+    if sys.stdin is None:
+        sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
+    # A name that the terminal's encoding lacks is escaped instead of failing.
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        raw = _Output(fd, "w", closefd=False)
+        encoding = getattr(getattr(sys, name), "encoding", "utf-8")
+        lines = fd == 2 or raw.isatty()
+        text = io.TextIOWrapper(io.BufferedWriter(raw), encoding, "backslashreplace", line_buffering=lines)
+        setattr(sys, name, text)
 
 
 def _invoke(declared: click.Command, arguments: list[str]) -> int:
@@ -313,7 +349,7 @@ def _flush_before_the_error() -> None:
 def _point_stdout_at_nothing() -> None:
     # Otherwise the interpreter's own flush at exit fails once more, and prints an error.
     nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stdout.fileno())
+    os.dup2(nothing, 1)
     os.close(nothing)
 
 

@@ -7,6 +7,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -80,11 +81,9 @@ def test_a_status_that_is_no_success_is_an_error_of_the_call_and_not_an_outage(
     with dockerd(tmp_path / "s", status) as server:
         server.body = b'<a href="/images/env/json">\n  Moved</a>.\n'
         docker = Client(f"unix://{tmp_path}/s", 60)
+        pull = partial(docker.lines, "/images/create", {}, {}, timeout_s=60)
         with pytest.raises(DockerRefused) as error:
-            if streamed:
-                list(docker.lines("/images/create", {}, {}, timeout_s=60))
-            else:
-                docker.image("env//x:1")
+            list(pull() if streamed else docker.image("env//x:1") or ())
     assert str(error.value) == f'status {status}: <a href="/images/env/json"> Moved</a>.'
     assert error.value.status == status
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,8 +44,8 @@ def main(argv: Sequence[str]) -> int:
         os.set_inheritable(fd, False)
     state = StateDir(options["state"], shared=options["shared"])
     settings = RunnerSettings(json.loads(options["settings"]))
-    if os.fstat(sys.stdout.fileno()).st_size > MAX_LOG_BYTES:
-        os.ftruncate(sys.stdout.fileno(), 0)
+    if os.fstat(1).st_size > MAX_LOG_BYTES:
+        os.ftruncate(1, 0)
     try:
         standby = _start_standby(state, settings) if options["stay"] else None
         with loading():
