@@ -61,6 +61,11 @@ class FetchPlan(NamedTuple):
         """Return the number of files, and their total bytes."""
         return FileTotals(sum(one.files for _, one in self.targets), sum(one.size_bytes for _, one in self.targets))
 
+    @property
+    def space_bytes(self) -> int:
+        """Return the space that its files need, without their holes."""
+        return sum(node.space_bytes for _, one in self.targets for node in one.nodes)
+
     def without(self, provided: Sequence[FetchTarget]) -> FetchPlan:
         """Return the plan without some targets, which are provided in another way."""
         paths = {one.path for one in provided}
@@ -117,7 +122,7 @@ class FetchPlan(NamedTuple):
 
     def check_space(self) -> None:
         """Raise DiskFull if there is not enough space."""
-        total, free = self.totals.size_bytes, free_bytes(self.into)
+        total, free = self.space_bytes, free_bytes(self.into)
         if total > free:
             raise DiskFull(
                 f"the input has {human_size(total)}, more than {shown(self.into)} can take; "

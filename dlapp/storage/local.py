@@ -114,11 +114,11 @@ class LocalFiles:
                 inside = f"/proc/self/fd/{above_fd}/{name}"
                 if move and _renamed(tree, inside, changed):
                     return stored
-                if stored.size_bytes > (free := free_bytes(inside)):
+                if (needed := sum(node.space_bytes for node in nodes)) > (free := free_bytes(inside)):
                     raise DiskFull(
-                        f"the output has {human_size(stored.size_bytes)}, more than {shown(target)} can take; "
+                        f"the output has {human_size(needed)}, more than {shown(target)} can take; "
                         f"{free_space_text(inside)}",
-                        missing_bytes=stored.size_bytes - free,
+                        missing_bytes=needed - free,
                         place=mount_point(above),
                     )
                 copy_nodes(nodes, inside, done=lambda count: None, tree=tree)

@@ -37,6 +37,7 @@ class TreeNode(NamedTuple):
         source: its location.
         name: its path in the tree, empty for the tree itself.
         link: new target of a link at the destination; None if it is not a link.
+        blocks_bytes: space of its blocks on a local disk; None if unknown.
     """
 
     source: str
@@ -45,6 +46,14 @@ class TreeNode(NamedTuple):
     size_bytes: int
     mtime_ns: int
     link: str | None = None
+    blocks_bytes: int | None = None
+
+    @property
+    def space_bytes(self) -> int:
+        """Return the space that a copy of it needs: holes of a file need none."""
+        if not self.is_file:
+            return 0
+        return self.size_bytes if self.blocks_bytes is None else min(self.size_bytes, self.blocks_bytes)
 
     @property
     def is_dir(self) -> bool:
@@ -333,7 +342,8 @@ def _fetchable(node: TreeNode) -> TreeNode:
 
 
 def _node(source: str, name: str, status: os.stat_result) -> TreeNode:
-    return TreeNode(source, name, status.st_mode, status.st_size, status.st_mtime_ns)
+    mode, size_bytes, blocks_bytes = status.st_mode, status.st_size, status.st_blocks * 512
+    return TreeNode(source, name, mode, size_bytes, status.st_mtime_ns, blocks_bytes=blocks_bytes)
 
 
 def _children(node: TreeNode) -> list[TreeNode]:
@@ -440,7 +450,7 @@ def copy_file(
 
 
 def copy_data(source: int, target: int, size_bytes: int, *, path: str) -> None:
-    """Copy the beginning of an open file into an empty one.
+    """Copy the beginning of an open file into an empty one, with holes kept.
 
     Args:
         source, target: descriptors.
@@ -451,7 +461,9 @@ def copy_data(source: int, target: int, size_bytes: int, *, path: str) -> None:
         DlappError: the source is shorter.
         OSError: reading or writing failed.
     """
-    if _copy_data(source, target, size_bytes, sparse=False, done=lambda _: None) != size_bytes:
+    is_sparse = os.fstat(source).st_blocks * 512 < size_bytes
+    count = _copy_data(source, target, size_bytes, sparse=is_sparse, done=lambda _: None)
+    if count != size_bytes or os.fstat(source).st_size < size_bytes:
         raise DlappError(f"the source of {shown(path)} became shorter while it was copied")
 
 

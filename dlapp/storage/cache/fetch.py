@@ -91,7 +91,7 @@ def fetch(
                 hits = FileTotals(hits.files + sum(each.files for each in targets), hits.size_bytes + _size(targets))
         rest = plan.without(cached)
         if rest.targets:
-            cache.evict_for(plan.into, rest.totals.size_bytes)
+            cache.evict_for(plan.into, rest.space_bytes)
             rest.fetch(parts.next_part(rest.totals.size_bytes))
     except BaseException:
         for each in held:
