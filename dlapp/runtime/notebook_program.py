@@ -3,11 +3,15 @@
 It needs only Python's standard library (3.8 or later), and JupyterLab. It starts JupyterLab on the container's loopback
 interface, reports its port when it answers, waits for its end, and copies new and changed files to one directory, which
 is the application's output. SIGTERM ends JupyterLab. The token is in JUPYTER_TOKEN.
+
+JupyterLab also reads the user's configuration (``~/.jupyter``). Options of the command line take precedence over it. So
+do the directories of JUPYTER_CONFIG_PATH, where the token is: other users can read command lines.
 """
 
 from __future__ import annotations
 
 import argparse
+import http.client
 import importlib.util
 import json
 import os
@@ -21,9 +25,11 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 
 NO_JUPYTER = 3
+NO_ANSWER = 4
 PORT, PORTS = 8888, 200
 SKIPPED = {".git", ".ipynb_checkpoints", ".venv", "__pycache__", "node_modules"}
 _LOOK_S = 0.1
+_LONGEST_LOOK_S = 2.0
 _ANSWER_S = 10.0
 _END_SHARE = 0.6
 
@@ -45,17 +51,23 @@ def main() -> int:
     server = subprocess.Popen(
         [sys.executable, "-m", "jupyterlab", *_settings(workspace, options.idle, options.ip)],
         cwd=run_dir,
-        env={**os.environ, "JUPYTER_RUNTIME_DIR": run_dir},
+        env={**os.environ, "JUPYTER_RUNTIME_DIR": run_dir, "JUPYTER_CONFIG_PATH": _write_identity(run_dir)},
     )
     end = _End(server, options.grace)
     signal.signal(signal.SIGTERM, end.begin)
     try:
-        if wait_until_it_answers(server, run_dir):
+        problem = wait_until_it_answers(server, run_dir, options.answer_within)
+        if problem:
+            print(f"dlapp-notebook: {problem}; see the configuration in ~/.jupyter", file=sys.stderr)
+            end.begin()
+        elif server.poll() is None:
             report(ready=True, metrics={"port": _port(run_dir, server.pid)})
         end.wait()
     finally:
         saved = save(workspace, before, options.save, options.without)
         print(f"dlapp-notebook: {saved} new or changed files", file=sys.stderr)
+    if problem:
+        return NO_ANSWER
     return 0 if end.asked else server.returncode
 
 
@@ -65,6 +77,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--grace", type=float, required=True, help="seconds between SIGTERM and SIGKILL")
     parser.add_argument("--save", required=True, help="directory that takes new and changed files")
     parser.add_argument("--ip", default="127.0.0.1", help="address on which JupyterLab listens")
+    parser.add_argument("--answer-within", type=float, default=60.0, help="seconds from its start to listen")
     parser.add_argument("--without", action="append", default=[], help="directory of input")
     return parser.parse_args()
 
@@ -79,6 +92,8 @@ def _settings(workspace: str, idle_s: int, ip: str) -> list[str]:
     return [
         "--no-browser",
         f"--ServerApp.ip={ip}",
+        *(f"--ServerApp.{name}=" for name in ("certfile", "keyfile", "client_ca", "sock", "websocket_url")),
+        "--ServerApp.base_url=/",
         f"--ServerApp.port={PORT}",
         f"--ServerApp.port_retries={PORTS}",
         f"--ServerApp.root_dir={workspace}",
@@ -91,6 +106,28 @@ def _settings(workspace: str, idle_s: int, ip: str) -> list[str]:
         f"--TerminalManager.cull_inactive_timeout={idle_s}",
         f"--TerminalManager.cull_interval={look_s}",
     ]
+
+
+def _write_identity(run_dir: str) -> str:
+    """Write configuration files with the token, without a password, and return the value of JUPYTER_CONFIG_PATH.
+
+    Source: jupyter_core, `jupyter_config_path`: its directories precede the user's; jupyter_server, `auth.identity`.
+    """
+    identity = {"token": os.environ["JUPYTER_TOKEN"], "hashed_password": "", "password_required": False}
+    server = {
+        "identity_provider_class": "jupyter_server.auth.identity.PasswordIdentityProvider",
+        "token": identity["token"],  # of jupyter_server 1
+        "password": "",
+        "password_required": False,
+    }
+    settings = {"ServerApp": server, "IdentityProvider": identity, "PasswordIdentityProvider": identity}
+    directory = os.path.join(run_dir, "config")
+    os.makedirs(directory, 0o700, exist_ok=True)
+    for name in ("jupyter_config", "jupyter_server_config", "jupyter_notebook_config", "jupyter_lab_config"):
+        path = os.path.join(directory, f"{name}.json")
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            json.dump(settings, file)
+    return os.pathsep.join(filter(None, (directory, os.environ.get("JUPYTER_CONFIG_PATH"))))
 
 
 class _End:
@@ -128,23 +165,39 @@ def _port(run_dir: str, pid: int) -> int | None:
         return None
 
 
-def wait_until_it_answers(server: subprocess.Popen[bytes], run_dir: str) -> bool:
-    """Return True when JupyterLab answers, False when it has ended."""
+def wait_until_it_answers(server: subprocess.Popen[bytes], run_dir: str, limit_s: float) -> str:
+    """Wait until JupyterLab answers or ends, and return an empty text; return the problem if it answers wrongly.
+
+    Args:
+        server: its process.
+        run_dir: the directory in which it writes its port.
+        limit_s: time limit from its first wrong answer.
+    """
+    until, pause_s = None, _LOOK_S
     while server.poll() is None:
         port = _port(run_dir, server.pid)
         if port is not None:
-            request = urllib.request.Request(
-                f"http://127.0.0.1:{port}/api/status",
-                headers={"Authorization": "token " + os.environ["JUPYTER_TOKEN"]},
-            )
-            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            try:
-                with opener.open(request, timeout=_ANSWER_S):
-                    return True
-            except (OSError, ValueError):
-                pass  # not yet
-        time.sleep(_LOOK_S)
-    return False
+            url = f"http://127.0.0.1:{port}/api/status"
+            if not (problem := _problem_at(url)):
+                return ""
+            until = time.monotonic() + limit_s if until is None else until
+            if time.monotonic() >= until:
+                return f"JupyterLab listens, but GET {url} has failed for {limit_s:g} s: {problem}"
+            pause_s = min(pause_s * 1.5, _LONGEST_LOOK_S)
+        time.sleep(pause_s)
+    return ""
+
+
+def _problem_at(url: str) -> str:
+    request = urllib.request.Request(url, headers={"Authorization": "token " + os.environ["JUPYTER_TOKEN"]})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=_ANSWER_S):
+            return ""
+    except http.client.HTTPException:
+        return "no HTTP response, perhaps it speaks TLS"
+    except (OSError, ValueError) as error:
+        return str(error)
 
 
 def report(**values: object) -> None:

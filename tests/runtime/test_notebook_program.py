@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,11 +30,11 @@ def workspace(tmp_path: Path) -> Path:
     return place
 
 
-def start(workspace: Path, *, path: str, **env: str) -> subprocess.Popen[str]:
+def start(workspace: Path, *options: str, path: str, **env: str) -> subprocess.Popen[str]:
     place = workspace.parent
     (place / "tmp").mkdir(exist_ok=True)
     return subprocess.Popen(
-        [sys.executable, PROGRAM, "--idle", "600", "--grace", "60", "--save", "saved", "--without", "data"],
+        [sys.executable, PROGRAM, "--idle", "600", "--grace", "60", "--save", "saved", "--without", "data", *options],
         cwd=workspace,
         env={
             "PATH": os.environ["PATH"],
@@ -41,6 +42,7 @@ def start(workspace: Path, *, path: str, **env: str) -> subprocess.Popen[str]:
             "TMPDIR": str(place / "tmp"),
             "DLAPP_REPORT": str(place / "report"),
             "JUPYTER_TOKEN": "hush",
+            "HOME": str(place),
             **env,
         },
         stdout=subprocess.PIPE,
@@ -89,3 +91,69 @@ def test_without_jupyterlab_it_says_so_in_one_line(workspace: Path) -> None:
         f"dlapp-notebook: there is no JupyterLab for {sys.executable} here: pip install jupyterlab, in the image "
         "or for the Python that is first on PATH\n"
     )
+
+
+CONFIGURATIONS = [
+    ("jupyter_server_config.py", 'c.ServerApp.base_url = "/lab1/"'),
+    ("jupyter_server_config.py", 'c.ServerApp.certfile = "/c.pem"; c.ServerApp.keyfile = "/k.pem"'),
+    ("jupyter_server_config.py", 'c.IdentityProvider.token = "mine"'),
+    ("jupyter_server_config.json", '{"ServerApp": {"sock": "/tmp/j.sock"}}'),
+    ("jupyter_server_config.py", 'c.PasswordIdentityProvider.hashed_password = "argon2:x"'),
+    ("jupyter_server_config.json", '{"PasswordIdentityProvider": {"token": "mine"}}'),
+    ("jupyter_lab_config.py", 'c.ServerApp.ip = "192.0.2.1"; c.ServerApp.port = 1'),
+    ("jupyter_lab_config.json", '{"IdentityProvider": {"token": "mine"}, "ServerApp": {"base_url": "/x/"}}'),
+    ("jupyter_config.py", 'c.ServerApp.root_dir = "/"; c.ServerApp.token = "mine"'),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), CONFIGURATIONS)
+@pytest.mark.parametrize("variable", ["HOME", "JUPYTER_CONFIG_DIR", "JUPYTER_CONFIG_PATH"])
+def test_a_configuration_of_the_user_does_not_keep_the_notebook_from_its_address_and_token(
+    workspace: Path, tmp_path: Path, name: str, text: str, variable: str
+) -> None:
+    directory = tmp_path / ".jupyter"
+    directory.mkdir()
+    (directory / name).write_text(f"{text}\n")
+    path = fake_jupyter.install(tmp_path / "python")
+    place = tmp_path if variable == "HOME" else directory
+    with start(workspace, path=path, **{variable: str(place)}) as program:
+        wait_for("its report", lambda: (tmp_path / "report").exists() and (tmp_path / "report").read_text(), 120)
+        program.send_signal(signal.SIGTERM)
+        out, err = program.communicate()
+    assert program.returncode == 0, err
+    assert "hush" not in out
+
+
+def test_the_token_is_in_files_that_only_the_user_can_read(workspace: Path, tmp_path: Path) -> None:
+    with start(workspace, path=fake_jupyter.install(tmp_path / "python")) as program:
+        wait_for("its report", lambda: (tmp_path / "report").exists() and (tmp_path / "report").read_text(), 120)
+        program.send_signal(signal.SIGTERM)
+        program.communicate()
+    files = [*(tmp_path / "tmp/jupyter/config").iterdir()]
+    assert {one.stat().st_mode & 0o777 for one in files} == {0o600}
+    assert all("hush" in one.read_text() for one in files)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "problem"),
+    [
+        ({"ANSWERS_BELOW": "/lab1/"}, "HTTP Error 404: Not Found"),
+        ({"DENIES": "yes"}, "HTTP Error 403: Forbidden"),
+        ({"SPEAKS_TLS": "yes"}, "no HTTP response, perhaps it speaks TLS"),
+    ],
+)
+def test_a_jupyterlab_that_answers_otherwise_ends_with_its_answer(
+    workspace: Path, tmp_path: Path, behaviour: dict[str, str], problem: str
+) -> None:
+    path = fake_jupyter.install(tmp_path / "python")
+    with start(workspace, "--answer-within", "0.5", path=path, TO_WRITE="b.py", **behaviour) as program:
+        _, err = program.communicate()
+    assert program.returncode == notebook_program.NO_ANSWER
+    (line,) = [line for line in err.splitlines() if "listens, but" in line]
+    assert re.fullmatch(
+        r"dlapp-notebook: JupyterLab listens, but GET http://127\.0\.0\.1:\d+/api/status has failed for 0\.5 s: "
+        rf".*{re.escape(problem)}.*; see the configuration in ~/\.jupyter",
+        line,
+    )
+    assert saved(workspace) == {"b.py": "of the notebook"}
+    assert not (tmp_path / "report").exists()
