@@ -443,8 +443,11 @@ def _files(file: _SourceFile, _order: Optional[random.Random]) -> Iterator[Any]:
 
 
 def _lines(file: _SourceFile, order: Optional[random.Random]) -> Iterable[bytes]:
-    lines = (line[:-1] if line.endswith(b"\n") else line for line in io.BufferedReader(file, 1 << 20))
-    return _shuffled(lines, order, len)
+    return _shuffled(map(_without_end, io.BufferedReader(file, 1 << 20)), order, len)
+
+
+def _without_end(line: bytes) -> bytes:
+    return line[: -2 if line.endswith(b"\r\n") else -1] if line.endswith(b"\n") else line
 
 
 def _tfrecords(file: _SourceFile, order: Optional[random.Random]) -> Iterable[bytes]:
@@ -478,13 +481,19 @@ def _samples_in_order(file: _SourceFile) -> Iterator[Dict[str, Any]]:
     its last part, by the rest of the name; with ``__key__`` and ``__url__``, as in WebDataset."""
     sample = {}  # type: Dict[str, Any]
     archive = _TarFile(file)
+    seen = set()  # hashes of keys: an archive may have millions of them
     for name in archive.members():
         key, suffix = _sample_name(name)
         if not key:
             continue
         if sample and key != sample["__key__"]:
             yield sample
+            seen.add(hash(sample["__key__"]))
             sample = {}
+            if hash(key) in seen:
+                raise FeedError(
+                    "{} has {} apart from the others of its sample: they must be consecutive".format(file.name, name)
+                )
         if not sample:
             sample = {"__key__": key, "__url__": file.name}
         if suffix in sample:

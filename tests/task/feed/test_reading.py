@@ -82,6 +82,24 @@ def _train(
             return stored + since
 
 
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"one\r\ntwo\nthree", [b"one", b"two", b"three"]),
+        (b"one\r\ntwo\r\n", [b"one", b"two"]),
+        (b"\r\n\n\r\n", [b"", b"", b""]),
+        (b"a\rb\r\r\nc\r", [b"a\rb\r", b"c\r"]),
+        (b"x" * (1 << 20) + b"\r\ny", [b"x" * (1 << 20), b"y"]),
+    ],
+)
+@pytest.mark.parametrize("shuffle", [None, 1])
+def test_of_a_line_its_end_of_either_kind_is_cut(
+    tmp_path: Path, content: bytes, lines: list[bytes], shuffle: int | None
+) -> None:
+    with ServedFeed(tmp_path, {"l.txt": content}, FeedSpec(format=FeedFormat.LINES, shuffle=shuffle)) as served:
+        assert sorted(served.read()) == sorted(lines)
+
+
 def test_a_tar_member_belongs_to_the_sample_of_its_name_up_to_the_first_dot(tmp_path: Path) -> None:
     members = {"a/1.jpg": b"x", "a/1.seg.PNG": b"y", "a/2.jpg": b"z", ".hidden": b"h"}
     with ServedFeed(tmp_path, {"t.tar": tar_of(members)}, FeedSpec(format=FeedFormat.TAR)) as served:

@@ -121,13 +121,13 @@ def test_a_header_for_all_members_counts_until_a_member_says_otherwise() -> None
     def pax(kind: bytes, text: bytes) -> bytes:
         return header("pax", b"%011o" % len(text), kind) + text.ljust(BLOCK, b"\0")
 
-    def file(content: bytes) -> bytes:
-        return header("a.bin", b"0" * 11) + content.ljust(BLOCK, b"\0")
+    def file(content: bytes, name: str = "a.bin") -> bytes:
+        return header(name, b"0" * 11) + content.ljust(BLOCK, b"\0")
 
     archive = pax(b"g", b"9 size=2\n") + file(b"ab") + pax(b"x", b"9 size=3\n14 path=b.bin\n") + file(b"cde")
-    assert samples(archive + file(b"fg")[:-BLOCK] + b"fg") == [
+    assert samples(archive + file(b"fg", "c.bin")[:-BLOCK] + b"fg") == [
         {"__key__": key, "__url__": "t.tar", "bin": content}
-        for key, content in (("a", b"ab"), ("b", b"cde"), ("a", b"fg"))
+        for key, content in (("a", b"ab"), ("b", b"cde"), ("c", b"fg"))
     ]
 
 
@@ -191,3 +191,26 @@ def test_what_is_damaged_or_says_what_cannot_be_is_refused_in_little_memory(arch
     text = refusal(archive)
     assert text.startswith("t.tar is not a tar file, or damaged: see byte ")
     assert why in text
+
+
+@pytest.mark.parametrize(
+    ("order", "apart"),
+    [
+        ("000000.a 000001.a 000000.b 000001.b", "000000.b"),
+        ("a.x a.y b.x b.y c.x a.z", "a.z"),
+        ("d/a.x e/a.x d/a.y", "d/a.y"),
+        ("a.x .hidden b.x .hidden a.x", "a.x"),
+        ("a.x " + " ".join(f"{number}.x" for number in range(3000)) + " a.y", "a.y"),
+    ],
+)
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_members_of_a_sample_that_are_apart_are_refused_with_file_and_member(
+    order: str, apart: str, compress: Callable[[bytes], bytes]
+) -> None:
+    archive = compress(archive_of([member(name, b"1") for name in order.split()]))
+    assert refusal(archive) == f"t.tar has {apart} apart from the others of its sample: they must be consecutive"
+
+
+def test_samples_of_one_name_in_several_directories_are_several() -> None:
+    archive = archive_of([member(name, b"1") for name in ("d/a.x", "d/a.y", "e/a.x", "e/a.y", "a.x")])
+    assert [one["__key__"] for one in samples(archive)] == ["d/a", "e/a", "a"]
