@@ -234,6 +234,38 @@ def test_the_prompt_says_that_one_is_in_the_shell(tmp_path: Path, venv_dir: str 
         assert terminal.wait() == 0
 
 
+@pytest.mark.parametrize(
+    "rc",
+    [
+        "export PATH=/usr/bin:/bin\ncd /\nexport CUDA_VISIBLE_DEVICES=7",
+        "export TMPDIR=/nowhere CONTAINER_INDEX=5 DLAPP_ROLE=rc GREETING=rc; PATH=/of/the/user:/usr/bin:/bin",
+        "unset DLAPP_SHELL_DIR DLAPP_WORKSPACE CUDA_VISIBLE_DEVICES GREETING",
+        "cd() { echo never; }; builtin cd /; IFS=:; set -u; CDPATH=/; export CUDA_VISIBLE_DEVICES=0,1",
+        "cd /usr; export CUDA_DEVICE_ORDER=FASTEST_FIRST; return 3",
+    ],
+)
+def test_what_bashrc_sets_is_not_taken_for_the_environment_of_the_program(tmp_path: Path, rc: str) -> None:
+    (home := tmp_path / "home").mkdir()
+    (home / ".bashrc").write_text(f"alias mine='echo of the user'\n{rc}\n")
+    file = properties(tmp_path, "true", application={"env.GREETING": "hi  there\\n$x"})
+    shown = (
+        'echo "$PWD|$TMPDIR|$CONTAINER_INDEX|$DLAPP_ROLE|$GREETING|$CUDA_VISIBLE_DEVICES|$CUDA_DEVICE_ORDER"'
+        ' "$(command -v dlapp-run | sed s,.*/shells/.*/shared/,,)" "${DLAPP_SHELL_VARIABLES-none}|${PATH##*:}"\n'
+    )
+    env = {"HOME": str(home), "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(home)}
+    with Terminal("dlapp-shell", file, env=env) as terminal:
+        terminal.expect(r"\(dlapp\) ")
+        terminal.type("mine\n")
+        terminal.expect("^of the user")
+        terminal.resize(24, 500)
+        terminal.type(shown)
+        line = rf"{tmp_path}/test_workspace|{home}|0|worker|hi  there\n$x||PCI_BUS_ID bin/dlapp-run none|"
+        terminal.expect("^" + re.escape(line))
+        terminal.type("exit 0\n")
+        assert terminal.wait() == 0
+    assert "never" not in terminal.text.replace("echo never", "")
+
+
 def test_the_prompt_of_a_machine_without_bash_says_it_too(tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()

@@ -27,6 +27,7 @@ from dlapp.client.shell.server import (
     RC,
     SHARED_DIRECTORY,
     START_VARIABLE,
+    VARIABLES_VARIABLE,
     ShellRequestServer,
     install,
 )
@@ -154,6 +155,7 @@ def open_shell(
             argv = [find_shell(inside["PATH"])]
             if os.path.basename(argv[0]) == "bash":
                 argv += ["--rcfile", f"{directory}/{SHARED_DIRECTORY}/{RC}"]
+                inside[VARIABLES_VARIABLE] = " ".join(_own_variables(inside))
             else:
                 inside["PS1"] = "(dlapp) $ "
             shell = PlainShell(argv, inside, spec.workspace, (*kept_fds, *cache_locks))
@@ -297,6 +299,16 @@ def environment(
         gpu_uuids=[device.uuid for device in devices],
         caches={one.variable: one.path if in_docker else cache_paths[one.name] for one in spec.caches},
     )
+
+
+def _own_variables(env: Mapping[str, str]) -> list[str]:
+    """Return the names of the variables that the caller's ``~/.bashrc`` must not change."""
+    own = ("CUDA_VISIBLE_DEVICES", "TMPDIR")
+    return [
+        name
+        for name, value in env.items()
+        if (name in own or name.startswith("DLAPP_") or os.environ.get(name) != value) and name not in ("PATH", "PWD")
+    ]
 
 
 def find_shell(path: str) -> str:

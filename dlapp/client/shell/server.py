@@ -38,6 +38,8 @@ RC = "bashrc"
 """File that bash reads at its start in place of ~/.bashrc."""
 START_VARIABLE = "DLAPP_SHELL_START"
 DIRECTORY_VARIABLE = "DLAPP_SHELL_DIR"
+VARIABLES_VARIABLE = "DLAPP_SHELL_VARIABLES"
+"""Variable with the names of the variables that the start file of bash sets again after ``~/.bashrc``."""
 READER_TIMEOUT_S = 10.0
 
 END_TIMEOUT_S = 10.0
