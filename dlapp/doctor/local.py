@@ -12,6 +12,7 @@ from dlapp.config import Config
 from dlapp.doctor.findings import Check, CheckContext, Finding, failed, passed, warned
 from dlapp.errors import ConfigError
 from dlapp.system import locks
+from dlapp.system.disk_space import is_noexec
 from dlapp.system.files import closing_fd
 from dlapp.system.text import counted, human_size, short_duration
 
@@ -50,6 +51,12 @@ def _state(config: Config) -> Iterator[Finding]:
             "local.state_dir.before",
             f"{before}: the shared queue of an older dlapp; what waits there is not run any more",
             f"submit it again, and as root remove {os.path.dirname(before)}",
+        )
+    if is_noexec(state.path):
+        yield failed(
+            "local.state_dir.exec",
+            f"{state.path}: its file system executes nothing (noexec), and no start script in a workspace there",
+            "set local.state_dir to a directory on another disk",
         )
     yield _disk(state.path)
 

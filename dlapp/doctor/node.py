@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlapp.doctor.findings import REQUEST_TIMEOUT_S, Check, CheckContext, Finding, failed, passed, run_checks, warned
 from dlapp.errors import DlappError
+from dlapp.system.disk_space import is_noexec
 from dlapp.system.text import human_size
 from dlapp.task.environment import NODE_MANAGERS, node_name
 
@@ -167,6 +168,9 @@ def _disk() -> Iterator[Finding]:
     there = os.statvfs(".")
     free = there.f_bavail * there.f_frsize
     words = f"{human_size(free)} free for containers at {os.getcwd()}"
+    if is_noexec("."):
+        words = f"{os.getcwd()}: its file system executes nothing (noexec), and no start script in a workspace there"
+        yield failed("node.exec", words, "set yarn.nodemanager.local-dirs to directories on other disks")
     if free < MIN_FREE_BYTES:
         yield warned("node.disk", words, "make room under yarn.nodemanager.local-dirs")
     else:

@@ -26,6 +26,11 @@ def size_bytes(path: str) -> int:
     return disk.f_blocks * disk.f_frsize
 
 
+def is_noexec(path: str) -> bool:
+    """Return whether the mount of an existing path allows no execution of files."""
+    return bool(os.statvfs(path).f_flag & os.ST_NOEXEC)
+
+
 def free_space_text(path: str) -> str:
     """Return a text on the free space where ``path`` is or would be."""
     return f"{_free(path)} are free on {mount_point(path)}"

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 
 from dlapp.errors import ConfigError
+from dlapp.system.disk_space import is_noexec
 from dlapp.value import replace
 from dlapp.values.messages import Fault, TaskResult
 
@@ -29,6 +30,9 @@ def with_cause(
     except ConfigError as error:
         warn(f"the cause of the failure is unknown: {error}")
         return result
+    if result.exit_code == 126 and is_noexec(container_dir):
+        text = f"{container_dir} lies on a file system that executes nothing (noexec)"
+        result = replace(result, message="; ".join(filter(None, (result.message, text))))
     logs = []
     if result.exit_code is not None or result.signal is not None:
         for name in ("stderr", "stdout"):

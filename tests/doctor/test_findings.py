@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from dlapp.doctor.findings import FAIL, PASS, WARN, Check, Finding, failed, pass
 from dlapp.doctor.run import checks as all_checks
 from dlapp.errors import Unreachable
 from dlapp.node_policy import node_policy
+from tests.services.disks import small_disk
 
 
 def test_each_finding_of_each_check_comes_in_order() -> None:
@@ -75,3 +77,18 @@ def test_ports_and_an_interface_that_no_program_can_use_are_reported(
     assert (ports.verdict, f"({own[0]}-{own[1]})" in ports.found) == (WARN, True)
     assert f"ip_local_reserved_ports={own[0]}-{own[1]}" in ports.repair
     assert (interface.verdict, "no network interface nosuch0" in interface.found) == (FAIL, True)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("below", ["", "deep/below/it"])
+def test_a_state_directory_where_nothing_is_executed_is_a_failure(tmp_path: Path, below: str) -> None:
+    with small_disk(tmp_path, size_mib=100) as disk:
+        config = load_config({"local.state_dir": str(disk / below / "state")}, {})
+        checks = [one for one in all_checks(config) if one.subject == "local.state_dir"]
+        assert not [one for one in run_checks(checks) if one.subject == "local.state_dir.exec"]
+        subprocess.run(["mount", "-o", "remount,noexec", disk], check=True)
+        (found,) = [one for one in run_checks(checks) if one.subject == "local.state_dir.exec"]
+    assert found.verdict == FAIL
+    assert str(disk) in found.found
+    assert "noexec" in found.found
+    assert "local.state_dir" in found.repair

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +82,35 @@ def test_a_full_disk_is_named(place: Path) -> None:
     assert (found.rule, found.fault.value) == ("disk_full", "user")
     assert found.evidence is not None
     assert found.evidence.line == "OSError: [Errno 28] No space left on device"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("script", "is_executable"),
+    [
+        ("#!/bin/sh\ntrue", True),
+        ("./run.sh", False),
+        ("cp /bin/true x; chmod +x x; ./x", False),
+        ("exec /dev/shm", None),
+    ],
+)
+def test_a_script_on_a_mount_without_execution_names_the_mount(
+    place: Path, script: str, is_executable: bool | None
+) -> None:
+    with small_disk(place) as disk:
+        subprocess.run(["mount", "-o", "remount,noexec", disk], check=True)
+        run_sh = "exec ./other.sh" if is_executable else script
+        files: dict[str, str | bytes] = {"run.sh": run_sh, "other.sh": script}
+        with FakeAm(disk / "deep/containers", **workspace_archive(disk, files)) as am:
+            am.start()
+            result = am.result()
+    assert result.exit_code == 126
+    assert re.search(
+        rf"{disk}/deep/containers\S* lies on a file system that executes nothing \(noexec\)", result.message
+    )
+    assert cause(result).rule == "noexec"
+
+
+def test_a_script_that_is_not_executable_for_another_reason_names_no_mount(place: Path) -> None:
+    result = failed(place, "cp /bin/true x; chmod 600 x; ./x", {})
+    assert (result.exit_code, cause(result).rule) == (126, "not_executable")
