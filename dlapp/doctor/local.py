@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dlapp import __version__
 from dlapp.config import Config
-from dlapp.doctor.findings import Check, CheckContext, Finding, failed, passed, warned
+from dlapp.doctor.findings import REQUEST_TIMEOUT_S, Check, CheckContext, Finding, failed, passed, warned
 from dlapp.errors import ConfigError
 from dlapp.system import locks
 from dlapp.system.disk_space import is_noexec
@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 
 MIN_FREE_BYTES, ENOUGH_FREE_BYTES = 64 << 20, 1 << 30
 MIN_FREE_FILES = 1000
+LINGER_DIR = "/var/lib/systemd/linger"
+_LOGIND = "org.freedesktop.login1"
 
 
 def checks(context: CheckContext) -> list[Check]:
-    """Check the state directory, its disk and locks, the queue, and the limits on this machine's resources."""
+    """Check the state directory, its disk and locks, the queue, the limits on this machine's resources, and logouts."""
     return [
         Check("local.state_dir", functools.partial(_state, context.config)),
         Check("local.capacity", functools.partial(_capacity, context.config)),
+        Check("local.logout", _logout),
     ]
 
 
@@ -138,3 +141,40 @@ def _capacity(config: Config) -> Iterator[Finding]:
         )
         return
     yield passed("local.capacity", words)
+
+
+def _logout() -> Iterator[Finding]:
+    """Yield whether a logout ends this user's processes; nothing without logind.
+
+    Source: org.freedesktop.login1(5); logind.conf(5), KillUserProcesses: all processes of the session's scope end, with
+    lingering, too. Lingering keeps only what runs below the user's own service manager.
+    """
+    import shlex
+    import subprocess
+
+    from dlapp.client import caller
+    from dlapp.system.machine import own_cgroups
+
+    names = ("KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers")
+    words = ["busctl", "get-property", _LOGIND, "/org/freedesktop/login1", f"{_LOGIND}.Manager", *names]
+    try:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=REQUEST_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    lines = done.stdout.splitlines()
+    if done.returncode or len(lines) != len(names):
+        return
+    user, (only, but) = caller(), (shlex.split(line)[2:] for line in lines[1:])  # as 1 "root"
+    is_ended = lines[0] == "b true" and user not in but and (not only or user in only)
+    has_manager = f"/user@{os.geteuid()}.service/" in own_cgroups() and os.path.lexists(f"{LINGER_DIR}/{user}")
+    if not is_ended or has_manager:
+        yield passed("local.logout", "applications continue after a logout")
+        return
+    yield warned(
+        "local.logout",
+        f"logind ends all processes of {user} at a logout (KillUserProcesses), also applications that run",
+        f"ask for KillExcludeUsers={user} in logind.conf; or run `loginctl enable-linger` once, and submit by "
+        "`systemd-run --user --scope dlapp-launcher FILE`",
+    )

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.client import caller
 from dlapp.config import load_config
+from dlapp.doctor import local
 from dlapp.doctor.findings import FAIL, PASS, WARN, Check, Finding, failed, passed, run_checks, warned
 from dlapp.doctor.run import checks as all_checks
 from dlapp.errors import Unreachable
@@ -92,3 +94,46 @@ def test_a_state_directory_where_nothing_is_executed_is_a_failure(tmp_path: Path
     assert str(disk) in found.found
     assert "noexec" in found.found
     assert "local.state_dir" in found.repair
+
+
+def logout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, *, manager: bool = False) -> list[Finding]:
+    """Return the findings on a logout with a busctl that prints ``answer``."""
+    (tools := tmp_path / "tools").mkdir()
+    (tools / "busctl").write_text(f"#!/bin/sh\n{answer}\n")
+    (tools / "busctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    if manager:
+        monkeypatch.setattr("dlapp.system.machine.own_cgroups", lambda: f"0::/user@{os.geteuid()}.service/a.scope")
+    return [*run_checks([Check("local.logout", local._logout)])]
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        ("printf 'b true\\nas 0\\nas 0\\n'", WARN),
+        ("printf 'b true\\nas 0\\nas 1 \"somebody\"\\n'", WARN),
+        (f'printf \'b true\\nas 2 "a" "{caller()}"\\nas 0\\n\'', WARN),
+        ("printf 'b false\\nas 0\\nas 0\\n'", PASS),
+        (f'printf \'b true\\nas 0\\nas 2 "a" "{caller()}"\\n\'', PASS),
+        ("printf 'b true\\nas 1 \"somebody\"\\nas 0\\n'", PASS),
+        ("echo 'Failed to connect to bus' >&2; exit 1", None),
+        ("echo", None),
+    ],
+)
+def test_a_logout_that_ends_applications_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, verdict: str | None
+) -> None:
+    found = logout(tmp_path, monkeypatch, answer)
+    assert [one.verdict for one in found] == ([] if verdict is None else [verdict])
+    assert all(("loginctl enable-linger" in one.repair) is (verdict == WARN) for one in found)
+
+
+@pytest.mark.parametrize("lingers", [True, False])
+def test_below_the_service_manager_of_a_user_who_lingers_a_logout_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lingers: bool
+) -> None:
+    monkeypatch.setattr(local, "LINGER_DIR", str(tmp_path))
+    if lingers:
+        (tmp_path / caller()).touch()
+    (found,) = logout(tmp_path, monkeypatch, "printf 'b true\\nas 0\\nas 0\\n'", manager=True)
+    assert found.verdict == (PASS if lingers else WARN)
