@@ -11,9 +11,11 @@ from pathlib import Path
 import click
 import pytest
 
+import dlapp
 from dlapp.errors import ConfigError, Denied, FileRefused, NotFound, SpecError, TimedOut, Unreachable, UsageError
 from dlapp.tools.common import exit_code_of, explain, one_line
 from dlapp.tools.main import COMMANDS
+from tests.applications import run
 
 
 @pytest.mark.parametrize(
@@ -130,6 +132,43 @@ def test_help_loads_nothing_but_click_and_the_errors(module: str) -> None:
     allowed |= {f"dlapp.system.processes.{name}" for name in ("fast_exit", "loading")}
     assert set(eval(ours)) <= allowed | {module, module.rpartition(".")[0]}
     assert heavy == "[]"
+
+
+@pytest.mark.parametrize(
+    "names",
+    ["sqlite3", "json queue", "click", "yaml rich", "logging socket", "dataclasses random", "unicodedata subprocess"],
+)
+@pytest.mark.parametrize(
+    ("command", "arguments"), [("dlapp-list", ("--json",)), ("dlapp-doctor", ("--json",)), ("dlapp", ("status",))]
+)
+def test_modules_of_the_user_in_pythonpath_are_not_imported(
+    state_dir: Path, tmp_path: Path, names: str, command: str, arguments: tuple[str, ...]
+) -> None:
+    for name in names.split():
+        (tmp_path / "lib" / name).mkdir(parents=True)
+        (tmp_path / "lib" / name / "__init__.py").write_text("raise ImportError('mine')")
+        (tmp_path / f"{name}.py").write_text("print('mine'); raise AttributeError")
+    usual = run(command, *arguments)
+    done = run(command, *arguments, env={"PYTHONPATH": f"{tmp_path}/lib:{tmp_path}:/missing"})
+    assert (done.code, done.err) == (usual.code, usual.err)
+    assert "mine" not in done.out
+
+
+def test_a_library_that_is_only_in_pythonpath_is_found(tmp_path: Path) -> None:
+    (tmp_path / "only_there.py").write_text("print('found')")
+    program = "import dlapp.tools, only_there"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("found\n", "")
+
+
+def test_a_dlapp_in_pythonpath_is_used_with_the_libraries_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "dlapp").symlink_to(Path(dlapp.__file__).parent)
+    (tmp_path / "click.py").write_text("raise SystemExit('beside')")
+    command = [sys.executable, "-c", "import dlapp.tools"]
+    done = subprocess.run(command, env={"PYTHONPATH": str(tmp_path)}, cwd="/", capture_output=True, text=True)
+    assert done.stderr == "beside\n"
 
 
 def test_a_command_ends_when_its_own_ends_are_over_and_what_it_printed_is_there() -> None:
