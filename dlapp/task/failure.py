@@ -32,7 +32,7 @@ def with_cause(
         return result
     if result.exit_code == 126 and is_noexec(container_dir):
         text = f"{container_dir} lies on a file system that executes nothing (noexec)"
-        result = replace(result, message="; ".join(filter(None, (result.message, text))))
+        result = replace(result, message=f"{result.message or result.exit_text}; {text}")
     logs = []
     if result.exit_code is not None or result.signal is not None:
         for name in ("stderr", "stdout"):

@@ -181,6 +181,8 @@ MESSAGES = {
     "input data could not be fetched: hdfs://nn:8020/data: Permission denied: user=me": "input_denied",
     "the script made no 'output' in its workspace (to_hdfs)": "output_missing",
     "run.sh: there is no such script in the workspace": "script_missing",
+    "exit code 127; the image's ENTRYPOINT /entry-env.sh was not run": "entrypoint_not_run",
+    "exit code 126; /d/a/1 lies on a file system that executes nothing (noexec)": "noexec",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -114,3 +115,30 @@ def test_a_script_on_a_mount_without_execution_names_the_mount(
 def test_a_script_that_is_not_executable_for_another_reason_names_no_mount(place: Path) -> None:
     result = failed(place, "cp /bin/true x; chmod 600 x; ./x", {})
     assert (result.exit_code, cause(result).rule) == (126, "not_executable")
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    ("entrypoint", "script", "rule", "words"),
+    [
+        ('["/entry-env.sh"]', "mytool", "entrypoint_not_run", "command=/entry-env.sh ./train.sh"),
+        ('["/bin/sh", "-c", "a b"]', "exec mytool", "entrypoint_not_run", "command=/bin/sh -c 'a b' ./train.sh"),
+        ("/entry {x}", "sh -c mytool", "entrypoint_not_run", "command=/bin/sh -c '/entry {x}' ./train.sh"),
+        ('["/entry-env.sh"]', "/bin/sh -c 'exit 126'", "not_executable", "permissions"),
+        ("[]", "mytool", "command_missing", "PATH"),
+    ],
+)
+def test_a_missing_command_in_an_image_with_an_entrypoint_names_it(
+    place: Path, dockerd: Dockerd, entrypoint: str, script: str, rule: str, words: str
+) -> None:
+    entry = b'#!/bin/sh\nexport PATH=/opt/env/bin:$PATH\nexec "$@"\n'
+    image = f"entry-{os.getpid()}:1"
+    dockerd.docker(
+        "import", "--change", f"ENTRYPOINT {entrypoint}", "-", image, stdin=busybox_root({"entry-env.sh": entry})
+    )
+    try:
+        result = failed(place, script, {"docker": DockerSettings(dockerd.host, "none")}, docker_image=image)
+    finally:
+        dockerd.docker("rmi", image)
+    assert cause(result).rule == rule
+    assert words in cause(result).next_step

@@ -295,3 +295,8 @@ def image_env(image: Mapping[str, Any]) -> dict[str, str]:
     """Return the variables that an image sets, from dockerd's description of it."""
     entries = (image.get("Config") or {}).get("Env") or ()
     return dict(entry.partition("=")[::2] for entry in entries)
+
+
+def image_entrypoint(image: Mapping[str, Any]) -> list[str]:
+    """Return the ENTRYPOINT of an image, from dockerd's description of it; empty if it has none."""
+    return list((image.get("Config") or {}).get("Entrypoint") or ())

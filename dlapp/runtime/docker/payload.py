@@ -82,6 +82,8 @@ _CALL_TIMEOUT_S = 60.0
 _LOOK_TIMEOUT_S = 5.0
 _LOOK_EVERY_S = 0.2
 _KILL_HELP_AFTER_S = 2.0
+_NOT_FOUND = 127
+"""Exit code of a shell that has not found a command."""
 
 
 class DockerRun:
@@ -112,6 +114,7 @@ class DockerRun:
         self._ending = ContainerExit(self._docker, self._name, payload, note)
         self.image_digest = ""
         """Digest of the image, set by the preparation."""
+        self._entrypoint: list[str] = []
         self._lifeline: Lifeline | None = None
         self._notice: EndNotice | None = None
         self._shim = ShimWatch()
@@ -140,7 +143,7 @@ class DockerRun:
             remove_leftover_containers(self._docker, self._note, but=self._task_directory)
             for last in (False, True):
                 image = self._images.require(self._payload.image or "", self._progress)
-                self.image_digest = image.digest
+                self.image_digest, self._entrypoint = image.digest, containers.image_entrypoint(image.about)
                 part = part_for(choice.mode, self._payload.gpus, facts, containers.image_env(image.about))
                 try:
                     self._make(image, part, facts)
@@ -373,12 +376,18 @@ class DockerRun:
     def _read_end(self) -> PayloadExit:
         lifeline = self._lifeline
         assert lifeline is not None
-        return self._ending.read(
+        ended = self._ending.read(
             taken=lambda: lifeline.is_held_by_payload,
             sent=self._sent,
             began_ticks=self._began_ticks,
             shim_died=self._shim.died_first,
         )
+        if ended.exit_code == _NOT_FOUND and not ended.problem and self._entrypoint:
+            import shlex
+
+            problem = f"exit code {_NOT_FOUND}; the image's ENTRYPOINT {shlex.join(self._entrypoint)} was not run"
+            return ended._replace(problem=problem)
+        return ended
 
     def close(self) -> None:
         if self._lifeline is not None:
