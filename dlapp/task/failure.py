@@ -17,6 +17,8 @@ def with_cause(
     """Return a result with the cause of the failure, if it failed and a rule matches.
 
     Args:
+        result: the payload's.
+        container_dir: directory with its logs.
         warn: called with what could not be read.
         has_gpus: whether the container holds GPUs.
     """

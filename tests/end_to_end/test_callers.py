@@ -1,4 +1,4 @@
-"""What a command was started with reaches its own application, and no other one."""
+"""Limits, priority and CPUs of a command reach its own application, and no other one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process inherits from the command that started it: limits, priority, CPU set.
+"""Settings that a process inherits from the command that started it: limits, priority, CPU set.
 
 The runner serves all applications of a user, so it must not keep those of the command that happened to start it. A
 program has those of the command that submitted it. Source: getrlimit(2), setpriority(2), sched_setaffinity(2).
