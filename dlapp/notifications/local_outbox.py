@@ -14,7 +14,7 @@ SETTINGS, OUTBOX, LOCK = "notify.json", "notify-outbox.json", "notify.lock"
 
 
 class LocalOutbox:
-    """Outbox file; `read` takes its lock, which this process keeps.
+    """Outbox file; `lock` or `read` takes its lock, which this process keeps.
 
     Args:
         application_dir: the application directory, which only its owner can write to.
@@ -30,14 +30,15 @@ class LocalOutbox:
         Raises:
             Unreachable: another process holds the lock.
         """
-        self._acquire_lock()
+        self.lock()
         with files.closing_fd(files.open_directory(self._application_dir)) as fd:
             path, owners = f"{self._application_dir}/{OUTBOX}", {os.geteuid()}
             with contextlib.suppress(FileNotFoundError):
                 return files.read_file(OUTBOX, dir_fd=fd, path=path, owners=owners, max_bytes=MAX_BYTES)
         return None
 
-    def _acquire_lock(self) -> None:
+    def lock(self) -> None:
+        """Take the lock. Raises Unreachable: another process holds it."""
         if self._lock >= 0:
             return
         path = f"{self._application_dir}/{LOCK}"

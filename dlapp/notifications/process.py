@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Sequence
 
-from dlapp.errors import DlappError
+from dlapp.errors import DlappError, Unreachable
 from dlapp.notifications.events import notification_of, notification_of_end
 from dlapp.notifications.local_outbox import OUTBOX, SETTINGS, LocalOutbox
 from dlapp.notifications.sender import Sender
 from dlapp.system import clock, files
+from dlapp.system.clock import backoff_s
 from dlapp.system.logs import log
 from dlapp.values.ids import ApplicationId
 from dlapp.values.notification import QUEUE, WAITING, Notification, NotificationSettings
@@ -51,7 +53,15 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _send(application_dir: str, mark: str, waiting: str) -> bool:
-    """Return whether everything was delivered, or has expired."""
+    """Return whether everything was delivered, or has expired.
+
+    Raises:
+        FileNotFoundError: another process has delivered it.
+        Unreachable: another process still sends.
+    """
+    outbox = LocalOutbox(application_dir)
+    # Before anything is read: of two processes that were started for one end, the second finds nothing left to send.
+    _wait_for_lock(outbox)
     owners = {os.geteuid()}
 
     def read(name: str) -> object:
@@ -81,8 +91,20 @@ def _send(application_dir: str, mark: str, waiting: str) -> bool:
     elif waiting:
         text = f"it waits in the queue: {waiting}"
         notification = notification_of(submission, application_id, WAITING, QUEUE, text, at_ms=clock.now_ms())
-    sender = Sender(settings, LocalOutbox(application_dir))
+    sender = Sender(settings, outbox)
     sender.begin()
     if notification is not None:
         sender.enqueue(notification)
     return sender.wait(DEADLINE_S)
+
+
+def _wait_for_lock(outbox: LocalOutbox) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    for pause_s in backoff_s(0.05, 2.0):
+        try:
+            return outbox.lock()
+        except Unreachable:
+            if time.monotonic() + pause_s >= deadline_s:
+                raise
+        time.sleep(pause_s)
+    raise AssertionError

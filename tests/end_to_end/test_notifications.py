@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from email.message import EmailMessage
 from pathlib import Path
 
 import pytest
 
+from dlapp import __main__ as main
 from tests.applications import launch, processes, properties, run, status, wait_for
 from tests.end_to_end.faults.test_kill_matrix import kill
 from tests.engines import Engine
@@ -90,6 +93,26 @@ def test_on_one_machine_the_end_is_delivered_when_the_server_is_back(
     wait_for("no process", lambda: not processes(state_dir))
     assert not list(state_dir.glob("*/notify/*"))
     assert not list(state_dir.glob("*/applications/*/notify*.json")), "it holds secrets, and nobody needs it"
+
+
+def test_an_end_is_posted_once_however_many_commands_find_it_undelivered(
+    hook: Hook, state_dir: Path, tmp_path: Path
+) -> None:
+    hook.is_up = False
+    application = launch(properties(tmp_path, "exit 3"))
+    wait_for("its end", lambda: status(application)["state"] == "FINISHED", END_S)
+    kill(wait_for("its sender", lambda: [one.pid for one in processes(state_dir) if one.role == "notify"]))
+    (mark,) = state_dir.glob("*/notify/*")
+    home = mark.parents[1] / "applications" / application
+    before = len(hook.tries(application))
+    hook.is_up = True
+    command = [sys.executable, "-I", "-S", str(main.__file__), "notify", "--home", str(home), "--mark", str(mark)]
+    senders = [subprocess.Popen(command) for _ in range(6)]  # as each command does that finds the mark
+    for one in senders:
+        one.wait()
+    assert len(hook.tries(application)) == before + 1
+    assert hook.events(application) == ["failed"]
+    assert not mark.exists()
 
 
 def test_a_server_that_hangs_delays_no_end_and_the_mail_comes(
