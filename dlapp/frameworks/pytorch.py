@@ -3,7 +3,10 @@
 PyTorch considers each container a separate host, even if two share one: LOCAL_RANK is the number of its first GPU among
 the visible ones.
 
-Source: pytorch.org/docs/stable/distributed.html, Environment variable initialization; torchrun, Environment Variables.
+NODE_RANK is for PyTorch Lightning, which starts the processes of a host itself and does not read RANK.
+
+Source: pytorch.org/docs/stable/distributed.html, Environment variable initialization; torchrun, Environment Variables;
+lightning.fabric.plugins.environments.LightningEnvironment.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ def environment(one: Participant) -> dict[str, str]:
         "MASTER_ADDR": ranks[0].address,  # without brackets: a host, not a part of a URL
         "MASTER_PORT": str(ranks[0].ports[0]),
         "RANK": str(one.member.role_index),
+        "NODE_RANK": str(one.member.role_index),
         "WORLD_SIZE": str(len(ranks)),
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",

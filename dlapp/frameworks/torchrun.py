@@ -1,8 +1,9 @@
 """torchrun: one agent of PyTorch per container, which starts a process for each GPU.
 
 torchrun reads each of its options also from a variable: ``PET_`` and the option's name. So a script may call ``torchrun
-train.py``. A script that ends in ``.py`` is run by torchrun itself (`COMMAND`). Restarts are dlapp's: a torchrun that
-has lost a process, or another agent, ends.
+train.py``. The variables without ``PET_`` are for scripts that call another launcher, such as PyTorch Lightning's
+Trainer; torchrun sets its own for the processes that it starts. A script that ends in ``.py`` is run by torchrun itself
+(`COMMAND`). Restarts are dlapp's: a torchrun that has lost a process, or another agent, ends.
 
 Source: torch/distributed/run.py, argparse_util.py, elastic/rendezvous/static_tcp_rendezvous.py (1.13 to 2.9).
 """
@@ -31,6 +32,9 @@ def environment(one: Participant) -> dict[str, str]:
         "PET_MASTER_PORT": str(nodes[0].ports[0]),
         "PET_RDZV_BACKEND": "static",
         "PET_MAX_RESTARTS": "0",
+        "NODE_RANK": str(one.member.role_index),
+        "MASTER_ADDR": nodes[0].address,
+        "MASTER_PORT": str(nodes[0].ports[0]),
     }
     if processes.isdecimal() and int(processes):  # for "auto" or "gpu" only torchrun knows the number
         found["OMP_NUM_THREADS"] = str(max(1, one.resources.vcores // int(processes)))

@@ -98,11 +98,25 @@ def test_a_rank_of_pytorch_is_alone_in_its_container_also_where_two_share_a_host
         "MASTER_ADDR": "10.0.0.0",
         "MASTER_PORT": "20001",
         "RANK": "1",
+        "NODE_RANK": "1",
         "WORLD_SIZE": "3",
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
         "OMP_NUM_THREADS": "8",
     }
+
+
+@pytest.mark.parametrize("framework", [Framework.PYTORCH, Framework.TORCHRUN])
+def test_pytorch_lightning_takes_the_containers_for_its_nodes(framework: Framework) -> None:
+    def ranks(index: int, devices: int) -> tuple[list[int], str, str]:
+        # LightningEnvironment: the rank of a process is node_rank() * devices + local rank.
+        found = variables(framework, roster(worker=3), index)
+        node = int(found.get("NODE_RANK", found.get("GROUP_RANK", "0")))
+        return [node * devices + local for local in range(devices)], found["MASTER_ADDR"], found["MASTER_PORT"]
+
+    seen = [ranks(index, 2) for index in range(3)]
+    assert [one[0] for one in seen] == [[0, 1], [2, 3], [4, 5]]
+    assert {one[1:] for one in seen} == {("10.0.0.0", "20000")}
 
 
 def test_torchrun_starts_a_process_for_each_gpu_and_restarts_none() -> None:
@@ -114,6 +128,9 @@ def test_torchrun_starts_a_process_for_each_gpu_and_restarts_none() -> None:
         "PET_MASTER_PORT": "20000",
         "PET_RDZV_BACKEND": "static",
         "PET_MAX_RESTARTS": "0",
+        "NODE_RANK": "1",
+        "MASTER_ADDR": "10.0.0.0",
+        "MASTER_PORT": "20000",
         "OMP_NUM_THREADS": "4",
     }
 
