@@ -717,6 +717,14 @@ KEYS: tuple[PropertyKey, ...] = (
         field="on_failure",
     ),
     PropertyKey(
+        _in("output_from", "to_hdfs"),
+        forms.member(spec.OutputFrom),
+        "with a `framework`, the containers that must create `output_path`: `first` (of the deciding role) or `all`; "
+        "for the others an empty directory is stored",
+        "`first`",
+        field="output_from",
+    ),
+    PropertyKey(
         _in("path", "checkpoint"),
         forms.PATH,
         "the directory, relative to the workspace",

@@ -274,6 +274,7 @@ class Assignment(Value, kw_only=True):
         mpi: None: another framework.
         board: workspace directory for a TensorBoard beside the payload; empty: no TensorBoard.
         sweep: run trials, each of which runs the program; None: run the program once.
+        needs_output: `AppSpec.needs_output`.
     """
 
     application_id: ApplicationId
@@ -320,6 +321,7 @@ class Assignment(Value, kw_only=True):
     mpi: MpiWork | None = None
     board: str = ""
     sweep: TrialWork | None = None
+    needs_output: bool = True
 
 
 class StoredOutput(Value, kw_only=True):

@@ -178,6 +178,14 @@ class OnFailure(Enum):
     DROP = "drop"
 
 
+class OutputFrom(Enum):
+    """Containers that must create the output, in an application with a framework."""
+
+    FIRST = "first"
+    """The first one of the deciding role, as rank 0 often writes alone."""
+    ALL = "all"
+
+
 class Resources(Value, kw_only=True):
     """Amounts for one container.
 
@@ -477,6 +485,7 @@ class OutputSpec(Value, kw_only=True):
         on_failure: keep or drop the output of a failed application.
         sync_s: seconds between two live copies while the payload runs; None: no live copies.
         by_trial: commit the output of each trial when the trial has ended, to its own directory in ``target``.
+        output_from: with a framework, which containers must create it; the others' part may be an empty directory.
     """
 
     name: str = ""
@@ -487,6 +496,7 @@ class OutputSpec(Value, kw_only=True):
     keep_previous: int = 0
     by_trial: bool = False
     sync_s: float | None = None
+    output_from: OutputFrom = OutputFrom.FIRST
 
     @property
     def section(self) -> str:
@@ -834,6 +844,10 @@ class AppSpec(Value, kw_only=True):
     def decides(self, role: RoleSpec) -> bool:
         """Return whether a role decides the application's success."""
         return role in deciding_roles(self.roles, self.success)
+
+    def needs_output(self, index: int) -> bool:
+        """Return whether a container must create the outputs also with `OutputFrom.FIRST`."""
+        return self.framework is Framework.NONE or index == self._first_deciding_index()
 
     def checkpoint_of(self, role: RoleSpec) -> tuple[CheckpointSpec | None, bool]:
         """Return the checkpoints that the containers of a role start from, and whether the first container (with

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -426,3 +427,38 @@ def test_a_gang_of_which_all_processes_of_one_rank_are_killed_goes_on(
     seen = status(application)["containers"]
     assert [one["generation"] for one in seen] == [generation] * 2
     assert [len(one["earlier"]) for one in seen] == [0, 1], "the one that lives keeps its container"
+
+
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
+@pytest.mark.parametrize(("more", "code"), [("", 0), ("output_from=all\n", 1)])
+def test_with_a_framework_only_the_first_rank_must_create_the_output(
+    engine: Engine, tmp_path: Path, more: str, code: int
+) -> None:
+    file = file_of(
+        tmp_path,
+        "trainer]\ninstances=3\nscript=train.sh\n",
+        application={"framework": "pytorch", "user_dev_workspace_path": "w"},
+        more=f"[to_hdfs]\noutput_path=logs/run\nhdfs={engine.root}/ranks\n{more}",
+        train='[ "$RANK" != 0 ] || { mkdir -p logs/run; echo done >logs/run/metrics; }',
+    )
+    done = run("dlapp-launcher", "--wait", file, timeout_s=END_S)
+    assert done.code == code, done.out + done.err
+    if code:
+        assert re.search(r"container [12] \(trainer [12]\) failed: the script made no 'logs/run'", done.out)
+    else:
+        assert sorted(os.listdir(f"{engine.root}/ranks")) == ["0", "1", "2"]
+        assert engine.tree("ranks") == {"0/metrics": "done\n"}
+
+
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
+def test_a_first_rank_that_creates_no_output_fails_also_with_a_framework(engine: Engine, tmp_path: Path) -> None:
+    file = file_of(
+        tmp_path,
+        "trainer]\ninstances=2\nscript=train.sh\n",
+        application={"framework": "pytorch", "user_dev_workspace_path": "w"},
+        more=f"[to_hdfs]\noutput_path=logs\nhdfs={engine.root}/ranks\n",
+        train='[ "$RANK" = 0 ] || mkdir logs',
+    )
+    done = run("dlapp-launcher", "--wait", file, timeout_s=END_S)
+    assert done.code == 1, done.out + done.err
+    assert "container 0 (trainer 0) failed: the script made no 'logs'" in done.out

@@ -188,6 +188,7 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         mpi=_mpi_work_of(state) if framework is Framework.MPI else None,
         board=spec.tensorboard if instance.index == spec.board_index else "",
         sweep=state.sweep.work if state.sweep is not None else None,
+        needs_output=spec.needs_output(instance.index),
     )
     state.add_action(Assign(container.container_id, assignment))
     assert container.orders is not None

@@ -23,7 +23,7 @@ from dlapp.task.step_errors import StepFailed
 from dlapp.value import replace
 from dlapp.values.launch_spec import LaunchSpec
 from dlapp.values.messages import Assignment, Fault, Phase, Stop, StoredOutput, TaskResult
-from dlapp.values.spec import OnFailure, OutputSpec
+from dlapp.values.spec import OnFailure, OutputFrom, OutputSpec
 
 _STORE_AGAIN_S = 1.0, 30.0
 """Pauses between two tries to store an output: doubled from the first to the second."""
@@ -106,6 +106,8 @@ class Outputs:
                     except UsageError as error:
                         absent.append(_AbsentOutput(output, part, str(error)))
                         continue
+                    if not os.path.exists(local) and self._may_be_empty(output, result):
+                        os.makedirs(local)
                     if not os.path.exists(local):
                         section = f"to_hdfs {output.name}".rstrip()
                         text = f"the script made no {output.output_path!r} in its workspace ({section})"
@@ -132,6 +134,11 @@ class Outputs:
         except Stopped as error:
             return replace(result, fault=Fault.STOPPED, message=str(error))
         return replace(result, outputs=tuple(stored))
+
+    def _may_be_empty(self, output: OutputSpec, result: TaskResult) -> bool:
+        """Return whether an empty directory stands for an output that the payload did not create."""
+        has_choice = output.output_from is OutputFrom.FIRST and not self._assignment.needs_output
+        return has_choice and result.exit_code == 0
 
     def _stored_output(
         self, output: OutputSpec, local: str, path: str, part: str, *, stray: bool = False
