@@ -17,6 +17,7 @@ if __name__ == "__main__":
 from dlapp.system.processes.fast_exit import run_and_exit
 from dlapp.system.processes.late_site import add_late
 from dlapp.system.processes.loading import loading
+from dlapp.system.processes.proc import set_name
 
 if TYPE_CHECKING:
     from dlapp.values.launch_spec import LaunchSpec
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str]) -> int:
     """Run the process that the first word names; the others are its own."""
     add_late()
-    _set_name(argv[0] if argv else "")
+    set_name(f"dlapp-{argv[0] if argv else ''}")  # `killall python3` in a program must meet none of ours
     # Each is imported alone: what a task loads, every container pays for.
     with loading():
         match argv[0] if argv else "":
@@ -56,18 +57,6 @@ def main(argv: Sequence[str]) -> int:
                 print(f"Error: dlapp {other!r}: what is there are {there}", file=sys.stderr)
                 return 2
     return run(argv[1:])
-
-
-def _set_name(role: str) -> None:
-    """Set the name that ps shows to that of the role, so that `killall python3` in a program meets none of ours.
-
-    Source: proc(5), /proc/pid/comm: the kernel keeps 15 bytes. prctl would need ctypes, which takes 1 ms to load.
-    """
-    try:
-        with open("/proc/self/comm", "wb", buffering=0) as file:
-            file.write(f"dlapp-{role}".encode())
-    except OSError:
-        pass  # without /proc it keeps that of Python
 
 
 def _task(argv: Sequence[str]) -> int:

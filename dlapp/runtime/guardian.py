@@ -57,7 +57,14 @@ from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 from dlapp.system.processes import kernel
-from dlapp.system.processes.proc import ProcessStat, descendant_processes, descendants, process_stat, status_fields
+from dlapp.system.processes.proc import (
+    ProcessStat,
+    descendant_processes,
+    descendants,
+    process_stat,
+    set_name,
+    status_fields,
+)
 
 MOMENT_S = 2.0
 """How long processes that may still write the script's output go on after its end; wrapper.sh has the same."""
@@ -109,7 +116,7 @@ def _run_outer(channel: socket.socket, task: int) -> NoReturn:
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
-    kernel.set_name("dlapp-guardian")
+    set_name("dlapp-guardian")
     kernel.become_subreaper()
     own_namespace = True
     before = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)

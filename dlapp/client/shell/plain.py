@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 
 from dlapp.system import waits
 from dlapp.system.processes import kernel
-from dlapp.system.processes.proc import command_line, descendants
+from dlapp.system.processes.proc import command_line, descendants, set_name
 from dlapp.system.processes.spawn import is_program
 
 TERM_PATIENCE_S = 1.0
@@ -93,7 +93,7 @@ class PlainShell:
 
     def _be_keeper(self, life: int, status_fd: int) -> NoReturn:
         kernel.become_subreaper()
-        kernel.set_name("dlapp-keeper")
+        set_name("dlapp-keeper")
         keeper = os.getpid()
         # Handlers, unlike SIG_IGN, are not inherited by bash. The terminal's signals are for the programs in it.
         for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGHUP, signal.SIGTERM):

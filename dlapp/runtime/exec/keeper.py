@@ -30,7 +30,7 @@ from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamClose
 from dlapp.runtime.exec.session import ExecSession, send_end
 from dlapp.runtime.guardian import keep_only_descriptors, kill_descendants, reset_signals
 from dlapp.system.processes import kernel
-from dlapp.system.processes.proc import descendants
+from dlapp.system.processes.proc import descendants, set_name
 from dlapp.values.serialization import from_json
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
@@ -50,7 +50,7 @@ def run_keeper(channel: socket.socket, env: Mapping[str, str], cwd: str, kept_fd
         cwd: the working directory of the payload.
         kept_fds: descriptors that the payload also has: they hold locks.
     """
-    kernel.set_name("dlapp-exec")
+    set_name("dlapp-exec")
     kernel.become_subreaper()
     os.setsid()
     received = _receive(channel)

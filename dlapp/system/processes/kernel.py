@@ -10,7 +10,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 # Source: linux/prctl.h, linux/sched.h, sys/mount.h, sys/inotify.h
 _PR_SET_PDEATHSIG = 1
-_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWPID = 0x20000000
@@ -34,11 +33,6 @@ def become_subreaper() -> None:
 def die_with_parent(signal_number: int) -> None:
     """Make the kernel send this process a signal when its parent dies. Kept across exec, not across fork."""
     _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl")
-
-
-def set_name(name: str) -> None:
-    """Set the name that ps and top show; the kernel keeps 15 bytes of it."""
-    _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def unshare_pids_and_mounts() -> None:
