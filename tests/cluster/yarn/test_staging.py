@@ -67,7 +67,7 @@ def _archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def staged(files: Modes, name: str, mode: int, visibility: str) -> str:
     there = ApplicationSubmitter(None, None)  # type: ignore[arg-type]
     above = _Directories(files)  # type: ignore[arg-type]
-    found = there._staged(files, above, "tony", "it", f"{CACHE}/{name}", mode, visibility)  # type: ignore[arg-type]
+    found = there._staged(above, "tony", "it", f"{CACHE}/{name}", mode, visibility)
     assert (found.url, found.size) == (f"{CACHE}/{name}", 3)
     return found.visibility
 
@@ -100,7 +100,7 @@ def test_the_directories_above_two_archives_are_read_once() -> None:
     names = {"dlapp-1.pyz": ("PUBLIC", 0o644), "1.tar.gz": ("PRIVATE", 0o600)}
     for name, (visibility, mode) in names.items():
         files.there[f"{CACHE}/{name}"] = mode
-        there._staged(files, above, "tony", "it", f"{CACHE}/{name}", mode, visibility)  # type: ignore[arg-type]
+        there._staged(above, "tony", "it", f"{CACHE}/{name}", mode, visibility)
     directories = ["hdfs://nn:8020/user", HOME, f"{HOME}/.dlapp", CACHE]
     assert sorted(files.calls) == sorted([*directories, *(f"{CACHE}/{name}" for name in names)])
 
@@ -159,7 +159,7 @@ def test_a_python_archive_is_public_where_everybody_may_read_it(mode: int, visib
     session: Any = SimpleNamespace(hdfs=lambda user: HdfsPlace("hdfs://nn:8020", (), Login(user)), config=config)
     there = ApplicationSubmitter(session, None)
     above = _Directories(files)  # type: ignore[arg-type]
-    (found,) = there._python_archive(files, above, "tony").values()  # type: ignore[arg-type]
+    (found,) = there._python_archive(above, "tony").values()
     assert (found.visibility, found.archive) == (visibility, True)
 
 

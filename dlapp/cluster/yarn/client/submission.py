@@ -152,19 +152,19 @@ class ApplicationSubmitter:
         above = _Directories(files)
 
         def staged_program() -> LocalResource:
-            return self._staged(files, above, user, program, f"{places.cache}/{name}", 0o644, "PUBLIC")
+            return self._staged(above, user, program, f"{places.cache}/{name}", 0o644, "PUBLIC")
 
         def staged_workspace() -> LocalResource:
             if archive == workspace:
-                return self._staged_before(files, above, user, workspace)
-            return self._staged(files, above, user, archive, workspace, 0o600, "PRIVATE")
+                return self._staged_before(above, user, workspace)
+            return self._staged(above, user, archive, workspace, 0o600, "PRIVATE")
 
         if archive:
             staged, packed = _both(staged_program, staged_workspace)
         else:
             staged, packed = staged_program(), None
         self._replicate(files, [one.url for one in (staged, packed) if one is not None], spec.containers)
-        own = {bundle.NAME: staged, **self._python_archive(files, above, user)}
+        own = {bundle.NAME: staged, **self._python_archive(above, user)}
         credentials = credentials_of(replace(plan, resources=own | ({WORKSPACE: packed} if packed else {})))
         queue = spec.queue or "default"
         application = AppSubmission(
@@ -257,8 +257,8 @@ class ApplicationSubmitter:
         rest, files = self._session.rest(user), self._session.files(user)
         program, name = bundle.packed(local_cache("travel"))
         above = _Directories(files)
-        staged = self._staged(files, above, user, program, f"{StagingPaths(files.home).cache}/{name}", 0o644, "PUBLIC")
-        own = {bundle.NAME: staged, **self._python_archive(files, above, user)}
+        staged = self._staged(above, user, program, f"{StagingPaths(files.home).cache}/{name}", 0o644, "PUBLIC")
+        own = {bundle.NAME: staged, **self._python_archive(above, user)}
         python = interpreter(self._session.config.yarn.python, self._session.config.yarn.python_archive)
         new = rest.new_application()
         launch = Launch(
@@ -301,32 +301,25 @@ class ApplicationSubmitter:
             preemption_wait_s=self._session.preemption_wait_s(),
         )
 
-    def _python_archive(self, files: StagingFiles, above: _Directories, user: str) -> dict[str, LocalResource]:
+    def _python_archive(self, above: _Directories, user: str) -> dict[str, LocalResource]:
         archive = self._session.config.yarn.python_archive
         if archive is None:
             return {}
         check_archive(archive)
         location = self._session.hdfs(user).resolve(archive)
-        return {PYTHON_DIRECTORY: archive_resource(files, location, public=_all_may_read(files, above, location))}
+        return {PYTHON_DIRECTORY: archive_resource(above.files, location, public=_all_may_read(above, location))}
 
-    def _staged_before(self, files: StagingFiles, above: _Directories, user: str, location: str) -> LocalResource:
+    def _staged_before(self, above: _Directories, user: str, location: str) -> LocalResource:
         """Return a workspace that an earlier submission uploaded. Raises NotFound, Denied."""
-        found = files.status(location)
+        found = above.files.status(location)
         if found is None:
             raise NotFound(f"the packed workspace {location} is gone")
-        _refuse_others(files, above, user, location, found)
-        mark_use(files, location, found.modified_ms, clock.now_ms())
+        _refuse_others(above, user, location, found)
+        mark_use(above.files, location, found.modified_ms, clock.now_ms())
         return LocalResource(url=location, size=found.size_bytes, timestamp_ms=found.modified_ms, visibility="PRIVATE")
 
     def _staged(
-        self,
-        files: StagingFiles,
-        above: _Directories,
-        user: str,
-        path: str,
-        location: str,
-        mode: int,
-        visibility: str,
+        self, above: _Directories, user: str, path: str, location: str, mode: int, visibility: str
     ) -> LocalResource:
         """Return a file of dlapp on the cluster, uploaded if missing.
 
@@ -340,6 +333,7 @@ class ApplicationSubmitter:
         Raises:
             Denied: the existing file may have been written by others.
         """
+        files = above.files
         found, existed = files.status(location), True
         if found is None:
             directory = location.rpartition("/")[0]
@@ -347,7 +341,7 @@ class ApplicationSubmitter:
             files.make(directory.rpartition("/")[0], CACHE_MODE)
             files.make(directory, CACHE_MODE)
             found = files.send(path, location, mode)
-        _refuse_others(files, above, user, location, found)
+        _refuse_others(above, user, location, found)
         with open(path, "rb") as own:
             size = os.fstat(own.fileno()).st_size
             if found.size_bytes != size or (
@@ -356,7 +350,7 @@ class ApplicationSubmitter:
                 raise Denied(f"{location} is not what its name says: it differs from {path}; remove it")
         if existed:
             mark_use(files, location, found.modified_ms, clock.now_ms())
-        if visibility == "PUBLIC" and not _all_may_read(files, above, location, found):
+        if visibility == "PUBLIC" and not _all_may_read(above, location, found):
             visibility = "PRIVATE"
         return LocalResource(url=location, size=found.size_bytes, timestamp_ms=found.modified_ms, visibility=visibility)
 
@@ -472,20 +466,21 @@ def credentials_of(plan: AmPlan) -> bytes:
 
 
 class _Directories:
-    """Statuses of the directories above what one submission uses, each read once. Thread-safe."""
+    """File system of one submission; the statuses of the directories above what it uses are read once. Thread-safe."""
 
     def __init__(self, files: StagingFiles) -> None:
-        self._files, self._known, self._lock = files, dict[str, FileInfo | None](), threading.Lock()
+        self.files = files
+        self._known, self._lock = dict[str, FileInfo | None](), threading.Lock()
 
     def status(self, location: str) -> FileInfo | None:
         """Return the status of a directory, None if it is missing. First call: when what it contains is there."""
         with self._lock:
             if location not in self._known:
-                self._known[location] = self._files.status(location)
+                self._known[location] = self.files.status(location)
             return self._known[location]
 
 
-def _refuse_others(files: StagingFiles, directories: _Directories, user: str, location: str, found: FileInfo) -> None:
+def _refuse_others(directories: _Directories, user: str, location: str, found: FileInfo) -> None:
     """Reject an archive that others may have written or replaced. Raises Denied."""
     directory = location.rpartition("/")[0]
     above = directory.rpartition("/")[0]
@@ -493,9 +488,9 @@ def _refuse_others(files: StagingFiles, directories: _Directories, user: str, lo
     for place, one in ((location, found), (directory, read(directory)), (above, read(above))):
         if one is None or one.owner != user or one.mode & 0o022:
             raise _written_by_others(place, one)
-    home = read(files.home)
+    home = read(directories.files.home)
     if home is not None and home.mode & 0o1002 == 0o002:
-        raise _written_by_others(files.home, home)
+        raise _written_by_others(directories.files.home, home)
 
 
 def _written_by_others(place: str, found: FileInfo | None) -> Denied:
@@ -504,7 +499,7 @@ def _written_by_others(place: str, found: FileInfo | None) -> Denied:
     return Denied(f"{place} is {found.owner}'s, with mode {found.mode:o}: others may have written there; remove it")
 
 
-def _all_may_read(files: StagingFiles, directories: _Directories, location: str, found: FileInfo | None = None) -> bool:
+def _all_may_read(directories: _Directories, location: str, found: FileInfo | None = None) -> bool:
     """Return True if everyone may read a file: only then may YARN treat it as public; otherwise the container fails.
 
     A file in an encryption zone does not count: the NodeManager's user has no key (ClientDistributedCacheManager).
@@ -520,7 +515,7 @@ def _all_may_read(files: StagingFiles, directories: _Directories, location: str,
     above = (directories.status(f"{scheme}://{place}/{'/'.join(names[:count])}") for count in range(1, len(names)))
     if any(one is None or one.encrypted or not one.mode & 0o001 for one in above):
         return False
-    found = found or files.status(location)
+    found = found or directories.files.status(location)
     return found is not None and not found.encrypted and bool(found.mode & 0o004)
 
 
