@@ -218,7 +218,8 @@ echo $1 $2
 if [ $CONTAINER_INDEX = 0 ]; then nc -l -p $1
 else
     address=$(sed -n 's/\\tpeer-0$//p' $DLAPP_DIR/hosts)
-    until echo hello from 1 | nc $address $1; do sleep 0.05; done
+    echo hello from 1 >said  # a pipe that is still empty loses to the end of the other side's /dev/null
+    until nc $address $1 <said; do sleep 0.05; done
 fi
 mkdir -p out; echo x >out/x
 """
