@@ -143,7 +143,7 @@ class Client(Closeable):
         Raises:
             UsageError: the suffix is ambiguous (the message lists the matches), or impossible.
             NotFound: there is no match.
-            Denied: it is not owned by ``user``.
+            Denied: it is neither owned by ``user`` nor the caller's with ``username=user``.
         """
         from dlapp.values.ids import ApplicationId
 
@@ -196,7 +196,7 @@ class Client(Closeable):
     def _ids_of(self, user: str) -> list[str]:
         """Return the id of the last application of a user, if there is one."""
         found = [str(view["application_id"]) for view in self.engine.views_json(user=user)]
-        last = next((one for one in reversed(found) if self.engine.owner(one) == user), None)
+        last = next((one for one in reversed(found) if self._owner_unless_of(one, user) is None), None)
         return [] if last is None else [last]
 
     # ---- reading ----
@@ -1006,9 +1006,18 @@ class Client(Closeable):
             self._check_owner(str(application_id), user)
 
     def _check_owner(self, application_id: str, user: str) -> None:
-        # The owner of an application wrote the user in its view.
-        if (owner := self._engine_of(application_id).owner(application_id)) != user:
+        if (owner := self._owner_unless_of(application_id, user)) is not None:
             raise Denied(f"{application_id} is {owner}'s, not {user}'s")
+
+    def _owner_unless_of(self, application_id: str, user: str) -> str | None:
+        """Return the owner of an application that is not ``user``'s; None if it is.
+
+        The caller's own applications are also of the user that ``username`` in their files names. In another owner's
+        application this name says nothing, as that owner wrote it.
+        """
+        owner = self._engine_of(application_id).owner(application_id)
+        is_named = owner == caller() and self.status_json(application_id)["username"] == user
+        return None if user == owner or is_named else owner
 
 
 def poll_pause_s(polls: int) -> float:

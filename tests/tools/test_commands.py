@@ -323,6 +323,23 @@ def test_following_one_that_waits_says_why_and_follows_it_once_it_runs(
     assert follower.returncode == 0
 
 
+def test_the_username_of_the_file_names_the_callers_own_applications_in_list_and_kill(tmp_path: Path) -> None:
+    file = properties(tmp_path, "sleep 600", application={"username": "tony"})
+    first = launch(file)
+    second, third = launch(file), launch(properties(tmp_path, "sleep 600", name="mine"))
+    listed = json.loads(run("dlapp-list", "tony", "--json").out)["applications"]
+    assert {one["application_id"] for one in listed} == {first, second}
+    mine = json.loads(run("dlapp-list", caller(), "--json").out)["applications"]
+    assert {one["application_id"] for one in mine} == {first, second, third}
+    refused = run("dlapp-kill", "tony", third)
+    assert (refused.code, refused.err) == (4, f"Error: {third} is {caller()}'s, not tony's\n")
+    assert run("dlapp-kill", "tony", first).code == 0
+    assert run("dlapp-softkill", "tony", "last").code == 0
+    assert run("dlapp-kill", caller(), third).code == 0
+    wait_for("all have ended", lambda: all(status(one)["finished_ms"] for one in (first, second, third)))
+    assert status(second)["soft_kill_by"] == caller()
+
+
 def test_a_list_of_somebody_whom_this_machine_does_not_know_says_so() -> None:
     for options in ([], ["--json"], ["--state", "failed"]):
         unknown = run("dlapp-list", "daemom", *options)

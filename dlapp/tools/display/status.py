@@ -1,8 +1,8 @@
 """Status of one application as lines of text; pure functions, so that every line can be tested exactly.
 
-The first lines of a status are those of the C3 cluster's own tool, in its order and with its spelling; scripts read
-them. Below is the answer, with which ``dlapp-launcher --wait`` ends too, and then the details. The original's log URLs
-come last.
+The first lines of a status are those of the C3 cluster's own tool in one piece, in its order and with its spelling, log
+URLs included; scripts read them. Below is the answer, with which ``dlapp-launcher --wait`` ends too, and then the
+details.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ def status_lines(
         f"startTime : {local_time(view['submitted_ms'])}",
         f"finishTime : {local_time(view['finished_ms'])}",
         f"elapsedTime : {elapsed_of(view, now_ms)}",
+        *_log_lines(logs if all_logs else () if _is_sweep(view) else _main_log(view, logs)),
         *answer_lines(view, now_ms, tail, unstored),
         *receipt_lines(view.get("receipt")),
         *_container_lines(view),
@@ -112,11 +113,12 @@ def status_lines(
     lines += [f"changed : {line}" for line in view.get("changes", ())]
     if view["started_ms"] is not None:
         lines.append(f"launchTime : {local_time(view['started_ms'])}")
-    for log in logs if all_logs else () if _is_sweep(view) else _main_log(view, logs):
-        for stream in ("stdout", "stderr"):
-            if url := log["files"].get(stream):
-                lines += [stream, url]
     return lines
+
+
+def _log_lines(logs: Sequence[Mapping[str, Any]]) -> list[str]:
+    streams = [(stream, log["files"].get(stream)) for log in logs for stream in ("stdout", "stderr")]
+    return [line for stream, url in streams if url for line in (stream, url)]
 
 
 def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstored: Sequence[str] = ()) -> list[str]:

@@ -691,8 +691,12 @@ class LocalEngine(Closeable):
             return []
         whose, values = "uid = ?", (self._uid,)
         if user is not None:
-            # All rows here belong to the directory's owner, whatever names they contain.
-            whose, values = ("TRUE" if user == user_name(self._state.uid) else "FALSE"), ()  # type: ignore[assignment]
+            # All rows here belong to the directory's owner, whatever names they contain. A caller may use the names of
+            # their own files (username).
+            if user == user_name(self._state.uid):
+                whose, values = "TRUE", ()  # type: ignore[assignment]
+            else:
+                whose, values = ("FALSE", ()) if self._is_others else ("username = ?", (user,))  # type: ignore[assignment]
         elif everybody:
             whose, values = "TRUE", ()  # type: ignore[assignment]
         queue = self._queue()
