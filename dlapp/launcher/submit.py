@@ -30,6 +30,7 @@ from dlapp.errors import DlappError, NotFound, RequestTooLarge, SpecError, Usage
 from dlapp.id_text import is_application_id
 from dlapp.launcher.checks import Note, SubmissionCheck
 from dlapp.launcher.workspace.pack import pack
+from dlapp.launcher.workspace.revision import RevisionQuery
 from dlapp.launcher.workspace.scan import EMPTY, Scan, scan_workspace, too_large
 from dlapp.locations import shown
 from dlapp.notifications.settings import settings_of
@@ -135,10 +136,14 @@ def launch(
         say(f"user_dev_workspace_exclude_list = {list(spec.exclude)}")
         say(f"user_dev_workspace dir size = {-(-scan.size_bytes // 1024)} kb")
     with _step(say, "DL App Submission", "OK"):
-        packed = None
+        packed, source = None, origin.submission.source if origin is not None and is_packed else ""
         if spec.workspace and not is_packed:
+            revision = RevisionQuery(spec.workspace, environ)
             limit = config.storage.workspace_limit_bytes
-            packed = pack(scan, engine.archive_cache(), limit_bytes=limit, progress=progress)
+            try:
+                packed = pack(scan, engine.archive_cache(), limit_bytes=limit, progress=progress)
+            finally:
+                source = revision.text()
             for line in packed.warnings:
                 note(line)
         archive, digest = (packed.archive, packed.digest) if packed else ("", "")
@@ -157,6 +162,7 @@ def launch(
             resumed_from=origin.application_id if origin is not None and origin.resumes else "",
             again_of=origin.application_id if origin is not None and not origin.resumes else "",
             checkpoints_of=origin.checkpoints_of if origin is not None else "",
+            source=source,
             versions={info.name: info.version, "dlapp": __version__},
         )
         secrets = Secrets(

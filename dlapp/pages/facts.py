@@ -22,6 +22,7 @@ def facts(view: ApplicationView, submission: Submission | None) -> list[tuple[st
     if submission is not None:
         # The embedded engine is part of dlapp.
         found += [(name, version) for name, version in submission.versions.items() if name != "local"]
+        found += [("source", submission.source)]
         found += [("workspace", submission.workspace_digest), ("properties file", submission.file)]
     images = sorted({one.image for one in view.containers if one.image})
     return [*found, ("images", ", ".join(images)), ("network", view.network)]

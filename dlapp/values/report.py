@@ -280,6 +280,9 @@ class ApplicationView(Value, kw_only=True):
         soft_kill_ends_ms: end of the grace time of a soft-kill [ms since 1970].
         as_of_ms: when this was written, if the ApplicationMaster could not be asked [ms since 1970]; None: it is
             current, or final.
+        program: its program with the arguments, as a line of a shell, cut if long; of each role if they differ.
+        source: the git commit of its workspace, and the number of changed files; empty: no repository.
+        comment: the user's sentence on the run.
         network: Docker's network mode of its containers; empty: it is not in Docker.
         resumed_from: id of the application from whose checkpoint it resumes; empty: none.
         again_of: id of the application that it resubmits; empty: none.
@@ -314,6 +317,9 @@ class ApplicationView(Value, kw_only=True):
     project: str = ""
     tags: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
+    program: str = ""
+    source: str = ""
+    comment: str = ""
     network: str = ""
     resumed_from: str = ""
     again_of: str = ""

@@ -581,6 +581,10 @@ class PayloadCache(Value):
         return "DLAPP_CACHE_" + self.name.upper().replace("-", "_")
 
 
+MAX_PROGRAM_TEXT = 1000
+"""Characters of a program with its arguments in views: a view is written several times a second."""
+
+
 class AppSpec(Value, kw_only=True):
     """One application, as described by its properties file.
 
@@ -890,6 +894,21 @@ class AppSpec(Value, kw_only=True):
         return role.docker_image if role.docker_image is not None else self.docker_image
 
     @property
+    def program_text(self) -> str:
+        """Return the program with its arguments, as a line of a shell; that of each role if they differ."""
+        from shlex import join
+
+        programs = {role.name: self.program_of(role) for role in self.main_roles}
+        lines = {
+            name: join((*((one.script,) if one.script else one.command), *one.args)) for name, one in programs.items()
+        }
+        if len(set(lines.values())) > 1:
+            text = "; ".join(f"{name}: {line}" for name, line in lines.items())
+        else:
+            text = next(iter(lines.values()), "")
+        return text if len(text) <= MAX_PROGRAM_TEXT else text[: MAX_PROGRAM_TEXT - 1] + "…"
+
+    @property
     def images(self) -> tuple[str, ...]:
         """Return the images of the containers, each once."""
         return tuple({image: None for role in self.roles if (image := self.image_of(role)) is not None})
@@ -1001,6 +1020,7 @@ class Submission(Value, kw_only=True):
         again_of: id of the application that this one resubmits; empty: none.
         metrics_targets: directory on the ApplicationMaster's machine for the Prometheus target file; empty: no file.
         checkpoints_of: id of the application whose checkpoints it continues; empty: its own.
+        source: the git commit of the workspace, and the number of changed files; empty: it is in no repository.
         versions: versions of dlapp and of the engine at submission, by name.
     """
 
@@ -1015,6 +1035,7 @@ class Submission(Value, kw_only=True):
     resumed_from: str = ""
     again_of: str = ""
     checkpoints_of: str = ""
+    source: str = ""
     metrics_targets: str = ""
     versions: dict[str, str] = field(default_factory=dict)
 

@@ -323,6 +323,26 @@ def test_following_one_that_waits_says_why_and_follows_it_once_it_runs(
     assert follower.returncode == 0
 
 
+def test_status_list_and_json_have_the_program_its_arguments_the_commit_and_the_comment(tmp_path: Path) -> None:
+    text = {"user_shell_args": "--lr 0.1 'two words'", "comment": "a wider net", "hold": "true"}
+    file = properties(tmp_path, "true", application=text)
+    subprocess.run(["git", "init", "-q", "-b", "main", tmp_path / "test_workspace"], check=True)
+    application = launch(file)
+    program, source = "start.sh --lr 0.1 'two words'", "no commit yet (main), 1 file changed"
+    for released in (False, True):
+        if released:
+            assert run("dlapp-release", application).code == 0
+            wait_for("it has ended", lambda: status(application)["finished_ms"])
+        lines = run("dlapp-status", application).out.splitlines()
+        assert {f"program : {program}", f"source : {source}", "comment : a wider net"} <= set(lines)
+        listed = run("dlapp-list", "-o", "name=program,source,comment").out.splitlines()
+        assert re.split("  +", listed[-1]) == [program, source, "a wider net"]
+        found = json.loads(run("dlapp-list", "--json").out)["applications"][-1]
+        assert (found["program"], found["source"], found["comment"]) == (program, source, "a wider net")
+    again = run("dlapp-launcher", "--again", application, "--set", "application.hold=true")
+    assert (again.code, status("last")["again_of"], status("last")["source"]) == (0, application, source)
+
+
 def test_the_username_of_the_file_names_the_callers_own_applications_in_list_and_kill(tmp_path: Path) -> None:
     file = properties(tmp_path, "sleep 600", application={"username": "tony"})
     first = launch(file)

@@ -84,7 +84,8 @@ CREATE INDEX finished ON applications (finished_ms) WHERE state = 'done';
 # after: the conditions of its file that are not decided yet. hold: not released yet.
 # runs_at_most_s: limit of its run time (max_runtime and kill_grace).
 # tags: one per line. waiting: JSON of `dlapp.values.waiting.Waiting`; `reason` is its message.
-# outcome: JSON, as in outcome.json. summary: JSON of the last view without most of its containers, for lists.
+# outcome: JSON, as in outcome.json. summary: JSON of the last view without most of its containers, for lists; before
+# the end only what no column has.
 
 
 class SchemaMismatch(Unreachable):

@@ -52,7 +52,7 @@ def view_of(
     """
     if row.state in UNSTARTED:
         reason = _waiting_of(row, waiting, own=own)
-        return _of_row(row) | {
+        return _described(row, own=own) | {
             "state": "ACCEPTED",
             "phase": "waiting",
             "diagnostics": reason["message"],
@@ -62,8 +62,10 @@ def view_of(
         outcome = _json_of(row.outcome)
         if not own:
             outcome = _checked_outcome(outcome)
-        seen = _json_of(row.summary) if short else _read_view(application_dir)
-        return _ended(_of_row(row) | ((seen if own else _checked_view(row, seen)) or {}), outcome)
+        if short:
+            return _ended(_described(row, own=own), outcome)
+        seen = _read_view(application_dir)
+        return _ended(_described(row, own=own) | ((seen if own else _checked_view(row, seen)) or {}), outcome)
     return _running(row, application_dir, boot_id, alive=alive and not row.aftermaths, has_runner=has_runner, own=own)
 
 
@@ -128,7 +130,7 @@ def _running(
     if not own:
         outcome = None if outcome is None else _checked_outcome(outcome)
         seen = _checked_view(row, seen)
-    view = _of_row(row) | (seen or {})
+    view = _described(row, own=own) | (seen or {})
     if outcome is not None:
         return _ended(view, outcome)
     has_died = (
@@ -140,7 +142,7 @@ def _running(
     if not alive and has_died:
         if is_requeued(row, application_dir, boot_id):
             text = "the machine was restarted while it ran; it begins again"
-            return _of_row(row) | {"state": "ACCEPTED", "phase": "waiting", "diagnostics": text}
+            return _described(row, own=own) | {"state": "ACCEPTED", "phase": "waiting", "diagnostics": text}
         if (derived := outcomes.derive(application_dir, row.boot_id, boot_id)) is not None:
             return _ended(view, derived if own else _checked_outcome(derived))
         return view | {
@@ -158,6 +160,12 @@ def _not_ended(view: View) -> View:
     if view["state"] in ("FINISHED", "FAILED", "KILLED"):
         view |= {"state": "RUNNING", "final_status": "UNDEFINED", "cause": None, "finished_ms": None}
     return view
+
+
+def _described(row: ApplicationRow, *, own: bool) -> View:
+    """Return what the row alone says."""
+    summary = _json_of(row.summary)
+    return _of_row(row) | ((summary if own else _checked_view(row, summary)) or {})
 
 
 def _of_row(row: ApplicationRow) -> View:
@@ -234,7 +242,7 @@ def summary_of(row: ApplicationRow, outcome: Outcome, application_dir: str) -> s
     that failed (others are stopped because of it), or else one without an exit code, or the first."""
     view = _read_view(application_dir)
     if view is None:
-        return ""
+        return row.summary
     view = _ended(view, outcome)
     containers = view["containers"]
     bad = [one for one in containers if one.get("exit_code") != 0]

@@ -75,17 +75,20 @@ def _of_table(name: str) -> Callable[[View, int], str]:
     return lambda view, now_ms: list_cells(view, now_ms)[name]
 
 
-def _amount(name: str) -> Callable[[View, int], str]:
+def _field(name: str) -> Callable[[View, int], str]:
     return lambda view, _: str(view.get(name, ""))
 
 
 COLUMNS: Mapping[str, Column] = {
     **{name: _of_table(name) for name in LIST_COLUMNS},
     "WHY": lambda view, _: str((view.get("waiting") or {}).get("code", "")),
-    "CONTAINERS": _amount("total_containers"),
-    "MEMORY": _amount("memory_mib"),
-    "VCORES": _amount("vcores"),
-    "GPUS": _amount("gcores"),
+    "CONTAINERS": _field("total_containers"),
+    "MEMORY": _field("memory_mib"),
+    "VCORES": _field("vcores"),
+    "GPUS": _field("gcores"),
+    "PROGRAM": _field("program"),
+    "SOURCE": _field("source"),
+    "COMMENT": _field("comment"),
 }
 """All columns by their names: the text of each."""
 

@@ -108,7 +108,8 @@ def status_lines(
         lines.append(f"cause : {view['cause']}")
     origin = (("resumedFrom", view.get("resumed_from")), ("againOf", view.get("again_of")))
     access = (("viewAcl", view.get("view_acl")), ("modifyAcl", view.get("modify_acl")))
-    lines += [f"{name} : {text}" for name, text in (*labels(view), *origin, *access) if text]
+    what = [(name, view.get(name)) for name in ("program", "source", "comment")]
+    lines += [f"{name} : {text}" for name, text in (*labels(view), *what, *origin, *access) if text]
     lines += [f"image : {image}" for image in sorted({one.get("image", "") for one in view["containers"]} - {""})]
     lines += [f"changed : {line}" for line in view.get("changes", ())]
     if view["started_ms"] is not None:

@@ -409,6 +409,7 @@ class LocalEngine(Closeable):
                     after=", ".join(map(str, spec.after)),
                     hold=int(spec.hold),
                     runs_at_most_s=_runs_at_most_s(spec),
+                    summary=_summary_of(submission),
                 )
                 self._move_into_place(staging, self._state.application(text))
         except BaseException:
@@ -1162,6 +1163,13 @@ class LocalEngine(Closeable):
         with ControlConnection(*found, owner=self._uid) as connection:
             answer = connection.call("POST", f"/v1/{what}", {"user": by}, timeout_s=timeout_s)
         return answer if isinstance(answer, dict) else {}
+
+
+def _summary_of(submission: Submission) -> str:
+    """Return the fields of a view that no column has, until the ApplicationMaster writes a view."""
+    spec = submission.spec
+    texts = {"program": spec.program_text, "source": submission.source, "comment": spec.comment}
+    return json.dumps({name: text for name, text in texts.items() if text})
 
 
 def _runs_at_most_s(spec: AppSpec) -> int | None:
