@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from dlapp.launcher.origin import Origin
     from dlapp.locations import HdfsPlace
     from dlapp.node_policy import RegistryPolicy
+    from dlapp.sweep.trial import TrialSpec
     from dlapp.values.ids import ApplicationId, ContainerId
     from dlapp.values.report import ApplicationView
     from dlapp.values.spec import AppSpec, Submission
@@ -728,12 +729,31 @@ class Client(Closeable):
         """
         return self._resubmit(application_id, source, resumes=False, **options)
 
+    def again_as_trial(
+        self, application_id: AnyApplication, number: int, **options: Unpack[SubmitOptions]
+    ) -> Application:
+        """Submit the program of a sweep once, with the parameters of one of its trials; the output goes beside that of
+        the sweep, to ``TARGET-trial-NUMBER``, unless the overrides name another target.
+
+        Args:
+            application_id: the id of the caller's own sweep; it need not have ended.
+            number: the number of the trial.
+            options: see `resume`, also for errors.
+
+        Raises:
+            NotFound: there is no such application, or trial.
+            UsageError: it has no sweep.
+        """
+        trial = self.sweep(application_id).trial(number)
+        return self._resubmit(application_id, None, resumes=False, trial=trial, **options)
+
     def _resubmit(
         self,
         application_id: AnyApplication,
         source: str | os.PathLike[str] | None,
         *,
         resumes: bool,
+        trial: TrialSpec | None = None,
         env: Mapping[str, str] | None = None,
         args: Sequence[str] | None = None,
         overrides: Mapping[str, object] | Overrides | None = None,
@@ -765,7 +785,10 @@ class Client(Closeable):
             except NotFound as error:
                 raise NotFound(f"{error}; give FILE, whose workspace is packed") from error
             origin = origin._replace(archive=archive)
-        described, own_overrides = origin.recorded_source(own_overrides)
+        if trial is None:
+            described, own_overrides = origin.recorded_source(own_overrides)
+        else:
+            described, own_overrides = origin.recorded_trial(trial, own_overrides)
         return self._launch(described, engine, own_overrides, say=say, note=note, progress=progress, origin=origin)
 
     def _refuse_if_resumed(self, engine: Engine, origin: Origin) -> None:

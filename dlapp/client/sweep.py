@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dlapp.client import ENDED
-from dlapp.errors import DlappError, UsageError
+from dlapp.errors import DlappError, NotFound, UsageError
 from dlapp.sweep.results import SweepResults, TrialState, TrialView, read_results
+from dlapp.sweep.spec import Sampler
+from dlapp.sweep.trial import TrialSpec, trial_of
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId
 
@@ -66,6 +68,26 @@ class Sweep:
         """Return the best of the trials that are done or were stopped early; None if none has a metric yet. Raises the
         errors of `results`."""
         return self.results().best()
+
+    def trial(self, number: int) -> TrialSpec:
+        """Return the parameters of a trial.
+
+        Raises:
+            NotFound: there is no such trial, or Optuna has not chosen its parameters yet. See also `results`.
+        """
+        found = next((one for one in self.results(curves=False).trials if one.number == number), None)
+        if found is not None:
+            return TrialSpec(number, found.parameters)
+        sweep = self._engine.submission(self.application_id).spec.sweep
+        assert sweep is not None
+        if 0 <= number < sweep.trials and sweep.sampler is Sampler.OPTUNA:
+            what = f"trial {number} of {self.application_id}"
+            raise NotFound(f"{what} has no parameters yet: Optuna chooses them at its start")
+        try:
+            return trial_of(sweep, number)
+        except IndexError:
+            last = sweep.trials - 1
+            raise NotFound(f"{self.application_id} has no trial {number}; its trials are 0 to {last}") from None
 
 
 def _ended(trial: TrialView) -> TrialView:

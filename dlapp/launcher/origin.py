@@ -6,17 +6,20 @@ of the packed workspace. A resumed application continues in the checkpoint direc
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dlapp.application.description import RecordedFile, ResolvedApplication, Source, UnresolvedSpec
-from dlapp.application.overrides import Overrides
+from dlapp.application.overrides import Overrides, quoted_words
+from dlapp.application.properties import Properties, parse_properties
+from dlapp.application.resolve import TRIALS
 from dlapp.errors import NotFound, UsageError
 from dlapp.locations import HdfsPlace, shown
 from dlapp.storage.checkpoints.copies import Checkpoints
 from dlapp.storage.checkpoints.store import open_store
 from dlapp.sweep.spec import SweepSpec
+from dlapp.sweep.trial import TrialSpec
 from dlapp.value import replace
-from dlapp.values.spec import AppSpec, CheckpointSpec, Submission, gangs_of
+from dlapp.values.spec import AppSpec, CheckpointSpec, RoleSpec, Submission, gangs_of
 
 
 class Origin(NamedTuple):
@@ -60,6 +63,53 @@ class Origin(NamedTuple):
             if role.env
         }
         return UnresolvedSpec(recorded.spec, names, roles, workspace_is_packed=bool(self.archive)), Overrides()
+
+    def recorded_trial(self, trial: TrialSpec, overrides: Overrides) -> tuple[Source, Overrides]:
+        """Return the recorded source as a run of one trial without its sweep, and the overrides for it.
+
+        One container runs the program once, with the parameters of the trial as variables and in its arguments. Its
+        output goes beside the sweep's, which stays. Given overrides win.
+
+        Args:
+            trial: the trial.
+            overrides: values given by the user.
+
+        Raises:
+            UsageError: see `recorded_source`.
+        """
+        spec = self.submission.spec
+        role = spec.main_roles[0]
+        given = Overrides(
+            settings=overrides.settings,
+            env={**trial.parameters, **overrides.env},
+            args=overrides.args,
+            names=overrides.names,
+        )
+        source, given = self.recorded_source(given)
+        targets = {
+            one: f"{one.target.rstrip('/').removesuffix(f'/{TRIALS}')}-trial-{trial.number}" for one in spec.outputs
+        }
+        if isinstance(source, UnresolvedSpec):
+            one = replace(
+                spec,
+                sweep=None,
+                roles=tuple(replace(each, **_of_trial(each, trial)) if each is role else each for each in spec.roles),
+                command=trial.arguments(spec.command),
+                args=trial.arguments(spec.args),
+                outputs=tuple(replace(output, target=target) for output, target in targets.items()),
+                env=tuple(sorted({*spec.env, *trial.parameters})),
+            )
+            return replace(source, spec=one, env={**trial.parameters, **source.env}), given
+        assert isinstance(source, RecordedFile)
+        recorded = parse_properties(source.data, source.path)
+        sections = {section: settings for section, settings in recorded.sections.items() if section != "sweep"}
+        settings = {f"{output.section}.hdfs": target for output, target in targets.items()}
+        settings |= _settings_of_trial(spec, role, trial)
+        args = trial.arguments(spec.args) if spec.args else None
+        return (
+            replace(source, data=Properties(path=source.path, sections=sections).to_text().encode()),
+            replace(given, settings=settings | dict(given.settings), args=args if given.args is None else given.args),
+        )
 
     def continued(self, application: ResolvedApplication, overrides: Overrides) -> ResolvedApplication:
         """Return an application as the continuation of this one.
@@ -141,6 +191,20 @@ class Origin(NamedTuple):
             for one in spec.outputs
         )
         return replace(spec, outputs=outputs)
+
+
+def _of_trial(role: RoleSpec, trial: TrialSpec) -> dict[str, Any]:
+    """Return the fields of a role that runs one trial."""
+    words = {"command": role.command, "args": role.args}
+    return {"instances": 1, **{name: trial.arguments(one) for name, one in words.items() if one is not None}}
+
+
+def _settings_of_trial(spec: AppSpec, role: RoleSpec, trial: TrialSpec) -> dict[str, str]:
+    """Return the settings of a properties file for a role that runs one trial."""
+    section, fields = spec.section_of(role), _of_trial(role, trial)
+    settings = {f"{section}.{'containers' if section == 'resources' else 'instances'}": str(fields.pop("instances"))}
+    settings |= {f"{section}.{key}": quoted_words(words) for key, words in fields.items()}
+    return settings | ({"application.command": quoted_words(trial.arguments(spec.command))} if spec.command else {})
 
 
 def _has_complete(place: str, checkpoint: CheckpointSpec, spec: AppSpec, hdfs: HdfsPlace | None) -> bool:

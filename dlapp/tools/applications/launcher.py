@@ -52,6 +52,10 @@ ID_LINE = "DL App ID = "
     shell_complete=complete_id(),
     help="Submit an application once more, from its beginning; without FILE with its own workspace.",
 )
+@click.option(
+    "--trial", metavar="N", type=click.IntRange(min=0), help="Run the program of a sweep once, as its trial N."
+)
+@click.option("--of", "sweep", metavar="ID", shell_complete=complete_id(), help="The sweep of --trial.")
 @click.option("--hold", is_flag=True, help="Do not start it before dlapp-release.")
 @click.option("--cluster", metavar="NAME", help="Submit to this engine instead of the configured one.")
 @override_options("a key")
@@ -65,6 +69,8 @@ def main(
     schema: bool,
     resume: str | None,
     again: str | None,
+    trial: int | None,
+    sweep: str | None,
     hold: bool,
     cluster: str | None,
     settings: Sequence[str],
@@ -79,25 +85,35 @@ def main(
     """
     if schema:
         return _print_schema(
-            alone=not (file or init or wait or print_spec or plan or as_json or hold or resume or again)
+            alone=not (file or init or wait or print_spec or plan or as_json or hold or resume or again or sweep)
         )
-    if file is None and (init or (resume is None and again is None)):
+    if (trial is None) != (sweep is None):
+        raise UsageError("--trial N and --of ID go together")
+    if sweep is not None and file is not None:
+        raise UsageError(f"--trial runs the recorded program of {sweep}, and takes no FILE")
+    origins = {"--resume": resume, "--again": again, "--trial": sweep}
+    given_origins = [option for option, application in origins.items() if application is not None]
+    if file is None and (init or not given_origins):
         raise UsageError("FILE is missing")
     if init:
         assert file is not None
         flags = wait or print_spec or plan or as_json or hold
-        _init(file, alone=not (flags or settings or variables or program_args or resume or again))
+        _init(file, alone=not (flags or settings or variables or program_args or given_origins))
         return 0
-    if resume is not None or again is not None:
-        _check_resubmission(resume, again, cluster, submits_nothing=print_spec or plan)
+    if given_origins:
+        _check_resubmission(given_origins, cluster, submits_nothing=print_spec or plan)
     from dlapp.application.overrides import Overrides, read_env_options, read_set_options
     from dlapp.client import Client
 
     given = read_set_options(settings) | ({"application.hold": "true"} if hold else {})
     overrides = Overrides(given, read_env_options(variables, os.environ), program_args)
     client = Client(cluster=cluster, note=note)
-    if resume is not None or again is not None:
-        submit = partial(client.again, again, file) if again is not None else partial(client.resume, resume or "", file)
+    if given_origins:
+        submit: Submit
+        if trial is not None and sweep is not None:
+            submit = partial(client.again_as_trial, sweep, trial)
+        else:
+            submit = partial(client.resume, resume, file) if resume else partial(client.again, again or "", file)
         return _submit_and_wait(client, submit, overrides, wait=wait, as_json=as_json)
     assert file is not None
     if plan:
@@ -116,10 +132,10 @@ def _print_schema(*, alone: bool) -> int:
     return 0
 
 
-def _check_resubmission(resume: str | None, again: str | None, cluster: str | None, *, submits_nothing: bool) -> None:
-    option = "--resume" if resume is not None else "--again"
-    if resume is not None and again is not None:
-        raise UsageError("--resume and --again exclude each other")
+def _check_resubmission(options: Sequence[str], cluster: str | None, *, submits_nothing: bool) -> None:
+    option, *others = options
+    if others:
+        raise UsageError(f"{option} and {others[0]} exclude each other")
     if submits_nothing:
         raise UsageError(f"{option} is not possible together with --print-spec or --plan")
     if cluster is not None:
@@ -224,7 +240,7 @@ def _wait(client: Client, application_id: ApplicationId, as_json: bool) -> int:
     from dlapp.client import exit_code
     from dlapp.system import clock
     from dlapp.tools.display.progress import waiting_display
-    from dlapp.tools.display.status import answer_lines, read_error_tail
+    from dlapp.tools.display.status import answer_lines, read_best_trial, read_error_tail
     from dlapp.tools.display.view import derived
     from dlapp.values.serialization import to_json
 
@@ -236,7 +252,7 @@ def _wait(client: Client, application_id: ApplicationId, as_json: bool) -> int:
         return EXIT_INTERRUPTED
     now_ms, view = clock.now_ms(), to_json(end)
     unstored = client.unstored(view)
-    answer = answer_lines(view, now_ms, read_error_tail(client, view), unstored)
+    answer = answer_lines(view, now_ms, read_error_tail(client, view), unstored, read_best_trial(client, view))
     if as_json:
         for line in answer:
             note(line)

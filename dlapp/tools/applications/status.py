@@ -29,7 +29,7 @@ def main(application: str, all_logs: bool, as_json: bool) -> None:
     if as_json:
         print_json({**whole(view), **derived(view, now_ms), "logs": logs, "unstored": unstored})
     else:
-        from dlapp.tools.display.status import read_error_tail, status_lines
+        from dlapp.tools.display.status import read_best_trial, read_error_tail, status_lines
 
-        tail = read_error_tail(client, view)
-        say(*status_lines(view, logs, now_ms, tail=tail, unstored=unstored, all_logs=all_logs))
+        tail, best = read_error_tail(client, view), read_best_trial(client, view)
+        say(*status_lines(view, logs, now_ms, tail=tail, best=best, unstored=unstored, all_logs=all_logs))

@@ -46,6 +46,13 @@ class ErrorTail(NamedTuple):
     problem: str = ""
 
 
+class BestTrial(NamedTuple):
+    """The best trial of a sweep; ``text``: ``accuracy 0.965 at step 40 (lr=0.1, batch_size=32)``."""
+
+    number: int
+    text: str
+
+
 def read_error_tail(client: Client, view: View) -> ErrorTail | None:
     """Return the last stderr lines of the container that made an application fail; None if no program failed.
 
@@ -68,12 +75,30 @@ def read_error_tail(client: Client, view: View) -> ErrorTail | None:
     return ErrorTail(index, ("…" + first if len(data) == TAIL_BYTES else first, *rest))
 
 
+def read_best_trial(client: Client, view: View) -> BestTrial | None:
+    """Return the best trial of a sweep that has ended; None if it has none, or its results cannot be read."""
+    from dlapp.errors import DlappError
+
+    if not _is_sweep(view) or not ended(view):
+        return None
+    try:
+        results = client.sweep(str(view["application_id"])).results(curves=False)
+    except DlappError:
+        return None  # dlapp-sweep, the next command in the status, names the reason
+    if (best := results.best()) is None:
+        return None
+    at = "" if best.step is None else f" at step {best.step}"
+    values = ", ".join(f"{name}={value}" for name, value in best.parameters.items())
+    return BestTrial(best.number, f"{results.metric} {best.metric:.6g}{at} ({values})")
+
+
 def status_lines(
     view: View,
     logs: Sequence[Mapping[str, Any]],
     now_ms: int,
     *,
     tail: ErrorTail | None = None,
+    best: BestTrial | None = None,
     unstored: Sequence[str] = (),
     all_logs: bool = False,
 ) -> list[str]:
@@ -87,6 +112,7 @@ def status_lines(
         logs: log locations of its containers, in CONTAINER_INDEX order.
         now_ms: the time [ms since 1970].
         tail: the last lines of stderr of the container that failed.
+        best: the best trial of a sweep.
         unstored: directories with output that could not be stored.
         all_logs: show the URLs of all containers, not only of the failed one or the first.
     """
@@ -99,7 +125,7 @@ def status_lines(
         f"finishTime : {local_time(view['finished_ms'])}",
         f"elapsedTime : {elapsed_of(view, now_ms)}",
         *_log_lines(logs if all_logs else () if _is_sweep(view) else _main_log(view, logs)),
-        *answer_lines(view, now_ms, tail, unstored),
+        *answer_lines(view, now_ms, tail, unstored, best),
         *receipt_lines(view.get("receipt")),
         *_container_lines(view),
         f"finalStatus : {view['final_status']}",
@@ -122,7 +148,13 @@ def _log_lines(logs: Sequence[Mapping[str, Any]]) -> list[str]:
     return [line for stream, url in streams if url for line in (stream, url)]
 
 
-def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstored: Sequence[str] = ()) -> list[str]:
+def answer_lines(
+    view: View,
+    now_ms: int,
+    tail: ErrorTail | None = None,
+    unstored: Sequence[str] = (),
+    best: BestTrial | None = None,
+) -> list[str]:
     """Return the state or the result of an application, the next command, and the location of its output.
 
     Args:
@@ -130,8 +162,11 @@ def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstore
         now_ms: the time [ms since 1970].
         tail: the last lines of stderr of the container that failed.
         unstored: directories with output that could not be stored.
+        best: the best trial of a sweep.
     """
     lines = [headline(view, now_ms)]
+    if best is not None:
+        lines.append(f"best : trial {best.number}, {best.text}")
     if view["phase"] and not ended(view):
         lines.append(f"phase : {view['phase']}")
     if (as_of_ms := view.get("as_of_ms")) is not None and not ended(view):
@@ -156,6 +191,8 @@ def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstore
     if tail is not None:
         lines += _tail_lines(tail)
     lines += [f"next : {command}" for command in _next_commands(view)]
+    if best is not None:
+        lines.append(f"next : dlapp-launcher --trial {best.number} --of {view['application_id']}")
     if (page := view.get("tracking_url")) and not ended(view):
         lines.append(f"page : {page}")
     for one in view.get("links", ()):

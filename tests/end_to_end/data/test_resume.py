@@ -103,6 +103,11 @@ def test_what_cannot_be_resumed_is_refused_by_name(engine: Engine, tmp_path: Pat
         (["--again", application, "--print-spec"], 2, "--again is not possible together with --print-spec or --plan"),
         (["--again", application, "--cluster", "yarn"], 2, "--again submits to the engine of the application"),
         ([], 2, "FILE is missing"),
+        (["--trial", "3"], 2, "--trial N and --of ID go together"),
+        (["--of", application], 2, "--trial N and --of ID go together"),
+        (["--trial", "3", "--of", application], 2, f"{application} has no [sweep]"),
+        (["--trial", "3", "--of", application, "--resume", application], 2, "--resume and --trial exclude each other"),
+        (["--trial", "3", "--of", application, plain], 2, f"runs the recorded program of {application}, and takes no"),
     ):
         refused = run("dlapp-launcher", *arguments)
         assert (refused.code, problem in refused.err) == (code, True), refused.err

@@ -13,7 +13,7 @@ import pytest
 
 from dlapp.client import Client
 from dlapp.sweep.results import TrialState
-from tests.applications import application_dir, ended, launch, properties, run, wait_for
+from tests.applications import application_dir, ended, launch, properties, run, status, wait_for
 from tests.tools.terminal import Terminal
 
 REPORTS = """
@@ -26,6 +26,60 @@ late) echo '{"metrics": {"accuracy": 0.5}, "step": 1}'; echo '{"metrics": {"accu
 good) echo '{"metrics": {"accuracy": 0.5}, "step": 1}'; echo '{"metrics": {"accuracy": 0.75}, "step": 2}';;
 esac >>"$DLAPP_REPORT"
 """
+
+
+RATED = """
+echo "$@, $RATE, $SEED, ${DLAPP_TRIAL-no trial}" >said; mkdir -p out; mv said out/said
+echo "{\\"metrics\\": {\\"score\\": $RATE}}" >>"$DLAPP_REPORT"
+"""
+
+
+def test_the_end_of_a_sweep_names_the_best_trial_and_it_runs_again_by_itself_with_another_seed(tmp_path: Path) -> None:
+    file = properties(
+        tmp_path,
+        RATED,
+        application={"user_shell_args": "--rate={RATE} --n={trial} 'two words'"},
+        resources={"containers": 2},
+        sweep={"grid.RATE": "0.5, 0.75, 0.25", "metric": "score", "goal": "max"},
+        to_hdfs={"output_path": "out", "hdfs": f"{tmp_path}/result", "overwrite": "true"},
+    )
+    waited = run("dlapp-launcher", "--wait", file, "--env", "SEED=1")
+    sweep = status("last")["application_id"]
+    for lines in (waited.out.splitlines(), run("dlapp-status", sweep).out.splitlines()):
+        assert "best : trial 1, score 0.75 at step 1 (RATE=0.75)" in lines
+        assert f"next : dlapp-launcher --trial 1 --of {sweep}" in lines
+    missing = run("dlapp-launcher", "--trial", "1", "--of", sweep)
+    assert (missing.code, "had the variables SEED, whose values are not recorded" in missing.err) == (2, True)
+    done = run("dlapp-launcher", "--trial", "1", "--of", sweep, "--env", "SEED=2", "--wait")
+    assert done.code == 0, done.err
+    alone = status("last")
+    assert (alone["again_of"], alone["trials"], alone["total_containers"]) == (sweep, None, 1)
+    said = "--rate=0.75 --n=1 two words, 0.75, {}, {}\n"
+    assert (tmp_path / "result-trial-1" / "said").read_text() == said.format(2, "no trial")
+    assert (tmp_path / "result" / "trials" / "1" / "said").read_text() == said.format(1, "1")
+    chosen = ("--set", f"to_hdfs.hdfs={tmp_path}/chosen", "--env", "RATE=0.8", "--env", "SEED=3", "--wait")
+    done = run("dlapp-launcher", "--trial", "2", "--of", sweep, *chosen, "--", "only", "this")
+    assert done.code == 0, done.err
+    assert (tmp_path / "chosen" / "said").read_text() == "only this, 0.8, 3, no trial\n"
+    unknown = run("dlapp-launcher", "--trial", "3", "--of", sweep, "--env", "SEED=2")
+    assert (unknown.code, unknown.err) == (3, f"Error: {sweep} has no trial 3; its trials are 0 to 2\n")
+
+
+def test_a_sweep_of_a_command_from_python_runs_a_trial_again(tmp_path: Path) -> None:
+    command = ["sh", "-c", "mkdir out; echo $A {A} >out/a", "{trial}"]
+    with Client() as client:
+        sweep = client.submit(
+            appname="a",
+            command=command,
+            memory=64,
+            outputs={"out": f"{tmp_path}/r"},
+            sweep={"grid": {"A": ["x", "y"]}},
+        )
+        assert sweep.wait().final_status.value == "SUCCEEDED"
+        alone = client.again_as_trial(sweep, 1)
+        assert alone.wait().final_status.value == "SUCCEEDED"
+        assert alone.status().program == "sh -c 'mkdir out; echo $A y >out/a' 1"
+        assert (tmp_path / "r-trial-1" / "a").read_text() == "y y\n"
 
 
 @pytest.mark.slow
