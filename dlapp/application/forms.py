@@ -34,6 +34,7 @@ from dlapp.values.spec import (
     check_cache_path,
     check_env_name,
     check_role_name,
+    check_workdir,
     ready_problem,
 )
 
@@ -314,6 +315,11 @@ def read_link(name: str, text: str) -> QuickLink:
     return QuickLink(name, role, int(port) if port else None, int(place or 1) - 1, path or "/")
 
 
+def _workdir(text: str) -> str:
+    check_workdir("", text)
+    return text
+
+
 def _cache_path(text: str) -> str:
     check_cache_path("", text)
     return text
@@ -357,6 +363,7 @@ QUEUE = text(_queue, "queue")
 LABEL = text(_label, "label")
 ROLE_NAME = text(_role_name, "role")
 READY = text(_ready, "port, report or http:/PATH")
+WORKDIR = Form("absolute path", _workdir, _take_path)
 CACHE_PATH = Form("absolute path", _cache_path, _take_path)
 VARIABLE = Form("text", check_variable, _take_no_object, lines=True)
 LINK_TARGET = text(what="ROLE:PORT/path")

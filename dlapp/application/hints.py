@@ -20,7 +20,7 @@ SYNONYMS = TARGETS | {
         ("application.docker_image", "image container containerimage docker imagename"),
         (
             "application.user_dev_workspace_path",
-            "workspace workdir workingdir workingdirectory code sourcedir cwd chdir",
+            "workspace workingdir workingdirectory code sourcedir cwd chdir",
         ),
         ("application.user_dev_workspace_exclude_list", "exclude excludes ignore excludelist"),
         ("application.user_shell_script", "script entrypoint main program run"),

@@ -206,6 +206,17 @@ KEYS: tuple[PropertyKey, ...] = (
         field="docker_image",
     ),
     PropertyKey(
+        _in("workdir", "application", *OF_ROLES),
+        forms.WORKDIR,
+        "the directory of the image in which `command` starts; the workspace is at `/workspace`",
+        {
+            "application": "the workspace",
+            "role": "that of `[application]`",
+            "service": "that of `[application]`",
+        },
+        field="workdir",
+    ),
+    PropertyKey(
         _application("network"),
         forms.NETWORK,
         "Docker's network: `bridge`, `none`, `host` or the name of a network, if the node allows it "

@@ -27,6 +27,7 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
     "concurrency": ("trials_per_container",),
     "pruner": ("sampler",),
     "network": ("docker_image",),
+    "workdir": ("docker_image", "command"),
 }
 """Key -> keys of its section without which its rules cannot be judged."""
 _PROGRAM = ("application.user_shell_script", "application.command", "application.user_dev_workspace_path")

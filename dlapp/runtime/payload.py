@@ -84,6 +84,7 @@ class Payload(Value, kw_only=True):
         command: words of a program that runs without a shell; found on PATH, or a path.
         env: the payload's environment; in Docker added to the image's. `Running.start` may add to it.
         image: None for a plain process.
+        workdir: in Docker only: directory of the image at which ``command`` starts; empty: the workspace.
         mounts: in Docker only: paths of the host, and the paths in `workspace` that they cover; read-only.
         shared: directories in ``mounts`` that are on shared file systems, in which others may write; without links.
         caches: in Docker only: paths of the host, and their paths in the container.
@@ -102,6 +103,7 @@ class Payload(Value, kw_only=True):
     resources: Resources
     command: tuple[str, ...] = ()
     image: str | None = None
+    workdir: str = ""
     gpus: tuple[PayloadDevice, ...] = ()
     mounts: tuple[tuple[str, str], ...] = ()
     shared: tuple[str, ...] = ()
@@ -166,7 +168,8 @@ class Payload(Value, kw_only=True):
         """Return the wrapper's arguments: HOW, SCRIPT and the script's. Raises PayloadError: the script is missing, or
         cannot run."""
         if self.command:
-            return (AS_COMMAND, *self.command, *self.args)
+            how = f"{AS_COMMAND}:{self.workdir}" if self.workdir else AS_COMMAND
+            return (how, *self.command, *self.args)
         return (start_method(self.workspace, self.script), self.script, *self.args)
 
 

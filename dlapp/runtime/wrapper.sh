@@ -12,12 +12,12 @@
 #       counters can be read. No GPU was asked for, so none may be seen.
 #       look: the same, but first EXIT is told which GPUs are seen, up to a line "end", and another "go" is waited for.
 # HOW   shell: run SCRIPT by bash, or sh; program: execute it; a path: the same, its interpreter must be there;
-#       command: SCRIPT is a command, which PATH has, or a path.
+#       command: SCRIPT is a command, which PATH has, or a path; command:DIRECTORY: the same, started there.
 #
 # Variables of the user's environment must arrive as they are, hence the names.
 _dlapp_mode=$1 _dlapp_life=$2 _dlapp_out=$3 _dlapp_err=$4 _dlapp_exit=$5 _dlapp_how=$6 _dlapp_script=$7
 shift 7
-[ "$_dlapp_how" = command ] || _dlapp_script=./$_dlapp_script
+case $_dlapp_how in command | command:*) ;; *) _dlapp_script=./$_dlapp_script ;; esac
 unset TINI_KILL_PROCESS_GROUP
 exec </dev/null 3<"$_dlapp_life" || exit 125
 # A task that is gone leaves no word: then nothing is started.
@@ -66,6 +66,13 @@ shell)
     if command -v bash >/dev/null 2>&1; then set -- bash "$_dlapp_script" "$@"; else set -- sh "$_dlapp_script" "$@"; fi
     ;;
 program | command)
+    set -- "$_dlapp_script" "$@"
+    ;;
+command:*)
+    if ! cd "${_dlapp_how#command:}"; then
+        echo "no workdir" >"$_dlapp_exit"
+        exit 127
+    fi 2>/dev/null
     set -- "$_dlapp_script" "$@"
     ;;
 *)

@@ -274,6 +274,7 @@ class Assignment(Value, kw_only=True):
         mpi: None: another framework.
         board: workspace directory for a TensorBoard beside the payload; empty: no TensorBoard.
         sweep: run trials, each of which runs the program; None: run the program once.
+        workdir: directory of the image at which ``command`` starts; empty: the workspace.
         needs_output: `AppSpec.needs_output`.
     """
 
@@ -321,6 +322,7 @@ class Assignment(Value, kw_only=True):
     mpi: MpiWork | None = None
     board: str = ""
     sweep: TrialWork | None = None
+    workdir: str = ""
     needs_output: bool = True
 
 

@@ -248,6 +248,7 @@ class RoleSpec(Value, kw_only=True):
         args: arguments of the script or command; None: no arguments if the role has its own program, else the
             application's.
         docker_image: None: the application's image.
+        workdir: see `AppSpec`; None: the application's.
         env: names of the variables that only this role has, or has with another value; the values are in `Secrets`.
         placement: None: the application's placement.
         retries: how often one instance may be restarted after its payload failed by itself; if a failure restarts the
@@ -271,6 +272,7 @@ class RoleSpec(Value, kw_only=True):
     command: tuple[str, ...] | None = None
     args: tuple[str, ...] | None = None
     docker_image: str | None = None
+    workdir: str | None = None
     env: tuple[str, ...] = ()
     placement: Placement | None = None
     retries: int = 0
@@ -311,6 +313,8 @@ class RoleSpec(Value, kw_only=True):
         )
         if self.script is not None:
             yield from found_by(check_inside_workspace, f"{section}.script", self.script)
+        if self.workdir is not None:
+            yield from found_by(check_workdir, f"{section}.workdir", self.workdir)
         if self.command is not None and not self.command:
             yield f"{section}.command", "is empty"
         if "\0" in "".join((*(self.command or ()), *(self.args or ()))):
@@ -592,6 +596,7 @@ class AppSpec(Value, kw_only=True):
         username: displayed owner; grants no rights.
         appname: displayed name, quotes included.
         docker_image: None: the payload is a plain process.
+        workdir: absolute path in the image at which a command starts; None: the workspace.
         network: Docker's network mode of the containers; None: the machine's configured default.
         workspace: absolute path of the directory to pack; empty: every role has a command, and starts in an empty
             directory.
@@ -646,6 +651,7 @@ class AppSpec(Value, kw_only=True):
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     docker_image: str | None = None
+    workdir: str | None = None
     network: str | None = None
     exclude: tuple[str, ...] = ()
     exclude_defaults: bool = True
@@ -722,6 +728,8 @@ class AppSpec(Value, kw_only=True):
                 yield f"application.{name}", "is empty"
         if self.script:
             yield from found_by(check_inside_workspace, "application.user_shell_script", self.script)
+        if self.workdir is not None:
+            yield from found_by(check_workdir, "application.workdir", self.workdir)
         if "\0" in "".join((*self.command, *self.args)):
             yield "application.user_shell_args", "has a NUL in it"
         for name in self.env:
@@ -757,6 +765,7 @@ class AppSpec(Value, kw_only=True):
             self.roles, gang=self.gang, success=self.success, failure=self.on_container_failure, kind=self.kind
         )
         yield from problems_with_links(self.links, self.roles)
+        yield from self._workdir_problems()
         yield from problems_with_access(self.view_acl, self.modify_acl)
         if sorted(self.roles, key=lambda role: role.keep_running) != list(self.roles):
             yield "roles", "those of services (keep_running) come after all others"
@@ -892,6 +901,25 @@ class AppSpec(Value, kw_only=True):
     def image_of(self, role: RoleSpec) -> str | None:
         """Return the image of a role's containers; None: they are plain processes."""
         return role.docker_image if role.docker_image is not None else self.docker_image
+
+    def workdir_of(self, role: RoleSpec) -> str:
+        """Return the directory of the image at which the program of a role starts; empty: the workspace."""
+        own = role.workdir if role.workdir is not None else self.workdir
+        return own or "" if self._takes_workdir(role) else ""
+
+    def _takes_workdir(self, role: RoleSpec) -> bool:
+        return self.image_of(role) is not None and not self.program_of(role).script
+
+    def _workdir_problems(self) -> Iterator[Problem]:
+        needs = "is a directory of an image, for a command: it needs docker_image and command"
+        for role in self.roles:
+            if role.workdir is not None and not self._takes_workdir(role):
+                yield f"{role.section}.workdir", needs
+        if self.workdir is not None and not any(map(self._takes_workdir, self.roles)):
+            yield "application.workdir", needs
+        given = [self.workdir is not None, *(role.workdir is not None for role in self.roles)]
+        if any(given) and self.framework is Framework.MPI:
+            yield "application.workdir", "is not possible with framework=mpi, whose processes start in the workspace"
 
     @property
     def program_text(self) -> str:
@@ -1358,12 +1386,21 @@ def check_cache_name(where: str, name: str) -> None:
         raise SpecError(where, f"{name!r} is not a name: at most 32 of A-Z, a-z, 0-9, _ and -, no _ or - first")
 
 
-def check_cache_path(where: str, path: str) -> None:
-    """Reject a path at which a cache cannot be mounted. Raises SpecError; the message names ``where``."""
+def check_workdir(where: str, path: str) -> None:
+    """Reject a directory of an image that is not an absolute path. Raises SpecError; the message names ``where``."""
+    _check_absolute(where, path)
+
+
+def _check_absolute(where: str, path: str) -> None:
     if not isinstance(path, str) or not path.startswith("/") or path.startswith("//"):
         raise SpecError(where, f"{path!r} is not an absolute path")
     if posixpath.normpath(path) != path or not path.isprintable():
         raise SpecError(where, f"{path!r}: write it without a slash at its end, //, . and .., and control characters")
+
+
+def check_cache_path(where: str, path: str) -> None:
+    """Reject a path at which a cache cannot be mounted. Raises SpecError; the message names ``where``."""
+    _check_absolute(where, path)
     closed = next((one for one in _NOT_FOR_CACHES if f"{path}/".startswith(f"{one}/")), None)
     if path == "/" or path in _PROGRAMS or closed is not None:
         raise SpecError(where, f"{path}: a cache cannot be mounted {'there' if closed is None else f'in {closed}'}")

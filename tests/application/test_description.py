@@ -792,6 +792,41 @@ def test_a_spec_is_checked_for_its_framework_too(place: Path, config: Config) ->
     assert (made.spec.framework, made.spec.network) == (Framework.PYTORCH, "host")
 
 
+# ---- workdir ----
+
+
+def test_a_command_in_an_image_starts_in_workdir_and_each_role_may_have_its_own(place: Path, config: Config) -> None:
+    text = "[application]\nappname=a\ncommand=x\ndocker_image=i\nworkdir=/app\n[role b]\n[role c]\nworkdir=/opt/c d\n"
+    spec = read(place, text, config).spec
+    assert [spec.workdir_of(role) for role in spec.roles] == ["/app", "/opt/c d"]
+    mixed = MINIMAL + "docker_image=i\nworkdir=/app\n[role b]\n[role c]\ncommand=x\n"
+    spec = read(place, mixed, config).spec
+    assert [spec.workdir_of(role) for role in spec.roles] == ["", "/app"]
+
+
+@pytest.mark.parametrize(
+    ("more", "where", "problem"),
+    [
+        ("workdir=/app\n", "application.workdir", "it needs docker_image and command"),
+        ("docker_image=i\nworkdir=/app\n", "application.workdir", "it needs docker_image and command"),
+        ("docker_image=i\nworkdir=app\n", "application.workdir", "'app' is not an absolute path"),
+        (
+            "docker_image=i\nworkdir=/a/../b\n",
+            "application.workdir",
+            "write it without a slash at its end, //, . and ..",
+        ),
+        ("[role b]\nworkdir=/app\n", "role b.workdir", "it needs docker_image and command"),
+        ("docker_image=i\n[role b]\nworkdir=/app\n", "role b.workdir", "it needs docker_image and command"),
+    ],
+)
+def test_workdir_without_a_command_in_an_image_is_refused(
+    place: Path, config: Config, more: str, where: str, problem: str
+) -> None:
+    (found,) = refused(place, MINIMAL + more, config)
+    assert f"{where}: " in found
+    assert problem in found
+
+
 # ---- idle_guard ----
 
 

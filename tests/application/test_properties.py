@@ -495,7 +495,8 @@ def properties_values(draw: st.DrawFn) -> Properties:
         return {key: Setting(value) for key, value in chosen.items()}
 
     application = {key: Setting(draw(plain)) for key in ("appname", "user_dev_workspace_path", "user_shell_script")}
-    application |= some(project=plain, priority=counts, tags=st.lists(plain, min_size=1).map("\n".join))
+    tags = st.lists(plain, min_size=1).map("\n".join).filter(lambda text: not set(text) & set("[](){}"))
+    application |= some(project=plain, priority=counts, tags=tags)
     application |= {f"env.{name}": Setting(draw(plain)) for name in draw(st.sets(variables, max_size=4))}
     sections = {"application": application, "resources": some(memory=memory, vcores=counts, gcores=st.just("auto"))}
     for name in draw(st.sets(st.sampled_from(["", " train", " test"]))):

@@ -124,6 +124,19 @@ def test_a_command_that_is_not_there_is_an_exit_code_of_127_with_its_name_in_std
     wrapped.line.close()
 
 
+def test_a_command_starts_in_its_directory_or_the_missing_one_is_written_down(tmp_path: Path, shell: list[str]) -> None:
+    there = tmp_path / "an odd $name"
+    there.mkdir()
+    wrapped = Wrapped(tmp_path, "")
+    wrapped.start("exec", shell, how=f"command:{there}", program="pwd")
+    assert (wrapped.wait(), wrapped.text("stdout")) == (0, f"{there}\n")
+    wrapped.line.close()
+    wrapped = Wrapped(tmp_path, "")
+    wrapped.start("exec", shell, how="command:/none", program="pwd")
+    assert (wrapped.wait(), wrapped.text("exit"), wrapped.text("stderr")) == (127, "no workdir\n", "")
+    wrapped.line.close()
+
+
 def test_a_missing_interpreter_is_written_down(tmp_path: Path, shell: list[str]) -> None:
     wrapped = Wrapped(tmp_path, "")
     wrapped.start("exec", shell, how="/none/python")

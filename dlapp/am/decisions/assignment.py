@@ -158,6 +158,7 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         framework=framework,
         args=_substitute_index(program.args, instance),
         docker_image=spec.image_of(role),
+        workdir=spec.workdir_of(role),
         username=spec.username,
         appname=spec.appname,
         workspace_archive=state.submission.workspace_archive,

@@ -71,6 +71,11 @@ class ContainerExit:
         if said == "no interpreter":
             how = start_method(payload.workspace, payload.script)
             raise PayloadError(Fault.USER, f"{payload.script}: its interpreter {how} is not in image {payload.image}")
+        if said == "no workdir":
+            problem = (
+                f"workdir={payload.workdir}: image {payload.image} has no such directory that the program may enter"
+            )
+            raise PayloadError(Fault.USER, problem)
         if said.startswith("sees "):
             raise PayloadError(Fault.NODE, f"the container sees {said[5:100]}, although no GPU was asked for")
         left = left_text(int(exited[2] or 0), exited[3] or "") if exited else ""

@@ -48,6 +48,21 @@ def test_a_command_of_the_image_runs_without_a_shell(docker: Driven) -> None:
     assert docker.out() == b"<a  b><$HOME>"
 
 
+def test_a_command_starts_in_a_directory_of_the_image(docker: Driven) -> None:
+    docker.run(None, "-c", "pwd; ls -d /workspace", command=["sh"], workdir="/dev/shm", **docker.docker)
+    assert docker.end()["code"] == 0
+    assert docker.out() == b"/dev/shm\n/workspace\n"
+
+
+@pytest.mark.parametrize("workdir", ["/none", "/bin/sh", "/none/../bin/x y"])
+def test_a_directory_that_the_image_lacks_is_the_users_fault(docker: Driven, workdir: str) -> None:
+    docker.run(None, command=["true"], workdir=workdir, **docker.docker)
+    refused = docker.hear("refused")
+    assert refused["fault"] == "user"
+    problem = f"workdir={workdir}: image {IMAGE} has no such directory that the program may enter"
+    assert refused["problem"] == problem
+
+
 def test_arguments_arrive_byte_for_byte(docker: Driven) -> None:
     docker.run('for one in "$@"; do printf "%s\\0" "$one"; done', *ODD_ARGUMENTS, **docker.docker)
     assert docker.end()["code"] == 0
