@@ -104,14 +104,14 @@ class Feed:
                 raise FeedError(
                     "the position is of part {}, and this process reads part {}".format(self._position["part"], key)
                 )
-        connection = _Connection(self._path, part, self._position)
+        connection = _FeedConnection(self._path, part, self._position)
         self.format, self.epochs = connection.welcome["format"], connection.welcome["epochs"]
         self._position["files"] = connection.welcome["files"]
         seed = connection.welcome["shuffle"]
         self._records = self._read(connection, seed)
         _OPEN.append(self)
 
-    def _read(self, connection: "_Connection", seed: Optional[int]) -> Iterator[Tuple[int, Any, bool]]:
+    def _read(self, connection: "_FeedConnection", seed: Optional[int]) -> Iterator[Tuple[int, Any, bool]]:
         """Yield epoch, record and False for each record; epoch, None and True at the end of each epoch."""
         parse = _PARSERS[self.format]
         place, skip = self._position, int(self._position["record"])
@@ -216,7 +216,7 @@ class _Item:
         self.fd = -1
 
 
-class _Connection:
+class _FeedConnection:
     """Connection to the sending process, opened again if it breaks.
 
     Args:
@@ -356,7 +356,7 @@ class _SourceFile(io.RawIOBase):
         item: the first part.
     """
 
-    def __init__(self, connection: _Connection, item: _Item) -> None:
+    def __init__(self, connection: _FeedConnection, item: _Item) -> None:
         self._connection, self._item, self._at = connection, item, item.start
         self.name, self.size = item.name, item.size
 

@@ -196,7 +196,7 @@ def describe(
 
         problems = Problems(SPEC)
         values, objects = values_of(source, problems)
-        reader = _Reader(SPEC, config, engine, environ, workspace_is_packed=False, script_may_be_missing=False)
+        reader = _FileReader(SPEC, config, engine, environ, workspace_is_packed=False, script_may_be_missing=False)
         return reader.describe(values, problems, overrides, objects=objects)
     of_file: Mapping[str, str] | None = None
     if isinstance(source, Snapshot):
@@ -208,7 +208,7 @@ def describe(
     problems = Problems(path)
     properties = read_properties(data, path, problems, overrides)
     problems.lines = properties
-    reader = _Reader(
+    reader = _FileReader(
         path,
         config,
         engine,
@@ -219,7 +219,7 @@ def describe(
     return reader.describe(properties.values(), problems, overrides, properties, data, of_file)
 
 
-class _Reader(NamedTuple):
+class _FileReader(NamedTuple):
     """The way from the values of keys to an application.
 
     Args:

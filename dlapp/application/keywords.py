@@ -65,7 +65,7 @@ def values_of(given: Keywords, problems: Problems) -> tuple[dict[str, dict[str, 
         given: the keywords.
         problems: collects the errors, each with its keyword.
     """
-    values, objects = _Reader(problems).read(given)
+    values, objects = _KeywordReader(problems).read(given)
     named = set(problems.named)
     for where, problem in problems_of_given(values, lambda value: str(getattr(value, "value", value))):
         if not follows_from(named, where, problem):
@@ -126,7 +126,7 @@ def text_errors(args: Any, env: Any) -> Iterator[SpecError]:
             yield SpecError(f"env.{name}", f"is of type {type(value).__name__}, it must be text (str)")
 
 
-class _Reader:
+class _KeywordReader:
     """Conversion of keywords to the values of a file."""
 
     def __init__(self, problems: Problems) -> None:

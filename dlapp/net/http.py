@@ -198,8 +198,8 @@ class HttpClient:
         self._connect_s, self._silence_s, self._idle_s = connect_s, silence_s, idle_s
         self._ca, self._certificates = ca, certificates
         self._what, self._owner = what, owner
-        self._idle: dict[str, list[_Connection]] = {}
-        self._busy: dict[_Connection, int] = {}  # by the thread that uses it
+        self._idle: dict[str, list[_PooledConnection]] = {}
+        self._busy: dict[_PooledConnection, int] = {}  # by the thread that uses it
         self._known: set[str] = set()  # servers that have responded
         self._lock = threading.Lock()
         self._ended = False
@@ -269,8 +269,8 @@ class HttpClient:
         )
 
     def _exchange(
-        self, server: str, work: Callable[[_Connection], _T], until: float | None, *, repeatable: bool
-    ) -> tuple[_Connection, _T]:
+        self, server: str, work: Callable[[_PooledConnection], _T], until: float | None, *, repeatable: bool
+    ) -> tuple[_PooledConnection, _T]:
         """Return a connection, which the caller must release, and the result of ``work`` on it."""
         while True:
             kept = self._kept(server)
@@ -299,7 +299,7 @@ class HttpClient:
         place = server if server.startswith("unix") else server.partition("://")[2]
         return Wait(f"{self._what} at {place}" if self._what else "", longest_s)
 
-    def _release(self, server: str, connection: _Connection, *, stays: bool) -> None:
+    def _release(self, server: str, connection: _PooledConnection, *, stays: bool) -> None:
         """Keep a connection for the next request if it ``stays``, else close it. Only the first call has an effect."""
         if self._busy.pop(connection, None) is None:
             return
@@ -335,7 +335,7 @@ class HttpClient:
         with contextlib.suppress(Exception):
             self.close()
 
-    def _kept(self, server: str) -> _Connection | None:
+    def _kept(self, server: str) -> _PooledConnection | None:
         while True:
             with self._lock:
                 idle = self._idle.get(server)
@@ -344,17 +344,17 @@ class HttpClient:
                 return one
             one.close()
 
-    def _new(self, server: str, until: float | None) -> _Connection:
+    def _new(self, server: str, until: float | None) -> _PooledConnection:
         with self._wait_for(server, self._connect_s):
             return self._newly_connected(server, until)
 
-    def _newly_connected(self, server: str, until: float | None) -> _Connection:
+    def _newly_connected(self, server: str, until: float | None) -> _PooledConnection:
         scheme, host, port = _address(server)
         wait = self._wait_for(server, self._silence_s)
         try:
             if scheme == "unix":
                 sock = connect_first([(socket.AF_UNIX, host)], lambda: _left(self._connect_s, until))
-                return _Connection(sock, self._silence_s, wait, in_kernel=True)
+                return _PooledConnection(sock, self._silence_s, wait, in_kernel=True)
             sock = self._connected_by_name(host, port, until)
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -375,7 +375,7 @@ class HttpClient:
             if getattr(error, "reason", "") in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
                 raise IncompleteResponse(PLAIN, sent=False, lasting=True) from error
             raise IncompleteResponse(_error_text(error), sent=False) from error
-        return _Connection(sock, self._silence_s, wait, in_kernel=scheme != "https")
+        return _PooledConnection(sock, self._silence_s, wait, in_kernel=scheme != "https")
 
     def _wants_tls(self, server: str, broken: IncompleteResponse) -> bool:
         """Return True if a server that did not respond to plain HTTP would respond to TLS."""
@@ -470,7 +470,7 @@ def _address(server: str) -> tuple[str, str, int]:
     return scheme, host.strip("[]"), int(port)
 
 
-class _Connection:
+class _PooledConnection:
     """One connection to one server, with one request at a time.
 
     Args:

@@ -27,7 +27,7 @@ class _Response(http.client.HTTPResponse):
         return found
 
 
-class _Connection(HTTPConnection):
+class _WebhookConnection(HTTPConnection):
     response_class = _Response
 
 
@@ -36,7 +36,7 @@ class _TlsConnection(HTTPSConnection):
 
 
 class _Pool(HTTPConnectionPool):
-    ConnectionCls = _Connection
+    ConnectionCls = _WebhookConnection
 
 
 class _TlsPool(HTTPSConnectionPool):

@@ -33,17 +33,17 @@ class Measured(NamedTuple):
     receipt: Receipt
 
 
-class _Run(NamedTuple):
+class _UsageOfRun(NamedTuple):
     """Payload of one generation: its counters, and the highest memory sample."""
 
     counters: ResourceCounters = NOTHING_KNOWN
     sampled_peak: int | None = None
 
-    def sampled(self, counters: ResourceCounters) -> _Run:
+    def sampled(self, counters: ResourceCounters) -> _UsageOfRun:
         # For peaks between two samples of a short payload, the kernel reports its largest process.
         each = (self.sampled_peak, counters.memory_bytes, counters.largest_process_bytes)
         seen = [one for one in each if one is not None]
-        return _Run(counters, max(seen, default=None))
+        return _UsageOfRun(counters, max(seen, default=None))
 
     @property
     def peak_bytes(self) -> int | None:
@@ -82,7 +82,7 @@ class UsageMeter:
         self._leased_s: float | None = None
         self._returned_s: float | None = None
         self._read: Callable[[], ResourceCounters] | None = None
-        self._runs: list[_Run] = []
+        self._runs: list[_UsageOfRun] = []
         self._due_s, self._pause_s = 0.0, _FIRST_S
         self._before = _Before()
         self._input_wait: Callable[[], float | None] = lambda: None
@@ -116,7 +116,7 @@ class UsageMeter:
         self._input_wait = input_wait
         self._read, self._due_s, self._pause_s = read, 0.0, _FIRST_S
         self._before = _Before(self._clock(), self._cpu_s, self._device_use())
-        self._runs.append(_Run())
+        self._runs.append(_UsageOfRun())
 
     def sample(self) -> float:
         """Read the counters if that is due. Return the seconds until the next reading is due."""

@@ -45,10 +45,10 @@ def module_of(path: Path) -> str:
 
 
 def classes() -> Iterator[tuple[str, str]]:
-    """The public classes: name and module."""
+    """The classes: name and module."""
     for path in MODULES:
-        for node in tree_of(path).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef):
                 yield node.name, module_of(path)
 
 
@@ -72,7 +72,7 @@ def test_no_class_has_a_retired_name() -> None:
     assert [f"{module}.{name}" for name, module in classes() if name in RETIRED_CLASSES] == []
 
 
-def test_the_name_of_a_public_class_is_used_once() -> None:
+def test_the_name_of_a_class_is_used_once() -> None:
     places = defaultdict(list)
     for name, module in classes():
         places[name].append(module)

@@ -36,7 +36,7 @@ Ranges = dict[str, list[list[int]]]
 """Containers, by the prefix of their ids: ranges of their numbers, each with its first and last."""
 
 
-class _Run(Record):
+class _GrantedContainer(Record):
     """Granted container.
 
     Attributes:
@@ -59,7 +59,7 @@ class JournalCompaction:
 
     def __init__(self, most_runs: int = MAX_RUNS) -> None:
         self._most_runs = most_runs
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, _GrantedContainer] = {}
         self._last: dict[int, str] = {}
         self._earlier: dict[int, list[str]] = defaultdict(list)
         self._needed: dict[tuple[str, str], str] = {}
@@ -116,7 +116,7 @@ class JournalCompaction:
                 self._needed[key] = text
         match record["kind"]:
             case "grant":
-                self._runs.setdefault(str(record["container"]), _Run())
+                self._runs.setdefault(str(record["container"]), _GrantedContainer())
             case "assign":
                 container, index = str(record["container"]), int(record["index"])
                 self._runs[container].index = index

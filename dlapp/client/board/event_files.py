@@ -46,7 +46,7 @@ _COPY = 1 << 20
 _STREAM_S = 60.0
 
 
-class _Source(NamedTuple):
+class _EventSource(NamedTuple):
     """Source of an application's event files: a directory, or a place of checkpoints.
 
     Args:
@@ -145,12 +145,12 @@ class BoardFiles:
                 shutil.rmtree(self._incoming, ignore_errors=True)
         return is_read
 
-    def _sources(self, one: ApplicationId, view: ApplicationView) -> Iterator[_Source]:
+    def _sources(self, one: ApplicationId, view: ApplicationView) -> Iterator[_EventSource]:
         found = False
         for output in view.outputs:
             for location in filter(None, (output.target if output.committed else None, output.partial)):
                 found = True
-                yield _Source(output.name, location)
+                yield _EventSource(output.name, location)
         spec = self._spec_of(one)
         if spec is None or view.state.ended:
             if spec is not None and not found:
@@ -167,23 +167,23 @@ class BoardFiles:
                 named = "/".join(filter(None, (name, part)))
                 if container.log_url.startswith(FILE):
                     location = file_location(os.path.join(local_path(container.log_url), "workspace", path))
-                    yield _Source(named, location, is_growing=True)
+                    yield _EventSource(named, location, is_growing=True)
                 elif one not in self._without_streams:
-                    yield _Source(named, path, container=container.index, is_growing=True)
+                    yield _EventSource(named, path, container=container.index, is_growing=True)
         if one in self._without_streams or not (paths and view.containers):
             yield from self._checkpoint_sources(one, spec)
 
-    def _checkpoint_sources(self, one: ApplicationId, spec: AppSpec) -> Iterator[_Source]:
+    def _checkpoint_sources(self, one: ApplicationId, spec: AppSpec) -> Iterator[_EventSource]:
         if spec.checkpoint is None:
             return
         submission = self._submission_of(one)
         of = (submission.checkpoints_of if submission is not None else None) or one
         place = f"{spec.checkpoint.target.rstrip('/')}/{of}"
         if not spec.checkpoint.is_of_every_index:
-            yield _Source("checkpoint", place, is_checkpoint=True)
+            yield _EventSource("checkpoint", place, is_checkpoint=True)
             return
         for index in range(spec.containers):
-            yield _Source(f"checkpoint/{index}", f"{place}/{index}", is_checkpoint=True)
+            yield _EventSource(f"checkpoint/{index}", f"{place}/{index}", is_checkpoint=True)
 
     def _spec_of(self, one: ApplicationId) -> AppSpec | None:
         submission = self._submission_of(one)

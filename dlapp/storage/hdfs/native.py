@@ -150,7 +150,7 @@ def _protocol_state(place: HdfsPlace) -> _ProtocolState:
     return _protocol_states.setdefault(key, _ProtocolState())
 
 
-class _Source(NamedTuple):
+class _BlockSource(NamedTuple):
     """Content of a file that is being written."""
 
     read: Callable[[int, int], bytes]
@@ -855,7 +855,7 @@ class NativeHdfs(WebHdfs):
             self.clear(path, file=True)
 
     def _write_once(
-        self, path: str, source: _Source, mode: int, parents: bool, checksum: Checksum, excluded: list[DataNode]
+        self, path: str, source: _BlockSource, mode: int, parents: bool, checksum: Checksum, excluded: list[DataNode]
     ) -> None:
         defaults = self._server_defaults()
         call = protocol.create(path, mode, self._client, defaults, parents=parents)
@@ -874,7 +874,7 @@ class NativeHdfs(WebHdfs):
         self,
         path: str,
         file_id: int,
-        source: _Source,
+        source: _BlockSource,
         start: int,
         count: int,
         previous: HdfsBlock | None,
@@ -978,10 +978,10 @@ def _range_writer(
     return on_content
 
 
-def _source(data: bytes | RequestBody) -> _Source:
+def _source(data: bytes | RequestBody) -> _BlockSource:
     if isinstance(data, bytes):
-        return _Source(lambda at, size: data[at : at + size], len(data))
-    return _Source(lambda at, size: os.pread(data.fd, size, at), data.size)
+        return _BlockSource(lambda at, size: data[at : at + size], len(data))
+    return _BlockSource(lambda at, size: os.pread(data.fd, size, at), data.size)
 
 
 def _bad_node(located: LocatedBlock, error: HadoopError) -> DataNode:
