@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterable
 
@@ -371,7 +372,7 @@ def test_continuously_backlogged_users_get_their_shares_within_5_percent_over_a_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(5))
 def test_no_job_waits_for_ever_behind_higher_priorities_less_usage_and_smaller_jobs(seed: int) -> None:
     chance, numbers = random.Random(seed), itertools.count()
     print("seed", seed)
@@ -389,8 +390,9 @@ def test_no_job_waits_for_ever_behind_higher_priorities_less_usage_and_smaller_j
     machine = Machine(MACHINE, Policy(max_priority=3), [*others, *whole], following=following)
     machine.run(15 * DAY_S)
     waited = {run.task.job.id: run.started_s - run.task.job.arrived_s for run in machine.runs}
-    print([round(waited.get(one.job.id, -DAY_S) / DAY_S, 1) for one in whole])
-    assert all(waited.get(one.job.id, 99 * DAY_S) < 13 * DAY_S for one in whole)
+    days = [round(waited.get(one.job.id, math.inf) / DAY_S, 1) for one in whole]
+    print(days)
+    assert all(found <= most for found, most in zip(days, (3.5, 6.5, 9.5), strict=True))  # docs/team.md
     assert machine.waiting == []
 
 
