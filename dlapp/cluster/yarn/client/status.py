@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from dlapp.cluster import LOG_NAMES
 from dlapp.cluster.engine import LogFiles
@@ -57,12 +57,16 @@ KEPT_READ = 200
 history."""
 VIEW_REQUEST_INTERVAL_S = 25.0
 """Interval between two requests to an ApplicationMaster that is unreachable from here to write its view more often."""
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 RECEIPTS_READ = 200
 """For this many ended applications, the latest ones, a list reads the receipts."""
 SETTLE_S = 2.0
 """How long a list waits for the settlement of ended applications; the rest is left to a later command. If the user is
 to be notified, it waits `notices.DELIVER_S` longer: on a machine that is always busy the notifications would never be
 sent otherwise."""
+_READ_AT_ONCE = 4
+"""Few: a list is no burst of requests for the NameNode."""
 RUNNING_READ = 20
 """For this many running applications, the latest ones, a list shows the progress: it reads a file on HDFS for each."""
 
@@ -77,6 +81,7 @@ class ApplicationReader:
         self._nodes: dict[str, str] = {}
         self._view_request_at: dict[ApplicationId, float] = {}
         self._viewer_tokens: dict[ApplicationId, str | None] = {}
+        self._history_sizes: dict[ApplicationId, int] | None = None  # as the last list read them
 
     def ids(self, *, everybody: bool = False) -> list[str]:
         found = self._session.rest().reports(user=None if everybody else self._session.user)
@@ -158,13 +163,17 @@ class ApplicationReader:
         with contextlib.suppress(DlappError):
             files = self._session.files(self._session.user)
             places = StagingPaths(files.home)
-            sizes = {name: size for name, size, _ in files.entries(places.all_history)}
-            for one in own[-RECEIPTS_READ:]:
-                if size := sizes.get(f"{one['application_id']}{HISTORY_SUFFIX}", 0):
-                    place = places.history(ApplicationId.from_text(one["application_id"]))
-                    with contextlib.suppress(NotFound):
-                        data = files.read_part(place, 0, min(size, RECEIPT_BYTES))
-                        one["receipt"] = receipt_of_history(data)
+            sizes = self._read_history_sizes() if self._history_sizes is None else self._history_sizes
+            by_id = {ApplicationId.from_text(one["application_id"]): one for one in own[-RECEIPTS_READ:]}
+
+            def read(one: ApplicationId) -> Any:
+                with contextlib.suppress(NotFound):
+                    return receipt_of_history(files.read_part(places.history(one), 0, min(sizes[one], RECEIPT_BYTES)))
+                return None
+
+            kept = [one for one in by_id if sizes.get(one)]
+            for one, receipt in zip(kept, _at_once(read, kept), strict=True):
+                by_id[one]["receipt"] = receipt
 
     @contextlib.contextmanager
     def _settling(self) -> Iterator[None]:
@@ -225,37 +234,50 @@ class ApplicationReader:
             known: applications that the ResourceManager knows, by id.
             limit: how many ended ones are wanted in total, the latest by id; None: all.
         """
-        found: list[AppReport] = []
         ids = {one.application_id for one in known}
         ended = [one.application_id for one in known if one.state.ended]
         is_enough = limit is not None and len(ended) >= limit
         # Current data is shown even without the history or the timeline server.
-        if whose in (None, self._session.user) and limit != 0:
+
+        def in_history() -> list[AppReport]:
+            if whose not in (None, self._session.user) or limit == 0:
+                return []
             with contextlib.suppress(DlappError):
                 kept = [one for one in self._kept_ids() if one not in ids]
                 if is_enough and limit is not None:
                     # The ResourceManager forgets in order of ends, which may differ from the order of submissions.
                     kept = [one for one in kept if one > ended[-limit]]
                 latest = kept[-min(limit or KEPT_READ, KEPT_READ) :]
-                found += [report for one in latest if (report := self._kept(one)) is not None]
-                ids |= {one.application_id for one in found}
-        if not is_enough and (timeline := self._session.site.timeline_url()) is not None:
+                return [report for report in _at_once(self._kept, latest) if report is not None]
+            return []
+
+        def on_timeline() -> list[AppReport]:
+            session = self._session
+            if is_enough or (url := session.site.timeline_url()) is None:
+                return []
             with contextlib.suppress(Unreachable):
-                session = self._session
-                found += client_views.forgotten(timeline, session.login, session.certificates, whose=whose, known=ids)
-        return found
+                return client_views.forgotten(url, session.login, session.certificates, whose=whose, known=ids)
+            return []
+
+        found, others = _at_once(lambda read: read(), [in_history, on_timeline])
+        known_here = {one.application_id for one in found}
+        return [*found, *(one for one in others if one.application_id not in known_here)]
 
     def _kept_ids(self) -> list[ApplicationId]:
         """Return the caller's own applications in the history, oldest first; none if HDFS is unavailable."""
-        found = []
+        self._history_sizes = self._read_history_sizes()
+        return sorted(self._history_sizes)
+
+    def _read_history_sizes(self) -> dict[ApplicationId, int]:
+        """Return the sizes [bytes] of the caller's histories; empty if HDFS is unavailable."""
+        found = {}
         with contextlib.suppress(Unreachable, Denied):
             files = self._session.files(self._session.user)
-            for name in files.names(StagingPaths(files.home).all_history):
-                if not name.endswith(HISTORY_SUFFIX):
-                    continue
-                with contextlib.suppress(UsageError):
-                    found.append(ApplicationId.from_text(name.removesuffix(HISTORY_SUFFIX)))
-        return sorted(found)
+            for name, size, _ in files.entries(StagingPaths(files.home).all_history):
+                if name.endswith(HISTORY_SUFFIX):
+                    with contextlib.suppress(UsageError):
+                        found[ApplicationId.from_text(name.removesuffix(HISTORY_SUFFIX))] = size
+        return found
 
     def _kept(self, application_id: ApplicationId) -> AppReport | None:
         """Return a report on the caller's application from dlapp's own history, instead of YARN's; None: not there."""
@@ -447,6 +469,16 @@ class ApplicationReader:
 
     def _is_own(self, report: AppReport) -> bool:
         return tools_tokens.is_own(report.application_id, report.user, self._session.user)
+
+
+def _at_once(call: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+    """Call a function with each item, some at a time: each mostly waits for a server."""
+    if len(items) < 2:
+        return [call(one) for one in items]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(_READ_AT_ONCE, "yarn-read") as pool:
+        return list(pool.map(call, items))
 
 
 def _staged(files: StagingFiles, application_id: ApplicationId) -> AmState:

@@ -144,6 +144,22 @@ def test_a_list_has_the_receipts_of_the_callers_applications_that_have_ended(mon
     assert found == {1: None, 2: None, 3: to_json(receipt), 4: None, 5: to_json(receipt), 6: None}
 
 
+def test_a_list_reads_the_directory_of_the_histories_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    files, listed = Files(), list[str]()
+    files.keep(2, 3)
+    entries = files.entries
+
+    def counted(location: str) -> list[tuple[str, int, int]]:
+        listed.append(location)
+        return entries(location)
+
+    monkeypatch.setattr(files, "entries", counted)
+    shown = reader(files, [known(2)])
+    for _ in range(2):
+        shown.add_receipts([to_json(one) for one in shown.views()])
+    assert listed == [PLACES.all_history] * 2
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"{", b'{"receipt":', b'{"receipt":{"cpu_hours":1', b'{"receipt":[]}', b'{"receipt":null}', b"\xff"]
 )
