@@ -185,7 +185,7 @@ def _assess_earlier_generation(state: ApplicationState, container: Container, as
         return assessed
     if assessed.fault is not Fault.NODE or container.instance is None:
         return gang.GANG_RESTARTED
-    gang.uncount_restart(state, assessed.reason, container.instance)
+    gang.uncount_restart(state, assessed, container.instance)
     return assessed
 
 
@@ -259,6 +259,12 @@ def conclude_try(state: ApplicationState, instance: Instance, container: Contain
     if state.sweep is not None and assessed.fault is Fault.USER:
         assessed = replace(assessed, fault=Fault.NODE, is_final=False)  # the programs of trials are assessed separately
     gate = state.role_of(container).gate
+    is_restarted_alone = (
+        container.stop_reason is StopReason.GANG_RESTARTED or instance.role.on_failure is RoleFailure.RESTART
+    )
+    ends_generation = gate.gang and gate.open and instance.container is container and not is_restarted_alone
+    if ends_generation and not assessed.free and assessed.fault in (Fault.NODE, Fault.STOPPED):
+        gang.count_node_fault(state, gate, container)
     if gate.failure is not None and instance.container is container:
         if assessed.fault is not Fault.NODE:
             return  # a consequence of the failure that ends the application
@@ -285,10 +291,7 @@ def conclude_try(state: ApplicationState, instance: Instance, container: Contain
             role.wait(instance.index, until_ms)
         if instance.container is container:
             assignment.free(state, instance, durable, paused_until_ms=until_ms)
-            is_restarted = (
-                container.stop_reason is StopReason.GANG_RESTARTED or role.spec.on_failure is RoleFailure.RESTART
-            )
-            if role.gate.gang and role.gate.open and not is_restarted:
+            if ends_generation and gate.open:
                 gang.restart(state, role.gate, assessed.reason, instance, is_charged=assessed.fault is Fault.USER)
     elif instance.index in state.deciding or (role.gate.gang and not role.gate.open) or _fails_all(state, instance):
         failure = _failure(state, instance, assessed)
@@ -334,6 +337,11 @@ def _failure(state: ApplicationState, instance: Instance, assessed: Assessment) 
     )
     if assessed.fault is Fault.USER and (faults := _user_faults(state, instance)) > instance.user_faults:
         text += f" (role {instance.role.name} failed {faults} times in all)"
+    if (
+        assessed.fault in (Fault.NODE, Fault.STOPPED)
+        and (faults := _node_faults(state, instance)) > instance.node_faults
+    ):
+        text += f" (its gang failed {faults} times in all)"
     return text
 
 
@@ -349,6 +357,11 @@ def _user_faults(state: ApplicationState, instance: Instance) -> int:
     return sum(state.instances[index].user_faults for index in role.indexes)
 
 
+def _node_faults(state: ApplicationState, instance: Instance) -> int:
+    """Return the number of failures of an index, or of generations of its gang, that no program caused."""
+    return max(instance.node_faults, state.role_of_index(instance.index).gate.node_faults)
+
+
 def _is_retried(state: ApplicationState, instance: Instance, assessed: Assessment) -> bool:
     if assessed.fault is Fault.SERVICE:
         return services.left_ms(state, instance, assessed.service) > 0
@@ -361,7 +374,7 @@ def _is_retried(state: ApplicationState, instance: Instance, assessed: Assessmen
         assessed,
         # Not counted for the members of a restarted gang, of which there may be thousands.
         user_faults=_user_faults(state, instance) if is_users else 0,
-        node_faults=instance.node_faults,
+        node_faults=_node_faults(state, instance),
         retries=instance.role.retries,
     )
 

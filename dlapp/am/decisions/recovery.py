@@ -32,7 +32,7 @@ def recover(state: ApplicationState, former: RecoveredState, live: tuple[Grant, 
         role.recovering = role.gate.gang
         if role.gate.gang and (known := former.gates.get(role.gate.name)) is not None:
             role.gate.close(known.generation)
-            role.gate.restarts = known.restarts
+            role.gate.restarts, role.gate.node_faults = known.restarts, known.node_faults
             if role.gate.checkpoints is not None:
                 role.gate.checkpoints.begin(known.checkpoint, known.checkpoints_after)
             role.gate.open = known.open

@@ -52,6 +52,8 @@ class Gate:
         checkpoints: checkpoints of its members; None: none.
         charged: index of the member whose failure restarted it and counts against its retries; None: another reason.
         restarts: the latest restarts, oldest first, without those whose reason only an earlier attempt knew.
+        node_faults: number of generations that ended by failures that no program caused; see
+            `dlapp.am.decisions.gangs.gang.count_node_fault`.
     """
 
     def __init__(self, name: str, size: int) -> None:
@@ -64,6 +66,7 @@ class Gate:
         self.failure: GangFailure | None = None
         self.charged: int | None = None
         self.restarts: tuple[RestartView, ...] = ()
+        self.node_faults = 0
         self.checkpoints: GangCheckpoints | None = None
         self.size = size
         self.roster_version = -1

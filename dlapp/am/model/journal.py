@@ -17,8 +17,9 @@ JSON object: a crash may truncate one. Counts are absolute, so reading a record 
     give_up  index, user_faults, node_faults   it is not tried again; if it decides, with its failure in ``why``
     wait     index, service, since_ms          it waits for this service (empty: for none), and for which since when
     gate     role, open, generation,           of the gang of this role and those behind it in the spec; on the disk
-             checkpoint, after, restarts       before a payload may start, or is stopped for it; with the checkpoint
-                                               of the generation, once it is chosen, and the latest restarts
+             checkpoint, after, restarts,      before a payload may start, or is stopped for it; with the checkpoint
+             node_faults                       of the generation, once it is chosen, the latest restarts, and how many
+                                               generations failed for reasons other than a program
     trial    number, try, in, index,           a trial was assigned to a container, and to which; with the parameters
              parameters                        that Optuna chose, then on the disk before the container gets them
     trial_end  number, try, state, ...         it has ended (`dlapp.am.model.trials.end_fields`); its container keeps
@@ -101,14 +102,15 @@ class RecoveredContainer:
 
 
 class RecoveredGate(NamedTuple):
-    """Gate of a gang: whether it was open, its generation, the checkpoint that the generation starts from, and the
-    causes of its restarts."""
+    """Gate of a gang: whether it was open, its generation, the checkpoint that the generation starts from, the causes
+    of its restarts, and how many generations failed for reasons other than a program."""
 
     open: bool
     generation: int = 0
     checkpoint: int | None = None
     checkpoints_after: int = 0
     restarts: tuple[RestartView, ...] = ()
+    node_faults: int = 0
 
 
 class RecoveredWait(Record):
@@ -304,6 +306,7 @@ def _replay_one(former: RecoveredState, record: dict[str, Any]) -> None:
                 None if checkpoint is None else int(checkpoint),
                 int(record.get("after", 0)),
                 tuple(from_json(RestartView, one) for one in record.get("restarts", ())),
+                int(record.get("node_faults", 0)),
             )
         case "soft":
             former.soft = str(record["by"]), Cause(record["cause"]), int(record["ends_ms"])

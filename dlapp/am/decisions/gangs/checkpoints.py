@@ -87,6 +87,8 @@ def record_gate(state: ApplicationState, gate: Gate, *, durable: bool = True) ->
         more = {"checkpoint": known.number, "after": known.after}
     if gate.restarts:
         more["restarts"] = [to_json(one) for one in gate.restarts]
+    if gate.node_faults:
+        more["node_faults"] = gate.node_faults
     state.record("gate", durable=durable, role=gate.name, open=gate.open, generation=gate.generation, **more)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dlapp.am.decisions import assignment, containers, shutdown
-from dlapp.am.decisions.assessment import Assessment, container_name
+from dlapp.am.decisions.assessment import FORGIVEN_MS, Assessment, container_name
 from dlapp.am.decisions.gangs import checkpoints, launches, roster
 from dlapp.am.model.demand import Role
 from dlapp.am.model.gate import MAX_RESTARTS, GangFailure, Gate
@@ -91,16 +91,17 @@ def _restart_view(
     return RestartView(role=gate.name, generation=generation, at_ms=state.now_ms, container=index, cause=cause)
 
 
-def uncount_restart(state: ApplicationState, why: str, member: Instance) -> None:
-    """Uncount a restart: the member that seemed to cause it failed with the node of another one, ``member``. ``why``
-    says how that one ended, for the user.
+def uncount_restart(state: ApplicationState, assessed: Assessment, member: Instance) -> None:
+    """Uncount a restart: the member that seemed to cause it failed with the node of another one, ``member``, whose end
+    was assessed.
     """
     gate = state.role_of_index(member.index).gate
     was_charged = gate.charged is not None
     uncount_failure(state, gate)
+    gate.node_faults += was_charged and not assessed.free  # else the restart is counted so already
     if was_charged and gate.restarts and gate.restarts[-1].generation == gate.generation:
         known = gate.restarts[-1]
-        one = _restart_view(state, gate, gate.generation, why, member)
+        one = _restart_view(state, gate, gate.generation, assessed.reason, member)
         gate.restarts = (*gate.restarts[:-1], replace(one, at_ms=known.at_ms))
         checkpoints.record_gate(state, gate, durable=False)
 
@@ -134,6 +135,17 @@ def check_failures(state: ApplicationState) -> None:
         if is_settled:
             gate.failure = None
             shutdown.fail(state, failure.text)
+
+
+def count_node_fault(state: ApplicationState, gate: Gate, container: Container) -> None:
+    """Count the end of an open gang's generation by a failure of one member that no program caused.
+
+    The generations count, and not the failures of each member: else a gang of N containers could restart N times as
+    often. A long run forgives, as it does for one index.
+    """
+    since_ms = max([container.started_ms, *(one.at_ms for one in gate.restarts[-1:])])
+    hours = max(0, state.now_ms - since_ms) // FORGIVEN_MS
+    gate.node_faults = max(0, gate.node_faults - hours) + 1
 
 
 def uncount_failure(state: ApplicationState, gate: Gate) -> None:

@@ -101,7 +101,7 @@ def test_a_next_attempt_knows_with_which_checkpoint_the_generation_began() -> No
         {"kind": "gate", "t": 2, "role": "worker", "open": True, "generation": 1, "checkpoint": 3, "after": RUN},
     ]
     assert journal.replay(lines[:1]).gates["worker"].checkpoint is None
-    assert journal.replay(lines).gates["worker"] == (True, 1, 3, RUN, ())
+    assert journal.replay(lines).gates["worker"] == (True, 1, 3, RUN, (), 0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 from dlapp.am.decisions.assessment import NODE_RETRIES
 from dlapp.am.model.events import SettleOutputs
 from dlapp.am.model.instance import Stage
-from dlapp.values.messages import Fault, Phase, Stop
+from dlapp.value import replace
+from dlapp.values.messages import Diagnosis, Fault, Phase, Stop
 from dlapp.values.report import FinalStatus
 from dlapp.values.spec import Gang, RoleFailure, RoleSpec
 from tests.am.driving import Driver, result
@@ -204,6 +205,64 @@ def test_a_rank_that_never_comes_to_the_gate_is_replaced_some_times_and_then_fai
     assert am.state.ending is not None
     text = "container 1 (worker 1) failed 4 times for reasons other than its program, the last time: its task stopped"
     assert am.state.ending.diagnostics.startswith(text)
+
+
+def node_fault(am: Ranks, index: int) -> None:
+    """Let the program of a running rank fail for a reason that a retry may help against, as its log says."""
+    retried = Diagnosis(rule="any", cause="the port is in use", fault=Fault.NODE, next_step="x", retry=True)
+    failed = replace(result(Fault.USER, 1, None), diagnosis=retried)
+    number = am.number_of(index)
+    am.report(number, Phase.RUNNING, failure=failed, generation=am.state.gates[0].generation)
+    assert am.orders(number).stop is not Stop.NO
+    am.finished(number, failed)
+
+
+def test_the_generations_of_a_gang_that_fail_for_a_node_count_and_not_the_failures_of_each_rank() -> None:
+    am = Ranks(RoleFailure.RESTART_GANG, 0)
+    am.come()
+    am.obey()
+    for generation in range(NODE_RETRIES):
+        node_fault(am, generation % 3)
+        assert am.state.gates[0].generation == generation + 1
+        am.obey()
+        assert am.state.stage is Stage.ACTIVE
+    node_fault(am, 0)
+    am.obey()
+    assert am.state.ending is not None
+    assert am.state.ending.diagnostics == (
+        "container 0 (worker 0) failed 2 times for reasons other than its program, the last time: exit code 1: the "
+        "port is in use (its gang failed 4 times in all)"
+    )
+
+
+def test_an_hour_without_a_failure_forgives_a_gang_a_generation() -> None:
+    am = Ranks(RoleFailure.RESTART_GANG, 0)
+    am.come()
+    am.obey()
+    for _ in range(2 * NODE_RETRIES):
+        node_fault(am, 1)
+        am.obey()
+        am.wait(3601)
+        assert (am.state.stage, am.state.gates[0].node_faults) == (Stage.ACTIVE, 1)
+
+
+def test_what_yarn_takes_away_is_no_failed_generation() -> None:
+    am = Ranks(RoleFailure.RESTART_GANG, 0)
+    am.come()
+    am.obey()
+    for _ in range(2 * NODE_RETRIES):
+        am.kill("preempted", am.number_of(VICTIM))
+        am.obey()
+    assert (am.state.stage, am.state.gates[0].node_faults) == (Stage.ACTIVE, 0)
+
+
+def test_the_next_attempt_knows_how_many_generations_have_failed() -> None:
+    am = Ranks(RoleFailure.RESTART_GANG, 0)
+    am.come()
+    am.obey()
+    node_fault(am, 1)
+    (known,) = am.journal().gates.values()
+    assert known.node_faults == 1
 
 
 def test_the_first_restart_has_no_pause() -> None:
