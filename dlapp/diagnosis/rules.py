@@ -15,6 +15,8 @@ from dlapp.values.messages import Fault
 OPERATORS_FILE = "/etc/dlapp/diagnosis.yaml"
 """Rules of the operator of a node, which come before those of dlapp. It belongs to root, like ``node.yaml``."""
 _BUILT_IN_RULES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rules.yaml")
+ADDRESS_IN_USE = "address_in_use"
+"""Name of the rule for a program that may not listen on its address, because another one does."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 _MAX_TEXT = 500
 

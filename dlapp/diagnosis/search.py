@@ -74,6 +74,11 @@ class LogTail(NamedTuple):
     offset: int
     data: bytes
 
+    def line_at(self, offset: int) -> str:
+        """Return the line that begins at an offset in the file, up to `_MAX_MATCHED` characters."""
+        start = offset - self.offset
+        return _text(self.data[start : _line_at(self.data, start)[1]])[:_MAX_MATCHED]
+
 
 class _Hit(NamedTuple):
     """A line that matches a rule.

@@ -8,6 +8,7 @@ alone:
     problems(roles, deciding)               what is wrong with the roles of an application, by key of its file
     takes_part(role, deciding)              whether the framework knows a role's containers
     environment(one)                        the variables of one container, a `Participant`
+    conflict(member)                        what to check if two programs listen on a member's first port, if known
 
 ``deciding`` has the names of the roles that decide the application's success.
 """
@@ -31,7 +32,7 @@ from dlapp.values.spec import (
     gangs_of,
 )
 
-_RESTARTS_WHOLE = (Framework.TENSORFLOW, Framework.PYTORCH, Framework.TORCHRUN, Framework.MPI)
+_RESTARTS_WHOLE = (Framework.TENSORFLOW, Framework.PYTORCH, Framework.TORCHRUN, Framework.JAX, Framework.MPI)
 """Frameworks in which a process that is started again cannot join the others."""
 
 
@@ -53,6 +54,7 @@ class _Module(Protocol):
     def problems(self, roles: Sequence[RoleSpec], deciding: Collection[str]) -> Iterator[tuple[str, str]]: ...
     def takes_part(self, role: str, deciding: Collection[str]) -> bool: ...
     def environment(self, one: Participant) -> dict[str, str]: ...
+    def conflict(self, member: Member) -> str: ...
 
 
 def _module(framework: Framework) -> _Module:
@@ -120,6 +122,11 @@ def environment(
         # docs.nvidia.com/deeplearning/nccl, Environment Variables.
         found |= {"NCCL_SOCKET_IFNAME": f"={interface}", "GLOO_SOCKET_IFNAME": interface}
     return {name: value for name, value in found.items() if name not in user}
+
+
+def advice_on_conflict(framework: Framework, member: Member, port: int) -> str:
+    """Return what to check if two programs of an application listen on a member's port; empty: not known."""
+    return _module(framework).conflict(member) if port == member.ports[0] else ""
 
 
 def problems(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from dlapp.frameworks import Participant
+from dlapp.values.roster import Member
 from dlapp.values.spec import RoleSpec
 
 SERVICES = ()
@@ -38,6 +39,14 @@ def problems(roles: Sequence[RoleSpec], _deciding: Collection[str]) -> Iterator[
 def takes_part(role: str, _deciding: Collection[str]) -> bool:
     """Return whether ps-lite uses a role."""
     return role in ROLES
+
+
+def conflict(member: Member) -> str:
+    """Return what to check if two programs listen on the port of a container."""
+    name, variable = (
+        ("the scheduler", "DMLC_ROLE") if member.role == "scheduler" else (f"a {member.role}'s port", "PORT")
+    )
+    return f"two programs took {name}: check {variable}"
 
 
 def environment(one: Participant) -> dict[str, str]:

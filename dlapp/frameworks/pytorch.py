@@ -3,17 +3,19 @@
 PyTorch considers each container a separate host, even if two share one: LOCAL_RANK is the number of its first GPU among
 the visible ones.
 
-NODE_RANK is for PyTorch Lightning, which starts the processes of a host itself and does not read RANK.
+The variables of other programs that find or start the processes of a training are there as well (`for_launchers`), as
+far as they harm nobody. torchrun's own (``PET_``) would make ``torchrun --standalone`` wait for other containers.
 
 Source: pytorch.org/docs/stable/distributed.html, Environment variable initialization; torchrun, Environment Variables;
-lightning.fabric.plugins.environments.LightningEnvironment.
+lightning.fabric.plugins.environments.LightningEnvironment; jax/_src/distributed.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from dlapp.frameworks import Participant
+from dlapp.frameworks import Participant, endpoint
+from dlapp.values.roster import Member
 from dlapp.values.spec import RoleSpec
 
 SERVICES = ()
@@ -37,16 +39,39 @@ def takes_part(role: str, deciding: Collection[str]) -> bool:
     return role in deciding
 
 
+def conflict(member: Member) -> str:
+    """Return what to check if two programs listen on the port of a rank: the first one has MASTER_PORT."""
+    return "two programs took rank 0: check RANK/NODE_RANK" if member.role_index == 0 else ""
+
+
 def environment(one: Participant) -> dict[str, str]:
     """Return the variables of one rank."""
-    ranks = one.roster.of_role(one.member.role)
+    return for_launchers(one) | as_rank(one) | {"OMP_NUM_THREADS": str(one.resources.vcores)}
+
+
+def as_rank(one: Participant) -> dict[str, str]:
+    """Return the variables of a container that is one rank."""
+    return {
+        "RANK": str(one.member.role_index),
+        "WORLD_SIZE": str(len(one.roster.of_role(one.member.role))),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+    }
+
+
+def for_launchers(one: Participant) -> dict[str, str]:
+    """Return the variables for which a container is a host, whatever processes it has.
+
+    Lightning starts the processes of a host itself, and reads NODE_RANK or GROUP_RANK, and not RANK. JAX has one
+    process in each container.
+    """
+    ranks, number = one.roster.of_role(one.member.role), str(one.member.role_index)
     return {
         "MASTER_ADDR": ranks[0].address,  # without brackets: a host, not a part of a URL
         "MASTER_PORT": str(ranks[0].ports[0]),
-        "RANK": str(one.member.role_index),
-        "NODE_RANK": str(one.member.role_index),
-        "WORLD_SIZE": str(len(ranks)),
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-        "OMP_NUM_THREADS": str(one.resources.vcores),
+        "NODE_RANK": number,
+        "GROUP_RANK": number,
+        "JAX_COORDINATOR_ADDRESS": endpoint(ranks[0]),
+        "JAX_NUM_PROCESSES": str(len(ranks)),
+        "JAX_PROCESS_ID": number,
     }

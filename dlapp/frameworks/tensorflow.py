@@ -13,6 +13,7 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 
 from dlapp.frameworks import Participant, endpoint
+from dlapp.values.roster import Member
 from dlapp.values.spec import RoleSpec
 
 CLUSTER = ("chief", "worker", "ps")
@@ -46,6 +47,11 @@ def problems(roles: Sequence[RoleSpec], _deciding: Collection[str]) -> Iterator[
 def takes_part(role: str, _deciding: Collection[str]) -> bool:
     """Return whether a role is one of TensorFlow's task types."""
     return role in (*CLUSTER, EVALUATOR)
+
+
+def conflict(member: Member) -> str:
+    """Return what to check if two programs listen on the port of a task."""
+    return f"two programs took task {member.role} {member.role_index}: check TF_CONFIG"
 
 
 def environment(one: Participant) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 torchrun reads each of its options also from a variable: ``PET_`` and the option's name. So a script may call ``torchrun
 train.py``. The variables without ``PET_`` are for scripts that call another launcher, such as PyTorch Lightning's
-Trainer; torchrun sets its own for the processes that it starts. A script that ends in ``.py`` is run by torchrun itself
-(`COMMAND`). Restarts are dlapp's: a torchrun that has lost a process, or another agent, ends.
+Trainer; torchrun sets its own for the processes that it starts. With one process a container is also a rank. With more
+it is not: LOCAL_RANK would tell Lightning that somebody else has started its processes. A script that ends in ``.py``
+is run by torchrun itself (`COMMAND`). Restarts are dlapp's: a torchrun that has lost a process, or another agent, ends.
 
 Source: torch/distributed/run.py, argparse_util.py, elastic/rendezvous/static_tcp_rendezvous.py (1.13 to 2.9).
 """
@@ -11,9 +12,9 @@ Source: torch/distributed/run.py, argparse_util.py, elastic/rendezvous/static_tc
 from __future__ import annotations
 
 from dlapp.frameworks import Participant, bracketed
-from dlapp.frameworks.pytorch import SERVICES, problems, success, takes_part
+from dlapp.frameworks.pytorch import SERVICES, as_rank, conflict, for_launchers, problems, success, takes_part
 
-__all__ = ("COMMAND", "SERVICES", "environment", "problems", "success", "takes_part")
+__all__ = ("COMMAND", "SERVICES", "conflict", "environment", "problems", "success", "takes_part")
 
 COMMAND = ("python3", "-m", "torch.distributed.run")
 """The same as torchrun, by the Python of PATH: an image may have PyTorch for another one than torchrun's."""
@@ -32,10 +33,9 @@ def environment(one: Participant) -> dict[str, str]:
         "PET_MASTER_PORT": str(nodes[0].ports[0]),
         "PET_RDZV_BACKEND": "static",
         "PET_MAX_RESTARTS": "0",
-        "NODE_RANK": str(one.member.role_index),
-        "MASTER_ADDR": nodes[0].address,
-        "MASTER_PORT": str(nodes[0].ports[0]),
-    }
+    } | for_launchers(one)
+    if processes == "1":
+        found |= as_rank(one)
     if processes.isdecimal() and int(processes):  # for "auto" or "gpu" only torchrun knows the number
         found["OMP_NUM_THREADS"] = str(max(1, one.resources.vcores // int(processes)))
     return found

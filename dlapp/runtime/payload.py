@@ -90,6 +90,7 @@ class Payload(Value, kw_only=True):
         caches: in Docker only: paths of the host, and their paths in the container.
         keep_fds: open descriptors that a plain payload inherits: they hold locks while it lives.
         has_feed: whether an input has ``mode=feed``.
+        has_jax: whether the framework is JAX, which then finds the other containers (`dlapp.runtime.jax_cluster`).
         as_submitter: in Docker only: whether the task runs as the submitting user, so that the payload gets that user's
             groups.
     """
@@ -110,6 +111,7 @@ class Payload(Value, kw_only=True):
     caches: tuple[tuple[str, str], ...] = ()
     keep_fds: tuple[int, ...] = ()
     has_feed: bool = False
+    has_jax: bool = False
     as_submitter: bool = False
     task_directory: str = ""
     name: str = ""
@@ -137,7 +139,7 @@ class Payload(Value, kw_only=True):
     exec = _Inside("exec")
     """Directory of the lifelines of commands beside a payload in Docker; read-only there."""
     python = _Inside("python")
-    """Directory of the modules dlapp_context and dlapp_feed, on the host."""
+    """Directory of the modules dlapp_context and dlapp_feed, and of `dlapp.runtime.jax_cluster`, on the host."""
 
     def write_context(self) -> None:
         """Create the directory ``python``."""
@@ -145,6 +147,8 @@ class Payload(Value, kw_only=True):
         sources = {"dlapp_context.py": CONTEXT}
         if self.has_feed:
             sources["dlapp_feed.py"] = FEED
+        if self.has_jax:
+            sources["sitecustomize.py"] = os.path.join(_HERE, "jax_cluster.py")
         if any(NOTEBOOK_PROGRAM in word for word in self.command):
             sources[NOTEBOOK_PROGRAM] = os.path.join(_HERE, "notebook_program.py")
         for name, source in sources.items():

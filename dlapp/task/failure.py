@@ -8,23 +8,30 @@ from collections.abc import Callable
 from dlapp.errors import ConfigError
 from dlapp.system.disk_space import is_noexec
 from dlapp.value import replace
-from dlapp.values.messages import Fault, TaskResult
+from dlapp.values.messages import Diagnosis, Fault, TaskResult
 
 
 def with_cause(
-    result: TaskResult, container_dir: str, warn: Callable[[str], None], *, has_gpus: bool = False
+    result: TaskResult,
+    container_dir: str,
+    warn: Callable[[str], None],
+    *,
+    has_gpus: bool = False,
+    find_conflict: Callable[[str], str] | None = None,
 ) -> TaskResult:
-    """Return a result with the cause of the failure, if it failed and a rule matches.
+    """Return a result with the cause of the failure, if it failed, a rule matches, and it has none yet.
 
     Args:
         result: the payload's.
         container_dir: directory with its logs.
         warn: called with what could not be read.
         has_gpus: whether the container holds GPUs.
+        find_conflict: returns, from a line on an address that is in use, what to check if the application itself uses
+            it; otherwise empty (`dlapp.task.port_conflicts`).
     """
-    if result.fault in (Fault.NONE, Fault.STOPPED) or result.lost:
+    if result.diagnosis is not None or result.fault in (Fault.NONE, Fault.STOPPED) or result.lost:
         return result
-    from dlapp.diagnosis.rules import load_rules
+    from dlapp.diagnosis.rules import ADDRESS_IN_USE, load_rules
     from dlapp.diagnosis.search import diagnose, read_tail
 
     try:
@@ -42,12 +49,17 @@ def with_cause(
                 logs.append(read_tail(os.path.join(container_dir, name)))
             except OSError as error:
                 warn(f"{name} cannot be searched for the cause: {error.strerror or error}")
-    found = diagnose(
-        rules,
-        message=result.message,
-        exit_code=result.exit_code,
-        signal=result.signal,
-        logs=logs,
-        has_gpus=has_gpus,
-    )
+
+    def cause_of(message: str) -> Diagnosis | None:
+        ended = {"exit_code": result.exit_code, "signal": result.signal}
+        return diagnose(rules, message=message, **ended, logs=logs, has_gpus=has_gpus)
+
+    found = cause_of(result.message)
+    if found is not None and found.rule == ADDRESS_IN_USE and found.evidence is not None and find_conflict is not None:
+        evidence = found.evidence
+        line = next(log.line_at(evidence.offset) for log in logs if log.file == evidence.file)
+        if advice := find_conflict(line):
+            text = f"the application itself uses the address: {advice}"
+            result = replace(result, message=f"{result.message}; {text}" if result.message else text)
+            found = replace(cause_of(text) or found, evidence=evidence)
     return result if found is None else replace(result, diagnosis=found)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from urllib.parse import urlsplit
 
 from dlapp.errors import DlappError
@@ -125,6 +126,18 @@ class Rendezvous:
         return found | frameworks.environment(
             one.framework, roster, member, resources=one.resources, interface=self.interface, user=self._launch.env
         )
+
+    def find_conflict(self, line: str) -> str:
+        """Return what to check if two programs of this application want one port, by a line of the ended payload's log
+        on an address that is in use; otherwise empty.
+        """
+        if self.written is None:
+            return ""
+        from dlapp.task.port_conflicts import explain_conflict, listener_here
+
+        one = self._assignment
+        listener_on = partial(listener_here, one.application_id)
+        return explain_conflict(line, self.written, one.index, one.framework, listener_on)
 
     def write(self, roster: Roster) -> None:
         """Replace each file atomically by that of another roster. Raises OSError."""

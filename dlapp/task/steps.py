@@ -152,7 +152,7 @@ def _all_steps(task: TaskState) -> TaskResult:
     if task.outputs.unstored:
         result = replace(result, unstored=tuple(task.outputs.unstored))
     if not task.is_directory_removed:  # the logs, and the code that reads them, were removed with it
-        result = with_cause(result, task.container_dir, task.log.warn, has_gpus=task.assignment.resources.gcores > 0)
+        result = _with_cause(task, result)
     task.report_phase(Phase.RELEASING, detail="removing the workspace")
     try:
         _clean_up(task)
@@ -207,6 +207,8 @@ def _work(task: TaskState) -> TaskResult:
             run.close()
         store_last_checkpoint(task, outcome)
         result = result_of(task, outcome, device)
+        if not task.is_directory_removed:
+            result = _with_cause(task, result)  # the peers of a gang, which may be the cause, still run
         if not _must_restart(task, result, device):
             break
         _begin_generation(task)
@@ -220,6 +222,13 @@ def _work(task: TaskState) -> TaskResult:
     stored = _with_output(task, result, ran_s)
     kept_container.keep_container(task, keep_s, result)
     return stored
+
+
+def _with_cause(task: TaskState, result: TaskResult) -> TaskResult:
+    """Return a result with the cause of the failure, if it failed and the cause is found."""
+    find_conflict = None if task.rendezvous is None else task.rendezvous.find_conflict
+    has_gpus = task.assignment.resources.gcores > 0
+    return with_cause(result, task.container_dir, task.log.warn, has_gpus=has_gpus, find_conflict=find_conflict)
 
 
 def _with_output(task: TaskState, result: TaskResult, ran_s: float) -> TaskResult:
@@ -256,8 +265,7 @@ def _must_restart(task: TaskState, result: TaskResult, device: str) -> bool:
     is_failure = result.fault is Fault.USER and (task.assignment.in_gang or task.assignment.keep_failed)
     if is_failure and not task.is_gang_restarted and task.stopper.wanted is Stop.NO:
         task.log.write(f"the payload failed: {_describe(result)}")
-        failure = with_cause(result, task.container_dir, task.log.warn, has_gpus=task.assignment.resources.gcores > 0)
-        task.link.report_phase(Phase.RUNNING, detail=result.exit_text, gpus=task.gpus, failure=failure)
+        task.link.report_phase(Phase.RUNNING, detail=result.exit_text, gpus=task.gpus, failure=result)
         task.link.wait_for_decision(task.generation)
     return task.is_gang_restarted and task.stopper.wanted is Stop.NO
 

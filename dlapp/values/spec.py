@@ -125,6 +125,8 @@ class Framework(Enum):
     """One process per container."""
     TORCHRUN = "torchrun"
     """One agent per container, which starts one process per GPU."""
+    JAX = "jax"
+    """One process per container."""
     MPI = "mpi"
     """Open MPI: one container runs the program, whose mpirun starts processes in all of them."""
     DMLC = "dmlc"

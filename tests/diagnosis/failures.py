@@ -837,6 +837,12 @@ ON_SERVERS = {
         "test_a_stop_of_docker_ends_no_application_on_one_machine_and_the_status_names_what_it_waits_for",
         "Docker",
     ),
+    "two programs take rank 0": OnServer(
+        "own_address_in_use",
+        "user",
+        "end_to_end/frameworks/test_frameworks.py::test_two_programs_that_take_rank_0_on_one_host_are_told_so_at_once",
+        "Linux",
+    ),
     "a rank does not take part, in a gang": OnServer(
         "collective_timeout",
         "user",

@@ -99,9 +99,13 @@ def test_a_rank_of_pytorch_is_alone_in_its_container_also_where_two_share_a_host
         "MASTER_PORT": "20001",
         "RANK": "1",
         "NODE_RANK": "1",
+        "GROUP_RANK": "1",
         "WORLD_SIZE": "3",
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
+        "JAX_COORDINATOR_ADDRESS": "10.0.0.0:20001",
+        "JAX_NUM_PROCESSES": "3",
+        "JAX_PROCESS_ID": "1",
         "OMP_NUM_THREADS": "8",
     }
 
@@ -129,10 +133,35 @@ def test_torchrun_starts_a_process_for_each_gpu_and_restarts_none() -> None:
         "PET_RDZV_BACKEND": "static",
         "PET_MAX_RESTARTS": "0",
         "NODE_RANK": "1",
+        "GROUP_RANK": "1",
         "MASTER_ADDR": "10.0.0.0",
         "MASTER_PORT": "20000",
+        "JAX_COORDINATOR_ADDRESS": "10.0.0.0:20000",
+        "JAX_NUM_PROCESSES": "2",
+        "JAX_PROCESS_ID": "1",
         "OMP_NUM_THREADS": "4",
     }
+
+
+def test_a_container_of_torchrun_is_a_rank_if_it_has_one_process_only() -> None:
+    as_rank = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    of = roster(worker=2)
+    assert variables(Framework.TORCHRUN, of, 1).items() >= as_rank.items()
+    for processes in ("2", "auto", "gpu"):
+        found = variables(Framework.TORCHRUN, of, 1, user={"PET_NPROC_PER_NODE": processes})
+        assert found.keys().isdisjoint(as_rank)
+
+
+def test_jax_finds_its_coordinator_in_a_variable_with_an_address_that_may_have_brackets() -> None:
+    assert variables(Framework.JAX, roster(worker=2), 1) == variables(Framework.PYTORCH, roster(worker=2), 1)
+    found = variables(Framework.JAX, on_ipv6(roster(worker=2)), 1)
+    assert found["JAX_COORDINATOR_ADDRESS"] == "[fd00::1]:20000"
+
+
+def test_torchruns_options_are_torchruns_alone() -> None:
+    for framework in (Framework.PYTORCH, Framework.JAX):
+        # They would make `torchrun --standalone` wait for other containers.
+        assert not any(name.startswith("PET_") for name in variables(framework, roster(worker=2), 0))
 
 
 @pytest.mark.parametrize(

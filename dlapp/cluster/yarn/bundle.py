@@ -56,7 +56,7 @@ _REMOTE = (
 """Modules that `dlapp.storage.remote` loads, as `_USED`."""
 _DATA = ("certifi/cacert.pem", "dlapp/diagnosis/rules.yaml")
 _BESIDE_LIBRARY = "dlapp/hadoop/hdfs"
-_READ = ("dlapp/context.py", "dlapp/feed.py", "dlapp/runtime/notebook_program.py")
+_READ = ("dlapp/context.py", "dlapp/feed.py", "dlapp/runtime/notebook_program.py", "dlapp/runtime/jax_cluster.py")
 """Modules whose sources payloads read."""
 _FORMAT = 2
 _SOURCES = "sources.zip"

@@ -13,7 +13,7 @@ from dlapp.system.owners import user_name
 from dlapp.task.environment import payload_environment
 from dlapp.task.state import TaskState
 from dlapp.value import replace
-from dlapp.values.spec import PayloadProgram
+from dlapp.values.spec import Framework, PayloadProgram
 
 if TYPE_CHECKING:
     from dlapp.runtime.docker.payload import DockerRun
@@ -130,6 +130,7 @@ def _payload(task: TaskState, submitter: dict[str, str] | None, paths: dict[str,
             *(task.caches.lock_fds if task.caches else ()),
             *(task.rendezvous.lock_fds if task.rendezvous else ()),
         ),
+        has_jax=one.framework is Framework.JAX,
         has_feed=any(each.feed is not None for each in one.inputs),
         as_submitter=runs_as_submitter(os.environ, on_a_node=task.on_a_node),
     )

@@ -109,6 +109,37 @@ def test_each_container_of_a_framework_has_its_variables(engine: Engine, tmp_pat
     assert printed("--container", "board_0", "--stdout", application) == ["tf"]
 
 
+TWO_RANKS_0 = """\
+import os, socket, time
+with socket.socket() as server:  # as every rank 0 does
+    server.bind((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
+    server.listen()
+    time.sleep(600)  # for the others
+"""
+
+
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
+def test_two_programs_that_take_rank_0_on_one_host_are_told_so_at_once(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLAPP_LOCAL_VCORES", "8")
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w/train.py").write_text(TWO_RANKS_0)
+    (tmp_path / "f.properties").write_text(
+        "[application]\nappname=twice\nuser_dev_workspace_path=w\ncommand=python3 train.py\nframework=pytorch\n"
+        "[resources]\nmemory=64\ngcores=0\ncontainers=2\nretries=3\n"
+    )
+    done = waited(tmp_path / "f.properties")
+    assert done.code == 1, done.err + done.out
+    advice = "two programs took rank 0: check RANK/NODE_RANK"
+    assert f"failed: exit code 1: the application itself uses the address: {advice}" in done.out
+    found = status(id_of(done))
+    cause = found["diagnosis"]["diagnosis"]
+    assert (cause["rule"], cause["cause"]) == ("own_address_in_use", advice)
+    assert "Address already in use" in cause["evidence"]["line"]
+    assert [one["generation"] for one in found["containers"]] == [0, 0]
+
+
 @pytest.mark.slow
 @on_yarn_when_full
 @pytest.mark.parametrize("workers", [2, 4])
