@@ -185,10 +185,15 @@ def _link(instance: Instance, name: str, url: str) -> LinkView:
 
 
 def public_view(view: ApplicationView) -> ApplicationView:
-    """Return the view for clients without a token: without causes of failures, which quote a program's output, and
-    without URLs that give access to the owner's services."""
+    """Return the view for clients without a token: without causes of failures, which quote a program's output, without
+    names of its files, and without URLs that give access to the owner's services."""
     containers = tuple(
-        replace(one, diagnosis=None, earlier=tuple(replace(each, diagnosis=None) for each in one.earlier))
+        replace(
+            one,
+            diagnosis=None,
+            not_stored=None,
+            earlier=tuple(replace(each, diagnosis=None) for each in one.earlier),
+        )
         for one in view.containers
     )
     links = tuple(one for one in view.links if not one.secret)
@@ -526,6 +531,7 @@ def _container(instance: Instance, container: Container) -> ContainerView:
         kept_until_ms=container.kept_until_ms if container.is_kept else None,
         log_url=container.grant.log_url,
         unstored=() if result is None else result.unstored,
+        not_stored=None if result is None else result.not_stored,
         diagnosis=causes.of_container(container),
         usage=container.usage if result is None and end is None else None,
         receipt=container.cost,

@@ -12,7 +12,7 @@ from dlapp.system.text import human_size
 if TYPE_CHECKING:
     from dlapp.storage.commit.marker import OutputCommit
     from dlapp.storage.fetch_plan import FetchTarget
-    from dlapp.storage.tree import TreeNode
+    from dlapp.storage.tree import LeftOut, TreeNode
 
 Progress = Callable[[int, int], None]
 """Called with the bytes that are done and the bytes in all, from the caller's thread."""
@@ -62,6 +62,22 @@ class FileTotals(NamedTuple):
 
     files: int
     size_bytes: int
+
+
+class Workspace(NamedTuple):
+    """The workspace around an output: what links lead to in it is stored with the output.
+
+    Args:
+        path: its path, without links.
+        seen_as: other absolute paths of it, as payloads saw it: links with them are understood.
+        mounted: paths in it where payloads saw another file system, which is not there now.
+        linked: receives the paths in it that were stored in place of links.
+    """
+
+    path: str
+    seen_as: tuple[str, ...] = ()
+    mounted: tuple[str, ...] = ()
+    linked: Callable[[str], None] = ignore
 
 
 class FileSystem(Protocol):
@@ -125,9 +141,10 @@ class OutputFileSystem(FileSystem, Protocol):
         location: str,
         *,
         move: bool = False,
-        payload_paths: Sequence[str] = (),
+        workspace: Workspace | None = None,
         replaces: str = "",
         note: Callable[[str], None] | None = None,
+        left_out: Callable[[LeftOut], None] = ignore,
     ) -> FileTotals:
         """Store the local file or directory ``local`` as ``location``, replacing what an earlier try left there.
 
@@ -135,11 +152,11 @@ class OutputFileSystem(FileSystem, Protocol):
             local: its path, without links.
             location: the location of the stored file or directory.
             move: whether ``local`` is not needed any more, so that it may be renamed instead of copied.
-            payload_paths: other absolute paths of ``local`` as payloads saw it; links with them are kept correct.
+            workspace: the directory around ``local``; None: links out of ``local`` are not stored.
             replaces: location of a directory that the output will replace, if there is one: stored files get its
                 storage policies from the start, if the file system has such.
-            note: called with a line for each entry that is not stored: sockets and the like, links that point out of
-                ``local``.
+            note: called with a line about what differs from ``local``, for the log.
+            left_out: called with each entry that is not stored: sockets and the like, links out of the workspace.
 
         Raises:
             NotFound: ``local`` does not exist.

@@ -69,7 +69,7 @@ class LiveCopies:
         count = 0
         with contextlib.closing(OpenTree(directory)) as tree:
             # Links are skipped, since their targets are copied at their own paths.
-            nodes = [one for one in nodes_to_store(tree, note=self._note_once, most=MAX_FILES)[0] if one.is_file]
+            nodes = [one for one in nodes_to_store(tree, note=self._note_once, most=MAX_FILES).nodes if one.is_file]
             for node in nodes:
                 if is_over():
                     break

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.locations import file_location, local_path, shown
-from dlapp.storage.api import DiskFull, FileTotals, MatchedEntry, ignore
+from dlapp.storage.api import DiskFull, FileTotals, MatchedEntry, Workspace, ignore
 from dlapp.storage.fetch_plan import FetchTarget
 from dlapp.storage.glob import split_pattern
 from dlapp.storage.tree import (
+    LeftOut,
     OpenTree,
     TreeNode,
+    TreeToStore,
     copy_data,
     copy_nodes,
     explained,
@@ -85,9 +87,10 @@ class LocalFiles:
         location: str,
         *,
         move: bool = False,
-        payload_paths: Sequence[str] = (),
+        workspace: Workspace | None = None,
         replaces: str = "",
         note: Callable[[str], None] | None = None,
+        left_out: Callable[[LeftOut], None] = ignore,
     ) -> FileTotals:
         """Store a file or a tree; see `FileSystem.store`. Permissions, modification times, empty directories and links
         are kept.
@@ -96,13 +99,20 @@ class LocalFiles:
         in is created with mode 0700; an existing one must be writable only for the caller.
 
         Args:
-            local, location, move, payload_paths, replaces, note: see there; a local directory has no storage policy.
+            local, location, move, workspace, replaces, note, left_out: see there; a local directory has no storage
+                policy.
         """
         target = local_path(location).rstrip("/")
         if not os.path.exists(local):
             raise NotFound(f"{shown(local)}: there is no such file or directory to store")
-        with contextlib.closing(OpenTree(local)) as tree:
-            nodes, changed = nodes_to_store(tree, payload_paths=payload_paths, note=note or ignore)
+        around = workspace or Workspace(local)
+        with contextlib.closing(OpenTree(local, around.path)) as tree:
+            found = nodes_to_store(tree, payload_paths=around.seen_as, note=note or ignore, mounted=around.mounted)
+            for path in found.linked:
+                around.linked(path)
+            for one in found.left_out:
+                left_out(one)
+            nodes = found.nodes
             stored = FileTotals(
                 sum(node.is_file for node in nodes), sum(node.size_bytes for node in nodes if node.is_file)
             )
@@ -112,7 +122,7 @@ class LocalFiles:
                 # In the checked directory: others may rename another one to its name meanwhile.
                 remove_tree(target, dir_fd=above_fd, name=name)
                 inside = f"/proc/self/fd/{above_fd}/{name}"
-                if move and _renamed(tree, inside, changed):
+                if move and _renamed(tree, inside, found):
                     return stored
                 if (needed := sum(node.space_bytes for node in nodes)) > (free := free_bytes(inside)):
                     raise DiskFull(
@@ -245,15 +255,17 @@ def _entry(path: str) -> MatchedEntry | None:
     return MatchedEntry(file_location(path), is_dir, 0 if is_dir else status.st_size)
 
 
-def _renamed(tree: OpenTree, target: str, changed: Sequence[TreeNode]) -> bool:
+def _renamed(tree: OpenTree, target: str, found: TreeToStore) -> bool:
     """Rename a tree to ``target`` after correcting it; return False if it must be copied."""
     try:
-        for node in changed:
-            tree.replace_link(node.name, node.link)
+        for node in found.changed:
+            tree.replace_link(node)
+        if linked := [node for node in found.nodes if node.source != f"{tree.top}/{node.name}".rstrip("/")]:
+            tree.fill_in(linked)
         _make_movable(tree.fd)
         os.rename(tree.top, target)
     except OSError as error:
-        if error.errno in (errno.EXDEV, errno.EACCES, errno.EPERM, errno.EBUSY):
+        if error.errno in (errno.EXDEV, errno.EACCES, errno.EPERM, errno.EBUSY, errno.EMLINK):
             return False
         raise explained(error, target, "written") from error
     if not os.path.samestat(os.lstat(target), os.fstat(tree.fd)):

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.locations import shown
 from dlapp.storage.api import DiskFull
-from dlapp.storage.links import link_kept_inside, link_reader
+from dlapp.storage.links import TooManyLinks, link_kept_inside, link_reader, link_target
 from dlapp.system.disk_space import FULL, free_space_text, mount_point
-from dlapp.system.files import UntrustedFile, check_own_directory, closing_fd, open_file, shown_path
+from dlapp.system.files import UntrustedFile, check_own_directory, closing_fd, is_inside, open_file, shown_path
 from dlapp.system.text import human_size
 from dlapp.value import Record, field
 
@@ -26,6 +26,9 @@ _MAX_OPEN = 64
 """Directories that are open at a time."""
 _MAX_NAME = 4096
 """Maximum length of a path in a stored tree [characters]; the kernel accepts no longer one."""
+MAX_LINKED = 1 << 20
+"""Maximum number of entries that a stored tree gets through links out of it: links to directories with links to
+directories multiply, and more files than this are no result of a program."""
 
 Note = Callable[[str], None]
 
@@ -146,49 +149,53 @@ class OpenTree:
 
     Args:
         top: path of the tree, without links: refused if a part of it was replaced by one.
+        base: path of the workspace with the tree, without links: entries of it can be read, too. Empty: ``top``.
 
     Raises:
         NotFound, Denied: it cannot be opened.
         UntrustedFile: a link in the path points elsewhere.
     """
 
-    def __init__(self, top: str) -> None:
+    def __init__(self, top: str, base: str = "") -> None:
         import threading
 
-        self.top = top
+        self.top, self.base = top, base or top
         self._lock = threading.Lock()
-        with explaining(top, "read"):
-            self.fd = os.open(top, _READ)
-        real = os.readlink(f"/proc/self/fd/{self.fd}")
-        if real != os.path.abspath(top):
-            os.close(self.fd)
-            raise UntrustedFile(shown(top), f"leads to {shown(real)}")
-        self._at, self._at_fd = "", self.fd
+        self.fd = self._base_fd = _opened_without_links(top)
+        if self.base != top:
+            try:
+                self._base_fd = _opened_without_links(self.base)
+            except BaseException:
+                os.close(self.fd)
+                raise
+        self._at, self._at_fd = "", self._base_fd
 
     def close(self) -> None:
         """Close open descriptors."""
         self._leave()
         os.close(self.fd)
+        if self._base_fd != self.fd:
+            os.close(self._base_fd)
 
     def open(self, source: str) -> int:
-        """Open a regular file of the tree, by its absolute path.
+        """Open a regular file of the tree or its base, by its absolute path.
 
         Raises:
             OSError: it cannot be opened, or is not a regular file any more.
         """
-        name = source[len(self.top) + 1 :]
-        if name:
-            with self._lock:
-                above, _, last = name.rpartition("/")
-                try:
-                    return open_file(last, dir_fd=self._directory(above))
-                except UntrustedFile as error:
-                    raise OSError(errno.ESTALE, f"it {error.problem}") from error
-        return os.open(f"/proc/self/fd/{self.fd}", _READ)
+        if source == self.top:
+            return os.open(f"/proc/self/fd/{self.fd}", _READ)
+        with self._lock:
+            above, last = self._place(source)
+            try:
+                return open_file(last, dir_fd=above)
+            except UntrustedFile as error:
+                raise OSError(errno.ESTALE, f"it {error.problem}") from error
 
     def children(self, node: TreeNode, most: int | None = None) -> list[TreeNode]:
         """Return the entries of a directory, sorted by name; at most ``most`` and one more. Raises NotFound, Denied."""
-        with explaining(node.source, "read"), self._lock, os.scandir(self._directory(node.name)) as found:
+        name = self.name_in_base(node.source)
+        with explaining(node.source, "read"), self._lock, os.scandir(self._directory(name)) as found:
             read = found if most is None else itertools.islice(found, most + 1)
             entries = sorted(read, key=lambda entry: entry.name)
             return [
@@ -200,23 +207,103 @@ class OpenTree:
                 for entry in entries
             ]
 
-    def read_link(self, name: str) -> str:
+    def name_in_base(self, source: str) -> str:
+        """Return the path of an entry in the base, from its absolute path; empty for the base itself."""
+        return source[len(self.base) + 1 :]
+
+    def status(self, source: str) -> os.stat_result:
+        """Return the status of an entry of the base; of a link, its own. Raises OSError."""
+        if source == self.base:
+            return os.fstat(self._base_fd)
+        with self._lock:
+            above, last = self._place(source)
+            return os.stat(last, dir_fd=above, follow_symlinks=False)
+
+    def may_read(self, source: str) -> bool:
+        """Return whether this process may read an entry, and for a directory its entries."""
+        mode = os.R_OK | os.X_OK * stat.S_ISDIR(self.status(source).st_mode)
+        with self._lock:
+            above, last = self._place(source)
+            return os.access(last, mode, dir_fd=above, effective_ids=True)
+
+    def read_link(self, source: str) -> str:
         """Return the target of a link. Raises OSError."""
         with self._lock:
-            above, _, last = name.rpartition("/")
-            return os.readlink(last, dir_fd=self._directory(above))
+            above, last = self._place(source)
+            return os.readlink(last, dir_fd=above)
 
-    def replace_link(self, name: str, text: str | None) -> None:
-        """Create a link of this name, replacing an existing entry. Raises OSError."""
+    def replace_link(self, node: TreeNode) -> None:
+        """Replace an entry of the tree by the link of ``node``; remove it if that is None. Raises OSError."""
         with self._lock:
-            above, _, last = name.rpartition("/")
-            fd = self._directory(above)
-            os.unlink(last, dir_fd=fd)
-            if text is not None:
-                os.symlink(text, last, dir_fd=fd)
+            above, last = self._place(f"{self.top}/{node.name}")
+            os.unlink(last, dir_fd=above)
+            if node.link is not None:
+                os.symlink(node.link, last, dir_fd=above)
+
+    def fill_in(self, nodes: Sequence[TreeNode]) -> None:
+        """Replace links of the tree by what they lead to in the base; files become hard links. If that is not possible,
+        the tree is unchanged.
+
+        Args:
+            nodes: what takes the places of links, each with everything below it, parents first.
+
+        Raises:
+            OSError: a node cannot be created.
+        """
+        links: list[TreeNode] = []
+        scratch = f".dlapp-{os.urandom(8).hex()}"
+        os.mkdir(scratch, 0o700, dir_fd=self._base_fd)
+        try:
+            for node in nodes:
+                if not (links and node.name.startswith(f"{links[-1].name}/")):
+                    links.append(node)
+                self._recreate(node, f"{self.base}/{scratch}/{len(links)}{node.name[len(links[-1].name) :]}")
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            with closing_fd(os.open(scratch, flags, dir_fd=self._base_fd)) as made, self._lock:
+                for number, node in enumerate(links, 1):
+                    above, last = self._place(f"{self.top}/{node.name}")
+                    if node.is_dir:
+                        os.unlink(last, dir_fd=above)
+                    os.rename(str(number), last, src_dir_fd=made, dst_dir_fd=above)
+        finally:
+            self._leave()
+            remove_tree(f"{self.base}/{scratch}", dir_fd=self._base_fd, name=scratch)
+        for node in reversed(nodes):
+            if node.is_dir:
+                with self._lock:
+                    fd = self._directory(self.name_in_base(f"{self.top}/{node.name}"))
+                    os.fchmod(fd, node.mode & 0o777)
+                    os.utime(fd, ns=(node.mtime_ns, node.mtime_ns))
+
+    def _recreate(self, node: TreeNode, place: str) -> None:
+        """Create a node at another place of the base. Raises OSError."""
+        with self._lock:
+            handle = self._handle(node.source) if node.is_file else None
+            above, last = self._place(place)
+            if node.link is not None:
+                os.symlink(node.link, last, dir_fd=above)
+            elif handle is None:
+                os.mkdir(last, 0o700, dir_fd=above)
+            else:
+                with closing_fd(handle):
+                    os.link(f"/proc/self/fd/{handle}", last, dst_dir_fd=above, follow_symlinks=True)
+
+    def _handle(self, source: str) -> int:
+        """Return a descriptor of a regular file, without access to its content. Raises OSError."""
+        above, last = self._place(source)
+        handle = os.open(last, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise OSError(errno.ESTALE, "it is not a regular file any more")
+        return handle
+
+    def _place(self, source: str) -> tuple[int, str]:
+        """Return a descriptor of the directory of an entry, and the entry's name there."""
+        above, _, last = self.name_in_base(source).rpartition("/")
+        return self._directory(above), last
 
     def _directory(self, name: str) -> int:
-        """Return a descriptor of a directory in the tree; the last one is cached for its next entry."""
+        """Return a descriptor of a directory in the base; the last one is cached for its next entry."""
         if name == self._at:
             return self._at_fd
         if not (self._at and name.startswith(f"{self._at}/")):
@@ -224,74 +311,214 @@ class OpenTree:
         for part in name[len(self._at) :].strip("/").split("/") if name else ():
             fd = os.open(part, _READ | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=self._at_fd)
             at = f"{self._at}/{part}" if self._at else part
-            if self._at_fd != self.fd:
+            if self._at_fd != self._base_fd:
                 os.close(self._at_fd)
             self._at, self._at_fd = at, fd
         return self._at_fd
 
     def _leave(self) -> None:
-        if self._at_fd != self.fd:
+        if self._at_fd != self._base_fd:
             os.close(self._at_fd)
-        self._at, self._at_fd = "", self.fd
+        self._at, self._at_fd = "", self._base_fd
+
+
+def _opened_without_links(path: str) -> int:
+    """Return a descriptor of a file or directory whose path has no links.
+
+    Raises:
+        NotFound, Denied: it cannot be opened.
+        UntrustedFile: a link in the path points elsewhere.
+    """
+    with explaining(path, "read"):
+        fd = os.open(path, _READ)
+    real = os.readlink(f"/proc/self/fd/{fd}")
+    if real != os.path.abspath(path):
+        os.close(fd)
+        raise UntrustedFile(shown(path), f"leads to {shown(real)}")
+    return fd
+
+
+class LeftOut(NamedTuple):
+    """An entry of a tree that is not stored.
+
+    Args:
+        name: its path in the tree, empty for the tree itself.
+        reason: what it is: ``a FIFO``.
+    """
+
+    name: str
+    reason: str
+
+
+class TreeToStore(NamedTuple):
+    """The entries of a tree as they are to be stored.
+
+    Args:
+        nodes: those that can be stored, parents first.
+        changed: entries of the tree that must be replaced before it is moved itself: links with another target, and
+            without ``link`` what must be removed.
+        linked: paths in the base that are stored in place of links.
+        left_out: those that are not stored.
+    """
+
+    nodes: list[TreeNode]
+    changed: list[TreeNode]
+    linked: list[str]
+    left_out: list[LeftOut]
+
+
+class _Part(NamedTuple):
+    """The stored tree itself, or a directory that a link out of it led to.
+
+    Args:
+        root: its path in the base.
+        around: the directories in the base of the links that led here.
+    """
+
+    root: str
+    around: tuple[str, ...] = ()
 
 
 def nodes_to_store(
-    tree: OpenTree, *, payload_paths: Sequence[str] = (), note: Note, most: int | None = None
-) -> tuple[list[TreeNode], list[TreeNode]]:
-    """Return the nodes of a tree that can be stored, parents first, and those that must be changed or removed.
+    tree: OpenTree,
+    *,
+    payload_paths: Sequence[str] = (),
+    note: Note,
+    most: int | None = None,
+    keep_links: bool = True,
+    mounted: Sequence[str] = (),
+) -> TreeToStore:
+    """Return the entries of a tree as they are to be stored.
 
-    Links that point out of the tree, sockets, FIFOs and devices are skipped and noted. The second list has those,
-    without ``link``, and the links whose target must be rewritten.
+    Links inside the tree stay links. A link out of it to an entry of the base is replaced by what it leads to, which
+    would be lost with the base. Links out of the base, sockets, FIFOs and devices are left out.
 
     Args:
         tree: the tree.
-        payload_paths: other paths of it that links may contain.
-        note: called with a line about each skipped node.
+        payload_paths: other paths of its base that links may contain.
+        note: called with a line about each entry that is left out.
         most: maximum number of nodes; None for no limit.
+        keep_links: whether the target can have links; if not, each is replaced by what it leads to.
+        mounted: paths in the base where the payload saw another file system; here they are empty directories.
 
     Raises:
         DlappError: the tree itself is neither a file nor a directory, cannot be read, or has more than ``most`` nodes.
     """
-    top, left = tree.top, most
-    roots = [os.path.abspath(top), os.path.realpath(top), *(path.rstrip("/") for path in payload_paths)]
-
-    def read_link(name: str) -> str | None:
-        try:
-            return tree.read_link(name)
-        except OSError:
-            return None
-
+    top, left, linked_left = tree.top, most, MAX_LINKED
+    roots = [os.path.abspath(tree.base), os.path.realpath(tree.base), *(path.rstrip("/") for path in payload_paths)]
     nodes: list[TreeNode] = []
     changed: list[TreeNode] = []
-    todo = [_node(top, "", os.fstat(tree.fd))]
-    if not (todo[0].is_dir or todo[0].is_file):
-        raise DlappError(f"{shown(top)} cannot be stored: it is {kind_text(todo[0].mode)}")
+    linked: list[str] = []
+    left_out: list[LeftOut] = []
+
+    def leave_out(node: TreeNode, part: _Part, reason: str) -> None:
+        note(f"{shown(node.source)} is not stored: it is {reason}")
+        left_out.append(LeftOut(node.name, reason))
+        if not part.around:
+            changed.append(node)
+
+    first = _node(top, "", os.fstat(tree.fd))
+    if not (first.is_dir or first.is_file):
+        raise DlappError(f"{shown(top)} cannot be stored: it is {kind_text(first.mode)}")
+    todo = [(first, _Part(tree.name_in_base(top)))]
     while todo:
-        node = todo.pop()
+        node, part = todo.pop()
         if len(node.name) > _MAX_NAME:
             raise DlappError(f"{shown(top)} cannot be stored: it has directories in directories without end")
         if stat.S_ISLNK(node.mode):
             with explaining(node.source, "read"):
-                text = tree.read_link(node.name)
-            kept = link_kept_inside(node.name, text, roots, read_link)
-            if kept is None:
-                note(f"{shown(node.source)} is not stored: it is a link out of the output, to {shown(text)}")
-            else:
-                nodes.append(node._replace(link=kept))
-            if kept != text:
-                changed.append(node._replace(link=kept))
+                text = tree.read_link(node.source)
+            found = _resolved_link(tree, node, text, part, roots, keep_links=keep_links, mounted=mounted)
+            if isinstance(found, str):
+                leave_out(node, part, found)
+                continue
+            if found.link is None:
+                above = os.path.dirname(tree.name_in_base(node.source))
+                part = _Part(tree.name_in_base(found.source), (*part.around, above))
+                linked.append(part.root)
+            elif found.link != text and not part.around:
+                changed.append(found)
+            node = found
+        if node.is_dir and part.around:
+            if tree.name_in_base(node.source) in mounted:
+                leave_out(node, part, "a mounted input")
+                continue
+            children = tree.children(node, most=max(linked_left, 0))
+            if (linked_left := linked_left - len(children)) < 0:
+                leave_out(node, part, f"a directory behind links, which have more than {MAX_LINKED} files")
+                continue
         elif node.is_dir:
-            nodes.append(node)
             children = tree.children(node, most=left)
             if left is not None and (left := left - len(children)) < 0:
                 raise DlappError(f"{shown(top)} has more than {most} files, which is the most that is stored")
-            todo.extend(reversed(children))
-        elif node.is_file:
-            nodes.append(node)
+        elif node.is_file or node.link is not None:
+            children = []
         else:
-            note(f"{shown(node.source)} is not stored: it is {kind_text(node.mode)}")
-            changed.append(node)
-    return nodes, changed
+            leave_out(node, part, kind_text(node.mode))
+            continue
+        nodes.append(node)
+        todo.extend((child, part) for child in reversed(children))
+    return TreeToStore(nodes, changed, linked, left_out)
+
+
+def _resolved_link(
+    tree: OpenTree,
+    node: TreeNode,
+    text: str,
+    part: _Part,
+    roots: Sequence[str],
+    *,
+    keep_links: bool,
+    mounted: Sequence[str],
+) -> TreeNode | str:
+    """Return what is stored for a link: the link, with ``link``, or what it leads to; or why nothing is stored.
+
+    Args:
+        tree: the tree.
+        node, text: the link and its target.
+        part: the part of the stored tree with the link.
+        roots: the paths of the base that links may contain.
+        keep_links, mounted: see `nodes_to_store`.
+    """
+
+    def read_link(name: str) -> str | None:
+        try:
+            return tree.read_link(f"{tree.base}/{name}")
+        except OSError:
+            return None
+
+    def read_in_part(name: str) -> str | None:
+        return read_link(f"{part.root}/{name}" if part.root else name)
+
+    own = tree.name_in_base(node.source)
+    above, inner = os.path.dirname(own), own[len(part.root) :].lstrip("/")
+    if keep_links:
+        part_roots = [f"{root}/{part.root}" if part.root else root for root in roots]
+        if (kept := link_kept_inside(inner, text, part_roots, read_in_part)) is not None:
+            return node._replace(link=kept)
+    try:
+        target = link_target(own, text, roots, read_link)
+    except TooManyLinks:
+        return f"a link to links in a circle, {shown(text)}"
+    if target is None:
+        return f"a link out of the {'output' if tree.base == tree.top else 'workspace'}, to {shown(text)}"
+    if keep_links and is_inside(f"/{target}", f"/{part.root}"):
+        return node._replace(link=os.path.relpath(f"/{target}", f"/{above}"))
+    if any(is_inside(target, one) for one in mounted):
+        return f"a link to a mounted input, {shown(text)}"
+    source = f"{tree.base}/{target}" if target else tree.base
+    try:
+        found = _node(source, node.name, tree.status(source))
+        may_read = not target or tree.may_read(source)
+    except OSError:
+        return f"a link to nothing, {shown(text)}"
+    if not (found.is_dir or found.is_file):
+        return f"a link to {kind_text(found.mode)}, {shown(text)}"
+    if found.is_dir and (not target or any(is_inside(one, target) for one in (*part.around, above))):
+        return f"a link to a directory above it, {shown(text)}"
+    if not may_read:
+        return f"a link to what may not be read, {shown(text)}"
+    return found
 
 
 def nodes_to_fetch(top: str) -> list[TreeNode]:

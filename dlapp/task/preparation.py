@@ -162,7 +162,7 @@ def _unpack(task: TaskState) -> None:
             os.mkdir(os.path.join(task.container_dir, name), 0o700)
         os.mkdir(workspace, 0o700)  # in a shared queue the group may read its parent directory
         one = task.assignment
-        if one.outputs:
+        if one.sweep is None:  # each trial has its own
             task.changes = WorkspaceChanges(workspace, os.path.join(task.container_dir, "tmp"))
         if one.workspace_archive:
             unpack(one.workspace_archive, workspace, digest=one.workspace_digest, progress=task.progress_reporter())

@@ -233,12 +233,15 @@ def _with_cause(task: TaskState, result: TaskResult) -> TaskResult:
 
 def _with_output(task: TaskState, result: TaskResult, ran_s: float) -> TaskResult:
     """Store the output of an ended payload. Return the result updated with it."""
-    if task.changes is None:  # no output exists
+    if task.changes is None:  # there was no workspace
         return result
     workspace = os.path.join(task.container_dir, "workspace")
     mounts = task.inputs.mounts if task.inputs is not None else ()
     mounted = [os.path.relpath(path, workspace) for _, path in mounts]  # Docker creates the mount points
-    return task.outputs.store(result, ran_s, task.changes, mounted)
+    result = task.outputs.store(result, ran_s, task.changes, mounted)
+    one = task.assignment
+    copied = () if one.checkpoint is None else (one.checkpoint.path,)
+    return replace(result, not_stored=task.outputs.not_stored(result, task.changes, copied))
 
 
 def _fork_guardians(task: TaskState, more: int, kind: type[Guardian]) -> None:

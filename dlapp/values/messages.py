@@ -40,6 +40,9 @@ _METRIC = re.compile(r"[A-Za-z0-9_.:/@%+-]{1,64}")
 _ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
 _BOARD_PATH = re.compile(r"/[0-9a-f]{32}/")
 MAX_PROBLEM_CHARACTERS = 300
+MAX_NAMED = 8
+"""Names of each kind that a container reports of what was not stored: an application may have ten thousand
+containers, whose results its ApplicationMaster keeps."""
 _MAX_NAME = 255
 _MAX_METRIC = 1e18
 """Below the limit of `dlapp.values.serialization` for numbers."""
@@ -341,6 +344,59 @@ class StoredOutput(Value, kw_only=True):
     stray: bool = False
 
 
+class LeftOutEntry(Value, kw_only=True):
+    """An entry of an output that was not stored.
+
+    Args:
+        name: its path in the workspace.
+        reason: what it is: ``a FIFO``.
+    """
+
+    name: str
+    reason: str
+
+
+class NewFile(Value, kw_only=True):
+    """A file outside of the outputs that a payload created or changed.
+
+    Args:
+        name: its path in the workspace.
+    """
+
+    name: str
+    size_bytes: int
+
+
+class NotStored(Value, kw_only=True):
+    """Files and other entries that a payload wrote, and that were removed with its workspace.
+
+    Args:
+        entries: what was left out of the outputs, at most `MAX_NAMED`.
+        more_entries: number of further ones.
+        files: files outside of the outputs, the largest first, at most `MAX_NAMED`.
+        more_files: number of further ones that were found.
+        all_files_found: the search for files did not reach its limits.
+    """
+
+    entries: tuple[LeftOutEntry, ...] = ()
+    more_entries: int = 0
+    files: tuple[NewFile, ...] = ()
+    more_files: int = 0
+    all_files_found: bool = True
+
+    def plus(self, other: NotStored) -> NotStored:
+        """Return both, within the same limits."""
+        entries = (*self.entries, *other.entries)
+        files = tuple(sorted((*self.files, *other.files), key=lambda one: -one.size_bytes))
+        return NotStored(
+            entries=entries[:MAX_NAMED],
+            more_entries=self.more_entries + other.more_entries + len(entries[MAX_NAMED:]),
+            files=files[:MAX_NAMED],
+            more_files=self.more_files + other.more_files + len(files[MAX_NAMED:]),
+            all_files_found=self.all_files_found and other.all_files_found,
+        )
+
+
 class Evidence(Value, kw_only=True):
     """Line of a log that shows a cause.
 
@@ -392,6 +448,7 @@ class TaskResult(Value, kw_only=True):
             container taken away by YARN.
         left: the processes that were killed because the script had ended, as text: ``1 process, bash``; empty: none.
         unstored: directories of this machine with output that could not be stored.
+        not_stored: what the payload wrote and was removed with the workspace; None: nothing.
         diagnosis: cause of a failure; None: no rule found one, or no failure.
         receipt: cost of the container.
     """
@@ -405,6 +462,7 @@ class TaskResult(Value, kw_only=True):
     lost: bool = False
     left: str = ""
     unstored: tuple[str, ...] = ()
+    not_stored: NotStored | None = None
     diagnosis: Diagnosis | None = None
     receipt: Receipt | None = None
 

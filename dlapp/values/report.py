@@ -12,7 +12,7 @@ from typing import Any
 
 from dlapp.value import Value, field, fields, replace
 from dlapp.values.ids import ApplicationId, ContainerId
-from dlapp.values.messages import Diagnosis, Phase
+from dlapp.values.messages import Diagnosis, NotStored, Phase
 from dlapp.values.usage import Receipt, Usage
 from dlapp.values.waiting import PendingRequest, Waiting
 
@@ -100,6 +100,7 @@ class ContainerView(Value, kw_only=True):
         kept_until_ms: its program has failed, and the container is kept for inspection (``dlapp-exec``) until then [ms
             since 1970]; None: it is not kept.
         unstored: directories on ``host`` with output that could not be stored.
+        not_stored: what its payload wrote and was removed with its workspace; None: nothing, or not known.
         diagnosis: cause of its failure; None: it did not fail, or no rule found the cause.
         usage: last measured resource usage of its payload; None: not measured.
         receipt: its cost; None: not known.
@@ -129,6 +130,7 @@ class ContainerView(Value, kw_only=True):
     kept_until_ms: int | None = None
     log_url: str = ""
     unstored: tuple[str, ...] = ()
+    not_stored: NotStored | None = None
     diagnosis: Diagnosis | None = None
     usage: Usage | None = None
     receipt: Receipt | None = None

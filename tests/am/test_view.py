@@ -12,7 +12,7 @@ from dlapp.cluster.engine import Heartbeat
 from dlapp.sweep.spec import Distribution, DistributionKind, Sampler, SweepSpec
 from dlapp.task.preparation import WAITS_FOR_CHECKPOINTS
 from dlapp.value import replace
-from dlapp.values.messages import Diagnosis, Evidence, Fault, PayloadStatus, Phase
+from dlapp.values.messages import Diagnosis, Evidence, Fault, NewFile, NotStored, PayloadStatus, Phase
 from dlapp.values.report import ApplicationView, FinalStatus, State
 from dlapp.values.serialization import from_json, to_json
 from dlapp.values.spec import Gang, Resources, RoleSpec
@@ -224,8 +224,10 @@ def test_who_has_no_token_sees_nothing_of_what_a_program_printed() -> None:
     found = Diagnosis(rule="network_unreachable", cause="no host secret-2", fault=Fault.USER, evidence=evidence)
     for container in (2, 3):
         am.running(container)
-        am.finished(container, result(Fault.USER, 1, diagnosis=found))
+        lost = NotStored(files=(NewFile(name="secret-3", size_bytes=1),))
+        am.finished(container, result(Fault.USER, 1, diagnosis=found, not_stored=lost))
     view = am.view()
     assert view.diagnosis is not None
+    assert "secret-3" in str(to_json(view))
     assert "secret" in str(to_json(view))
     assert "secret" not in str(to_json(public_view(view)))

@@ -12,7 +12,7 @@ from dlapp.locations import local_path, shown
 from dlapp.storage import fetch_plan
 from dlapp.storage import local as files_module
 from dlapp.storage import tree as tree_module
-from dlapp.storage.api import DiskFull, MatchedEntry
+from dlapp.storage.api import DiskFull, MatchedEntry, Workspace
 from dlapp.storage.local import LocalFiles
 from dlapp.storage.open import open_location
 from dlapp.storage.tree import remove_tree
@@ -257,25 +257,28 @@ def test_links_stay_right_and_what_cannot_be_stored_is_noted(
     os.mkfifo(output / "pipe")
     monkeypatch.chdir(output)
     notes: list[str] = []
+    left_out: list[tuple[str, str]] = []
     with socket.socket(socket.AF_UNIX) as one:
         one.bind("sock")
         moved = FILES.store(
             str(output),
             location(tmp_path / "far/part"),
             move=move,
-            payload_paths=["/dlapp/workspace/output"],
+            workspace=Workspace(str(output), ("/dlapp/workspace/output",)),
             note=notes.append,
+            left_out=left_out.append,
         )
     part = tmp_path / "far/part"
     links = {name: os.readlink(part / name) for name in os.listdir(part) if (part / name).is_symlink()}
     assert links == {"latest": "checkpoints/10", "best": "checkpoints/10", "host": "checkpoints"}
     assert sorted(os.listdir(part)) == ["best", "checkpoints", "host", "latest"]
     assert moved == (1, len("output/checkpoints/10"))
-    assert [note.split(" is not stored: ")[1] for note in sorted(notes)] == [
-        f"it is a link out of the output, to {tmp_path}/secret",
-        "it is a FIFO",
-        "it is a socket",
+    assert left_out == [
+        ("out", f"a link out of the output, to {tmp_path}/secret"),
+        ("pipe", "a FIFO"),
+        ("sock", "a socket"),
     ]
+    assert notes == [f"{output}/{name} is not stored: it is {reason}" for name, reason in left_out]
 
 
 def test_a_write_protected_output_is_stored_and_can_be_moved_on_by_its_owner(tmp_path: Path) -> None:

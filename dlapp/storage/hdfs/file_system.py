@@ -12,18 +12,17 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.locations import WEBHDFS, HdfsPlace, shown
 from dlapp.net.http import RequestBody
-from dlapp.storage.api import FileTotals, MatchedEntry, ignore
+from dlapp.storage.api import FileTotals, MatchedEntry, Workspace, ignore
 from dlapp.storage.fetch_plan import FetchTarget, run_parallel
 from dlapp.storage.glob import split_pattern
 from dlapp.storage.hdfs.webhdfs import INODES, FileStatus, HdfsRefused, WebHdfs, WrongAnswer, calling
-from dlapp.storage.links import TooManyLinks, link_target
-from dlapp.storage.tree import OpenTree, TreeNode, explaining, make_directories, nodes_to_store
+from dlapp.storage.tree import LeftOut, OpenTree, TreeNode, explaining, make_directories, nodes_to_store
 from dlapp.system.files import UntrustedFile, closing_fd, is_plain_name, write_all
 
 if TYPE_CHECKING:
@@ -111,25 +110,34 @@ class HdfsFiles:
         location: str,
         *,
         move: bool = False,
-        payload_paths: Sequence[str] = (),
+        workspace: Workspace | None = None,
         replaces: str = "",
         note: Callable[[str], None] | None = None,
+        left_out: Callable[[LeftOut], None] = ignore,
     ) -> FileTotals:
         """Store a file or a tree; see `FileSystem.store`. Permissions, modification times and empty directories are
         kept.
 
-        HDFS has no links: a link to a file is stored as a copy, one to a directory or to nothing is noted and skipped.
-        ``move`` has no effect: everything is sent. HDFS encodes and places a file by the policies of its directory when
-        it is written, so the policies of ``replaces`` are applied before.
+        HDFS has no links: each is replaced by what it leads to. ``move`` has no effect: everything is sent. HDFS
+        encodes and places a file by the policies of its directory when it is written, so the policies of ``replaces``
+        are applied before.
 
         Args:
-            local, location, move, payload_paths, replaces, note: see there.
+            local, location, move, workspace, replaces, note, left_out: see there.
         """
         top, note = self.place.path(location), note or ignore
         if not os.path.exists(local):
             raise NotFound(f"{shown(local)}: there is no such file or directory to store")
-        with contextlib.closing(OpenTree(local)) as tree:
-            nodes = _without_links(nodes_to_store(tree, payload_paths=payload_paths, note=note)[0], note)
+        around = workspace or Workspace(local)
+        with contextlib.closing(OpenTree(local, around.path)) as tree:
+            found = nodes_to_store(
+                tree, payload_paths=around.seen_as, note=note, keep_links=False, mounted=around.mounted
+            )
+            for path in found.linked:
+                around.linked(path)
+            for one in found.left_out:
+                left_out(one)
+            nodes = found.nodes
             for node in nodes:
                 _check_name(f"{top}/{node.name}")
             with self._own_parent(top) as place:
@@ -543,33 +551,6 @@ def _check_name(path: str) -> None:
         path.encode()
     except UnicodeEncodeError:
         raise UsageError(f"{shown(path)}: names on HDFS are UTF-8, and this one is not") from None
-
-
-def _without_links(nodes: Sequence[TreeNode], note: Callable[[str], None]) -> list[TreeNode]:
-    """Replace links to files by copies. Link targets are resolved within the tree, never by the kernel: a link that a
-    container created is relative to the paths inside the container."""
-    by_name = {node.name: node for node in nodes}
-    kept = []
-    for node in nodes:
-        if node.link is not None:
-            found = _linked(node, by_name)
-            if found is None or not found.is_file:
-                to = "nothing" if found is None else "a directory"
-                note(f"{shown(node.source)} is not stored: it is a link to {to}, and HDFS has no links")
-                continue
-            node = found._replace(name=node.name)
-        kept.append(node)
-    return kept
-
-
-def _linked(link: TreeNode, by_name: Mapping[str, TreeNode]) -> TreeNode | None:
-    """Return the node in the tree that a link points to; None if there is none, or if the links form a loop."""
-    try:
-        # By name: a missing node raises KeyError.
-        path = link_target(link.name, link.link or "", (), lambda name: by_name[name].link)
-    except (KeyError, TooManyLinks):
-        return None
-    return None if path is None else by_name.get(path)
 
 
 class _SmallFileBatch:

@@ -6,27 +6,44 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dlapp.errors import DlappError, Unreachable, UsageError
 from dlapp.locations import shown
 from dlapp.runtime.payload import ServiceAway
-from dlapp.storage.api import DiskFull, FileTotals
+from dlapp.storage.api import DiskFull, FileTotals, Workspace
 from dlapp.storage.open import open_output
 from dlapp.system.clock import backoff_s
 from dlapp.system.waits import FILE_SYSTEM, Wait
-from dlapp.task.data.workspace_changes import WorkspaceChanges, closest, describe
+from dlapp.task.data.workspace_changes import NewFiles, WorkspaceChanges, closest, describe
 from dlapp.task.environment import node_name
 from dlapp.task.interrupt import Stopped
 from dlapp.task.link.am_link import AmLink
 from dlapp.task.step_errors import StepFailed
 from dlapp.value import replace
 from dlapp.values.launch_spec import LaunchSpec
-from dlapp.values.messages import Assignment, Fault, Phase, Stop, StoredOutput, TaskResult
+from dlapp.values.messages import (
+    MAX_NAMED,
+    Assignment,
+    Fault,
+    LeftOutEntry,
+    NewFile,
+    NotStored,
+    Phase,
+    Stop,
+    StoredOutput,
+    TaskResult,
+)
 from dlapp.values.spec import OnFailure, OutputFrom, OutputSpec
+
+if TYPE_CHECKING:
+    from dlapp.storage.tree import LeftOut
 
 _STORE_AGAIN_S = 1.0, 30.0
 """Pauses between two tries to store an output: doubled from the first to the second."""
+_MAX_TEXT = 200
+"""Characters of a name or a reason in `NotStored`; a path may have 4096, a link's target as many."""
 
 
 class _Step(Protocol):
@@ -74,6 +91,10 @@ class Outputs:
         self._store_until = 0.0, 0.0
         self.unstored: list[str] = []
         self.is_in_workspace = False
+        self._workspace = os.path.join(container_dir, "workspace")
+        self._mounted: tuple[str, ...] = ()
+        self._left_out: dict[str, str] = {}  # of all tries: the first one may remove what it leaves out
+        self._linked: set[str] = set()
 
     def store(self, result: TaskResult, ran_s: float, changes: WorkspaceChanges, mounted: Sequence[str]) -> TaskResult:
         """Store the output that exists.
@@ -84,7 +105,7 @@ class Outputs:
             changes: the state of the workspace before the payload started.
             mounted: mount points in the workspace that Docker created.
         """
-        one = self._assignment
+        one, self._mounted = self._assignment, tuple(mounted)
         if not one.outputs:
             return result
         self._report_phase(Phase.STORING)
@@ -135,6 +156,33 @@ class Outputs:
             return replace(result, fault=Fault.STOPPED, message=str(error))
         return replace(result, outputs=tuple(stored))
 
+    def not_stored(
+        self, result: TaskResult, changes: WorkspaceChanges, others: Sequence[str] = (), *, of: str = ""
+    ) -> NotStored | None:
+        """Return what the payload wrote and is removed with the workspace; None if that is nothing.
+
+        Args:
+            result: the result of `store`.
+            changes: the state of the workspace before the payload started.
+            others: other paths in the workspace whose content is stored.
+            of: the text before each name.
+        """
+        entries = [LeftOutEntry(name=of + _cut(name), reason=_cut(why)) for name, why in self._left_out.items()]
+        found = NewFiles((), 0, True)
+        if not (self.is_in_workspace or any(one.stray for one in result.outputs)):
+            outputs = [one.output_path for one in self._assignment.outputs]
+            if "." not in map(os.path.normpath, outputs):
+                found = changes.new_files([*outputs, *self._mounted, *self._linked, *others], MAX_NAMED)
+        if not entries and not found.largest:
+            return None
+        return NotStored(
+            entries=tuple(entries[:MAX_NAMED]),
+            more_entries=len(entries[MAX_NAMED:]),
+            files=tuple(NewFile(name=of + _cut(name), size_bytes=size) for name, size in found.largest),
+            more_files=found.more,
+            all_files_found=found.is_complete,
+        )
+
     def _may_be_empty(self, output: OutputSpec, result: TaskResult) -> bool:
         """Return whether an empty directory stands for an output that the payload did not create."""
         has_choice = output.output_from is OutputFrom.FIRST and not self._assignment.needs_output
@@ -160,7 +208,6 @@ class Outputs:
         Returns:
             Text for the user on the result; empty if the payload did not get that far and nothing is to be kept.
         """
-        root = os.path.join(self._container_dir, "workspace")
         keeping = next((one for one in absent if one.output.on_failure is OnFailure.KEEP), None)
         if not must_exist and (keeping is None or all(path.endswith("/") for path in left)):
             return ""
@@ -170,7 +217,7 @@ class Outputs:
             texts.append(f"the nearest name is {near!r}")
         if left and keeping is not None:
             try:
-                stored.append(self._stored_output(keeping.output, root, ".", keeping.part, stray=True))
+                stored.append(self._stored_output(keeping.output, self._workspace, ".", keeping.part, stray=True))
                 texts.append("all of it is kept")
             except StepFailed as error:
                 texts.append(str(error))
@@ -192,9 +239,10 @@ class Outputs:
                         local,
                         part,
                         move=move,
-                        payload_paths=self._payload_path(path),
+                        workspace=self._around_output(),
                         replaces=replaces,
                         note=self._note,
+                        left_out=partial(self._leave_out, path),
                     )
                 except (Unreachable, DiskFull) as error:
                     left_s = self._store_until[isinstance(error, Unreachable)] - time.monotonic()
@@ -235,12 +283,16 @@ class Outputs:
             self.unstored.append(above)
         return StepFailed(Fault.DATA, f"the output could not be stored: {error}; it stays on {node_name()} in {place}")
 
-    def _payload_path(self, path: str) -> tuple[str, ...]:
-        if self._assignment.docker_image is None:
-            return ()
-        from dlapp.runtime.docker.container_factory import WORKSPACE
+    def _around_output(self) -> Workspace:
+        seen_as: tuple[str, ...] = ()
+        if self._assignment.docker_image is not None:
+            from dlapp.runtime.docker.container_factory import WORKSPACE
 
-        return (os.path.normpath(os.path.join(WORKSPACE, path)),)
+            seen_as = (WORKSPACE,)
+        return Workspace(os.path.realpath(self._workspace), seen_as, self._mounted, self._linked.add)
+
+    def _leave_out(self, path: str, entry: LeftOut) -> None:
+        self._left_out[os.path.normpath(f"{path}/{entry.name}")] = entry.reason
 
     def try_storing(self, part: str, service: str) -> None:
         """Store a small probe file at the target of a part of the output, before there is output.
@@ -260,6 +312,12 @@ class Outputs:
             raise ServiceAway(f"the DataNodes of {service}", str(error), message, Fault.NODE) from error
         except DataNodeRefused as error:
             raise StepFailed(Fault.NODE, f"the output could not be stored from this node: {error}") from error
+
+
+def _cut(text: str) -> str:
+    """Return a text on one line with at most `_MAX_TEXT` characters: the end of a path says more than its beginning."""
+    line = shown(text)
+    return line if len(line) <= _MAX_TEXT else f"…{line[1 - _MAX_TEXT :]}"
 
 
 def inside_workspace(container_dir: str, path: str) -> str:

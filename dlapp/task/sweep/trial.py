@@ -322,7 +322,7 @@ class TrialRun:
         result = outputs.store(result, self._ran_s, changes, mounted)
         if outputs.unstored:
             result = replace(result, unstored=tuple(outputs.unstored))
-        return result
+        return replace(result, not_stored=outputs.not_stored(result, changes, of=f"trial {self.order.number}: "))
 
     @property
     def _mounts(self) -> tuple[tuple[str, str], ...]:

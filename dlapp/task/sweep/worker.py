@@ -20,7 +20,8 @@ from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCoun
 from dlapp.task.interrupt import InterruptHandler
 from dlapp.task.link.am_link import AmLink
 from dlapp.task.sweep.trial import STOPPED, TrialRun, TrialSetup
-from dlapp.values.messages import Fault, Phase, Stop, TaskResult
+from dlapp.value import replace
+from dlapp.values.messages import Fault, NotStored, Phase, Stop, TaskResult
 
 _LOOK_S = 1.0
 """Interval of the polls of objects without events: the container's directory, the guardians."""
@@ -61,6 +62,7 @@ class TrialWorker:
         self._leaving: list[TrialRun] = []
         self._used = NOTHING_KNOWN  # by trials that have ended
         self._stored_bytes = 0  # by them
+        self._not_stored: NotStored | None = None  # of them
         self._reported: dict[tuple[int, int], tuple[object, ...]] = {}
 
     def counters(self) -> ResourceCounters:
@@ -75,7 +77,8 @@ class TrialWorker:
     def run(self) -> TaskResult:
         """Run trials until orders announce that there are no more, or end the task."""
         try:
-            return self._run()
+            result = self._run()
+            return replace(result, not_stored=reduce(_with_not_stored, self._trials.values(), self._not_stored))
         finally:
             for one in (*self._trials.values(), *self._leaving):
                 one.kill()
@@ -139,6 +142,7 @@ class TrialWorker:
         self._unnamed.discard(key)
         self._used = self._used.plus(trial.counters)._replace(memory_bytes=None)
         self._stored_bytes += _stored_by(trial)
+        self._not_stored = _with_not_stored(self._not_stored, trial)
         self._leaving.append(trial)
 
     def _close_removed(self) -> None:
@@ -172,3 +176,10 @@ class TrialWorker:
 def _stored_by(trial: TrialRun) -> int:
     result = trial.report().result
     return 0 if result is None else sum(one.size_bytes for one in result.outputs)
+
+
+def _with_not_stored(former: NotStored | None, trial: TrialRun) -> NotStored | None:
+    result = trial.report().result
+    if result is None or result.not_stored is None:
+        return former
+    return result.not_stored if former is None else former.plus(result.not_stored)

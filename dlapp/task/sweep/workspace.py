@@ -38,7 +38,7 @@ class WorkspaceTemplate:
         while todo:
             node = todo.pop()
             if stat.S_ISLNK(node.mode):
-                nodes.append(node._replace(link=tree.read_link(node.name)))
+                nodes.append(node._replace(link=tree.read_link(node.source)))
             elif node.name in self._shared:
                 nodes.append(node if self._mounts else node._replace(link=node.source))
             elif node.is_dir:

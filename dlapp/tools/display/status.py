@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlapp.system import clock
-from dlapp.system.text import counted
+from dlapp.system.text import counted, human_size
 from dlapp.tools.display.receipt import receipt_lines, usage_text
 from dlapp.tools.display.view import (
     NOTHING,
@@ -34,6 +34,8 @@ _SHOWN_METRICS = 4
 """Maximum number of metrics of each container in a table; ``--json`` has all."""
 _SHOWN_RESTARTS = 3
 """Maximum number of restarts of gangs, the latest ones; ``--json`` has all recorded ones."""
+_SHOWN_LEFT_OUT, _SHOWN_FILES = 8, 3
+"""Maximum number of names of what was left out of outputs, and of files outside of them; ``--json`` has more."""
 _UNFINISHED = {"RUNNING": "running"}
 _AFTER_PAYLOAD = ("storing", "releasing", "ended")
 
@@ -202,7 +204,34 @@ def answer_lines(
         how = "committed to" if output["committed"] else "not committed to" if ended(view) else "goes to"
         lines.append(f"output{name} : {how} {output['target']}")
         lines += _kept_beside(output, view)
-    return [*lines, *_unstored_lines(unstored)]
+    return [*lines, *_unstored_lines(unstored), *_not_stored_lines(view)]
+
+
+def _not_stored_lines(view: View) -> list[str]:
+    """Return what programs wrote and was removed with their workspaces."""
+    found = [(one, one["not_stored"]) for one in view["containers"] if one.get("not_stored")]
+    is_one = view["total_containers"] == 1
+
+    def whose(container: Mapping[str, Any]) -> str:
+        return "" if is_one else f" of container {container['index']}"
+
+    entries = [
+        f"not stored : {entry['name']}{whose(one)} ({entry['reason']})"
+        for one, has in found
+        for entry in has["entries"]
+    ]
+    lines = entries[:_SHOWN_LEFT_OUT]
+    if more := len(entries[_SHOWN_LEFT_OUT:]) + sum(has["more_entries"] for _, has in found):
+        lines.append(f"not stored : {more} more of the output")
+    files = [(each["size_bytes"], f"{each['name']}{whose(one)}") for one, has in found for each in has["files"]]
+    files.sort(key=lambda one: -one[0])
+    texts = [f"{name} ({human_size(size)})" for size, name in files[:_SHOWN_FILES]]
+    is_complete = all(has["all_files_found"] for _, has in found)
+    if more := len(files[_SHOWN_FILES:]) + sum(has["more_files"] for _, has in found):
+        texts.append(f"{'' if is_complete else 'at least '}{more} other new file{'s' * (more > 1)}")
+    elif not is_complete:
+        texts.append("perhaps others")
+    return [*lines, f"not stored : {', '.join(texts)}"] if files else lines
 
 
 def _kept_containers(view: View) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import DlappError
-from dlapp.storage.hdfs.file_system import _without_links
+from dlapp.storage.api import Workspace
 from dlapp.storage.local import LocalFiles
 from dlapp.storage.tree import OpenTree, nodes_to_store, remove_tree
 from tests.attacks.hostile_files import Bait
@@ -48,7 +48,7 @@ def inside(path: Path, top: Path) -> bool:
 
 def copy(tree: Path, part: Path) -> set[str]:
     """Store a tree as a copy: the contents that were stored."""
-    LocalFiles().store(str(tree), f"file://{part}")
+    LocalFiles().store(str(tree), f"file://{part}", workspace=Workspace(str(tree.parent)))
     for path in part.rglob("*"):
         assert inside(path, part)
     return {path.read_text() for path in part.rglob("*") if path.is_file()}
@@ -56,7 +56,7 @@ def copy(tree: Path, part: Path) -> set[str]:
 
 def move(tree: Path, part: Path) -> set[str]:
     """Store a tree by a rename."""
-    LocalFiles().store(str(tree), f"file://{part}", move=True)
+    LocalFiles().store(str(tree), f"file://{part}", move=True, workspace=Workspace(str(tree.parent)))
     assert not part.is_symlink()
     return set()
 
@@ -64,8 +64,8 @@ def move(tree: Path, part: Path) -> set[str]:
 def send(tree: Path, _part: Path) -> set[str]:
     """Read a tree as it is stored on HDFS: the contents that are sent."""
     found = set()
-    with contextlib.closing(OpenTree(str(tree))) as opened:
-        for node in _without_links(nodes_to_store(opened, note=lambda _: None)[0], lambda _: None):
+    with contextlib.closing(OpenTree(str(tree), str(tree.parent))) as opened:
+        for node in nodes_to_store(opened, note=lambda _: None, keep_links=False).nodes:
             if node.is_file:
                 try:
                     fd = opened.open(node.source)
@@ -87,8 +87,15 @@ ACTS = [copy, move, send, remove]
 
 
 def make_tree(top: Path, mode: int = 0o755) -> None:
-    """Make an output with the names that the bait has, too; the directories in it get the mode."""
+    """Make an output with the names that the bait has, too, and links to what is beside it; the directories in it get
+    the mode."""
     (top / "d" / "deep").mkdir(parents=True)
+    beside = top.parent / "beside"
+    (beside / "deep").mkdir(parents=True)
+    for path in (beside / "inside", beside / "deep" / "inside"):
+        path.write_text("output\n")
+    (top / "file beside").symlink_to("../beside/inside")
+    (top / "directory beside").symlink_to("../beside")
     for path in (top / "d" / "inside", top / "d" / "deep" / "inside"):
         path.write_text("output\n")
     (top / "first").symlink_to("d/inside")
@@ -161,7 +168,8 @@ def test_nothing_in_an_output_leads_out_of_it_or_holds_anybody_up(
     with unchanged(bait.top):
         assert identities.call(victim, act, tree, part) <= {"output\n"}
     if act is move:
-        assert sorted(path.name for path in part.iterdir() if not path.is_symlink()) == ["d"]
+        names = ["d", "directory beside", "file beside"]
+        assert sorted(path.name for path in part.iterdir() if not path.is_symlink()) == names
         for path in part.rglob("*"):
             assert inside(path, part)
     if act is remove:
@@ -234,6 +242,9 @@ def substitute(kind: str, path: Path, bait: Bait) -> str:
         case "link in the place of a file":
             path.symlink_to(bait.directory / "inside")
             return "d/inside"
+        case "link in the place of what a link leads to":
+            path.symlink_to(bait.directory)
+            return "../beside"
         case "FIFO in the place of a file":
             os.mkfifo(path)
             return "d/inside"
@@ -252,6 +263,7 @@ KINDS = [
     "link in the place of a directory",
     "link in the place of a deeper directory",
     "link in the place of a file",
+    "link in the place of what a link leads to",
     "FIFO in the place of a file",
     "FIFO in the place of a directory",
     "directory of links in the place of a directory",

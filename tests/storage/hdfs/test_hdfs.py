@@ -18,7 +18,7 @@ from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.errors import Unreachable as AnyUnreachable
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.storage.api import DiskFull
+from dlapp.storage.api import DiskFull, Workspace
 from dlapp.storage.hdfs.file_system import HdfsFiles
 from dlapp.storage.hdfs.webhdfs import WebHdfs
 from dlapp.storage.live_copies import LiveCopies, live_name, remove_live
@@ -177,18 +177,30 @@ def test_what_hdfs_cannot_name_is_said_before_anything_is_sent(files: HdfsFiles,
         assert not files.exists(f"{base}/out")
 
 
-def test_links_to_files_become_copies_and_the_rest_is_noted(files: HdfsFiles, base: str, tmp_path: Path) -> None:
-    top = plant(tmp_path / "out", {"step_100/model": b"weights"})
-    (top / "latest").symlink_to("step_100")
-    (top / "best").symlink_to("step_100/model")
-    (top / "gone").symlink_to("nowhere")
-    notes: list[str] = []
-    files.store(str(top), f"{base}/out", note=notes.append)
-    assert files.names(f"{base}/out") == ["best", "step_100"]
-    assert files.read_bytes(f"{base}/out/best", 1 << 28) == b"weights"
-    assert sorted(line.partition(" is not stored: ")[2] for line in notes) == [
-        "it is a link to a directory, and HDFS has no links",
-        "it is a link to nothing, and HDFS has no links",
+def test_links_become_what_they_lead_to_and_the_rest_is_named(files: HdfsFiles, base: str, tmp_path: Path) -> None:
+    workspace = plant(tmp_path / "workspace", {"out/step_100/model": b"weights", "runs/3/log": b"losses"})
+    top = workspace / "out"
+    for name, text in {
+        "latest": "step_100",
+        "best": "step_100/model",
+        "run": "../runs/3",
+        "all": "/dlapp/workspace/runs",
+        "gone": "nowhere",
+        "up": "..",
+        "far": "/etc",
+    }.items():
+        (top / name).symlink_to(text)
+    left_out: list[tuple[str, str]] = []
+    around = Workspace(str(workspace), ("/dlapp/workspace",))
+    stored = files.store(str(top), f"{base}/out", workspace=around, left_out=left_out.append)
+    assert stored == (5, 3 * len(b"weights") + 2 * len(b"losses"))
+    assert files.names(f"{base}/out") == ["all", "best", "latest", "run", "step_100"]
+    for path, content in {"best": b"weights", "latest/model": b"weights", "all/3/log": b"losses"}.items():
+        assert files.read_bytes(f"{base}/out/{path}", 1 << 28) == content
+    assert left_out == [
+        ("far", "a link out of the workspace, to /etc"),
+        ("gone", "a link to nothing, nowhere"),
+        ("up", "a link to a directory above it, .."),
     ]
 
 

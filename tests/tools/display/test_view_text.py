@@ -30,7 +30,7 @@ from dlapp.tools.display.view import (
 )
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId, ContainerId
-from dlapp.values.messages import Fault, Phase, TaskResult
+from dlapp.values.messages import MAX_NAMED, Fault, LeftOutEntry, NewFile, NotStored, Phase, TaskResult
 from dlapp.values.report import (
     ApplicationView,
     Cause,
@@ -281,6 +281,44 @@ def test_output_of_failed_containers_is_told_from_that_of_a_failed_application()
     ]
     assert status_lines(failed, [], END_MS, unstored=["/u/c1"]).count("unstored : /u/c1") == 1
     assert kept_lines(view(), []) == []
+
+
+def left_out(*names: str, more: int = 0) -> NotStored:
+    return NotStored(entries=tuple(LeftOutEntry(name=name, reason="a FIFO") for name in names), more_entries=more)
+
+
+def new_files(*sizes_bytes: int, more: int = 0, complete: bool = True) -> NotStored:
+    files = tuple(NewFile(name=f"f{size}", size_bytes=size) for size in sizes_bytes)
+    return NotStored(files=files, more_files=more, all_files_found=complete)
+
+
+def test_what_was_not_stored_is_named_with_its_container_if_there_are_several() -> None:
+    one = view(containers=(container(0, not_stored=left_out("output/pipe").plus(new_files(1 << 20, 5, 3, 2, more=1))),))
+    assert answer_lines({**one, "total_containers": 1}, END_MS)[-2:] == [
+        "not stored : output/pipe (a FIFO)",
+        "not stored : f1048576 (1.0 MiB), f5 (5 bytes), f3 (3 bytes), 2 other new files",
+    ]
+    two = view(
+        containers=(
+            container(0, not_stored=left_out(*"abcdefg")),
+            container(1, not_stored=left_out(*"hij", more=4).plus(new_files(7, complete=False))),
+            container(2),
+        )
+    )
+    lines = [line for line in answer_lines({**two, "total_containers": 3}, END_MS) if line.startswith("not stored")]
+    assert lines[7:] == [
+        "not stored : h of container 1 (a FIFO)",
+        "not stored : 6 more of the output",
+        "not stored : f7 of container 1 (7 bytes), perhaps others",
+    ]
+
+
+def test_what_several_trials_did_not_store_stays_within_the_limits_and_keeps_the_count() -> None:
+    both = left_out(*"abcde", more=1).plus(left_out(*"fghij", more=2))
+    assert ([one.name for one in both.entries], both.more_entries) == ([*"abcdefgh"], 5)
+    both = new_files(*range(9, 3, -1), more=1).plus(new_files(*range(20, 14, -1), complete=False))
+    assert [one.size_bytes for one in both.files] == [20, 19, 18, 17, 16, 15, 9, 8]
+    assert (len(both.files), both.more_files, both.all_files_found) == (MAX_NAMED, 5, False)
 
 
 def test_of_a_sweep_the_trials_are_shown_in_place_of_the_empty_logs_of_its_containers() -> None:
