@@ -20,10 +20,12 @@ from dlapp.launcher.workspace.scan import DEFAULT_EXCLUDES, Scan
 from dlapp.locations import FILE, last_name, local_path, shown
 from dlapp.storage.api import MatchedEntry
 from dlapp.storage.commit import finish_interrupted
+from dlapp.storage.commit.marker import LONGEST_SUFFIX
 from dlapp.storage.glob import escape_wildcards
 from dlapp.storage.open import open_location, open_output
 from dlapp.storage.tree import TreeNode
-from dlapp.system.files import is_inside
+from dlapp.system.disk_space import existing_above
+from dlapp.system.files import NAME_MAX, PATH_MAX, is_inside
 from dlapp.values.image_name import parse_image_name
 from dlapp.values.spec import DEFAULT_ROLE, InputSpec, OutputSpec, needing_host_network
 
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from dlapp.node_policy import RegistryPolicy
 
 Note = Callable[[str], None]
+_WITHIN_TARGET = 512
+"""Bytes of the longest path for what is added to a target and to a path in the workspace: names beside a target, names
+of containers, and the directory of a container. What is in an output is reached by descriptors."""
 
 
 class SubmissionCheck:
@@ -57,6 +62,7 @@ class SubmissionCheck:
         """
         if not workspace_is_packed:
             self.scripts()
+        self.names()
         packed = {entry.name: self._is_dir(entry.name, entry.mode) for entry in self.scan.entries}
         fetched: dict[str, MatchedEntry] = {}
         known = frozenset(self.problems.named)  # a location with an error is none
@@ -66,6 +72,35 @@ class SubmissionCheck:
         for output in self.spec.outputs:
             if f"{output.section}.hdfs" not in known:
                 self.output(output)
+
+    def names(self) -> None:
+        """Check that all names that dlapp makes of the user's will be possible: most of them are made after the program
+        has ended. The other names of a file are limited in its rules, and names of containers and logs have none of the
+        user's in them.
+        """
+        spec, checkpoint = self.spec, self.spec.checkpoint
+        paths = [(f"{one.section}.input_path", one.input_path) for one in spec.inputs]
+        paths += [(f"{one.section}.output_path", one.output_path) for one in spec.outputs]
+        targets = [(f"{one.section}.hdfs", one.target, LONGEST_SUFFIX) for one in spec.outputs]
+        if checkpoint is not None:
+            paths.append(("checkpoint.path", checkpoint.path))
+            targets.append(("checkpoint.hdfs", checkpoint.target, ""))  # its names are in a directory
+        found = [(where, _problem_of_names(path, NAME_MAX, PATH_MAX)) for where, path in paths]
+        for where, target, suffix in targets:
+            if target.startswith(FILE):
+                path = local_path(target)
+                longest = os.pathconf(existing_above(os.path.dirname(path)), "PC_NAME_MAX")
+                found.append((where, _problem_of_names(path, longest, PATH_MAX, suffix)))
+            else:
+                from dlapp.storage.hdfs.file_system import MAX_PATH  # not needed for files of this machine
+
+                path = target.partition("://")[2].partition("/")[2]
+                found.append((where, _problem_of_names(path, NAME_MAX, MAX_PATH, suffix)))
+        if "\0" in spec.appname:
+            found.append(("application.appname", "has a NUL in it, and a variable of the program has it"))
+        for where, problem in found:
+            if problem:
+                self.problems.report(where, problem)
 
     def network(self, problem: str) -> None:
         """Check that the network exists, and warn if the earlier default was relied on.
@@ -282,6 +317,29 @@ class SubmissionCheck:
 
     def _is_dir(self, name: str, mode: int) -> bool:
         return stat.S_ISDIR(mode) or (stat.S_ISLNK(mode) and os.path.isdir(f"{self.scan.root}/{name}"))
+
+
+def _problem_of_names(path: str, longest_name: int, longest_path: int, suffix: str = "") -> str:
+    """Return why a path, or one with names beside it, is not possible; empty if both are.
+
+    Args:
+        path: the path.
+        longest_name, longest_path: what the file system allows [bytes].
+        suffix: the most that is added to its last name.
+    """
+    names = path.rstrip("/").split("/")
+    for name in names:
+        size = len(name.encode("utf-8", "surrogatepass"))
+        if size > longest_name:
+            return f"a name in it has {size} bytes, at most {longest_name} are possible: {shown(name[:40])}…"
+    if size + len(suffix) > longest_name:
+        return (
+            f"its last name has {size} bytes, at most {longest_name - len(suffix)} are possible, because names beside "
+            f"it are longer, as NAME.application_1700000000000_0042.partial: {shown(name[:40])}…"
+        )
+    if (size := len(path.encode("utf-8", "surrogatepass"))) > longest_path - _WITHIN_TARGET:
+        return f"it has {size} bytes, at most {longest_path - _WITHIN_TARGET} are possible"
+    return ""
 
 
 def _path(location: str) -> str:

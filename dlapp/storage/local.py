@@ -184,7 +184,7 @@ class LocalFiles:
             fd, size_bytes, location, mode: see there.
         """
         above, name = os.path.split(local_path(location))
-        temporary = f".{name[:200]}.{os.urandom(6).hex()}"
+        temporary = f".dlapp-{os.urandom(8).hex()}"  # without its name, which may have all bytes of a name
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with explaining(f"{above}/{name}", "written"), closing_fd(open_own_directory(above)) as directory:
             try:

@@ -23,6 +23,8 @@ from dlapp.errors import DlappError
 
 NAME_MAX = 255
 """The longest name of a file [bytes]. Source: limits.h."""
+PATH_MAX = 4095
+"""The longest path [bytes], without the NUL at its end. Source: limits.h."""
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _NOT_IN_NAMES = re.compile("[/\\x00-\\x1f\\x7f-\\x9f]")

@@ -33,6 +33,8 @@ from dlapp.launcher.submit import launch, print_spec
 from dlapp.locations import local_path
 from dlapp.node_policy import ANY_REGISTRY, RegistryPolicy
 from dlapp.storage.commit import commit, part_location
+from dlapp.storage.commit.marker import LONGEST_SUFFIX
+from dlapp.system.files import NAME_MAX
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.serialization import from_json
 from dlapp.values.spec import AppSpec, Secrets, Submission
@@ -526,6 +528,56 @@ def test_a_source_that_leads_to_the_target_is_refused(launched: Launch) -> None:
     link = launched.root / "user/tony/caffe_test/link"
     link.symlink_to(launched.target)
     assert launched.refused() == [f"10: from_hdfs.hdfs: {link} would be overwritten by the output of line 15"]
+
+
+@pytest.mark.parametrize("letter", ["x", "결"], ids=["ascii", "three bytes"])
+def test_a_target_whose_name_leaves_no_room_for_those_beside_it_is_refused_with_what_is_possible(
+    launched: Launch, letter: str
+) -> None:
+    width = len(letter.encode())
+    most = (NAME_MAX - len(LONGEST_SUFFIX)) // width
+    launched.text = ORIGINAL.replace("caffe_mnist_example_output", letter * (most + 1))
+    beside = "names beside it are longer, as NAME.application_1700000000000_0042.partial"
+    (line,) = launched.refused()
+    what = f"its last name has {width * (most + 1)} bytes, at most {NAME_MAX - len(LONGEST_SUFFIX)} are possible"
+    assert line == f"15: to_hdfs.hdfs: {what}, because {beside}: {letter * 40}…"
+    launched.text = ORIGINAL.replace("caffe_mnist_example_output", letter * most)
+    launched()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where"),
+    [
+        ("hdfs=/user/tony/caffe_mnist", f"hdfs=/user/{'d' * 256}/mnist", "15: to_hdfs.hdfs"),
+        ("output_path=output", f"output_path=out/{'o' * 256}", "14: to_hdfs.output_path"),
+        ("input_path=data", f"input_path={'i' * 256}", "11: from_hdfs.input_path"),
+        ("overwrite=true", f"overwrite=true\n[checkpoint]\npath={'c' * 256}", "18: checkpoint.path"),
+        ("overwrite=true", f"overwrite=true\n[checkpoint]\npath=c\nhdfs=/k/{'h' * 256}/x", "19: checkpoint.hdfs"),
+    ],
+)
+def test_a_name_that_no_file_can_have_is_refused_wherever_a_file_gets_it(
+    launched: Launch, old: str, new: str, where: str
+) -> None:
+    launched.text = ORIGINAL.replace(old, new)
+    (line,) = launched.refused()
+    assert line.startswith(f"{where}: a name in it has 256 bytes, at most 255 are possible: ")
+
+
+def test_a_path_that_leaves_no_room_for_the_directories_around_it_is_refused(launched: Launch) -> None:
+    launched.text = ORIGINAL.replace("output_path=output", f"output_path={'o/' * 2000}o")
+    assert launched.refused() == ["14: to_hdfs.output_path: it has 4001 bytes, at most 3583 are possible"]
+    launched.text = ORIGINAL.replace("hdfs=/user/tony/caffe_mnist", f"hdfs={'/o' * 2000}")
+    (line,) = launched.refused()
+    assert re.fullmatch(r"15: to_hdfs\.hdfs: it has 4\d+ bytes, at most 3583 are possible", line)
+
+
+def test_all_names_that_are_too_long_are_named_at_once(launched: Launch) -> None:
+    long = "n" * 300
+    launched.text = ORIGINAL.replace("output_path=output", f"output_path={long}").replace("mnist_example", long)
+    assert [line.partition(": ")[2].partition(":")[0] for line in launched.refused()] == [
+        "to_hdfs.output_path",
+        "to_hdfs.hdfs",
+    ]
 
 
 def test_an_existing_target_stops_it_unless_it_may_be_overwritten(launched: Launch) -> None:

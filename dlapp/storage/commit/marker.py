@@ -172,6 +172,11 @@ def applications_in_markers(names: Collection[str], target: str) -> list[str]:
     return sorted(one for one in middles if is_application_id(one) and f"{target}.{one}.commit" in names)
 
 
+LONGEST_SUFFIX = ".previous.application_1700000000000_2147483647.0123abcd"
+"""The most that is added to the name of a target for a name beside it: a former output under a name that was taken.
+YARN counts applications with a 32-bit number."""
+
+
 def previous_name(name: str, app: str) -> str:
     """Return the name under which an application keeps the former output that it replaced, beside the target."""
     return f"{name}.previous.{app}"

@@ -511,8 +511,8 @@ class HdfsFiles:
     def _write_new(self, location: str, data: bytes | RequestBody, mode: int, *, overwrite: bool) -> bool:
         path = self.place.path(location)
         _check_name(path)
-        directory, _, name = path.rpartition("/")
-        temporary = f"{directory}/.{name[:200]}.{os.urandom(6).hex()}"
+        # Without its name, which may have all bytes of a name.
+        temporary = f"{path.rpartition('/')[0]}/.dlapp-{os.urandom(8).hex()}"
         done = False
         try:
             self.web.write(temporary, data, mode)

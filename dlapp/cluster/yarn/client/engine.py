@@ -23,7 +23,7 @@ from dlapp.cluster.yarn.client.session import ClusterSession, FilesOf
 from dlapp.cluster.yarn.client.shared_tokens import check_sharing, find_token
 from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.cluster.yarn.client.submission import ApplicationSubmitter
-from dlapp.cluster.yarn.client.views import PRIORITY_LIMIT
+from dlapp.cluster.yarn.client.views import PRIORITY_LIMIT, check_tags
 from dlapp.cluster.yarn.client.waits import WAITING_STATES, ClusterFacts, check_limits
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.staging import TRIALS, USAGE, StagingPaths
@@ -127,8 +127,8 @@ class YarnEngine(Closeable):
         Raises:
             RequestTooLarge: a container exceeds the cluster's maximum, or GPUs where none are counted.
             ConfigError: GPUs, without a GPU ledger.
-            SpecError: the queue, a node label on a cluster without labels, an application to wait for, or input that
-                the nodes could not read.
+            SpecError: the queue, tags, a node label on a cluster without labels, an application to wait for, or input
+                that the nodes could not read.
             NotFound, Denied, Unreachable: the user's home directory is not writable, or the queue rejects their
                 applications.
         """
@@ -148,6 +148,8 @@ class YarnEngine(Closeable):
         lines += self._node_lines(spec)
         if spec.requeue:
             lines.append("application.requeue has no effect on a cluster: YARN restarts what is lost with a node")
+        with refusals(refuse):
+            check_tags(spec, self._session.configuration)
         queues = rest.queues()
         with refusals(refuse):
             preflight.check_queue(queues, spec.queue or "default")

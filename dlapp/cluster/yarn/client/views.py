@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from dlapp.cluster.yarn.client.rest import KIND, AppReport, read_final_status, read_state
-from dlapp.errors import NotFound, Unreachable
+from dlapp.errors import NotFound, SpecError, Unreachable
 from dlapp.hadoop.web import NoAddress, Web
 from dlapp.id_text import is_application_id
+from dlapp.locations import shown
 from dlapp.login import Login
 from dlapp.system.clock import date_and_time
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId
 from dlapp.values.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State, TryView
-from dlapp.values.spec import OnFailure, Submission
+from dlapp.values.spec import AppSpec, OnFailure, Submission
 
 _TIMEOUT_S = 20.0
 _FORGOTTEN_TIMEOUT_S = 3.0
@@ -29,6 +30,10 @@ _NODE_LOGS = "/node/containerlogs/"
 _PROJECT, _RESUMED = "project:", "resumed_from:"
 MAX_TAGS = 10
 """Of one application, as a ResourceManager has it. Source: YarnConfiguration.APPLICATION_MAX_TAGS."""
+_MAX_TAG = 100
+"""Characters of one tag. Source: YarnConfiguration.APPLICATION_MAX_TAG_LENGTH."""
+_TAGS_LIMIT, _TAG_LIMIT = "yarn.resourcemanager.application.max-tags", "yarn.resourcemanager.application.max-tag.length"
+"""Settings of the ResourceManager for both, in Hadoop 3.4."""
 PRIORITY_LIMIT = "yarn.cluster.max-application-priority"
 _ADDRESS = re.compile(r"[A-Za-z0-9._\-\[\]:]+")
 _DATE = re.compile(r"^\[[^\]]*\]\s*")
@@ -198,6 +203,23 @@ def tags_of(submission: Submission) -> tuple[str, ...]:
 
 def _user_tags(project: str | None, tags: tuple[str, ...]) -> tuple[str, ...]:
     return (*tags, *((f"{_PROJECT}{project}",) if project else ()))
+
+
+def check_tags(spec: AppSpec, configuration: Callable[[str], str | None]) -> None:
+    """Reject what a ResourceManager refuses as tags. Source: ApplicationSubmissionContextPBImpl.checkTags.
+
+    Raises:
+        SpecError: there are too many, or one is too long or not in ASCII.
+    """
+    most, longest = int(configuration(_TAGS_LIMIT) or MAX_TAGS), int(configuration(_TAG_LIMIT) or _MAX_TAG)
+    if len(tags := _user_tags(spec.project, spec.tags)) > most:
+        raise SpecError("application.tags", f"YARN has at most {most} tags, with project these are {len(tags)}")
+    for tag in tags:
+        key = "application.tags" if tag in spec.tags else "application.project"
+        if len(tag) > longest:
+            raise SpecError(key, f"has {len(tag)} characters as a tag of YARN, at most {longest}: {shown(tag[:40])}…")
+        if not (tag.isascii() and tag.isprintable()):
+            raise SpecError(key, f"{shown(tag)} is a tag of YARN, and these have printable ASCII characters only")
 
 
 def _labels(tags: Iterable[str]) -> dict[str, Any]:

@@ -14,9 +14,10 @@ from dlapp.cluster.yarn.client.preflight import (
     check_schemes,
 )
 from dlapp.cluster.yarn.client.rest import NodeInfo
+from dlapp.cluster.yarn.client.views import check_tags
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.errors import SpecError
-from dlapp.values.spec import InputSpec, Placement, Resources
+from dlapp.values.spec import AppSpec, InputSpec, Placement, Resources, RoleSpec
 
 
 def node(name: str, gcores: int) -> NodeInfo:
@@ -114,3 +115,28 @@ def test_input_that_the_nodes_could_not_read_is_refused_with_what_the_operator_c
     check_schemes((inputs[0],), (), missing)
     check_schemes(inputs, ("s3", "http"), missing)
     assert tried == [["http", "s3"], ["http"]]
+
+
+@pytest.mark.parametrize(
+    ("project", "tags", "problem"),
+    [
+        ("p" * 93, (), r"application\.project: has 101 characters as a tag of YARN, at most 100"),
+        (None, ("t" * 101,), r"application\.tags: has 101 characters as a tag of YARN, at most 100"),
+        (None, ("고양이",), r"application\.tags: 고양이 is a tag of YARN, and these have printable ASCII"),
+        ("cats", tuple("abcdefghij"), r"application\.tags: YARN has at most 10 tags, with project these are 11"),
+    ],
+)
+def test_a_tag_that_yarn_would_refuse_is_refused_before(
+    project: str | None, tags: tuple[str, ...], problem: str
+) -> None:
+    spec = AppSpec(username="u", appname="a", command=("true",), project=project, tags=tags, roles=(RoleSpec(),))
+    with pytest.raises(SpecError, match=problem):
+        check_tags(spec, lambda _: None)
+
+
+def test_tags_within_the_limits_of_this_cluster_pass() -> None:
+    tags = ("t" * 100, *"abcdefghi")
+    spec = AppSpec(username="u", appname="a", command=("true",), tags=tags, roles=(RoleSpec(),))
+    check_tags(spec, lambda _: None)
+    more = AppSpec(username="u", appname="a", command=("true",), project="p" * 190, tags=tags, roles=(RoleSpec(),))
+    check_tags(more, lambda _: "200")
