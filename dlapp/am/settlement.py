@@ -7,6 +7,7 @@ ApplicationMaster dies in between, another process can complete the commit.
 from __future__ import annotations
 
 import contextlib
+import posixpath
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,14 +19,15 @@ from dlapp.am.model.events import ApplicationEnd, OutputsSettled, Part, Settleme
 from dlapp.errors import DlappError, Unreachable
 from dlapp.locations import shown
 from dlapp.storage import commit
-from dlapp.storage.api import DiskFull, FileTotals
+from dlapp.storage.api import DiskFull, FileTotals, Workspace
 from dlapp.storage.open import open_output
 from dlapp.storage.settlement import ApplicationOutputs, Retried
 from dlapp.storage.tree import remove_tree
 from dlapp.system.logs import log
 from dlapp.system.waits import FILE_SYSTEM, Wait
 from dlapp.value import replace
-from dlapp.values.ids import ApplicationId
+from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.launch_spec import DOCKER_WORKSPACE
 from dlapp.values.messages import StoredOutput
 from dlapp.values.report import CommitClaim, OutputClaim, OutputView
 from dlapp.values.spec import OnFailure, OutputSpec, Submission
@@ -191,7 +193,9 @@ class OutputSettlement:
                 try:
                     files = open_output(location, self._app_dir.hdfs)
                     if path is not None:
-                        moved = files.store(path, location, move=len(self._spec.outputs) == 1, note=log.info)
+                        around = self._workspace_of(part.container_id)
+                        is_last = len(self._spec.outputs) == 1
+                        moved = files.store(path, location, move=is_last, workspace=around, note=log.info)
                         stored.append(path)
                     else:
                         # If its task was killed after it had stored the output, that is complete.
@@ -217,6 +221,16 @@ class OutputSettlement:
                 f"what {names} had not stored is gone: YARN deletes a container's directory with the container"
             )
         return tuple(parts), problems
+
+    def _workspace_of(self, container_id: ContainerId) -> Workspace | None:
+        """Return the workspace of a killed task; None if it is gone. In Docker any input may have been mounted."""
+        if (path := self._app_dir.leftover(container_id, ".")) is None:
+            return None
+        if not self._spec.images:
+            return Workspace(path)
+        return Workspace(
+            path, (DOCKER_WORKSPACE,), tuple(posixpath.normpath(one.input_path) for one in self._spec.inputs)
+        )
 
     def keep_partial(self, parts: Sequence[Part] | None) -> tuple[OutputView, ...]:
         """Keep the stored parts as ``.partial``, or remove them; None: remove all."""

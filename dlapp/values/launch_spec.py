@@ -15,6 +15,8 @@ RESERVED_FROM = 2
 for the application; those before are locks that show that the container and the application are alive."""
 MACHINE, ZOOKEEPER, NODE_MANAGER = "machine", "zookeeper", "nodemanager"
 """Kinds of GPU ledger: files of one machine, a ZooKeeper ensemble, and YARN's own (``yarn.io/gpu``)."""
+DOCKER_WORKSPACE = "/workspace"
+"""Path of the workspace in a Docker container."""
 
 
 class LedgerSettings(Value):

@@ -113,6 +113,29 @@ def test_a_former_output_is_told_from_what_dlapp_did_not_write(tmp_path: Path) -
         world.parts = (world._store(0),)
 
 
+def test_what_links_of_a_killed_task_lead_to_in_its_workspace_is_kept_with_its_output(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    (part,) = world.parts
+    lost = replace(part, container_id=ContainerId(APP, 1, 9), outputs=())
+    workspace = tmp_path / "home" / "containers" / str(lost.container_id) / "workspace"
+    for name in ("output", "checkpoints", "runs/3"):
+        (workspace / name).mkdir(parents=True)
+    (workspace / "checkpoints" / "e5.pt").write_text("weights")
+    (workspace / "runs" / "3" / "log").write_text("losses")
+    (workspace / "output" / "best.pt").symlink_to("../checkpoints/e5.pt")
+    (workspace / "output" / "latest").symlink_to("../runs/3")
+    (workspace / "output" / "far").symlink_to("/etc/passwd")
+    wanted = SettleOutputs(Settlement.KEEP, BAD, (), (), (lost,), dead=(lost.container_id,))
+    (view,) = OutputSettlement(world.home, world.submission, APP).settle(1, wanted).outputs
+    assert view.partial is not None
+    kept = Path(view.partial.removeprefix("file://"))
+    assert {str(path.relative_to(kept)): path.read_text() for path in kept.rglob("*") if path.is_file()} == {
+        "best.pt": "weights",
+        "latest/log": "losses",
+    }
+    assert not workspace.exists()
+
+
 def test_of_two_attempts_the_first_claim_counts_and_the_second_learns_its_end(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.settle(1, Settlement.COMMIT, GOOD, world.parts)

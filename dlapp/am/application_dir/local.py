@@ -213,11 +213,12 @@ class LocalApplicationDir:
             return None
 
     def leftover(self, container_id: ContainerId, path: str) -> str | None:
-        """Return the path of a killed task's leftovers in its workspace; None: there are none."""
+        """Return the path of a killed task's leftovers in its workspace, for ``.`` of all; None: there are none."""
         root = os.path.realpath(self._path(f"containers/{container_id}/workspace"))
         found = os.path.realpath(os.path.join(root, path))
         # A link may point outside; such a target is not lost with the workspace.
-        return found if found.startswith(f"{root}/") and os.path.exists(found) else None
+        is_inside = found.startswith(f"{root}/") or path == "."
+        return found if is_inside and os.path.exists(found) else None
 
     def clear_leftovers(self, container_ids: Iterable[ContainerId]) -> None:
         """Remove the workspaces, HOME and TMPDIR of containers whose tasks were killed. Their processes are gone."""

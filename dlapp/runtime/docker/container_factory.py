@@ -14,10 +14,10 @@ from dlapp.runtime.docker.container import Bind
 from dlapp.runtime.gpu.facts import facts_of
 from dlapp.runtime.gpu.modes import NVIDIA_DOCKER, Choice, Facts, choose_mode, missing_gpu_settings
 from dlapp.runtime.payload import PayloadDevice, PayloadError, ServiceAway
-from dlapp.values.launch_spec import DockerSettings
+from dlapp.values.launch_spec import DOCKER_WORKSPACE, DockerSettings
 from dlapp.values.messages import Fault
 
-WORKSPACE = "/workspace"
+WORKSPACE = DOCKER_WORKSPACE
 HOME = "/dlapp/home"
 TMP = "/dlapp/tmp"
 RUN = "/dlapp/run"

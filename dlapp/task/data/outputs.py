@@ -22,7 +22,7 @@ from dlapp.task.interrupt import Stopped
 from dlapp.task.link.am_link import AmLink
 from dlapp.task.step_errors import StepFailed
 from dlapp.value import replace
-from dlapp.values.launch_spec import LaunchSpec
+from dlapp.values.launch_spec import DOCKER_WORKSPACE, LaunchSpec
 from dlapp.values.messages import (
     MAX_NAMED,
     Assignment,
@@ -284,11 +284,7 @@ class Outputs:
         return StepFailed(Fault.DATA, f"the output could not be stored: {error}; it stays on {node_name()} in {place}")
 
     def _around_output(self) -> Workspace:
-        seen_as: tuple[str, ...] = ()
-        if self._assignment.docker_image is not None:
-            from dlapp.runtime.docker.container_factory import WORKSPACE
-
-            seen_as = (WORKSPACE,)
+        seen_as = () if self._assignment.docker_image is None else (DOCKER_WORKSPACE,)
         return Workspace(os.path.realpath(self._workspace), seen_as, self._mounted, self._linked.add)
 
     def _leave_out(self, path: str, entry: LeftOut) -> None:
