@@ -9,7 +9,6 @@ the workspace's file system.
 from __future__ import annotations
 
 import contextlib
-import heapq
 import os
 import stat
 import time
@@ -132,7 +131,7 @@ class WorkspaceChanges:
                             links.setdefault((status.st_ino, status.st_nlink), []).append(path)
                             if len(links[status.st_ino, status.st_nlink]) == status.st_nlink:
                                 found.append((status.st_size, path))
-        largest = heapq.nsmallest(most, found, key=lambda one: (-one[0], one[1]))
+        largest = sorted(found, key=lambda one: (-one[0], one[1]))[:most]
         return NewFiles(tuple((path, size) for size, path in largest), len(found) - len(largest), is_complete)
 
     def _is_unchanged(self, path: str) -> bool:

@@ -211,13 +211,13 @@ def check_tags(spec: AppSpec, configuration: Callable[[str], str | None]) -> Non
     Raises:
         SpecError: there are too many, or one is too long or not in ASCII.
     """
-    most, longest = int(configuration(_TAGS_LIMIT) or MAX_TAGS), int(configuration(_TAG_LIMIT) or _MAX_TAG)
-    if len(tags := _user_tags(spec.project, spec.tags)) > most:
+    tags = _user_tags(spec.project, spec.tags)
+    if len(tags) > MAX_TAGS and len(tags) > (most := int(configuration(_TAGS_LIMIT) or MAX_TAGS)):
         raise SpecError("application.tags", f"YARN has at most {most} tags, with project these are {len(tags)}")
     for tag in tags:
         key = "application.tags" if tag in spec.tags else "application.project"
-        if len(tag) > longest:
-            raise SpecError(key, f"has {len(tag)} characters as a tag of YARN, at most {longest}: {shown(tag[:40])}…")
+        if len(tag) > _MAX_TAG and len(tag) > (most := int(configuration(_TAG_LIMIT) or _MAX_TAG)):
+            raise SpecError(key, f"has {len(tag)} characters as a tag of YARN, at most {most}: {shown(tag[:40])}…")
         if not (tag.isascii() and tag.isprintable()):
             raise SpecError(key, f"{shown(tag)} is a tag of YARN, and these have printable ASCII characters only")
 
