@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dlapp.am import causes
 from dlapp.am.decisions.assessment import of_end, of_result, ranges
 from dlapp.am.decisions.gangs import gang_window
-from dlapp.am.decisions.gangs.checkpoints import can_be_resumed
+from dlapp.am.decisions.gangs.checkpoints import can_be_resumed, newest_of
 from dlapp.am.decisions.start.dependencies import is_met
 from dlapp.am.decisions.start.start_gate import closed_text
 from dlapp.am.decisions.usage import receipts
@@ -110,6 +110,7 @@ def of(state: ApplicationState, tracking_url: str, wait: str = "") -> Applicatio
             if all(state.instances[index].last is None for index in role.indexes)
         },
         resumable=can_be_resumed(state),
+        checkpoint=newest_of(state),
         outputs=state.outputs,
         receipt=receipts.total_of(state),
         diagnosis=causes.of_application(state),
@@ -185,8 +186,8 @@ def _link(instance: Instance, name: str, url: str) -> LinkView:
 
 
 def public_view(view: ApplicationView) -> ApplicationView:
-    """Return the view for clients without a token: without causes of failures, which quote a program's output, without
-    names of its files, and without URLs that give access to the owner's services."""
+    """Return the view for clients without a token: without the program's arguments, causes of failures, which quote its
+    output, names of its files, and URLs that give access to the owner's services."""
     containers = tuple(
         replace(
             one,
@@ -197,7 +198,18 @@ def public_view(view: ApplicationView) -> ApplicationView:
         for one in view.containers
     )
     links = tuple(one for one in view.links if not one.secret)
-    return replace(view, diagnosis=None, containers=containers, restarts=(), links=links)
+    checkpoint = None if view.checkpoint is None else replace(view.checkpoint, why="")
+    return replace(
+        view,
+        program="",
+        source="",
+        comment="",
+        diagnosis=None,
+        containers=containers,
+        restarts=(),
+        links=links,
+        checkpoint=checkpoint,
+    )
 
 
 def _restarts(state: ApplicationState) -> list[RestartView]:

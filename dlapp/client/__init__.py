@@ -770,7 +770,8 @@ class Client(Closeable):
         self._check_owner(str(application_id), caller())
         recorded = engine.submission(application_id)
         engine.prepare()  # only now: it may remove an expired history
-        origin = Origin(str(application_id), recorded, resumes)
+        stored = tuple(one["target"] if one["committed"] else one["partial"] for one in view["outputs"])
+        origin = Origin(str(application_id), recorded, resumes, outputs=tuple(filter(None, stored)))
         if resumes:
             if view["state"] not in ENDED:
                 raise UsageError(f"{application_id} is {view['state']}: only what has ended can be resumed")

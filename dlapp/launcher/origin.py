@@ -30,12 +30,14 @@ class Origin(NamedTuple):
         submission: what was submitted.
         resumes: whether the new one continues from its checkpoints, or from its trials.
         archive: location of its packed workspace; empty if the new one has its own workspace.
+        outputs: locations of its output, committed or kept.
     """
 
     application_id: str
     submission: Submission
     resumes: bool
     archive: str = ""
+    outputs: tuple[str, ...] = ()
 
     @property
     def checkpoints_of(self) -> str:
@@ -170,7 +172,10 @@ class Origin(NamedTuple):
             )
         place = f"{checkpoint.target.rstrip('/')}/{self.checkpoints_of}"
         if not _has_complete(place, checkpoint, spec, hdfs):
-            raise NotFound(f"{shown(place)} has no whole checkpoint; --again {self.application_id} runs it anew")
+            state = ""
+            if self.outputs:
+                state = f"its output at {shown(self.outputs[0])} may have the state: name it in [from_hdfs]; "
+            raise NotFound(f"{shown(place)} has no whole checkpoint; {state}--again {self.application_id} runs it anew")
         return replace(spec, checkpoint=checkpoint)
 
     def _checked_sweep(self, before: SweepSpec, spec: AppSpec) -> AppSpec:

@@ -125,6 +125,7 @@ def open_checkpoints(task: TaskState) -> None:
             seen_as,
             stores=one.stores_checkpoints,
             on_change=lambda numbers: task.link.report_fields(checkpoints=numbers),
+            on_status=lambda status: task.link.report_fields(checkpoint=status),
             complete=(lambda: task.link.checkpoint) if one.in_gang else None,
         )
 

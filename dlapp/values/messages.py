@@ -47,6 +47,8 @@ _MAX_NAME = 255
 _MAX_METRIC = 1e18
 """Below the limit of `dlapp.values.serialization` for numbers."""
 _MAX_STEPS = 1 << 62
+MAX_WHY = 600
+"""Maximum length of the reason why there is no checkpoint [characters]: it has a path, which can be longer."""
 
 
 _RUN_SIZE = 1_000_000_000
@@ -499,8 +501,7 @@ class PayloadStatus(Value, kw_only=True):
     def __post_init__(self) -> None:
         if self.progress is not None and not 0.0 <= self.progress <= 1.0:
             raise SpecError("progress", "is not a number from 0 to 1")
-        if self.step is not None and not 0 <= self.step < _MAX_STEPS:
-            raise SpecError("step", f"is not a number from 0 to {_MAX_STEPS - 1}")
+        _check_step("step", self.step)
         if len(self.metrics) > MAX_METRICS:
             raise SpecError("metrics", f"has more than {MAX_METRICS} names")
         for name, value in self.metrics.items():
@@ -508,6 +509,37 @@ class PayloadStatus(Value, kw_only=True):
                 raise SpecError("metrics", "has a name that is not 1 to 64 letters, digits or any of _ . : / @ % + -")
             if not -_MAX_METRIC <= value <= _MAX_METRIC:
                 raise SpecError("metrics", f"has a value beyond {_MAX_METRIC:g}")
+
+
+class CheckpointStatus(Value, kw_only=True):
+    """Newest checkpoint of a container, as its task reports it.
+
+    Args:
+        number: of the checkpoint; 0: this start of the payload has neither stored nor restored one.
+        step, epoch: of the checkpoint, from the payload's report or from names in it; None: not known.
+        at_ms: when it was stored, or if it was restored, when its newest file was written [ms since 1970].
+        why: why there is none, or no newer one, in one line; empty: the newest one is stored.
+
+    Raises:
+        SpecError: a value is out of range.
+    """
+
+    number: int = 0
+    step: int | None = None
+    epoch: int | None = None
+    at_ms: int = 0
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        _check_step("step", self.step)
+        _check_step("epoch", self.epoch)
+        if len(self.why) > MAX_WHY:
+            raise SpecError("why", f"is longer than {MAX_WHY} characters")
+
+
+def _check_step(name: str, value: int | None) -> None:
+    if value is not None and not 0 <= value < _MAX_STEPS:
+        raise SpecError(name, f"is not a number from 0 to {_MAX_STEPS - 1}")
 
 
 class PortPlace(Value, kw_only=True):
@@ -613,6 +645,7 @@ class Report(Value, kw_only=True):
         generation: gang generation of the phase and the result.
         checkpoints: numbers of the complete checkpoints that the task found (a gang member: for this generation) and
             has stored since; None: it has not listed them yet.
+        checkpoint: its newest checkpoint; None: it stores none.
         restored: number of the checkpoint with which its payload starts in this generation; 0: without one; None: not
             restored yet.
         not_whole: number of a checkpoint that orders named for this generation and that could not be restored; None:
@@ -644,6 +677,7 @@ class Report(Value, kw_only=True):
     launch_states: tuple[LaunchState, ...] = ()
     generation: int = 0
     checkpoints: tuple[int, ...] | None = None
+    checkpoint: CheckpointStatus | None = None
     restored: int | None = None
     not_whole: int | None = None
     trials: tuple[TrialReport, ...] = ()

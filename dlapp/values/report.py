@@ -217,6 +217,26 @@ class LinkView(Value, kw_only=True):
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
+class CheckpointView(Value, kw_only=True):
+    """Newest checkpoint of an application.
+
+    Args:
+        number: its number; None: there is none yet.
+        step, epoch: of the checkpoint, as far as known.
+        at_ms: when it was stored [ms since 1970]; None: there is none yet.
+        why: why there is none, or no newer one; empty: the newest one is stored.
+        container: CONTAINER_INDEX of its container, if each has its own; it is the one with the oldest.
+    """
+
+    number: int | None = None
+    step: int | None = None
+    epoch: int | None = None
+    at_ms: int | None = None
+    why: str = ""
+    container: int | None = None
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
 class OutputView(Value, kw_only=True):
     """One output.
 
@@ -292,6 +312,7 @@ class ApplicationView(Value, kw_only=True):
         containers: the last container of each index, by CONTAINER_INDEX.
         not_started: role -> its number of containers, for roles of which none was started.
         resumable: it has a complete checkpoint, from which ``--resume`` can continue after its end.
+        checkpoint: its newest checkpoint, or why there is none; None: it has no ``[checkpoint]``.
         diagnosis: cause of its failure, from the container that failed first; consequences of other failures rank last.
         receipt: its cost so far, for all tries of all containers; None: not known.
         waiting: why it, or some of its containers, cannot start yet; None: all run, or it has ended.
@@ -340,6 +361,7 @@ class ApplicationView(Value, kw_only=True):
     containers: tuple[ContainerView, ...] = ()
     not_started: dict[str, int] = field(default_factory=dict)
     resumable: bool = False
+    checkpoint: CheckpointView | None = None
     outputs: tuple[OutputView, ...] = ()
     diagnosis: ContainerDiagnosis | None = None
     receipt: Receipt | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +120,11 @@ def test_with_parts_of_each_container_one_number_must_be_there_of_all(tmp_path: 
         origin(resumed).checked_spec(resumed, None)
     store(place, 2, index=1)
     assert origin(resumed).checked_spec(resumed, None) == resumed
+
+
+def test_without_a_checkpoint_the_output_of_the_former_run_is_named(tmp_path: Path) -> None:
+    one = spec(tmp_path)
+    former = origin(one)._replace(outputs=("file:///kept/result",))
+    what = "its output at file:///kept/result may have the state: name it in [from_hdfs]; --again"
+    with pytest.raises(NotFound, match=re.escape(what)):
+        former.checked_spec(one, None)

@@ -33,7 +33,7 @@ from dlapp.am.model.start_gate import StartGate
 from dlapp.cluster.engine import ContainerEnd, Grant
 from dlapp.value import Record, Value, field, replace
 from dlapp.values.ids import ApplicationId, ContainerId
-from dlapp.values.messages import LaunchState, MpiLaunch
+from dlapp.values.messages import CheckpointStatus, LaunchState, MpiLaunch
 from dlapp.values.report import OutputView
 from dlapp.values.spec import Submission
 from dlapp.values.usage import Receipt
@@ -147,6 +147,7 @@ class ApplicationState:
         avoided, devices: which nodes not to request.
         roster: addresses of the containers.
         checkpoints: index -> the checkpoint numbers that its task last reported.
+        newest_checkpoints: index -> its newest checkpoint, as its tasks have reported it.
         head: `AppSpec.head`; `launches`: the last request of its task; `launch_states`: index -> the last states of
             launches that its task reported.
         now_ms, awake_ms: the two clocks of `dlapp.am.decisions.master`; names that end in ``until_ms`` use the second
@@ -233,6 +234,7 @@ class ApplicationState:
         self.avoided = demand.AvoidedNodes(timing.avoid_ms)
         self.roster = RosterState(exists=self.spec.has_roster, is_known=attempt == 1)
         self.checkpoints: dict[int, tuple[int, ...]] = {}
+        self.newest_checkpoints: dict[int, CheckpointStatus] = {}
         self.launches: tuple[MpiLaunch, ...] = ()
         self.launch_states: dict[int, tuple[LaunchState, ...]] = {}
         self.devices = demand.UsableDevices(devices_wait_ms)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from dlapp.errors import DlappError, NotFound
@@ -14,7 +13,6 @@ from dlapp.locations import shown
 from dlapp.storage.api import ignore
 from dlapp.storage.checkpoints.manifest import (
     MAX_BYTES,
-    MAX_ENTRIES,
     EntryKind,
     IncompleteCheckpoint,
     Manifest,
@@ -25,8 +23,10 @@ from dlapp.storage.checkpoints.manifest import (
     number_of,
     parse_manifest,
 )
+from dlapp.storage.checkpoints.selection import DirectoryState, FileIdentity
+from dlapp.storage.checkpoints.snapshot import CheckpointChanged, DirectorySnapshot, is_same_content
 from dlapp.storage.checkpoints.store import OBJECTS, CheckpointStore, CopyAborted, is_temporary
-from dlapp.storage.tree import READ_CHUNK, Note, OpenTree, TreeNode, explaining, nodes_to_store, remove_tree
+from dlapp.storage.tree import READ_CHUNK, Note, TreeNode, explaining, remove_tree
 from dlapp.system.files import closing_fd, open_directory
 
 MAX_LISTED = 100
@@ -37,30 +37,22 @@ _MAX_LOGGED = 100
 """Maximum number of log lines about entries that are not stored."""
 
 
-class CheckpointChanged(DlappError):
-    """A directory that changed while it was copied; nothing was stored."""
-
-
-class FileIdentity(NamedTuple):
-    """Identity of a file with its content: every change updates ``ctime_ns``."""
-
-    device: int
-    inode: int
-    size_bytes: int
-    mtime_ns: int
-    ctime_ns: int
-
-
-class DirectoryState(NamedTuple):
-    """State of a directory: equal states mean equal content.
+class DirectoryPart(NamedTuple):
+    """Part of a directory that is stored as a checkpoint.
 
     Args:
-        nodes: all entries, the directory itself first.
-        identities: the identities of its files, by name.
+        snapshot: the directory.
+        names: of its entries; None: all.
+        is_fixed: discard the copy also if a file is replaced or removed meanwhile.
     """
 
-    nodes: list[TreeNode]
-    identities: dict[str, FileIdentity]
+    snapshot: DirectorySnapshot
+    names: Collection[str] | None
+    is_fixed: bool = False
+
+    def of(self, state: DirectoryState) -> DirectoryState:
+        """Return this part of a state of the directory."""
+        return state if self.names is None else state.only(self.names)
 
 
 class StoredCheckpoint(NamedTuple):
@@ -83,6 +75,7 @@ class Checkpoints:
 
     Attributes:
         pinned: number of an additional checkpoint to keep, if it exists; 0 for none.
+        restored: the manifest of the checkpoint that was restored last; None: none was.
     """
 
     def __init__(self, place: CheckpointStore, keep: int, note: Note, payload_paths: Sequence[str] = ()) -> None:
@@ -92,6 +85,7 @@ class Checkpoints:
         self._is_aborted = False
         self._skipped: set[str] = set()
         self.pinned = 0
+        self.restored: Manifest | None = None
 
     def numbers(self) -> list[int]:
         """Return the numbers of the manifests, ascending; their checkpoints may be incomplete."""
@@ -125,13 +119,16 @@ class Checkpoints:
         finally:
             self._is_aborted = False
 
-    def state(self, directory: str) -> DirectoryState:
-        """Return the state of a directory as `store` would find it. Raises the errors of `store`."""
-        with contextlib.closing(OpenTree(directory)) as tree:
-            return self._state(tree, ignore)
+    def snapshot(self, directory: str) -> DirectorySnapshot:
+        """Return a directory as it is now, with its newest files held open; for errors see `DirectorySnapshot`."""
+        return DirectorySnapshot(directory, self._payload_paths, self._log_skipped, holds=True)
 
     def store(
-        self, directory: str, number: int | None = None, check: Callable[[DirectoryState], None] = ignore
+        self,
+        directory: str,
+        number: int | None = None,
+        check: Callable[[DirectoryState], None] = ignore,
+        part: DirectoryPart | None = None,
     ) -> StoredCheckpoint:
         """Store a directory as a checkpoint, and remove surplus ones.
 
@@ -140,45 +137,57 @@ class Checkpoints:
             number: the number of the checkpoint; None for the next number.
             check: called with the result, before the first change and before the checkpoint becomes visible; its errors
                 abort the call.
+            part: what to store; None: the whole directory as it is now.
 
         Raises:
-            CheckpointChanged: the directory changed meanwhile, or another process stored this number.
+            CheckpointChanged: the directory, or the part, changed meanwhile, or another process stored this number.
             NotFound: the directory does not exist.
             UntrustedFile: others own the place or can write to it, or the directory is reached by a link.
             DlappError: storing failed; the earlier checkpoints still exist.
         """
-        with contextlib.closing(OpenTree(directory)) as tree:
-            if not stat.S_ISDIR(os.fstat(tree.fd).st_mode):
-                raise DlappError(f"{shown(directory)} is no directory")
-            before = self._state(tree, self._log_skipped)
+        if part is None:
+            with DirectorySnapshot(directory, self._payload_paths, self._log_skipped) as whole:
+                return self._store_part(DirectoryPart(whole, None, is_fixed=True), number, check)
+        return self._store_part(part, number, check)
+
+    def _store_part(
+        self, part: DirectoryPart, number: int | None, check: Callable[[DirectoryState], None]
+    ) -> StoredCheckpoint:
+        snapshot, before = part.snapshot, part.of(part.snapshot.state)
+
+        def is_same() -> bool:
+            if part.is_fixed:
+                return part.of(snapshot.read_again()) == before
+            return all(snapshot.is_unchanged(node) for node in before.nodes if node.is_file)
+
+        check(before)
+        digests = self._digests_of(snapshot, before)
+        entries = [entry_of(node, digests.get(node.name, "")) for node in before.nodes]
+        place = self._store
+        place.prepare()
+        if number is None:
+            number = max(self.numbers(), default=0) + 1
+        if number_of(manifest_name(number)) is None:
+            raise DlappError(f"{number} is too large for the number of a checkpoint")
+        manifest = Manifest(number, tuple(entries))
+        content = encode_manifest(manifest)
+        self._remove_old(but=manifest.objects)
+        there = place.sizes(OBJECTS)
+        missing = {
+            digests[node.name]: node
+            for node in before.nodes
+            if node.is_file and there.get(digests[node.name]) != node.size_bytes
+        }
+        try:
+            self._put_objects(snapshot, missing, before)
+            if not is_same():
+                raise CheckpointChanged(f"{shown(before.nodes[0].source)} changed while it was copied")
             check(before)
-            digests = self._digests_of(tree, before)
-            entries = [entry_of(node, digests.get(node.name, "")) for node in before.nodes]
-            place = self._store
-            place.prepare()
-            if number is None:
-                number = max(self.numbers(), default=0) + 1
-            if number_of(manifest_name(number)) is None:
-                raise DlappError(f"{number} is too large for the number of a checkpoint")
-            manifest = Manifest(number, tuple(entries))
-            content = encode_manifest(manifest)
-            self._remove_old(but=manifest.objects)
-            there = place.sizes(OBJECTS)
-            missing = {
-                digests[node.name]: node
-                for node in before.nodes
-                if node.is_file and there.get(digests[node.name]) != node.size_bytes
-            }
-            try:
-                self._put_objects(tree, missing, before)
-                if self._state(tree, ignore) != before:
-                    raise CheckpointChanged(f"{shown(directory)} changed while it was copied")
-                check(before)
-                if not place.create(manifest_name(number), content):
-                    raise CheckpointChanged(f"checkpoint {number} already exists: another process stores, too")
-            except CheckpointChanged:
-                self._remove_unused()
-                raise
+            if not place.create(manifest_name(number), content):
+                raise CheckpointChanged(f"checkpoint {number} already exists: another process stores, too")
+        except CheckpointChanged:
+            self._remove_unused()
+            raise
         self._remove_old()
         files = [one for one in before.nodes if one.is_file]
         total, new = sum(one.size_bytes for one in files), sum(one.size_bytes for one in missing.values())
@@ -202,12 +211,14 @@ class Checkpoints:
         for one in reversed(self.numbers()) if number is None else (number,):
             try:
                 self._check_objects(one, objects)
-                self._restore_one(self._read_manifest(one), into)
+                manifest = self._read_manifest(one)
+                self._restore_one(manifest, into)
             except IncompleteCheckpoint as error:
                 if number is not None:
                     raise
                 self._note(f"{error}; using the previous one")
             else:
+                self.restored = manifest
                 return one
         return None
 
@@ -235,18 +246,6 @@ class Checkpoints:
 
     # ---- storing ----
 
-    def _state(self, tree: OpenTree, note: Note) -> DirectoryState:
-        try:
-            nodes = nodes_to_store(tree, payload_paths=self._payload_paths, note=note, most=MAX_ENTRIES - 1)[0]
-        except NotFound as error:
-            raise CheckpointChanged(f"{shown(tree.top)} changed while it was copied: {error}") from error
-        identities = {}
-        for node in nodes:
-            if node.is_file:
-                with _opened(tree, node) as fd:
-                    identities[node.name] = _identity(fd)
-        return DirectoryState(nodes, identities)
-
     def _log_skipped(self, line: str) -> None:
         """Log what is not stored, once and a bounded number of times: each copy meets it again, and a payload can
         create many such entries."""
@@ -255,7 +254,7 @@ class Checkpoints:
         self._skipped.add(line)
         self._note(line if len(self._skipped) <= _MAX_LOGGED else "what else is not stored is not written here")
 
-    def _digests_of(self, tree: OpenTree, state: DirectoryState) -> dict[str, str]:
+    def _digests_of(self, snapshot: DirectorySnapshot, state: DirectoryState) -> dict[str, str]:
         """Return name -> digest of all files; unchanged ones are not read again."""
         known, self._digests = self._digests, {}
         digests = {}
@@ -264,9 +263,9 @@ class Checkpoints:
                 continue
             identity, now_ns = state.identities[node.name], time.time_ns()
             if (digest := known.get(identity)) is None:
-                with _opened(tree, node) as fd:
+                with snapshot.open(node) as fd:
                     digest = digest_of(fd, self._check_aborted)
-                    if _identity(fd) != identity or identity.size_bytes != node.size_bytes:
+                    if not is_same_content(fd, identity):
                         raise CheckpointChanged(f"{shown(node.source)} changed while it was copied")
             digests[node.name] = digest
             if identity.ctime_ns + _FRESH_NS < now_ns:
@@ -277,7 +276,7 @@ class Checkpoints:
         if self._is_aborted:
             raise CopyAborted("the copy was given up")
 
-    def _put_objects(self, tree: OpenTree, missing: dict[str, TreeNode], before: DirectoryState) -> None:
+    def _put_objects(self, snapshot: DirectorySnapshot, missing: dict[str, TreeNode], before: DirectoryState) -> None:
         items = list(missing.items())
 
         def put(index: int, report: Callable[[int], None]) -> None:
@@ -287,11 +286,11 @@ class Checkpoints:
                 self._check_aborted()
                 report(count)
 
-            with _opened(tree, node) as fd:
+            with snapshot.open(node) as fd:
 
                 def check() -> None:
                     # The sent content is the content that was read before only if the file is still unchanged.
-                    if _identity(fd) != before.identities[node.name] or digest_of(fd, progress) != digest:
+                    if not is_same_content(fd, before.identities[node.name]) or digest_of(fd, progress) != digest:
                         raise CheckpointChanged(f"{shown(node.source)} changed while it was copied")
 
                 self._store.put(f"{OBJECTS}/{digest}", fd, node.size_bytes, check, progress)
@@ -418,24 +417,6 @@ def digest_of(fd: int, report: Callable[[int], None]) -> str:
             return digest.hexdigest()
         digest.update(piece)
         at += len(piece)
-
-
-@contextlib.contextmanager
-def _opened(tree: OpenTree, node: TreeNode) -> Iterator[int]:
-    """Open a file of a tree. Raises CheckpointChanged: it is gone, or is not a file any more; DlappError."""
-    try:
-        fd = tree.open(node.source)
-    except PermissionError as error:
-        raise DlappError(f"{shown(node.source)} cannot be read: {error.strerror}") from error
-    except OSError as error:
-        raise CheckpointChanged(f"{shown(node.source)} changed while it was copied: {error}") from error
-    with closing_fd(fd), explaining(node.source, "copied"):
-        yield fd
-
-
-def _identity(fd: int) -> FileIdentity:
-    found = os.fstat(fd)
-    return FileIdentity(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def _path(top: str, entry: ManifestEntry) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from dlapp.system.processes.proc import read_proc
 
@@ -14,8 +14,9 @@ _FLAGS = re.compile(rb"^flags:\s*([0-7]+)$", re.MULTILINE)
 _SHARED_AND_WRITABLE = re.compile(rb"^\S+ .w.s [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) ([0-9]+)", re.MULTILINE)
 
 
-def any_open_for_writing(files: Collection[tuple[int, int]]) -> bool:
-    """Return whether a process has one of some files open for writing, or mapped writable and shared.
+def open_for_writing(files: Collection[tuple[int, int]]) -> dict[tuple[int, int], bool]:
+    """Return which of some files a process has open for writing, or mapped writable and shared, each with whether all
+    that have it open only append to it.
 
     Processes that the caller may not inspect are skipped.
 
@@ -24,7 +25,24 @@ def any_open_for_writing(files: Collection[tuple[int, int]]) -> bool:
 
     Source: proc(5), /proc/pid/fd, /proc/pid/fdinfo, /proc/pid/maps.
     """
-    return any(_writes(int(name), files) for name in os.listdir("/proc") if name.isdigit())
+    found: dict[tuple[int, int], bool] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            for file, appends in _written_by(int(name), files):
+                found[file] = appends and found.get(file, True)
+    return found
+
+
+def are_inspectable(pids: Collection[int]) -> bool:
+    """Return whether the open files of some processes can be seen; True for one that has ended, False for none."""
+    for pid in pids:
+        try:
+            os.listdir(f"/proc/{pid}/fd")
+        except PermissionError:
+            return False
+        except OSError:
+            continue
+    return bool(pids)
 
 
 def socket_inodes(pid: int) -> set[int]:
@@ -44,21 +62,22 @@ def socket_inodes(pid: int) -> set[int]:
     return found
 
 
-def _writes(pid: int, files: Collection[tuple[int, int]]) -> bool:
+def _written_by(pid: int, files: Collection[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], bool]]:
+    """Yield the files that a process has open for writing, each with whether it appends."""
     try:
         descriptors = os.listdir(f"/proc/{pid}/fd")
     except OSError:
-        return False
+        return
     for name in descriptors:
         try:
             found = os.stat(f"/proc/{pid}/fd/{name}")
         except OSError:
             continue
-        if (found.st_dev, found.st_ino) in files:
-            flags = _FLAGS.search(read_proc(pid, f"fdinfo/{name}"))
-            if flags and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY:
-                return True
-    return any(
-        (os.makedev(int(major, 16), int(minor, 16)), int(inode)) in files
-        for major, minor, inode in _SHARED_AND_WRITABLE.findall(read_proc(pid, "maps"))
-    )
+        if (file := (found.st_dev, found.st_ino)) in files:
+            match = _FLAGS.search(read_proc(pid, f"fdinfo/{name}"))
+            flags = int(match[1], 8) if match else os.O_RDONLY
+            if flags & os.O_ACCMODE != os.O_RDONLY:
+                yield file, bool(flags & os.O_APPEND)
+    for major, minor, inode in _SHARED_AND_WRITABLE.findall(read_proc(pid, "maps")):
+        if (file := (os.makedev(int(major, 16), int(minor, 16)), int(inode))) in files:
+            yield file, False

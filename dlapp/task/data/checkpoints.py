@@ -1,10 +1,13 @@
 """Checkpoints of a payload: copied while it runs and at its end, restored before it starts.
 
 A thread copies at intervals. It ends with the payload. A copy that is under way then is abandoned; the final copy
-reuses what is stored already. The directory may only be copied while the payload is not writing to it. While the
-payload runs, that holds if nothing changed for `QUIET_S` and no file is open for writing, or if the payload has just
-reported a complete checkpoint (DLAPP_REPORT). After its end, it holds if the payload exited by itself, or if nothing
-changed for `QUIET_S`.
+reuses what is stored already. What is copied must not be half written (`dlapp.storage.checkpoints.selection`):
+
+- While the payload runs: the files that are whole by two inspections of the directory, `QUIET_S` apart; or all of
+  them, if the payload has just reported a complete checkpoint (DLAPP_REPORT).
+- After a payload that ended by itself: all.
+- After a payload that was killed, by SIGTERM or otherwise: the files that are whole by the inspections before SIGTERM
+  and after the end. Without SIGTERM, what changed less than `QUIET_S` before the end may be half written.
 
 If each index of a gang has its own checkpoints, those of the same step belong together, and only the payloads know
 which these are. So only reported checkpoints are copied, and the reported step is the checkpoint's number. A report is
@@ -25,21 +28,33 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from dlapp.errors import DlappError, NotFound, Unreachable
-from dlapp.locations import HdfsPlace
+from dlapp.locations import HdfsPlace, shown
 from dlapp.storage.api import DiskFull
-from dlapp.storage.checkpoints.copies import CheckpointChanged, Checkpoints, DirectoryState
+from dlapp.storage.checkpoints.copies import Checkpoints, DirectoryPart
 from dlapp.storage.checkpoints.manifest import IncompleteCheckpoint
+from dlapp.storage.checkpoints.selection import (
+    DirectoryState,
+    Selection,
+    select,
+    select_all,
+    step_of,
+)
+from dlapp.storage.checkpoints.snapshot import CheckpointChanged, DirectorySnapshot
 from dlapp.storage.checkpoints.store import open_store
 from dlapp.storage.tree import make_directories
-from dlapp.system.clock import backoff_s
-from dlapp.system.processes.open_files import any_open_for_writing
+from dlapp.system.clock import backoff_s, date_and_time
+from dlapp.system.processes.open_files import are_inspectable
 from dlapp.system.waits import FILE_SYSTEM, Wait
 from dlapp.task.data.outputs import ReportPhase, inside_workspace
-from dlapp.values.messages import Phase, are_of_a_later_start, checkpoints_after
+from dlapp.value import replace
+from dlapp.values.messages import MAX_WHY, CheckpointStatus, Phase, are_of_a_later_start, checkpoints_after
 from dlapp.values.spec import CheckpointSpec
 
 QUIET_S = 10.0
-"""Time without a change after which a directory counts as complete."""
+"""Time without a change after which files count as complete."""
+PATIENCE_S = 30.0
+"""Time for which a copy that is due waits for the files without a step, before those with one are copied alone: the
+former may name the latter, as ``latest`` does, and are written after them."""
 _AGAIN_S = 1.0, 30.0
 """Pauses between two tries of the last copy: doubled from the first to the second."""
 RESUME_FROM = "DLAPP_RESUME_FROM"
@@ -56,6 +71,7 @@ class TaskCheckpoints:
         stores: whether this container also stores checkpoints.
         on_change: called with the numbers of the available checkpoints after one was stored, or after a container
             outside a gang restored one.
+        on_status: called with the newest checkpoint, or why there is none, when that changes.
     """
 
     def __init__(
@@ -68,14 +84,17 @@ class TaskCheckpoints:
         *,
         stores: bool = True,
         on_change: Callable[[tuple[int, ...]], None] = lambda _: None,
+        on_status: Callable[[CheckpointStatus], None] = lambda _: None,
         complete: Callable[[], int] | None = None,
     ) -> None:
         self._spec, self._container_dir, self._note, self._stores = spec, container_dir, note, stores
-        self._on_change, self._complete = on_change, complete
+        self._on_change, self._on_status, self._complete = on_change, on_status, complete
         self._by_step = complete is not None and spec.is_of_every_index
         self._place = open_store(spec.target, hdfs)
         self._checkpoints = Checkpoints(self._place, spec.keep, note, seen_as)
-        self._stored: DirectoryState | None = None
+        self._stored: tuple[object, ...] | None = None  # the key of its selection
+        self._status = CheckpointStatus()
+        self._before_end: DirectorySnapshot | None = None
         self._wake = threading.Event()
         self._is_over = self._is_reported = False
         self._reports = self._after = self._stored_number = 0
@@ -87,6 +106,7 @@ class TaskCheckpoints:
 
     def close(self) -> None:
         """Close open files and connections."""
+        self._forget_snapshot()
         self._place.__exit__()
 
     def find(self) -> tuple[int, ...]:
@@ -136,12 +156,34 @@ class TaskCheckpoints:
         directory = inside_workspace(self._container_dir, self._spec.path)
         make_directories(os.path.dirname(directory))
         self.restored = self._checkpoints.restore(directory, number)
-        if self.restored is not None:
+        if self.restored is not None and (manifest := self._checkpoints.restored) is not None:
             self._note(f"checkpoint {self.restored} is restored at {self._spec.path}")
+            step, epoch = step_of(one.name for one in manifest.entries)
+            at_ns = max((one.mtime_ns for one in manifest.entries if one.digest), default=0)
+            self._tell(CheckpointStatus(number=self.restored, step=step, epoch=epoch, at_ms=max(0, at_ns) // 1_000_000))
 
     def start_environment(self, workspace: str) -> dict[str, str]:
         """Return the payload's variables; ``workspace`` is where it sees its workspace."""
         return {} if self.restored is None else {RESUME_FROM: os.path.join(workspace, self._spec.path)}
+
+    def prepare_end(self, pids: Sequence[int]) -> None:
+        """Inspect the directory before the payload gets SIGTERM: a payload without a handler dies of it, and only the
+        files that are open before show which may be half written.
+
+        Args:
+            pids: its processes; nothing is done if their open files cannot be seen.
+        """
+        if not self._stores or self._by_step or self._before_end is not None or not are_inspectable(pids):
+            return
+        try:
+            self._before_end = self._snapshot()
+        except (DlappError, OSError) as error:
+            self._note(f"the directory of the checkpoints could not be read before SIGTERM: {error}")
+
+    def _forget_snapshot(self) -> None:
+        if self._before_end is not None:
+            self._before_end.close()
+            self._before_end = None
 
     @contextlib.contextmanager
     def copying(self) -> Iterator[None]:
@@ -229,14 +271,7 @@ class TaskCheckpoints:
         try:
             for pause_s in backoff_s(*_AGAIN_S):
                 try:
-                    state = self._state()
-                    # A reported checkpoint with a step that did not change since is complete.
-                    is_whole = is_orderly or self._by_step
-                    if state is not None:
-                        if is_whole or time.time_ns() - _changed_ns(state) >= QUIET_S * 1e9:
-                            self._store(state)
-                        else:
-                            self._note("no last checkpoint: the program may have been writing it when it ended")
+                    self._store_end(is_orderly=is_orderly)
                     return
                 except (Unreachable, DiskFull) as error:
                     if pause_s >= until - time.monotonic() or not may_wait():
@@ -250,32 +285,91 @@ class TaskCheckpoints:
                 time.sleep(pause_s)
         except DlappError as error:
             self._note(f"the last checkpoint could not be stored: {error}")
+            self._tell_why(f"the last one could not be stored: {error}")
         finally:
             wait.end()
+            self._forget_snapshot()
+
+    def _store_end(self, *, is_orderly: bool) -> None:
+        """Store what an ended payload has left, as far as it is complete. Raises DlappError."""
+        if (last := self._snapshot()) is None:
+            self._tell_why(self._nothing)
+            return
+        with last:
+            if self._by_step:  # a reported checkpoint with a step that did not change since is complete
+                self._store(last, select_all(last.inspection, self._heard_ns), is_fixed=True)
+            elif is_orderly:
+                everything = frozenset(one.name for one in last.state.nodes)
+                self._store(last, Selection(everything, last.state.key), is_fixed=True)
+                self._tell_why("")
+            else:
+                first = last if self._before_end is None else self._before_end
+                # If the payload has survived SIGTERM for long, what it has saved since is quiet at its end.
+                choices = [(one, _select(one, last, has_ended=True)) for one in dict.fromkeys((last, first))]
+                snapshot, found = max(choices, key=lambda one: _progress(one[1]))
+                if found.names:
+                    self._store(snapshot, found)
+                why = self._why(found)
+                if why:
+                    self._note(f"{'not all is in the' if found.names else 'no'} last checkpoint: {why}")
+                self._tell_why(why)
 
     def _copy_at_intervals(self) -> None:
         due = time.monotonic() + self._spec.every_s
+        self._tell_due()
+        since: float | None = None  # when the copy was due that waits for files without a step
         while self._waited_until(due):
             reported, self._is_reported = self._is_reported, False
+            due, since = self._next_due(), since or time.monotonic()
             try:
-                due = self._next_due()
-                before = self._state()
-                if before is None or (before == self._stored and not self._by_step):
-                    continue
-                # A checkpoint that was reported too early for a copy is still complete if nothing has changed since.
-                reported = reported or (self._reports > 0 and _changed_ns(before) <= self._heard_ns)
-                if self._by_step and (not reported or self._step is None):
-                    continue
-                if not reported:
-                    if not self._waited_until(time.monotonic() + QUIET_S):
-                        return
-                    if self._is_reported or self._state() != before or _is_being_written(before):
-                        due = time.monotonic()  # this attempt has taken too long
-                        continue
-                self._store(before)
+                why, is_done = self._copy(reported=reported, may_be_part=time.monotonic() - since >= PATIENCE_S)
             except DlappError as error:
-                if not self._is_over:
+                if self._is_over:
+                    return
+                if str(error) != self._status.why:  # it may be the same for days
                     self._note(f"no checkpoint: {error}")
+                why, is_done = str(error), self._by_step or not isinstance(error, CheckpointChanged)
+            if is_done:
+                since = None
+            else:
+                due = time.monotonic()
+            if not self._is_over:
+                self._tell_why(why)
+
+    def _copy(self, *, reported: bool, may_be_part: bool) -> tuple[str, bool]:
+        """Make the copy that is due, if possible.
+
+        Args:
+            reported: the payload has just reported a complete checkpoint.
+            may_be_part: copy files with a step without those that have none.
+
+        Returns:
+            Why there is no newer checkpoint, empty if there is one; and whether the next copy is due later, not now.
+        """
+        if (first := self._snapshot()) is None:
+            return self._nothing, True
+        with first:
+            everything = select_all(first.inspection, self._heard_ns)
+            if everything.key == self._stored and not self._by_step:
+                return "", True
+            # A checkpoint that was reported too early for a copy is still complete if nothing has changed since.
+            is_unchanged = self._reports > 0 and _changed_ns(first.state.only(everything.names)) <= self._heard_ns
+            if self._by_step and (self._step is None or not (reported or is_unchanged)):
+                none = "the program has reported no checkpoint with its step"
+                return none if self._step is None else self._changed_text, True
+            if reported or is_unchanged:
+                self._store(first, everything, is_fixed=True)
+                return "", True
+            if not self._waited_until(time.monotonic() + QUIET_S) or self._is_reported:
+                return self._status.why, False
+            if (second := self._snapshot()) is None:
+                return self._nothing, True
+            with second:
+                found = _select(first, second, has_ended=False)
+            if not found.names or (found.blocked and not may_be_part):
+                return self._why(found), False
+            self._store(first, found)
+            return "", True
 
     def _waited_until(self, until: float) -> bool:
         """Wait until a time [s, monotonic] or for a report; return False if the payload has ended."""
@@ -284,16 +378,46 @@ class TaskCheckpoints:
         self._wake.clear()
         return not self._is_over
 
-    def _state(self) -> DirectoryState | None:
-        """Return the state of the directory; None if it is missing or contains no files."""
+    def _snapshot(self) -> DirectorySnapshot | None:
+        """Return the directory as it is now; None if it is missing or contains no files."""
         try:
-            state = self._checkpoints.state(inside_workspace(self._container_dir, self._spec.path))
+            found = self._checkpoints.snapshot(inside_workspace(self._container_dir, self._spec.path))
         except NotFound:
             return None
-        return state if state.identities else None
+        if found.state.identities:
+            return found
+        found.close()
+        return None
 
-    def _store(self, state: DirectoryState) -> None:
-        if state == self._stored and not self._by_step:
+    @property
+    def _nothing(self) -> str:
+        return f"nothing was written in {shown(self._spec.path)}"
+
+    @property
+    def _changed_text(self) -> str:
+        return f"{shown(self._spec.path)} changed after step {self._step} was reported"
+
+    def _why(self, found: Selection) -> str:
+        """Return why a selection has not all files; empty if it has."""
+        if (problem := found.blocked or found.unfinished) is None:
+            return "" if found.names else self._nothing
+        return f"{shown(f'{self._spec.path}/{problem.name}')} {problem.what}"
+
+    def _tell_due(self) -> None:
+        if not self._status.number:
+            self._tell_why(f"not due before {date_and_time(time.time() + self._spec.every_s)}")
+
+    def _tell_why(self, why: str) -> None:
+        self._tell(replace(self._status, why=why[:MAX_WHY]))
+
+    def _tell(self, status: CheckpointStatus) -> None:
+        if status != self._status:
+            self._status = status
+            if self._stores:
+                self._on_status(status)
+
+    def _store(self, snapshot: DirectorySnapshot, found: Selection, *, is_fixed: bool = False) -> None:
+        if found.key == self._stored and not self._by_step:
             return
         reports, number = self._reports, self._number()
         if number == self._stored_number:
@@ -303,13 +427,13 @@ class TaskCheckpoints:
 
         def check(found: DirectoryState) -> None:
             if self._by_step and (self._reports != reports or _changed_ns(found) > self._heard_ns):
-                raise CheckpointChanged(f"{self._spec.path} changed after step {self._step} was reported")
+                raise CheckpointChanged(self._changed_text)
 
         if self._complete is not None and self._by_step:
             self._checkpoints.pinned = max(self._checkpoints.pinned, self._complete())
         directory = inside_workspace(self._container_dir, self._spec.path)
-        stored = self._checkpoints.store(directory, number, check)
-        self._stored, self._stored_number = state, stored.number
+        stored = self._checkpoints.store(directory, number, check, DirectoryPart(snapshot, found.names, is_fixed))
+        self._stored, self._stored_number = found.key, stored.number
         if not self._by_step:
             self._copied_at = time.monotonic()
         self._note(
@@ -317,6 +441,10 @@ class TaskCheckpoints:
             f"{stored.new_bytes} of them new"
         )
         self._on_change(self.find())
+        step, epoch = step_of(found.names)
+        if self._step is not None:
+            step, epoch = self._step, None
+        self._tell(CheckpointStatus(number=stored.number, step=step, epoch=epoch, at_ms=time.time_ns() // 1_000_000))
 
     def _number(self) -> int:
         """Return the number of the next checkpoint.
@@ -332,11 +460,18 @@ class TaskCheckpoints:
         return max(self._after, *numbers) + 1 if numbers else self._after + 1
 
 
+def _select(first: DirectorySnapshot, second: DirectorySnapshot, *, has_ended: bool) -> Selection:
+    unchanged = first.unchanged(second.state)
+    return select(first.inspection, second.inspection, unchanged, int(QUIET_S * 1e9), has_ended=has_ended)
+
+
+def _progress(found: Selection) -> tuple[bool, int, int]:
+    """Return how far a selection is: whether it is a checkpoint without a gap, its step and its epoch."""
+    step, epoch = step_of(found.names)
+    return bool(found.names) and found.blocked is None, step or 0, epoch or 0
+
+
 def _changed_ns(state: DirectoryState) -> int:
     """Return the time of the last change [ns since 1970]."""
     newest_ns = max([node.mtime_ns for node in state.nodes if node.is_dir])
     return max([newest_ns, *(one.ctime_ns for one in state.identities.values())])
-
-
-def _is_being_written(state: DirectoryState) -> bool:
-    return any_open_for_writing({(one.device, one.inode) for one in state.identities.values()})

@@ -68,10 +68,11 @@ class ContainerPayload:
     def __init__(self, task: TaskState) -> None:
         self._task = task
         self._refused: Roster | None = None  # the payload prevented the write
+        self._run: Running | None = None
 
     def start(self, run: Running) -> None:
         """Start the payload, with the values that were not known before the gate opened."""
-        task = self._task
+        task, self._run = self._task, run
         if task.changes is not None:
             task.changes.begin()
         # From here on the payload may have started, so a soft stop goes to it, with its grace time, and does not
@@ -111,6 +112,8 @@ class ContainerPayload:
         if stopper.wanted is not Stop.SOFT and not task.is_gang_restarted:
             failure = task.feeds.fifo_failure if task.feeds is not None else None
             return None if failure is None else EndOrder(str(failure), "failed", task.kill_grace_s)
+        if task.checkpoints is not None:
+            task.checkpoints.prepare_end(self._run.pids() if self._run is not None else ())
         reason = stopper.reason or ("stopped" if stopper.why else "gang_restart")
         return EndOrder(stopper.why or "the gang is restarted", reason, task.kill_grace_s)
 
@@ -238,7 +241,8 @@ def store_last_checkpoint(task: TaskState, outcome: PayloadOutcome) -> None:
     try:
         with task.step("the checkpoint could not be stored", cut_by=Stop.NOW):
             task.checkpoints.store_last(
-                is_orderly=ended.signal is None and (outcome.is_soft or ended.exit_code == 0),
+                # A shell reports the signal of which its program died as 128 + N.
+                is_orderly=ended.exit_code == 0 or (outcome.is_soft and 0 < (ended.exit_code or 0) < 128),
                 patience_s=0.0 if task.is_gang_restarted else task.assignment.output_patience_s,
                 report_phase=task.report_phase,
                 release=task.release_devices,

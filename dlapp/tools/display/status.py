@@ -199,6 +199,7 @@ def answer_lines(
         lines.append(f"page : {page}")
     for one in view.get("links", ()):
         lines.append(f"url {one['name']} : {one['url'] or one['problem']}{' (not ready)' * (one['ready'] is False)}")
+    lines += _checkpoint_lines(view, now_ms)
     for output in view["outputs"]:
         name = f" {output['name']}".rstrip()
         how = "committed to" if output["committed"] else "not committed to" if ended(view) else "goes to"
@@ -232,6 +233,20 @@ def _not_stored_lines(view: View) -> list[str]:
     elif not is_complete:
         texts.append("perhaps others")
     return [*lines, f"not stored : {', '.join(texts)}"] if files else lines
+
+
+def _checkpoint_lines(view: View, now_ms: int) -> list[str]:
+    """Return the step and the age of the newest checkpoint, or why there is none."""
+    if (one := view.get("checkpoint")) is None:
+        return []
+    of = "" if one["container"] is None else f" of container {one['container']}"
+    if one["number"] is None:
+        none = "none" if ended(view) else "none yet"
+        return [f"checkpoint{of} : {none}{': ' if one['why'] else ''}{one['why']}"]
+    steps = [f"{name} {one[name]}" for name in ("step", "epoch") if one[name] is not None][:1]
+    age = "" if one["at_ms"] is None else f"{elapsed(now_ms - one['at_ms']).partition('.')[0]} ago"
+    newer = f"; no newer one: {one['why']}" if one["why"] else ""
+    return [f"checkpoint{of} : {', '.join(filter(None, (*steps, age)))}{newer}"]
 
 
 def _kept_containers(view: View) -> list[str]:

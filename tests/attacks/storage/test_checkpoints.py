@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import DlappError
-from dlapp.storage.checkpoints import copies
+from dlapp.storage.checkpoints import snapshot
 from dlapp.storage.checkpoints.copies import Checkpoints
 from dlapp.storage.checkpoints.manifest import IncompleteCheckpoint, parse_manifest
 from dlapp.storage.checkpoints.store import open_store
+from dlapp.system.processes.open_files import are_inspectable
+from tests.attacks.identities import USERS, Identities
 
 DIRECTORY = {"name": "", "kind": "directory", "mode": 0o755, "mtime_ns": 0}
 FILE = {"name": "a", "kind": "file", "mode": 0o644, "mtime_ns": 0, "size_bytes": 1, "digest": "0" * 64}
@@ -40,7 +42,7 @@ def test_a_file_of_a_far_year_does_not_make_all_checkpoints_useless(tmp_path: Pa
 def test_of_a_directory_without_end_only_a_part_is_read(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(copies, "MAX_ENTRIES", 10)
+    monkeypatch.setattr(snapshot, "MAX_ENTRIES", 10)
     for number in range(20):
         match kind:
             case "files":
@@ -74,3 +76,8 @@ def test_no_entry_leads_out_of_its_directory_or_names_a_file_twice(name: str) ->
     entries = [DIRECTORY, FILE, FILE | {"name": name}]
     with pytest.raises(IncompleteCheckpoint):
         parse_manifest(json.dumps({"version": 1, "number": 1, "entries": entries}).encode(), 1)
+
+
+def test_the_open_files_of_another_users_program_are_not_taken_for_none(identities: Identities) -> None:
+    assert are_inspectable([os.getpid()])
+    assert not identities.call(USERS[0], are_inspectable, [os.getpid()])

@@ -13,8 +13,9 @@ import pytest
 
 from dlapp.errors import DlappError
 from dlapp.storage.checkpoints import store as store_module
-from dlapp.storage.checkpoints.copies import CheckpointChanged, Checkpoints, StoredCheckpoint
+from dlapp.storage.checkpoints.copies import Checkpoints, StoredCheckpoint
 from dlapp.storage.checkpoints.manifest import IncompleteCheckpoint, manifest_name
+from dlapp.storage.checkpoints.snapshot import CheckpointChanged
 from dlapp.storage.checkpoints.store import CopyAborted, open_store
 from dlapp.system.files import UntrustedFile
 

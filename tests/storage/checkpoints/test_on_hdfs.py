@@ -9,7 +9,8 @@ import pytest
 from dlapp.errors import Unreachable
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.storage.checkpoints.copies import CheckpointChanged, Checkpoints
+from dlapp.storage.checkpoints.copies import Checkpoints
+from dlapp.storage.checkpoints.snapshot import CheckpointChanged
 from dlapp.storage.checkpoints.store import _HdfsStore, open_store
 from dlapp.storage.hdfs.file_system import HdfsFiles, open_hdfs
 from dlapp.storage.hdfs.webhdfs import WebHdfs

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from dlapp.errors import Unreachable
 from dlapp.storage.checkpoints.copies import Checkpoints
 from dlapp.task.data import checkpoints as module
 from dlapp.task.data.checkpoints import TaskCheckpoints
-from dlapp.values.messages import Phase
+from dlapp.values.messages import CheckpointStatus, Phase
 from dlapp.values.spec import CheckpointSpec
 from tests.applications import wait_for
 
@@ -26,11 +26,17 @@ class Payload:
     def __init__(self, directory: Path, every_s: float = 600.0) -> None:
         self.notes: list[str] = []
         self.said: list[str] = []
+        self.statuses: list[CheckpointStatus] = []
         self.model = directory / "home" / "workspace" / "model"
         self.model.mkdir(parents=True, exist_ok=True)
         self.place = directory / "kept"
         spec = CheckpointSpec(path="model", target=f"file://{self.place}", every_s=every_s)
-        self.checkpoints = TaskCheckpoints(spec, str(directory / "home"), None, self.notes.append, ())
+        self.checkpoints = TaskCheckpoints(
+            spec, str(directory / "home"), None, self.notes.append, (), on_status=self.statuses.append
+        )
+
+    def status(self) -> CheckpointStatus:
+        return self.statuses[-1] if self.statuses else CheckpointStatus()
 
     def numbers(self) -> list[int]:
         return sorted(int(one.stem.partition("-")[2]) for one in self.place.glob("checkpoint-*.json"))
@@ -65,7 +71,8 @@ def test_what_a_payload_may_have_been_writing_is_no_checkpoint(
         age(payload, monkeypatch)
     payload.end(is_orderly=is_orderly)
     assert payload.numbers() == ([1] if is_orderly or is_old else [])
-    assert any("may have been writing" in line for line in payload.notes) == (not is_orderly and not is_old)
+    said = "no last checkpoint: model/weights was written shortly before the end"
+    assert (said in payload.notes) == (not is_orderly and not is_old)
 
 
 def test_a_directory_that_is_empty_or_missing_is_no_checkpoint(payload: Payload) -> None:
@@ -102,28 +109,131 @@ def test_a_reported_checkpoint_is_copied_at_once_and_the_next_one_when_it_is_due
     assert payload.numbers() == [1]
 
 
-def test_a_directory_that_is_quiet_is_copied_when_a_copy_is_due(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_open_is_copied_when_it_was_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "QUIET_S", 0.05)
     payload = Payload(tmp_path, every_s=1.0)
     file = os.open(payload.model / "weights", os.O_WRONLY | os.O_CREAT)
     os.write(file, b"1")
-    looks: list[bool] = []
-    original: Callable[..., bool] = module._is_being_written
-
-    def look(*arguments: Any) -> bool:
-        looks.append(original(*arguments))
-        return looks[-1]
-
-    monkeypatch.setattr(module, "_is_being_written", look)
     with payload.checkpoints.copying():
-        wait_for("a look at the open file", lambda: looks)
+        wait_for("the reason", lambda: payload.status().why == "model/weights is open for writing")
         assert payload.numbers() == []
         os.close(file)
-        wait_for("a copy", payload.numbers)
-    assert looks[0]
-    assert not looks[-1]
+        wait_for("a copy", lambda: payload.status().number)
+    assert payload.numbers() == [1]
+    assert payload.status().why == ""
+
+
+def test_the_reason_is_said_until_there_is_something_to_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "QUIET_S", 0.05)
+    payload = Payload(tmp_path, every_s=1.0)
+    with payload.checkpoints.copying():
+        wait_for("the second reason", lambda: payload.status().why == "nothing was written in model")
+        assert payload.statuses[0].why.startswith("not due before ")
+        (payload.model / "checkpoint-7").mkdir()
+        (payload.model / "checkpoint-7" / "weights").write_text("1")
+        wait_for("a copy", lambda: payload.status().number)
+    assert (payload.status().step, payload.status().epoch, payload.status().why) == (7, None, "")
+    assert payload.status().at_ms <= time.time_ns() // 1_000_000
+
+
+def test_files_with_a_step_are_copied_alone_if_others_are_written_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "QUIET_S", 0.05)
+    payload = Payload(tmp_path, every_s=1.0)
+    (payload.model / "checkpoint-7").mkdir()
+    (payload.model / "checkpoint-7" / "weights").write_text("1")
+    with open(payload.model / "cache", "wb"), payload.checkpoints.copying():
+        wait_for("the reason", lambda: payload.status().why == "model/cache is open for writing")
+        assert payload.numbers() == []
+        monkeypatch.setattr(module, "PATIENCE_S", 0.0)
+        wait_for("a copy", lambda: payload.status().number)
+    (payload.model / "cache").unlink()
+    (payload.model / "checkpoint-7" / "weights").unlink()
+    payload.checkpoints.restore_newest(1)
+    assert [one.name for one in payload.model.iterdir()] == ["checkpoint-7"]
+
+
+def test_what_was_being_written_at_sigterm_is_no_checkpoint_and_the_rest_is_as_it_was_then(payload: Payload) -> None:
+    (payload.model / "step=1.ckpt").write_text("1")
+    (payload.model / "step=2.ckpt").write_text("2")
+    with open(payload.model / "step=3.ckpt", "w") as half:
+        payload.checkpoints.prepare_end([os.getpid()])
+        half.write("3")
+    (payload.model / "new").write_text("4")
+    (payload.model / "new").rename(payload.model / "step=2.ckpt")  # between the look and the signal
+    (payload.model / "step=1.ckpt").unlink()
+    payload.end(is_orderly=False)
+    assert payload.status().step == 2
+    assert payload.status().why == "model/step=3.ckpt was open for writing"
+    payload.checkpoints.restore_newest(1)
+    assert {one.name: one.read_text() for one in payload.model.iterdir()} == {"step=1.ckpt": "1", "step=2.ckpt": "2"}
+
+
+def test_what_was_saved_long_after_sigterm_is_copied_after_sigkill(
+    payload: Payload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (payload.model / "state").write_text("1")
+    payload.checkpoints.prepare_end([os.getpid()])
+    (payload.model / "new").write_text("2")
+    (payload.model / "new").rename(payload.model / "state")
+    age(payload, monkeypatch)
+    payload.end(is_orderly=False)
+    (payload.model / "state").unlink()
+    payload.checkpoints.restore_newest(1)
+    assert (payload.model / "state").read_text() == "2"
+
+
+def test_without_a_sight_of_open_files_what_changed_shortly_before_sigterm_is_no_checkpoint(payload: Payload) -> None:
+    (payload.model / "state").write_text("1")
+    payload.checkpoints.prepare_end([])  # as in a container whose processes are not visible here
+    payload.end(is_orderly=False)
+    assert payload.numbers() == []
+    assert payload.status().why == "model/state was written shortly before the end"
+
+
+def test_what_a_handler_of_sigterm_saved_is_copied_at_its_orderly_end(payload: Payload) -> None:
+    (payload.model / "state").write_text("1")
+    payload.checkpoints.prepare_end([os.getpid()])
+    (payload.model / "state").write_text("2")
+    payload.end(is_orderly=True)
+    (payload.model / "state").unlink()
+    payload.checkpoints.restore_newest(1)
+    assert (payload.model / "state").read_text() == "2"
+
+
+def test_a_checkpoint_that_is_pruned_while_it_is_copied_is_copied_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "QUIET_S", 0.05)
+    payload = Payload(tmp_path, every_s=1.0)
+    for step in (1, 2):
+        (payload.model / f"checkpoint-{step}").mkdir()
+        (payload.model / f"checkpoint-{step}" / "weights").write_text(str(step))
+    original = Checkpoints.store
+
+    def store(*arguments: Any) -> Any:
+        if (payload.model / "checkpoint-1").exists():
+            shutil.rmtree(payload.model / "checkpoint-1")
+        return original(*arguments)
+
+    monkeypatch.setattr(Checkpoints, "store", store)
+    with payload.checkpoints.copying():
+        wait_for("a copy", lambda: payload.status().number)
+    payload.checkpoints.restore_newest(1)
+    assert {str(one.relative_to(payload.model)): one.read_text() for one in payload.model.glob("*/*")} == {
+        "checkpoint-1/weights": "1",
+        "checkpoint-2/weights": "2",
+    }
+
+
+def test_a_restored_checkpoint_is_the_newest_one_with_its_step_and_age(payload: Payload, tmp_path: Path) -> None:
+    (payload.model / "epoch=1-step=9.ckpt").write_text("1")
+    os.utime(payload.model / "epoch=1-step=9.ckpt", ns=(5_000_000, 5_000_000))
+    payload.end(is_orderly=True)
+    later = Payload(tmp_path)
+    later.checkpoints.restore_newest(2)
+    assert later.status() == CheckpointStatus(number=1, step=9, epoch=1, at_ms=5)
 
 
 def test_the_next_container_begins_with_the_newest_one(payload: Payload, tmp_path: Path) -> None:

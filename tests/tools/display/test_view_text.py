@@ -34,6 +34,7 @@ from dlapp.values.messages import MAX_NAMED, Fault, LeftOutEntry, NewFile, NotSt
 from dlapp.values.report import (
     ApplicationView,
     Cause,
+    CheckpointView,
     ContainerView,
     FinalStatus,
     IdleGpus,
@@ -220,6 +221,28 @@ def test_an_application_with_a_checkpoint_can_be_resumed_unless_it_succeeded(cau
     one = view(cause=cause, resumable=True, containers=(container(0, exit_code=3),))
     found = [line.removeprefix("next : ") for line in answer_lines(one, END_MS) if line.startswith("next : ")]
     assert found == [f"{command} application_1474893803111_0042" for command in commands]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "line"),
+    [
+        ({"number": 3, "step": 500, "epoch": 2, "at_ms": END_MS - 61_000}, " : step 500, 0:01:01 ago"),
+        ({"number": 3, "epoch": 2, "at_ms": END_MS - 1000}, " : epoch 2, 0:00:01 ago"),
+        ({"number": 3, "at_ms": END_MS + 5000}, " : 0:00:00 ago"),  # the clock of another machine
+        (
+            {"number": 3, "at_ms": END_MS, "why": "out/a is open for writing", "container": 1},
+            " of container 1 : 0:00:00 ago; no newer one: out/a is open for writing",
+        ),
+        ({"why": "nothing was written in out"}, " : none: nothing was written in out"),
+    ],
+)
+def test_the_step_and_the_age_of_the_newest_checkpoint_are_shown_or_why_there_is_none(
+    checkpoint: dict[str, Any], line: str
+) -> None:
+    one = CheckpointView(**checkpoint)
+    assert f"checkpoint{line}" in answer_lines(view(checkpoint=one), END_MS)
+    runs = answer_lines(view(checkpoint=one, state=State.RUNNING, cause=None, finished_ms=None), END_MS)
+    assert f"checkpoint{line.replace(' : none', ' : none yet')}" in runs
 
 
 def test_roles_that_never_started_are_named_when_all_is_over() -> None:

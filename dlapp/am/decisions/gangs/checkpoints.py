@@ -8,16 +8,25 @@ from typing import Any
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container
 from dlapp.am.model.state import ApplicationState
-from dlapp.values.messages import Report, Stop
+from dlapp.value import replace
+from dlapp.values.messages import CheckpointStatus, Report, Stop
+from dlapp.values.report import CheckpointView
 from dlapp.values.serialization import to_json
 from dlapp.values.spec import RoleFailure
+
+NOT_STARTED = "the program has not started"
 
 
 def handle_report(state: ApplicationState, container: Container, report: Report) -> None:
     """Process a report on the checkpoints that a task has found, stored and restored; its generation is recorded."""
+    instance = container.bound_instance
+    if (newest := report.checkpoint) is not None:
+        known_one = state.newest_checkpoints.get(instance.index)
+        if known_one is not None and not newest.number:  # a task that has not stored one yet
+            newest = replace(known_one, why=newest.why)
+        state.newest_checkpoints[instance.index] = newest
     if report.checkpoints is None:
         return
-    instance = container.bound_instance
     state.checkpoints[instance.index] = report.checkpoints
     gate = state.role_of(container).gate
     known, orders = gate.checkpoints, container.orders
@@ -50,6 +59,31 @@ def can_be_resumed(state: ApplicationState) -> bool:
     alone = [{index} for index in numbers if not any(index in group for group in together)]
     whole = [group for group in (*alone, *together) if group <= numbers.keys()]
     return any(frozenset.intersection(*(frozenset(numbers[index]) for index in group)) for group in whole)
+
+
+def newest_of(state: ApplicationState) -> CheckpointView | None:
+    """Return the newest checkpoint of an application; None if it has no ``[checkpoint]``.
+
+    If each container has its own, it is that of the container without one, or with the oldest.
+    """
+    if (spec := state.spec.checkpoint) is None:
+        return None
+    writers = {index for role in state.roles if state.spec.checkpoint_of(role.spec)[1] for index in role.indexes}
+    if not spec.is_of_every_index:
+        writers = set(sorted(writers)[:1])
+    found = {index: state.newest_checkpoints.get(index, CheckpointStatus(why=NOT_STARTED)) for index in writers}
+    if not found:
+        return CheckpointView(why=NOT_STARTED)
+    index = min(found, key=lambda one: (found[one].at_ms if found[one].number else -1, one))
+    newest = found[index]
+    return CheckpointView(
+        number=newest.number or None,
+        step=newest.step,
+        epoch=newest.epoch,
+        at_ms=newest.at_ms or None,
+        why=newest.why,
+        container=index if spec.is_of_every_index and len(writers) > 1 else None,
+    )
 
 
 def is_restored(container: Container, gate: Gate) -> bool:

@@ -7,9 +7,11 @@ import pytest
 from dlapp.am.model import journal
 from dlapp.am.model.checkpoints import GangCheckpoints
 from dlapp.am.model.state import ApplicationState
+from dlapp.am.view import public_view
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId
-from dlapp.values.messages import Orders, Phase, are_of_a_later_start, checkpoints_after
+from dlapp.values.messages import CheckpointStatus, Orders, Phase, are_of_a_later_start, checkpoints_after
+from dlapp.values.report import CheckpointView
 from dlapp.values.spec import AppSpec, CheckpointSpec, Gang, RoleSpec
 from tests.am.driving import Driver, submission
 
@@ -200,3 +202,32 @@ def test_an_application_can_be_resumed_when_there_is_a_checkpoint_of_all_that_be
     for index, numbers in said.items():
         am.report(index + 2, Phase.FETCHING, index=index, checkpoints=numbers, address="10.0.0.1")
     assert am.view().resumable == expected
+
+
+def test_the_newest_checkpoint_stays_known_when_its_container_is_lost() -> None:
+    am = Driver(RoleSpec(), checkpoint=CheckpointSpec(path="model", target="file:///kept"))
+    assert am.view().checkpoint == CheckpointView(why="the program has not started")
+    am.granted(2)
+    am.hello(2)
+    stored = CheckpointStatus(number=3, step=500, at_ms=7)
+    am.report(2, Phase.RUNNING, index=0, checkpoint=stored)
+    assert am.view().checkpoint == CheckpointView(number=3, step=500, at_ms=7)
+    am.report(2, Phase.RUNNING, index=0, checkpoint=CheckpointStatus(why="model/a is open for writing"))
+    expected = CheckpointView(number=3, step=500, at_ms=7, why="model/a is open for writing")
+    assert am.view().checkpoint == expected
+    assert public_view(am.view()).checkpoint == replace(expected, why="")  # it has the name of a file
+    assert Driver(RoleSpec()).view().checkpoint is None
+
+
+def test_of_checkpoints_of_each_container_the_oldest_one_is_shown() -> None:
+    checkpoint = CheckpointSpec(path="model", target="file:///kept", role="all")
+    am = Driver(RoleSpec(instances=2), gang=Gang.ALL, checkpoint=checkpoint)
+    for number in (2, 3):
+        am.granted(number)
+        am.hello(number)
+    for index, at_ms, shown in ((1, 9, 0), (0, 8, 0), (0, 10, 1)):
+        status = CheckpointStatus(number=at_ms, at_ms=at_ms)
+        am.report(index + 2, Phase.RUNNING, index=index, checkpoint=status, address="10.0.0.1")
+        found = am.view().checkpoint
+        assert found is not None
+        assert found.container == shown
