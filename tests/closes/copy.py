@@ -43,9 +43,8 @@ def record(package: Path, reports: Path) -> None:
         file.write(_LINE.format(recorder=str(RECORDER), reports=str(reports)))
 
 
-def main(target: Path) -> None:
-    """Copy what git tracks or does not ignore, and add the line."""
-    shutil.rmtree(target, ignore_errors=True)
+def copy_tree(target: Path) -> None:
+    """Copy what git tracks or does not ignore."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
     for name in filter(None, listed.split(b"\0")):
@@ -53,6 +52,12 @@ def main(target: Path) -> None:
         if os.path.lexists(source):
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, place, follow_symlinks=False)
+
+
+def main(target: Path) -> None:
+    """Make the copy anew, and add the line."""
+    shutil.rmtree(target, ignore_errors=True)
+    copy_tree(target)
     record(target / "dlapp", target / ".cache" / "closes")
 
 

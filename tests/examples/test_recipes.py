@@ -1,38 +1,31 @@
-"""The recipes of docs/recipes.md run as they stand there, and print what stands there."""
+"""Recipes whose files no test runs describe an application; tests/documented runs those with commands."""
 
 from __future__ import annotations
 
-import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.applications import run
-from tests.examples.pages import commands, pattern, shell, write_files
+from tests.documented.pages import Block, blocks
 
-PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
-RECIPES = {part.partition("\n")[0]: part for part in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]}
-WITH_FILES = [title for title, text in RECIPES.items() if ".properties`:\n" in text]
-WITH_COMMANDS = [title for title, text in RECIPES.items() if "\n    $ " in text]
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("title", WITH_COMMANDS)
-def test_a_recipe_prints_what_the_page_says(title: str, tmp_path: Path) -> None:
-    assert title in WITH_FILES
-    write_files(tmp_path, RECIPES[title])
-    # What follows the first block has other examples.
-    session = re.split(r"^(?=\S)", RECIPES[title].partition("Then:\n\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
-    assert commands(session)
-    for command, printed in commands(session):
-        _, out, err = shell(command, tmp_path, stderr=subprocess.PIPE)
-        assert re.fullmatch(pattern(printed), out), f"$ {command}\n{out}{err}"
+PAGE = blocks("docs/recipes.md")
+WITH_COMMANDS = {block.section for block in PAGE if block.is_commands}
+FILES = {
+    section: [block for block in PAGE if block.section == section and block.file]
+    for section in sorted({block.section for block in PAGE if block.file} - WITH_COMMANDS)
+}
 
 
-@pytest.mark.parametrize("title", [title for title in WITH_FILES if title not in WITH_COMMANDS])
-def test_a_recipe_that_is_not_run_has_a_properties_file_that_is_accepted(title: str, tmp_path: Path) -> None:
-    files = write_files(tmp_path, RECIPES[title])
-    (properties,) = [file for file in files if file.suffix == ".properties"]
-    done = run("dlapp-launcher", "--print-spec", properties)
-    assert done.code == 0, done.err
+@pytest.mark.parametrize(("section", "files"), FILES.items(), ids=list(FILES))
+def test_a_recipe_without_commands_has_a_properties_file_that_is_accepted(
+    section: str, files: list[Block], tmp_path: Path
+) -> None:
+    for block in files:
+        file = tmp_path / block.file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(block.text, encoding="utf-8")
+        file.chmod(0o755 if block.text.startswith("#!") else 0o644)
+    (properties,) = [block.file for block in files if block.file.endswith(".properties")]
+    done = run("dlapp-launcher", "--print-spec", tmp_path / properties)
+    assert done.code == 0, f"{section}: {done.err}"

@@ -16,6 +16,7 @@ from dlapp.application.properties import Problems, Properties, read_properties
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import load_config
 from dlapp.values.spec import AppSpec
+from tests.documented.pages import blocks
 from tests.project.source import ROOT, tree_of
 from tests.services.missing import missing
 
@@ -154,12 +155,14 @@ def test_a_message_that_the_page_on_troubleshooting_quotes_is_in_the_code(quoted
 
 
 def test_the_example_of_completion_names_every_command() -> None:
-    example = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8").partition("## Completion in ")[2]
-    bash = " ".join(re.findall(r'^ +names="(?:\$names )?(.*)"$', example, re.MULTILINE))
-    fish = " ".join(re.findall(r"^ +set names (?:\$names )?(.*)$", example, re.MULTILINE))
+    examples = {one.language: one.text for one in blocks("docs/commands.md") if one.language in ("bash", "zsh", "fish")}
+    named = {
+        shell: " ".join(re.findall(r'^(?:set )?names[= ]"?(?:\$names )?([a-z ]*)"?$', text, re.MULTILINE)).split()
+        for shell, text in examples.items()
+    }
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
-    assert sorted(bash.split()) == sorted(name.removeprefix("dlapp-") for name in scripts if name != "dlapp")
-    assert bash == fish
+    commands = sorted(name.removeprefix("dlapp-") for name in scripts if name != "dlapp")
+    assert {shell: sorted(names) for shell, names in named.items()} == dict.fromkeys(("bash", "zsh", "fish"), commands)
 
 
 def test_each_module_that_the_page_on_architecture_names_exists() -> None:

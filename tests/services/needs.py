@@ -39,7 +39,7 @@ MARKS = ("hadoop", "zookeeper", "docker", "root")
 
 APPLICATIONS = re.compile(
     r"/tests/(end_to_end/.*|cluster/local/test_(am_engine|engine|killed_masters|killed_ranks|start_conditions)\.py"
-    r"|examples/test_(digits|readme|recipes)\.py|task/test_(mpi|rendezvous|task)\.py"
+    r"|documented/test_pages\.py|examples/test_(digits|recipes)\.py|task/test_(mpi|rendezvous|task)\.py"
     r"|tools/test_(commands|shell|exec|main|cache)\.py)$"
 )
 """Files whose tests run applications on the embedded engine, or real tasks, or commands on applications: half of the

@@ -17,8 +17,7 @@ from dlapp.config import load_config
 from dlapp.tools.main import COMMANDS
 from dlapp.values.ids import ApplicationId
 from tests.applications import BIN, ended, launch, properties
-
-PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+from tests.documented.pages import blocks
 
 BASH = """
 source ~/.local/share/bash-completion/completions/dlapp-$1
@@ -71,11 +70,8 @@ def in_shell(shell: str, script: str, *words: str) -> list[str]:
 
 def install(shell: str) -> None:
     """Write the files as the page says it."""
-    text = PAGE.partition("## Completion in")[2]
-    names = text[text.index("    names=") :].partition("\n\n")[0]
-    begin = text.index(f"    # {shell}")
-    block = "\n".join(line[4:] for line in text[begin:].partition("\n\n")[0].splitlines())
-    assert in_shell(shell, f"{'' if shell == 'fish' else names}\n{block}") == []
+    (block,) = (one for one in blocks("docs/commands.md") if one.language == shell)
+    assert in_shell(shell, block.text) == []
 
 
 @pytest.mark.slow
