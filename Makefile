@@ -15,7 +15,8 @@
 #   make test-faults [PART=2/6]   all tests with every fault injected, the slow ones and all cases of those marked
 #                          sampled; or those of make test, and a part of the slow ones and of the further cases
 #   make test-closes       the tests of make test in a copy that records who closes a descriptor; a double close fails
-#   make nightly           what runs each night: test-closes and test-faults
+#   make nightly [PART=2]  what runs each night: each documented command that is too long for .ci/run, in parts of at
+#                          most 80 minutes; goes on where it ended at this commit (PART=list: the parts and results)
 #   make test-federation   HDFS with an observer NameNode, and with a KMS, from Maven Central (minutes)
 #   make test-frameworks   distributed training with PyPI's TensorFlow, PyTorch and MXNet, and feeds with pyarrow
 #                          (gigabytes; minutes)
@@ -141,7 +142,9 @@ test-closes:
 	@DLAPP_TEST_CLOSES=$(CLOSES)/.cache/closes $(MAKE) --no-print-directory -C $(CLOSES) \
 		VENV=$(abspath $(VENV)-closes) test
 
-nightly: test-closes test-faults
+nightly:
+	@.ci/venv $(VENV) $(TESTED)
+	@VENV="$(VENV)" $(BIN)/python -m tests.nightly $(PART)
 
 test-federation:
 	@.ci/venv $(VENV) $(TESTED)
