@@ -1,4 +1,4 @@
-"""The needs of the commands of a section before they run: files, applications, GPUs, a cluster, keys typed at a terminal.
+"""The needs of the commands of a section: files, applications, GPUs, a cluster, and keys typed at a terminal.
 
 The commands themselves run as the page has them.
 """
