@@ -219,7 +219,7 @@ def test_the_view_has_what_a_payload_reported() -> None:
 
 
 def test_who_has_no_token_sees_nothing_of_what_a_program_printed() -> None:
-    am = Driver(RoleSpec(instances=1, retries=1))
+    am = Driver(RoleSpec(instances=1, retries=1), args=("--token=secret-4",), comment="secret-5")
     evidence = Evidence(file="stderr", offset=0, line="url: /?token=secret-1")
     found = Diagnosis(rule="network_unreachable", cause="no host secret-2", fault=Fault.USER, evidence=evidence)
     for container in (2, 3):
