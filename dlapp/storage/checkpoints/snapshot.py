@@ -18,9 +18,9 @@ from dlapp.system.files import closing_fd
 from dlapp.system.processes.open_files import open_for_writing
 from dlapp.value import Closeable
 
-_MAX_HELD = 256
-"""Files that are held open: a process usually may have 1024, and a program that saves at short intervals replaces few
-files."""
+_MAX_HELD = 100
+"""Files that are held open: three snapshots can exist at a time, a process usually may have 1024 files open, and a
+program that saves at short intervals replaces few files."""
 _TRIES = 5
 """Listings of a directory in which an entry disappears meanwhile."""
 
@@ -59,10 +59,10 @@ class DirectorySnapshot(Closeable):
                 raise DlappError(f"{shown(directory)} is no directory")
             self._at_ns = time.time_ns()
             self.state = self._read(note, holds=holds)
+            self.inspection = Inspection(self.state, self._at_ns, self._find_writers() if holds else {})
         except BaseException:
             self.close()
             raise
-        self.inspection = Inspection(self.state, self._at_ns, self._find_writers() if holds else {})
 
     def close(self) -> None:
         """Close open files."""
@@ -102,6 +102,13 @@ class DirectorySnapshot(Closeable):
             )
         }
 
+    def add_writers(self, earlier: DirectorySnapshot) -> None:
+        """Count the files that were open for writing at an earlier moment as open."""
+        known, files = earlier.state.identities, self.state.identities.items()
+        inodes = {known[name][:2] for name in earlier.inspection.writers}
+        found = {name: False for name, one in files if one[:2] in inodes}
+        self.inspection = self.inspection._replace(writers={**found, **self.inspection.writers})
+
     def _read(self, note: Note, *, holds: bool) -> DirectoryState:
         for left in reversed(range(_TRIES)):
             try:
@@ -117,14 +124,14 @@ class DirectorySnapshot(Closeable):
         raise AssertionError
 
     def _hold(self, state: DirectoryState) -> None:
-        """Hold the newest files open. Raises CheckpointChanged: one has changed meanwhile."""
+        """Hold the newest files open. Raises CheckpointChanged: one was replaced or removed meanwhile."""
         while self._held:
             os.close(self._held.popitem()[1])
         newest = sorted(state.identities, key=lambda name: state.identities[name].ctime_ns)[-_MAX_HELD:]
         nodes = {one.name: one for one in state.nodes}
         for name in newest:
             with self._opened(nodes[name]) as fd:
-                if identity_of(fd) != state.identities[name]:
+                if identity_of(fd)[:2] != state.identities[name][:2]:
                     raise CheckpointChanged(f"{shown(nodes[name].source)} changed while it was copied")
                 self._held[name] = os.dup(fd)
 

@@ -303,9 +303,12 @@ class TaskCheckpoints:
                 self._store(last, Selection(everything, last.state.key), is_fixed=True)
                 self._tell_why("")
             else:
-                first = last if self._before_end is None else self._before_end
+                first = self._before_end
+                if first is not None:
+                    last.add_writers(first)
                 # If the payload has survived SIGTERM for long, what it has saved since is quiet at its end.
-                choices = [(one, _select(one, last, has_ended=True)) for one in dict.fromkeys((last, first))]
+                snapshots = (last,) if first is None else (last, first)
+                choices = [(one, _select(one, last, has_ended=True)) for one in snapshots]
                 snapshot, found = max(choices, key=lambda one: _progress(one[1]))
                 if found.names:
                     self._store(snapshot, found)

@@ -14,6 +14,7 @@ import pytest
 from tests.applications import ended, launch, processes, properties, run, status, wait_for
 from tests.end_to_end.test_applications import id_of
 from tests.engines import Engine
+from tests.services.containers.dockerd import IMAGE, Dockerd
 
 pytestmark = pytest.mark.parametrize("engine", ["local"], indirect=True)
 END_S = 240.0
@@ -135,8 +136,8 @@ def kill_container(engine: Engine, application: str) -> None:
 
 def test_the_newest_whole_checkpoint_of_transformers_survives_a_kill(engine: Engine, tmp_path: Path) -> None:
     application = launch(submit(engine, tmp_path, TRANSFORMERS, "out", start="exec ", retries=1))
-    first = wait_for("a checkpoint", partial(newest, application), END_S)
-    assert (first["step"], first["why"]) == (500, "")
+    wait_for("the newest checkpoint", lambda: (newest(application) or {}).get("step") == 500, END_S)
+    assert (newest(application) or {})["why"] == ""
     assert checkpoint_line(application).startswith("checkpoint : step 500, 0:0")
     kill_container(engine, application)
     seen = ended(application, END_S)
@@ -165,21 +166,40 @@ def test_a_state_that_is_always_replaced_is_copied_and_a_soft_kill_without_handl
     application = launch(submit(engine, tmp_path, REPLACED, "out", start))
     if start:
         wait_for("a checkpoint while it runs", partial(newest, application), END_S)
-    else:
-        wait_for("a state", lambda: status(application)["phase"] == "running 1 of 1" and has_state(engine, application))
+    before = wait_for("a state", partial(step_in, engine, application), END_S)
+    wait_for("its start", lambda: status(application)["phase"] == "running 1 of 1", END_S)
     assert run("dlapp-softkill", application).code == 0
     assert ended(application, END_S)["cause"] == "soft-killed"
     kept = read(engine, "state.json")["step"]
     resumed = run("dlapp-launcher", "--wait", "--resume", application, timeout_s=END_S)
     assert resumed.code == 0, resumed.err + resumed.out
     step, names = read(engine, "continued.json")
-    assert kept - 3 <= step <= kept  # it may have saved between the look and SIGTERM
+    assert before <= step <= kept  # it may have saved between the inspection and SIGTERM
     assert "state.json" in names
     assert checkpoint_line(id_of(resumed)).startswith("checkpoint : 0:")
 
 
-def has_state(engine: Engine, application: str) -> bool:
-    return bool(list(engine.state_dir.glob(f"*/applications/{application}/containers/*/workspace/out/state.json")))
+@pytest.mark.slow
+def test_a_program_without_handler_that_reaches_max_runtime_leaves_a_checkpoint(engine: Engine, tmp_path: Path) -> None:
+    engine.put("kept/somewhere/else", "")
+    file = properties(
+        tmp_path,
+        f"exec python3 train.py {tmp_path / 'go'}",
+        application={"max_runtime": "30s"},
+        to_hdfs={"output_path": "out", "hdfs": f"{engine.root}/kept/result"},
+        checkpoint={"path": "out"},  # the first copy would be due after ten minutes
+    )
+    (tmp_path / "test_workspace" / "train.py").write_text(BEGIN + REPLACED)
+    seen = ended(launch(file), END_S)
+    assert (seen["cause"], seen["resumable"]) == ("timed out", True), seen["diagnostics"]
+    assert seen["checkpoint"]["number"]
+    assert seen["checkpoint"]["why"] == ""
+
+
+def step_in(engine: Engine, application: str) -> int:
+    """Return the step in the state of the running program; 0: there is none yet."""
+    found = list(engine.state_dir.glob(f"*/applications/{application}/containers/*/workspace/out/state.json"))
+    return int(json.loads(found[0].read_text())["step"]) if found else 0
 
 
 def test_a_program_that_never_saved_has_a_reason_and_its_output_is_named(engine: Engine, tmp_path: Path) -> None:
@@ -198,3 +218,39 @@ def test_a_program_that_never_saved_has_a_reason_and_its_output_is_named(engine:
     assert refused.code == 3
     output = f"its output at file://{engine.root}/kept/result may have the state: name it in [from_hdfs]"
     assert f"has no whole checkpoint; {output}; --again {application} runs it anew" in refused.err
+
+
+IN_DOCKER = """\
+mkdir -p out
+if [ -n "$DLAPP_RESUME_FROM" ]; then cp out/state out/continued; exit; fi
+step=0
+exec 3>out/events.out.tfevents.1
+while :; do
+    step=$((step + 1)); echo "step $step" >out/new; mv out/new out/state; echo event >&3; sleep 0.5
+done
+"""
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+def test_a_soft_kill_without_handler_in_docker_leaves_a_checkpoint(
+    engine: Engine, dockerd: Dockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_HOST", dockerd.host)
+    engine.put("kept/somewhere/else", "")
+    file = properties(
+        tmp_path,
+        IN_DOCKER,
+        application={"docker_image": IMAGE, "network": "none"},
+        to_hdfs={"output_path": "out", "hdfs": f"{engine.root}/kept/result", "overwrite": "true"},
+        checkpoint={"path": "out"},
+    )
+    application = launch(file)
+    pattern = f"*/applications/{application}/containers/*/workspace/out/state"
+    wait_for("a state", lambda: list(engine.state_dir.glob(pattern)), END_S)
+    wait_for("its start", lambda: status(application)["phase"] == "running 1 of 1", END_S)
+    assert run("dlapp-softkill", application).code == 0
+    assert ended(application, END_S)["cause"] == "soft-killed"
+    resumed = run("dlapp-launcher", "--wait", "--resume", application, timeout_s=END_S)
+    assert resumed.code == 0, resumed.err + resumed.out
+    assert engine.tree("kept/result")["continued"].startswith("step ")

@@ -184,6 +184,19 @@ def test_what_was_saved_long_after_sigterm_is_copied_after_sigkill(
     assert (payload.model / "state").read_text() == "2"
 
 
+def test_what_was_open_at_sigterm_is_no_checkpoint_however_long_it_did_not_change(
+    payload: Payload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open(payload.model / "state", "w") as half:
+        half.write("1")
+        half.flush()
+        age(payload, monkeypatch)
+        payload.checkpoints.prepare_end([os.getpid()])
+    payload.end(is_orderly=False)
+    assert payload.numbers() == []
+    assert payload.status().why == "model/state was open for writing"
+
+
 def test_without_a_sight_of_open_files_what_changed_shortly_before_sigterm_is_no_checkpoint(payload: Payload) -> None:
     (payload.model / "state").write_text("1")
     payload.checkpoints.prepare_end([])  # as in a container whose processes are not visible here
