@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.applications import Done, properties, run
+from tests.services.containers.dockerd import IMAGE, Dockerd
 
 END_S = 180.0
 
@@ -174,3 +177,39 @@ def test_an_input_is_not_named_but_what_is_made_beside_it_is(tmp_path: Path) -> 
     done, _ = ended(properties(tmp_path, script, from_hdfs=given, to_hdfs=output_to(tmp_path / "result")))
     assert stored(tmp_path / "result") == {"data": "data\n"}
     assert lines_of(done.out) == ["not stored : in/made (5 bytes)"]
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+def test_in_docker_links_are_understood_as_the_container_saw_them(
+    dockerd: Dockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLAPP_CLUSTER", "local")
+    monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_HOST", dockerd.host)
+    monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_NETWORK", "none")
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "a").write_text("of input\n")
+    script = """
+mkdir -p output checkpoints runs/3; echo weights >checkpoints/e5.pt; echo log >runs/3/log; echo db >mlflow.db
+ln -s /workspace/checkpoints/e5.pt output/best.pt; ln -s /workspace/runs/3 output/latest; ln -s ../in output/in
+ln -s /etc/hostname output/far; ln -s /workspace/output/best.pt output/again; mkfifo output/pipe
+"""
+    file = properties(
+        tmp_path,
+        script,
+        application={"docker_image": IMAGE},
+        from_hdfs={"hdfs": tmp_path / "words", "input_path": "in"},
+        to_hdfs=output_to(tmp_path / "result"),
+    )
+    done, _ = ended(file)
+    assert stored(tmp_path / "result") == {
+        "again": "weights\n",
+        "best.pt": "weights\n",
+        "in/words/a": "of input\n",
+        "latest/log": "log\n",
+    }
+    assert lines_of(done.out) == [
+        "not stored : output/far (a link out of the workspace, to /etc/hostname)",
+        "not stored : output/pipe (a FIFO)",
+        "not stored : mlflow.db (3 bytes)",
+    ]
