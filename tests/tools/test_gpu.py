@@ -151,6 +151,26 @@ def test_the_parts_of_a_device_are_named_by_their_number_on_it(machine: Machine)
     assert [one["state"] for one in machine.devices()] == ["free", "quarantined", "free"]
 
 
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"pids": (os.getpid(), 1)}, rf"process {os.getpid()} \(.+\), 1 \(.+\) computes on it"),
+        ({"used": 9000 * MIB}, r"9000 MiB are in use by no known process"),
+        ({"mode": 2}, r"its compute mode is prohibited"),
+        ({"ecc": 3}, r"3 uncorrectable ECC errors"),
+    ],
+    ids=["a process without a lease", "memory", "mode", "errors"],
+)
+def test_a_device_that_nobody_holds_and_no_request_would_get_is_not_called_free(
+    machine: Machine, change: dict[str, Any], problem: str
+) -> None:
+    with machine.hold("GPU-a"):
+        with_devices(machine.directory, [*CARDS[:2], replace(CARDS[2], **change)])
+        assert [one["state"] for one in machine.devices()] == ["held", "free", "unavailable"]
+        assert re.fullmatch(problem, machine.devices()[2]["problem"])
+        assert re.search(rf" \| unavailable \({problem}\)$", machine.gpu("list").rstrip())
+
+
 def test_a_device_that_is_lost_is_shown_where_somebody_holds_it(machine: Machine) -> None:
     with machine.hold("GPU-a"):
         with_devices(machine.directory, [replace(CARDS[0], error=15), *CARDS[1:]])
@@ -195,7 +215,15 @@ def test_a_broken_driver_is_named(machine: Machine) -> None:
 
 
 def view(**changes: Any) -> dict[str, Any]:
-    quiet = {"application": "", "container": "", "user": "", "since_ms": 0, "doubt": "", "quarantine": None}
+    quiet = {
+        "application": "",
+        "container": "",
+        "user": "",
+        "since_ms": 0,
+        "doubt": "",
+        "quarantine": None,
+        "problem": "",
+    }
     load = {"utilization": None, "used_mib": None, "temperature_c": None}
     return {
         "label": "gpu0",
@@ -215,6 +243,7 @@ def view(**changes: Any) -> dict[str, Any]:
         ({}, "free"),
         ({"present": False, "state": "absent"}, "is not there now"),
         ({"state": "held"}, "an unknown holder"),
+        ({"state": "unavailable", "problem": "it is hot"}, "unavailable (it is hot)"),
         ({"state": "held", "application": "a", "user": "tony", "since_ms": 1}, "a (tony, 2 h, reserved)"),
         ({"state": "held", "application": "a", "container": "c", "doubt": "dockerd is down"}, "a, dockerd is down"),
         (

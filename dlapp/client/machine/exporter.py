@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dlapp.client.machine.gpu_ledger import GpuLedger
 
 _MIB = 1 << 20
-_STATES = ("free", "held", "quarantined", "absent")
+_STATES = ("free", "unavailable", "held", "quarantined", "absent")
 _VALUES = (
     ("utilisation_ratio", "utilization", 0.01, "Share of the time in which a kernel was executed."),
     ("memory_used_bytes", "used_mib", _MIB, "GPU memory in use, by whatever process."),

@@ -7,7 +7,9 @@ Hosts are yielded one by one, as dictionaries: a cluster has thousands of them. 
 A device has the fields of `dlapp.gpuid.devices.Device`, and
 
     label                          gpu0, or gpu0:1 for a MIG device
-    state                          free, held, quarantined, absent
+    state                          free, unavailable, held, quarantined, absent
+    problem                        why a request would not lease it now although nobody holds it (unavailable); known
+                                   for this host
     application container user     who holds it; container is empty while it is only reserved
     role container_index           of the container in its application; empty where that is not known
     since_ms doubt                 since when, and why it is not free although its holder seems to be gone
@@ -50,6 +52,7 @@ class GpuLedger(Closeable):
 
     def __init__(self, config: Config) -> None:
         settings = configured(config)
+        self._allowed, self._hottest_c = config.gpuid.allowed_processes, config.gpuid.temperature_limit_c
         self._cluster: ClusterLedger | None = None
         if settings.kind == ZOOKEEPER:
             self._cluster = open_cluster_ledger(settings, web_certificates(config, settings))
@@ -87,7 +90,44 @@ class GpuLedger(Closeable):
             if isinstance(record, LedgerError):
                 yield {"host": name, "here": name == self.host_name, "error": str(record), "devices": []}
             elif host is not None or forgotten or not record.forgotten_ms:
-                yield _host_view(record, here=name == self.host_name, elsewhere=self._unrecorded_holders(name))
+                yield self._host_view(record, here=name == self.host_name, elsewhere=self._unrecorded_holders(name))
+
+    def _host_view(self, record: HostRecord, *, here: bool, elsewhere: Mapping[str, Holder]) -> dict[str, Any]:
+        """Return a host as the module's docstring describes it."""
+        from dlapp.gpuid.health.inspection import HealthLimits, classify_reading
+
+        readings = _readings(record) if here else {}
+        limits = HealthLimits(allowed=self._allowed, temperature_c=self._hottest_c)
+        holders = {**elsewhere, **record.holder_by_uuid()}
+        devices = []
+        for one in record.devices:
+            device, holder, reading = one.device, holders.get(one.uuid), readings.get(one.uuid)
+            problem = ""
+            if reading is not None and not holder and not one.quarantine:
+                fault = classify_reading(reading, limits)
+                problem = "" if fault is None else fault.detail
+            free = "unavailable" if problem else "free"
+            state = "held" if holder else "quarantined" if one.quarantine else free if one.present else "absent"
+            devices.append(
+                {
+                    "label": device.label,
+                    "state": state,
+                    "problem": problem,
+                    **{name: getattr(device, name) for name in _DEVICE_FIELDS},
+                    "present": one.present,
+                    **{name: getattr(holder or _NOBODY, name) for name in _HOLDER_FIELDS},
+                    "quarantine": fields_to_json(one.quarantine) if one.quarantine else None,
+                    **{name: getattr(reading, name, None) for name in ("utilization", "used_mib", "temperature_c")},
+                }
+            )
+        return {
+            "host": record.host,
+            "here": here,
+            "seen_ms": record.seen_ms,
+            "forgotten_ms": record.forgotten_ms,
+            "error": "",
+            "devices": devices,
+        }
 
     def original(self, host: str | None = None) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield the mapping from host and GPU to application, for each host with held GPUs: the format of the original
@@ -237,34 +277,6 @@ class GpuLedger(Closeable):
         if self._cluster is None:
             raise UsageError("forget is for the ledger of a cluster; this one is of this machine only")
         self._cluster.forget(host, by=by)
-
-
-def _host_view(record: HostRecord, *, here: bool, elsewhere: Mapping[str, Holder]) -> dict[str, Any]:
-    readings = _readings(record) if here else {}
-    holders = {**elsewhere, **record.holder_by_uuid()}
-    devices = []
-    for one in record.devices:
-        device, holder, reading = one.device, holders.get(one.uuid), readings.get(one.uuid)
-        state = "held" if holder else "quarantined" if one.quarantine else "free" if one.present else "absent"
-        devices.append(
-            {
-                "label": device.label,
-                "state": state,
-                **{name: getattr(device, name) for name in _DEVICE_FIELDS},
-                "present": one.present,
-                **{name: getattr(holder or _NOBODY, name) for name in _HOLDER_FIELDS},
-                "quarantine": fields_to_json(one.quarantine) if one.quarantine else None,
-                **{name: getattr(reading, name, None) for name in ("utilization", "used_mib", "temperature_c")},
-            }
-        )
-    return {
-        "host": record.host,
-        "here": here,
-        "seen_ms": record.seen_ms,
-        "forgotten_ms": record.forgotten_ms,
-        "error": "",
-        "devices": devices,
-    }
 
 
 _DEVICE_FIELDS = (

@@ -49,6 +49,8 @@ def _who(one: View, now_ms: int) -> str:
             said.append(one["doubt"])
     if one["quarantine"] is not None:
         said.append(quarantine_text(one["quarantine"], now_ms))
+    if one["problem"]:
+        said.append(f"unavailable ({one['problem']})")
     if not one["present"]:
         said.append("is not there now")
     return ", ".join(said) or "free"
