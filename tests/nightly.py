@@ -14,6 +14,7 @@ changes has no commit, so its units run again each time. One failure stops no ot
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -41,6 +42,9 @@ PART_MIN = 80.0
 
 UNMEASURED_MIN = 20.0
 """What a unit counts that was never measured [min]."""
+
+END_S = 60.0
+"""The time that a unit has to end its servers when its own is over [s]."""
 
 PASSED, FAILED, SKIPPED, CUT = "passed", "failed", "skipped", "cut off"
 
@@ -248,8 +252,7 @@ class Nights:
                 return None
             finally:
                 if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
+                    _end(process)
 
     def _keep(self, result: Result) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -259,6 +262,16 @@ class Nights:
     def _git(self, *words: str) -> str:
         done = subprocess.run(["git", *words], cwd=self._root, capture_output=True, text=True, check=True)
         return done.stdout.strip()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a unit's processes; servers that it started are ended by those that get SIGTERM."""
+    os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(END_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def missing(unit: Unit) -> str:
@@ -340,4 +353,5 @@ def main(arguments: Sequence[str], nights: Nights | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # with the unit that runs
     sys.exit(main(sys.argv[1:]))

@@ -28,6 +28,7 @@ MAX_S = 4800
 """A section at most: a part of `make nightly` [s]."""
 
 _BEGIN = """
+set -e  # without one of these mounts the commands would change the machine
 mount -t tmpfs documented "$PRIVATE_DIR"
 for path in {paths}; do
     [ -d "$path" ] || continue
@@ -39,6 +40,7 @@ unset PRIVATE_DIR HADOOP_CONF
 cd {directory}
 exec 9>{records}/steps
 status=0
+set +e
 """
 
 
@@ -95,7 +97,7 @@ def run_section(
         "HOME": str(home),
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "COMMANDS": str(BIN),
-        "DLAPP_LOCAL_VCORES": "8",
+        "DLAPP_LOCAL_VCORES": "8",  # the pages ask for up to so many containers, and not each machine has the cores
         "PRIVATE_DIR": str(private),
         **gpus,
         **variables,

@@ -251,6 +251,12 @@ SCENARIOS: dict[Section, Scenario] = {
     ("docs/yarn.md", "A test cluster on one machine"): Scenario(
         directory="dlapp",
         prepare="rm .venv\nexport USER=$(id -un)\necho words >words.txt\n",
+        before={
+            'curl -fL -T words.txt "http://127.0.0.1:9870/webhdfs/v1/user/$USER/words.txt?op=CREATE&user.name=$USER"': (
+                "curl -fL -T words.txt "
+                '"http://127.0.0.1:9870/webhdfs/v1/user/$USER/counts/0/out?op=CREATE&user.name=$USER"\n'
+            )
+        },
     ),
     ("docs/yarn.md", "Requirements"): Scenario(
         cluster="hadoop", codes={"dlapp-doctor --cluster yarn --node": MAYBE_WARNS}

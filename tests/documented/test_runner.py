@@ -78,6 +78,17 @@ def test_what_a_page_changes_of_the_machine_and_starts_there_ends_with_its_names
     assert left.returncode == 1
 
 
+def test_where_the_machine_cannot_be_kept_apart_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "mount").write_text("#!/bin/sh\necho no mount here >&2\nexit 32\n")
+    (programs / "mount").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    with pytest.raises(Refused, match="no mount here"):
+        run(tmp_path, f"    echo a >{tmp_path}/ran\n")
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_page_sees_a_home_of_its_own_and_no_setting_of_the_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
