@@ -9,6 +9,10 @@ orphans; it detects the task's death because their socket closes. Outer only wai
 everything in that namespace. The kernel kills inner when outer dies, and outer when the task dies: a SIGKILL of any or
 all of them leaves nothing.
 
+The pids of the payload there begin after that of outer outside. Otherwise they would be the same in all containers of
+a host, and programs identify themselves by host and pid: with torchrun's rendezvous c10d two nodes would be one, which
+waits for the other, and the event files of TensorBoard would have the same names.
+
 **Without** (an ordinary user, most containers) task, outer and inner are each a child subreaper. The remaining ones
 inherit the payload's processes, including double-forked and setsid'ed ones, and kill them. Only if all three are killed
 at the same moment does a payload live on; it still holds its locks and its lifeline then, so its resources count as
@@ -150,12 +154,14 @@ def _run_outer(channel: socket.socket, task: int) -> NoReturn:
 def _fork_inner(channel: socket.socket, *, own_namespace: bool) -> int:
     """Fork inner; return when it is ready. Raises OSError if it may not mount its own /proc."""
     ready, tell = os.pipe()
+    outer = os.getpid()
     pid = os.fork()
     if pid == 0:
         try:
             os.close(ready)
             if own_namespace:
                 kernel.mount_own_proc()
+                kernel.begin_pids_after(outer)
                 kernel.die_with_parent(signal.SIGKILL)
             kernel.become_subreaper()
             os.write(tell, b"1")  # fails if outer died before the death signal was registered

@@ -201,6 +201,13 @@ def test_a_missing_script_is_the_users_fault(plain: Driven) -> None:
     assert plain.hear("refused")["problem"] == "run.sh: there is no such script in the workspace"
 
 
+def test_two_payloads_of_a_host_do_not_have_the_same_pids(runner: Driven) -> None:
+    runner.run("echo $$")  # in a namespace of its own it would be 2, as in every other
+    assert runner.end()["code"] == 0
+    assert runner.process is not None
+    assert int(runner.out()) > runner.process.pid
+
+
 # ---- how it ends ----
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from collections.abc import Iterable
@@ -51,6 +52,15 @@ def mount_own_proc() -> None:
     """Make /proc show the pid namespace of this process. Raises OSError if that is not permitted."""
     flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     _checked(_libc.mount(b"proc", b"/proc", b"proc", flags, None), "mount /proc")
+
+
+def begin_pids_after(pid: int) -> None:
+    """Give the next process of this pid namespace a pid after another one, where the kernel permits it.
+
+    Source: Documentation/admin-guide/sysctl/kernel.rst, ns_last_pid; it needs CAP_SYS_ADMIN and a writable /proc/sys.
+    """
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/ns_last_pid", "w", encoding="ascii") as file:
+        file.write(str(pid))
 
 
 def watch_writes(paths: Iterable[str]) -> int:
