@@ -90,6 +90,8 @@ class Payload(Value, kw_only=True):
         caches: in Docker only: paths of the host, and their paths in the container.
         keep_fds: open descriptors that a plain payload inherits: they hold locks while it lives.
         has_feed: whether an input has ``mode=feed``.
+        has_peers: in Docker only: whether the payload finds the names of others in /etc/hosts, if its network is the
+            host's. The file is rewritten when their addresses are known.
         has_jax: whether the framework is JAX, which then finds the other containers (`dlapp.runtime.jax_cluster`).
         as_submitter: in Docker only: whether the task runs as the submitting user, so that the payload gets that user's
             groups.
@@ -111,6 +113,7 @@ class Payload(Value, kw_only=True):
     caches: tuple[tuple[str, str], ...] = ()
     keep_fds: tuple[int, ...] = ()
     has_feed: bool = False
+    has_peers: bool = False
     has_jax: bool = False
     as_submitter: bool = False
     task_directory: str = ""
@@ -136,6 +139,8 @@ class Payload(Value, kw_only=True):
     ending = _Inside("ending")
     """In Docker: the FIFO by which the wrapper reports the end of the program."""
 
+    hosts = _Inside("etc-hosts")
+    """In Docker: the file /etc/hosts of a payload with ``has_peers``; read-only there."""
     exec = _Inside("exec")
     """Directory of the lifelines of commands beside a payload in Docker; read-only there."""
     python = _Inside("python")

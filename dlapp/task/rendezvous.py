@@ -2,9 +2,10 @@
 
 Before the gate, it locks ports of its host and finds the address that peers connect to; both are sent to the
 ApplicationMaster, which builds the roster from them. When the payload may start, the roster is complete: it is written
-to two files in DLAPP_DIR, and to variables. A later version replaces the files while the payload runs.
+to two files in DLAPP_DIR, and to variables. A later version replaces the files while the payload runs. A payload in
+Docker with the host's network has the names also in its /etc/hosts, so that it can resolve ``worker-0``.
 
-The payload may change these files. They are its copies: dlapp never reads them.
+The payload may change the files in DLAPP_DIR. They are its copies: dlapp never reads them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Rendezvous:
 
     def __init__(self, assignment: Assignment, launch: LaunchSpec, policy: NodePolicy, directory: str) -> None:
         self._assignment, self._launch, self._policy = assignment, launch, policy
-        self._run = os.path.join(directory, "run")
+        self._run, self._host_names = os.path.join(directory, "run"), os.path.join(directory, "etc-hosts")
+        self._own_names: bytes | None = None  # lines of this host
         self._locked: LockedPorts | None = None
         self.address = ""
         self.written: Roster | None = None
@@ -145,7 +147,20 @@ class Rendezvous:
         with closing_fd(open_own_directory(self._run)) as where:
             replace_file(where, HOSTS_FILE, "".join(lines).encode())
             replace_file(where, ROSTER_FILE, json.dumps(to_json(roster)).encode() + b"\n")
+        if os.path.exists(self._host_names):
+            self._write_host_names("".join(lines).encode())
         self.written = roster
+
+    def _write_host_names(self, names: bytes) -> None:
+        """Write the names of all members after those of this host, which win. The file is mounted in the container and
+        must stay the same one.
+        """
+        with open(self._host_names, "r+b") as file:
+            if self._own_names is None:
+                self._own_names = file.read()
+            file.seek(0)
+            file.write(self._own_names + names)
+            file.truncate()
 
     def close(self) -> None:
         """Release the ports. Idempotent."""

@@ -16,6 +16,7 @@ from dlapp.system import locks
 from dlapp.system.network.port_range import PortRange
 from dlapp.system.network.ports import lock_ports
 from dlapp.task.rendezvous import Rendezvous
+from dlapp.value import replace
 from dlapp.values.launch_spec import DockerSettings, LaunchSpec
 from dlapp.values.messages import Fault, Stop
 from dlapp.values.roster import Member, Roster
@@ -260,6 +261,24 @@ def test_a_payload_in_docker_finds_the_roster_and_its_next_version(place: Path, 
             *("/dlapp/run/roster.json", "10.0.0.1", "worker-0", "2001:db8::7", "worker-1"),
             *("ready", "next"),
         ]
+
+
+@pytest.mark.docker
+def test_a_payload_in_docker_resolves_the_names_of_the_others_and_of_its_host(place: Path, dockerd: Dockerd) -> None:
+    text = f"cat /etc/hosts\n{UNTIL_NEXT}\ncat /etc/hosts; ! touch /etc/hosts"
+    with fake_am(place, text, docker_image=IMAGE, ports=1, network="host") as am:
+        am.roster = roster()
+        start(am, place, dockerd.host)
+        am.order(roster=1)
+        wait_until(lambda: (am.home / "stdout").exists() and b"ready" in am.printed(), "it runs")
+        first, second = roster(1).members
+        am.roster = Roster(generation=0, version=1, members=(replace(first, address="10.0.0.77"), second))
+        am.order(roster=2)
+        assert am.result().fault is Fault.NONE, am.log()
+        before, _, after = am.printed().decode().partition("ready\nnext\n")
+    own = Path("/etc/hosts").read_text()
+    assert before == f"{own}10.0.0.1\tworker-0\n2001:db8::7\tworker-1\n"
+    assert after == f"{own}10.0.0.77\tworker-0\n2001:db8::7\tworker-1\n"
 
 
 # ---- the place of a container ----

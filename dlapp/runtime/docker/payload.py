@@ -14,6 +14,7 @@ Paths in a container:
     /dlapp/life             the lifeline; read-only, like the wrapper beside it
     /dlapp/ending           the FIFO by which the wrapper reports the end of the payload
     /dlapp/exec             the lifelines of commands that users run beside the payload; read-only
+    /etc/hosts              with a roster, in the host's network: the names of this host, and of the other containers
 
 Values that are known only when the payload starts cannot be in the container's environment. The wrapper reads them from
 the file env.sh in DLAPP_DIR, which is written before the container starts, and never read by dlapp.
@@ -77,6 +78,9 @@ _WRAPPER = "/dlapp/wrapper.sh"
 _LOG = "/dlapp/log"
 _ENDING = "/dlapp/ending"
 _ENV_FILE = "env.sh"
+_HOST_NAMES = "/etc/hosts"
+_MAX_HOST_NAMES = 1 << 20
+"""Bytes of this host's names; 20,000 hosts."""
 
 _CALL_TIMEOUT_S = 60.0
 _LOOK_TIMEOUT_S = 5.0
@@ -198,6 +202,7 @@ class DockerRun:
                 Bind(payload.ending, _ENDING, read_only=True),
                 Bind(payload.exec, EXEC, read_only=True),
                 Bind(payload.wrapper, _WRAPPER, read_only=True),
+                *self._host_names(),
                 *account_binds(known, payload.directory),
                 *(Bind(source, target) for source, target in payload.caches),
                 *containers.operators_binds(self._policy, self._note),
@@ -218,6 +223,25 @@ class DockerRun:
         self._check_shared()
         if known is None:
             add_account(self._docker, self._name, self._settings.lock_dir, str(image.about["Id"]))
+
+    def _host_names(self) -> list[Bind]:
+        """Return the mount of /etc/hosts: a file with the lines of this host, to which those of the peers are added.
+
+        Docker itself takes further names only when a container is created, and the addresses are not known then.
+        """
+        if not (self._payload.has_peers and self._settings.network == "host"):
+            return []
+        try:
+            with open(_HOST_NAMES, "rb") as file:
+                names = file.read(_MAX_HOST_NAMES)
+        except FileNotFoundError:
+            names = b"127.0.0.1\tlocalhost\n"
+        with open(
+            os.open(self._payload.hosts, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644), "wb"
+        ) as file:
+            os.fchmod(file.fileno(), 0o644)  # the payload may be another user
+            file.write(names if names.endswith(b"\n") else names + b"\n")
+        return [Bind(self._payload.hosts, _HOST_NAMES, read_only=True)]
 
     def _inputs(self) -> list[Bind]:
         workspace = os.path.realpath(self._payload.workspace)
