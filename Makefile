@@ -18,8 +18,9 @@
 #   make nightly [PART=2]  what runs each night: each documented command that is too long for .ci/run, in parts of at
 #                          most 80 minutes; goes on where it ended at this commit (PART=list: the parts and results)
 #   make test-federation   HDFS with an observer NameNode, and with a KMS, from Maven Central (minutes)
-#   make test-frameworks   distributed training with PyPI's TensorFlow, PyTorch and MXNet, and feeds with pyarrow
-#                          (gigabytes; minutes)
+#   make test-frameworks   distributed training with PyPI's TensorFlow, PyTorch and MXNet, the programs of
+#                          examples/frameworks (Lightning, transformers, accelerate, JAX, XGBoost), and feeds with pyarrow
+#                          (gigabytes; an hour)
 #   make test-beside       what runs beside a training, with PyPI's TensorBoard and JupyterLab (a quarter of an hour)
 #   make test-versions [VERSIONS="3.3.6"]   the tests on YARN and HDFS with Hadoop 2.10.2, 3.3.6 and 3.5.0 (long)
 #   make test-oldest       the tests with the oldest libraries that pyproject.toml allows
@@ -160,7 +161,8 @@ test-frameworks:
 	@test -d $(VENV)-frameworks/mxnet || $(VENV)-frameworks/bin/python -m pip install --quiet \
 		--disable-pip-version-check --target $(VENV)-frameworks/mxnet $(MXNET) || echo "no MXNet for this Python"
 	@PATH="$(abspath $(VENV)-frameworks/bin):$$PATH" $(VENV)-frameworks/bin/python -m pytest \
-		tests/end_to_end/frameworks/in_frameworks.py tests/end_to_end/data/test_feed.py tests/task/feed/test_parquet.py $(ARGS)
+		tests/end_to_end/frameworks/in_frameworks.py tests/end_to_end/frameworks/in_trainers.py \
+		tests/end_to_end/data/test_feed.py tests/task/feed/test_parquet.py $(ARGS)
 
 test-beside:
 	@.ci/venv $(VENV)-beside test $(STORES) beside

@@ -107,14 +107,18 @@ class Engine:
         """Relative path -> content of all files of a directory."""
         if self._files is None:
             root = Path(self.root, path)
-            return {str(one.relative_to(root)): one.read_text() for one in sorted(root.rglob("*")) if one.is_file()}
+            return {
+                str(one.relative_to(root)): one.read_text(errors="replace")
+                for one in sorted(root.rglob("*"))
+                if one.is_file()
+            }
         found: dict[str, str] = {}
 
         def walk(below: str) -> None:
             here = self._location(path + below)
             names = self._files.names(here)
             if names == [""]:  # so WebHDFS lists a file
-                found[below.lstrip("/")] = self._files.read(here, max_bytes=1 << 26).decode()
+                found[below.lstrip("/")] = self._files.read(here, max_bytes=1 << 26).decode(errors="replace")
                 return
             for name in names:
                 walk(f"{below}/{name}")

@@ -435,8 +435,8 @@ KEYS: tuple[PropertyKey, ...] = (
     PropertyKey(
         _application("framework"),
         forms.member(spec.Framework),
-        "the programs train one network together: `tensorflow`, `pytorch`, `torchrun`, `mpi`, `dmlc` or `none` "
-        "([distributed.md](distributed.md))",
+        "the programs train one network together: `tensorflow`, `pytorch`, `torchrun`, `jax`, `mpi`, `dmlc` or "
+        "`none` ([frameworks.md](frameworks.md), [distributed.md](distributed.md))",
         "`none`",
         field="framework",
     ),

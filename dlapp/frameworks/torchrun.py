@@ -33,6 +33,9 @@ def environment(one: Participant) -> dict[str, str]:
         "PET_MASTER_PORT": str(nodes[0].ports[0]),
         "PET_RDZV_BACKEND": "static",
         "PET_MAX_RESTARTS": "0",
+        # For a script that asks for the rendezvous c10d: torchrun compares the name of its host with the address of the
+        # first container, and where it has several addresses no node would begin. Static rendezvous does not read it.
+        "PET_RDZV_CONF": f"is_host={int(one.member.role_index == 0)}",
     } | for_launchers(one)
     if processes == "1":
         found |= as_rank(one)

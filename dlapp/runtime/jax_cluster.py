@@ -10,7 +10,7 @@ PYTHONPATH: Python runs it at each start. It imports nothing of JAX; when a prog
 
 It is not imported within dlapp.
 
-Source: jax/_src/distributed.py, jax/_src/clusters/cluster.py (0.4.30 to 0.10); Python's site.py.
+Source: jax/_src/distributed.py, jax/_src/clusters/cluster.py (0.4.2 to 0.10); Python's site.py.
 """
 
 from __future__ import annotations

@@ -132,6 +132,7 @@ def test_torchrun_starts_a_process_for_each_gpu_and_restarts_none() -> None:
         "PET_MASTER_PORT": "20000",
         "PET_RDZV_BACKEND": "static",
         "PET_MAX_RESTARTS": "0",
+        "PET_RDZV_CONF": "is_host=0",
         "NODE_RANK": "1",
         "GROUP_RANK": "1",
         "MASTER_ADDR": "10.0.0.0",
@@ -156,6 +157,23 @@ def test_jax_finds_its_coordinator_in_a_variable_with_an_address_that_may_have_b
     assert variables(Framework.JAX, roster(worker=2), 1) == variables(Framework.PYTORCH, roster(worker=2), 1)
     found = variables(Framework.JAX, on_ipv6(roster(worker=2)), 1)
     assert found["JAX_COORDINATOR_ADDRESS"] == "[fd00::1]:20000"
+
+
+def deepspeed(environ: Mapping[str, str]) -> tuple[str, int, int, int]:
+    """Return what ``deepspeed.init_distributed`` takes from its environment; it turns to MPI if one is missing.
+
+    Source: deepspeed/comm/comm.py (0.16), init_distributed.
+    """
+    missing = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK"} - environ.keys()
+    assert not missing
+    address = f"tcp://{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
+    return address, int(environ["RANK"]), int(environ["WORLD_SIZE"]), int(environ["LOCAL_RANK"])
+
+
+@pytest.mark.parametrize("framework", [Framework.PYTORCH, Framework.TORCHRUN, Framework.JAX])
+def test_deepspeed_finds_its_ranks(framework: Framework) -> None:
+    found = [deepspeed(variables(framework, roster(worker=3), index)) for index in range(3)]
+    assert found == [("tcp://10.0.0.0:20000", rank, 3, 0) for rank in range(3)]
 
 
 def test_torchruns_options_are_torchruns_alone() -> None:

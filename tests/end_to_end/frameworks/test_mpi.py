@@ -67,6 +67,29 @@ def file_of(
     return place / "f.properties"
 
 
+HOROVOD = """\
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+local = world.Split_type(MPI.COMM_TYPE_SHARED)  # what hvd.local_rank() is, the number of the process's GPU
+across = world.Split(local.rank)
+total = world.allreduce(world.rank + 1)
+print("rank", world.rank, "of", world.size, "local", local.rank, "of", local.size, "across", across.size, "sum", total)
+"""
+"""As Horovod finds its processes. Source: horovod/common/mpi/mpi_context.cc (0.28)."""
+
+
+@on_yarn_when_full
+def test_a_process_of_horovod_has_its_number_within_its_container(engine: Engine, place: Path) -> None:
+    (place / "w/hvd.py").write_text(HOROVOD)
+    file = file_of(place, engine, f"mpirun {PYTHON} hvd.py", "containers=2\nvcores=2\n", has_output=False)
+    done = waited(file)
+    assert done.code == 0, "\n".join((done.err, done.out, *printed("--stderr", id_of(done))))
+    assert sorted(printed("--container", "0", "--stdout", id_of(done))) == [
+        f"rank {n} of 4 local {n % 2} of 2 across 2 sum 10" for n in range(4)
+    ]
+
+
 def train(engine: Engine, place: Path, containers: int) -> None:
     """Train with a process in each container, and compare with one process."""
     command = f"mpirun {PYTHON} train.py --epochs 3"
