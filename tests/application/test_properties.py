@@ -211,12 +211,12 @@ FAULTS: list[tuple[str, list[str]]] = [
             "f:5: application.view_acl: names everybody (*): name users and groups",
             "f:6: application.modify_acl: 'ann, ben' is not USER,USER GROUP,GROUP: one blank ends the users, and there "
             "is no other",
-            "f:7: application.framework: is 'keras', allowed are none, tensorflow, pytorch, torchrun, mpi, dmlc",
+            "f:7: application.framework: is 'keras', allowed are none, tensorflow, pytorch, torchrun, jax, mpi, dmlc",
         ],
     ),
     (
         MINIMAL + "framework=keras\n",
-        ["f:5: application.framework: is 'keras', allowed are none, tensorflow, pytorch, torchrun, mpi, dmlc"],
+        ["f:5: application.framework: is 'keras', allowed are none, tensorflow, pytorch, torchrun, jax, mpi, dmlc"],
     ),
     (MINIMAL + "[role]\n", ["f:5: role: needs a name: [role worker]"]),
     (
