@@ -161,7 +161,7 @@ test-frameworks:
 	@test -d $(VENV)-frameworks/mxnet || $(VENV)-frameworks/bin/python -m pip install --quiet \
 		--disable-pip-version-check --target $(VENV)-frameworks/mxnet $(MXNET) || echo "no MXNet for this Python"
 	@PATH="$(abspath $(VENV)-frameworks/bin):$$PATH" $(VENV)-frameworks/bin/python -m pytest \
-		tests/end_to_end/frameworks/in_frameworks.py tests/end_to_end/frameworks/in_trainers.py \
+		tests/end_to_end/frameworks/in_*.py \
 		tests/end_to_end/data/test_feed.py tests/task/feed/test_parquet.py $(ARGS)
 
 test-beside:

@@ -178,8 +178,8 @@ def _as_payload(text: str, sections: str) -> str:
     return (
         "set -e\nmkdir -p code\ncat >code/start.sh <<'END OF FILE'\n#!/bin/sh\nset -e\nmkdir -p model\n"
         f"{text}\nEND OF FILE\nchmod +x code/start.sh\n"
-        "cat >payload.properties <<'END OF FILE'\n[application]\nappname=payload\nuser_dev_workspace_path=code\n"
-        f"user_shell_script=start.sh\n[resources]\nmemory=64m\ngcores=0\n{sections}END OF FILE\n"
+        "cat >payload.properties <<'END OF FILE'\n[resources]\nmemory=64m\ngcores=0\n[application]\nappname=payload\n"
+        f"user_dev_workspace_path=code\nuser_shell_script=start.sh\n{sections}END OF FILE\n"
         "dlapp-launcher --wait payload.properties\nset +e"
     )
 

@@ -23,7 +23,8 @@ class Scenario:
         compare: what the section's sessions print is what the page says. Otherwise each command must exit with 0.
         codes: other exit codes of a block, by its first command.
         typed: a pattern of what a block prints at a terminal, and the text that is typed at each match.
-        payload: further lines of the properties file, for blocks that are lines of a start script: each runs as one.
+        payload: further lines of the properties file, first those of [application], for blocks that are lines of a
+            start script: each runs as one.
         replace: placeholders of the page, and what stands there for them; ``{tree}`` is the copy of this project.
         gpus: the number of simulated GPUs of the machine.
         cluster: a fixture that the blocks need: hadoop or dockerd.
@@ -127,6 +128,17 @@ overwrite=true
 END
 dlapp-launcher --wait sweep.properties
 """
+
+RANKS = r"""
+mkdir -p code && cat >code/train.py <<'END'
+import torch.distributed
+
+torch.distributed.init_process_group("gloo")
+assert torch.distributed.get_world_size() == 4
+torch.distributed.barrier()
+END
+"""
+"""A program whose four processes meet."""
 
 DEBIAN_PYTHON = r"""
 mkdir -p ~/bin && for one in "$COMMANDS"/dlapp*; do ln -s "$one" ~/bin; done
@@ -240,6 +252,9 @@ SCENARIOS: dict[Section, Scenario] = {
         typed={"dlapp-board": ("http://127.0.0.1:[0-9]+/.+\r\n", r"\x03")},
         codes={"dlapp-board": (0, 130)},
     ),
+    ("docs/frameworks.md", "torchrun by hand"): Scenario(
+        prepare=RANKS, payload="framework=pytorch\n[role worker]\ninstances=2\nmemory=1g\n"
+    ),
     ("docs/sweeps.md", "Go on with a sweep"): Scenario(prepare=SWEEP),
     ("docs/sweeps.md", "The metric"): Scenario(payload="[sweep]\ngrid.lr=1, 2\nmetric=accuracy\ngoal=max\n"),
     ("docs/sweeps.md", "See the trials"): Scenario(prepare=SWEEP),
@@ -268,6 +283,7 @@ SCENARIOS: dict[Section, Scenario] = {
     ),
     ("examples/digits/README.md", ""): Scenario(directory="dlapp/examples/digits"),
     ("examples/distributed/README.md", ""): Scenario(directory="dlapp/examples/distributed", prepare=DEBIAN_PYTHON),
+    ("examples/frameworks/README.md", ""): Scenario(directory="dlapp/examples/frameworks"),
     ("examples/feed/README.md", ""): Scenario(directory="dlapp/examples/feed", prepare=DEBIAN_PYTHON),
     ("examples/serve/README.md", ""): Scenario(directory="dlapp/examples/serve"),
     ("examples/sweep/README.md", ""): Scenario(directory="dlapp/examples/sweep"),

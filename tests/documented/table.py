@@ -6,6 +6,8 @@ Tiers:
 - ``test``: tests/documented/test_pages.py runs it in ``make test``, and so in `.ci/run`;
 - ``slow``: the same in ``make test-faults``, a part of it in `.ci/run`;
 - ``beside``: tests/beside/in_pages.py runs it with a real TensorBoard and JupyterLab, by ``make test-beside``;
+- ``frameworks``: tests/end_to_end/frameworks/in_pages.py runs it with the frameworks of PyPI, by ``make
+  test-frameworks``;
 - ``nightly``: a unit of ``make nightly``.
 
 Instead of a tier a command may have one of `REASONS` why none runs it.
@@ -21,7 +23,7 @@ from tests.documented.scenarios import Section
 
 FILE = Path(__file__).with_name("table.txt")
 
-TIERS = ("ci", "test", "slow", "beside", "nightly")
+TIERS = ("ci", "test", "slow", "beside", "frameworks", "nightly")
 
 REASONS = {
     "hardware": "needs GPUs of NVIDIA",

@@ -1,0 +1,17 @@
+"""Commands of pages that need a framework, with those of PyPI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.documented.scenarios import Section
+from tests.documented.sections import parameters, run
+
+
+@pytest.mark.parametrize(("section", "left_out"), list(parameters("frameworks")))
+def test_the_commands_of_a_section_run_as_printed(
+    section: Section, left_out: frozenset[str], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    run(section, left_out, request, tmp_path)
