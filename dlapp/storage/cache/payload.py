@@ -1,7 +1,7 @@
 """Caches of a user's payloads on a node that persist between runs: downloaded models, packages.
 
     <directory>/                0700, its user's alone
-        lock                    held for a moment by who makes room
+        lock                    held for a moment by who makes room; its time: the last time
         caches/<name>/          0700; payloads write it, dlapp never does
         locks/<name>            shared: a task uses it; exclusive: it is being removed; its time: last used
         removed/<name>.<random> a cache that is being removed
@@ -57,14 +57,15 @@ class PayloadCaches:
     Args:
         place: directory and limits.
         note: takes lines for dlapp's own log.
+        evict_every_s: time in which the caches are measured, and those above the limits removed, at most once.
 
     Raises:
         Denied: the directory is another user's, or others can write to it or replace it.
         DlappError: it cannot be created.
     """
 
-    def __init__(self, place: CacheLocation, note: Note = lambda _: None) -> None:
-        self.place, self._note = place, note
+    def __init__(self, place: CacheLocation, note: Note = lambda _: None, evict_every_s: float = 0.0) -> None:
+        self.place, self._note, self._evict_every_s = place, note, evict_every_s
         self._held: dict[str, int] = {}
         make_cache_directories(place.directory, ("caches", "locks", "removed"), "cannot have caches")
 
@@ -73,20 +74,27 @@ class PayloadCaches:
         """Return the descriptors that keep the locks held, in whatever process they are open."""
         return tuple(self._held.values())
 
-    def hold(self, name: str) -> str:
-        """Return the path of a cache, created if missing and kept until `close`.
+    def hold(self, name: str, *, create: bool = True) -> str:
+        """Return the path of a cache, kept until `close`.
+
+        Args:
+            create: create it if it is missing; else the payload may.
 
         Raises:
             Denied: another file has its name.
             DlappError: it cannot be created.
         """
-        lock = self._locked(self._path("locks", name))
-        self._held[name] = lock
         path = self._path("caches", name)
+        if name in self._held:
+            return path
+        self._held[name] = lock = self._locked(self._path("locks", name))
         try:
             with closing_fd(open_own_directory(self._path("caches"))) as above:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, 0o700, dir_fd=above)
+                if create:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(name, 0o700, dir_fd=above)
+                elif name not in os.listdir(above):
+                    return path
                 with closing_fd(open_directory(name, dir_fd=above, path=path, owners=(os.geteuid(),))) as fd:
                     os.fchmod(fd, 0o700)  # payloads may have changed it
             os.utime(lock)
@@ -127,6 +135,12 @@ class PayloadCaches:
             os.close(lock)
         self._held.clear()
         try:
+            evicted_s = os.lstat(self._path("lock")).st_mtime
+        except FileNotFoundError:
+            evicted_s = 0.0
+        if 0 <= time.time() - evicted_s < self._evict_every_s:
+            return
+        try:
             self._evict()
         except (DlappError, OSError) as error:
             self._note(f"the caches in {self.place.directory} could not be read: {error}")
@@ -137,6 +151,7 @@ class PayloadCaches:
         gone = []
         lock = self._locked(self._path("lock"), shared=False)
         try:
+            os.utime(lock)
             sizes = {name: _size_bytes(self._path("caches", name)) for name in names(self._path("caches"))}
             used_s = {name: self._used_s(name) for name in sizes}
             reserve = int(self.place.keep_free * size_bytes(self.place.directory))

@@ -20,7 +20,8 @@ def open_caches(
     policy: NodePolicy,
     note: Callable[[str], None],
     *,
-    in_docker: bool,
+    in_docker: bool = False,
+    evict_every_s: float = 0.0,
 ) -> PayloadCaches:
     """Open the caches of this process's user.
 
@@ -30,6 +31,7 @@ def open_caches(
         policy: the policy of the operator of this node.
         note: takes lines for dlapp's own log.
         in_docker: whether they are mounted into a container.
+        evict_every_s: see `PayloadCaches`.
 
     Raises:
         Denied: this node allows no caches, or the directory is not exclusively the user's.
@@ -47,7 +49,7 @@ def open_caches(
     place = place_of_caches(settings, policy)
     if policy.cache_dir is not None:
         make_own_directory(os.path.dirname(place.directory))
-    return PayloadCaches(place, note)
+    return PayloadCaches(place, note, evict_every_s)
 
 
 def place_of_caches(settings: CacheSettings, policy: NodePolicy) -> CacheLocation:

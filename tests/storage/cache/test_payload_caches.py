@@ -89,6 +89,51 @@ def test_one_that_was_not_used_for_too_long_goes(tmp_path: Path) -> None:
     assert os.listdir(top / "caches") == ["pip"]
 
 
+def test_the_caches_of_one_that_measures_rarely_go_at_most_once_in_that_time(tmp_path: Path) -> None:
+    top, said = tmp_path / "c", list[str]()
+    fill(top, "models", 1 << 20)
+
+    def end(evict_every_s: float) -> bool:
+        one = PayloadCaches(CacheLocation(str(top), 1000, DAY_S), said.append, evict_every_s)
+        one.hold("pip")
+        one.close()
+        return (top / "caches/models").exists()
+
+    assert end(3600.0)  # it was measured when models was used
+    os.utime(top / "lock", (time.time() - 3601, time.time() - 3601))
+    assert not end(3600.0)
+    fill(top, "models", 1 << 20)
+    os.utime(top / "lock", (time.time() + 10_000, time.time() + 10_000))  # the clock was set back
+    assert not end(3600.0)
+    fill(top, "models", 1 << 20)
+    assert not end(0.0)
+
+
+def test_one_that_the_payload_may_create_is_held_before_it_exists(tmp_path: Path) -> None:
+    one = caches(tmp_path / "c")
+    path = Path(one.hold("frameworks", create=False))
+    assert not path.exists()
+    path.mkdir(0o777)
+    assert not caches(tmp_path / "c").remove("frameworks")
+    one.close()
+    again = caches(tmp_path / "c")
+    assert again.hold("frameworks", create=False) == str(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    again.close()
+    path.rmdir()
+    path.symlink_to(tmp_path)
+    with pytest.raises(Denied):
+        caches(tmp_path / "c").hold("frameworks", create=False)
+
+
+def test_a_cache_that_is_held_twice_is_one(tmp_path: Path) -> None:
+    one = caches(tmp_path / "c")
+    assert one.hold("models") == one.hold("models")
+    assert len(one.lock_fds) == 1
+    one.close()
+    assert caches(tmp_path / "c").remove("models")
+
+
 def test_the_lock_of_a_cache_is_held_in_whatever_process_has_its_descriptor(tmp_path: Path) -> None:
     one = caches(tmp_path / "c")
     one.hold("models")
