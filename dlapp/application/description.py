@@ -8,7 +8,7 @@ inputs and outputs. So that these can be found beside errors of the description,
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dlapp.application.build import NO_OBJECTS, Keywords, Objects, Values, build, sections_of
@@ -18,7 +18,7 @@ from dlapp.application.overrides import NO_OVERRIDES, Overrides
 from dlapp.application.paths import (
     own_path,
 )
-from dlapp.application.problems import all_problems, follows_from
+from dlapp.application.problems import all_problems, follows_from, variable_problems
 from dlapp.application.properties import MAX_BYTES, Line, Problems, Properties, read_properties
 from dlapp.application.resolve import Resolver
 from dlapp.application.variables import read_variables
@@ -28,7 +28,7 @@ from dlapp.errors import UsageError, problem_of
 from dlapp.locations import HdfsPlace
 from dlapp.sweep.spec import SweepSpec
 from dlapp.value import Value, field
-from dlapp.values.rules import changed
+from dlapp.values.rules import Problem, changed
 from dlapp.values.spec import (
     DEFAULT_KILL_GRACE_S,
     AppSpec,
@@ -42,6 +42,7 @@ SPEC = "AppSpec"
 """Stands for the path of a file in messages about a spec."""
 SMALL_MIB = 64
 """A bare number below it is often meant as GiB."""
+_Variables = Mapping[str, str]
 _ROUNDS = 4
 """How often keys with errors are left out: each may hide another one, for example that of a role."""
 
@@ -265,7 +266,7 @@ class _FileReader(NamedTuple):
         hdfs = _hdfs(self.engine, user)
 
         def resolved(values: Values, problems: Problems, notes: list[str]) -> AppSpec:
-            sweep = _sweep(values, problems, directory, notes)
+            sweep = _sweep(values, problems, directory)
             draft = build(
                 values,
                 self.config.defaults,
@@ -285,7 +286,9 @@ class _FileReader(NamedTuple):
             return spec
 
         notes = [*(() if properties is None else _notes(properties)), *variables.notes]
-        spec: AppSpec | None = resolved(values, problems, notes)
+        spec: AppSpec | None
+        spec = resolved(values, problems, notes)
+        _report_variables(spec, problems, variables.env, variables.role_env)
         if problems:
             spec = _without(values, set(problems.named), lambda left, scratch: resolved(left, scratch, []))
         if spec is None:
@@ -317,8 +320,18 @@ def _content(path: str) -> bytes:
 
 def _report_rules(spec: AppSpec, problems: Problems) -> None:
     """Add what the rules find, but what follows from the errors that are known."""
+    _report(all_problems(spec), problems)
+
+
+def _report_variables(spec: AppSpec, problems: Problems, env: _Variables, role_env: Mapping[str, _Variables]) -> None:
+    """Add what is wrong with the values of variables, but what follows from the errors that are known."""
+    by_section = {"application": env} | {role.section: role_env.get(role.name, {}) for role in spec.roles}
+    _report(variable_problems(spec, by_section), problems)
+
+
+def _report(found: Iterable[Problem], problems: Problems) -> None:
     named = set(problems.named)
-    for where, problem in all_problems(spec):
+    for where, problem in found:
         if not follows_from(named, where, problem):
             problems.report(where, problem)
 
@@ -402,14 +415,12 @@ def _never_started(properties: Properties, spec: AppSpec) -> Iterator[str]:
             yield f"{WARNING}{where}: the application ends with {names} (success), so {role.name} never starts"
 
 
-def _sweep(values: Values, problems: Problems, directory: str, notes: list[str]) -> SweepSpec | None:
+def _sweep(values: Values, problems: Problems, directory: str) -> SweepSpec | None:
     if "sweep" not in values:
         return None
-    from dlapp.application.sweep_section import read_sweep_section, unknown_names  # rarely needed
+    from dlapp.application.sweep_section import read_sweep_section  # rarely needed
 
-    sweep = read_sweep_section(values["sweep"], problems, lambda text: own_path(text, directory))
-    notes += unknown_names(sweep, values.get("application", {}).get("user_shell_args", ()))
-    return sweep
+    return read_sweep_section(values["sweep"], problems, lambda text: own_path(text, directory))
 
 
 def _describe_spec(source: UnresolvedSpec, config: Config, engine: EngineInfo) -> Description:
@@ -435,6 +446,7 @@ def _describe_spec(source: UnresolvedSpec, config: Config, engine: EngineInfo) -
     resolver.workspace_is_packed = source.workspace_is_packed
     resolved = resolver.resolve(spec)
     _report_rules(resolved, problems)
+    _report_variables(resolved, problems, source.env, source.role_env)
     role_env = {name: dict(values) for name, values in source.role_env.items() if values}
     roles = tuple(changed(role, env=tuple(role_env.get(role.name, ()))) for role in resolved.roles)
     resolved = changed(resolved, env=tuple(source.env), roles=roles)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from dlapp.application.forms import REFERENCE
 from dlapp.application.keys import OF_ROLES, without_quotes
 from dlapp.locations import shown
+from dlapp.values.program.placeholders import APP_ID, CACHE, HOSTS, MASTER, OF_PORT, known_names, names_in
 
 if TYPE_CHECKING:
     from dlapp.application.description import ResolvedApplication
@@ -55,6 +56,37 @@ _FIRST_OF_ARGUMENTS = re.compile(
 _SHELLS = frozenset(("sh", "bash", "dash", "ash", "ksh", "zsh", "busybox"))
 _SHELL_OPTION = re.compile(r"-[A-Za-z]*c")
 _QUOTED = re.compile(r"[\s'\"\\]")
+
+_NOT_IN_VARIABLES = (
+    ": in variables only {app_id} and {cache.NAME} are replaced; other names in braces are passed on as they are"
+)
+_NO_PORTS = "the containers have no ports"
+_WITH_BRACES = frozenset(("awk", "gawk", "mawk", "nawk", "perl", "jq", "find", "xargs", "parallel"))
+_BLANK = re.compile(r"\s")
+_MIN_SIMILAR = 4
+"""Letters of a name that is compared with others: shorter ones resemble too many."""
+_OTHER_NAMES: Mapping[str, str] = {
+    APP_ID: "appid application_id job_id jobid run_id slurm_job_id",
+    "index": "container_index",
+    "role_index": "rank task_index task_id node_rank worker_index",
+    "role_size": "world_size num_workers num_nodes nnodes",
+    "role": "job_name task_type role_name",
+    "trial": "trial_id trial_number trial_index",
+    MASTER: "master_addr master_address",
+    HOSTS: "hosts worker_hosts ps_hosts hostlist",
+}
+"""Beginning of a placeholder -> its names in Slurm, torchrun, TensorFlow and others."""
+_OTHER_SHORT_NAMES: Mapping[str, str] = {
+    APP_ID: "id run job app",
+    "index": "idx i container",
+    "role_index": "task number",
+    "role_size": "size replicas instances",
+    "address": "addr ip hostname",
+    MASTER: "chief leader coordinator",
+    HOSTS: "host nodes addresses",
+    CACHE: "cache caches cache_dir",
+}
+"""The same, for names that are common in formats."""
 
 _GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "NV_GPU")
 _ALL_GPUS = ("all", "void", "none")
@@ -118,6 +150,7 @@ def _found(
     """Yield the place and the text of each finding."""
     yield from _of_variables(application, environ)
     yield from _of_words(application)
+    yield from _of_placeholders(application, environ)
     if workspace:
         yield from _of_scripts(application, workspace, packed)
     if _SET_BY_DLAPP not in environ:
@@ -195,6 +228,86 @@ def _shell_syntax(words: Sequence[str], *, is_command: bool) -> list[str]:
 
 def _unmasked(word: str) -> str:
     return word.partition("\0")[0] or "..."
+
+
+# ---- placeholders ----
+
+
+def _of_placeholders(application: ResolvedApplication, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Find names in braces that look like a placeholder and are not replaced. Quoted text is left out, and arguments of
+    programs in which braces mean something else."""
+    spec = application.spec
+    known = known_names(spec)
+    without_effect = {one: _NO_PORTS for one in OF_PORT if not any(role.ports for role in spec.roles)}
+    if spec.sweep is None:
+        without_effect["trial"] = "there is no [sweep]"
+    for place, _, words in _commands(application):
+        if _WITH_BRACES.isdisjoint(map(posixpath.basename, words)):
+            for word in words:
+                for name in names_in(word):
+                    if name in without_effect:
+                        yield place, f": {{{name}}} is not replaced: {without_effect[name]}"
+                    elif name not in known and (
+                        right := _right_name(name, word, known, is_sweep=spec.sweep is not None)
+                    ):
+                        yield place, f": {{{name}}} is not replaced, {right}"
+    by_section = {"": application.env}
+    by_section |= {f"{role.section} ": application.role_env.get(role.name, {}) for role in spec.roles}
+    for section, variables in by_section.items():
+        for variable, value in variables.items():
+            for name in names_in(value) if environ.get(variable) != value and not _BLANK.search(value) else ():
+                of_variables = (APP_ID, *(one for one in known if one.startswith(CACHE)))
+                if name not in of_variables and (name in known or _meant_name(name, value, known)):
+                    yield f"{section}env.{variable}", _NOT_IN_VARIABLES
+    for section, target in _targets(application):
+        for name in names_in(target):
+            if name != APP_ID:
+                yield f"{section}.hdfs", f": {{{name}}} is not replaced, in a target only {{{APP_ID}}} is"
+
+
+def _targets(application: ResolvedApplication) -> Iterator[tuple[str, str]]:
+    """Yield the sections of outputs and checkpoints, each with its location as the user wrote it."""
+    spec = application.spec
+    targets = {one.section: one.target for one in spec.outputs}
+    if spec.checkpoint is not None:
+        targets["checkpoint"] = spec.checkpoint.target
+    for section, target in targets.items():
+        if application.properties is None:
+            yield section, target
+        elif (given := application.properties.sections.get(section, {}).get("hdfs")) is not None:
+            yield section, given.value
+
+
+def _right_name(name: str, word: str, known: Sequence[str], *, is_sweep: bool) -> str:
+    """Return the end of a note on an unknown name: the right one; empty if it may be part of a format. In a sweep each
+    name is taken for a parameter."""
+    if meant := _meant_name(name, word, known):
+        return f"the nearest is {meant}"
+    if not name.isidentifier() or not (is_sweep or _is_whole(name, word)):
+        return ""
+    from dlapp.system.text import nearest  # only for a note
+
+    return nearest(name, known)
+
+
+def _meant_name(name: str, word: str, known: Sequence[str]) -> str:
+    """Return the placeholder that an unknown name stands for; empty if that is not clear."""
+    folded = name.lower().replace("-", "_")
+    for right, others in (*_OTHER_NAMES.items(), *(_OTHER_SHORT_NAMES.items() if _is_whole(name, word) else ())):
+        if folded in others.split():
+            return next((one for one in known if one.startswith(right)), "")
+    is_format = not name.replace("-", "_").isidentifier() and not folded.startswith(("host", "cache"))
+    if is_format or len(name) < _MIN_SIMILAR:
+        return ""
+    import difflib  # only for a note
+
+    found = difflib.get_close_matches(folded, known, n=1, cutoff=0.8)
+    return found[0] if found else ""
+
+
+def _is_whole(name: str, word: str) -> bool:
+    """Return whether a name in braces is an argument, the value of an option, or a part of a path."""
+    return bool(re.fullmatch(rf"(?:-*[\w.-]+=)?(?:[^{{}}]*/)?\{{{re.escape(name)}\}}(?:/[^{{}}]*)?", word))
 
 
 # ---- scripts ----

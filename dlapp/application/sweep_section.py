@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from dlapp.application.keys import GRID, RANDOM, SECTIONS, named_keys
@@ -12,7 +11,6 @@ from dlapp.application.properties import Problems
 from dlapp.errors import UsageError
 from dlapp.sweep.spec import (
     MAX_TRIALS,
-    RESERVED_PARAMETERS,
     GridParameter,
     Sampler,
     SweepSpec,
@@ -20,12 +18,10 @@ from dlapp.sweep.spec import (
     most_trials,
 )
 from dlapp.sweep.trial_list import MAX_FILE_BYTES, read_trial_list
-from dlapp.system.text import nearest
 from dlapp.value import replace
 from dlapp.values.rules import changed, unchecked
 
 SECTION = "sweep"
-_REFERENCE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _ANY_METRIC = "metric"
 
 
@@ -96,11 +92,3 @@ def _read_table(path: str) -> TrialTable:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
     return read_trial_list(data, path)
-
-
-def unknown_names(sweep: SweepSpec, args: Sequence[str]) -> Iterator[str]:
-    """Return notes on ``{NAME}`` in arguments that is not the name of a parameter."""
-    known = (*sweep.parameters, *RESERVED_PARAMETERS)
-    for name in dict.fromkeys(name for word in args for name in _REFERENCE.findall(word)):
-        if name not in known:
-            yield f"user_shell_args: {{{name}}} is no parameter of the sweep and stays as it is, {nearest(name, known)}"

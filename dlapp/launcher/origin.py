@@ -19,6 +19,7 @@ from dlapp.storage.checkpoints.store import open_store
 from dlapp.sweep.spec import SweepSpec
 from dlapp.sweep.trial import TrialSpec
 from dlapp.value import replace
+from dlapp.values.program.placeholders import APP_ID
 from dlapp.values.spec import AppSpec, CheckpointSpec, RoleSpec, Submission, gangs_of
 
 
@@ -64,7 +65,8 @@ class Origin(NamedTuple):
             for role in recorded.spec.roles
             if role.env
         }
-        return UnresolvedSpec(recorded.spec, names, roles, workspace_is_packed=bool(self.archive)), Overrides()
+        spec = _with_open_targets(recorded.spec, self.application_id)
+        return UnresolvedSpec(spec, names, roles, workspace_is_packed=bool(self.archive)), Overrides()
 
     def recorded_trial(self, trial: TrialSpec, overrides: Overrides) -> tuple[Source, Overrides]:
         """Return the recorded source as a run of one trial without its sweep, and the overrides for it.
@@ -210,6 +212,17 @@ def _settings_of_trial(spec: AppSpec, role: RoleSpec, trial: TrialSpec) -> dict[
     settings = {f"{section}.{'containers' if section == 'resources' else 'instances'}": str(fields.pop("instances"))}
     settings |= {f"{section}.{key}": quoted_words(words) for key, words in fields.items()}
     return settings | ({"application.command": quoted_words(trial.arguments(spec.command))} if spec.command else {})
+
+
+def _with_open_targets(spec: AppSpec, application_id: str) -> AppSpec:
+    """Return a recorded spec with ``{app_id}`` in its targets again, in place of the application's id."""
+
+    def opened(target: str) -> str:
+        return target.replace(application_id, f"{{{APP_ID}}}")
+
+    outputs = tuple(replace(one, target=opened(one.target)) for one in spec.outputs)
+    checkpoint = spec.checkpoint and replace(spec.checkpoint, target=opened(spec.checkpoint.target))
+    return replace(spec, outputs=outputs, checkpoint=checkpoint)
 
 
 def _has_complete(place: str, checkpoint: CheckpointSpec, spec: AppSpec, hdfs: HdfsPlace | None) -> bool:

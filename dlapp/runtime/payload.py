@@ -242,11 +242,12 @@ class Reachable(Protocol):
 class Running(Reachable, Protocol):
     """A prepared payload, plain or in Docker: the operations of a task on it."""
 
-    def start(self, start_env: Mapping[str, str] = NO_VARIABLES) -> None:
-        """Start the payload.
+    def start(self, start_env: Mapping[str, str] = NO_VARIABLES, peer_values: Mapping[str, str] = NO_VARIABLES) -> None:
+        """Start the payload, with values that are not known before the gate of the gang opens.
 
         Args:
-            start_env: added to `Payload.env`: values that are not known before the gate of the gang opens.
+            start_env: added to `Payload.env`.
+            peer_values: name of a placeholder -> value that replaces it in the arguments.
 
         Raises:
             PayloadError: it could not be started.

@@ -231,9 +231,13 @@ class PlainRun:
         self._counters = self._before = NOTHING_KNOWN
         self._oom_kills = OomKills()
 
-    def start(self, start_env: Mapping[str, str] = NO_VARIABLES) -> None:
+    def start(self, start_env: Mapping[str, str] = NO_VARIABLES, peer_values: Mapping[str, str] = NO_VARIABLES) -> None:
         payload = self._payload
         words = payload.start_arguments()
+        if peer_values:
+            from dlapp.values.program.placeholders import substitute  # few programs have any
+
+            words = substitute(words, peer_values)
         payload.write_context()
         how = words[0]
         if how.startswith("/") and not os.access(how, os.X_OK):

@@ -53,7 +53,8 @@ wait)
     ;;
 esac
 
-# Variables that were not known when the container was made; only the task writes this file before the payload runs.
+# Variables and arguments that were not known when the container was made; only the task writes this file before the
+# payload runs.
 if [ "$_dlapp_mode" = wait ] && [ -f /dlapp/run/env.sh ]; then
     . /dlapp/run/env.sh || exit 125
 fi

@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from dlapp.sweep.spec import Distribution, DistributionKind, Sampler, SweepSpec
 from dlapp.value import Value
 
-TRIAL = "{trial}"
-"""Placeholder in an argument for the number of the trial."""
 VARIABLE = "DLAPP_TRIAL"
 DIGITS = 10
 """Significant digits of drawn floating-point numbers. The last digits of exp and log are not the same on every
@@ -36,12 +34,10 @@ class TrialSpec(Value):
 
     def arguments(self, words: Sequence[str]) -> tuple[str, ...]:
         """Return the arguments of the trial's program: each ``{NAME}`` of a parameter is replaced by its value, and
-        `TRIAL` by the number. What is put in is not searched again."""
-        import re  # a task without trials does not need it
+        ``{trial}`` by the number."""
+        from dlapp.values.program.placeholders import TRIAL, substitute  # a task without trials does not need it
 
-        values = {TRIAL: str(self.number), **{f"{{{name}}}": value for name, value in self.parameters.items()}}
-        pattern = re.compile("|".join(map(re.escape, values)))
-        return tuple(pattern.sub(lambda found: values[found[0]], word) for word in words)
+        return substitute(words, {TRIAL: str(self.number), **self.parameters})
 
     def environment(self) -> dict[str, str]:
         """Return the variables of the trial's program in addition to those of the application."""

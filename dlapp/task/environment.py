@@ -7,6 +7,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 
 from dlapp.values.messages import Assignment
+from dlapp.values.spec import cache_variable
 
 NODE_MANAGERS = "NM_HOST"
 """Variable that a NodeManager sets for each container, like USER, whatever the client requests. Source: Hadoop 2.6 to
@@ -46,20 +47,27 @@ def payload_environment(
         tmp: TMPDIR, as the payload sees it.
         submitter: variables that a plain process inherits from the submitter's shell; None if the payload runs in
             Docker.
-        user: the variables of the properties file.
+        user: the variables of the properties file; ``{app_id}`` and ``{cache.NAME}`` in them are replaced.
         run: DLAPP_DIR, as the payload sees it; None if there is none, as in a shell.
         python: directory of the module dlapp_context, as the payload sees it; None if there is none. It is last on
             PYTHONPATH, so that it hides no module of the user's.
         gpu_indices, gpu_uuids: the leased devices, in the same order.
-        caches: name of the variable -> path of a cache, as the payload sees it.
+        caches: name of a cache -> its path, as the payload sees it.
     """
+    # Not before the task has asked for its work.
+    from dlapp.values.program.placeholders import APP_ID, CACHE, substitute
+
     plain = submitter is not None
     # Python's output must reach the log immediately, and survive a kill.
     env = {"PYTHONUNBUFFERED": "1", "HOME": home}
     if submitter is not None:
         env |= {"PATH": DEFAULT_PATH, **submitter}
     env["TMPDIR"] = tmp
-    env.update(user)
+    values = {
+        APP_ID: str(assignment.application_id),
+        **{f"{CACHE}{name}": path for name, path in (caches or {}).items()},
+    }
+    env |= dict(zip(user, substitute(user.values(), values), strict=True))
     env |= {
         "CONTAINER_INDEX": str(assignment.index),
         "NUM_CONTAINERS": str(assignment.total),
@@ -86,7 +94,7 @@ def payload_environment(
         env.setdefault("PYTHONFAULTHANDLER", "1")  # dumps the stacks of all threads on SIGABRT
     if python is not None:
         env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{python}" if env.get("PYTHONPATH") else python
-    env |= caches or {}
+    env |= {cache_variable(name): path for name, path in (caches or {}).items()}
     add_places(env, "DLAPP_INPUT", workspace, [(one.name, one.input_path) for one in assignment.inputs])
     add_places(env, "DLAPP_OUTPUT", workspace, [(one.name, one.output_path) for one in assignment.outputs])
     return env

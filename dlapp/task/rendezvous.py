@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -24,9 +25,10 @@ from dlapp.system.network.ports import LockedPorts, lock_ports
 from dlapp.task.protocol.payload_files import replace_file
 from dlapp.values.launch_spec import LaunchSpec
 from dlapp.values.messages import Assignment
-from dlapp.values.roster import Roster
+from dlapp.values.program.placeholders import HOSTS, MASTER, names_in
+from dlapp.values.roster import Member, Roster
 from dlapp.values.serialization import to_json
-from dlapp.values.spec import Framework, PayloadProgram
+from dlapp.values.spec import Framework
 
 ROSTER_FILE, HOSTS_FILE = "roster.json", "hosts"
 
@@ -85,16 +87,22 @@ class Rendezvous:
         """Return the variables with the address and the first port of a payload that has ports."""
         return {"DLAPP_ADDRESS": self.address, "DLAPP_PORT": str(self.ports[0])}
 
-    def with_own_port(self, program: PayloadProgram) -> PayloadProgram:
-        """Return a program with ``{port}`` and ``{address}`` in its words replaced by the values of
-        `own_environment`.
+    def peer_values(self, words: Sequence[str]) -> dict[str, str]:
+        """Return the values of ``{hosts:ROLE}`` and ``{master}`` in some words, by the roster in the files.
+
+        Raises:
+            DlappError: a container is not in the roster.
         """
+        values: dict[str, str] = {}
+        for name in {name for word in words for name in names_in(word)}:
+            if self.written is not None and name.startswith((HOSTS, MASTER)):
+                from dlapp.frameworks import endpoint
 
-        def put(words: tuple[str, ...]) -> tuple[str, ...]:
-            port = str(self.ports[0])
-            return tuple(word.replace("{port}", port).replace("{address}", self.address) for word in words)
-
-        return PayloadProgram(program.script, put(program.command), put(program.args))
+                if name.startswith(HOSTS):
+                    values[name] = ",".join(map(endpoint, self.written.of_role(name.removeprefix(HOSTS))))
+                elif name == MASTER and self._assignment.master is not None:
+                    values[name] = endpoint(self._member_at(self.written, self._assignment.master))
+        return values
 
     def check_ports(self) -> None:
         """Refuse to start if another process listens on a port that is locked for the payload. Raises DlappError."""
@@ -115,10 +123,7 @@ class Rendezvous:
         if roster is None:
             return {}
         one = self._assignment
-        try:
-            member = roster.at(one.index)
-        except LookupError as error:
-            raise DlappError(str(error)) from error
+        member = self._member_at(roster, one.index)
         self.write(roster)
         found = {"DLAPP_ROSTER": f"{payload_run_dir}/{ROSTER_FILE}"}
         if one.framework is Framework.NONE:
@@ -140,6 +145,13 @@ class Rendezvous:
         one = self._assignment
         listener_on = partial(listener_here, one.application_id)
         return explain_conflict(line, self.written, one.index, one.framework, listener_on)
+
+    @staticmethod
+    def _member_at(roster: Roster, index: int) -> Member:
+        try:
+            return roster.at(index)
+        except LookupError as error:
+            raise DlappError(str(error)) from error
 
     def write(self, roster: Roster) -> None:
         """Replace each file atomically by that of another roster. Raises OSError."""

@@ -281,6 +281,7 @@ class Assignment(Value, kw_only=True):
         sweep: run trials, each of which runs the program; None: run the program once.
         workdir: directory of the image at which ``command`` starts; empty: the workspace.
         needs_output: `AppSpec.needs_output`.
+        master: index of the container whose address is ``{master}``; None: no role decides.
     """
 
     application_id: ApplicationId
@@ -329,6 +330,7 @@ class Assignment(Value, kw_only=True):
     sweep: TrialWork | None = None
     workdir: str = ""
     needs_output: bool = True
+    master: int | None = None
 
 
 class StoredOutput(Value, kw_only=True):

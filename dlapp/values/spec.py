@@ -25,6 +25,7 @@ from dlapp.values.start_conditions import After, check_after
 
 if TYPE_CHECKING:
     from dlapp.sweep.spec import SweepSpec
+    from dlapp.values.ids import ApplicationId
 
 DEFAULT_ROLE = "worker"
 """Name of the only role of an application that declares no roles."""
@@ -584,7 +585,12 @@ class PayloadCache(Value):
     @property
     def variable(self) -> str:
         """Return the name of the variable that holds its path."""
-        return "DLAPP_CACHE_" + self.name.upper().replace("-", "_")
+        return cache_variable(self.name)
+
+
+def cache_variable(name: str) -> str:
+    """Return the name of the variable that holds the path of a cache."""
+    return "DLAPP_CACHE_" + name.upper().replace("-", "_")
 
 
 MAX_PROGRAM_TEXT = 1000
@@ -862,7 +868,7 @@ class AppSpec(Value, kw_only=True):
 
     def needs_output(self, index: int) -> bool:
         """Return whether a container must create the outputs also with `OutputFrom.FIRST`."""
-        return self.framework is Framework.NONE or index == self._first_deciding_index()
+        return self.framework is Framework.NONE or index == self.first_deciding_index
 
     def checkpoint_of(self, role: RoleSpec) -> tuple[CheckpointSpec | None, bool]:
         """Return the checkpoints that the containers of a role start from, and whether the first container (with
@@ -880,17 +886,19 @@ class AppSpec(Value, kw_only=True):
     @property
     def board_index(self) -> int | None:
         """Return the index whose container also runs TensorBoard; None: no TensorBoard."""
-        return self._first_deciding_index() if self.tensorboard else None
+        return self.first_deciding_index if self.tensorboard else None
 
     @property
     def head(self) -> int | None:
         """Return the index whose program starts the processes of the other containers, and decides; None: no such
         index."""
-        return self._first_deciding_index() if self.framework is Framework.MPI else None
+        return self.first_deciding_index if self.framework is Framework.MPI else None
 
-    def _first_deciding_index(self) -> int:
-        first = deciding_roles(self.roles, self.success)[0]
-        return sum(role.instances for role in self.roles[: self.roles.index(first)])
+    @property
+    def first_deciding_index(self) -> int | None:
+        """Return the index of the first container of the first deciding role; None: no role decides."""
+        first = next(iter(deciding_roles(self.roles, self.success)), None)
+        return None if first is None else sum(role.instances for role in self.roles[: self.roles.index(first)])
 
     def program_of(self, role: RoleSpec) -> PayloadProgram:
         """Return the program of a role's containers. Arguments belong to the script or command of the same level."""
@@ -1069,6 +1077,22 @@ class Submission(Value, kw_only=True):
     metrics_targets: str = ""
     versions: dict[str, str] = field(default_factory=dict)
 
+    def named(self, application_id: ApplicationId) -> Submission:
+        """Return the submission with ``{app_id}`` replaced by the application's id in the targets of its outputs and
+        checkpoints."""
+        from dlapp.values.program.placeholders import APP_ID, substitute
+
+        def put(target: str) -> str:
+            return substitute((target,), {APP_ID: str(application_id)})[0]
+
+        spec = self.spec
+        targets = [one.target for one in spec.outputs] + ([spec.checkpoint.target] if spec.checkpoint else [])
+        if not any("{" in one for one in targets):
+            return self
+        outputs = tuple(replace(one, target=put(one.target)) for one in spec.outputs)
+        checkpoint = spec.checkpoint and replace(spec.checkpoint, target=put(spec.checkpoint.target))
+        return replace(self, spec=replace(spec, outputs=outputs, checkpoint=checkpoint))
+
 
 class Secrets(Value, kw_only=True):
     """Secrets of an application, stored apart from the spec and readable by the owner only.
@@ -1217,7 +1241,7 @@ def problems_between(
     for role in roles:
         for one in role.depends_on:
             if one.role not in by_name:
-                yield f"{role.section}.depends_on", _no_role(one.role, by_name)
+                yield f"{role.section}.depends_on", no_role(one.role, by_name)
             elif one.until is Until.DONE and by_name[one.role].service:
                 problem = f"role {one.role} is a service, which is ended with the others and never done before"
                 yield f"{role.section}.depends_on", problem
@@ -1228,7 +1252,7 @@ def problems_between(
         )
     for name in success:
         if name not in by_name:
-            yield "application.success", _no_role(name, by_name)
+            yield "application.success", no_role(name, by_name)
         elif by_name[name].service:
             yield "application.success", f"role {name} is a service, which does not decide"
     if kind is Kind.SERVICE:
@@ -1260,7 +1284,7 @@ def problems_with_links(links: Sequence[QuickLink], roles: Sequence[RoleSpec]) -
         yield f"application.link.{links[-1].name}", f"is one of {len(links)} links, the maximum is {MAX_LINKS}"
     for one in links:
         if one.role not in by_name:
-            yield f"application.link.{one.name}", _no_role(one.role, by_name)
+            yield f"application.link.{one.name}", no_role(one.role, by_name)
         elif one.port is None and one.place >= (ports := by_name[one.role].ports):
             problem = f"is on port number {one.place + 1} of role {one.role}, which has ports={ports}"
             yield f"application.link.{one.name}", problem
@@ -1279,7 +1303,7 @@ def checkpoint_problem(writer: str | None, roles: Sequence[RoleSpec], *, is_gang
             return f"is all, for which all must be started again together, and role {alone} has on_failure=restart"
         return ""
     if writer is not None and all(role.name != writer for role in roles):
-        return _no_role(writer, [EVERY_INDEX, *(role.name for role in roles)])
+        return no_role(writer, [EVERY_INDEX, *(role.name for role in roles)])
     if not is_gang and sum(role.instances for role in roles) > 1:
         return "must be all: containers that do not start together (gang=none) have checkpoints of their own each"
     return ""
@@ -1325,7 +1349,8 @@ def problems_with_sweep(
         yield "checkpoint", "is not possible in a sweep: several trials would share it"
 
 
-def _no_role(name: str, names: Iterable[str]) -> str:
+def no_role(name: str, names: Iterable[str]) -> str:
+    """Return the message on a role that does not exist."""
     known = list(names)
     hint = nearest(name, known) if len(known) <= _MANY_ROLES else f"there are {len(known)}"
     return f"there is no role {name}, {hint}"

@@ -248,15 +248,6 @@ def test_what_an_application_cannot_have_beside_a_sweep_is_refused(
         assert any(expected in fault for fault in refused(place, MINIMAL + key + GRID, config))
 
 
-def test_a_name_in_braces_that_no_parameter_has_is_noted(place: Path, config: Config) -> None:
-    text = f"{MINIMAL}user_shell_args=--lr={{lr}} --out={{trial}}-{{index}} {{epoch}} --n={{ll}}\n{GRID}"
-    notes = read(place, text, config).notes
-    assert notes == (
-        "user_shell_args: {epoch} is no parameter of the sweep and stays as it is, known are lr, index, trial",
-        "user_shell_args: {ll} is no parameter of the sweep and stays as it is, the nearest is lr",
-    )
-
-
 def test_a_list_that_is_a_fifo_is_not_waited_for(place: Path, config: Config) -> None:
     os.mkfifo(place / "t.csv")
     for flags in (os.O_RDONLY, os.O_RDWR):  # without a writer, and with one that writes nothing

@@ -16,7 +16,8 @@ from dlapp.launcher.origin import Origin
 from dlapp.storage.checkpoints.copies import Checkpoints
 from dlapp.storage.checkpoints.store import open_store
 from dlapp.value import replace
-from dlapp.values.spec import AppSpec, CheckpointSpec, Gang, RoleSpec, Submission
+from dlapp.values.ids import ApplicationId
+from dlapp.values.spec import AppSpec, CheckpointSpec, Gang, OutputSpec, RoleSpec, Submission
 
 ID = "application_1700000000000_0007"
 
@@ -70,6 +71,19 @@ def test_without_a_file_all_is_as_it_was_recorded(tmp_path: Path) -> None:
         UsageError, match="has no properties file on record, so --set and the arguments after -- need FILE"
     ):
         made_by_a_program.recorded_source(settings)
+
+
+def test_without_a_file_the_id_in_a_target_is_that_of_the_new_application_again(tmp_path: Path) -> None:
+    outputs = (
+        OutputSpec(name="a", output_path="a", target="file:///r/{app_id}/a"),
+        OutputSpec(name="b", output_path="b", target="file:///r/b"),
+    )
+    recorded = origin(spec(tmp_path / "{app_id}", outputs=outputs), resumes=False)
+    named = recorded._replace(submission=recorded.submission.named(ApplicationId.from_text(ID)))
+    assert named.submission.spec.outputs[0].target == f"file:///r/{ID}/a"
+    source, _ = named.recorded_source(NO_OVERRIDES)
+    assert isinstance(source, UnresolvedSpec)
+    assert source.spec == recorded.submission.spec
 
 
 def test_it_goes_on_in_the_directory_where_the_first_one_began(tmp_path: Path) -> None:

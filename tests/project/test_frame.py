@@ -97,7 +97,7 @@ def test_the_page_on_payloads_names_every_variable_that_one_gets() -> None:
         "home": "/h",
         "tmp": "/t",
         "run": "/r",
-        "caches": {"DLAPP_CACHE_NAME": "/c"},
+        "caches": {"name": "/c"},
     }
     submitter = dict.fromkeys(ENVIRONMENT, "x")
     found = payload_environment(

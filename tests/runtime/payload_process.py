@@ -40,7 +40,7 @@ def main(argv: list[str]) -> None:
     data["args"] = tuple(data["args"])
     data["gpus"] = tuple(PayloadDevice(*one) for one in data.get("gpus", ()))
     data["keep_fds"] = tuple(data.get("keep_fds", ()))
-    start_env = data.pop("start_env", {})
+    start_env, peer_values = data.pop("start_env", {}), data.pop("peer_values", {})
     payload = Payload(**data)
     guardian = Guardian(*forked)
     # A dockerd on a busy machine is no dockerd that hangs.
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> None:
             tell("made")
             if os.environ.get("STOP_BEFORE_START"):
                 signal.pause()
-        run.start(start_env)
+        run.start(start_env, peer_values)
         tell("started")
         ended, soft_again_s = None, math.inf
         while ended is None:

@@ -94,6 +94,13 @@ def test_variables_that_come_with_the_start_are_added(plain: Driven) -> None:
     assert plain.out().decode() == f"{late['ODD']}|late|2"
 
 
+def test_arguments_that_come_with_the_start_replace_their_placeholders(plain: Driven) -> None:
+    args = ("{master}", "-x={hosts:ps}", "${master}", "a  b'", "{index}")
+    plain.run('printf "%s|" "$@"', *args, peer_values={"master": "it's 1", "hosts:ps": "a:1,b:2"})
+    plain.end()
+    assert plain.out().decode() == "it's 1|-x=a:1,b:2|${master}|a  b'|{index}|"
+
+
 @pytest.mark.parametrize("code", [0, 3, 137, 255])
 def test_an_exit_code_is_told_as_it_is(plain: Driven, code: int) -> None:
     plain.run(f"exit {code}")

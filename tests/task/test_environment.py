@@ -138,3 +138,22 @@ def test_a_host_has_yarns_name_of_its_node_on_a_cluster_and_else_the_kernels(mon
     assert node_name() == "node7.lab"
     monkeypatch.delenv("NM_HOST")
     assert node_name() == os.uname().nodename
+
+
+@pytest.mark.parametrize(
+    ("value", "seen"),
+    [
+        ("{cache.models}", "/c"),
+        ("{cache.models}/hub:{cache.data-2}", "/c/hub:/d"),
+        ("{app_id}", "application_1700000000000_0042"),
+        ("runs/{app_id}/x", "runs/application_1700000000000_0042/x"),
+        ("{cache.other}", "{cache.other}"),
+        ("{role}: {content}", "{role}: {content}"),
+        ("${cache.models}", "${cache.models}"),
+        ('{"a": "{cache.models}"}', '{"a": "/c"}'),
+        ("{:.2f} {} {{app_id}}", "{:.2f} {} {{app_id}}"),
+    ],
+)
+def test_caches_and_the_id_of_the_application_are_put_into_variables(value: str, seen: str) -> None:
+    found = environment(assignment(), user={"X": value}, caches={"models": "/c", "data-2": "/d"})
+    assert (found["X"], found["DLAPP_CACHE_MODELS"], found["DLAPP_CACHE_DATA_2"]) == (seen, "/c", "/d")

@@ -95,6 +95,25 @@ def test_a_payload_starts_when_the_roster_is_there_and_finds_its_files(place: Pa
         assert {"hosts", "roster.json"} <= set(hosts[2:])
 
 
+@pytest.mark.parametrize("script", [True, False])
+def test_a_payload_gets_the_addresses_of_its_peers_as_arguments(place: Path, script: bool) -> None:
+    args = ("--w={hosts:worker}", "{master}", "{port} {address}", "${master}", "{hosts:ps}{index}")
+    command = ("sh", "-c", 'printf "%s\\n" "$@"', "{master}")
+    program = {"args": args, "master": 1} if script else {"script": "", "command": command, "args": args, "master": 1}
+    with fake_am(place, 'printf "%s\\n" "$@"', ports=1, **program) as am:
+        am.roster = roster()
+        start(am, place)
+        am.order(roster=1)
+        assert am.result().fault is Fault.NONE, am.log()
+        assert am.printed().decode().splitlines() == [
+            "--w=10.0.0.1:20001,[2001:db8::7]:20002",
+            "[2001:db8::7]:20002",
+            f"{am.last.ports[0]} 127.0.0.1",
+            "${master}",
+            "{index}",
+        ]
+
+
 def test_a_task_without_peers_asks_for_no_roster_and_locks_no_port(place: Path) -> None:
     with fake_am(place, 'echo "[$DLAPP_ROSTER]"', has_roster=False) as am:
         start(am, place)

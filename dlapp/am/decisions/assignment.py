@@ -27,6 +27,7 @@ from dlapp.am.model.state import ApplicationState, Due
 from dlapp.value import replace
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Assignment, MpiWork, Orders, Stop
+from dlapp.values.program.placeholders import APP_ID, substitute
 from dlapp.values.serialization import to_json
 from dlapp.values.spec import (
     READY_BY_HTTP,
@@ -37,9 +38,6 @@ from dlapp.values.spec import (
     deciding_roles,
 )
 from dlapp.values.usage import report_period_s
-
-INDEX = "{index}"
-"""Placeholder in arguments and commands: replaced by the container's CONTAINER_INDEX."""
 
 
 def answer_waiting_tasks(state: ApplicationState, role: Role) -> None:
@@ -142,6 +140,7 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
     spec, role = state.spec, instance.role
     framework = frameworks.framework_of(spec, role)
     program = frameworks.command_of(framework, spec.program_of(role))
+    values = _placeholder_values(state, instance)
     checkpoint, stores_checkpoints = _checkpoint_of(state, instance)
     assignment = Assignment(
         application_id=state.application_id,
@@ -154,9 +153,9 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         role_size=role.instances,
         resources=role.resources,
         script=program.script,
-        command=_substitute_index(program.command, instance),
+        command=substitute(program.command, values),
         framework=framework,
-        args=_substitute_index(program.args, instance),
+        args=substitute(program.args, values),
         docker_image=spec.image_of(role),
         workdir=spec.workdir_of(role),
         username=spec.username,
@@ -190,6 +189,7 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         board=spec.tensorboard if instance.index == spec.board_index else "",
         sweep=state.sweep.work if state.sweep is not None else None,
         needs_output=spec.needs_output(instance.index),
+        master=spec.first_deciding_index,
     )
     state.add_action(Assign(container.container_id, assignment))
     assert container.orders is not None
@@ -226,8 +226,17 @@ def _checkpoint_of(state: ApplicationState, instance: Instance) -> tuple[Checkpo
     return replace(one, target=target), stores and instance.role_index == 0
 
 
-def _substitute_index(words: tuple[str, ...], instance: Instance) -> tuple[str, ...]:
-    return tuple(word.replace(INDEX, str(instance.index)) for word in words)
+def _placeholder_values(state: ApplicationState, instance: Instance) -> dict[str, str]:
+    """Return the values of `placeholders.OF_CONTAINER`, except for the names of parameters of a sweep."""
+    role, sweep = instance.role, state.spec.sweep
+    values = {
+        "index": str(instance.index),
+        "role": role.name,
+        "role_index": str(instance.role_index),
+        "role_size": str(role.instances),
+        APP_ID: str(state.application_id),
+    }
+    return {name: value for name, value in values.items() if sweep is None or name not in sweep.parameters}
 
 
 def refuse(state: ApplicationState, container_id: ContainerId, why: str) -> None:

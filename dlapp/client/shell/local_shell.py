@@ -297,7 +297,7 @@ def environment(
         user=user_env,
         gpu_indices=[device.index for device in devices],
         gpu_uuids=[device.uuid for device in devices],
-        caches={one.variable: one.path if in_docker else cache_paths[one.name] for one in spec.caches},
+        caches={one.name: one.path if in_docker else cache_paths[one.name] for one in spec.caches},
     )
 
 

@@ -16,8 +16,8 @@ Paths in a container:
     /dlapp/exec             the lifelines of commands that users run beside the payload; read-only
     /etc/hosts              with a roster, in the host's network: the names of this host, and of the other containers
 
-Values that are known only when the payload starts cannot be in the container's environment. The wrapper reads them from
-the file env.sh in DLAPP_DIR, which is written before the container starts, and never read by dlapp.
+Values that are known only when the payload starts cannot be in the container's environment or arguments. The wrapper
+reads them from the file env.sh in DLAPP_DIR, which is written before the container starts, and never read by dlapp.
 
 The cgroup and the network disappear with the container, so after the payload's end the wrapper waits until the task has
 read their counters. If the wrapper is killed, the last earlier reading counts.
@@ -34,7 +34,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dlapp.locations import shown
@@ -73,6 +73,7 @@ from dlapp.system.processes.resource_counters import NOTHING_KNOWN, CgroupCounte
 from dlapp.values.image_name import RegistryCredentials
 from dlapp.values.launch_spec import DockerSettings
 from dlapp.values.messages import Fault
+from dlapp.values.program.placeholders import substitute
 
 _WRAPPER = "/dlapp/wrapper.sh"
 _LOG = "/dlapp/log"
@@ -122,6 +123,7 @@ class DockerRun:
         self._lifeline: Lifeline | None = None
         self._notice: EndNotice | None = None
         self._shim = ShimWatch()
+        self._words: tuple[str, ...] = ()
         self._made = False
         self._began_ticks = 0
         self._result: PayloadExit | None = None
@@ -159,7 +161,7 @@ class DockerRun:
 
     def _make(self, image: LocalImage, part: GpuPart, facts: Facts) -> None:
         payload = self._payload
-        words = payload.start_arguments()
+        self._words = words = payload.start_arguments()
         for path in (payload.stdout, payload.stderr, payload.exit_file):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         os.truncate(payload.exit_file, 0)
@@ -263,9 +265,11 @@ class DockerRun:
 
     # ---- while it runs ----
 
-    def start(self, start_env: Mapping[str, str] = NO_VARIABLES) -> None:
-        if start_env:
-            self._write_start_env(start_env)
+    def start(self, start_env: Mapping[str, str] = NO_VARIABLES, peer_values: Mapping[str, str] = NO_VARIABLES) -> None:
+        words = substitute(self._words[2:], peer_values)
+        words = () if words == self._words[2:] else words
+        if start_env or words:
+            self._write_start_env(start_env, words)
         self._check_shared()  # the mount is created there
         with self._explained():
             self._docker.start(self._name)
@@ -300,9 +304,16 @@ class DockerRun:
             addresses=tuple(filter(None, found)),
         )
 
-    def _write_start_env(self, start_env: Mapping[str, str]) -> None:
-        quoted = {name: value.replace("'", "'\\''") for name, value in start_env.items()}
-        text = "".join(f"export {name}='{value}'\n" for name, value in quoted.items())
+    def _write_start_env(self, start_env: Mapping[str, str], words: Sequence[str]) -> None:
+        """Write what the wrapper reads before it starts the payload: variables, and the arguments, if they differ from
+        those of the container."""
+
+        def quoted(text: str) -> str:
+            return "'" + text.replace("'", "'\\''") + "'"
+
+        text = "".join(f"export {name}={quoted(value)}\n" for name, value in start_env.items())
+        if words:
+            text += f"set -- {' '.join(map(quoted, words))}\n"
         try:
             with closing_fd(open_own_directory(self._payload.run)) as where:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

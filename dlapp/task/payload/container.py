@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError
-from dlapp.runtime.payload import Running
+from dlapp.runtime.payload import NO_VARIABLES, Running
 from dlapp.system.logs import log_times
 from dlapp.system.logs.log_times import LogTimesWriter
 from dlapp.system.network.readiness import ReadinessProbe
@@ -78,10 +78,11 @@ class ContainerPayload:
         # From here on the payload may have started, so a soft stop goes to it, with its grace time, and does not
         # interrupt us.
         with task.step("the payload could not be started", node=True, cut_by=Stop.NOW):
-            start_env = {"DLAPP_GENERATION": str(task.generation)}
+            start_env, peer_values = {"DLAPP_GENERATION": str(task.generation)}, NO_VARIABLES
             if task.rendezvous is not None:
                 task.rendezvous.check_ports()
                 start_env |= task.rendezvous.start_environment(task.link.roster, task.payload_run_dir)
+                peer_values = task.rendezvous.peer_values((*task.assignment.command, *task.assignment.args))
                 if task.mpi is not None and (roster := task.rendezvous.written) is not None:
                     start_env |= task.mpi.begin(roster, task.rendezvous.interface, task.kill_grace_s)
             if task.checkpoints is not None:
@@ -92,7 +93,7 @@ class ContainerPayload:
                 task.feeds = TaskFeeds(task.assignment, task.launch, task.container_dir, task.log.write)
                 start_env |= task.feeds.environment(task.payload_run_dir)
             task.has_begun = True
-            run.start(start_env)
+            run.start(start_env, peer_values)
             task.running = run
             task.meter.begin_run(run.counters, *(() if task.feeds is None else (task.feeds.wait_share,)))
         task.report_phase(Phase.RUNNING)

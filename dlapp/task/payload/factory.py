@@ -89,21 +89,25 @@ def docker_payload(task: TaskState) -> Payload:
 
 def _payload(task: TaskState, submitter: dict[str, str] | None, paths: dict[str, str]) -> Payload:
     """Return the payload; ``paths`` are those of `payload_environment`, by parameter."""
+    from dlapp.values.program.placeholders import CACHE, OF_PORT, substitute  # not before the task asks for its work
+
     one, lease = task.assignment, task.lease
     program = PayloadProgram(one.script, one.command, one.args)
     if task.mpi is not None and task.mpi.command:
         program = PayloadProgram("", task.mpi.command, ())
+    caches = {cache.name: task.cache_paths[cache.name] if submitter is not None else cache.path for cache in one.caches}
+    values = {f"{CACHE}{name}": path for name, path in caches.items()}
     served: dict[str, str] = {}
     if task.rendezvous is not None and task.rendezvous.ports:
         served = task.rendezvous.own_environment()
-        program = task.rendezvous.with_own_port(program)
+        values |= zip(OF_PORT, (served["DLAPP_PORT"], served["DLAPP_ADDRESS"]), strict=True)
     return Payload(
         application_id=str(one.application_id),
         container_id=str(one.container_id),
         directory=task.container_dir,
         script=program.script,
-        command=program.command,
-        args=program.args,
+        command=substitute(program.command, values),
+        args=substitute(program.args, values),
         env=payload_environment(
             one,
             **paths,
@@ -111,10 +115,7 @@ def _payload(task: TaskState, submitter: dict[str, str] | None, paths: dict[str,
             user=task.launch.env,
             gpu_indices=task.gpus,
             gpu_uuids=[device.uuid for device in lease.devices] if lease else [],
-            caches={
-                cache.variable: task.cache_paths[cache.name] if one.docker_image is None else cache.path
-                for cache in one.caches
-            },
+            caches=caches,
         )
         | served,
         resources=one.resources,

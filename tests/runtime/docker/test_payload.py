@@ -138,6 +138,19 @@ def test_variables_that_come_with_the_start_reach_it_byte_for_byte(docker: Drive
     assert docker.err().split() == [b"700", b"600"]
 
 
+@pytest.mark.parametrize("late", [{}, {"ODD": "it's"}])
+def test_arguments_that_come_with_the_start_reach_it_byte_for_byte(docker: Driven, late: dict[str, str]) -> None:
+    docker.run(
+        'printf "%s|" "$ODD" "$@"',
+        *("{master}", "${master}", "a  'b'", "", "-x={hosts:ps}"),
+        start_env=late,
+        peer_values={"master": 'it\'s "1" $(id)\n', "hosts:ps": "a:1,b:2"},
+        **docker.docker,
+    )
+    assert docker.end()["code"] == 0
+    assert docker.out().decode() == f"{late.get('ODD', '')}|it's \"1\" $(id)\n|${{master}}|a  'b'||-x=a:1,b:2|"
+
+
 def test_the_payload_may_write_what_dlapp_and_it_exchange(docker: Driven) -> None:
     docker.run("echo mine > /dlapp/run/report", **docker.docker)
     assert docker.end()["code"] == 0

@@ -411,6 +411,10 @@ class LocalEngine(Closeable):
                     runs_at_most_s=_runs_at_most_s(spec),
                     summary=_summary_of(submission),
                 )
+                application_id = ApplicationId.from_text(text)
+                if (named := submission.named(application_id)) is not submission:
+                    place = os.path.join(staging, "submission.json")
+                    write_atomically(place, json.dumps(to_json(named)), mode=0o640)
                 self._move_into_place(staging, self._state.application(text))
         except BaseException:
             from dlapp.cluster.local.runner.history import remove_tree
@@ -418,7 +422,7 @@ class LocalEngine(Closeable):
             remove_tree(staging)
             raise
         self._ensure_runner_after_submission()
-        return ApplicationId.from_text(text)
+        return application_id
 
     def _refuse_too_many(self, queue: Queue) -> None:
         """Reject a submission beyond the operator's limit of queued applications. Raises Denied."""

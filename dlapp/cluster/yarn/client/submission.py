@@ -144,6 +144,7 @@ class ApplicationSubmitter:
         plan = self._plan(submission, secrets, workspace)
         credentials_of(plan)  # reject what is too large before anything is sent
         new = self._session.new_id(rest)
+        plan = replace(plan, submission=plan.submission.named(new.application_id))
         if self._preparing is not None:
             self._preparing.join()
         remote = preflight.carried_schemes(spec.inputs, self._session.config.storage.node_schemes)
