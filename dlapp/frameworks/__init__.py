@@ -88,6 +88,20 @@ def framework_of(spec: AppSpec, role: RoleSpec) -> Framework:
     return spec.framework if _module(spec.framework).takes_part(role.name, deciding) else Framework.NONE
 
 
+def processes(framework: Framework, resources: Resources, user: Mapping[str, str]) -> int:
+    """Return how many processes of a framework share the cores of a container; 0: not known.
+
+    Args:
+        framework: `framework_of` the role.
+        resources: the resources of the container.
+        user: variables of the properties file.
+    """
+    if framework not in (Framework.TORCHRUN, Framework.MPI):
+        return 1
+    number: int = importlib.import_module(f"{__name__}.{framework.value}").processes(resources, user)
+    return number
+
+
 def command_of(framework: Framework, program: PayloadProgram) -> PayloadProgram:
     """Return the command that runs in place of the user's program."""
     if framework is not Framework.TORCHRUN or not program.script.endswith(".py"):

@@ -60,7 +60,6 @@ def environment(one: Participant) -> dict[str, str]:
         "DMLC_NUM_WORKER": str(len(roster.of_role("worker"))),
         "DMLC_NUM_SERVER": str(len(roster.of_role("server"))),
         "DMLC_NODE_HOST": member.address,
-        "OMP_NUM_THREADS": str(one.resources.vcores),
     }
     if member.role == "worker":
         found["DMLC_WORKER_ID"] = str(member.role_index)

@@ -61,9 +61,9 @@ def conflict(_member: Member) -> str:
     return ""
 
 
-def environment(one: Participant) -> dict[str, str]:
-    """Return the variables of every container."""
-    return {"OMP_NUM_THREADS": str(max(1, one.resources.vcores // _slots(one.resources)))}
+def environment(_one: Participant) -> dict[str, str]:
+    """Return the variables of every container: none."""
+    return {}
 
 
 def slots(roles: Sequence[RoleSpec]) -> dict[str, int]:
@@ -76,13 +76,14 @@ def slots(roles: Sequence[RoleSpec]) -> dict[str, int]:
     return {role.name: role.resources.gcores if with_gpus else role.resources.vcores for role in roles}
 
 
-def _slots(resources: Resources) -> int:
+def processes(resources: Resources, _user: Mapping[str, str]) -> int:
+    """Return the number of processes of a container."""
     return resources.gcores or resources.vcores
 
 
 def ports(resources: Resources) -> int:
     """Return the default of `RoleSpec.ports`: one for each process and the daemon, and those of mpirun."""
-    return min(MAX_PORTS, _slots(resources) + 1 + _PORTS_OF_MPIRUN)
+    return min(MAX_PORTS, processes(resources, {}) + 1 + _PORTS_OF_MPIRUN)
 
 
 def node(index: int) -> str:

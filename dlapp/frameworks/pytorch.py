@@ -46,7 +46,7 @@ def conflict(member: Member) -> str:
 
 def environment(one: Participant) -> dict[str, str]:
     """Return the variables of one rank."""
-    return for_launchers(one) | as_rank(one) | {"OMP_NUM_THREADS": str(one.resources.vcores)}
+    return for_launchers(one) | as_rank(one)
 
 
 def as_rank(one: Participant) -> dict[str, str]:

@@ -59,5 +59,4 @@ def environment(one: Participant) -> dict[str, str]:
     by_role = {role: one.roster.of_role(role) for role in CLUSTER}
     cluster = {role: list(map(endpoint, members)) for role, members in by_role.items() if members}
     task = {"type": one.member.role, "index": one.member.role_index}
-    config = json.dumps({"cluster": cluster, "task": task})
-    return {"TF_CONFIG": config, "OMP_NUM_THREADS": str(one.resources.vcores)}
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}

@@ -11,10 +11,13 @@ Source: torch/distributed/run.py, argparse_util.py, elastic/rendezvous/static_tc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dlapp.frameworks import Participant, bracketed
 from dlapp.frameworks.pytorch import SERVICES, as_rank, conflict, for_launchers, problems, success, takes_part
+from dlapp.values.spec import Resources
 
-__all__ = ("COMMAND", "SERVICES", "conflict", "environment", "problems", "success", "takes_part")
+__all__ = ("COMMAND", "SERVICES", "conflict", "environment", "problems", "processes", "success", "takes_part")
 
 COMMAND = ("python3", "-m", "torch.distributed.run")
 """The same as torchrun, by the Python of PATH: an image may have PyTorch for another one than torchrun's."""
@@ -24,10 +27,9 @@ _PROCESSES = "PET_NPROC_PER_NODE"
 def environment(one: Participant) -> dict[str, str]:
     """Return torchrun's options."""
     nodes = one.roster.of_role(one.member.role)
-    processes = one.user.get(_PROCESSES) or str(max(1, one.resources.gcores))
     found = {
         "PET_NNODES": str(len(nodes)),
-        _PROCESSES: processes,
+        _PROCESSES: one.user.get(_PROCESSES) or str(max(1, one.resources.gcores)),
         "PET_NODE_RANK": str(one.member.role_index),
         "PET_MASTER_ADDR": bracketed(nodes[0].address),  # torchrun appends the port
         "PET_MASTER_PORT": str(nodes[0].ports[0]),
@@ -37,8 +39,10 @@ def environment(one: Participant) -> dict[str, str]:
         # first container, and where it has several addresses no node would begin. Static rendezvous does not read it.
         "PET_RDZV_CONF": f"is_host={int(one.member.role_index == 0)}",
     } | for_launchers(one)
-    if processes == "1":
-        found |= as_rank(one)
-    if processes.isdecimal() and int(processes):  # for "auto" or "gpu" only torchrun knows the number
-        found["OMP_NUM_THREADS"] = str(max(1, one.resources.vcores // int(processes)))
-    return found
+    return found | as_rank(one) if processes(one.resources, one.user) == 1 else found
+
+
+def processes(resources: Resources, user: Mapping[str, str]) -> int:
+    """Return the number of processes of a container; 0: only torchrun knows it, as with "auto" or "gpu"."""
+    text = user.get(_PROCESSES) or str(max(1, resources.gcores))
+    return int(text) if text.isdecimal() else 0

@@ -83,6 +83,7 @@ class Payload(Value, kw_only=True):
         script: relative to the workspace; empty to run ``command``.
         command: words of a program that runs without a shell; found on PATH, or a path.
         env: the payload's environment; in Docker added to the image's. `Running.start` may add to it.
+        defaults: variables that ``env``, and in Docker the image, replace.
         image: None for a plain process.
         workdir: in Docker only: directory of the image at which ``command`` starts; empty: the workspace.
         mounts: in Docker only: paths of the host, and the paths in `workspace` that they cover; read-only.
@@ -104,6 +105,7 @@ class Payload(Value, kw_only=True):
     args: tuple[str, ...]
     env: dict[str, str]
     resources: Resources
+    defaults: Mapping[str, str] = NO_VARIABLES
     command: tuple[str, ...] = ()
     image: str | None = None
     workdir: str = ""
@@ -118,6 +120,10 @@ class Payload(Value, kw_only=True):
     as_submitter: bool = False
     task_directory: str = ""
     name: str = ""
+
+    def environment(self, image: Mapping[str, str] = NO_VARIABLES) -> dict[str, str]:
+        """Return the variables, with the defaults that neither ``env`` nor an image replaces."""
+        return {name: text for name, text in self.defaults.items() if name not in image} | self.env
 
     workspace = _Inside("workspace")
     """The payload's working directory, on the host."""

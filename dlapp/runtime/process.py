@@ -187,7 +187,7 @@ class KeptRun:
     def __init__(self, payload: Payload, guardian: Guardian, note: Callable[[str], None]) -> None:
         self._payload, self._guardian = payload, guardian
         self._tmpdir = _short_tmpdir(payload, note)
-        self._env = _with_tmpdir(payload.env, self._tmpdir)
+        self._env = _with_tmpdir(payload.environment(), self._tmpdir)
 
     def place(self) -> PayloadPlace | None:
         return _place_of(self._payload, self._guardian)
@@ -249,7 +249,7 @@ class PlainRun:
         self._before = self._guardian.counters(all_ended=True)
         self._oom_kills.sample()
         self._tmpdir = _short_tmpdir(payload, self._note)
-        self._env = _with_tmpdir({**payload.env, **start_env}, self._tmpdir)
+        self._env = _with_tmpdir({**payload.environment(), **start_env}, self._tmpdir)
         streams = payload.stdout, payload.stderr
         try:
             self._guardian.order(

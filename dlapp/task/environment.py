@@ -7,11 +7,34 @@ import posixpath
 from collections.abc import Mapping, Sequence
 
 from dlapp.values.messages import Assignment
-from dlapp.values.spec import cache_variable
+from dlapp.values.spec import Framework, cache_variable
 
 NODE_MANAGERS = "NM_HOST"
 """Variable that a NodeManager sets for each container, like USER, whatever the client requests. Source: Hadoop 2.6 to
 3.4, ContainerLaunch.sanitizeEnv."""
+THREADS = "OMP_NUM_THREADS"
+"""Read by OpenMP, and so by PyTorch, MKL, OpenBLAS, XGBoost, LightGBM and scikit-learn; without it each program has a
+thread for each core of the machine."""
+FRAMEWORKS = "frameworks"
+"""Name of the cache that plain processes have without asking, and of its directory in a cache in Docker."""
+FRAMEWORK_CACHES = (
+    ("TORCHINDUCTOR_CACHE_DIR", "torchinductor"),
+    ("TRITON_CACHE_DIR", "triton"),
+    ("TFHUB_CACHE_DIR", "tfhub"),
+    ("TIKTOKEN_CACHE_DIR", "tiktoken"),
+    ("FASTEMBED_CACHE_PATH", "fastembed"),
+)
+"""Variables of libraries whose cache is in TMPDIR, or in HOME (Triton), and which several processes may use at a time:
+they write a file under another name and rename it, or hold a lock.
+
+Not among them: NUMBA_CACHE_DIR and PYTHONPYCACHEPREFIX, because a changed script of the same length would run as it was
+(both compare time and length, and all files of a workspace have the same time); TORCH_EXTENSIONS_DIR, whose builds wait
+for ever for the lock of a killed one; JAX_COMPILATION_CACHE_DIR, because JAX has no cache without it.
+
+Source: torch/_inductor/runtime/cache_dir_utils.py and codecache.py (write_atomic); triton/runtime/cache.py;
+tensorflow_hub/resolver.py (tfhub_cache_dir, atomic_download); tiktoken/load.py; fastembed/common/utils.py
+(define_cache_dir); numba/core/caching.py (_UserProvidedCacheLocator); torch/utils/file_baton.py.
+"""
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -98,6 +121,35 @@ def payload_environment(
     add_places(env, "DLAPP_INPUT", workspace, [(one.name, one.input_path) for one in assignment.inputs])
     add_places(env, "DLAPP_OUTPUT", workspace, [(one.name, one.output_path) for one in assignment.outputs])
     return env
+
+
+def default_variables(
+    assignment: Assignment,
+    *,
+    user: Mapping[str, str],
+    cache_path: str | None,
+) -> dict[str, str]:
+    """Return the variables of a payload that the user and its image replace: threads and caches.
+
+    Args:
+        assignment: the assignment of the task.
+        user: the variables of the properties file.
+        cache_path: directory that stays on this node, for the caches of frameworks; None: there is none.
+    """
+    found = {name: f"{cache_path}/{directory}" for name, directory in FRAMEWORK_CACHES if cache_path is not None}
+    processes = 1
+    if assignment.framework is not Framework.NONE:
+        from dlapp import frameworks
+
+        processes = frameworks.processes(assignment.framework, assignment.resources, user)
+    if processes:
+        found[THREADS] = threads(assignment.resources.vcores, processes)
+    return found
+
+
+def threads(vcores: int, processes: int) -> str:
+    """Return the value of `THREADS` for each of some processes that share cores."""
+    return str(max(1, vcores // processes))
 
 
 def add_places(env: dict[str, str], variable: str, directory: str, places: Sequence[tuple[str, str]]) -> None:

@@ -6,6 +6,7 @@ import os
 import time
 from functools import partial
 
+from dlapp.errors import DlappError
 from dlapp.locations import HDFS, HdfsPlace, file_system
 from dlapp.storage.api import DiskFull
 from dlapp.storage.tree import remove_tree
@@ -16,13 +17,18 @@ from dlapp.task.data.inputs import Inputs
 from dlapp.task.data.outputs import inside_workspace
 from dlapp.task.data.unpack import unpack
 from dlapp.task.data.workspace_changes import WorkspaceChanges
+from dlapp.task.environment import FRAMEWORKS
+from dlapp.task.payload.factory import runs_as_submitter
 from dlapp.task.state import SERVICE_AGAIN_S, TaskState
 from dlapp.task.step_errors import REACH_S, StepFailed, is_full_disk
 from dlapp.values.messages import Phase
+from dlapp.values.spec import PayloadCache
 
 WAITS_FOR_CHECKPOINTS = "waits for all containers to list their checkpoints"
 """Detail of a gang's container; the phase of its application shows it, like each that begins with "waits"."""
 _DOCKER_ANSWER_S = 60.0
+_EVICT_EVERY_S = 3600.0
+"""Between two measurements of the caches of a program that has named none: a cache of 100,000 files takes a second."""
 
 
 def plan_inputs(task: TaskState) -> None:
@@ -95,17 +101,27 @@ def get_image(task: TaskState) -> None:
 
 
 def hold_caches(task: TaskState) -> None:
-    """Open the payload's caches on this node."""
-    if not task.assignment.caches:
+    """Open the payload's caches on this node, and for a plain process a directory for the caches of frameworks."""
+    one, in_docker = task.assignment, task.assignment.docker_image is not None
+    if not one.caches and in_docker:
         return
     from dlapp.task.data.payload_caches import open_caches
 
-    # A cache that this node denies may be allowed on another; on a single machine a retry cannot help.
-    with task.step("the caches cannot be used", node=task.launch.on_a_cluster):
-        wanted, in_docker = task.assignment.caches, task.assignment.docker_image is not None
-        task.caches = open_caches(wanted, task.launch.cache, task.policy, task.log.write, in_docker=in_docker)
-        for one in wanted:
-            task.cache_paths[one.name] = task.caches.hold(one.name)
+    opened = partial(open_caches, settings=task.launch.cache, policy=task.policy, note=task.log.write)
+    if one.caches:
+        # A cache that this node denies may be allowed on another; on a single machine a retry cannot help.
+        with task.step("the caches cannot be used", node=task.launch.on_a_cluster):
+            task.caches = opened(one.caches, in_docker=in_docker)
+            for cache in one.caches:
+                task.cache_paths[cache.name] = task.caches.hold(cache.name)
+    if in_docker or not runs_as_submitter(os.environ, on_a_node=task.on_a_node):
+        return
+    try:
+        if task.caches is None:
+            task.caches = opened((PayloadCache(FRAMEWORKS, f"/{FRAMEWORKS}"),), evict_every_s=_EVICT_EVERY_S)
+        task.cache_paths[FRAMEWORKS] = task.caches.hold(FRAMEWORKS, create=False)
+    except (DlappError, OSError) as error:
+        task.log.write(f"what frameworks compile is lost with the container: {error}")
 
 
 def open_checkpoints(task: TaskState) -> None:

@@ -106,7 +106,6 @@ def test_a_rank_of_pytorch_is_alone_in_its_container_also_where_two_share_a_host
         "JAX_COORDINATOR_ADDRESS": "10.0.0.0:20001",
         "JAX_NUM_PROCESSES": "3",
         "JAX_PROCESS_ID": "1",
-        "OMP_NUM_THREADS": "8",
     }
 
 
@@ -140,7 +139,6 @@ def test_torchrun_starts_a_process_for_each_gpu_and_restarts_none() -> None:
         "JAX_COORDINATOR_ADDRESS": "10.0.0.0:20000",
         "JAX_NUM_PROCESSES": "2",
         "JAX_PROCESS_ID": "1",
-        "OMP_NUM_THREADS": "4",
     }
 
 
@@ -182,13 +180,11 @@ def test_torchruns_options_are_torchruns_alone() -> None:
         assert not any(name.startswith("PET_") for name in variables(framework, roster(worker=2), 0))
 
 
-@pytest.mark.parametrize(
-    ("asked", "threads"), [("4", "2"), ("16", "1"), ("auto", None), ("0", None)], ids=lambda one: str(one)
-)
-def test_the_users_number_of_processes_counts_for_torchrun(asked: str, threads: str | None) -> None:
-    found = variables(Framework.TORCHRUN, roster(worker=1), 0, user={"PET_NPROC_PER_NODE": asked})
-    assert "PET_NPROC_PER_NODE" not in found
-    assert found.get("OMP_NUM_THREADS") == threads
+@pytest.mark.parametrize(("asked", "processes"), [("4", 4), ("16", 16), ("auto", 0), ("gpu", 0), ("0", 0)])
+def test_the_users_number_of_processes_counts_for_torchrun(asked: str, processes: int) -> None:
+    user = {"PET_NPROC_PER_NODE": asked}
+    assert "PET_NPROC_PER_NODE" not in variables(Framework.TORCHRUN, roster(worker=1), 0, user=user)
+    assert frameworks.processes(Framework.TORCHRUN, Resources(vcores=8, gcores=2), user) == processes
 
 
 def test_torchrun_runs_a_python_script_and_nothing_else() -> None:
@@ -211,7 +207,6 @@ def test_a_worker_of_dmlc_gets_the_scheduler_the_counts_and_its_own_address() ->
         "DMLC_NODE_HOST": "10.0.0.1",
         "DMLC_WORKER_ID": "1",
         "PORT": "20003",
-        "OMP_NUM_THREADS": "8",
     }
     assert variables(Framework.DMLC, of, 0).keys().isdisjoint({"DMLC_WORKER_ID", "PORT"})
 

@@ -45,18 +45,22 @@ def test_a_process_for_each_gpu_and_without_gpus_for_each_vcore() -> None:
     assert mpi.slots([role("start"), role("worker", gcores=8)]) == {"start": 0, "worker": 8}
 
 
-def test_threads_are_shared_out_among_the_processes_of_a_container() -> None:
-    def threads(resources: Resources) -> str:
-        of = roster()
-        found = frameworks.environment(
-            Framework.MPI, of, of.at(0), resources=resources, interface="eth0", user={"NCCL_SOCKET_IFNAME": "mine"}
-        )
-        assert found["GLOO_SOCKET_IFNAME"] == "eth0"
-        assert "NCCL_SOCKET_IFNAME" not in found
-        return found["OMP_NUM_THREADS"]
+def test_the_processes_of_a_container_share_its_vcores() -> None:
+    assert frameworks.processes(Framework.MPI, Resources(vcores=8, gcores=2), {}) == 2
+    assert frameworks.processes(Framework.MPI, Resources(vcores=8), {}) == 8
 
-    assert threads(Resources(vcores=8, gcores=2)) == "4"
-    assert threads(Resources(vcores=8)) == "1"
+
+def test_a_variable_that_the_user_sets_stays() -> None:
+    of = roster()
+    found = frameworks.environment(
+        Framework.MPI,
+        of,
+        of.at(0),
+        resources=Resources(vcores=8),
+        interface="eth0",
+        user={"NCCL_SOCKET_IFNAME": "mine"},
+    )
+    assert found == {"GLOO_SOCKET_IFNAME": "eth0"}
 
 
 def test_a_container_has_a_port_for_each_process_and_three_for_mpirun_and_its_daemon() -> None:

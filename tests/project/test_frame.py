@@ -16,7 +16,7 @@ from bench.__main__ import kept, table
 from dlapp.application.keys import SECTIONS
 from dlapp.config import KEYS, variable_of
 from dlapp.launcher.submit import ENVIRONMENT
-from dlapp.task.environment import payload_environment
+from dlapp.task.environment import default_variables, payload_environment
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.messages import Assignment
 from dlapp.values.spec import InputSpec, OutputSpec, Resources
@@ -103,6 +103,7 @@ def test_the_page_on_payloads_names_every_variable_that_one_gets() -> None:
     found = payload_environment(
         assignment, **places, submitter=submitter, user={}, gpu_indices=[0], gpu_uuids=["GPU-1"]
     )
+    found |= default_variables(assignment, user={}, cache_path="/f")
     assert [name for name in found if f"`{name}`" not in page and name != "PWD"] == []
 
 

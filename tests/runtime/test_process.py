@@ -101,6 +101,12 @@ def test_arguments_that_come_with_the_start_replace_their_placeholders(plain: Dr
     assert plain.out().decode() == "it's 1|-x=a:1,b:2|${master}|a  b'|{index}|"
 
 
+def test_defaults_are_replaced_by_the_variables_of_the_payload(plain: Driven) -> None:
+    plain.run('printf "%s|%s" "$A" "$B"', env={"PATH": os.environ["PATH"], "A": "1"}, defaults={"A": "0", "B": "0"})
+    plain.end()
+    assert plain.out().decode() == "1|0"
+
+
 @pytest.mark.parametrize("code", [0, 3, 137, 255])
 def test_an_exit_code_is_told_as_it_is(plain: Driven, code: int) -> None:
     plain.run(f"exit {code}")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dlapp.task.environment import DEFAULT_PATH, node_name, payload_environment
+from dlapp.task.environment import DEFAULT_PATH, default_variables, node_name, payload_environment
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.messages import Assignment
-from dlapp.values.spec import InputSpec, OutputSpec, Resources
+from dlapp.values.spec import Framework, InputSpec, OutputSpec, Resources
 
 APPLICATION = ApplicationId(1700000000000, 42)
 
@@ -138,6 +138,46 @@ def test_a_host_has_yarns_name_of_its_node_on_a_cluster_and_else_the_kernels(mon
     assert node_name() == "node7.lab"
     monkeypatch.delenv("NM_HOST")
     assert node_name() == os.uname().nodename
+
+
+def defaults(one: Assignment, **changes: Any) -> dict[str, str]:
+    fields: dict[str, Any] = {"user": {}, "cache_path": None}
+    return default_variables(one, **(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("framework", "resources", "user", "threads"),
+    [
+        (Framework.NONE, Resources(vcores=6), {}, "6"),
+        (Framework.NONE, Resources(vcores=6, gcores=2), {}, "6"),
+        (Framework.PYTORCH, Resources(vcores=6, gcores=2), {}, "6"),
+        (Framework.TENSORFLOW, Resources(vcores=3), {}, "3"),
+        (Framework.DMLC, Resources(vcores=3), {}, "3"),
+        (Framework.TORCHRUN, Resources(vcores=8, gcores=2), {}, "4"),
+        (Framework.TORCHRUN, Resources(vcores=8), {"PET_NPROC_PER_NODE": "3"}, "2"),
+        (Framework.TORCHRUN, Resources(vcores=8), {"PET_NPROC_PER_NODE": "16"}, "1"),
+        (Framework.TORCHRUN, Resources(vcores=8), {"PET_NPROC_PER_NODE": "gpu"}, None),
+        (Framework.MPI, Resources(vcores=8, gcores=2), {}, "4"),
+        (Framework.MPI, Resources(vcores=8), {}, "1"),
+    ],
+)
+def test_a_program_has_as_many_threads_as_vcores_for_each_of_its_processes(
+    framework: Framework, resources: Resources, user: dict[str, str], threads: str | None
+) -> None:
+    one = assignment(framework=framework, resources=resources)
+    assert defaults(one, user=user).get("OMP_NUM_THREADS") == threads
+
+
+def test_caches_of_frameworks_are_in_one_directory_that_stays() -> None:
+    found = defaults(assignment(), cache_path="/kept")
+    assert {name: path for name, path in found.items() if name != "OMP_NUM_THREADS"} == {
+        "TORCHINDUCTOR_CACHE_DIR": "/kept/torchinductor",
+        "TRITON_CACHE_DIR": "/kept/triton",
+        "TFHUB_CACHE_DIR": "/kept/tfhub",
+        "TIKTOKEN_CACHE_DIR": "/kept/tiktoken",
+        "FASTEMBED_CACHE_PATH": "/kept/fastembed",
+    }
+    assert defaults(assignment()).keys() == {"OMP_NUM_THREADS"}
 
 
 @pytest.mark.parametrize(

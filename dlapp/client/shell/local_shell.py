@@ -123,20 +123,20 @@ def open_shell(
             from dlapp.runtime.payload import PayloadDevice
             from dlapp.values.launch_spec import DockerSettings
 
-            inside = environment(spec, directory, devices, user_env, cache_paths, in_docker=True)
             docker, policy = client.config.runtime.docker, node_policy().docker
+            network = spec.network or docker.network
+            defaults, inside = environment(spec, directory, devices, user_env, cache_paths, docker_network=network)
             credentials = collect_credentials([image], policy.registry, note, os.environ)
             with copying("pulling") as progress:
                 shell: DockerShell | PlainShell = DockerShell(
-                    settings=DockerSettings(
-                        docker.host, spec.network or docker.network, docker.gpu_mode, client.config.gpuid.lock_dir
-                    ),
+                    settings=DockerSettings(docker.host, network, docker.gpu_mode, client.config.gpuid.lock_dir),
                     policy=policy,
                     image=image,
                     workspace=spec.workspace,
                     session_dir=directory,
                     shared_dir=os.path.join(directory, SHARED_DIRECTORY),
                     env=inside,
+                    defaults=defaults,
                     resources=role.resources,
                     devices=[PayloadDevice(one.uuid, one.index, one.minor, one.mig) for one in devices],
                     caches=[(cache_paths[one.name], one.path) for one in spec.caches],
@@ -149,7 +149,8 @@ def open_shell(
         else:
             from dlapp.client.shell.plain import PlainShell
 
-            inside = environment(spec, directory, devices, user_env, cache_paths, in_docker=False)
+            defaults, own = environment(spec, directory, devices, user_env, cache_paths)
+            inside = defaults | own
             inside[DIRECTORY_VARIABLE] = f"{directory}/{SHARED_DIRECTORY}"
             inside["PATH"] = f"{directory}/{SHARED_DIRECTORY}/{BIN}:{inside['PATH']}"
             argv = [find_shell(inside["PATH"])]
@@ -248,9 +249,10 @@ def environment(
     user_env: Mapping[str, str],
     cache_paths: Mapping[str, str],
     *,
-    in_docker: bool,
-) -> dict[str, str]:
-    """Return the environment of a payload, as the only container of the application.
+    docker_network: str = "",
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the environment of a payload, as the only container of the application: variables that the image replaces,
+    and those that replace the image's.
 
     A plain shell also keeps the caller's environment: it is interactive, and uses a terminal, keys and the like.
 
@@ -260,12 +262,12 @@ def environment(
         devices: leased to it.
         user_env: the variables that the properties file sets.
         cache_paths: the cache paths of this machine, by the names of the application's caches.
-        in_docker: whether it runs in a container, which gets no variables of the caller's environment.
+        docker_network: the network of its container; empty: it is a plain process.
     """
-    from dlapp.task.environment import payload_environment
+    from dlapp.task.environment import FRAMEWORKS, default_variables, payload_environment
     from dlapp.values.messages import Assignment
 
-    role = spec.roles[0]
+    role, in_docker = spec.roles[0], bool(docker_network)
     program = spec.program_of(role)
     assignment = Assignment(
         application_id=NO_CONTAINER.application,
@@ -288,7 +290,13 @@ def environment(
         inputs=spec.inputs,
         outputs=spec.outputs,
     )
-    return payload_environment(
+    defaults = default_variables(
+        assignment,
+        user=user_env,
+        # Without Docker, TMPDIR is that of the caller, and stays.
+        cache_path=f"{spec.caches[0].path}/{FRAMEWORKS}" if in_docker and spec.caches else None,
+    )
+    return defaults, payload_environment(
         assignment,
         workspace=IN_DOCKER if in_docker else spec.workspace,
         home=os.path.join(session_dir, "home"),

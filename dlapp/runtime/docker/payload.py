@@ -174,8 +174,9 @@ class DockerRun:
         out, err, exit_file = f"{_LOG}/stdout", f"{_LOG}/stderr", f"{_LOG}/exit"
         mode = "look" if payload.gpus else "wait"
         # Docker's init then passes SIGTERM (docker stop, the host's shutdown) on to the payload, not only to its shell.
-        env = {"HOME": HOME, "TMPDIR": TMP, **payload.env, "TINI_KILL_PROCESS_GROUP": "1"}
-        if (of_image := containers.image_env(image.about).get("PYTHONPATH")) and env.get("PYTHONPATH") == PYTHON:
+        image_env = containers.image_env(image.about)
+        env = {"HOME": HOME, "TMPDIR": TMP, **payload.environment(image_env), "TINI_KILL_PROCESS_GROUP": "1"}
+        if (of_image := image_env.get("PYTHONPATH")) and env.get("PYTHONPATH") == PYTHON:
             env["PYTHONPATH"] = f"{of_image}:{PYTHON}"  # it would be lost
         known = accounts.read_cached(self._settings.lock_dir, str(image.about["Id"]))
         made = containers.ContainerSpec(

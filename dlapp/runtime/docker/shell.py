@@ -22,6 +22,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from dlapp.net.dockerd import DockerRefused, DockerSilent
@@ -71,6 +72,7 @@ class DockerShell:
         session_dir: contains ``dlapp.log``, which is locked while the session lives.
         shared_dir: what dlapp-run and its server share.
         env: added to the image's environment.
+        defaults: variables that ``env`` and the image replace.
         devices: the leased GPUs.
         caches: paths of the host, and their paths in the container.
         note: called with lines for the user.
@@ -89,6 +91,7 @@ class DockerShell:
         shared_dir: str,
         env: Mapping[str, str],
         resources: Resources,
+        defaults: Mapping[str, str] = MappingProxyType({}),
         devices: Sequence[PayloadDevice] = (),
         caches: Sequence[tuple[str, str]] = (),
         note: Callable[[str], None] = lambda _: None,
@@ -102,7 +105,8 @@ class DockerShell:
         self._shared_dir, self._caches = shared_dir, tuple(caches)
         self._opened = contextlib.ExitStack()
         self._gpus_seen_fd = -1
-        self._env, self._devices, self._note, self._progress = dict(env), tuple(devices), note, progress
+        self._env, self._defaults = dict(env), dict(defaults)
+        self._devices, self._note, self._progress = tuple(devices), note, progress
         self._name = f"dlapp-{os.path.basename(session_dir)}"
         self._is_terminal = os.isatty(0) and os.isatty(1)
         self._api: Any = None
@@ -172,7 +176,8 @@ class DockerShell:
         self._opened.callback(self._remove)
         self._lifeline = Lifeline(own["life"])
         self._opened.callback(self._lifeline.close)
-        path = {**containers.image_env(image.about), **self._env}.get("PATH") or _PATH
+        image_env = containers.image_env(image.about)
+        path = {**image_env, **self._env}.get("PATH") or _PATH
         return containers.ContainerSpec(
             name=self._name,
             image=image.name,
@@ -180,6 +185,7 @@ class DockerShell:
             command=(LIFE, _GPUS_SEEN if self._devices else ""),
             env={
                 "TERM": os.environ.get("TERM", "dumb"),
+                **{name: text for name, text in self._defaults.items() if name not in image_env},
                 **self._env,
                 "HOME": HOME,
                 "TMPDIR": TMP,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dlapp.runtime.payload import Payload, PayloadDevice, Running
 from dlapp.runtime.process import PlainRun
 from dlapp.system.owners import user_name
-from dlapp.task.environment import payload_environment
+from dlapp.task.environment import FRAMEWORKS, default_variables, payload_environment
 from dlapp.task.state import TaskState
 from dlapp.value import replace
 from dlapp.values.spec import Framework, PayloadProgram
@@ -118,6 +118,11 @@ def _payload(task: TaskState, submitter: dict[str, str] | None, paths: dict[str,
             caches=caches,
         )
         | served,
+        defaults=default_variables(
+            one,
+            user=task.launch.env,
+            cache_path=_framework_caches(task),
+        ),
         resources=one.resources,
         image=one.docker_image,
         workdir=one.workdir,
@@ -136,6 +141,17 @@ def _payload(task: TaskState, submitter: dict[str, str] | None, paths: dict[str,
         has_feed=any(each.feed is not None for each in one.inputs),
         as_submitter=runs_as_submitter(os.environ, on_a_node=task.on_a_node),
     )
+
+
+def _framework_caches(task: TaskState) -> str | None:
+    """Return the directory for the caches of frameworks, as the payload sees it; None: there is none.
+
+    In Docker it is in the first cache that the user mounts: what one image has compiled need not run in another.
+    """
+    if task.assignment.docker_image is None:
+        return task.cache_paths.get(FRAMEWORKS)
+    caches = task.assignment.caches
+    return f"{caches[0].path}/{FRAMEWORKS}" if caches else None
 
 
 def runs_as_submitter(environ: Mapping[str, str], *, on_a_node: bool) -> bool:

@@ -9,6 +9,7 @@ from functools import partial
 from dlapp.runtime.payload import Running
 from dlapp.runtime.process import PlainRun
 from dlapp.sweep.trial import TrialSpec
+from dlapp.task.environment import THREADS, threads
 from dlapp.task.payload.container import wait_for_gate
 from dlapp.task.payload.factory import docker_payload, make_docker_run, plain_payload
 from dlapp.task.state import DIRECTORY_REMOVED, TaskState
@@ -85,13 +86,14 @@ def _made_trial_ready(
     env = {**payload.env, **trial.environment(), "NV_GPU": ",".join(map(str, indices))}
     if is_plain:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(each.uuid for each in devices)
-    amounts = one.resources
+    amounts, defaults = one.resources, {**payload.defaults, THREADS: threads(one.resources.vcores, work.slots)}
     payload = replace(
         payload,
         directory=trial_dir,
         task_directory=task.container_dir,
         name=trial_part(order.number, order.try_number),
         env=env,
+        defaults=defaults,
         args=trial.arguments(payload.args),
         command=trial.arguments(payload.command),
         gpus=devices,

@@ -151,6 +151,12 @@ def test_arguments_that_come_with_the_start_reach_it_byte_for_byte(docker: Drive
     assert docker.out().decode() == f"{late.get('ODD', '')}|it's \"1\" $(id)\n|${{master}}|a  'b'||-x=a:1,b:2|"
 
 
+def test_defaults_reach_it_where_neither_the_payload_nor_the_image_has_others(docker: Driven) -> None:
+    docker.run('echo "$A $B"; echo "$PATH"', env={"A": "1"}, defaults={"A": "0", "B": "0"}, **docker.docker)
+    assert docker.end()["code"] == 0
+    assert docker.out().decode().splitlines()[0] == "1 0"
+
+
 def test_the_payload_may_write_what_dlapp_and_it_exchange(docker: Driven) -> None:
     docker.run("echo mine > /dlapp/run/report", **docker.docker)
     assert docker.end()["code"] == 0
