@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from dlapp.values.program.submitter import is_well_known
 from tests.closes import copy as closes
 from tests.services import needs, users
 from tests.services.containers.dockerd import dockerd
@@ -200,7 +201,8 @@ def _own_environment(
         (home / ".cache" / "dlapp").mkdir(parents=True)
         (home / ".cache" / "dlapp" / "travel").symlink_to(request.getfixturevalue("travel_cache"))
     for name in list(os.environ):
-        if (name.startswith("DLAPP_") and name not in KEPT) or name.startswith("XDG_"):
+        is_ours = name.startswith("DLAPP_") and name not in KEPT
+        if is_ours or name.startswith("XDG_") or is_well_known(name):  # the launcher notes or passes the last
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("DLAPP_LOCAL_STATE_DIR", str(home / "state"))

@@ -17,6 +17,7 @@ from dlapp.application.forms import REFERENCE
 from dlapp.application.keys import OF_ROLES, without_quotes
 from dlapp.locations import shown
 from dlapp.values.program.placeholders import APP_ID, CACHE, HOSTS, MASTER, OF_PORT, known_names, names_in
+from dlapp.values.program.submitter import inherited, is_well_known, proxies_in_docker
 
 if TYPE_CHECKING:
     from dlapp.application.description import ResolvedApplication
@@ -157,6 +158,8 @@ def _found(
         for name in _GPU_VARIABLES:
             if environ.get(name) and environ[name] not in _ALL_GPUS:
                 yield name, _GPUS_OF_SUBMITTER
+        if names := _not_passed(application, config, environ):
+            yield "", f"not passed: {', '.join(names)} (pass_env)"
     if (
         application.spec.images
         and config.cluster == "local"
@@ -308,6 +311,26 @@ def _meant_name(name: str, word: str, known: Sequence[str]) -> str:
 def _is_whole(name: str, word: str) -> bool:
     """Return whether a name in braces is an argument, the value of an option, or a part of a path."""
     return bool(re.fullmatch(rf"(?:-*[\w.-]+=)?(?:[^{{}}]*/)?\{{{re.escape(name)}\}}(?:/[^{{}}]*)?", word))
+
+
+# ---- variables of the submitter ----
+
+
+def _not_passed(application: ResolvedApplication, config: Config, environ: Mapping[str, str]) -> list[str]:
+    """Return the well-known variables of the submitter that a program does not get."""
+    spec = application.spec
+    given = set(application.env).union(*application.role_env.values())
+    set_here = {name: text for name, text in environ.items() if text and is_well_known(name)}
+    passed = set(set_here)
+    for role in spec.roles:
+        if config.cluster != "local":
+            passed.clear()
+        elif spec.image_of(role) is None:
+            passed &= inherited(set_here).keys()
+        else:
+            network = spec.network_of(role) or config.runtime.docker.network
+            passed &= proxies_in_docker(set_here, own_network=network != "host").keys()
+    return sorted(set_here.keys() - passed - given)
 
 
 # ---- scripts ----

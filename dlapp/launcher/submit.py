@@ -39,6 +39,7 @@ from dlapp.value import replace
 from dlapp.values.access import new_secret
 from dlapp.values.ids import ApplicationId
 from dlapp.values.image_name import RegistryCredentials
+from dlapp.values.program.submitter import inherited
 from dlapp.values.serialization import to_json
 from dlapp.values.spec import AppSpec, Secrets, Submission
 
@@ -57,12 +58,6 @@ Continued = Callable[[ResolvedApplication], ResolvedApplication]
 MAX_NAMED = 5
 PAGE_S = 0.5
 """How long to wait for the page of an application that is just starting; the id is printed before."""
-
-ENVIRONMENT = (
-    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"),
-    *("VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH"),
-)
-"""Variables of the caller that a plain process gets, besides those that begin with LC_."""
 
 
 def launch(
@@ -91,7 +86,7 @@ def launch(
         note: called with notices for the user: keys without effect, files that are not packed.
         progress: called with the packed bytes of the workspace and the total.
         overrides: values that override the file's.
-        environ: the environment of the caller; a plain process gets the variables `ENVIRONMENT` of it, and the program
+        environ: the environment of the caller; the program gets variables of it (`dlapp.values.program.submitter`), and
             those of pass_env.
         leave_out: returns gitignore patterns of files not to pack, in addition to the user's: files that dlapp has put
             there.
@@ -169,7 +164,7 @@ def launch(
             control_secret=new_secret(),
             env=application.env,
             role_env=dict(application.role_env),
-            environment=_user_environment(environ),
+            environment=inherited(environ),
             notify=notify,
             registry_credentials=_registry_credentials(spec, policy, note, environ),
         )
@@ -354,10 +349,6 @@ def _some(names: Sequence[str]) -> str:
     first = ", ".join(shown(name) for name in names[:MAX_NAMED])
     more = len(names) - MAX_NAMED
     return f"{first} {f'and {more} more ' if more > 0 else ''}{'is' if len(names) == 1 else 'are'}"
-
-
-def _user_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in environ.items() if name in ENVIRONMENT or name.startswith("LC_")}
 
 
 def _registry_credentials(

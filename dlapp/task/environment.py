@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from dlapp.values.messages import Assignment
 from dlapp.values.spec import Framework, cache_variable
@@ -79,12 +80,13 @@ def payload_environment(
     """
     # Not before the task has asked for its work.
     from dlapp.values.program.placeholders import APP_ID, CACHE, substitute
+    from dlapp.values.program.submitter import without_replaced
 
     plain = submitter is not None
     # Python's output must reach the log immediately, and survive a kill.
     env = {"PYTHONUNBUFFERED": "1", "HOME": home}
     if submitter is not None:
-        env |= {"PATH": DEFAULT_PATH, **submitter}
+        env |= {"PATH": DEFAULT_PATH, **without_replaced(submitter, user)}
     env["TMPDIR"] = tmp
     values = {
         APP_ID: str(assignment.application_id),
@@ -128,13 +130,17 @@ def default_variables(
     *,
     user: Mapping[str, str],
     cache_path: str | None,
+    submitter: Mapping[str, str] = MappingProxyType({}),
+    docker_network: str = "",
 ) -> dict[str, str]:
-    """Return the variables of a payload that the user and its image replace: threads and caches.
+    """Return the variables of a payload that the user and its image replace: threads, caches and proxies.
 
     Args:
         assignment: the assignment of the task.
         user: the variables of the properties file.
         cache_path: directory that stays on this node, for the caches of frameworks; None: there is none.
+        submitter: in Docker the variables of the submitter.
+        docker_network: Docker's network mode.
     """
     found = {name: f"{cache_path}/{directory}" for name, directory in FRAMEWORK_CACHES if cache_path is not None}
     processes = 1
@@ -144,6 +150,10 @@ def default_variables(
         processes = frameworks.processes(assignment.framework, assignment.resources, user)
     if processes:
         found[THREADS] = threads(assignment.resources.vcores, processes)
+    if assignment.docker_image is not None:
+        from dlapp.values.program.submitter import proxies_in_docker, without_replaced
+
+        found |= proxies_in_docker(without_replaced(submitter, user), own_network=docker_network != "host")
     return found
 
 

@@ -282,3 +282,45 @@ def test_in_a_sweep_each_name_is_taken_for_a_parameter(place: Path) -> None:
     first, second = noted(place, text)
     assert first.startswith("user_shell_args: {epoch} is not replaced, known are lr, role, trial, ")
     assert second == "user_shell_args: {ll} is not replaced, the nearest is lr"
+
+
+# ---- variables of the submitter ----
+
+SHELL = {
+    "HF_TOKEN": "hf_secret",
+    "WANDB_API_KEY": "w_secret",
+    "PYTHONPATH": "/p",
+    "https_proxy": "http://user:p_secret@proxy:1",
+    "http_proxy": "http://localhost:1",
+    "SSL_CERT_FILE": "/ca.pem",
+    "MLFLOW_TRACKING_URI": "",
+    "EDITOR": "vi",
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [
+        ("", "HF_TOKEN, PYTHONPATH, WANDB_API_KEY"),
+        ("pass_env=HF_TOKEN\nenv.PYTHONPATH=\n", "WANDB_API_KEY"),
+        ("docker_image=i\n", "HF_TOKEN, PYTHONPATH, SSL_CERT_FILE, WANDB_API_KEY, http_proxy"),
+        ("docker_image=i\nnetwork=host\npass_env=SSL_CERT_FILE\n", "HF_TOKEN, PYTHONPATH, WANDB_API_KEY"),
+    ],
+)
+def test_well_known_variables_that_are_not_passed_are_named_once(place: Path, more: str, names: str) -> None:
+    assert noted(place, f"{ALONE}{more}", SHELL) == [f"not passed: {names} (pass_env)"]
+
+
+def test_a_shell_without_well_known_variables_is_not_noted(place: Path) -> None:
+    assert noted(place, ALONE, {"EDITOR": "vi", "https_proxy": "http://p:1", "HF_TOKEN": ""}) == []
+    assert noted(place, ALONE, {"HF_TOKEN": "x", "DLAPP_CONTAINER_ID": "c"}) == []
+
+
+def test_on_a_cluster_proxies_are_named_too(place: Path) -> None:
+    (place / "f").write_text(ALONE)
+    config = load_config({"cluster": "yarn"}, {"HOME": str(place)}, system_file=missing())
+    found = describe(str(place / "f"), config, ENGINE, NO_OVERRIDES, SHELL)
+    assert found.application is not None
+    assert submission_notes(found.application, config, SHELL) == [
+        "not passed: HF_TOKEN, PYTHONPATH, SSL_CERT_FILE, WANDB_API_KEY, http_proxy, https_proxy (pass_env)"
+    ]

@@ -1,12 +1,14 @@
-"""Test what programs find in their environment besides what they ask for: caches of frameworks and threads."""
+"""Test what programs find in their environment besides what they ask for: caches of frameworks, threads and proxies."""
 
 from __future__ import annotations
 
+import contextlib
+import stat
 from pathlib import Path
 
 import pytest
 
-from tests.applications import properties, run
+from tests.applications import ended, properties, run, wait_for
 from tests.end_to_end.test_applications import END_S, id_of, printed
 from tests.engines import Engine
 from tests.services.containers.dockerd import IMAGE, Dockerd
@@ -80,20 +82,56 @@ def test_a_program_without_a_framework_has_a_thread_for_each_vcore(engine: Engin
     assert ran(passed, OMP_NUM_THREADS="5") == ["5"]
 
 
+@only_local
+def test_a_proxy_reaches_the_program_and_no_file_that_others_may_read(
+    engine: Engine, tmp_path: Path, state_dir: Path
+) -> None:
+    proxy = "http://tony:hush-hush@proxy.example:3128"
+    script = 'echo "${https_proxy#*@} $NO_PROXY $SSL_CERT_FILE [$HF_TOKEN$http_proxy]"; exec sleep 600'
+    env = {"https_proxy": proxy, "http_proxy": proxy, "NO_PROXY": "x", "SSL_CERT_FILE": "/ca", "HF_TOKEN": "hush-hush"}
+    done = run("dlapp-launcher", "--env", "HTTP_PROXY=", properties(tmp_path, script), env=env, timeout_s=END_S)
+    assert "note: not passed: HF_TOKEN (pass_env)" in done.err
+    assert "hush" not in done.err + done.out
+    application = id_of(done)
+    wait_for(
+        "its output",
+        lambda: printed("--container", "worker_0", "--stdout", application) == ["proxy.example:3128 x /ca []"],
+    )
+    secrets = files_with(state_dir, b"hush")
+    assert secrets
+    assert [one for one in secrets if stat.S_IMODE(one.stat().st_mode) & 0o077] == []
+    assert run("dlapp-kill", application).code == 0
+    ended(application, END_S)
+    assert files_with(state_dir, b"hush") == []
+
+
+def files_with(directory: Path, text: bytes) -> list[Path]:
+    found = []
+    for one in directory.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            if one.is_file() and not one.is_symlink() and text in one.read_bytes():
+                found.append(one)
+    return found
+
+
 @pytest.mark.docker
 @only_local
 def test_in_docker_caches_of_frameworks_are_in_a_cache_of_the_user(
     engine: Engine, tmp_path: Path, dockerd: Dockerd
 ) -> None:
-    env = {"DLAPP_RUNTIME_DOCKER_HOST": dockerd.host}
-    more = 'echo "$TRITON_CACHE_DIR $OMP_NUM_THREADS"'
+    proxies = {"https_proxy": "http://proxy.example:3128", "http_proxy": "http://127.0.0.1:1", "SSL_CERT_FILE": "/ca"}
+    env = {"DLAPP_RUNTIME_DOCKER_HOST": dockerd.host, **proxies}
+    more = 'echo "$TRITON_CACHE_DIR $OMP_NUM_THREADS [$https_proxy $http_proxy $SSL_CERT_FILE]"'
 
     def file(name: str, **application: str) -> Path:
         of = {"docker_image": IMAGE, "network": "none", **application}
         return properties(tmp_path, f"{COMPILES}{more}", name=name, application=of)
 
     named = {"cache.models": "/models"}
-    assert ran(file("a", **named), **env) == ["compiles"] * 4 + ["/models/frameworks/triton 1"]
-    assert ran(file("b", **named), **env) == ["found"] * 4 + ["/models/frameworks/triton 1"]
-    without = properties(tmp_path, more, name="c", application={"docker_image": IMAGE, "network": "none"})
-    assert ran(without, **env) == [" 1"]
+    proxy = "[http://proxy.example:3128  ]"
+    assert ran(file("a", **named), **env) == ["compiles"] * 4 + [f"/models/frameworks/triton 1 {proxy}"]
+    assert ran(file("b", **named), **env) == ["found"] * 4 + [f"/models/frameworks/triton 1 {proxy}"]
+    without = properties(
+        tmp_path, more, name="c", application={"docker_image": IMAGE, "network": "none", "env.HTTPS_PROXY": ""}
+    )
+    assert ran(without, **env) == [" 1 [  ]"]

@@ -214,6 +214,21 @@ def test_what_is_submitted_is_the_spec_the_packed_workspace_and_apart_from_it_th
     assert launched.engine.submitted[1][1].control_secret != secrets.control_secret
 
 
+def test_proxies_and_certificates_travel_with_the_secrets_and_other_well_known_variables_are_named(
+    launched: Launch,
+) -> None:
+    proxy = "http://tony:hush@proxy:3128"
+    passed = {"https_proxy": proxy, "NO_PROXY": "localhost", "SSL_CERT_FILE": "/ca.pem"}
+    launched(**passed, HF_TOKEN="hush", PIP_INDEX_URL="https://tony:hush@pypi", http_proxy="")
+    ((submission, secrets),) = launched.engine.submitted
+    assert secrets.environment == {**passed, "http_proxy": ""}
+    assert "hush" not in repr(submission)
+    assert "hush" not in repr(launched.noted)
+    assert [one for one in launched.noted if one.startswith("not passed: ")] == [
+        "not passed: HF_TOKEN, PIP_INDEX_URL, SSL_CERT_FILE (pass_env)"  # its program runs in Docker
+    ]
+
+
 def test_the_credentials_for_the_registry_of_the_image_travel_apart_from_the_spec(launched: Launch) -> None:
     auth = base64.b64encode(b"tony:hush").decode()
     auths = {"https://index.docker.io/v1/": {"auth": auth}, "other.org": {"auth": auth}}

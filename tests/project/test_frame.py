@@ -15,10 +15,10 @@ from bench import __main__ as bench
 from bench.__main__ import kept, table
 from dlapp.application.keys import SECTIONS
 from dlapp.config import KEYS, variable_of
-from dlapp.launcher.submit import ENVIRONMENT
 from dlapp.task.environment import default_variables, payload_environment
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.messages import Assignment
+from dlapp.values.program.submitter import CERTIFICATES, ENVIRONMENT, PROXIES
 from dlapp.values.spec import InputSpec, OutputSpec, Resources
 from tests.services import install
 
@@ -99,7 +99,7 @@ def test_the_page_on_payloads_names_every_variable_that_one_gets() -> None:
         "run": "/r",
         "caches": {"name": "/c"},
     }
-    submitter = dict.fromkeys(ENVIRONMENT, "x")
+    submitter = dict.fromkeys((*ENVIRONMENT, *PROXIES, *CERTIFICATES), "x")
     found = payload_environment(
         assignment, **places, submitter=submitter, user={}, gpu_indices=[0], gpu_uuids=["GPU-1"]
     )

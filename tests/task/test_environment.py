@@ -180,6 +180,26 @@ def test_caches_of_frameworks_are_in_one_directory_that_stays() -> None:
     assert defaults(assignment()).keys() == {"OMP_NUM_THREADS"}
 
 
+def test_only_a_program_in_docker_has_proxies_that_its_image_can_replace() -> None:
+    submitter = {"https_proxy": "http://p:1", "http_proxy": "http://localhost:1", "SSL_CERT_FILE": "/ca", "PATH": "/b"}
+    one = assignment(docker_image="i")
+
+    def proxies(one: Assignment, network: str, **user: str) -> dict[str, str]:
+        found = defaults(one, submitter=submitter, docker_network=network, user=user)
+        return {name: text for name, text in found.items() if name != "OMP_NUM_THREADS"}
+
+    assert proxies(one, "bridge") == {"https_proxy": "http://p:1"}
+    assert proxies(one, "host") == {"https_proxy": "http://p:1", "http_proxy": "http://localhost:1"}
+    assert proxies(one, "host", HTTPS_PROXY="", http_proxy="http://q:1") == {}
+    assert proxies(assignment(), "bridge") == {}
+
+
+def test_a_plain_program_gets_no_proxy_that_the_user_has_emptied() -> None:
+    submitter = {"HTTPS_PROXY": "http://p:1", "https_proxy": "http://p:1", "SSL_CERT_FILE": "/ca"}
+    found = environment(assignment(), submitter=submitter, user={"https_proxy": ""})
+    assert (found["https_proxy"], found.get("HTTPS_PROXY"), found["SSL_CERT_FILE"]) == ("", None, "/ca")
+
+
 @pytest.mark.parametrize(
     ("value", "seen"),
     [

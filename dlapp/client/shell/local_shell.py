@@ -295,6 +295,8 @@ def environment(
         user=user_env,
         # Without Docker, TMPDIR is that of the caller, and stays.
         cache_path=f"{spec.caches[0].path}/{FRAMEWORKS}" if in_docker and spec.caches else None,
+        submitter=os.environ,
+        docker_network=docker_network,
     )
     return defaults, payload_environment(
         assignment,
