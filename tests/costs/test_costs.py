@@ -141,7 +141,7 @@ MODULES = {
     "dlapp-status --help": 10,
     "dlapp-status": 52,
     "dlapp-list": 51,
-    "dlapp-launcher app.properties": 125,
+    "dlapp-launcher app.properties": 126,
 }
 """Command -> modules of dlapp that it loads at most. Each takes about 0.2 ms."""
 

@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from dlapp.system.text import counted
+
+if TYPE_CHECKING:
+    import subprocess
 
 _PATIENCE_S = 5.0
 """A large working tree on a network file system takes minutes, and a submission does not wait for a label."""
@@ -30,6 +33,8 @@ class RevisionQuery:
         self._process: subprocess.Popen[str] | None = None
         if not _is_in_repository(workspace):
             return
+        import subprocess  # few workspaces are repositories
+
         env = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
         # No lock of the index, which a command of the user may need at this moment, and no program of the repository.
         words = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", workspace]
@@ -51,6 +56,8 @@ class RevisionQuery:
         """Return ``a1b2c3d4e5f6 (main), 2 files changed``, or why it is unknown; empty without a repository or git."""
         if (process := self._process) is None:
             return ""
+        import subprocess
+
         with process:
             try:
                 out, err = process.communicate(timeout=_PATIENCE_S)
