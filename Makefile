@@ -247,7 +247,7 @@ screenshots:
 	@$(BIN)/python -m tests.pages.screenshots
 
 clean:
-	rm -rf $(VENV) $(VENV)-frameworks $(VENV)-beside $(VENV)-oldest $(VENV)-closes .cache/closes dist build bench/results examples/digits/results* \
+	rm -rf $(VENV) $(VENV)-frameworks $(VENV)-beside $(VENV)-oldest $(VENV)-closes .cache/closes .cache/nightly/tree dist build bench/results examples/digits/results* \
 		examples/caffe_mnist/hdfs examples/distributed/results \
 		.mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -43,12 +43,16 @@ def record(package: Path, reports: Path) -> None:
         file.write(_LINE.format(recorder=str(RECORDER), reports=str(reports)))
 
 
-def copy_tree(target: Path) -> None:
-    """Copy what git tracks or does not ignore."""
+def copy_tree(target: Path, root: Path = ROOT) -> None:
+    """Copy what git tracks or does not ignore; of a copy, which git does not know, all but what was made there."""
+    if not (root / ".git").exists():
+        made = shutil.ignore_patterns(".*cache", ".venv*", ".hypothesis", "__pycache__")
+        shutil.copytree(root, target, symlinks=True, ignore=made)
+        return
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+    listed = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout
     for name in filter(None, listed.split(b"\0")):
-        source, place = ROOT / os.fsdecode(name), target / os.fsdecode(name)
+        source, place = root / os.fsdecode(name), target / os.fsdecode(name)
         if os.path.lexists(source):
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, place, follow_symlinks=False)

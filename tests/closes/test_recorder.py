@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.closes.copy import record
+from tests.closes.copy import copy_tree, record
 
 BEGINNING = """\
 import os, sys
@@ -70,3 +70,16 @@ def test_a_double_close_is_reported_with_who_closed(tmp_path: Path, what: str) -
 @pytest.mark.parametrize("what", HARMLESS)
 def test_who_closes_its_own_descriptor_is_not_reported(tmp_path: Path, what: str) -> None:
     assert reports(tmp_path, HARMLESS[what]) == []
+
+
+def test_a_copy_of_a_copy_has_the_files_of_the_tree(tmp_path: Path) -> None:
+    copy_tree(tmp_path / "first")
+    (tmp_path / "first" / ".cache").mkdir()
+    (tmp_path / "first" / ".cache" / "made").touch()
+    copy_tree(tmp_path / "second", tmp_path / "first")
+    first, second = (
+        {path.relative_to(tmp_path / name) for path in (tmp_path / name).rglob("*")} for name in ("first", "second")
+    )
+    assert first - second == {Path(".cache"), Path(".cache/made")}
+    assert second - first == set()
+    assert Path("dlapp/__main__.py") in second

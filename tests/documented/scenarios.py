@@ -215,7 +215,8 @@ SCENARIOS: dict[Section, Scenario] = {
     ("docs/notebooks.md", ""): Scenario(
         prepare=APPLICATION + "sed -i 's/memory=64m/memory=1g/' dl_app.properties\n",
         gpus=1,
-        typed={"dlapp-notebook --gcores 1 dl_app.properties": ("(http://127.0.0.1:.*|Ctrl-C)\r\n", r"\x03")},
+        # The second Ctrl-C answers the question whether to end it.
+        typed={"dlapp-notebook --gcores 1 dl_app.properties": (r"Ctrl-C ends it|\[Y/n\]", r"\x03")},
         codes={"dlapp-notebook --gcores 1 dl_app.properties": (0, 7, 130)},
     ),
     ("docs/payload.md", "Report progress and metrics"): Scenario(payload=""),

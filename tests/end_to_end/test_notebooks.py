@@ -56,6 +56,16 @@ def answer(url: str, token: str) -> int:
         return refused.code
 
 
+def test_a_notebook_that_changed_no_file_says_so_and_has_succeeded(tmp_path: Path, state_dir: Path) -> None:
+    python = str(tmp_path / "test_workspace" / "python")
+    with opened(notebook_file(tmp_path, python, **{"env.TO_WRITE": ""})) as (program, url, token):
+        assert answer(url, token) == 200
+        program.send_signal(signal.SIGINT)
+        out, err = program.communicate(timeout=120)
+    assert (program.returncode, out) == (0, ""), err
+    assert err.endswith("no file is new or changed\n")
+
+
 @on_yarn_when_full
 def test_a_notebook_is_reached_from_the_terminal_and_ctrl_c_brings_its_files_back(
     engine: Engine, tmp_path: Path

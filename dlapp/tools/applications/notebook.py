@@ -169,6 +169,7 @@ def _is_to_end() -> bool:
 def _show_end(client: Client, notebook: Notebook, *, as_json: bool = False) -> int:
     """Wait for the end, fetch the files and print their location. Return the exit code."""
     from dlapp.client import exit_code
+    from dlapp.client.notebook.session import saved_location
     from dlapp.system import clock
     from dlapp.tools.display.progress import waiting_display
     from dlapp.tools.display.status import answer_lines, read_error_tail
@@ -182,6 +183,14 @@ def _show_end(client: Client, notebook: Notebook, *, as_json: bool = False) -> i
     if not is_planned:
         for line in answer_lines(view, clock.now_ms(), read_error_tail(client, view), client.unstored(view)):
             (note if as_json else say)(line)
+    if (
+        is_planned
+        and saved_location(end) is None
+        and not client.unstored(view)
+        and all(one.exit_code == 0 for one in end.containers)
+    ):
+        note("no file is new or changed")
+        return 0
     is_stored = _fetch_files(client, notebook, end, note if as_json else say)
     if not is_planned:
         return exit_code(end)
