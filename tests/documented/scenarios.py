@@ -172,7 +172,7 @@ SCENARIOS: dict[Section, Scenario] = {
         .replace("instances=2\n", "")
         .replace("3 of 3", "2 of 2")
         + "until curl -s -o index http://127.0.0.1:8888/; do sleep 0.1; done\n",
-        typed={"dlapp-port last worker:0 8888": ("connections to port", r"\x03")},
+        typed={"dlapp-port last worker:0 8888": ("127.0.0.1:[0-9]+ : port.*\r\n", r"\x03")},
         codes={"dlapp-port last worker:0 8888": (0, 130)},
     ),
     ("docs/commands.md", "dlapp-board [ID...]"): Scenario(
