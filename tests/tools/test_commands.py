@@ -59,11 +59,11 @@ def test_an_application_from_its_file_to_its_logs(engine: Engine, tmp_path: Path
         f"DL App ID : {application}",
         "DL App Name : test",
     ]
-    urls = shown[-4 * len(containers) :]
+    urls, last = shown[7:], 7 + 4 * len(containers)
     for at, (container, stream) in enumerate((one, name) for one in containers for name in ("stdout", "stderr")):
         assert urls[2 * at] == stream
         assert re.fullmatch(engine.log_page(application, container, stream), urls[2 * at + 1])
-    assert run("dlapp-status").out.splitlines() == shown[: -4 * (len(containers) - 1)]
+    assert run("dlapp-status").out.splitlines() == [*shown[:11], *shown[last:]]
     # On a cluster queue, priority, project and tags follow.
     assert listed(application).split()[:7] == [
         *(application, "test", caller(), "FINISHED", "succeeded", shown[6].removeprefix("elapsedTime : "), "0")

@@ -223,7 +223,7 @@ def launched_and_held(box: Box, gate: FileGate, phase: str) -> tuple[str, Path]:
         "to_hdfs more": {"hdfs": box.directory / "more", "output_path": "more", "overwrite": "true"}
     }
     application = box.launch(
-        script=f"mkdir -p out more; echo new > out/a; echo new > more/b; {wait}",
+        script=f"mkdir -p out more __pycache__; echo new > out/a; echo new > more/b; {wait}",
         from_hdfs={"hdfs": source, "input_path": "in"},
         **more,
     )
@@ -239,7 +239,8 @@ def launched_and_held(box: Box, gate: FileGate, phase: str) -> tuple[str, Path]:
         wait_for("its payload", lambda: in_phase(application, "running")() and box.payloads())
         if phase == "running":
             return application, home
-        place = home / "workspace" / "out" / "a" if phase == "storing" else home / "workspace"
+        # The search for files that are not stored does not open caches; their removal does.
+        place = home / "workspace" / ("out/a" if phase == "storing" else "__pycache__")
         gate.watch(place)
         hold(place)
         (home / "workspace" / "finish").touch()
