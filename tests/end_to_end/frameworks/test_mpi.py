@@ -68,13 +68,16 @@ def file_of(
 
 
 HOROVOD = """\
+import os
+
 from mpi4py import MPI
 
 world = MPI.COMM_WORLD
 local = world.Split_type(MPI.COMM_TYPE_SHARED)  # what hvd.local_rank() is, the number of the process's GPU
 across = world.Split(local.rank)
 total = world.allreduce(world.rank + 1)
-print("rank", world.rank, "of", world.size, "local", local.rank, "of", local.size, "across", across.size, "sum", total)
+line = f"rank {world.rank} of {world.size} local {local.rank} of {local.size} across {across.size} sum {total}\\n"
+os.write(1, line.encode())  # at once: mpirun mixes what processes write in pieces
 """
 """As Horovod finds its processes. Source: horovod/common/mpi/mpi_context.cc (0.28)."""
 
