@@ -732,8 +732,8 @@ class Client(Closeable):
     def again_as_trial(
         self, application_id: AnyApplication, number: int, **options: Unpack[SubmitOptions]
     ) -> Application:
-        """Submit the program of a sweep once, with the parameters of one of its trials; the output goes beside that of
-        the sweep, to ``TARGET-trial-NUMBER``, unless the overrides name another target.
+        """Submit the program of a sweep once, with the parameters of one of its trials; the output goes beside those
+        of the sweep, to ``TARGET/trial-NUMBER``, unless the overrides name another target.
 
         Args:
             application_id: the id of the caller's own sweep; it need not have ended.

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from dlapp.application.description import RecordedFile, ResolvedApplication, Source, UnresolvedSpec
 from dlapp.application.overrides import Overrides, quoted_words
 from dlapp.application.properties import Properties, parse_properties
-from dlapp.application.resolve import TRIALS
 from dlapp.errors import NotFound, UsageError
 from dlapp.locations import HdfsPlace, shown
 from dlapp.storage.checkpoints.copies import Checkpoints
@@ -90,9 +89,7 @@ class Origin(NamedTuple):
             names=overrides.names,
         )
         source, given = self.recorded_source(given)
-        targets = {
-            one: f"{one.target.rstrip('/').removesuffix(f'/{TRIALS}')}-trial-{trial.number}" for one in spec.outputs
-        }
+        targets = {one: _target_of_trial(one.target, trial) for one in spec.outputs}
         if isinstance(source, UnresolvedSpec):
             one = replace(
                 spec,
@@ -198,6 +195,11 @@ class Origin(NamedTuple):
             for one in spec.outputs
         )
         return replace(spec, outputs=outputs)
+
+
+def _target_of_trial(target: str, trial: TrialSpec) -> str:
+    """Return the target of a trial that runs by itself: beside the directory that has all trials of the sweep."""
+    return f"{target.rstrip('/').rpartition('/')[0]}/trial-{trial.number}"
 
 
 def _of_trial(role: RoleSpec, trial: TrialSpec) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from dlapp.application.description import RecordedFile, UnresolvedSpec
 from dlapp.application.overrides import NO_OVERRIDES, Overrides
 from dlapp.application.properties import MAX_RECORDED_BYTES, parse_properties
 from dlapp.errors import NotFound, UsageError
-from dlapp.launcher.origin import Origin
+from dlapp.launcher.origin import Origin, _target_of_trial
 from dlapp.storage.checkpoints.copies import Checkpoints
 from dlapp.storage.checkpoints.store import open_store
+from dlapp.sweep.trial import TrialSpec
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId
 from dlapp.values.spec import AppSpec, CheckpointSpec, Gang, OutputSpec, RoleSpec, Submission
@@ -57,6 +58,20 @@ def test_a_properties_file_is_recorded_without_comments_and_values_of_variables(
     assert recorded == "[application]\nappname=a\n\n[role r]\ncommand=x\nargs=1\n    2\n"
     large = "".join(f"    {'x' * 1000}\n" for _ in range(MAX_RECORDED_BYTES // 900))
     assert parse_properties(f"{text}{large}", "f").to_record() == ""
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("hdfs://nn/results/digits/trials", "hdfs://nn/results/digits/trial-3"),
+        ("file:///home/tony/r/trials", "file:///home/tony/r/trial-3"),
+        ("file:///trials", "file:///trial-3"),
+        ("hdfs://nn/trials", "hdfs://nn/trial-3"),
+        ("s3://bucket/r/trials/", "s3://bucket/r/trial-3"),
+    ],
+)
+def test_the_output_of_a_trial_by_itself_goes_beside_that_of_the_sweep(target: str, expected: str) -> None:
+    assert _target_of_trial(target, TrialSpec(3, {})) == expected
 
 
 def test_without_a_file_all_is_as_it_was_recorded(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -36,7 +38,7 @@ class RevisionQuery:
         import subprocess  # few workspaces are repositories
 
         env = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
-        # No lock of the index, which a command of the user may need at this moment, and no program of the repository.
+        # No lock of the index, which a command of the user may need at this moment, and no file system monitor.
         words = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", workspace]
         words += ["status", "--porcelain=v2", "--branch", "--", "."]
         try:
@@ -48,6 +50,7 @@ class RevisionQuery:
                 text=True,
                 errors="replace",
                 env={**env, "LC_ALL": "C"},
+                start_new_session=True,  # a filter of the repository ends with it
             )
         except OSError:
             return  # no git on this machine: nobody expects a commit
@@ -62,7 +65,7 @@ class RevisionQuery:
             try:
                 out, err = process.communicate(timeout=_PATIENCE_S)
             except subprocess.TimeoutExpired:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
                 return f"unknown: git status took longer than {_PATIENCE_S:.0f} s"
         if process.returncode:
             reason = err.strip().partition("\n")[0][:_MAX_REASON]
@@ -76,8 +79,8 @@ def revision_text(porcelain: str) -> str:
     Args:
         porcelain: output of ``git status --porcelain=v2 --branch``. Source: git-status(1), Porcelain Format Version 2.
     """
-    lines = porcelain.splitlines()
-    head = dict(line.removeprefix("# ").split(" ", 1) for line in lines if line.startswith("# branch."))
+    lines = porcelain.rstrip("\n").split("\n") if porcelain else []
+    head = dict(line.removeprefix("# ").partition(" ")[::2] for line in lines if line.startswith("# branch."))
     changed = sum(not line.startswith("#") for line in lines)
     oid, branch = head.get("branch.oid", ""), head.get("branch.head", "")
     text = "no commit yet" if oid == "(initial)" else oid[:_HEX_DIGITS]
@@ -87,9 +90,11 @@ def revision_text(porcelain: str) -> str:
 
 def _is_in_repository(workspace: str) -> bool:
     directory = os.path.realpath(workspace)
-    while not os.path.lexists(os.path.join(directory, ".git")):
+    while True:
+        with contextlib.suppress(OSError):
+            # git runs programs that a repository names. It refuses another user's only since 2.35.2.
+            return os.lstat(os.path.join(directory, ".git")).st_uid in (0, os.geteuid())
         parent = os.path.dirname(directory)
         if parent == directory:
             return False
         directory = parent
-    return True

@@ -15,7 +15,8 @@ of the first inspection stay open (`dlapp.storage.checkpoints.snapshot`), and no
 
 - A file with a step that is alone in its group.
 - A directory with a step that has all files that its siblings have.
-- Other files of which at most one was saved around the inspections; or several, if the time from their last change to
+- Other files of which at most one was saved around the inspections, and after the end none within a minute before it;
+  or several, if the time from their last change to
   the inspection is at least that between their first change and their last: so it was between two saves, not in one.
   Saves that follow each other faster than they are written are never recognized.
 
@@ -45,6 +46,11 @@ _TABLES = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 """Logs, too, but not in a directory with a step: there they can be a part of the save."""
+
+
+_LONGEST_PAUSE_NS = 60_000_000_000
+"""Time between two files of one save: a program may gather its next part from other processes meanwhile. At the end of
+a program nothing follows that would show it; while it runs, a later copy does."""
 
 
 class FileIdentity(NamedTuple):
@@ -143,12 +149,15 @@ def select(
             series.setdefault(group.series, []).append({_without_steps(name) for name in mine})
     all_names = {name: set().union(*found) for name, found in series.items() if len(found) > 1}
     whole: set[str] = set()
-    unfinished = None
+    unfinished, left_out = None, set[str]()
     for group in stepped:
         if problem := changes.problem_with_step(group, all_names.get(group.series)):
-            unfinished = unfinished or problem
+            unfinished, left_out = unfinished or problem, left_out | group.names
         else:
             whole |= group.names & changes.before.keys()
+    if any(map(changes.is_file, left_out)) and (not whole or changes.are_as_new(rest, left_out)):
+        # The other files are only a part of the save that is left out, or name it, as a file ``latest`` does.
+        return Selection(frozenset(), (), None, unfinished)
     blocked, usable = changes.problem(rest)
     if not blocked:
         whole |= usable
@@ -163,6 +172,22 @@ def select(
     whole -= {name for name in whole & links.keys() if _target_of(name, links[name]) in names - whole}
     key = first.state.only(whole - logs).key
     return Selection(frozenset(whole | _directories(first.state, whole, names)), key, blocked, unfinished)
+
+
+def is_cut_off(first: Inspection, last: Inspection) -> bool:
+    """Return whether a program may have died while it wrote a file: the file was open for writing before SIGTERM, and
+    has not changed since. Logs do not count.
+
+    Args:
+        first: the inspection before SIGTERM.
+        last: the one after the end of the program.
+    """
+    before, after = first.state.identities, last.state.identities
+    return any(
+        name in before and before[name] == after.get(name)
+        for name, appends in first.writers.items()
+        if not appends and not _is_log(name)
+    )
 
 
 def select_all(found: Inspection, reported_ns: int) -> Selection:
@@ -233,6 +258,13 @@ class _Changes:
         """Return whether a log can be copied."""
         return name in self._unchanged and (self._has_ended or not self._is_open(name))
 
+    def are_as_new(self, names: Collection[str], others: Collection[str]) -> bool:
+        """Return whether one of some files was written after the first of some others."""
+        times = [self._times_ns[name] for name in others if self.is_file(name) and name in self._times_ns]
+        return bool(times) and any(
+            self._times_ns[name] >= min(times) for name in names if self.is_file(name) and name in self._times_ns
+        )
+
     def problem_with_step(self, group: _Group, all_names: set[str] | None) -> BusyEntry | None:
         """Return why a group with a step is no whole save.
 
@@ -264,6 +296,8 @@ class _Changes:
         are_replaced = bool(recent) and all(self.before[name] != self.after.get(name) for name in recent)
         if not usable or (new and not are_replaced and not self._has_ended):
             return self._problem_of(min(new or names)), usable
+        if self._has_ended and len(recent) == 1 and any(map(self._may_be_of_last_save, usable - recent)):
+            return self._problem_of(min(recent)), usable
         times = [self._times_ns[name] for name in recent]
         if len(times) > 1 and self._first.at_ns - max(times) < max(times) - min(times):
             return BusyEntry(min(recent), f"and {len(times) - 1} more were being saved"), usable
@@ -286,6 +320,9 @@ class _Changes:
 
     def _is_recent(self, name: str) -> bool:
         return self._first.at_ns - self._times_ns.get(name, self._first.at_ns) < self._quiet_ns
+
+    def _may_be_of_last_save(self, name: str) -> bool:
+        return self.is_file(name) and self._first.at_ns - self._times_ns[name] < _LONGEST_PAUSE_NS
 
     def _is_same_inode(self, name: str) -> bool:
         before, after = (one.state.identities.get(name) for one in (self._first, self._second))

@@ -35,6 +35,7 @@ from dlapp.storage.checkpoints.manifest import IncompleteCheckpoint
 from dlapp.storage.checkpoints.selection import (
     DirectoryState,
     Selection,
+    is_cut_off,
     select,
     select_all,
     step_of,
@@ -298,7 +299,7 @@ class TaskCheckpoints:
         with last:
             if self._by_step:  # a reported checkpoint with a step that did not change since is complete
                 self._store(last, select_all(last.inspection, self._heard_ns), is_fixed=True)
-            elif is_orderly:
+            elif is_orderly and not self._is_cut_off(last):
                 everything = frozenset(one.name for one in last.state.nodes)
                 self._store(last, Selection(everything, last.state.key), is_fixed=True)
                 self._tell_why("")
@@ -316,6 +317,11 @@ class TaskCheckpoints:
                 if why:
                     self._note(f"{'not all is in the' if found.names else 'no'} last checkpoint: {why}")
                 self._tell_why(why)
+
+    def _is_cut_off(self, last: DirectorySnapshot) -> bool:
+        """Return whether the program may have died of SIGTERM while it saved, although its script ended by itself: the
+        last program of a pipe decides its exit code."""
+        return self._before_end is not None and is_cut_off(self._before_end.inspection, last.inspection)
 
     def _copy_at_intervals(self) -> None:
         due = time.monotonic() + self._spec.every_s

@@ -20,6 +20,7 @@ from dlapp.task.protocol.use_watch import UseWatch
 from dlapp.task.state import TaskState
 from dlapp.value import replace
 from dlapp.values.messages import PREEMPTED, BoardStatus, Fault, PayloadStatus, Phase, Stop, TaskResult
+from dlapp.values.spec import Framework
 
 if TYPE_CHECKING:
     from dlapp.values.roster import Roster
@@ -239,11 +240,14 @@ def store_last_checkpoint(task: TaskState, outcome: PayloadOutcome) -> None:
         return
     task.report_phase(Phase.STORING, detail="the checkpoint")
     ended = outcome.ended
+    # These launchers end by themselves when a process of theirs has died of SIGTERM.
+    has_launcher = task.assignment.framework in (Framework.TORCHRUN, Framework.MPI)
     try:
         with task.step("the checkpoint could not be stored", cut_by=Stop.NOW):
             task.checkpoints.store_last(
                 # A shell reports the signal of which its program died as 128 + N.
-                is_orderly=ended.exit_code == 0 or (outcome.is_soft and 0 < (ended.exit_code or 0) < 128),
+                is_orderly=ended.exit_code == 0
+                or (outcome.is_soft and not has_launcher and 0 < (ended.exit_code or 0) < 128),
                 patience_s=0.0 if task.is_gang_restarted else task.assignment.output_patience_s,
                 report_phase=task.report_phase,
                 release=task.release_devices,

@@ -55,7 +55,7 @@ def test_the_end_of_a_sweep_names_the_best_trial_and_it_runs_again_by_itself_wit
     alone = status("last")
     assert (alone["again_of"], alone["trials"], alone["total_containers"]) == (sweep, None, 1)
     said = "--rate=0.75 --n=1 two words, 0.75, {}, {}\n"
-    assert (tmp_path / "result-trial-1" / "said").read_text() == said.format(2, "no trial")
+    assert (tmp_path / "result" / "trial-1" / "said").read_text() == said.format(2, "no trial")
     assert (tmp_path / "result" / "trials" / "1" / "said").read_text() == said.format(1, "1")
     chosen = ("--set", f"to_hdfs.hdfs={tmp_path}/chosen", "--env", "RATE=0.8", "--env", "SEED=3", "--wait")
     done = run("dlapp-launcher", "--trial", "2", "--of", sweep, *chosen, "--", "only", "this")
@@ -79,7 +79,7 @@ def test_a_sweep_of_a_command_from_python_runs_a_trial_again(tmp_path: Path) -> 
         alone = client.again_as_trial(sweep, 1)
         assert alone.wait().final_status.value == "SUCCEEDED"
         assert alone.status().program == "sh -c 'mkdir out; echo $A y >out/a' 1"
-        assert (tmp_path / "r-trial-1" / "a").read_text() == "y y\n"
+        assert (tmp_path / "r" / "trial-1" / "a").read_text() == "y y\n"
 
 
 @pytest.mark.slow

@@ -104,3 +104,13 @@ def test_the_text_counts_renames_and_conflicts_as_one_file_each() -> None:
     lines += ["2 R. N... 100644 100644 100644 a b R100 new\told", "u UU N... 1 2 3 4 a b c both", "? new file"]
     assert revision_text("\n".join(lines)) == "34064be349d4 (main), 3 files changed"
     assert revision_text("") == ""
+
+
+def test_names_with_odd_line_ends_are_one_file_each() -> None:
+    lines = [f"# branch.oid {OID}", "# branch.head main", "? x\u2028# branch.x", "? y\x85z"]
+    assert revision_text("\n".join(lines) + "\n") == "34064be349d4 (main), 2 files changed"
+
+
+def test_a_repository_of_another_user_is_not_read(repository: Path) -> None:
+    os.chown(repository / ".git", 12_345, -1)
+    assert revision(repository) == ""

@@ -17,6 +17,7 @@ from dlapp.storage.checkpoints.selection import (
     FileIdentity,
     Inspection,
     Selection,
+    is_cut_off,
     select,
     select_all,
     step_of,
@@ -269,6 +270,44 @@ def test_what_changed_shortly_before_a_kill_is_not_selected() -> None:
     assert found.unfinished == BusyEntry("checkpoint-1000/config.json", "was written shortly before the end")
     end = before({"state.pt": (1, 99.0), "config": (2, 10.0)})
     assert selected(end, end, has_ended=True).names == frozenset()
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+@pytest.mark.parametrize("other", ["config.json", "latest", "trainer_state.json"])
+def test_without_a_whole_save_the_other_files_are_no_checkpoint(*, has_ended: bool, other: str) -> None:
+    saved = {"global_step600/a.pt": (1, 98.0), "global_step600/b.pt": (2, 98.0), other: (3, 10.0)}
+    first = before(saved, opened=["global_step600/b.pt"])
+    found = selected(first, after(saved, opened=() if has_ended else ["global_step600/b.pt"]), has_ended=has_ended)
+    assert (files_of(found), found.unfinished is not None) == ([], True)
+
+
+def test_a_file_that_may_name_a_save_that_is_left_out_is_no_part_of_the_one_before() -> None:
+    old = {"global_step500/a.pt": (1, 10.0), "global_step500/b.pt": (2, 10.0), "config.json": (3, 1.0)}
+    new = {"global_step600/a.pt": (4, 98.0)}
+    assert "global_step500/a.pt" in files_of(selected(before(old | new), after(old | new), has_ended=True))
+    named = old | new | {"latest": (5, 99.0)}
+    assert files_of(selected(before(named), after(named), has_ended=True)) == []
+
+
+def test_of_a_save_that_waits_between_two_files_nothing_is_taken_at_a_kill() -> None:
+    files = {"model.pt": (1, 99.0), "optimizer.pt": (2, 88.0)}
+    found = selected(before(files), after(files), has_ended=True)
+    assert (files_of(found), found.blocked) == ([], BusyEntry("model.pt", "was written shortly before the end"))
+    files = {"model.pt": (1, 99.0), "config.json": (2, 30.0)}
+    assert files_of(selected(before(files), after(files), has_ended=True)) == ["config.json", "model.pt"]
+
+
+def test_a_file_that_nobody_wrote_on_since_sigterm_and_that_was_open_was_cut_off() -> None:
+    def is_cut(opened: str, later: Files, *, appended: Sequence[str] = ()) -> bool:
+        first = before({opened: (1, 99.0)}, opened=() if appended else [opened], appended=appended)
+        return is_cut_off(first, after(later))
+
+    assert is_cut("a.pt", {"a.pt": (1, 99.0)})
+    assert not is_cut("a.pt", {"a.pt": (1, 101.0)})  # its handler completed it
+    assert not is_cut("a.tmp", {"a.pt": (1, 101.0)})  # and renamed it
+    assert not is_cut("a.pt", {"a.pt": (2, 101.0)})
+    assert not is_cut("train.log", {"train.log": (1, 99.0)})
+    assert not is_cut("a.pt", {"a.pt": (1, 99.0)}, appended=["a.pt"])
 
 
 def test_what_was_reported_is_everything_but_logs_that_are_written() -> None:

@@ -184,6 +184,22 @@ def test_what_was_saved_long_after_sigterm_is_copied_after_sigkill(
     assert (payload.model / "state").read_text() == "2"
 
 
+@pytest.mark.parametrize("is_orderly", [False, True])
+def test_what_a_program_wrote_at_sigterm_is_no_checkpoint_if_the_script_ends_by_itself(
+    payload: Payload, *, is_orderly: bool
+) -> None:
+    """As with ``python3 train.py | tee log``: the exit code is tee's."""
+    (payload.model / "step=1.ckpt").write_text("1")
+    with open(payload.model / "step=2.ckpt", "w") as half:
+        half.write("2")
+        half.flush()
+        payload.checkpoints.prepare_end([os.getpid()])
+    payload.end(is_orderly=is_orderly)
+    assert payload.status().why == "model/step=2.ckpt was open for writing"
+    payload.checkpoints.restore_newest(1)
+    assert {one.name: one.read_text() for one in payload.model.iterdir()} == {"step=1.ckpt": "1"}
+
+
 def test_what_was_open_at_sigterm_is_no_checkpoint_however_long_it_did_not_change(
     payload: Payload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
