@@ -123,10 +123,10 @@ def test_a_failure_shows_what_its_container_said_last_and_no_program_can_fake_a_
         f"next : dlapp-logs --container 1 {application}",
     ]
     shown = run("dlapp-status").out.splitlines()
-    assert shown[7 : 7 + len(answer)] == answer
+    assert shown[11 : 11 + len(answer)] == answer
     assert [line for line in shown if line.startswith("finalStatus")] == ["finalStatus : FAILED"]
     container = status("last")["containers"][1]["container_id"]
-    assert re.fullmatch(engine.log_page(application, container, "stderr"), shown[-1])
+    assert re.fullmatch(engine.log_page(application, container, "stderr"), shown[10])
 
 
 def test_of_a_stderr_without_line_ends_the_status_shows_its_last_bytes(tmp_path: Path) -> None:
