@@ -108,8 +108,6 @@ class LocalFiles:
         around = workspace or Workspace(local)
         with contextlib.closing(OpenTree(local, around.path)) as tree:
             found = nodes_to_store(tree, payload_paths=around.seen_as, note=note or ignore, mounted=around.mounted)
-            for path in found.linked:
-                around.linked(path)
             for one in found.left_out:
                 left_out(one)
             nodes = found.nodes
@@ -122,17 +120,18 @@ class LocalFiles:
                 # In the checked directory: others may rename another one to its name meanwhile.
                 remove_tree(target, dir_fd=above_fd, name=name)
                 inside = f"/proc/self/fd/{above_fd}/{name}"
-                if move and _renamed(tree, inside, found):
-                    return stored
-                if (needed := sum(node.space_bytes for node in nodes)) > (free := free_bytes(inside)):
-                    raise DiskFull(
-                        f"the output has {human_size(needed)}, more than {shown(target)} can take; "
-                        f"{free_space_text(inside)}",
-                        missing_bytes=needed - free,
-                        place=mount_point(above),
-                    )
-                copy_nodes(nodes, inside, done=lambda count: None, tree=tree)
-                _make_movable(inside)
+                if not (move and _renamed(tree, inside, found)):
+                    if (needed := sum(node.space_bytes for node in nodes)) > (free := free_bytes(inside)):
+                        raise DiskFull(
+                            f"the output has {human_size(needed)}, more than {shown(target)} can take; "
+                            f"{free_space_text(inside)}",
+                            missing_bytes=needed - free,
+                            place=mount_point(above),
+                        )
+                    copy_nodes(nodes, inside, done=lambda count: None, tree=tree)
+                    _make_movable(inside)
+        for path in found.linked:
+            around.linked(path)
         return stored
 
     def move_stored(self, location: str, new: str) -> None:

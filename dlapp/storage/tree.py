@@ -399,7 +399,7 @@ def nodes_to_store(
         note: called with a line about each entry that is left out.
         most: maximum number of nodes; None for no limit.
         keep_links: whether the target can have links; if not, each is replaced by what it leads to.
-        mounted: paths in the base where the payload saw another file system; here they are empty directories.
+        mounted: paths in the base where the payload saw another file system; here they are empty directories and files.
 
     Raises:
         DlappError: the tree itself is neither a file nor a directory, cannot be read, or has more than ``most`` nodes.
@@ -411,10 +411,10 @@ def nodes_to_store(
     linked: list[str] = []
     left_out: list[LeftOut] = []
 
-    def leave_out(node: TreeNode, part: _Part, reason: str) -> None:
+    def leave_out(node: TreeNode, reason: str, *, is_own: bool) -> None:
         note(f"{shown(node.source)} is not stored: it is {reason}")
         left_out.append(LeftOut(node.name, reason))
-        if not part.around:
+        if is_own:
             changed.append(node)
 
     first = _node(top, "", os.fstat(tree.fd))
@@ -423,6 +423,7 @@ def nodes_to_store(
     todo = [(first, _Part(tree.name_in_base(top)))]
     while todo:
         node, part = todo.pop()
+        is_own, followed = not part.around, False  # is_own: the tree itself has this entry, if only as a link
         if len(node.name) > _MAX_NAME:
             raise DlappError(f"{shown(top)} cannot be stored: it has directories in directories without end")
         if stat.S_ISLNK(node.mode):
@@ -430,22 +431,23 @@ def nodes_to_store(
                 text = tree.read_link(node.source)
             found = _resolved_link(tree, node, text, part, roots, keep_links=keep_links, mounted=mounted)
             if isinstance(found, str):
-                leave_out(node, part, found)
+                leave_out(node, found, is_own=is_own)
                 continue
             if found.link is None:
                 above = os.path.dirname(tree.name_in_base(node.source))
                 part = _Part(tree.name_in_base(found.source), (*part.around, above))
-                linked.append(part.root)
-            elif found.link != text and not part.around:
+                followed = True
+            elif found.link != text and is_own:
                 changed.append(found)
             node = found
+        if part.around and tree.name_in_base(node.source) in mounted:
+            leave_out(node, "a mounted input", is_own=is_own)
+            continue
         if node.is_dir and part.around:
-            if tree.name_in_base(node.source) in mounted:
-                leave_out(node, part, "a mounted input")
-                continue
             children = tree.children(node, most=max(linked_left, 0))
             if (linked_left := linked_left - len(children)) < 0:
-                leave_out(node, part, f"a directory behind links, which have more than {MAX_LINKED} files")
+                reason = f"a directory behind links, which have more than {MAX_LINKED} files"
+                leave_out(node, reason, is_own=is_own)
                 continue
         elif node.is_dir:
             children = tree.children(node, most=left)
@@ -454,9 +456,11 @@ def nodes_to_store(
         elif node.is_file or node.link is not None:
             children = []
         else:
-            leave_out(node, part, kind_text(node.mode))
+            leave_out(node, kind_text(node.mode), is_own=is_own)
             continue
         nodes.append(node)
+        if followed:
+            linked.append(part.root)
         todo.extend((child, part) for child in reversed(children))
     return TreeToStore(nodes, changed, linked, left_out)
 

@@ -211,10 +211,25 @@ def test_a_mounted_input_in_a_linked_directory_is_named_and_its_neighbours_are_s
 ) -> None:
     place.file("data/made", "features")
     (place.workspace / "data/images").mkdir()
+    for name in ("data/labels.csv", "data/deep/words"):  # Docker makes an empty file to mount a file on
+        place.file(name).write_text("")
     place.link("data", "../data")
-    place.store(move=move, mounted=("data/images",))
+    place.store(move=move, mounted=("data/images", "data/labels.csv", "data/deep/words"))
     assert place.contents() == {"data/made": "features"}
-    assert place.left_out == {"data/images": "a mounted input"}
+    assert place.left_out == dict.fromkeys(("data/images", "data/labels.csv", "data/deep/words"), "a mounted input")
+
+
+@HOW
+def test_a_link_to_more_files_than_are_stored_is_named_and_not_stored_as_a_link_to_nothing(
+    place: Stored, move: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "MAX_LINKED", 2)
+    place.write(**{"many/1": "", "many/2": "", "many/3": "", "output/log": "losses"})
+    place.link("many", "../many")
+    place.store(move=move)
+    assert place.contents() == {"log": "losses"}
+    assert list(place.left_out) == ["many"]
+    assert place.linked == set()
 
 
 @HOW

@@ -133,8 +133,6 @@ class HdfsFiles:
             found = nodes_to_store(
                 tree, payload_paths=around.seen_as, note=note, keep_links=False, mounted=around.mounted
             )
-            for path in found.linked:
-                around.linked(path)
             for one in found.left_out:
                 left_out(one)
             nodes = found.nodes
@@ -161,6 +159,8 @@ class HdfsFiles:
                 for node, path in reversed(directories):
                     self.web.set_mode(path, node.mode & 0o777)
                     self.web.set_mtime(path, node.mtime_ns // 1_000_000)
+        for path in found.linked:
+            around.linked(path)
         return FileTotals(len(files), sum(node.size_bytes for node, _ in files))
 
     @contextlib.contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dlapp.errors import DlappError, Unreachable, UsageError
-from dlapp.locations import shown
+from dlapp.locations import file_location, shown
 from dlapp.runtime.payload import ServiceAway
 from dlapp.storage.api import DiskFull, FileTotals, Workspace
 from dlapp.storage.open import open_output
@@ -68,6 +70,8 @@ class Outputs:
     Args:
         step: makes a step of this task (`dlapp.task.step_errors.step`).
         release: releases resources that others wait for, before a long wait; may be called again.
+        workspace_end: what removes the workspace even if ``is_in_workspace``; empty: nothing on one machine, YARN on a
+            cluster.
 
     Attributes:
         unstored: directories of this machine with output that could not be stored.
@@ -85,9 +89,11 @@ class Outputs:
         report_phase: ReportPhase,
         note: Callable[[str], None],
         release: Callable[[], None],
+        workspace_end: str = "",
     ) -> None:
         self._assignment, self._launch, self._container_dir, self._link = assignment, launch, container_dir, link
         self._step, self._report_phase, self._note, self._release = step, report_phase, note, release
+        self._workspace_end = workspace_end or ("YARN deletes it with its container" if launch.on_a_cluster else "")
         self._store_until = 0.0, 0.0
         self.unstored: list[str] = []
         self.is_in_workspace = False
@@ -217,7 +223,8 @@ class Outputs:
             texts.append(f"the nearest name is {near!r}")
         if left and keeping is not None:
             try:
-                stored.append(self._stored_output(keeping.output, self._workspace, ".", keeping.part, stray=True))
+                local = os.path.realpath(self._workspace)
+                stored.append(self._stored_output(keeping.output, local, ".", keeping.part, stray=True))
                 texts.append("all of it is kept")
             except StepFailed as error:
                 texts.append(str(error))
@@ -269,19 +276,42 @@ class Outputs:
         place = os.path.join(above, "workspace" if path == "." else path)
         try:
             if not self._launch.unstored:
-                raise FileNotFoundError
-            os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
-            os.rename(local, place)
-        except OSError as problem:
-            self._note(f"{shown(local)} cannot be renamed to {shown(place)}: {problem}")
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            os.makedirs(above, 0o700, exist_ok=True)
+            self._move(local, path, place)
+        except (DlappError, OSError) as problem:
+            self._note(f"{shown(local)} cannot be moved to {shown(place)}: {problem}")
             self.is_in_workspace = True
-            if self._launch.on_a_cluster:
-                lost = f"it could not be renamed to {place} ({problem.strerror}): YARN deletes it with its container"
+            if self._workspace_end:
+                reason = getattr(problem, "strerror", None) or problem
+                lost = f"it could not be renamed to {place} ({reason}): {self._workspace_end}"
                 return StepFailed(Fault.DATA, f"the output could not be stored: {error}; {lost}")
             above = place = local
         if above not in self.unstored:
             self.unstored.append(above)
         return StepFailed(Fault.DATA, f"the output could not be stored: {error}; it stays on {node_name()} in {place}")
+
+    def _move(self, local: str, path: str, place: str) -> None:
+        """Move an output on this machine, with what its links lead to in the workspace.
+
+        Raises:
+            DlappError, OSError: it stays in the workspace.
+        """
+        if os.path.lexists(place):  # another output inside it, moved before
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        location = file_location(place)
+        files = open_output(location)
+        try:
+            around, leave_out = self._around_output(), partial(self._leave_out, path)
+            files.store(local, location, move=True, workspace=around, note=self._note, left_out=leave_out)
+        except (DlappError, OSError) as problem:
+            with contextlib.suppress(DlappError, OSError):
+                files.remove(location)  # an incomplete copy
+            if not self._workspace_end:
+                raise
+            self._note(f"{shown(local)} is moved without what its links lead to: {problem}")
+            os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
+            os.rename(local, place)
 
     def _around_output(self) -> Workspace:
         seen_as = () if self._assignment.docker_image is None else (DOCKER_WORKSPACE,)

@@ -317,6 +317,7 @@ class TrialRun:
             report_phase=self._report_phase,
             note=self._note,
             release=lambda: None,  # the GPUs are for the next trial
+            workspace_end="it is removed with its trial",
         )
         mounted = [os.path.relpath(path, os.path.join(self.trial_dir, "workspace")) for _, path in self._mounts]
         result = outputs.store(result, self._ran_s, changes, mounted)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.values.messages import Fault, TaskResult, TrialOrder, TrialWork
+from dlapp.values.spec import OutputSpec
 from tests.services.disks import fill, small_disk
 from tests.task.fake_am import FakeAm, workspace_archive
 
@@ -53,6 +54,19 @@ def test_a_trial_that_makes_the_files_of_the_next_ones_holds_up_none_and_their_o
             assert (am.home / f"trial_{number}_1.stdout").read_text() == f"of {number}\n"
             assert (am.home / f"trial_{number}_1.stderr").read_text() == "oops\n"
     assert (place / "precious").read_text() == "kept"
+
+
+def test_output_of_a_trial_that_can_be_kept_nowhere_is_not_said_to_stay(place: Path) -> None:
+    (place / "results.tmp").write_text("in the way")
+    (place / "unstored").write_text("in the way, too")
+    output = OutputSpec(output_path="output", target=f"file://{place}/results")
+    packed = workspace_archive(place, {"run.sh": "mkdir -p output; echo 1 >output/x"})
+    storing = {"outputs": (output,), "parts": (f"file://{place}/results.tmp/container",)}
+    with FakeAm(place / "containers", **packed, **storing, sweep=TrialWork(metric="")) as am:
+        am.start(unstored=str(place / "unstored"))
+        result = run_trials(am, 1)[0]
+    assert (result.fault, result.unstored) == (Fault.DATA, ())
+    assert result.message.endswith("output (Not a directory): it is removed with its trial")
 
 
 def test_each_trial_has_a_tmpdir_of_its_own_with_a_short_name(place: Path) -> None:
