@@ -188,7 +188,7 @@ def test_what_was_saved_long_after_sigterm_is_copied_after_sigkill(
 def test_what_a_program_wrote_at_sigterm_is_no_checkpoint_if_the_script_ends_by_itself(
     payload: Payload, *, is_orderly: bool
 ) -> None:
-    """As with ``python3 train.py | tee log``: the exit code is tee's."""
+    # As with ``python3 train.py | tee log``: the exit code is that of tee.
     (payload.model / "step=1.ckpt").write_text("1")
     with open(payload.model / "step=2.ckpt", "w") as half:
         half.write("2")
