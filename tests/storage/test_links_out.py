@@ -114,9 +114,9 @@ def test_a_link_with_the_path_on_the_host_is_stored_as_its_content(place: Stored
 
 @HOW
 def test_a_link_to_a_directory_is_stored_with_all_that_it_has(place: Stored, move: bool) -> None:
-    place.write(**{"runs/3/model": "weights", "runs/3/logs/1": "losses", "shared/vocabulary": "words"})
+    place.write(**{"runs/3/model": "weights", "runs/3/logs/1": "losses", "common/vocabulary": "words"})
     (place.workspace / "runs/3/latest").symlink_to("logs/1")
-    (place.workspace / "runs/3/vocabulary").symlink_to("../../shared/vocabulary")
+    (place.workspace / "runs/3/vocabulary").symlink_to("../../common/vocabulary")
     (place.workspace / "runs/3/far").symlink_to("/etc/passwd")
     (place.workspace / "runs/3/empty").mkdir()
     os.mkfifo(place.workspace / "runs/3/pipe")
