@@ -1040,8 +1040,9 @@ class Client(Closeable):
         application this name says nothing, as that owner wrote it.
         """
         owner = self._engine_of(application_id).owner(application_id)
-        is_named = owner == caller() and self.status_json(application_id)["username"] == user
-        return None if user == owner or is_named else owner
+        if user == owner or (owner == caller() and self.status_json(application_id)["username"] == user):
+            return None
+        return owner
 
 
 def poll_pause_s(polls: int) -> float:

@@ -62,10 +62,8 @@ def view_of(
         outcome = _json_of(row.outcome)
         if not own:
             outcome = _checked_outcome(outcome)
-        if short:
-            return _ended(_described(row, own=own), outcome)
-        seen = _read_view(application_dir)
-        return _ended(_described(row, own=own) | ((seen if own else _checked_view(row, seen)) or {}), outcome)
+        seen = None if short else _read_view(application_dir)
+        return _ended(_described(row, seen, own=own), outcome)
     return _running(row, application_dir, boot_id, alive=alive and not row.aftermaths, has_runner=has_runner, own=own)
 
 
@@ -162,10 +160,10 @@ def _not_ended(view: View) -> View:
     return view
 
 
-def _described(row: ApplicationRow, *, own: bool) -> View:
-    """Return what the row alone says."""
-    summary = _json_of(row.summary)
-    return _of_row(row) | ((summary if own else _checked_view(row, summary)) or {})
+def _described(row: ApplicationRow, seen: View | None = None, *, own: bool) -> View:
+    """Return what the row says, and over it a view; None: the summary of the row."""
+    seen = _json_of(row.summary) if seen is None else seen
+    return _of_row(row) | ((seen if own else _checked_view(row, seen)) or {})
 
 
 def _of_row(row: ApplicationRow) -> View:
