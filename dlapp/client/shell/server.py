@@ -12,6 +12,7 @@ another FIFO under that name, has no effect.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import select
@@ -124,42 +125,46 @@ class ShellRequestServer(Closeable):
 
     def _reply(self, number: str, arguments: Sequence[str]) -> None:
         # This thread has no caller to report to; dlapp-run reports that it got no answer.
-        with contextlib.suppress(OSError), self._reply_fifo(f"reply.{number}") as reply:
-            if self._has_reader(reply):
-                self._relay(reply, arguments)
+        with contextlib.suppress(OSError), self._reply_fifo(f"reply.{number}") as fifo:
+            if (reply := self._open_for_reader(fifo)) is not None:
+                with files.closing_fd(reply):
+                    self._relay(reply, arguments)
 
     @contextlib.contextmanager
     def _reply_fifo(self, name: str) -> Iterator[int]:
-        """Create a FIFO that the shell sees under ``name`` while the block runs; yield its writing end."""
+        """Create a FIFO that the shell sees under ``name`` while the block runs; yield an O_PATH descriptor of it.
+
+        No descriptor here can read it: between fork and exec each process that another thread starts would have it
+        too, and would be taken for the shell.
+        """
         os.mkfifo(name, 0o600, dir_fd=self._private)
         try:
-            # Opening a FIFO for writing needs a reader, so keep one open for this moment.
             with files.closing_fd(
-                files.open_file(name, dir_fd=self._private, owners=(os.geteuid(),), write=True, kind=stat.S_IFIFO)
-            ) as both:
-                reply = os.open(f"/proc/self/fd/{both}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
+                os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._private)
+            ) as handle:
                 # Replaces the FIFO of a killed request with the same number.
                 os.rename(name, name, src_dir_fd=self._private, dst_dir_fd=self._shared)
-                yield reply
-            finally:
-                os.close(reply)
-                with contextlib.suppress(OSError):  # a plain shell has the same uid and may have removed it
-                    os.unlink(name, dir_fd=self._shared)
+                try:
+                    yield handle
+                finally:
+                    with contextlib.suppress(OSError):  # a plain shell has the same uid and may have removed it
+                        os.unlink(name, dir_fd=self._shared)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=self._private)
 
-    def _has_reader(self, reply: int) -> bool:
-        """Wait until there is a reader; return False if there is none, or the shell closes."""
-        poll = select.poll()
-        poll.register(reply, 0)
+    def _open_for_reader(self, fifo: int) -> int | None:
+        """Open a FIFO for writing as soon as there is a reader; None if there is none, or the shell closes."""
         deadline = time.monotonic() + READER_TIMEOUT_S
-        while poll.poll(0):  # POLLERR while there is no reader; poll does not report the change
+        while True:
+            try:
+                return os.open(f"/proc/self/fd/{fifo}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            except OSError as error:
+                if error.errno != errno.ENXIO:  # there is no reader. Source: fifo(7)
+                    raise
             if time.monotonic() >= deadline or _readable(self._closing):
-                return False
+                return None
             time.sleep(0.01)
-        return True
 
     def _relay(self, reply: int, arguments: Sequence[str]) -> None:
         process = subprocess.Popen(

@@ -7,12 +7,15 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from dlapp.client.shell.server import ShellRequestServer, install
+from dlapp.client.shell.server import MAX_REQUESTS, ShellRequestServer, install
 from tests.applications import wait_for
 
 LAUNCHER = """
@@ -101,6 +104,42 @@ def test_a_server_that_closes_leaves_nobody_waiting(ask: Ask, room: Path) -> Non
         one.stdout.readline()
     _, err = one.communicate()
     assert (err, one.returncode) == ("Error: dlapp-shell ended before it could answer\n", 5)
+
+
+def test_a_process_that_is_about_to_start_is_not_taken_for_the_reader(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def starting() -> None:
+        while not is_over.is_set():
+            # Between fork and exec a process has all descriptors of this one; this makes that time longer.
+            subprocess.run(["/bin/true"], preexec_fn=lambda: time.sleep(0.02), check=True)
+
+    def changed_ns() -> int:
+        return shared.stat().st_mtime_ns
+
+    def is_withdrawn(before_ns: int) -> bool:
+        return changed_ns() > before_ns and not list(shared.glob("reply.*"))
+
+    monkeypatch.setattr("dlapp.client.shell.server.READER_TIMEOUT_S", 0.2)
+    shared, is_over = room / "shared", threading.Event()
+    threads = [threading.Thread(target=starting) for _ in range(2)]
+    with ShellRequestServer(str(room), ["/bin/sh", "-c", 'touch "$0"', str(room / "served")], os.environ, "/"):
+        for thread in threads:
+            thread.start()
+        try:
+            for first in range(0, 40, MAX_REQUESTS):
+                before = changed_ns()
+                for number in range(first, first + MAX_REQUESTS):
+                    (shared / "requests").write_bytes(b"%d\n" % number)
+                wait_for(
+                    "replies were offered and are withdrawn",
+                    partial(is_withdrawn, before),
+                )
+        finally:
+            is_over.set()
+            for thread in threads:
+                thread.join()
+    assert not (room / "served").exists()
 
 
 def test_words_arrive_as_they_are(ask: Ask, room: Path) -> None:
