@@ -170,6 +170,16 @@ def container_name(index: int, role: str, role_index: int) -> str:
     return f"container {index} ({role} {role_index})"
 
 
+def lost_work(what: str, left: str) -> str:
+    """Return why an output without data is not taken for a result.
+
+    Args:
+        what: the script.
+        left: as of `TaskResult`; not empty.
+    """
+    return f"{what} ended before processes that it had started, which were killed ({left}): end the script with wait"
+
+
 def failure(name: str, assessment: Assessment, *, user_faults: int, node_faults: int, patience_s: float = 0.0) -> str:
     """Return the diagnostics of an application that fails by this end: ``container 2 (worker 2) failed: exit code 3``.
 

@@ -317,12 +317,9 @@ def settle(state: ApplicationState) -> None:
         failed = sweep_summary.parts_of(state.sweep, failed=True)
     if state.soft_text is not None:
         _describe_soft_end(state, state.soft_text, parts, has_rest=bool(failed or lost))
-    withheld = ""
-    if state.ending.cause is Cause.SUCCEEDED and state.commits and state.spec.outputs:
-        withheld = _lost_work_text(state, parts)
-    if withheld:
-        state.ending = ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, withheld)
-        state.settlement = Settlement.KEEP
+    withheld = False
+    if state.ending.cause is Cause.SUCCEEDED and state.commits and (lost_work := _lost_work_text(state)):
+        parts, withheld = _withhold_outputs(state, lost_work, parts)
     state.closing_until_ms = state.awake_ms + state.timing.end_ms
     if state.commits or state.soft_text is not None or withheld:
         state.record("ending", durable=True, **journal.ending_record(state.ending, state.settlement))
@@ -357,7 +354,11 @@ def _filled(outputs: tuple[StoredOutput, ...]) -> set[str]:
 
 def _nonempty_parts(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     """Return the parts without the outputs that contain no file: the end came too early for them."""
-    names = _filled(tuple(one for part in parts for one in part.outputs))
+    return _parts_of(parts, _filled(tuple(one for part in parts for one in part.outputs)))
+
+
+def _parts_of(parts: tuple[Part, ...], names: set[str]) -> tuple[Part, ...]:
+    """Return the parts with the outputs of these names, and those that are kept apart."""
     return tuple(
         replace(part, outputs=tuple(one for one in part.outputs if one.stray or one.name in names)) for part in parts
     )
@@ -416,20 +417,36 @@ def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ..
     state.ending = replace(state.ending, diagnostics=text)
 
 
-def _lost_work_text(state: ApplicationState, parts: tuple[Part, ...]) -> str:
-    """Return why an output without data must not replace an older one: scripts ended before the processes that they had
-    started, which were killed. Empty: there is data, or nothing was killed.
-    """
-    if any(one.size_bytes for part in parts for one in part.outputs):
-        return ""
+def _lost_work_text(state: ApplicationState) -> str:
+    """Return which script ended before processes that it had started, which were killed; empty: none."""
     for one in state.instances:
         if one.done and one.last is not None and one.last.result is not None and (left := one.last.result.left):
             name = assessment.container_name(one.index, one.role.name, one.role_index)
-            return (
-                f"the output has no data, and the script of {name} ended before processes that it had started, which "
-                f"were killed ({left}): end the script with wait"
-            )
+            return assessment.lost_work(f"the script of {name}", left)
     return ""
+
+
+def _withhold_outputs(
+    state: ApplicationState, lost_work: str, parts: tuple[Part, ...]
+) -> tuple[tuple[Part, ...], bool]:
+    """Let no output without data replace an older one, as work was lost; the application failed if none has data.
+
+    Returns:
+        The parts to commit, and whether the application failed.
+    """
+    with_data = {one.name for part in parts for one in part.outputs if one.size_bytes}
+    without = [one.target for one in state.spec.outputs if one.name not in with_data]
+    assert state.ending is not None
+    if not without:
+        return parts, False
+    if not with_data:
+        state.ending = ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, f"the output has no data, and {lost_work}")
+        state.settlement = Settlement.KEEP
+        return parts, True
+    text = f"there was no data for {assessment.listed(without)}, and {lost_work}"
+    text = "; ".join(filter(None, (state.ending.diagnostics, text)))
+    state.ending = replace(state.ending, diagnostics=text)
+    return _parts_of(parts, with_data), False
 
 
 def _with_output(state: ApplicationState) -> list[Instance]:

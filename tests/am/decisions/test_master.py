@@ -1513,6 +1513,21 @@ def test_an_output_with_data_is_committed_though_processes_were_killed_with_the_
     assert am.settlement().how is Settlement.COMMIT
 
 
+def test_of_several_outputs_the_one_without_data_stays_as_it_is_if_processes_were_killed_with_the_script() -> None:
+    outputs = tuple(OutputSpec(name=name, output_path=name, target=f"file:///{name}") for name in ("model", "logs"))
+    am = Driver(RoleSpec(), outputs=outputs)
+    am.running(2)
+    logs = StoredOutput(name="logs", part="part", files=1, size_bytes=1)
+    am.finished(2, TaskResult(fault=Fault.NONE, exit_code=0, outputs=(empty("model"), logs), left="1 process, bash"))
+    assert am.settlement().how is Settlement.COMMIT
+    assert [part.outputs for part in am.settlement().parts] == [(logs,)]
+    am.settled()
+    assert am.words() == (
+        "there was no data for file:///model, and the script of container 0 (worker 0) ended before processes that it "
+        "had started, which were killed (1 process, bash): end the script with wait"
+    )
+
+
 # ---- output of earlier tries ----
 
 

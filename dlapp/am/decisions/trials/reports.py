@@ -77,7 +77,10 @@ def _assess(state: ApplicationState, trial: TrialRecord, one: TrialReport, resul
     sweep = state.sweep_state
     assessed = assessment.of_result(result)
     trial.exit_code, trial.outputs, trial.message = result.exit_code, result.outputs, assessed.reason
-    if assessed.fault is Fault.NONE:
+    if assessed.fault is Fault.NONE and result.left and result.outputs and not _has_data(result):
+        trial.message = f"its output has no data, and {assessment.lost_work('its script', result.left)}"
+        dispatch.end(state, trial, TrialState.FAILED)
+    elif assessed.fault is Fault.NONE:
         trial.message = ""
         if sweep.spec.metric and not trial.points:
             trial.message = missing_metric_text(sweep.spec.metric, trial.problem)
@@ -94,6 +97,10 @@ def _assess(state: ApplicationState, trial: TrialRecord, one: TrialReport, resul
             dispatch.requeue(state, trial)
         else:
             dispatch.end(state, trial, TrialState.FAILED)
+
+
+def _has_data(result: TaskResult) -> bool:
+    return any(one.size_bytes for one in result.outputs)
 
 
 def _is_retried(retries: int, trial: TrialRecord, assessed: assessment.Assessment) -> bool:

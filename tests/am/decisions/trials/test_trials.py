@@ -13,6 +13,7 @@ from dlapp.am.model.state import ApplicationState, Timing
 from dlapp.am.model.trials import SweepState, TrialRecord, end_fields
 from dlapp.sweep.results import TrialState, TrialView, read_results
 from dlapp.sweep.spec import AshaSpec, Distribution, DistributionKind, Goal, Sampler, SweepCommit, SweepSpec
+from dlapp.value import replace
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Fault, TaskResult
 from dlapp.values.report import FinalStatus
@@ -108,6 +109,23 @@ def test_a_trial_that_fails_is_tried_again_and_does_not_end_the_sweep() -> None:
     assert ending.diagnostics == "1 of 8 trials failed (trial 3): exit code 9"
     assert (cluster.starts[3], cluster.starts[5]) == (2, 2)
     assert cluster.on_record[5] == "done 2"
+
+
+def test_a_trial_without_data_whose_script_left_processes_fails() -> None:
+    def outcome(number: int, try_number: int) -> tuple[TaskResult, tuple[tuple[float, float], ...]]:
+        result, points = well(number, try_number)
+        if number == 3:
+            outputs = tuple(replace(one, size_bytes=0) for one in result.outputs)
+            result = replace(result, outputs=outputs)
+        return replace(result, left="1 process, bash"), points
+
+    cluster = SweepCluster(2, sweep_of(8, retries=1), outcome=outcome)
+    ending = cluster.run()
+    assert ending.diagnostics == (
+        "1 of 8 trials failed (trial 3): its output has no data, and its script ended before processes that it had "
+        "started, which were killed (1 process, bash): end the script with wait"
+    )
+    assert cluster.starts[3] == 1
 
 
 def test_more_failures_than_allowed_end_the_sweep_and_keep_what_there_is() -> None:
