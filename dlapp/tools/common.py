@@ -353,8 +353,8 @@ def _point_stdout_at_nothing() -> None:
     os.close(nothing)
 
 
-def read_since_ms(text: str, now_ms: int) -> int:
-    """Return the time of an option ``--since``: a date, or a duration before now [ms since 1970].
+def read_time_ms(option: str, text: str, now_ms: int) -> int:
+    """Return the time of an option such as ``--since``: a date, or a duration before now [ms since 1970].
 
     Raises:
         UsageError: it is neither.
@@ -370,5 +370,5 @@ def read_since_ms(text: str, now_ms: int) -> int:
     except (ValueError, OverflowError) as error:
         examples = "2h, 7d, 2023-11-14 or 2023-11-14T22:00"
         raise UsageError(
-            f"--since: {shown(text)} is neither a time before now nor a date, such as {examples}"
+            f"{option}: {shown(text)} is neither a time before now nor a date, such as {examples}"
         ) from error

@@ -268,7 +268,7 @@ MADE = {
     "somebody kills it": Failure(
         "killed",
         "user",
-        "somebody killed the program",
+        "the program ended as by SIGKILL; probably the node had no memory left",
         "",
         "Linux",
         "kill -KILL $$",

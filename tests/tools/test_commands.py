@@ -514,7 +514,8 @@ def test_a_list_is_selected_by_state_name_time_and_number(engine: Engine, tmp_pa
     assert ids("-n", "1") == [last]
     assert ids("-n", "0") == []
     assert ids("--since", "2023-11-14") == [failed, done, last]
-    assert ids("--since", "2100-01-01") == []
+    assert ids("--since", "2100-01-01") == ids("--until", "2023-11-14") == ids("--until", "1h") == []
+    assert ids("--since", "1h", "--until", "2100-01-01") == [failed, done, last]
     assert ids("--user", caller(), "--queue", "default") == [failed, done, last]
     assert ids("--queue", "another") == ids("--project", "none") == ids("--tag", "none") == []
     assert ids("--sort", "-name", "--sort", "name") == [failed, last, done]
@@ -531,8 +532,10 @@ def test_a_list_is_selected_by_state_name_time_and_number(engine: Engine, tmp_pa
     assert told[1].startswith("waited : 0:0")
     assert told[1].endswith(" in the queue, until it was started")
     for wrong in ("soon", "2023-13-01", "5 parsecs", ""):
-        refused = run("dlapp-list", "--since", wrong)
+        option = "--until" if wrong == "soon" else "--since"
+        refused = run("dlapp-list", option, wrong)
         assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
+        assert refused.err.startswith(f"Error: {option}: ")
         assert "neither a time before now nor a date" in refused.err
 
 

@@ -17,7 +17,7 @@ from dlapp.tools.common import (
     note,
     output_option,
     print_json,
-    read_since_ms,
+    read_time_ms,
     say,
     say_paged,
     whole,
@@ -47,6 +47,7 @@ STATES = ("waiting", "running", "finished", "succeeded", "failed", "timed-out", 
 @click.option("--user", "user_option", metavar="USER", help="Only those of this user; the same as the argument.")
 @label_options
 @click.option("--since", metavar="TIME", help="Only those submitted since: 30m, 2h, 7d, 2023-11-14, 2023-11-14T22:00.")
+@click.option("--until", metavar="TIME", help="Only those submitted before this time, in the same forms.")
 @output_option
 @click.option("--sort", metavar="COLUMN", default="", help="Sort by this column, with - before it in reverse order.")
 @json_option("Print the views as JSON.")
@@ -61,6 +62,7 @@ def main(
     tags: tuple[str, ...],
     name: str | None,
     since: str | None,
+    until: str | None,
     output: str,
     sort: str,
     as_json: bool,
@@ -84,8 +86,11 @@ def main(
     if user is not None and everybody:
         raise UsageError("-a lists everybody's applications, USER one user's: give one of them")
     now_ms = clock.now_ms()
-    since_ms = None if since is None else read_since_ms(since, now_ms)
-    wanted = view_filter(states, name, since_ms, queue=queue, project=project, tags=tags)
+    since_ms, until_ms = (
+        None if text is None else read_time_ms(option, text, now_ms)
+        for option, text in (("--since", since), ("--until", until))
+    )
+    wanted = view_filter(states, name, since_ms, until_ms, queue=queue, project=project, tags=tags)
     silent: list[Unreachable] = []
     # One more than is shown reveals whether there are more.
     client = Client(note=note)
@@ -155,6 +160,7 @@ def view_filter(
     states: tuple[str, ...],
     name: str | None,
     since_ms: int | None,
+    until_ms: int | None = None,
     *,
     queue: str | None = None,
     project: str | None = None,
@@ -165,13 +171,13 @@ def view_filter(
     Args:
         states: any of these `STATES`.
         name: contained in the application's name.
-        since_ms: submitted after this time [ms since 1970].
+        since_ms, until_ms: submitted from the first and before the second of these times [ms since 1970].
         queue, project: of the application.
         tags: all of these.
     """
     from dlapp.tools.display.view import ended, state_word
 
-    if not states and not tags and all(one is None for one in (name, since_ms, queue, project)):
+    if not states and not tags and all(one is None for one in (name, since_ms, until_ms, queue, project)):
         return None
     # YARN converts tags and projects to lower case, and shows the path of a queue.
     wanted_tags = {tag.casefold() for tag in tags}
@@ -182,7 +188,9 @@ def view_filter(
         in_queue = queue is None or queue.removeprefix("root.") == str(view.get("queue", ""))
         of_project = project is None or project.casefold() == str(view.get("project", "")).casefold()
         is_tagged = wanted_tags <= {str(tag).casefold() for tag in view.get("tags", ())}
-        is_recent = since_ms is None or view["submitted_ms"] >= since_ms
-        return is_of_states and is_named and in_queue and of_project and is_tagged and is_recent
+        is_of_time = (since_ms is None or view["submitted_ms"] >= since_ms) and (
+            until_ms is None or view["submitted_ms"] < until_ms
+        )
+        return is_of_states and is_named and in_queue and of_project and is_tagged and is_of_time
 
     return wanted

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlapp.errors import UsageError
-from dlapp.tools.common import command, complete_id, json_option, note, read_since_ms
+from dlapp.tools.common import command, complete_id, json_option, note, read_time_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -88,7 +88,7 @@ def main(
     if since is not None:
         from dlapp.system import clock
 
-        since_ms = read_since_ms(since, clock.now_ms())
+        since_ms = read_time_ms("--since", since, clock.now_ms())
     client = Client()
     application_id = client.resolve(application)
     one = None if container is None else _container(container, client, application_id)
