@@ -46,6 +46,7 @@ def head(view: ApplicationView, now_ms: int) -> str:
                 Fact("queue", view.queue, "" if view.priority is None else f"priority {view.priority}"),
                 Fact("project", view.project, ", ".join(view.tags)),
                 Fact("tags", "" if view.project else ", ".join(view.tags)),
+                _checkpoint(view),
                 Fact("resumed from", view.resumed_from),
                 Fact("once more", view.again_of),
                 Fact("ApplicationMaster", f"attempt {view.attempt}" if view.attempt > 1 else ""),
@@ -53,6 +54,20 @@ def head(view: ApplicationView, now_ms: int) -> str:
         )
         + "</header>"
     )
+
+
+def _checkpoint(view: ApplicationView) -> Fact:
+    """Return the step and the time of the newest checkpoint, and why there is none or no newer one."""
+    one = view.checkpoint
+    if one is None:
+        return Fact("checkpoint", "")
+    of = "" if one.container is None else f"of container {one.container}"
+    if one.number is None:
+        return Fact("checkpoint", "none" if view.state.ended else "none yet", ", ".join(filter(None, (of, one.why))))
+    steps = [f"{name} {value}" for name, value in (("step", one.step), ("epoch", one.epoch)) if value is not None][:1]
+    newer = f"no newer one: {one.why}" if one.why else ""
+    texts = [*steps, local_time(one.at_ms), of, newer]
+    return Fact("checkpoint", texts[0], ", ".join(filter(None, texts[1:])))
 
 
 def _notes(view: ApplicationView) -> list[str]:

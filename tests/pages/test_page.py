@@ -11,12 +11,12 @@ from dlapp.pages.containers import MAX_SHOWN, shown_containers
 from dlapp.pages.curves import Curve, CurvePoint, figures
 from dlapp.pages.page import Extras, LogEnd, page
 from dlapp.pages.style import STYLE
-from dlapp.pages.text import duration
+from dlapp.pages.text import duration, local_time
 from dlapp.pages.timeline import Bar, bars_of, timeline
 from dlapp.pages.usage_curves import usage_curves
 from dlapp.value import replace
 from dlapp.values.messages import Phase
-from dlapp.values.report import Cause, IdleGpus, LinkView, OutputView, RestartView, State, TryView
+from dlapp.values.report import Cause, CheckpointView, IdleGpus, LinkView, OutputView, RestartView, State, TryView
 from dlapp.values.usage import ContainerSeries, Receipt
 from dlapp.values.waiting import Waiting
 from tests.pages.samples import APP, SECONDS, START_MS, application, container, everything
@@ -78,6 +78,24 @@ def test_a_report_has_all_parts() -> None:
     headings = ["Cause", "Receipt", "Timeline", "Use of resources", "Containers", "Output", "Versions", "Properties"]
     assert [one for one in headings if one not in found.text] == []
     assert found.of("script") == found.of("link") == found.of("img") == []
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "text"),
+    [
+        (CheckpointView(), "none"),
+        (CheckpointView(why="model.pt is being written"), "nonemodel.pt is being written"),
+        (CheckpointView(number=3, step=40, at_ms=NOW_MS), "step 40{at}"),
+        (
+            CheckpointView(number=3, epoch=2, at_ms=NOW_MS, container=1, why="its disk is full"),
+            "epoch 2{at}, of container 1, no newer one: its disk is full",
+        ),
+        (CheckpointView(number=3, at_ms=NOW_MS), "{at}"),
+    ],
+)
+def test_the_newest_checkpoint_or_the_reason_for_none_is_shown(checkpoint: CheckpointView, text: str) -> None:
+    found = Document(page(application(container(0), checkpoint=checkpoint), NOW_MS))
+    assert f"checkpoint{text.format(at=local_time(NOW_MS))}" in found.text
 
 
 def test_what_others_wrote_is_text() -> None:
