@@ -74,8 +74,9 @@ if TYPE_CHECKING:
 
 KILL_REQUEST_TIMEOUT_S = 2.0
 """Time limit for an ApplicationMaster to end by itself after a request of dlapp-kill."""
-KILL_END_S = 20.0
-"""Time limit for processes to end after SIGKILL, and for their outputs to be cleaned up."""
+KILL_END_S = 60.0
+"""Time limit for processes to end after SIGKILL, and for their outputs to be cleaned up. Tasks have ten seconds to end
+by themselves, and each of the scans of /proc that follow takes seconds where 25 processes wait for two cores."""
 FULL_DISK_S = 5.0
 """The same limit while the state's disk is full: a runner retries every 2 s."""
 _ENDED = ("FINISHED", "FAILED", "KILLED")
