@@ -243,7 +243,9 @@ class LocalConfig(Value):
         _read_directory, "/", "directory", "the root of absolute paths without a scheme in from_hdfs and to_hdfs"
     )
     memory_mib: int | None = key(read_memory_mib, None, "memory", "memory for all applications together", name="memory")
-    vcores: int | None = key(read_vcores, None, "count", "virtual cores for all applications together")
+    vcores: int | None = key(
+        read_vcores, None, "count", "virtual cores for all applications together; at least 8 by default"
+    )
     gcores: int | None = key(read_count, None, "count", "maximum number of GPUs for all applications together")
     am_attempts: int = key(
         _read_attempts, "2", "count", "maximum number of ApplicationMasters of an application, one after the other"

@@ -272,8 +272,14 @@ def _phase_of(state: ApplicationState) -> str:
     )
     if unrecorded:
         words.append(f"{unrecorded} waiting until the journal is written")
-    if at_the_gate := counts[Phase.WAITING] - unrecorded:
+    at_the_gate = sum(
+        one.phase is Phase.WAITING and not state.role_of(one).may_start
+        for instance in state.instances
+        if (one := instance.container) is not None and one.result is None and one.end is None
+    )
+    if at_the_gate:
         words.append(f"{at_the_gate} of {total} at the gate")
+    counts[Phase.STARTING] += counts[Phase.WAITING] - unrecorded - at_the_gate  # their orders are on the way
     for phase in reversed(_ON_THE_WAY):
         if count := counts[phase]:
             what = phase.value if count == total else f"{count} {phase.value}"

@@ -117,6 +117,16 @@ def test_the_phase_of_a_gang_counts_who_is_ready() -> None:
     assert am.phase() == "1 of 2 at the gate, 1 starting"
 
 
+def test_a_container_that_waits_for_no_other_is_not_at_the_gate() -> None:
+    am = Driver(RoleSpec(instances=2))
+    am.granted(2, 3)
+    am.hello(2)
+    am.report(2, Phase.WAITING)
+    am.hello(3)
+    am.report(3, Phase.FETCHING)
+    assert am.phase() == "1 fetching, 1 starting"
+
+
 def test_the_phases_of_the_end() -> None:
     am = Driver(RoleSpec())
     am.running(2)

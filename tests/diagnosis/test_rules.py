@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import dlapp.diagnosis.rules
 from dlapp.diagnosis.rules import Act, Where, load_rules, read_rules
 from dlapp.errors import ConfigError
 from tests.services.missing import missing
@@ -69,3 +70,12 @@ def test_all_faults_of_a_file_are_told_at_once() -> None:
 def test_what_is_no_list_of_rules_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^rules\.yaml"):
         read_rules(text.encode(), "rules.yaml")
+
+
+def test_no_text_of_a_rule_is_cut_off_at_a_comment() -> None:
+    """YAML begins a comment at a blank and #, also in a sentence without quotes."""
+    rules = Path(dlapp.diagnosis.rules.__file__).with_name("rules.yaml")
+    lines = rules.read_text(encoding="utf-8").splitlines()
+    texts = [line for line in lines if re.match(r"\s+(cause|next_step): [^\"']", line)]
+    assert len(texts) > 100
+    assert [line for line in texts if " #" in line] == []

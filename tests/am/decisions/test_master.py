@@ -1150,7 +1150,7 @@ def test_in_a_gang_a_role_starts_after_the_gate_when_the_one_that_it_depends_on_
         am.hello(number)
         am.report(number, Phase.WAITING)
     assert (am.orders(2).go, am.orders(3).go) == (True, False)
-    assert am.phase() == "2 of 2 at the gate, worker waits for ps"
+    assert am.phase() == "1 of 2 at the gate, 1 starting, worker waits for ps"
     am.report(2, Phase.RUNNING)
     assert am.orders(3).go
 
