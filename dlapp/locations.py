@@ -33,6 +33,11 @@ def remote_scheme(location: str) -> str:
     return scheme if colon and not location.startswith((FILE, HDFS)) and scheme.replace("+", "").isalnum() else ""
 
 
+def is_on_hdfs(location: str) -> bool:
+    """Return whether a location, or a file system as of `file_system`, is on HDFS."""
+    return location.startswith(HDFS)
+
+
 class FileInfo(NamedTuple):
     """Status of a file: its size [bytes], modification time [ms since 1970], owner and permissions.
 

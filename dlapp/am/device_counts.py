@@ -18,7 +18,7 @@ from dlapp.errors import DlappError
 from dlapp.gpuid.factory import open_cluster_ledger
 from dlapp.system import clock
 from dlapp.system.logs import log
-from dlapp.values.launch_spec import ZOOKEEPER, LedgerSettings
+from dlapp.values.launch_spec import LedgerSettings
 
 READ_EVERY_S, MAX_TIME_SHARE = 60.0, 0.01
 """Minimum interval between readings, and maximum share of the time spent on them."""
@@ -51,7 +51,7 @@ class DeviceCountReader:
     @classmethod
     def of(cls, settings: LedgerSettings, put: Callable[[DeviceCountsRead], None]) -> DeviceCountReader | None:
         """Return a reader; None: the ledger covers only its own host."""
-        return cls(settings, put) if settings.kind == ZOOKEEPER else None
+        return cls(settings, put) if settings.covers_cluster else None
 
     def refresh_for(self, requests: Sequence[ContainerRequest]) -> None:
         """Read again if a request waits for GPUs and the last reading is old. Does not block."""

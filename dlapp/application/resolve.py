@@ -26,7 +26,7 @@ from dlapp.application.properties import Line, Problems
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import Config
 from dlapp.errors import problem_of
-from dlapp.locations import FILE, HDFS, HdfsPlace, local_path
+from dlapp.locations import FILE, HDFS, HdfsPlace, is_on_hdfs, local_path
 from dlapp.storage.glob import split_pattern
 from dlapp.sweep.spec import Sampler
 from dlapp.system.files import is_inside
@@ -339,7 +339,7 @@ class Resolver:
 
     def _system(self, location: str) -> str:
         """Return the prefix before paths on the file system of a location."""
-        if self._hdfs is None or not location.startswith(HDFS):
+        if self._hdfs is None or not is_on_hdfs(location):
             return location.partition("://")[0] + "://"
         return self._hdfs.of(location).location
 

@@ -113,9 +113,7 @@ def findings_of_task(texts: Mapping[str, str], launch: LaunchSpec) -> list[Findi
     Args:
         texts: the submitter's configuration, without defaults.
     """
-    from dlapp.values.launch_spec import ZOOKEEPER
-
-    ledger = launch.ledger if launch.ledger is not None and launch.ledger.kind == ZOOKEEPER else None
+    ledger = launch.ledger if launch.ledger is not None and launch.ledger.covers_cluster else None
     began = passed("node", f"{node_name()}: a container was granted, and the ApplicationMaster reached")
     return [began, *run_checks(_checks(texts, launch.hdfs, ledger))]
 

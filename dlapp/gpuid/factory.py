@@ -214,7 +214,7 @@ def open_cluster_ledger(
     Raises:
         LedgerError: it is of another kind.
     """
-    if settings.kind != ZOOKEEPER:
+    if not settings.covers_cluster:
         raise LedgerError(f"a GPU ledger of kind {settings.kind!r} is not known to this dlapp")
     from dlapp.gpuid.liveness.applications import ApplicationProbe
     from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger

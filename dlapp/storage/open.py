@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dlapp.errors import NotFound, UsageError
-from dlapp.locations import HDFS, HdfsPlace, local_path, remote_scheme, shown
+from dlapp.locations import HdfsPlace, is_on_hdfs, local_path, remote_scheme, shown
 from dlapp.storage.api import FileSystem, MatchedEntry, OutputFileSystem
 from dlapp.storage.fetch_plan import FetchPlan, plan_entries
 from dlapp.storage.tree import TreeNode
@@ -35,7 +35,7 @@ def open_output(location: str, hdfs: HdfsPlace | None = None) -> OutputFileSyste
             f"{shown(location)}: output goes to hdfs:// and file:// only, as {scheme.lower()}:// cannot replace a "
             "directory in one step"
         )
-    if hdfs is not None and location.startswith(HDFS):
+    if hdfs is not None and is_on_hdfs(location):
         place = hdfs.of(location)
         place.path(location)
         from dlapp.storage.hdfs.file_system import HdfsFiles
@@ -98,7 +98,7 @@ def _matched(
     """Return the matches of sources without duplicates, as `plan_fetch`; extend ``systems``, the opened ones."""
     found: dict[str, tuple[FileSystem, MatchedEntry]] = {}
     for source in sources:
-        which = hdfs.of(source).location if hdfs and source.startswith(HDFS) else source.partition("://")[0]
+        which = hdfs.of(source).location if hdfs and is_on_hdfs(source) else source.partition("://")[0]
         system = systems.get(which) or open_location(source, hdfs)
         systems[which] = system
         entries = system.matches(source)

@@ -7,7 +7,7 @@ import time
 from functools import partial
 
 from dlapp.errors import DlappError
-from dlapp.locations import HDFS, HdfsPlace, file_system
+from dlapp.locations import HdfsPlace, file_system, is_on_hdfs
 from dlapp.storage.api import DiskFull
 from dlapp.storage.tree import remove_tree
 from dlapp.system.clock import backoff_s
@@ -53,7 +53,7 @@ def plan_inputs(task: TaskState) -> None:
             into = os.path.join(workspace, each.input_path)
             plan = partial(plan_input, each, into, one.index, one.total, hdfs=task.launch.hdfs)
             service = file_system(each.sources[0])
-            if service.startswith(HDFS) and task.launch.hdfs is not None:
+            if is_on_hdfs(service) and task.launch.hdfs is not None:
                 task.retry_while_unavailable(
                     partial(_reach_hdfs, task.launch.hdfs.of(each.sources[0])), Phase.STARTING, service
                 )
@@ -70,7 +70,7 @@ def try_outputs(task: TaskState) -> None:
     tried: set[str] = set()
     for output, part in zip(one.outputs, one.parts, strict=True):
         service = file_system(part)
-        if task.launch.hdfs is None or not service.startswith(HDFS) or service in tried:
+        if task.launch.hdfs is None or not is_on_hdfs(service) or service in tried:
             continue
         tried.add(service)
         task.report_phase(Phase.STARTING, detail="checking the output location")

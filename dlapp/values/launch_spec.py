@@ -61,6 +61,11 @@ class LedgerSettings(Value):
     login: Login | None = None
     web: str = ""
 
+    @property
+    def covers_cluster(self) -> bool:
+        """Return whether the ledger covers all hosts of a cluster, and not only this machine."""
+        return self.kind == ZOOKEEPER
+
 
 class DockerSettings(Value):
     """Settings of Docker.

@@ -34,7 +34,6 @@ from dlapp.gpuid.selection import choose
 from dlapp.system import clock
 from dlapp.system.text import counted
 from dlapp.value import Closeable
-from dlapp.values.launch_spec import ZOOKEEPER
 
 if TYPE_CHECKING:
     from dlapp.config import Config
@@ -54,7 +53,7 @@ class GpuLedger(Closeable):
         settings = configured(config)
         self._allowed, self._hottest_c = config.gpuid.allowed_processes, config.gpuid.temperature_limit_c
         self._cluster: ClusterLedger | None = None
-        if settings.kind == ZOOKEEPER:
+        if settings.covers_cluster:
             self._cluster = open_cluster_ledger(settings, web_certificates(config, settings))
         self._ledger: Ledger = self._cluster or open_ledger(settings)
 

@@ -46,7 +46,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
-from dlapp.gpuid.stores.device_files import HELD, LEASED, Directory
+from dlapp.gpuid.stores.device_files import LEASED, Directory
 from dlapp.system import machine
 from dlapp.system.files import UntrustedFile, has_reader
 from dlapp.system.processes.proc import process_stat, real_uid
@@ -303,10 +303,7 @@ def _lock(lock: Any) -> Liveness:
     try:
         directory = Directory(fd, path, {})
         live = [
-            one
-            for those in directory.entries(set(devices)).values()
-            for one in those
-            if one.is_live and one.kind == HELD[LEASED]
+            one for those in directory.entries(set(devices)).values() for one in those if one.is_live and one.is_lease
         ]
         if any(one.record.get("token") == token for one in live):
             return Liveness(ALIVE, "a process of it still holds its lock")

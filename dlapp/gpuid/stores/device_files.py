@@ -89,6 +89,21 @@ class Entry(NamedTuple):
     is_live: bool
     record: Record
 
+    @property
+    def is_lease(self) -> bool:
+        """Return whether it records a lease."""
+        return self.kind == HELD[LEASED]
+
+    @property
+    def is_reservation(self) -> bool:
+        """Return whether it records a reservation."""
+        return self.kind == HELD[RESERVED]
+
+    @property
+    def is_health(self) -> bool:
+        """Return whether it records the state of the device."""
+        return self.kind == HEALTH
+
 
 class OpenFile:
     """File of the directory, open for reading while it is referenced.

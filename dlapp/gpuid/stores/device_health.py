@@ -22,7 +22,7 @@ def health_of(directory: Directory, entries: Sequence[Entry]) -> tuple[Quarantin
     """Return the quarantine of a device that binds this user, and how often the device was in one."""
     said: dict[int, tuple[int, Quarantine | None, int]] = {}
     for one in entries:
-        if one.kind == HEALTH and one.uid in (0, os.geteuid()):
+        if one.is_health and one.uid in (0, os.geteuid()):
             raw, failures = one.record.get("quarantine"), one.record.get("failures", 0)
             try:
                 quarantine = None if raw is None else quarantine_from_json(raw)
@@ -39,7 +39,7 @@ def health_of(directory: Directory, entries: Sequence[Entry]) -> tuple[Quarantin
 
 def quarantines(entries: Sequence[Entry]) -> list[Entry]:
     """Return the records that put a device into quarantine, of any user."""
-    return [one for one in entries if one.kind == HEALTH and one.record.get("quarantine") is not None]
+    return [one for one in entries if one.is_health and one.record.get("quarantine") is not None]
 
 
 def report_others(directory: Directory, entries: Mapping[str, Sequence[Entry]]) -> None:
@@ -59,7 +59,7 @@ def write_health(directory: Directory, old: HostRecord, new: HostRecord) -> None
         if one == before.get(one.uuid):
             continue
         name = file_name(one.uuid)
-        those = [entry for entry in directory.entries({name}).get(name, ()) if entry.kind == HEALTH]
+        those = [entry for entry in directory.entries({name}).get(name, ()) if entry.is_health]
         page: Record = {"failures": one.failures} if one.failures else {}
         if one.quarantine is not None:
             page["quarantine"] = fields_to_json(one.quarantine)

@@ -412,9 +412,9 @@ class MachineLedger:
             for one in (one for name in sorted(entries) for one in entries[name]):
                 if application is not None and one.record.get("application") != application:
                     continue
-                if one.kind == HELD[RESERVED] and not one.is_live:
+                if one.is_reservation and not one.is_live:
                     _remove(ledger, one)
-                if one.kind != HELD[LEASED]:
+                if not one.is_lease:
                     continue
                 ended = False
                 if one.is_live:
@@ -522,10 +522,7 @@ def _hold_record(request: LeaseRequest) -> Record:
 def _is_reserved(application: str, _: MachineReader, entries: Sequence[Entry], __: int | None = None) -> bool:
     """Return whether this user's processes have reserved a device for an application."""
     return any(
-        one.is_live
-        and one.kind == HELD[RESERVED]
-        and one.uid == os.geteuid()
-        and one.record.get("application") == application
+        one.is_live and one.is_reservation and one.uid == os.geteuid() and one.record.get("application") == application
         for one in entries
     )
 

@@ -55,7 +55,7 @@ class MachineReader:
         if not entries and locked == (False, False):
             return None
         live = [one for one in entries if one.is_live and one.kind in HELD]
-        of_lease = [one for one in live if one.kind == HELD[LEASED]]
+        of_lease = [one for one in live if one.is_lease]
         doubt = ""
         if not of_lease and not locked[LEASED]:
             in_doubt = [(one, why) for one in entries if (why := self.liveness.doubt(one))]
@@ -159,6 +159,6 @@ def _devices_in(names: Collection[str]) -> set[str]:
 def _evidence_of(entries: Sequence[Entry], holder: Holder) -> dict[str, Any]:
     for one in entries:
         evidence = one.record.get("evidence")
-        if one.kind == HELD[LEASED] and one.record.get("container") == holder.container and isinstance(evidence, dict):
+        if one.is_lease and one.record.get("container") == holder.container and isinstance(evidence, dict):
             return evidence
     return {}

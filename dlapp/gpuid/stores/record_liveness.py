@@ -7,7 +7,7 @@ import time
 
 from dlapp.gpuid.liveness.probes import LivenessProbes
 from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
-from dlapp.gpuid.stores.device_files import HELD, LEASED, RESERVED, Entry, file_name, parts, text_of
+from dlapp.gpuid.stores.device_files import Entry, file_name, parts, text_of
 from dlapp.system.owners import user_text
 
 _ONE_USER = 0.4
@@ -60,7 +60,7 @@ class RecordLiveness:
 
     def doubt(self, one: Entry) -> str:
         """Return why a lease whose lock is free may still be in use; empty: it is not."""
-        if one.kind != HELD[LEASED] or one.is_live or (finding := self.check(one)).state == GONE:
+        if not one.is_lease or one.is_live or (finding := self.check(one)).state == GONE:
             return ""
         if finding.state == ALIVE:
             return "its payload is still running"
@@ -72,7 +72,7 @@ class RecordLiveness:
 
     def has_ended(self, one: Entry) -> bool:
         """Return whether a record with a free lock holds none of its devices any more."""
-        return one.kind == HELD[RESERVED] or all(self.check(part).state == GONE for part in parts(one))
+        return one.is_reservation or all(self.check(part).state == GONE for part in parts(one))
 
     def remove_leftovers(self, one: Entry) -> bool:
         """Remove what a dead task left in Docker; see `LivenessProbes.remove_leftovers`."""

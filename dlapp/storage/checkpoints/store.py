@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from dlapp.errors import DlappError, NotFound
-from dlapp.locations import HDFS, HdfsPlace, local_path, shown
+from dlapp.locations import HdfsPlace, is_on_hdfs, local_path, shown
 from dlapp.net.http import RequestBody
 from dlapp.storage.fetch_plan import run_parallel
 from dlapp.storage.hdfs.file_system import PARALLEL_WRITES, SMALL_BYTES, HdfsFiles
@@ -97,7 +97,7 @@ def open_store(location: str, hdfs: HdfsPlace | None = None) -> CheckpointStore:
         UsageError: checkpoints cannot be stored there.
     """
     files = open_output(location, hdfs)
-    if location.startswith(HDFS):
+    if is_on_hdfs(location):
         assert isinstance(files, HdfsFiles)
         return _HdfsStore(files, files.place.path(location).rstrip("/"))
     return _LocalStore(local_path(location).rstrip("/"))

@@ -436,8 +436,10 @@ class LocalEngine(Closeable):
 
     def _hdfs_of(self, spec: AppSpec) -> HdfsPlace | None:
         """Return the HDFS that an application uses, resolved here: its processes do not have the client's variables."""
+        from dlapp.locations import is_on_hdfs
+
         named = [source for one in spec.inputs for source in one.sources] + [one.target for one in spec.outputs]
-        if not any(one.startswith("hdfs://") for one in named):
+        if not any(map(is_on_hdfs, named)):
             return None
         hdfs, why = self._hdfs
         if hdfs is None:
