@@ -6,6 +6,7 @@
                        W  rows and columns (2 bytes each)   S  number of a signal (1 byte)
     keeper -> client   O  bytes of standard output          X  bytes of standard error
                        A  so many bytes of input are taken (4 bytes)
+                       N  in a sweep, first: the trial and the number of its try (4 bytes each)
                        Q  the end: JSON, {"code": 0, "message": ""}
 
 A client sends at most `WINDOW_BYTES` of input beyond what is acknowledged. So the keeper can always read, and a signal,
@@ -26,6 +27,7 @@ from dlapp.value import Value
 
 INPUT, INPUT_END, SIZE, SIGNAL = b"I", b"E", b"W", b"S"
 OUTPUT, ERROR, CONSUMED, END = b"O", b"X", b"A", b"Q"
+TRIAL = b"N"
 MAX_BODY_BYTES = 1 << 16
 WINDOW_BYTES = 1 << 18
 """Window of the input; also the amount of output that each side buffers before it stops reading."""
@@ -34,7 +36,7 @@ MAX_COMMAND_BYTES = 24 << 10
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "TERM")
 """Signals that a client may forward."""
 _HEAD_BYTES = 5
-_KINDS = frozenset((INPUT, INPUT_END, SIZE, SIGNAL, OUTPUT, ERROR, CONSUMED, END))
+_KINDS = frozenset((INPUT, INPUT_END, SIZE, SIGNAL, OUTPUT, ERROR, CONSUMED, END, TRIAL))
 
 
 class StreamClosed(Exception):
@@ -186,6 +188,18 @@ def read_size(body: bytes) -> tuple[int, int]:
     if len(body) != 4:
         raise StreamClosed("this is not the size of a terminal")
     return int.from_bytes(body[:2]), int.from_bytes(body[2:])
+
+
+def trial_body(number: int, try_number: int) -> bytes:
+    """Return the body of a frame with a trial and its try."""
+    return number.to_bytes(4) + try_number.to_bytes(4)
+
+
+def read_trial(body: bytes) -> tuple[int, int]:
+    """Return the number of a trial, and of its try. Raises StreamClosed."""
+    if len(body) != 8:
+        raise StreamClosed("this is not a trial")
+    return int.from_bytes(body[:4]), int.from_bytes(body[4:])
 
 
 def end_body(end: ExecEnd) -> bytes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlapp.errors import Unreachable
 from dlapp.node_policy import NodePolicy
-from dlapp.runtime.payload import PayloadPlace, Reachable, ServiceAway
+from dlapp.runtime.payload import Reachable, ServiceAway
 from dlapp.runtime.process import Guardian
 from dlapp.storage.tree import TransferRate
 from dlapp.system.clock import backoff_s
@@ -24,7 +24,7 @@ from dlapp.task.interrupt import InterruptHandler
 from dlapp.task.logs import TaskLog
 from dlapp.task.step_errors import step
 from dlapp.values.launch_spec import RESERVED_FROM, LaunchSpec
-from dlapp.values.messages import Assignment, Fault, Phase
+from dlapp.values.messages import Assignment, Fault, Phase, StreamOrder
 
 if TYPE_CHECKING:
     from dlapp.storage.cache.payload import PayloadCaches
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from dlapp.task.payload.tensorboard import TensorBoard
     from dlapp.task.rendezvous import Rendezvous
     from dlapp.task.streams.task_streams import TaskStreams
+    from dlapp.task.sweep.worker import TrialWorker
     from dlapp.task.usage import UsageMeter
     from dlapp.values.spec import InputSpec
 
@@ -96,6 +97,7 @@ class TaskState:
         self.feeds: TaskFeeds | None = None
         self.has_begun = False  # the payload
         self.running: Reachable | None = None  # the payload; it may have ended
+        self.trials: TrialWorker | None = None  # of a sweep
         self.generation = 0
         self.directory_id = _identity(container_dir)
         self.waits_for = ""  # retried, and this is what it waited for
@@ -163,16 +165,13 @@ class TaskState:
         limit_bytes, most = self.assignment.log_limit_bytes, self.policy.log_limit_bytes
         return limit_bytes if most is None else min(limit_bytes, most)
 
-    def payload_place(self) -> PayloadPlace | None:
-        """Return where the payload runs, for streams; None if it does not run. Thread-safe."""
-        if self.assignment.sweep is None:
-            return self.running.place() if self.running is not None else None
-        # Trials share the network of the host; in Docker each has its own container, which streams cannot address.
-        return PayloadPlace(directory=self.container_dir) if self.assignment.docker_image is None else None
+    def reachable(self, order: StreamOrder) -> Reachable | None:
+        """Return what a stream is for; None if it does not run. Thread-safe.
 
-    def open_keeper(self) -> socket.socket | None:
-        """Return the channel of a keeper beside the payload; see `Running.open_keeper`. Thread-safe."""
-        return self.running.open_keeper() if self.running is not None else None
+        Raises:
+            StreamRefused: it is a trial that does not run.
+        """
+        return self.running if self.trials is None else self.trials.reachable(order)
 
     def end_start(self) -> None:
         """Tell the engine that the next task may start: this one will take little CPU time, or wait."""

@@ -86,9 +86,7 @@ def run_task(task: TaskState) -> int:
         containers=launch.containers,
     ) as link:
         task.link = link
-        task.streams = TaskStreams(
-            launch.container_id, launch.token, task.payload_place, task.open_keeper, task.log.warn
-        )
+        task.streams = TaskStreams(launch.container_id, launch.token, task.reachable, task.log.warn)
         link.open_streams = task.streams.handle_orders
         try:
             with task.stopper.interruptible():

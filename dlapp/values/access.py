@@ -181,20 +181,32 @@ class StreamRequest(Value, kw_only=True):
     """Request of a tool for a stream to a container (`dlapp.net.streams`).
 
     Args:
-        index: CONTAINER_INDEX of the container.
+        index: CONTAINER_INDEX of the container; None: that of the trial.
         kind: type of the other end: `STREAM_EVENT_FILES`, `STREAM_EXEC` or `STREAM_PORT`; a task may know others.
         head: its parameters, as JSON; at most `MAX_STREAM_HEAD` characters.
+        trial: for a command: number of the trial of a sweep beside which it runs; None: none is named.
 
     Raises:
-        SpecError: ``kind`` or ``head`` is malformed.
+        SpecError: ``kind`` or ``head`` is malformed, or it names neither a container nor a trial, or a trial for
+            something else than a command.
     """
 
-    index: int
+    index: int | None
     kind: str
     head: str = "{}"
+    trial: int | None = None
+
+    @property
+    def is_for_viewers(self) -> bool:
+        """Return whether a user in `view_acl` may request it."""
+        return self.kind == STREAM_PORT
 
     def __post_init__(self) -> None:
         if not _STREAM_KIND.fullmatch(self.kind):
             raise SpecError("kind", "is not 1 to 32 small letters and hyphens")
+        if self.index is None and self.trial is None:
+            raise SpecError("index", "is missing: it names neither a container nor a trial")
+        if self.trial is not None and self.kind != STREAM_EXEC:
+            raise SpecError("trial", "is for commands only")
         if len(self.head) > MAX_STREAM_HEAD:
             raise SpecError("head", f"has more than {MAX_STREAM_HEAD} characters")

@@ -28,6 +28,7 @@ from enum import Enum
 
 from dlapp.errors import SpecError
 from dlapp.value import Value, field
+from dlapp.values.access import STREAM_EXEC
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.spec import CheckpointSpec, Framework, InputSpec, OutputSpec, PayloadCache, Resources
 from dlapp.values.usage import USAGE_EVERY_S, Receipt, Usage
@@ -573,12 +574,20 @@ class StreamOrder(Value, kw_only=True):
         number: order number, growing within one attempt.
         kind, head: as in `dlapp.values.access.StreamRequest`.
         for_viewer: requested by a user whom `view_acl` names, not by the owner.
+        trial, try_number: the trial of a sweep for which it is, and its try; None: it is for the container.
     """
 
     number: int
     kind: str
     head: str
     for_viewer: bool = False
+    trial: int | None = None
+    try_number: int = 0
+
+    @property
+    def is_command(self) -> bool:
+        """Return whether it is the stream of a command beside the payload."""
+        return self.kind == STREAM_EXEC
 
 
 class StreamAnswer(Value, kw_only=True):

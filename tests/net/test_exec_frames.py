@@ -54,6 +54,13 @@ def test_what_is_not_a_frame_ends_the_stream(pair: tuple[FrameStream, socket.soc
         stream.receive()
 
 
+def test_a_trial_is_read_as_it_was_written_and_nothing_else_is_taken_for_one() -> None:
+    assert frames.read_trial(frames.trial_body(9999, 3)) == (9999, 3)
+    for body in (b"", b"\0" * 7, b"\0" * 9):
+        with pytest.raises(StreamClosed):
+            frames.read_trial(body)
+
+
 def test_the_end_of_the_other_side_is_seen(pair: tuple[FrameStream, socket.socket]) -> None:
     stream, other = pair
     assert stream.receive() == []

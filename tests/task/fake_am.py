@@ -287,8 +287,15 @@ class FakeAm:
 
             self._server.connect_pair(other, request, copy)
 
-    def open_stream(self, number: int, kind: str, head: object) -> Callable[[], socket.socket]:
-        """Order a stream; what is returned waits for it, as the command that wants it."""
+    def open_stream(
+        self, number: int, kind: str, head: object, trial: tuple[int, int] | None = None
+    ) -> Callable[[], socket.socket]:
+        """Order a stream; what is returned waits for it, as the command that wants it.
+
+        Args:
+            number, kind, head: of the `StreamOrder`.
+            trial: the number of its trial, and of the try; None: it is for the container.
+        """
         url = f"http://{self._server.host}:{self._server.port}"
         token, path = derive_token(self.secret, str(self.container_id)), f"/v1/tasks/{self.container_id}/stream"
         body = to_json(StreamAnswer(container_id=self.container_id, number=-number))
@@ -301,7 +308,9 @@ class FakeAm:
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         self.wait_until(lambda: -number in self._streams)
-        self.order(streams=(StreamOrder(number=number, kind=kind, head=json.dumps(head)),))
+        of_trial, try_number = (None, 0) if trial is None else trial
+        text = json.dumps(head)
+        self.order(streams=(StreamOrder(number=number, kind=kind, head=text, trial=of_trial, try_number=try_number),))
 
         def wait() -> socket.socket:
             thread.join(120)

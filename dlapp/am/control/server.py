@@ -15,7 +15,6 @@ from dlapp.net.control import Admission, ControlServer, Refusal, Request
 from dlapp.value import Record
 from dlapp.values.access import (
     MODIFIERS,
-    STREAM_PORT,
     TOOLS,
     VIEWERS,
     StreamRequest,
@@ -229,7 +228,7 @@ class ControlEndpoint:
             refuse(f"not a valid request: {str(error)[:500]}")
             return
         by_viewer = not task and not token_is_right(self._secret, TOOLS, request.token)
-        if by_viewer and isinstance(found, StreamRequest) and found.kind != STREAM_PORT:
+        if by_viewer and isinstance(found, StreamRequest) and not found.is_for_viewers:
             why = "view_acl permits dlapp-port only; only the owner may run commands or read files in a container"
             self.server.reply(request, 403, {"error": why})
             return

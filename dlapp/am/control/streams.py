@@ -60,7 +60,7 @@ class StreamBroker:
         pending = frozenset(self._pending)
         self._pending[self._number] = _Pending(call, now + OPEN_S, None)
         order = StreamOrder(number=self._number, kind=request.kind, head=request.head, for_viewer=call.by_viewer)
-        return OpenStream(index=request.index, order=order, pending=pending)
+        return OpenStream(index=request.index, order=order, trial=request.trial, pending=pending)
 
     def send_order(self, number: int, container_id: ContainerId) -> None:
         """Record the container whose task is to connect the other end."""

@@ -141,11 +141,13 @@ class OpenStream(Value, kw_only=True):
     """Request to open a stream to a container.
 
     Args:
+        index, trial: as in `dlapp.values.access.StreamRequest`.
         pending: numbers of the streams whose requesters still wait.
     """
 
-    index: int
+    index: int | None
     order: StreamOrder
+    trial: int | None = None
     pending: frozenset[int] = frozenset()
 
 

@@ -28,6 +28,8 @@ GONE = 128 + signal.SIGKILL
 """Exit code where the command ended with its container."""
 _KNOWN_S, _POLL_INTERVAL_S = 5.0, 0.2
 """Time limit for the end of a container to be reported, and the interval of the polls."""
+_TRIAL_KNOWN_S = 15.0
+"""Time limit for the end of a trial: on a cluster the results of a sweep are written every 5 s."""
 _READ_BYTES = 1 << 16
 _WRITE_BYTES = 4096
 """Number of bytes that a pipe accepts without blocking once poll reports it as writable. Source: pipe(7), PIPE_BUF."""
@@ -50,28 +52,37 @@ def exec_request(command: Sequence[str], *, interactive: bool, terminal: bool) -
     )
 
 
-def exec_command(client: Client, application: AnyApplication, container: str, request: ExecRequest) -> ExecEnd:
+def exec_command(
+    client: Client, application: AnyApplication, container: str | None, request: ExecRequest, trial: int | None = None
+) -> ExecEnd:
     """Run a command in a container, connected to standard input, output and error of this process.
 
     Args:
         client: the client of the user.
         application: the running application.
-        container: CONTAINER_INDEX, or ``ROLE`` or ``ROLE:NUMBER`` of its role.
+        container: CONTAINER_INDEX, or ``ROLE`` or ``ROLE:NUMBER`` of its role; None: that of the trial, or the first.
         request: from `exec_request`.
+        trial: number of the trial of a sweep beside which it runs; None: the only one of the container.
 
     Raises:
         NotFound, Denied, Unreachable, StreamRefused: see `Client.stream_opener`.
         DlappError: the stream broke, and the container still runs.
     """
-    if container.isascii() and container.isdecimal() and len(container) < 10:
+    index: int | None
+    if container is None:
+        index = 0 if trial is None else None
+    elif container.isascii() and container.isdecimal() and len(container) < 10:
         index = int(container)
     else:
         from dlapp.client.streams.opening import read_role_index
 
         index = client.index_of(application, *read_role_index(container))
-    connection = client.stream_opener(application)(index, STREAM_EXEC, to_json(request))
-    if (end := ExecClient(connection, request).run()) is not None:
+    connection = client.stream_opener(application)(index, STREAM_EXEC, to_json(request), trial=trial)
+    running = ExecClient(connection, request)
+    if (end := running.run()) is not None:
         return end
+    if running.trial is not None:
+        return _end_with_trial(client, application, *running.trial)
     from dlapp.values.messages import Phase
 
     deadline = time.monotonic() + _KNOWN_S
@@ -84,12 +95,28 @@ def exec_command(client: Client, application: AnyApplication, container: str, re
     raise DlappError(f"the connection to container {index} broke, which ended the command; its program still runs")
 
 
+def _end_with_trial(client: Client, application: AnyApplication, number: int, try_number: int) -> ExecEnd:
+    """Return the end of a command whose stream broke because its trial has ended. Raises DlappError: it still runs."""
+    from dlapp.sweep.results import TrialState
+
+    sweep, deadline = client.sweep(application), time.monotonic() + _TRIAL_KNOWN_S
+    while time.monotonic() < deadline:
+        found = next((one for one in sweep.results(curves=False).trials if one.number == number), None)
+        if found is not None and (found.state is not TrialState.RUNNING or found.tries != try_number):
+            return ExecEnd(GONE, f"the program of trial {number} has ended, and the command with it")
+        time.sleep(_POLL_INTERVAL_S)
+    raise DlappError(f"the connection to trial {number} broke, which ended the command; its program still runs")
+
+
 class ExecClient:
     """Client of one command, in the process that the user started: its streams, its terminal and its signals.
 
     Args:
         connection: to the command's keeper; closed at the end.
         request: the request of the command.
+
+    Attributes:
+        trial: in a sweep the trial beside which the command runs, and its try; None: it is none, or not known.
     """
 
     def __init__(self, connection: socket.socket, request: ExecRequest) -> None:
@@ -100,6 +127,7 @@ class ExecClient:
         self._signals: list[int] = []
         self._passed_on: set[int] = set()
         self._end: ExecEnd | None = None
+        self.trial: tuple[int, int] | None = None
 
     def run(self) -> ExecEnd | None:
         """Pass bytes and signals until the command has ended. Return its end; None if the stream ended before."""
@@ -201,6 +229,8 @@ class ExecClient:
                     self._output[2] += body
                 case frames.CONSUMED if len(body) == 4:
                     self._untaken_bytes -= int.from_bytes(body)
+                case frames.TRIAL:
+                    self.trial = frames.read_trial(body)
                 case frames.END:
                     self._end = frames.read_end(body)
                     return

@@ -30,25 +30,35 @@ class StreamOpener:
     def __init__(self, url: str, token: str, is_own: bool = True, owner: int | None = None) -> None:
         self.url, self._token, self.is_own, self._owner = url, token, is_own, owner
 
-    def __call__(self, index: int, kind: str, head: Mapping[str, Any], *, timeout_s: float = OPEN_S) -> socket.socket:
+    def __call__(
+        self,
+        index: int | None,
+        kind: str,
+        head: Mapping[str, Any],
+        *,
+        trial: int | None = None,
+        timeout_s: float = OPEN_S,
+    ) -> socket.socket:
         """Open a stream.
 
         Args:
-            index: CONTAINER_INDEX.
+            index: CONTAINER_INDEX; None: that of the trial.
             kind: what is at its other end, as of `StreamRequest`.
             head: JSON for the handler.
+            trial: as in `StreamRequest`.
             timeout_s: for opening it [s].
 
         Returns:
             The connection, blocking; the caller closes it.
 
         Raises:
-            NotFound: there is no such container.
+            NotFound: there is no such container or trial.
             StreamRefused: it is not possible now.
             Unreachable: the ApplicationMaster does not answer.
             Denied: it does not accept the token.
         """
-        request = StreamRequest(index=index, kind=kind, head=json.dumps(head, separators=(",", ":")))
+        text = json.dumps(head, separators=(",", ":"))
+        request = StreamRequest(index=index, kind=kind, head=text, trial=trial)
         return open_stream(
             self.url, self._token, "/v1/streams", to_json(request), timeout_s=timeout_s, owner=self._owner
         )

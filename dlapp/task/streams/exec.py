@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 
 from dlapp.net.dockerd import Dockerd, DockerError, DockerRefused
-from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamClosed
+from dlapp.net.exec_frames import TRIAL, ExecEnd, ExecRequest, FrameStream, StreamClosed, trial_body
 from dlapp.net.streams import NOT_RUNNING, StreamRefused
 from dlapp.runtime.payload import PayloadPlace
 from dlapp.task.streams.stream import Stream
@@ -34,8 +34,9 @@ def serve(stream: Stream) -> None:
         raise StreamRefused("no command can be run there: a single program does not run in the container", NOT_RUNNING)
     with stream.keeper as keeper, stream.accept() as connection:
         try:
+            _send_trial(stream, FrameStream(connection))
             send_request(keeper, to_json(request), connection)
-        except OSError:
+        except (OSError, StreamClosed):
             return  # ended with the payload; the command sees the end of the stream
 
 
@@ -63,12 +64,23 @@ def _serve_in_docker(stream: Stream, request: ExecRequest) -> None:
         target.end()
         raise
     try:
+        _send_trial(stream, connection)
         early = target.begin()
+    except StreamClosed:
+        target.end()
+        connection.close()
+        return
     except DockerError as error:
         with contextlib.closing(connection), contextlib.suppress(StreamClosed):
             send_end(connection, ExecEnd(NO_ANSWER, _start_error(place, error)))
         return
     ExecSession(connection, target).run(early)
+
+
+def _send_trial(stream: Stream, connection: FrameStream) -> None:
+    """Tell the client for which trial of a sweep its command runs. Raises StreamClosed."""
+    if stream.trial is not None:
+        connection.send(TRIAL, trial_body(stream.trial, stream.try_number))
 
 
 def _start_error(place: PayloadPlace, error: Exception) -> str:

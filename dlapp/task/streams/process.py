@@ -52,7 +52,7 @@ def _serve(message: dict[str, Any], keeper: socket.socket | None) -> None:
     stream = Stream(message["url"], message["token"], container_id, message["host"], place, order, keeper)
     try:
         if found is None:
-            raise StreamRefused("the program does not run now", NOT_RUNNING)
+            raise StreamRefused(message["why"], NOT_RUNNING)
         if order.kind not in HANDLERS:
             raise StreamRefused(f"the dlapp of this container has no streams of the kind {order.kind}")
         importlib.import_module(HANDLERS[order.kind]).serve(stream)

@@ -40,7 +40,7 @@ class Stream:
         self._url, self._token, self._container_id = url, token, container_id
         self.host, self.place, self._order, self.keeper = host, place, order, keeper
         self._is_accepted = False
-        self.for_viewer = order.for_viewer
+        self.for_viewer, self.trial, self.try_number = order.for_viewer, order.trial, order.try_number
         self.head: dict[str, Any] = {}
         """JSON object of the command; its types are not checked."""
         with contextlib.suppress(ValueError, RecursionError):

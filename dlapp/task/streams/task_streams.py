@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from dlapp.runtime.payload import PayloadPlace
+from dlapp.runtime.payload import Reachable
 from dlapp.task.environment import node_name
 from dlapp.value import Closeable
-from dlapp.values.access import STREAM_EXEC
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import StreamOrder
 from dlapp.values.serialization import to_json
@@ -26,20 +24,17 @@ class TaskStreams(Closeable):
 
     Args:
         token: the token of the task, for its ApplicationMaster.
-        place: returns where the payload runs; None if it does not run.
-        open_keeper: see `Running.open_keeper`, of the running payload.
+        find: returns what the stream of an order is for; None if it does not run. Raises StreamRefused.
     """
 
     def __init__(
         self,
         container_id: ContainerId,
         token: str,
-        place: Callable[[], PayloadPlace | None],
-        open_keeper: Callable[[], socket.socket | None],
+        find: Callable[[StreamOrder], Reachable | None],
         warn: Callable[[str], None],
     ) -> None:
-        self._container_id, self._token, self._place, self._warn = container_id, token, place, warn
-        self._open_keeper = open_keeper
+        self._container_id, self._token, self._find, self._warn = container_id, token, find, warn
         self._process: HelperProcess | None = None
         self._lock = threading.Lock()
         self._is_closed = False
@@ -54,21 +49,29 @@ class TaskStreams(Closeable):
                     self._open(url, one)
 
     def _open(self, url: str, order: StreamOrder) -> None:
-        place = self._place()
+        from dlapp.net.streams import StreamRefused  # few payloads ever have streams
+
+        why = "the program does not run now"
+        try:
+            found = self._find(order)
+        except StreamRefused as error:
+            found, why = None, str(error)
+        place = None if found is None else found.place()
         message = {
             "url": url,
             "token": self._token,
             "container_id": str(self._container_id),
             "host": node_name(),
             "place": None if place is None else to_json(place),
+            "why": why,
             "order": to_json(order),
         }
         with contextlib.ExitStack() as stack:
-            keeper = self._open_keeper() if order.kind == STREAM_EXEC else None
+            keeper = found.open_keeper() if found is not None and order.is_command else None
             fds = (stack.enter_context(keeper).fileno(),) if keeper is not None else ()
             try:
                 if self._process is None:
-                    from dlapp.system.processes.helper import HelperProcess  # few payloads ever have streams
+                    from dlapp.system.processes.helper import HelperProcess
 
                     self._process = HelperProcess("streams")
                 self._process.send(json.dumps(message).encode(), fds)

@@ -46,6 +46,7 @@ def run_trials(task: TaskState, work: TrialWork) -> TaskResult:
         on_change=task.stopper.wake,
     )
     worker = TrialWorker(setup, task.stopper, end_reason=partial(_no_trial_reason, task), sample=task.meter.sample)
+    task.trials = worker
     wait_for_gate(task)
     with task.lease.watched(task.stopper.wake) if task.lease else nullcontext():
         task.report_phase(Phase.RUNNING)

@@ -129,6 +129,11 @@ class TrialRun:
         self._is_killed = True
         os.eventfd_write(self._wake, 1)
 
+    def program(self) -> Running | None:
+        """Return its program; None if that does not run. Thread-safe."""
+        run = self._run
+        return run if run is not None and run.place() is not None else None
+
     def read_counters(self) -> ResourceCounters:
         """Return the resources that its program has used so far."""
         run = self._run

@@ -16,12 +16,13 @@ from collections.abc import Callable
 from functools import reduce
 from typing import NamedTuple
 
+from dlapp.runtime.payload import PayloadPlace, Reachable
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCounters
 from dlapp.task.interrupt import InterruptHandler
 from dlapp.task.link.am_link import AmLink
 from dlapp.task.sweep.trial import STOPPED, TrialRun, TrialSetup
 from dlapp.value import replace
-from dlapp.values.messages import Fault, NotStored, Phase, Stop, TaskResult
+from dlapp.values.messages import Fault, NotStored, Phase, Stop, StreamOrder, TaskResult
 
 _LOOK_S = 1.0
 """Interval of the polls of objects without events: the container's directory, the guardians."""
@@ -34,6 +35,18 @@ class WorkerEnd(NamedTuple):
 
     message: str
     is_lost: bool = False
+
+
+class _SharedPlace(NamedTuple):
+    """The `dlapp.runtime.payload.Reachable` of all trials that are plain processes; no command runs there."""
+
+    directory: str
+
+    def place(self) -> PayloadPlace:
+        return PayloadPlace(directory=self.directory)
+
+    def open_keeper(self) -> None:
+        """See `Reachable.open_keeper`."""
 
 
 class TrialWorker:
@@ -73,6 +86,26 @@ class TrialWorker:
     def stored_bytes(self) -> int:
         """Return the size of the output stored by all trials so far."""
         return self._stored_bytes + sum(map(_stored_by, self._trials.values()))
+
+    def reachable(self, order: StreamOrder) -> Reachable | None:
+        """Return what a stream is for: the program of its trial, or the network and files that all trials share; None
+        if they share none. Thread-safe.
+
+        Raises:
+            StreamRefused: the trial does not run.
+        """
+        if order.trial is None:
+            # In Docker each trial has its own container.
+            in_docker = self._setup.assignment.docker_image is not None
+            return None if in_docker else _SharedPlace(self._setup.container_dir)
+        running = {one.order.number: one for one in tuple(self._trials.values()) if one.program() is not None}
+        found = running.get(order.trial)
+        if found is None or found.order.try_number != order.try_number or (program := found.program()) is None:
+            from dlapp.net.streams import StreamRefused
+
+            others = ", ".join(map(str, sorted(running))) or "none"
+            raise StreamRefused(f"trial {order.trial} does not run its program now; running in its container: {others}")
+        return program
 
     def run(self) -> TaskResult:
         """Run trials until orders announce that there are no more, or end the task."""

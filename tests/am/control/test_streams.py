@@ -200,15 +200,31 @@ def test_a_viewer_reaches_ports_and_sees_the_view_and_can_do_nothing_else(world:
     with answer(world, task, order.number) as theirs, tool.stream() as ours:
         ours.sendall(b"hello")
         assert theirs.recv(100) == b"hello"
-    body = to_json(StreamRequest(index=2, kind="exec"))
-    with pytest.raises(Denied, match="view_acl permits dlapp-port only"):
-        open_stream(url, viewer, "/v1/streams", body, timeout_s=PATIENCE_S)
+    for of_trial in ({"index": 2}, {"index": None, "trial": 0}):
+        with pytest.raises(Denied, match="view_acl permits dlapp-port only"):
+            open_stream(url, viewer, "/v1/streams", {"kind": "exec", **of_trial}, timeout_s=PATIENCE_S)
     with ControlConnection(url, viewer) as connection:
         assert connection.call("GET", "/v1/view", timeout_s=PATIENCE_S)["application_id"]
         for word in ("softkill", "kill", "release"):
             with pytest.raises(Denied):
                 connection.call("POST", f"/v1/{word}", {"user": "ann"}, timeout_s=PATIENCE_S)
     assert world.loop._state.soft_by == ""
+
+
+@pytest.mark.parametrize(
+    ("request_json", "why"),
+    [
+        ({"kind": "exec", "index": None}, "it names neither a container nor a trial"),
+        ({"kind": "port", "index": None, "trial": 0}, "is for commands only"),
+        ({"kind": "exec", "index": 0, "trial": "0"}, "is text, not int"),
+    ],
+)
+def test_a_request_for_a_stream_that_says_not_what_it_is_for_is_refused(
+    world: World, request_json: dict[str, object], why: str
+) -> None:
+    token = derive_token(SECRET, TOOLS)
+    with pytest.raises(StreamRefused, match=f"not a valid request: .*{why}"):
+        open_stream(world.loop.control_url, token, "/v1/streams", request_json, timeout_s=PATIENCE_S)
 
 
 def test_who_may_modify_ends_it_and_reaches_no_port(world: World) -> None:

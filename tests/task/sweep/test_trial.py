@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import select
 from pathlib import Path
 
 import pytest
 
+from dlapp.net.exec_frames import END, TRIAL, ExecEnd, FrameStream, read_end, read_trial
 from dlapp.values.messages import Fault, TaskResult, TrialOrder, TrialWork
 from dlapp.values.spec import OutputSpec
 from tests.services.disks import fill, small_disk
@@ -79,6 +81,38 @@ def test_each_trial_has_a_tmpdir_of_its_own_with_a_short_name(place: Path) -> No
     assert len(names) == 2
     assert all(re.fullmatch("/tmp/dlapp-[0-9a-f]{10}/tmp", one) for one in names)
     assert not any(os.path.lexists(os.path.dirname(one)) for one in names)
+
+
+def test_a_command_for_a_trial_that_has_just_ended_is_refused_with_those_that_run(place: Path) -> None:
+    script = f"touch {place}/began.$DLAPP_TRIAL; until test -e {place}/go.$DLAPP_TRIAL; do sleep 0.1; done"
+    packed = workspace_archive(place, {"run.sh": script})
+    with FakeAm(place / "containers", **packed, sweep=TrialWork(metric="", slots=2)) as am:
+        am.start()
+        both = tuple(TrialOrder(number=number, try_number=2) for number in (4, 5))
+        am.order(trials=both)
+        am.wait_until(lambda: all((place / f"began.{number}").exists() for number in (4, 5)), 120)
+        (place / "go.4").touch()
+        results: dict[int, TaskResult] = {}
+        am.wait_until(lambda: take_results(am, results) == 1, 120)
+        command = {"command": ["true"]}
+        for number, trial in enumerate(((4, 2), (5, 1), (6, 1)), start=1):
+            am.open_stream(number, "exec", command, trial)
+            am.wait_until(lambda: len(am.refused) == number, 120)  # noqa: B023
+        ends = [(one.error, one.reason) for one in am.refused]
+        running = "does not run its program now; running in its container: 5"
+        assert ends == [(f"trial {trial} {running}", "not_running") for trial in (4, 5, 6)]
+        with am.open_stream(4, "exec", command, (5, 2))() as stream:
+            told = FrameStream(stream)
+            frames: list[tuple[bytes, bytes]] = []
+            while len(frames) < 2:
+                select.select([told], [], [], 120)
+                frames += told.receive()
+        assert [kind for kind, _ in frames] == [TRIAL, END]
+        assert (read_trial(frames[0][1]), read_end(frames[1][1])) == ((5, 2), ExecEnd(0))
+        (place / "go.5").touch()
+        am.wait_until(lambda: take_results(am, results) == 2, 120)
+        am.order(trials=(), trials_are_over=True)
+        assert am.result().fault is Fault.NONE
 
 
 @pytest.mark.slow
