@@ -157,6 +157,45 @@ def test_a_command_in_docker_is_as_the_program_and_nothing_of_it_is_left(
 
 
 @pytest.mark.slow
+@pytest.mark.docker
+@on_yarn_when_full
+def test_a_terminal_reaches_a_command_in_docker(
+    engine: Engine, dockerd: Dockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_HOST", dockerd.host)
+    application = launch(properties(tmp_path, WAITS, application={"docker_image": IMAGE, "network": "none"}))
+
+    def look() -> str:
+        return exec_(application, "--", "sh", "-c", "test -s ready && hostname").out
+
+    host = wait_for("the program runs", look, 180.0).strip()
+    assert host != os.uname().nodename
+    with Terminal("dlapp-exec", "-it", application, "--", "sh", "-i") as terminal:
+        terminal.expect("[#$] ")
+        terminal.type('stty size; echo "on $(hostname)"\n')
+        terminal.expect("40 120")
+        terminal.expect(f"on {host}")
+        terminal.resize(50, 133)
+        terminal.type('until [ "$(stty size)" = "50 133" ]; do sleep 0.1; done; echo resi"zed"\n')
+        terminal.expect("resized")
+        marker = f"{8_000_000 + os.getpid()}"
+        terminal.type(f"sleep {marker}\n")
+        wait_for("it sleeps", lambda: sleepers(marker), 120.0)
+        terminal.type("\x03")
+        terminal.type("echo $((40 + 2)) still\n")
+        terminal.expect("42 still")
+        terminal.type("exit 6\n")
+        assert terminal.wait(120.0) == 6
+    wait_for("nothing of it is left", lambda: not sleepers(marker), 120.0)
+    with Terminal("dlapp-exec", "-it", application, "--", "sh", "-c", f"echo begun; sleep {marker}") as terminal:
+        terminal.expect("^begun")
+        os.kill(terminal.pid, signal.SIGKILL)
+    wait_for("the command ends with its client", lambda: not sleepers(marker), 120.0)
+    assert run("dlapp-kill", application).code == 0
+    assert ended(application, 180.0)["state"] == "KILLED"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("killed", "image"), [("am", ""), ("task", ""), pytest.param("task", IMAGE, marks=pytest.mark.docker)]
 )
