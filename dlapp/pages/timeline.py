@@ -42,6 +42,11 @@ class Bar(NamedTuple):
     begin_ms: float
     end_ms: float
 
+    @property
+    def is_failure(self) -> bool:
+        """Return whether it marks the moment of a failure."""
+        return self.kind == FAILED
+
 
 def bars_of(one: ContainerView | TryView, now_ms: int) -> list[Bar]:
     """Return the bars of one container, in order of time; the last one of a container that runs ends now."""
@@ -123,14 +128,14 @@ def _placed(bars: Sequence[Bar], begin_ms: int, scale: float) -> Iterator[tuple[
     """Yield left and width of the visible bars [units of the chart]."""
     for bar in bars:
         x, end = round((bar.begin_ms - begin_ms) * scale), round((bar.end_ms - begin_ms) * scale)
-        if bar.kind == FAILED:
+        if bar.is_failure:
             x = max(0, end - _MARK)
         if end - x >= _SHORTEST:
             yield x, end - x, bar
 
 
 def _title(bar: Bar, index: int, attempt: int) -> str:
-    lasted = f" {duration((bar.end_ms - bar.begin_ms) / 1000)}" if bar.kind != FAILED else ""
+    lasted = "" if bar.is_failure else f" {duration((bar.end_ms - bar.begin_ms) / 1000)}"
     return f"{index} try {attempt}: {bar.kind}{lasted}"
 
 
