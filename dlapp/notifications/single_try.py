@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 
 from dlapp.errors import DlappError, Unreachable
 from dlapp.notifications.channels import NotDelivered, deliver
-from dlapp.notifications.outbox import Outbox, OutboxFile, from_bytes, to_bytes
+from dlapp.notifications.outbox import OutboxFile, from_bytes, to_bytes
 from dlapp.system.clock import now_ms
 from dlapp.system.logs import log
 from dlapp.values.notification import Notification, NotificationSettings
@@ -25,24 +25,31 @@ _Settled = tuple[int, str, str]
 
 
 def deliver_pending(
-    settings: NotificationSettings, files: Sequence[OutboxFile], timeout_s: float, *, deliver: Deliver = deliver
+    settings: NotificationSettings,
+    files: Sequence[OutboxFile],
+    timeout_s: float,
+    *,
+    ended: bool = True,
+    deliver: Deliver = deliver,
 ) -> None:
-    """Deliver the content of outboxes, and remove the empty ones.
+    """Deliver the content of outboxes.
 
     Args:
         settings: the settings of the channels.
         files: the files of the outboxes.
         timeout_s: maximum wait for the deliveries [s].
+        ended: the applications have ended, and empty outboxes are removed; else they are kept, as they have the ids of
+            what was sent.
         deliver: delivers one notification on one channel.
 
     Raises:
         Unreachable: the file system does not answer.
     """
-    outboxes, todo = dict[int, Outbox](), dict[str, list[tuple[int, Notification]]]()
+    todo = dict[str, list[tuple[int, Notification]]]()
     for place, file in enumerate(files):
         try:
-            outbox = outboxes[place] = from_bytes(file.read()).without_expired(now_ms())
-            if not outbox.pending:
+            outbox = from_bytes(file.read()).without_expired(now_ms())
+            if not outbox.pending and ended:
                 file.remove()
         except Unreachable:
             raise
@@ -64,17 +71,18 @@ def deliver_pending(
             working -= 1
             continue
         place, notification_id, channel = item
-        outboxes[place] = outboxes[place].without(notification_id, channel)
         try:
-            _record(files[place], outboxes[place])
+            _record(files[place], notification_id, channel, keep_empty=not ended)
         except Unreachable:
             raise
         except (DlappError, OSError):
             continue  # it is sent again
 
 
-def _record(file: OutboxFile, outbox: Outbox) -> None:
-    if outbox.pending:
+def _record(file: OutboxFile, notification_id: str, channel: str, *, keep_empty: bool) -> None:
+    # Read again: an ApplicationMaster that started meanwhile, or another command, may have changed it.
+    outbox = from_bytes(file.read()).without_expired(now_ms()).without(notification_id, channel)
+    if outbox.pending or keep_empty:
         file.write(to_bytes(outbox))
     else:
         file.remove()

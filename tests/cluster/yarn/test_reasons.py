@@ -23,6 +23,8 @@ from dlapp.values.waiting import Waiting
 from tests.applications import properties
 from tests.cluster.yarn.on_yarn import until
 from tests.services.hadoop import NODES, Hadoop, NoHadoop
+from tests.services.http.http_server import http_server
+from tests.services.http.webhook import Hook
 
 pytestmark = [pytest.mark.slow, pytest.mark.hadoop]
 ROOT = "yarn.scheduler.capacity.root"
@@ -138,15 +140,16 @@ class Cluster:
 
 
 def _keys(sets: dict[str, object]) -> dict[str, object]:
-    of_application = ("queue", "gang")
+    of_application = ("queue", "gang", "notify")
     return {f"{'application' if key in of_application else 'resources'}.{key}": value for key, value in sets.items()}
 
 
 @pytest.fixture
-def cluster(queued: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def options(queued: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return the configuration of the cluster's user."""
     monkeypatch.setenv("HADOOP_USER_NAME", getpass.getuser())
     tmp_path.chmod(0o755)
-    options = {
+    return {
         "cluster": "yarn",
         "yarn.conf_dir": str(queued.configuration),
         "yarn.python": sys.executable,
@@ -155,6 +158,10 @@ def cluster(queued: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "gpuid.zookeeper.credentials": "none",
         "local.state_dir": str(tmp_path / "state"),
     }
+
+
+@pytest.fixture
+def cluster(options: dict[str, str], tmp_path: Path) -> Iterator[Cluster]:
     with Client(load_config(options, environ={})) as client:
         one = Cluster(client, tmp_path)
         yield one
@@ -191,6 +198,41 @@ def test_limits_of_queues_users_and_masters_are_named_and_the_change_starts_the_
     view = client.status(one)
     assert (view.state, view.diagnostics) == (State.ACCEPTED, why.message)
     assert why.estimate is not None
+
+
+def test_a_wait_for_the_master_is_notified_once_by_the_next_command_and_not_by_the_master(
+    options: dict[str, str], tmp_path: Path
+) -> None:
+    hook, secret = Hook(), tmp_path / "hook"
+    with http_server(hook.answer) as url:
+        secret.write_text(url)
+        secret.chmod(0o600)
+        config = load_config(options | {"notify.webhook": str(secret), "notify.waiting_after": "1s"}, environ={})
+        with Client(config) as client:
+            own = Cluster(client, tmp_path)
+            first = own.running("first", queue="masters", notify="none")
+            one = own.submit("second", _keys({"queue": "masters", "notify": "waiting, running"}))
+            quiet = own.submit("third", _keys({"queue": "masters", "notify": "running"}))
+
+            def listed_by_a_new_command() -> bool:
+                with Client(config) as other:
+                    assert {one, quiet} <= {each.application_id for each in other.list()}
+                return bool(hook.taken(str(one)))
+
+            until(listed_by_a_new_command)
+            for _ in range(2):
+                listed_by_a_new_command()
+                with Client(config) as other:
+                    assert other.status(one).state is State.ACCEPTED
+            (told,) = hook.taken(str(one))
+            assert (told["event"], told["appname"], told["queue"]) == ("waiting", "second", "masters")
+            assert "AM resource limit exceeded" in str(told["text"])
+            own.kill(first)
+            # The ApplicationMaster finds the same wait, and sends its events in order.
+            until(lambda: "running" in hook.events(str(one)), 120)
+            assert hook.tries(str(one)) == ["waiting", "running"]
+            assert "waiting" not in hook.tries(str(quiet))
+            own.end()
 
 
 def test_nodes_that_are_left_out_full_or_without_a_label_are_named(cluster: Cluster) -> None:

@@ -48,7 +48,7 @@ from dlapp.values.spec import OutputSpec
 from dlapp.values.usage import MAX_USAGE_BYTES
 
 if TYPE_CHECKING:
-    from dlapp.cluster.yarn.client.notices import EndNotices
+    from dlapp.cluster.yarn.client.notices import CommandNotices
     from dlapp.cluster.yarn.client.rest import YarnRest
 
 USED = ".used"
@@ -81,15 +81,15 @@ class OwnApplications(NamedTuple):
 
     Args:
         ended: those that have ended, their states, and how long ago.
-        submitted_ms: submission times of the others [ms since 1970].
+        unfinished: the others, with their submission times [ms since 1970].
     """
 
     ended: Mapping[ApplicationId, EndedApplication]
-    submitted_ms: tuple[int, ...] = ()
+    unfinished: Mapping[ApplicationId, int]
 
 
 def settle(
-    files: StagingFiles, application_id: ApplicationId, ended: EndedApplication, notices: EndNotices | None = None
+    files: StagingFiles, application_id: ApplicationId, ended: EndedApplication, notices: CommandNotices | None = None
 ) -> str | None:
     """Write the history of an application that was ended from outside, and remove its staging directory.
 
@@ -120,7 +120,7 @@ def settle(
 
 
 def _settled(
-    files: StagingFiles, application_id: ApplicationId, ended: EndedApplication, notices: EndNotices | None
+    files: StagingFiles, application_id: ApplicationId, ended: EndedApplication, notices: CommandNotices | None
 ) -> str | None:
     places = StagingPaths(files.home)
     staging, history = places.staging(application_id), places.history(application_id)
@@ -217,10 +217,12 @@ def own_applications(rest: YarnRest, files: StagingFiles, user: str) -> OwnAppli
     known = {one.application_id for one in reports}
     starts = {one.cluster_timestamp_ms for one in known} | {started_ms}
     ended |= forgotten(files, known, starts, clock.now_ms())
-    return OwnApplications(ended, tuple(one.started_ms for one in reports if not one.state.ended))
+    return OwnApplications(ended, {one.application_id: one.started_ms for one in reports if not one.state.ended})
 
 
-def settle_all(files: StagingFiles, ended: Mapping[ApplicationId, EndedApplication], notices: EndNotices | None) -> int:
+def settle_all(
+    files: StagingFiles, ended: Mapping[ApplicationId, EndedApplication], notices: CommandNotices | None
+) -> int:
     """Settle at most `MAX_AT_ONCE` applications that left a staging directory, the latest first; return their number.
 
     An application whose outputs are on an unavailable file system does not block the others.
@@ -278,7 +280,7 @@ def clean_up(
     archives: Retention,
     histories: Retention,
     now_ms: int,
-    notices: EndNotices | None = None,
+    notices: CommandNotices | None = None,
 ) -> int:
     """Remove all that need not be kept; return the number of removed files and directories.
 
@@ -300,7 +302,7 @@ def clean_up(
         submitted = [_submitted_ms(files, f"{places.all_staging}/{name}", now_ms) for name in staged]
         # An archive used since the oldest submission may belong to one of these applications; a use is recorded once a
         # day. Applications that wait in a queue have no staging directory yet.
-        since_ms = min([now_ms, *submitted, *applications.submitted_ms]) - int(USED_EVERY_S * 1000)
+        since_ms = min([now_ms, *submitted, *applications.unfinished.values()]) - int(USED_EVERY_S * 1000)
         names = _archives_to_remove(cache, archives, since_ms, now_ms)
     gone = [f"{places.cache}/{name}" for name in names]
     endings = (HISTORY_SUFFIX, USAGE_SUFFIX, TRIALS_SUFFIX)

@@ -259,6 +259,7 @@ class YarnEngine(Closeable):
     def queue_facts(self) -> QueueFacts:
         """Return the start order of the waiting applications by queue, and the expected times. Raises Unreachable."""
         waiting = [one for one in self._session.rest().reports(user=None) if one.state in WAITING_STATES]
+        self._reader.notify_waits(waiting)
         return ClusterFacts(self._session).of_queues(waiting, clock.now_ms())
 
     def views_json(

@@ -1,29 +1,33 @@
-"""Notifications of applications whose ApplicationMaster died before delivery; the user's commands deliver them.
+"""Notifications that no ApplicationMaster delivers: it died before that, or YARN has not started it yet. The user's
+commands deliver them.
 
 The commands use the user's own configuration, so no file on HDFS determines where a notification is sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dlapp.cluster.yarn.client import views
 from dlapp.cluster.yarn.outbox import StagedOutbox
 from dlapp.cluster.yarn.staging import StagingFiles, StagingPaths
-from dlapp.errors import ConfigError, UsageError
+from dlapp.errors import ConfigError, DlappError, Unreachable, UsageError
 from dlapp.notifications.events import notification_of_end
 from dlapp.notifications.outbox import MAX_AGE_MS, from_bytes, to_bytes
 from dlapp.notifications.settings import settings_of
 from dlapp.notifications.single_try import deliver_pending
 from dlapp.system.clock import now_ms
 from dlapp.values.ids import ApplicationId
-from dlapp.values.notification import EVENTS
+from dlapp.values.notification import EVENTS, QUEUE, WAITING, Notification, NotificationSettings, id_of
 from dlapp.values.report import ApplicationView, FinalStatus, State
 from dlapp.values.serialization import from_json
 from dlapp.values.spec import Submission
 
 if TYPE_CHECKING:
     from dlapp.cluster.yarn.client.cleanup import EndedApplication
+    from dlapp.cluster.yarn.client.rest import AppReport
     from dlapp.config import Config
 
 DELIVER_S = 5.0
@@ -33,8 +37,8 @@ AM_STAYS_S, AM_DIES_S = 45.0, 5.0
 MAX_AT_ONCE = 20
 
 
-class EndNotices:
-    """Recorder and deliverer of notifications of ends of applications.
+class CommandNotices:
+    """Recorder and deliverer of notifications of ends and of waits for an ApplicationMaster.
 
     Args:
         config: the user's configuration.
@@ -85,17 +89,54 @@ class EndNotices:
         """Return whether there are recorded notifications. Raises Unreachable."""
         return bool(self._files.names(StagingPaths(self._files.home).all_outboxes))
 
-    def deliver(self, ended: Mapping[ApplicationId, EndedApplication]) -> None:
-        """Deliver the notifications of ended applications. Each is tried once; return after at most `DELIVER_S`.
+    def deliver_waits(self, reports: Sequence[AppReport]) -> None:
+        """Record that these applications wait too long for their first ApplicationMaster, and deliver it.
+
+        Each is recorded once, by an id that its ApplicationMaster will know, and tried once; return after at most
+        `DELIVER_S`.
 
         Raises:
             Unreachable: the file system does not answer.
         """
-        try:
-            settings = settings_of(self._config, EVENTS)
-        except ConfigError:
+        if (settings := self._settings()) is None:
             return
-        if settings is None:
+        outboxes = []
+        for report in reports[:MAX_AT_ONCE]:
+            file, one = StagedOutbox(self._files, report.application_id), _notification_of_wait(report, now_ms())
+            try:
+                before = from_bytes(file.read())
+                after = before.add(one, settings.channels)
+                if after.taken != (one.id,):
+                    continue  # an ApplicationMaster has started since the report, and delivers its events
+                if after is not before:
+                    file.write(to_bytes(after))
+            except Unreachable:
+                raise
+            except (DlappError, OSError):
+                continue  # an outbox that cannot be read or written must not prevent the others
+            if after.pending:
+                outboxes.append(file)
+        deliver_pending(settings, outboxes, DELIVER_S, ended=False)
+
+    def _settings(self) -> NotificationSettings | None:
+        with contextlib.suppress(ConfigError):  # the next submission refuses the configuration
+            return settings_of(self._config, EVENTS)
+        return None
+
+    def deliver(
+        self, ended: Mapping[ApplicationId, EndedApplication], unfinished: Collection[ApplicationId] | None = None
+    ) -> None:
+        """Deliver the notifications of ended applications. Each is tried once; return after at most `DELIVER_S`.
+
+        Args:
+            ended: the applications.
+            unfinished: all of the user's others that the ResourceManager knows; what is left of unknown ones is
+                removed when it is too old to be sent. None: not read.
+
+        Raises:
+            Unreachable: the file system does not answer.
+        """
+        if (settings := self._settings()) is None:
             return
         outboxes = []
         places = StagingPaths(self._files.home)
@@ -105,8 +146,8 @@ class EndNotices:
             except UsageError:
                 continue
             end = ended.get(application_id)
-            if end is None and now_ms() - changed_ms > 2 * MAX_AGE_MS:
-                # The ResourceManager has forgotten the application, so its notifications are too old to be sent.
+            is_forgotten = unfinished is not None and end is None and application_id not in unfinished
+            if is_forgotten and now_ms() - changed_ms > 2 * MAX_AGE_MS:
                 self._files.remove(places.outbox(application_id))
             if end is None or end.ago_s < (AM_STAYS_S if end.state is State.FINISHED else AM_DIES_S):
                 continue  # its ApplicationMaster may still deliver them
@@ -114,3 +155,22 @@ class EndNotices:
             if len(outboxes) == MAX_AT_ONCE:
                 break
         deliver_pending(settings, outboxes, DELIVER_S)
+
+
+def _notification_of_wait(report: AppReport, at_ms: int) -> Notification:
+    """Return the notification that an application waits for its first ApplicationMaster; its id is that of the
+    ApplicationMaster's own notification of the wait since the submission."""
+    view = views.merged(report, views.AmState())
+    waited = f"it has waited for {(at_ms - report.started_ms) // 60_000} min for YARN to start its ApplicationMaster"
+    return Notification(
+        id=id_of(report.application_id, WAITING, QUEUE),
+        event=WAITING,
+        at_ms=at_ms,
+        application_id=report.application_id,
+        appname=view.appname,
+        username=view.username,
+        submitter=view.submitter,
+        queue=view.queue,
+        project=view.project,
+        text=": ".join(filter(None, (waited, view.diagnostics))),
+    )

@@ -17,7 +17,7 @@ from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 
 if TYPE_CHECKING:
-    from dlapp.cluster.yarn.client.notices import EndNotices
+    from dlapp.cluster.yarn.client.notices import CommandNotices
 
 FilesOf = Callable[[HdfsPlace], StagingFiles]
 """Opens the file system at an `HdfsPlace`."""
@@ -80,14 +80,14 @@ class ClusterSession:
         """Return a new connection to the file system for another thread, which must close it."""
         return self._open_files(self.hdfs(self.user))
 
-    def notices(self, files: StagingFiles) -> EndNotices | None:
-        """Return the notifications of ends that no ApplicationMaster delivered; None: no channel is configured."""
+    def notices(self, files: StagingFiles) -> CommandNotices | None:
+        """Return the notifications that no ApplicationMaster delivers; None: no channel is configured."""
         notify = self.config.notify
         if not (notify.webhook or notify.mail or notify.command):
             return None
-        from dlapp.cluster.yarn.client.notices import EndNotices
+        from dlapp.cluster.yarn.client.notices import CommandNotices
 
-        return EndNotices(self.config, files)
+        return CommandNotices(self.config, files)
 
     def hdfs(self, user: str) -> HdfsPlace:
         """Return the default file system with ``user`` as its identity."""

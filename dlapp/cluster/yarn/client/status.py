@@ -78,6 +78,7 @@ class ApplicationReader:
         self._session, self._masters = session, masters
         self._settler: threading.Thread | None = None
         self._has_notices = False  # the settler found notifications to deliver
+        self._notified_waits: set[ApplicationId] = set()
         self._nodes: dict[str, str] = {}
         self._view_request_at: dict[ApplicationId, float] = {}
         self._viewer_tokens: dict[ApplicationId, str | None] = {}
@@ -100,13 +101,34 @@ class ApplicationReader:
                 raise
             text = "; ".join(filter(None, (written.diagnostics, f"the ResourceManager does not answer: {error}")))
             return replace(written, diagnostics=text)
+        self.notify_waits([report])
         return ClusterFacts(self._session).explained(report, self._merged(report))
 
     def view_in_full(self, application_id: ApplicationId) -> ApplicationView:
         """Return `view`, with the smallest change that ends its wait and an estimated start. Raises NotFound,
         Unreachable."""
         report = self.report(application_id)
+        self.notify_waits([report])
         return ClusterFacts(self._session).in_full(report, self._merged(report), clock.now_ms())
+
+    def notify_waits(self, reports: Sequence[AppReport]) -> None:
+        """Notify the caller of their applications that wait too long for their first ApplicationMaster: until it runs,
+        nobody else can. Each is tried once by this reader; an error is left to a later command."""
+        for user, overdue in self._overdue(reports).items():
+            with contextlib.suppress(DlappError, OSError):
+                files = self._session.files(user)
+                if (notices := self._session.notices(files)) is not None:
+                    notices.deliver_waits(overdue)
+
+    def _overdue(self, reports: Sequence[AppReport]) -> dict[str, list[AppReport]]:
+        """Return the caller's applications of whose wait they are to be notified, by Hadoop user, each once."""
+        found: dict[str, list[AppReport]] = {}
+        for one in reports:
+            is_new = one.application_id not in self._notified_waits
+            if is_new and client_views.waits_too_long(one, clock.now_ms()) and self._is_own(one):
+                self._notified_waits.add(one.application_id)
+                found.setdefault(one.user, []).append(one)
+        return found
 
     def _merged(self, report: AppReport) -> ApplicationView:
         am_state = self._am_state(report)
@@ -140,7 +162,7 @@ class ApplicationReader:
         """
         whose = None if everybody else user or self._session.user
         known = self._session.rest().reports(user=whose)
-        with self._settling() if whose in (None, self._session.user) else contextlib.nullcontext():
+        with self._settling(known) if whose in (None, self._session.user) else contextlib.nullcontext():
             reports = [*self._forgotten(whose, known, limit), *known]
             reports.sort(key=lambda one: (one.started_ms, one.application_id))
             ended = [one for one in reports if one.state.ended]
@@ -176,15 +198,19 @@ class ApplicationReader:
                 by_id[one]["receipt"] = receipt
 
     @contextlib.contextmanager
-    def _settling(self) -> Iterator[None]:
-        """Settle leftovers of the caller's own ended or forgotten applications in a thread, during the block.
+    def _settling(self, known: Sequence[AppReport]) -> Iterator[None]:
+        """Settle leftovers of the caller's own ended or forgotten applications, and notify them of waits, in a thread,
+        during the block.
 
         The end of the block waits `SETTLE_S` for the thread, or longer for notifications: each step may be interrupted
         at any time, and is repeated later. Only one such thread runs at a time.
         """
         settler = self._settler
         if settler is None or not settler.is_alive():
-            self._settler = settler = threading.Thread(target=self._settle_quietly, name="yarn-settle", daemon=True)
+            overdue = self._overdue([one for one in known if one.user == self._session.user])
+            arguments = (overdue.get(self._session.user, []),)
+            target = self._settle_quietly
+            self._settler = settler = threading.Thread(target=target, args=arguments, name="yarn-settle", daemon=True)
             settler.start()
         yield
         settler.join(SETTLE_S)
@@ -193,10 +219,10 @@ class ApplicationReader:
 
             settler.join(DELIVER_S)
 
-    def _settle_quietly(self) -> None:
+    def _settle_quietly(self, overdue: Sequence[AppReport]) -> None:
         # An error here does not affect the list, and will show up again.
         try:
-            self._settle_ended()
+            self._settle_ended(overdue)
         except (DlappError, OSError):
             pass
         except Exception as error:
@@ -205,20 +231,23 @@ class ApplicationReader:
             with contextlib.suppress(OSError):
                 os.write(2, log.line("WARNING", text))
 
-    def _settle_ended(self) -> None:
+    def _settle_ended(self, overdue: Sequence[AppReport]) -> None:
         with contextlib.closing(self._session.own_files()) as files:
             notices = self._session.notices(files)
-            self._has_notices = notices is not None and notices.is_there_any()
+            self._has_notices = notices is not None and (bool(overdue) or notices.is_there_any())
+            if notices is not None and overdue:
+                notices.deliver_waits(overdue)
             if self._has_notices or files.names(StagingPaths(files.home).all_staging):
                 with self._session.own_rest() as rest:
-                    ended = own_applications(rest, files, self._session.user).ended
+                    applications = own_applications(rest, files, self._session.user)
+                ended, unfinished = applications.ended, applications.unfinished.keys()
                 # An application that has just ended removes its directory itself.
                 over = {one: end for one, end in ended.items() if end.ago_s >= GONE_AFTER_S}
                 # Notifications first: an output may block on its file system.
                 if notices is not None and self._has_notices:
-                    notices.deliver(ended)
+                    notices.deliver(ended, unfinished)
                 if settle_all(files, over, notices) and notices is not None:
-                    notices.deliver(ended)
+                    notices.deliver(ended, unfinished)
 
     def _last_view(self, report: AppReport) -> AmState:
         """Return the last view of a running application's ApplicationMaster, if the application is the caller's own."""

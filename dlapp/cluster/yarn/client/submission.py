@@ -107,7 +107,7 @@ class ApplicationSubmitter:
                 tools_tokens.forget(application_id, login_user=self._session.user)
             notices = self._session.notices(files)
             if notices is not None:
-                notices.deliver(applications.ended)
+                notices.deliver(applications.ended, applications.unfinished.keys())
             clean_up(files, applications, archives, histories, clock.now_ms(), notices)
         finally:
             files.close()
@@ -182,7 +182,7 @@ class ApplicationSubmitter:
             queue=queue,
             priority=spec.priority,
             attempts=self._session.config.yarn.am_attempts,
-            tags=views.tags_of(submission),
+            tags=views.tags_of(submission, secrets.notify),
         )
         # Before YARN has it, so that the token also exists after a submission with an unknown result. Without it,
         # commands work as on another machine, so a home directory that is not writable is no error.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from dlapp.login import Login
 from dlapp.system.clock import date_and_time
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId
+from dlapp.values.notification import WAITING, NotificationSettings
 from dlapp.values.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State, TryView
 from dlapp.values.spec import AppSpec, OnFailure, Submission
 
@@ -27,7 +29,8 @@ _MAX_FORGOTTEN = 500
 """Number of its latest applications requested from the timeline server, before filtering by owner."""
 _ENDED = frozenset(state.value for state in State if state.ended)
 _NODE_LOGS = "/node/containerlogs/"
-_PROJECT, _RESUMED = "project:", "resumed_from:"
+_PROJECT, _RESUMED, _WAIT_NOTICE = "project:", "resumed_from:", "notify_waiting:"
+_OWN_TAGS = _PROJECT, _RESUMED, _WAIT_NOTICE
 MAX_TAGS = 10
 """Of one application, as a ResourceManager has it. Source: YarnConfiguration.APPLICATION_MAX_TAGS."""
 _MAX_TAG = 100
@@ -40,6 +43,10 @@ _DATE = re.compile(r"^\[[^\]]*\]\s*")
 _DETAILS = re.compile(r"\s+Details : ")
 _OF_QUEUE = re.compile(r"AM Resource Request|Limit|Usage|Absolute (used|max) capacity")
 """Part of the diagnostics of a waiting application that names the exceeded limit of its queue."""
+_RAN = "launchTime", "memorySeconds"
+"""Fields of a report that are not 0 once an ApplicationMaster was started; the first is there since Hadoop 3."""
+_MAX_DIGITS = 10
+"""Of a wait in a tag [s]: 300 years."""
 _ODD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """Errors on reading an answer in an unknown form."""
 _KILLS: Mapping[str, Cause] = {
@@ -193,12 +200,31 @@ def _may_have_lost_output(view: ApplicationView, am_state: AmState) -> bool:
     return is_kept and not is_committed and not all_had_ended
 
 
-def tags_of(submission: Submission) -> tuple[str, ...]:
-    """Return the tags sent to YARN: the user's, and fields that YARN lacks. The id of the resumed application is known
-    only from these until its ApplicationMaster runs; it is left out if there is no room for it."""
+def tags_of(submission: Submission, notify: NotificationSettings | None = None) -> tuple[str, ...]:
+    """Return the tags sent to YARN: the user's, and fields that YARN lacks.
+
+    The id of the resumed application, and the wait of which the user is notified, are known only from these until its
+    ApplicationMaster runs; they are left out if there is no room for them.
+    """
     tags = _user_tags(submission.spec.project, submission.spec.tags)
-    resumed = submission.resumed_from
-    return (*tags, f"{_RESUMED}{resumed}") if resumed and len(tags) < MAX_TAGS else tags
+    more = [f"{_RESUMED}{submission.resumed_from}"] if submission.resumed_from else []
+    if notify is not None and WAITING in notify.events:
+        more.append(f"{_WAIT_NOTICE}{math.ceil(notify.waiting_after_s)}")
+    return (*tags, *more[: max(0, MAX_TAGS - len(tags))])
+
+
+def waits_too_long(report: AppReport, now_ms: int) -> bool:
+    """Return whether an application has waited for its first ApplicationMaster for so long that its user is to be
+    notified of it.
+
+    YARN does not report since when it waits for a later one.
+    """
+    if report.state.ended or report.state is State.RUNNING or not report.started_ms:
+        return False
+    has_run = any(report.raw.get(name) for name in _RAN)
+    after_s = next((tag.removeprefix(_WAIT_NOTICE) for tag in report.tags if tag.startswith(_WAIT_NOTICE)), "")
+    is_limit = after_s.isascii() and after_s.isdecimal() and len(after_s) <= _MAX_DIGITS
+    return is_limit and not has_run and now_ms - report.started_ms >= int(after_s) * 1000
 
 
 def _user_tags(project: str | None, tags: tuple[str, ...]) -> tuple[str, ...]:
@@ -226,7 +252,10 @@ def _labels(tags: Iterable[str]) -> dict[str, Any]:
     """Return project and tags from YARN's tags: in lower case, sorted, so that a list and a status are equal."""
     shown = sorted(tag.lower() for tag in tags)
     project = next((tag.removeprefix(_PROJECT) for tag in shown if tag.startswith(_PROJECT)), "")
-    return {"project": project, "tags": tuple(tag for tag in shown if not tag.startswith((_PROJECT, _RESUMED)))}
+    return {
+        "project": project,
+        "tags": tuple(tag for tag in shown if not tag.startswith(_OWN_TAGS)),
+    }
 
 
 def _resumed_from(tags: Iterable[str]) -> str:

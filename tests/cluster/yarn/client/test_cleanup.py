@@ -179,7 +179,8 @@ def left(files: Memory, place: str) -> list[str]:
 
 
 def swept(files: Memory, *ended: ApplicationId, submitted_ms: tuple[int, ...] = ()) -> int:
-    own = OwnApplications(dict.fromkeys(ended, EndedApplication(State.KILLED, 60.0)), submitted_ms)
+    others = {ApplicationId(1700000000000, 1000 + number): ms for number, ms in enumerate(submitted_ms)}
+    own = OwnApplications(dict.fromkeys(ended, EndedApplication(State.KILLED, 60.0)), others)
     return clean_up(files, own, ARCHIVES, HISTORIES, NOW_MS)  # type: ignore[arg-type]
 
 

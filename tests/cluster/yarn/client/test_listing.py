@@ -20,6 +20,7 @@ from dlapp.cluster.yarn.staging import RECEIPT_BYTES, history_json, receipt_of_h
 from dlapp.errors import Unreachable
 from dlapp.login import Login
 from dlapp.system import clock
+from dlapp.value import replace
 from dlapp.values.ids import ApplicationId
 from dlapp.values.report import ApplicationView, FinalStatus, State
 from dlapp.values.serialization import to_json
@@ -220,7 +221,7 @@ def test_a_list_waits_longer_for_notifications_that_are_left(monkeypatch: pytest
     monkeypatch.setattr(client_notices, "DELIVER_S", 120.0)
     is_begun, is_late, delivered, join = threading.Event(), threading.Event(), list[int](), threading.Thread.join
 
-    def deliver(ended: dict[ApplicationId, Any]) -> None:
+    def deliver(ended: dict[ApplicationId, Any], unfinished: object) -> None:
         is_begun.set()
         is_late.wait(120)
         delivered.append(len(ended))
@@ -240,13 +241,54 @@ def test_a_list_waits_longer_for_notifications_that_are_left(monkeypatch: pytest
     assert delivered == [1]
 
 
+def overdue(number: int, state: State = State.SUBMITTED, user: str = "tony") -> AppReport:
+    """Return one that has waited since 1970, with the user to be notified after a minute."""
+    return replace(known(number, state, user), tags=("notify_waiting:60",))
+
+
+def test_each_command_that_sees_an_overdue_wait_of_the_caller_notifies_them_of_it_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown = reader(Files(), [overdue(1), overdue(2, State.RUNNING), overdue(3, user="kim"), known(4, State.SUBMITTED)])
+    told = list[list[int]]()
+    notices = SimpleNamespace(
+        is_there_any=lambda: False,
+        deliver=lambda ended, unfinished: None,
+        deliver_waits=lambda reports: told.append([one.application_id.number for one in reports]),
+    )
+    monkeypatch.setattr(shown._session, "notices", lambda _files: notices)
+    for _ in range(2):
+        assert len(shown.views(everybody=True)) == 4
+    assert told == [[1]]
+    shown.notify_waits([overdue(1), overdue(3, user="kim"), overdue(5), known(6, State.SUBMITTED)])
+    assert told == [[1], [5]]
+
+
+def test_a_list_without_overdue_waits_reads_nothing_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = reader(Files(), [known(1, State.SUBMITTED), known(2, State.RUNNING), known(3)])
+    monkeypatch.setattr(shown._session, "notices", lambda _files: pytest.fail("notifications were read"))
+    shown.notify_waits([known(1, State.SUBMITTED), known(2, State.RUNNING), known(3)])
+    notices = SimpleNamespace(is_there_any=lambda: False, deliver_waits=lambda _: pytest.fail("a wait was notified"))
+    monkeypatch.setattr(shown._session, "notices", lambda _files: notices)
+    assert len(shown.views()) == 3
+
+
+def test_an_error_of_a_notification_of_a_wait_hinders_no_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise Unreachable("no NameNode answers")
+
+    shown = reader(Files(), [])
+    monkeypatch.setattr(shown._session, "notices", lambda _files: SimpleNamespace(deliver_waits=refuse))
+    shown.notify_waits([overdue(1)])
+
+
 def test_notifications_do_not_wait_for_outputs_that_cannot_be_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     def wait_in_vain(*_: object) -> int:
         raise Unreachable("the file system of an output")
 
     monkeypatch.setattr(status, "settle_all", wait_in_vain)
     delivered: list[int] = []
-    notices = SimpleNamespace(is_there_any=lambda: True, deliver=lambda ended: delivered.append(len(ended)))
+    notices = SimpleNamespace(is_there_any=lambda: True, deliver=lambda ended, unfinished: delivered.append(len(ended)))
     shown = reader(Files(), [known(1)])
     monkeypatch.setattr(shown._session, "notices", lambda _files: notices)
     assert len(shown.views()) == 1

@@ -1,4 +1,4 @@
-"""Ends that no ApplicationMaster told: what the user's commands record and deliver."""
+"""Test the notifications of ends and waits that no ApplicationMaster delivers, and the user's commands do."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from typing import Any, cast
 import pytest
 
 from dlapp.cluster.yarn.client.cleanup import EndedApplication
-from dlapp.cluster.yarn.client.notices import AM_STAYS_S, EndNotices
+from dlapp.cluster.yarn.client.notices import AM_STAYS_S, CommandNotices
+from dlapp.cluster.yarn.client.rest import AppReport
 from dlapp.cluster.yarn.staging import StagingFiles, StagingPaths
 from dlapp.config import load_config
-from dlapp.errors import NotFound
+from dlapp.errors import DlappError, NotFound
+from dlapp.notifications.events import notification_of
 from dlapp.notifications.outbox import MAX_AGE_MS, Outbox, from_bytes, to_bytes
 from dlapp.notifications.single_try import deliver_pending
 from dlapp.system.clock import now_ms
-from dlapp.values.notification import MAIL, WEBHOOK, Notification, NotificationSettings, Webhook
-from dlapp.values.report import State
+from dlapp.value import replace
+from dlapp.values.ids import ApplicationId
+from dlapp.values.notification import MAIL, QUEUE, WAITING, WEBHOOK, Notification, NotificationSettings, Webhook
+from dlapp.values.report import FinalStatus, State
 from dlapp.values.serialization import to_json
 from dlapp.values.spec import RoleSpec
 from tests.am.driving import APPLICATION, submission
@@ -90,7 +94,7 @@ def notices(
     answers: list[int],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[EndNotices]:
+) -> Iterator[CommandNotices]:
     monkeypatch.setattr("dlapp.cluster.yarn.client.notices.DELIVER_S", 120.0)
 
     def answer(request: Request) -> Answer:
@@ -102,7 +106,7 @@ def notices(
         hook.write_text(url)
         hook.chmod(0o600)
         config = load_config({"notify.webhook": str(hook)}, {"HOME": str(tmp_path)})
-        yield EndNotices(config, cast(StagingFiles, files))
+        yield CommandNotices(config, cast(StagingFiles, files))
 
 
 def kept(state: State = State.KILLED, **fields: Any) -> dict[str, Any]:
@@ -111,7 +115,7 @@ def kept(state: State = State.KILLED, **fields: Any) -> dict[str, Any]:
 
 
 def test_an_end_is_recorded_once_and_delivered_once(
-    notices: EndNotices, files: Files, taken: list[dict[str, Any]]
+    notices: CommandNotices, files: Files, taken: list[dict[str, Any]]
 ) -> None:
     for _ in range(2):
         notices.record_end(APPLICATION, kept())
@@ -125,7 +129,7 @@ def test_an_end_is_recorded_once_and_delivered_once(
 
 
 def test_an_applicationmaster_that_may_still_send_is_left_alone(
-    notices: EndNotices, files: Files, taken: list[dict[str, Any]]
+    notices: CommandNotices, files: Files, taken: list[dict[str, Any]]
 ) -> None:
     notices.record_end(APPLICATION, kept(State.FAILED))
     notices.deliver({})
@@ -135,7 +139,7 @@ def test_an_applicationmaster_that_may_still_send_is_left_alone(
 
 
 def test_what_a_server_does_not_take_now_is_left_for_the_next_command(
-    notices: EndNotices, files: Files, taken: list[dict[str, Any]], answers: list[int]
+    notices: CommandNotices, files: Files, taken: list[dict[str, Any]], answers: list[int]
 ) -> None:
     notices.record_end(APPLICATION, kept())
     before = files.there[OUTBOX]
@@ -153,7 +157,7 @@ def test_what_a_server_does_not_take_now_is_left_for_the_next_command(
 
 
 def test_what_a_server_refuses_is_given_up_with_a_line_on_stderr(
-    notices: EndNotices, files: Files, answers: list[int], capfd: pytest.CaptureFixture[str]
+    notices: CommandNotices, files: Files, answers: list[int], capfd: pytest.CaptureFixture[str]
 ) -> None:
     notices.record_end(APPLICATION, kept())
     answers.append(404)
@@ -184,21 +188,109 @@ def test_a_channel_that_hangs_does_not_keep_the_other_from_its_events() -> None:
     assert file.data is None
 
 
-def test_what_nobody_can_deliver_any_more_is_removed(notices: EndNotices, files: Files) -> None:
+def test_what_nobody_can_deliver_any_more_is_removed(notices: CommandNotices, files: Files) -> None:
     notices.record_end(APPLICATION, kept())
     files.there[OUTBOX] = files.there[OUTBOX][0], now_ms() - 3 * MAX_AGE_MS
-    notices.deliver({})
+    notices.deliver({}, ())
     assert files.there == {}
+
+
+@pytest.mark.parametrize("unfinished", [[APPLICATION], None], ids=["known", "not read"])
+def test_the_old_outbox_of_an_application_that_may_not_have_ended_stays(
+    notices: CommandNotices, files: Files, unfinished: list[ApplicationId] | None
+) -> None:
+    notices.record_end(APPLICATION, kept())
+    files.there[OUTBOX] = files.there[OUTBOX][0], now_ms() - 3 * MAX_AGE_MS
+    before = dict(files.there)
+    notices.deliver({}, unfinished)
+    assert files.there == before, "it has the ids of what was sent"
+
+
+def waiting() -> AppReport:
+    """Return the report of an application that has waited for two hours."""
+    return AppReport(
+        application_id=APPLICATION,
+        user="tony",
+        name="mnist",
+        queue="root.small",
+        state=State.ACCEPTED,
+        final_status=FinalStatus.UNDEFINED,
+        diagnostics="[date] Application is Activated, AM resource limit exceeded. Details : Queue Usage = 1;",
+        started_ms=now_ms() - 2 * 3_600_000,
+        tags=("project:vision",),
+    )
+
+
+def test_a_wait_is_delivered_once_and_its_applicationmaster_knows_that(
+    notices: CommandNotices, files: Files, taken: list[dict[str, Any]]
+) -> None:
+    for _ in range(2):
+        notices.deliver_waits([waiting()])
+        notices.deliver({}, [APPLICATION])
+    (one,) = taken
+    assert (one["event"], one["username"], one["queue"], one["project"]) == ("waiting", "tony", "small", "vision")
+    assert one["text"].startswith("it has waited for 120 min for YARN to start its ApplicationMaster: ")
+    assert "AM resource limit exceeded" in one["text"]
+    own = notification_of(submission(RoleSpec()), APPLICATION, WAITING, QUEUE, "of the ApplicationMaster", at_ms=1)
+    assert files.outbox.add(own, (WEBHOOK,)).pending == ()
+    notices.deliver({APPLICATION: EndedApplication(State.KILLED, 60.0)})
+    assert (files.there, len(taken)) == ({}, 1)
+
+
+def test_a_wait_that_a_server_does_not_take_is_left_for_the_next_command(
+    notices: CommandNotices, taken: list[dict[str, Any]], answers: list[int]
+) -> None:
+    answers += [503, 200]
+    for _ in range(3):
+        notices.deliver_waits([waiting()])
+    assert [one["id"] for one in taken] == [f"{APPLICATION}/waiting/queue"] * 2
+
+
+def test_an_applicationmaster_that_has_just_started_delivers_its_own_events(
+    notices: CommandNotices, files: Files, taken: list[dict[str, Any]]
+) -> None:
+    running = event("running", at_ms=now_ms())
+    files.write(OUTBOX, to_bytes(Outbox().add(running, (WEBHOOK,))), 0o600)
+    before = dict(files.there)
+    notices.deliver_waits([waiting()])
+    assert (taken, files.there) == ([], before)
+
+
+def test_what_an_applicationmaster_records_during_a_delivery_is_not_lost() -> None:
+    file = MemoryFile(to_bytes(Outbox().add(event("waiting", at_ms=now_ms()), (WEBHOOK,))))
+    later = event("running", at_ms=now_ms())
+
+    def deliver(*_: object) -> None:
+        file.write(to_bytes(from_bytes(file.read()).add(later, (WEBHOOK,))))
+
+    deliver_pending(settings(webhook=Webhook("http://127.0.0.1:1")), [file], 120.0, ended=False, deliver=deliver)
+    assert [one.notification.id for one in from_bytes(file.data).pending] == [later.id]
+
+
+def test_a_damaged_outbox_keeps_no_other_wait_from_its_user(
+    notices: CommandNotices, files: Files, taken: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = files.read
+
+    def refused(location: str, *, max_bytes: int) -> bytes:
+        if location != OUTBOX:
+            raise DlappError("it is too large")
+        return read(location, max_bytes=max_bytes)
+
+    monkeypatch.setattr(files, "read", refused)
+    other = replace(waiting(), application_id=ApplicationId(APPLICATION.cluster_timestamp_ms, 7))
+    notices.deliver_waits([other, waiting()])
+    assert [one["application_id"] for one in taken] == [str(APPLICATION)]
 
 
 @pytest.mark.parametrize("fields", [{"submission": 3}, {"submission": {}}, {"view": {"state": []}}])
 def test_damaged_files_are_not_told_and_hinder_nothing(
-    fields: dict[str, Any], notices: EndNotices, files: Files
+    fields: dict[str, Any], notices: CommandNotices, files: Files
 ) -> None:
     notices.record_end(APPLICATION, kept(**fields))
     assert files.there == {}
 
 
-def test_events_that_the_file_does_not_select_are_not_told(notices: EndNotices, files: Files) -> None:
+def test_events_that_the_file_does_not_select_are_not_told(notices: CommandNotices, files: Files) -> None:
     notices.record_end(APPLICATION, kept(submission=to_json(submission(RoleSpec(), notify=("done",)))))
     assert files.there == {}

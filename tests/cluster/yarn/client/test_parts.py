@@ -31,6 +31,7 @@ from dlapp.cluster.yarn.client.views import (
     from_timeline,
     merged,
     tags_of,
+    waits_too_long,
 )
 from dlapp.cluster.yarn.logs.pages import read_page, rest_url
 from dlapp.errors import ConfigError, DlappError, Unreachable
@@ -42,6 +43,7 @@ from dlapp.login import Login
 from dlapp.sweep.spec import Distribution, DistributionKind, Sampler, SweepSpec
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.notification import NotificationSettings
 from dlapp.values.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State
 from dlapp.values.spec import AppSpec, OnFailure, OutputSpec, RoleSpec, Submission
 from tests.cluster.yarn.client.test_cleanup import Memory
@@ -411,6 +413,38 @@ def test_from_which_application_one_goes_on_is_known_before_its_master_runs() ->
     assert merged(replace(queued, tags=("resumed_from:../x",)), AmState()).resumed_from == ""
     full = replace(resumed, spec=replace(spec, tags=tuple(map(str, range(9)))))
     assert len(tags_of(full)) == MAX_TAGS
+
+
+def test_the_wait_of_which_a_user_is_notified_is_known_before_the_master_runs() -> None:
+    spec = AppSpec(username="u", appname="a", command=("x",), roles=(RoleSpec(),), tags=("Two",), project="Cats")
+    given = Submission(spec=spec, workspace_archive="", workspace_digest="", submitter="u", submitted_ms=1)
+    notify = NotificationSettings(events=("waiting",), waiting_after_s=59.5, command=("/bin/true",))
+    queued = replace(report(State.ACCEPTED), tags=tuple(tag.lower() for tag in tags_of(given, notify)))
+    assert [waits_too_long(queued, 5 + ms) for ms in (59_999, 60_000)] == [False, True]
+    assert (merged(queued, AmState()).tags, merged(queued, AmState()).project) == (("two",), "cats")
+    for nothing in (None, replace(notify, events=("done",))):
+        assert tags_of(given, nothing) == tags_of(given)
+    full = replace(given, spec=replace(spec, tags=tuple(map(str, range(9)))))
+    assert tags_of(full, notify) == tags_of(full), "the user's own tags come first"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"tags": ()},
+        *({"tags": (f"notify_waiting:{text}",)} for text in ("", "-1", "1.5", "x", "²", "1" * 5000)),
+        {"state": State.RUNNING},
+        {"state": State.KILLED},
+        {"started_ms": 0},
+        {"raw": {"launchTime": 7}},
+        {"raw": {"launchTime": 0, "memorySeconds": 512}},
+    ],
+    ids=str,
+)
+def test_no_other_wait_is_notified_before_the_master_runs(changed: dict[str, Any]) -> None:
+    queued = replace(report(State.ACCEPTED), tags=("notify_waiting:60",), raw={"launchTime": 0, "memorySeconds": 0})
+    assert waits_too_long(queued, 10**12)
+    assert not waits_too_long(replace(queued, **changed), 10**12)
 
 
 def test_labels_that_no_server_tells_any_more_are_the_masters() -> None:
