@@ -323,6 +323,7 @@ class Client(Closeable):
         finished: int | None = FINISHED_SHOWN,
         wanted: Callable[[dict[str, Any]], bool] | None = None,
         unanswered: Callable[[Unreachable], None] | None = None,
+        unread: Callable[[str], None] = lambda _: None,
     ) -> Sequence[dict[str, Any]]:
         """Return `list` in its JSON form, as the engines provide it: fields with default values may be missing.
 
@@ -331,6 +332,7 @@ class Client(Closeable):
             wanted: selects views; None for all.
             unanswered: called with an engine that is not the configured one and does not answer; None to raise the
                 error.
+            unread: called with each of your applications whose receipt could not be read, or not in a bounded time.
         """
         limit = finished if wanted is None else None
         by_engine: list[tuple[Engine, list[dict[str, Any]]]] = []
@@ -346,7 +348,8 @@ class Client(Closeable):
         shown = _latest(found if wanted is None else list(filter(wanted, found)), finished)
         kept = {id(one) for one in shown}
         for engine, views in by_engine:
-            engine.add_receipts([one for one in views if id(one) in kept])
+            for application_id in engine.add_receipts([one for one in views if id(one) in kept]):
+                unread(application_id)
         return shown
 
     def log_urls(self, view: Mapping[str, Any]) -> Sequence[dict[str, Any]]:

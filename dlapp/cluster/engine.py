@@ -6,7 +6,7 @@ their ends. Code above this interface does not depend on the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dlapp.errors import Refuse, raise_error
@@ -196,11 +196,14 @@ class Engine(Protocol):
     ) -> list[dict[str, Any]]:
         """Return `views` in JSON form."""
 
-    def add_receipts(self, views: Sequence[dict[str, Any]]) -> None:
+    def add_receipts(self, views: Sequence[dict[str, Any]]) -> Collection[str]:
         """Add receipts to the list views of ended applications, in JSON form, which lack them.
 
         Args:
             views: result of `views_json`, oldest first. A view whose receipt is not known here stays unchanged.
+
+        Returns:
+            The caller's applications whose receipts could not be read, or not in a bounded time.
         """
 
     def submission(self, application_id: ApplicationId) -> Submission:

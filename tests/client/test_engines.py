@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from dlapp.cluster.local.state import open_state
 from dlapp.cluster.yarn.client.local_files.last_application import last_application, remember
 from dlapp.config import load_config
 from dlapp.errors import NotFound, Unreachable, UsageError
+from dlapp.tools.applications import list as list_tool
 
 ON_YARN = "application_1600000000000_0042"
 
@@ -54,7 +55,8 @@ class Cluster:
         self._ask()
         return QueueFacts(order=tuple(self.submitted_ms))
 
-    def add_receipts(self, views: Sequence[dict[str, Any]]) -> None: ...
+    def add_receipts(self, views: Sequence[dict[str, Any]]) -> Sequence[str]:
+        return [one["application_id"] for one in views]
 
 
 def view(application_id: str, submitted_ms: int) -> dict[str, Any]:
@@ -128,6 +130,34 @@ def test_who_never_used_the_cluster_asks_it_nothing(cluster: Cluster, here: str)
     cluster.dead = True
     assert [one["application_id"] for one in client("local").list_json()] == [here]
     assert cluster.asked == 0
+
+
+def test_a_list_names_those_whose_receipts_were_not_read(cluster: Cluster, here: str) -> None:
+    cluster.submitted_ms = {ON_YARN: 1}
+    remember(ON_YARN, 1)
+    unread: list[str] = []
+    client("local").list_json(unread=unread.append)
+    assert unread == [ON_YARN]
+    client("local").list_json(finished=1, unread=unread.append)
+    assert unread == [ON_YARN], "those that are not shown are not read"
+
+
+def test_the_command_says_of_how_many_in_the_list_the_cost_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = [f"application_1600000000000_000{number}" for number in range(3)]
+
+    def list_json(_: Client, *, unread: Callable[[str], None], **__: object) -> list[dict[str, Any]]:
+        for one in (ON_YARN, *others[:2]):
+            unread(one)
+        return [view(one, 1) for one in others]
+
+    monkeypatch.setattr(Client, "list_json", list_json)
+    monkeypatch.setattr(list_tool, "_unstored", lambda *_: [])
+    list_tool.main.main(["-o", "id"], standalone_mode=False)
+    said = capsys.readouterr()
+    assert said.out.split() == others
+    assert said.err == "the cost of 2 of these applications is not shown: HDFS did not answer, or not in time\n"
 
 
 def test_a_list_has_the_applications_of_both_and_says_who_is_silent(cluster: Cluster, here: str) -> None:

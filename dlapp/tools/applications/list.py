@@ -91,11 +91,18 @@ def main(
         for option, text in (("--since", since), ("--until", until))
     )
     wanted = view_filter(states, name, since_ms, until_ms, queue=queue, project=project, tags=tags)
-    silent: list[Unreachable] = []
+    silent, unread = list[Unreachable](), set[str]()
     # One more than is shown reveals whether there are more.
     client = Client(note=note)
     views: list[Mapping[str, Any]] = list(
-        client.list_json(user=user, everybody=everybody, finished=most + 1, wanted=wanted, unanswered=silent.append)
+        client.list_json(
+            user=user,
+            everybody=everybody,
+            finished=most + 1,
+            wanted=wanted,
+            unanswered=silent.append,
+            unread=unread.add,
+        )
     )
     if user and not views and not silent:
         _check_user(user, lambda: bool(wanted and client.list_json(user=user, finished=1)))
@@ -118,6 +125,8 @@ def main(
         (say if short_enough(lines, size.lines) else say_paged)(*lines)
     else:
         say(*list_lines(views, now_ms))
+    if count := sum(view["application_id"] in unread for view in views):
+        note(f"the cost of {count} of these applications is not shown: HDFS did not answer, or not in time")
     if silent:
         raise silent[0]  # available results were shown, and the missing engine is reported
     if not views and not as_json and not is_cut:

@@ -733,8 +733,9 @@ class LocalEngine(Closeable):
             found.sort(key=lambda one: int(one["submitted_ms"]))
         return found
 
-    def add_receipts(self, views: Sequence[dict[str, Any]]) -> None:
+    def add_receipts(self, views: Sequence[dict[str, Any]]) -> Sequence[str]:
         """Do nothing: the views contain the receipts."""
+        return ()
 
     def submission(self, application_id: ApplicationId) -> Submission:
         from dlapp.values.serialization import from_json

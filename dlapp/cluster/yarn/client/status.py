@@ -59,16 +59,16 @@ VIEW_REQUEST_INTERVAL_S = 25.0
 """Interval between two requests to an ApplicationMaster that is unreachable from here to write its view more often."""
 _T = TypeVar("_T")
 _R = TypeVar("_R")
-RECEIPTS_READ = 200
-"""For this many ended applications, the latest ones, a list reads the receipts."""
 SETTLE_S = 2.0
 """How long a list waits for the settlement of ended applications; the rest is left to a later command. If the user is
 to be notified, it waits `notices.DELIVER_S` longer: on a machine that is always busy the notifications would never be
 sent otherwise."""
 _READ_AT_ONCE = 4
 """Few: a list is no burst of requests for the NameNode."""
-RUNNING_READ = 20
-"""For this many running applications, the latest ones, a list shows the progress: it reads a file on HDFS for each."""
+READ_S = 10.0
+"""How long a list reads a file on HDFS for each of the caller's running applications, their views, and then for each
+ended one that is shown, their receipts; the latest first. On a busy machine with two cores 100 receipts took 2 s by
+WebHDFS, and 6 s by the native protocol."""
 
 
 class ApplicationReader:
@@ -82,7 +82,10 @@ class ApplicationReader:
         self._nodes: dict[str, str] = {}
         self._view_request_at: dict[ApplicationId, float] = {}
         self._viewer_tokens: dict[ApplicationId, str | None] = {}
-        self._history_sizes: dict[ApplicationId, int] | None = None  # as the last list read them
+        # As the last list read them:
+        self._history_sizes: dict[ApplicationId, int] | None = None
+        self._has_history_sizes = False
+        self._unread_views: set[ApplicationId] = set()
 
     def ids(self, *, everybody: bool = False) -> list[str]:
         found = self._session.rest().reports(user=None if everybody else self._session.user)
@@ -167,35 +170,48 @@ class ApplicationReader:
             reports.sort(key=lambda one: (one.started_ms, one.application_id))
             ended = [one for one in reports if one.state.ended]
             kept = set(ended if limit is None else ended[len(ended) - limit :] if limit else ())
-            running = [one for one in reports if one.state is State.RUNNING]
-            latest = set(running[-RUNNING_READ:])
+            running = [one for one in reports if one.state is State.RUNNING and one.user == self._session.user]
+            read = _in_time(lambda one: (one.application_id, self._last_view(one)), running[::-1])
+            last = {name: found for name, found in read if found is not None}
+            self._unread_views = {one.application_id for one in running} - last.keys()
             facts = ClusterFacts(self._session, of_others=False)
             return [
-                facts.explained(one, client_views.merged(one, self._last_view(one) if one in latest else AmState()))
+                facts.explained(one, client_views.merged(one, last.get(one.application_id, AmState())))
                 for one in reports
                 if not one.state.ended or one in kept
             ]
 
-    def add_receipts(self, views: Sequence[dict[str, Any]]) -> None:
-        """Add the receipts from the history to the latest views of the caller's ended applications."""
-        own = [one for one in views if one.get("cause") and one["username"] == self._session.user]
+    def add_receipts(self, views: Sequence[dict[str, Any]]) -> set[str]:
+        """Add the receipts from the history to the views of the caller's ended applications.
+
+        Returns:
+            The caller's applications whose receipts could not be read, or not within `READ_S`.
+        """
+        by_id = {ApplicationId.from_text(one["application_id"]): one for one in views}
+        unread = set(map(str, self._unread_views & by_id.keys()))
+        user = self._session.user
+        own = {name: one for name, one in by_id.items() if one.get("cause") and one["username"] == user}
         if not own:
-            return
-        # Current data is shown even without the history.
-        with contextlib.suppress(DlappError):
-            files = self._session.files(self._session.user)
-            places = StagingPaths(files.home)
-            sizes = self._read_history_sizes() if self._history_sizes is None else self._history_sizes
-            by_id = {ApplicationId.from_text(one["application_id"]): one for one in own[-RECEIPTS_READ:]}
+            return unread
+        sizes = self._read_history_sizes() if self._history_sizes is None else self._history_sizes
+        if not self._has_history_sizes:
+            return unread | set(map(str, own))
+        files = self._session.files(user)
+        places = StagingPaths(files.home)
 
-            def read(one: ApplicationId) -> Any:
-                with contextlib.suppress(NotFound):
-                    return receipt_of_history(files.read_part(places.history(one), 0, min(sizes[one], RECEIPT_BYTES)))
-                return None
+        def read(one: ApplicationId) -> ApplicationId | None:
+            """Add one receipt; return the id, also if there is no receipt, and None if it cannot be read."""
+            try:
+                part = files.read_part(places.history(one), 0, min(sizes[one], RECEIPT_BYTES))
+                own[one]["receipt"] = receipt_of_history(part)
+            except NotFound:
+                pass  # it has just been removed
+            except DlappError:
+                return None  # current data is shown even without the history
+            return one
 
-            kept = [one for one in by_id if sizes.get(one)]
-            for one, receipt in zip(kept, _at_once(read, kept), strict=True):
-                by_id[one]["receipt"] = receipt
+        kept = [one for one in own if sizes.get(one)]
+        return unread | set(map(str, {*kept} - {*_in_time(read, kept[::-1])}))
 
     @contextlib.contextmanager
     def _settling(self, known: Sequence[AppReport]) -> Iterator[None]:
@@ -249,12 +265,15 @@ class ApplicationReader:
                 if settle_all(files, over, notices) and notices is not None:
                     notices.deliver(ended, unfinished)
 
-    def _last_view(self, report: AppReport) -> AmState:
-        """Return the last view of a running application's ApplicationMaster, if the application is the caller's own."""
-        if report.user == self._session.user:
-            with contextlib.suppress(DlappError, ValueError):
-                return _staged(self._session.files(report.user), report.application_id)
-        return AmState()
+    def _last_view(self, report: AppReport) -> AmState | None:
+        """Return the last view of the ApplicationMaster of one of the caller's running applications; None: it cannot
+        be read now."""
+        try:
+            return _staged(self._session.files(report.user), report.application_id)
+        except (NotFound, ValueError):
+            return AmState()  # it has just started, or the file is not dlapp's
+        except DlappError:
+            return None
 
     def _forgotten(self, whose: str | None, known: Sequence[AppReport], limit: int | None) -> list[AppReport]:
         """Return ended applications that the ResourceManager has forgotten, of one user or of all.
@@ -299,13 +318,14 @@ class ApplicationReader:
 
     def _read_history_sizes(self) -> dict[ApplicationId, int]:
         """Return the sizes [bytes] of the caller's histories; empty if HDFS is unavailable."""
-        found = {}
+        found, self._has_history_sizes = {}, False
         with contextlib.suppress(Unreachable, Denied):
             files = self._session.files(self._session.user)
             for name, size, _ in files.entries(StagingPaths(files.home).all_history):
                 if name.endswith(HISTORY_SUFFIX):
                     with contextlib.suppress(UsageError):
                         found[ApplicationId.from_text(name.removesuffix(HISTORY_SUFFIX))] = size
+            self._has_history_sizes = True
         return found
 
     def _kept(self, application_id: ApplicationId) -> AppReport | None:
@@ -508,6 +528,13 @@ def _at_once(call: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
 
     with ThreadPoolExecutor(_READ_AT_ONCE, "yarn-read") as pool:
         return list(pool.map(call, items))
+
+
+def _in_time(call: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+    """Call a function with each item, some at a time, until `READ_S` have passed; return the results so far."""
+    until_s = time.monotonic() + READ_S
+    found = _at_once(lambda one: [call(one)] if time.monotonic() < until_s else [], items)
+    return [result for results in found for result in results]
 
 
 def _staged(files: StagingFiles, application_id: ApplicationId) -> AmState:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S
 from dlapp.cluster.yarn.client.rest import KIND, AppReport
 from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.cluster.yarn.staging import RECEIPT_BYTES, history_json, receipt_of_history
-from dlapp.errors import Unreachable
+from dlapp.errors import Denied, NotFound, Unreachable
 from dlapp.login import Login
 from dlapp.system import clock
 from dlapp.value import replace
@@ -93,6 +94,7 @@ def reader(
     files: Files, reports: Iterable[AppReport], ago_s: float = 60.0, *, starting: bool = False
 ) -> ApplicationReader:
     """Return what shows the applications of a ResourceManager."""
+    reports = list(reports)
 
     def of(user: str | None) -> list[AppReport]:
         return [one for one in reports if user in (None, one.user)]
@@ -128,21 +130,107 @@ def test_a_list_is_by_the_time_of_submission_wherever_its_applications_are_known
     assert [one.application_id.number for one in found] == numbers
 
 
-def test_a_list_has_the_receipts_of_the_callers_applications_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+RECEIPT = Receipt(cpu_hours=1.5, suggestion="x" * 300)
+
+
+def with_receipts(*numbers: int) -> Files:
+    """Return files with the histories of applications that have a receipt."""
     files = Files()
-    receipt = Receipt(cpu_hours=1.5, suggestion="x" * 300)
-    for number in range(2, 6):
-        view = ApplicationView(application_id=id_of(number), attempt=1, state=State.FINISHED, receipt=receipt)
+    for number in numbers:
+        view = ApplicationView(application_id=id_of(number), attempt=1, state=State.FINISHED, receipt=RECEIPT)
         text = history_json({"view": to_json(view), "submission": None, "more": "x" * RECEIPT_BYTES})
         files.write(PLACES.history(id_of(number)), text, 0o600)
-    files.keep(6)
-    reports = [known(1, State.RUNNING), known(2), known(3), known(4, user="kim"), known(5), known(6)]
-    shown = reader(files, reports)
+    return files
+
+
+def receipts(shown: ApplicationReader) -> tuple[dict[int, Any], set[int]]:
+    """Return the receipts of a list by number, and the numbers of those that were not read."""
     views = [to_json(one) for one in shown.views(everybody=True)]
-    monkeypatch.setattr(status, "RECEIPTS_READ", 3)
-    shown.add_receipts(views)
-    found = {ApplicationId.from_text(one["application_id"]).number: one["receipt"] for one in views}
-    assert found == {1: None, 2: None, 3: to_json(receipt), 4: None, 5: to_json(receipt), 6: None}
+    unread = {ApplicationId.from_text(one).number for one in shown.add_receipts(views)}
+    return {ApplicationId.from_text(one["application_id"]).number: one["receipt"] for one in views}, unread
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, reads: int) -> None:
+    """Let the time for reading end after this number of files."""
+    ticks = count()
+    monkeypatch.setattr(status, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
+    monkeypatch.setattr(status, "READ_S", reads + 1.0)
+    monkeypatch.setattr(status, "_READ_AT_ONCE", 1)
+
+
+def test_a_list_has_the_receipts_of_the_callers_applications_that_have_ended() -> None:
+    files = with_receipts(2, 3, 4, 5)
+    files.keep(6)
+    reports = [known(1, State.RUNNING), known(2), known(3), known(4, user="kim"), known(5), known(6), known(7)]
+    found, unread = receipts(reader(files, reports))
+    assert {number for number, receipt in found.items() if receipt == to_json(RECEIPT)} == {2, 3, 5}
+    assert [found[number] for number in (1, 4, 6, 7)] == [None] * 4
+    assert unread == set(), "those that have none are not missing"
+
+
+def test_a_long_list_has_all_receipts() -> None:
+    numbers = range(1, 302)
+    found, unread = receipts(reader(with_receipts(*numbers), map(known, numbers)))
+    assert (set(map(str, found.values())), unread) == ({str(to_json(RECEIPT))}, set())
+
+
+def test_receipts_are_read_in_a_bounded_time_the_latest_first_and_the_others_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown = reader(with_receipts(*range(1, 6)), map(known, range(1, 6)))
+    stop_after(monkeypatch, 2)
+    found, unread = receipts(shown)
+    assert {number for number, receipt in found.items() if receipt} == {4, 5}
+    assert unread == {1, 2, 3}
+
+
+def test_receipts_that_hdfs_does_not_give_are_named_and_hinder_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = with_receipts(1, 2, 3, 4)
+    read_part, answers = (
+        files.read_part,
+        {id_of(1): Unreachable("away"), id_of(2): Denied("no"), id_of(3): NotFound("")},
+    )
+
+    def refused(location: str, offset: int, size: int) -> bytes:
+        for name, error in answers.items():
+            if location == PLACES.history(name):
+                raise error
+        return read_part(location, offset, size)
+
+    monkeypatch.setattr(files, "read_part", refused)
+    found, unread = receipts(reader(files, map(known, range(1, 5))))
+    assert {number for number, receipt in found.items() if receipt} == {4}
+    assert unread == {1, 2}, "the third was removed, and has none"
+
+
+def test_all_receipts_are_named_if_their_directory_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = with_receipts(1, 2)
+
+    def away(_: str) -> list[tuple[str, int, int]]:
+        raise Unreachable("no NameNode answers")
+
+    monkeypatch.setattr(files, "entries", away)
+    found, unread = receipts(reader(files, [known(1), known(2), known(3, State.RUNNING), known(4, user="kim")]))
+    assert (set(found), unread) == ({1, 2, 3, 4}, {1, 2})
+
+
+def test_a_list_has_the_receipts_of_all_the_callers_running_applications_or_names_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files, numbers = Files(), range(1, 31)
+    for number in numbers:
+        view = ApplicationView(application_id=id_of(number), attempt=1, state=State.RUNNING, receipt=RECEIPT)
+        files.put(f"{PLACES.staging(id_of(number))}/view.json", text=to_json(view))
+    running = [known(number, State.RUNNING) for number in (*numbers, 31)]
+    foreign = [known(number, State.RUNNING, user="kim") for number in range(40, 80)]
+    shown = reader(files, [*running, *foreign])
+    found, unread = receipts(shown)
+    assert {number for number, receipt in found.items() if receipt} == set(numbers)
+    assert unread == set(), "the last one has just started, and has none"
+    stop_after(monkeypatch, 3)
+    found, unread = receipts(shown)
+    assert {number for number, receipt in found.items() if receipt} == {29, 30}
+    assert unread == set(range(1, 29))
 
 
 def test_a_list_reads_the_directory_of_the_histories_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,9 @@ def test_of_one_that_ended_what_yarn_says_is_shown_while_hdfs_is_away() -> None:
 
 
 def test_a_list_and_what_was_submitted_ask_nobody_for_views(reader: ApplicationReader, files: Staged) -> None:
-    assert reader._last_view(REPORT).view is not None
+    last = reader._last_view(REPORT)
+    assert last is not None
+    assert last.view is not None
     assert reader._am_state(REPORT, live=False).view is not None
     assert files.touched == {}
 
