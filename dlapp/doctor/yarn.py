@@ -9,13 +9,14 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 
 from dlapp.cluster.yarn.client.rest import NodeInfo, QueueInfo, YarnRest, version_of
+from dlapp.cluster.yarn.client.timeline.reader import read_answer
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, FIELD3_SETTINGS, SETTING, Dialect, choose_dialect
 from dlapp.config import Config
 from dlapp.doctor.findings import REQUEST_TIMEOUT_S, Check, CheckContext, Finding, clock_finding, failed, passed, warned
 from dlapp.errors import ConfigError, DlappError, Unreachable
 from dlapp.hadoop.configuration import HadoopConfiguration, read_configuration
 from dlapp.hadoop.web import NoAddress, Web
-from dlapp.login import USER_VARIABLE, own_login
+from dlapp.login import USER_VARIABLE, Login, own_login
 
 MIN_VERSION = (2, 7)
 _CALCULATOR = "yarn.scheduler.capacity.resource-calculator"
@@ -35,7 +36,7 @@ def _cluster(config: Config) -> Iterator[Finding]:
     yield passed("hadoop.user", f"{login.user} (from {origin})")
     with YarnRest(site.web_urls(), login, site.certificates(), timeout_s=REQUEST_TIMEOUT_S) as rest:
         yield from _resource_manager(config, rest)
-    yield from _history(site)
+    yield from _history(site, login)
 
 
 def _resource_manager(config: Config, rest: YarnRest) -> Iterator[Finding]:
@@ -189,7 +190,7 @@ def _recovery(config: Config, rest: YarnRest) -> Iterator[Finding]:
         )
 
 
-def _history(site: HadoopConfiguration) -> Iterator[Finding]:
+def _history(site: HadoopConfiguration, login: Login) -> Iterator[Finding]:
     if not site.is_on("yarn.log-aggregation-enable"):
         yield warned(
             "yarn.logs",
@@ -198,12 +199,16 @@ def _history(site: HadoopConfiguration) -> Iterator[Finding]:
         )
     else:
         yield _log_server(site)
-    url = site.timeline_url()
+    url, reader_url = site.timeline_url(), site.timeline_reader_url()
+    if url is None and reader_url is not None:
+        yield _timeline_reader(reader_url, site, login)
+        return
     if url is None:
         yield warned(
             "yarn.timeline",
             f"{site.origin}: there is no timeline server: what the ResourceManager forgets is not found",
-            "set yarn.timeline-service.enabled and yarn.timeline-service.hostname",
+            "set yarn.timeline-service.enabled, and yarn.timeline-service.hostname or, for version 2, "
+            "yarn.timeline-service.reader.webapp.address",
         )
         return
     try:
@@ -216,6 +221,23 @@ def _history(site: HadoopConfiguration) -> Iterator[Finding]:
         )
         return
     yield passed("yarn.timeline", f"{url}, {text}")
+
+
+def _timeline_reader(url: str, site: HadoopConfiguration, login: Login) -> Finding:
+    """Check that the reader of Timeline Service v2 lists flows, by which forgotten applications are found."""
+    try:
+        with Web(REQUEST_TIMEOUT_S, site.certificates()) as web:
+            answer = web.call("GET", f"{url}/flows/", {"limit": "1", **login.query})
+        if not isinstance(read_answer(answer.status, answer.body), list):
+            raise ValueError("not a list of flows")
+    except (Unreachable, NoAddress, ValueError, RecursionError) as error:
+        return warned(
+            "yarn.timeline",
+            f"{url} (Timeline Service v2) does not list applications: {error}",
+            "start the TimelineReaderServer with a store that has flows (HBase), let the user read "
+            "(yarn.timeline-service.read.allowed.users), or correct yarn.timeline-service.reader.webapp.address",
+        )
+    return passed("yarn.timeline", f"{url}, Timeline Service v2")
 
 
 def _log_server(site: HadoopConfiguration) -> Finding:

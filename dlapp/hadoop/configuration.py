@@ -19,6 +19,7 @@ import re
 import stat
 from collections.abc import Mapping
 from typing import NamedTuple
+from urllib.parse import quote
 
 from dlapp.errors import ConfigError, UsageError
 from dlapp.locations import HDFS, HdfsPlace, HdfsService, MountTable
@@ -60,6 +61,9 @@ _DEFAULTS: Mapping[str, str] = {
     "yarn.timeline-service.hostname": "0.0.0.0",
     "yarn.timeline-service.webapp.address": "${yarn.timeline-service.hostname}:8188",
     "yarn.timeline-service.webapp.https.address": "${yarn.timeline-service.hostname}:8190",
+    "yarn.timeline-service.reader.webapp.address": "${yarn.timeline-service.webapp.address}",
+    "yarn.timeline-service.reader.webapp.https.address": "${yarn.timeline-service.webapp.https.address}",
+    "yarn.timeline-service.version": "1.0f",
     "yarn.http.policy": "HTTP_ONLY",
 }
 _MOUNT_TABLE = "fs.viewfs.mounttable."
@@ -313,10 +317,30 @@ class HadoopConfiguration(NamedTuple):
         return found
 
     def timeline_url(self) -> str | None:
-        """Return the timeline server's web address; None: the cluster has none."""
+        """Return the web address of the timeline server of version 1 or 1.5; None: the cluster has none."""
+        return self._timeline_address("") if "1" in self._timeline_versions() else None
+
+    def timeline_reader_url(self) -> str | None:
+        """Return the URL of this cluster in the reader of Timeline Service v2; None: the cluster has none.
+
+        Source: TimelineReaderClientImpl.
+        """
+        address = self._timeline_address("reader.") if "2" in self._timeline_versions() else None
+        cluster = quote(self.get(_CLUSTER_ID) or "yarn_cluster", safe="")
+        return f"{address}/ws/v2/timeline/clusters/{cluster}" if address else None
+
+    def _timeline_versions(self) -> set[str]:
+        """Return the major versions of the timeline servers: ``1.5f`` is 1. Empty: there is none.
+
+        Source: YarnConfiguration.getEnabledTimelineServiceVersions.
+        """
         if not self.is_on("yarn.timeline-service.enabled"):
-            return None
-        found = self.get(f"yarn.timeline-service.webapp.{'https.' if self.web_scheme == 'https' else ''}address")
+            return set()
+        found = self._list("yarn.timeline-service.versions") or self._list("yarn.timeline-service.version")
+        return {one.partition(".")[0] for one in found}
+
+    def _timeline_address(self, which: str) -> str | None:
+        found = self.get(f"yarn.timeline-service.{which}webapp.{'https.' if self.web_scheme == 'https' else ''}address")
         return None if found is None or found.startswith("0.0.0.0:") else f"{self.web_scheme}://{found}"
 
 

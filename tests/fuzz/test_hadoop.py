@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from dlapp.cluster.yarn import convert
-from dlapp.cluster.yarn.client import views
 from dlapp.cluster.yarn.client.rest import YarnRest
+from dlapp.cluster.yarn.client.timeline import history
+from dlapp.cluster.yarn.client.timeline import reader as timeline_reader
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.logs.pages import GrowingPage
 from dlapp.cluster.yarn.proto import yarn_pb2 as pb
@@ -291,24 +292,57 @@ HISTORY = {
 }
 
 
+ENTITY = {
+    "id": str(APPLICATION),
+    "createdtime": 1_700_000_000_000,
+    "events": [{"id": "YARN_APPLICATION_FINISHED", "timestamp": 1_700_000_001_000}],
+    "info": {
+        "FROM_ID": f"yarn_cluster!tony!a*!b!1700000000000!{APPLICATION}",
+        "YARN_APPLICATION_TYPE": "DLAPP",
+        "YARN_APPLICATION_STATE": "FINISHED",
+        "YARN_APPLICATION_FINAL_STATUS": "SUCCEEDED",
+        "YARN_APPLICATION_TAGS": ["x"],
+    },
+}
+FLOW = {
+    "info": {"SYSTEM_INFO_USER": "tony", "SYSTEM_INFO_FLOW_NAME": "a"},
+    "flowruns": [{"info": {"SYSTEM_INFO_FLOW_RUN_ID": 1_700_000_000_000}}],
+}
+
+
 def test_an_answer_of_a_timeline_server_is_understood_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "Web", WebWith)
+    monkeypatch.setattr(history, "Web", WebWith)
 
     def read(data: bytes) -> None:
         WebWith.data = data
-        views.from_timeline("http://t:8188", APPLICATION, LOGIN)
+        history.from_timeline("http://t:8188", APPLICATION, LOGIN)
 
     fuzz_json(read, [HISTORY])
 
 
 def test_the_forgotten_applications_are_understood_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "Web", WebWith)
+    monkeypatch.setattr(history, "Web", WebWith)
 
     def read(data: bytes) -> None:
         WebWith.data = data
-        views.forgotten("http://t:8188", LOGIN, whose=None, known=())
+        history.forgotten("http://t:8188", LOGIN, whose=None, known=())
 
     fuzz_json(read, [{"app": [HISTORY, {**HISTORY, "appId": "application_1_0002"}]}])
+
+
+def test_an_answer_of_a_timeline_reader_is_understood_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline_reader, "Web", WebWith)
+
+    def read(data: bytes) -> None:
+        WebWith.data = data
+        for ask in (
+            lambda: timeline_reader.from_timeline("http://t:8188", APPLICATION, LOGIN),
+            lambda: timeline_reader.forgotten("http://t:8188", LOGIN, whose=None, known=()),
+        ):
+            with suppress(DlappError):
+                ask()
+
+    fuzz_json(read, [ENTITY, [ENTITY], [FLOW]])
 
 
 def test_the_gpus_that_a_node_manager_gave_are_understood_or_refused() -> None:

@@ -91,10 +91,12 @@ MAIN = {
     "ahs": "org.apache.hadoop.yarn.server.applicationhistoryservice.ApplicationHistoryServer",
     "router": "org.apache.hadoop.hdfs.server.federation.router.DFSRouter",
     "kms": "org.apache.hadoop.crypto.key.kms.server.KMSWebServer",
+    "reader": "org.apache.hadoop.yarn.server.timelineservice.reader.TimelineReaderServer",
 }
-PARTS = tuple(part for part in MAIN if part not in ("nn2", "nn3", "jn", "dn2", "dn3", "router", "kms"))
+PARTS = tuple(part for part in MAIN if part not in ("nn2", "nn3", "jn", "dn2", "dn3", "router", "kms", "reader"))
 """What makes a usual cluster. With ``nn2`` the NameNodes share their edits, and all wait to be made active: by a
-directory, or with ``jn`` by a JournalNode, from which they read what is not finished, but ``nn3``, which lags."""
+directory, or with ``jn`` by a JournalNode, from which they read what is not finished, but ``nn3``, which lags. With
+``reader`` Timeline Service v2, with its store of files, takes the place of the timeline server."""
 NAMENODES = ("nn", "nn2", "nn3")
 DATANODES = ("dn", "dn2", "dn3")
 # Files have one replica where a test asks for no more. A DataNode that is silent is avoided after 3 s, dead after 12 s.
@@ -187,7 +189,7 @@ MORE_PORTS = (
         "dn3_http",
         "dn3_ipc",
     ),
-    *("router", "router_http", "router_admin", "kms"),
+    *("router", "router_http", "router_admin", "kms", "reader"),
 )
 """Of parts that only a test's own cluster has."""
 
@@ -302,6 +304,11 @@ class Hadoop:
         return f"http://127.0.0.1:{self.ports['ahs_http']}"
 
     @property
+    def timeline_reader_url(self) -> str:
+        """The web address of the reader of Timeline Service v2."""
+        return f"http://127.0.0.1:{self.ports['reader']}"
+
+    @property
     def hdfs_url(self) -> str:
         """The NameNode's web address; WebHDFS is under /webhdfs/v1."""
         return f"http://127.0.0.1:{self.ports['nn_http']}"
@@ -357,7 +364,7 @@ class Hadoop:
         cluster = cls(directory)
         cluster._datanodes = sum(part in DATANODES for part in parts)
         namenodes = tuple(one for one in NAMENODES if one in parts)
-        cluster._write_configuration(settings or {}, namenodes, journal="jn" in parts, keys="kms" in parts)
+        cluster._write_configuration(settings or {}, namenodes, parts)
         commands = {
             part: {
                 # What a server unpacks for itself, its pages and its native libraries, goes with the cluster.
@@ -515,6 +522,7 @@ class Hadoop:
             ("dn", "HDFS", self._hdfs_ready),
             ("nm2", "the nodes", self.nodes_ready),
             ("ahs", "the timeline server", lambda: bool(self.get(f"{self.timeline_url}/ws/v1/timeline"))),
+            ("reader", "the timeline reader", self._reader_ready),
         ):
             if part in parts:
                 self._until(what, ready, deadline - time.monotonic())
@@ -540,6 +548,9 @@ class Hadoop:
     def node_gcores(self) -> int:
         """Return how many gcores each node offers."""
         return int(read_configuration(self.directory / "conf-nm1" / "node-resources.xml")[_GCORES] or 0)
+
+    def _reader_ready(self) -> bool:
+        return bool(self.get(f"{self.timeline_reader_url}/ws/v2/timeline/?user.name={getpass.getuser()}"))
 
     def _hdfs_ready(self) -> bool:
         user = getpass.getuser()
@@ -574,7 +585,7 @@ class Hadoop:
     # ---- files ----
 
     def _write_configuration(
-        self, settings: dict[str, dict[str, str]], namenodes: tuple[str, ...], *, journal: bool, keys: bool
+        self, settings: dict[str, dict[str, str]], namenodes: tuple[str, ...], parts: tuple[str, ...]
     ) -> None:
         hosts = dict.fromkeys(("", *DATANODES[1:], *namenodes[1:]), "127.0.0.1") | NODES
         for part, host in hosts.items():
@@ -584,7 +595,9 @@ class Hadoop:
             own = self._settings(host)
             if part in DATANODES:
                 own["hdfs-site.xml"] |= self._of_datanode(part)
-            if keys:
+            if "reader" in parts:
+                own["yarn-site.xml"] |= self._of_timeline_reader()
+            if "kms" in parts:
                 provider = f"kms://http@127.0.0.1:{self.ports['kms']}/kms"
                 own["core-site.xml"]["hadoop.security.key.provider.path"] = provider
                 _write_xml(directory / "kms-site.xml", self._of_kms())
@@ -593,7 +606,7 @@ class Hadoop:
             if len(namenodes) > 1:
                 own["core-site.xml"]["fs.defaultFS"] = f"hdfs://{NAMESERVICE}"
                 own["hdfs-site.xml"] |= self._of_several_namenodes(
-                    part if part in namenodes else "nn", namenodes, journal=journal
+                    part if part in namenodes else "nn", namenodes, journal="jn" in parts
                 )
             for source in sorted((ROOT / "docs" / "hadoop").glob("*.xml")):
                 properties = read_configuration(source) | own.get(source.name, {}) | settings.get(source.name, {})
@@ -710,6 +723,23 @@ class Hadoop:
             found[f"dfs.namenode.rpc-address.{NAMESERVICE}.{one}"] = f"{local}:{self.ports[one]}"
             found[f"dfs.namenode.http-address.{NAMESERVICE}.{one}"] = f"{local}:{self.ports[f'{one}_http']}"
         return found
+
+    def _of_timeline_reader(self) -> dict[str, str]:
+        """Timeline Service v2 with the store of files: it has no flows, which only HBase has."""
+        storage = "org.apache.hadoop.yarn.server.timelineservice.storage"
+        collector = "yarn.nodemanager.aux-services"
+        return {
+            "yarn.timeline-service.version": "2.0f",
+            "yarn.timeline-service.reader.webapp.address": f"127.0.0.1:{self.ports['reader']}",
+            "yarn.timeline-service.reader.class": f"{storage}.FileSystemTimelineReaderImpl",
+            "yarn.timeline-service.writer.class": f"{storage}.FileSystemTimelineWriterImpl",
+            "yarn.timeline-service.fs-writer.root-dir": f"file://{self.directory}/timeline-v2",
+            "yarn.system-metrics-publisher.enabled": "true",
+            collector: "timeline_collector",
+            f"{collector}.timeline_collector.class": (
+                "org.apache.hadoop.yarn.server.timelineservice.collector.PerNodeTimelineCollectorsAuxService"
+            ),
+        }
 
     def _of_kms(self) -> dict[str, str]:
         """A server that keeps keys, without a password, for everybody."""

@@ -14,8 +14,9 @@ import pytest
 
 from dlapp.cluster.yarn import staging
 from dlapp.cluster.yarn.am_plan import ALIAS, AmPlan
-from dlapp.cluster.yarn.client import rest, views
+from dlapp.cluster.yarn.client import rest
 from dlapp.cluster.yarn.client.cleanup import EndedApplication, settle
+from dlapp.cluster.yarn.client.timeline import history
 from dlapp.cluster.yarn.logs import pages, tfile
 from dlapp.errors import ConfigError, DlappError, NotFound
 from dlapp.hadoop.configuration import HadoopConfiguration, parse_properties
@@ -230,7 +231,7 @@ def test_an_answer_nested_too_deeply_is_no_answer() -> None:
 
     for data in (b"[" * 1_000_000, b'{"a":' * 1_000_000):
         bounded(lambda data=data: parse_json(data), ValueError)  # type: ignore[misc]
-    assert RecursionError in views._ODD
+    assert RecursionError in history.ODD
 
 
 OUTPUT = {"output_path": "out", "target": "hdfs://nn/a"}

@@ -308,7 +308,7 @@ def looker(report: AppReport, opened: list[str]) -> Iterator[ApplicationReader]:
         opened.append(user)
         raise Denied("not yours")
 
-    site = SimpleNamespace(get=lambda _name: None, timeline_url=lambda: None)
+    site = SimpleNamespace(get=lambda _name: None, timeline_url=lambda: None, timeline_reader_url=lambda: None)
     rest = SimpleNamespace(report=lambda _id: report)
     there = SimpleNamespace(
         user="tony",

@@ -209,7 +209,9 @@ def test_no_nodes_ill_nodes_small_maxima_and_odd_queues_each_have_their_line() -
 def test_a_log_server_that_does_not_answer_is_a_warning() -> None:
     def found(url: str) -> Finding:
         settings = {"yarn.log-aggregation-enable": "true", "yarn.log.server.url": url}
-        (one,) = [one for one in _history(HadoopConfiguration(settings, "here")) if one.subject == "yarn.logs"]
+        (one,) = [
+            one for one in _history(HadoopConfiguration(settings, "here"), Login("tony")) if one.subject == "yarn.logs"
+        ]
         return one
 
     with http_server(lambda _: Answer(501)) as base:

@@ -21,7 +21,7 @@ import pytest
 from dlapp.cluster.yarn.am.node_manager import NodeManager
 from dlapp.cluster.yarn.am.resource_manager import ResourceManager, lifetime_left_s, usable_nodes
 from dlapp.cluster.yarn.client.rest import MAX_APPLICATIONS, AppSubmission, YarnRest
-from dlapp.cluster.yarn.client.views import forgotten, from_timeline
+from dlapp.cluster.yarn.client.timeline.history import forgotten, from_timeline
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.values import (
     Allocation,

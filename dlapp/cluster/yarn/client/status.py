@@ -300,11 +300,18 @@ class ApplicationReader:
             return []
 
         def on_timeline() -> list[AppReport]:
-            session = self._session
-            if is_enough or (url := session.site.timeline_url()) is None:
+            session, site = self._session, self._session.site
+            if is_enough:
                 return []
             with contextlib.suppress(Unreachable):
-                return client_views.forgotten(url, session.login, session.certificates, whose=whose, known=ids)
+                if (url := site.timeline_url()) is not None:
+                    from dlapp.cluster.yarn.client.timeline import history
+
+                    return history.forgotten(url, session.login, session.certificates, whose=whose, known=known)
+                if (url := site.timeline_reader_url()) is not None:
+                    from dlapp.cluster.yarn.client.timeline import reader
+
+                    return reader.forgotten(url, session.login, session.certificates, whose=whose, known=known)
             return []
 
         found, others = _at_once(lambda read: read(), [in_history, on_timeline])
@@ -442,13 +449,18 @@ class ApplicationReader:
                 return kept
         except Unreachable as error:
             unread = error
-        timeline = self._session.site.timeline_url()
-        if timeline is None and unread is not None:
+        session, site = self._session, self._session.site
+        if (url := site.timeline_url()) is not None:
+            from dlapp.cluster.yarn.client.timeline import history
+
+            return history.from_timeline(url, application_id, session.login, session.certificates)
+        if (url := site.timeline_reader_url()) is not None:
+            from dlapp.cluster.yarn.client.timeline import reader
+
+            return reader.from_timeline(url, application_id, session.login, session.certificates)
+        if unread is not None:
             raise unread from missing
-        if timeline is None:
-            raise NotFound(f"{application_id} is not known to YARN (dlapp-list -a shows what is)") from missing
-        session = self._session
-        return client_views.from_timeline(timeline, application_id, session.login, session.certificates)
+        raise NotFound(f"{application_id} is not known to YARN (dlapp-list -a shows what is)") from missing
 
     def _am_state(self, report: AppReport, *, live: bool = True) -> AmState:
         """Return the current or last view of the application's own ApplicationMaster, and the submission, if known."""

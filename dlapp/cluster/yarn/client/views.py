@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from dlapp.cluster.yarn.client.rest import KIND, AppReport, read_final_status, read_state
-from dlapp.errors import NotFound, SpecError, Unreachable
-from dlapp.hadoop.web import NoAddress, Web
+from dlapp.cluster.yarn.client.rest import KIND, AppReport
+from dlapp.errors import SpecError
 from dlapp.id_text import is_application_id
 from dlapp.locations import shown
-from dlapp.login import Login
 from dlapp.system.clock import date_and_time
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId
@@ -23,11 +19,6 @@ from dlapp.values.notification import WAITING, NotificationSettings
 from dlapp.values.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State, TryView
 from dlapp.values.spec import AppSpec, OnFailure, Submission
 
-_TIMEOUT_S = 20.0
-_FORGOTTEN_TIMEOUT_S = 3.0
-_MAX_FORGOTTEN = 500
-"""Number of its latest applications requested from the timeline server, before filtering by owner."""
-_ENDED = frozenset(state.value for state in State if state.ended)
 _NODE_LOGS = "/node/containerlogs/"
 _PROJECT, _RESUMED, _WAIT_NOTICE = "project:", "resumed_from:", "notify_waiting:"
 _OWN_TAGS = _PROJECT, _RESUMED, _WAIT_NOTICE
@@ -47,8 +38,6 @@ _RAN = "launchTime", "memorySeconds"
 """Fields of a report that are not 0 once an ApplicationMaster was started; the first is there since Hadoop 3."""
 _MAX_DIGITS = 10
 """Of a wait in a tag [s]: 300 years."""
-_ODD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""Errors on reading an answer in an unknown form."""
 _KILLS: Mapping[str, Cause] = {
     "timed out": Cause.TIMED_OUT,
     "soft-killed by ": Cause.SOFT_KILLED,
@@ -359,95 +348,3 @@ def completed_log_url(url: str, server: str, nodes: Mapping[str, str]) -> str:
         return url
     container, _, user = parts.path[len(_NODE_LOGS) :].partition("/")
     return f"{server.rstrip('/')}/{nodes[parts.netloc]}/{container}/{container}/{user}"
-
-
-def from_timeline(url: str, application_id: ApplicationId, login: Login, certificates: str = "") -> AppReport:
-    """Return the timeline server's report on an application that the ResourceManager has forgotten.
-
-    Args:
-        url: URL of the timeline server.
-        application_id: the id of the application.
-        login: identity for the request.
-        certificates: CA certificates (PEM) of the server; empty: OpenSSL's default.
-
-    Raises:
-        NotFound: it does not know it either.
-        Unreachable: it does not answer, or in an unknown form.
-    """
-    target = f"{url}/ws/v1/applicationhistory/apps/{application_id}"
-    try:
-        with Web(_TIMEOUT_S, certificates) as web:
-            answer = web.call("GET", target, login.query)
-        if answer.status == 404:
-            raise NotFound(f"{application_id} is not known to YARN, nor to its timeline server")
-        if answer.status != 200:
-            raise Unreachable(f"status {answer.status}")
-        found = _inside(json.loads(answer.body), "app")
-        if found["appId"] != str(application_id):
-            raise ValueError(f"it answers for {str(found['appId'])[:100]!r}")
-        return _of_history(found, application_id)
-    except (Unreachable, NoAddress, *_ODD) as error:
-        raise Unreachable(f"{url}: the timeline server does not answer for {application_id}: {error}") from error
-
-
-def forgotten(
-    url: str, login: Login, certificates: str = "", *, whose: str | None, known: Collection[ApplicationId]
-) -> list[AppReport]:
-    """Return our latest applications that the timeline server has and the ResourceManager has not.
-
-    They have all ended: if that server shows one as running that no ResourceManager knows, its end was never reported.
-    It filters the latest applications of all users, so older ones are not found.
-
-    Args:
-        url: URL of the timeline server.
-        login: identity for the request.
-        certificates: CA certificates (PEM) of the server; empty: OpenSSL's default.
-        whose: only this user's; None: all users'.
-        known: the ids that the ResourceManager knows.
-
-    Raises:
-        Unreachable: it does not answer in time, or in an unknown form.
-    """
-    target = f"{url}/ws/v1/applicationhistory/apps"
-    try:
-        with Web(_FORGOTTEN_TIMEOUT_S, certificates) as web:
-            answer = web.call("GET", target, {"limit": str(_MAX_FORGOTTEN), **login.query})
-        if answer.status != 200:
-            raise Unreachable(f"status {answer.status}")
-        answered = _inside(json.loads(answer.body), "apps").get("app") or []
-        # A list of one may come as the one element.
-        rows = [answered] if isinstance(answered, dict) else list(answered)
-    except (Unreachable, NoAddress, *_ODD) as error:
-        raise Unreachable(f"{url}: the timeline server does not answer: {error}") from error
-    found = []
-    for one in rows:
-        # An entry in an unknown form does not hide the others.
-        with contextlib.suppress(*_ODD):
-            if one.get("type") == KIND and whose in (None, one.get("user")) and one.get("appState") in _ENDED:
-                found.append(_of_history(one, ApplicationId.from_text(str(one["appId"]))))
-    return sorted((one for one in found if one.application_id not in known), key=lambda one: one.application_id)
-
-
-def _inside(answer: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a field of an answer that Hadoop 3.5 wraps in an outer object, and 3.4 does not."""
-    inner = answer.get(name)
-    return inner if isinstance(inner, dict) else answer
-
-
-def _of_history(raw: dict[str, Any], application_id: ApplicationId) -> AppReport:
-    final = read_final_status(raw.get("finalAppStatus"))
-    tracking_url, finished_ms = str(raw.get("trackingUrl") or ""), int(raw.get("finishedTime") or 0)
-    return AppReport(
-        application_id=application_id,
-        user=str(raw.get("user", "")),
-        name=str(raw.get("name", "")),
-        queue=str(raw.get("queue", "")),
-        state=read_state(raw.get("appState"), final, finished_ms, tracking_url),
-        final_status=final,
-        diagnostics=str(raw.get("diagnosticsInfo") or ""),
-        tracking_url=tracking_url,
-        started_ms=int(raw.get("submittedTime") or raw.get("startedTime") or 0),
-        finished_ms=finished_ms,
-        kind=str(raw.get("type", "")),
-        raw=raw,
-    )

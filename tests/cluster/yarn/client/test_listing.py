@@ -108,7 +108,7 @@ def reader(
     session: Any = SimpleNamespace(
         user="tony",
         login=Login("tony"),
-        site=SimpleNamespace(timeline_url=lambda: None),
+        site=SimpleNamespace(timeline_url=lambda: None, timeline_reader_url=lambda: None),
         rest=lambda: rest,
         files=lambda _user: files,
         own_files=lambda: files,

@@ -22,13 +22,12 @@ from dlapp.cluster.yarn.client.local_files import node_cache, tools_tokens
 from dlapp.cluster.yarn.client.local_files.last_application import local_cache, remember
 from dlapp.cluster.yarn.client.rest import AppReport, YarnRest
 from dlapp.cluster.yarn.client.status import ApplicationReader
+from dlapp.cluster.yarn.client.timeline.history import forgotten, from_timeline
 from dlapp.cluster.yarn.client.views import (
     MAX_TAGS,
     AmState,
     completed_log_url,
     first_line,
-    forgotten,
-    from_timeline,
     merged,
     tags_of,
     waits_too_long,
@@ -318,7 +317,7 @@ class NoHdfs:
     """A session of a cluster whose HDFS is away, and whose ResourceManager knows, or has forgotten, an application."""
 
     user, login = "tony", Login("tony")
-    site = SimpleNamespace(timeline_url=lambda: None, get=lambda _: None)
+    site = SimpleNamespace(timeline_url=lambda: None, timeline_reader_url=lambda: None, get=lambda _: None)
 
     def __init__(self, report: AppReport | None) -> None:
         self._report = report
