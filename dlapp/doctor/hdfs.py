@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ def checks(context: CheckContext) -> list[Check]:
     if context.hdfs is None:
         return []
     return [
-        Check("hdfs", functools.partial(_hdfs, context.hdfs)),
+        Check("hdfs", functools.partial(_hdfs, context.hdfs, on_node=context.on_node)),
         Check("hdfs.nameservices", functools.partial(_others, context)),
     ]
 
@@ -77,15 +78,15 @@ def _answers(place: HdfsPlace, used: bool) -> Finding:
     return passed(subject, f"{place.location} answers by WebHDFS at {', '.join(place.web)}")
 
 
-def _hdfs(place: HdfsPlace) -> Iterator[Finding]:
+def _hdfs(place: HdfsPlace, *, on_node: bool) -> Iterator[Finding]:
     from dlapp.storage.hdfs.staging import HdfsStagingFiles
 
     with contextlib.closing(HdfsStagingFiles(place, patience_s=REQUEST_TIMEOUT_S)) as files:
         yield from _writes(files, place)
-    yield _protocol(place)
+    yield _protocol(place, on_node=on_node)
 
 
-def _protocol(place: HdfsPlace) -> Finding:
+def _protocol(place: HdfsPlace, *, on_node: bool = False) -> Finding:
     """Return the protocol for file content, and the reason: ``storage.hdfs`` and what works here."""
     from dlapp.hadoop.hdfs.checksums import has_crc32c
     from dlapp.storage.hdfs.native import NativeHdfs
@@ -106,10 +107,14 @@ def _protocol(place: HdfsPlace) -> Finding:
     if why:
         return passed(subject, f"{setting}: files go by WebHDFS: {why}")
     if not has_crc32c():
+        repair = "pip install google-crc32c, in a form with its C library; it goes to the nodes with dlapp"
+        if on_node:
+            # What came with dlapp, if anything, is for the processor and glibc of the launcher's machine.
+            repair = f"install google-crc32c, in a form with its C library, for {sys.executable} on the nodes"
         return warned(
             subject,
-            f"{setting}: no library verifies CRC32C here, so most files are read by WebHDFS",
-            "pip install google-crc32c, in a form with its C library; it goes to the nodes with dlapp",
+            f"{setting}: no library verifies CRC32C here ({os.uname().machine}), so most files are read by WebHDFS",
+            repair,
         )
     return passed(subject, f"{setting}: files go by HDFS's own protocols")
 

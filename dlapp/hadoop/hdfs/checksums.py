@@ -1,8 +1,8 @@
 """Checksums of blocks: one per chunk of a few bytes, as DataNodes store them.
 
 CRC32 is in zlib. CRC32C, which Hadoop's own clients write, needs a library: the one in the bundle that YARN localizes
-on a node (`CARRIED`), crc32c or google-crc32c. Pure Python takes ten times as long as everything else. Without a
-library such blocks cannot be verified here, and so are not read.
+on a node (`CARRIED`), which is that of the launcher's machine, or crc32c or google-crc32c in this Python. Pure Python
+takes ten times as long as everything else. Without a library such blocks cannot be verified here, and so are not read.
 
 The checksums of many chunks are compared by two library calls instead of one per chunk, as the calls take most of the
 time (`Checksum.verify`).
@@ -68,7 +68,8 @@ class Checksum:
             raise CannotVerify(f"a checksum of {chunk_bytes} bytes each")
         crc = _CRC32 if kind == CRC32 else _crc32c() if kind == CRC32C else None
         if crc is None:
-            name = {NONE: "no checksums", CRC32C: "checksums CRC32C (google-crc32c is not installed)"}.get(kind)
+            no_library = f"no library computes them here ({os.uname().machine}): install google-crc32c, with its C form"
+            name = {NONE: "no checksums", CRC32C: f"checksums CRC32C, and {no_library}, in {sys.executable}"}.get(kind)
             raise CannotVerify(f"it has {name or f'checksums of an unknown kind ({kind})'}")
         self._crc = crc
         self.kind, self.chunk_bytes = kind, chunk_bytes

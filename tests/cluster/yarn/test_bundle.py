@@ -168,6 +168,24 @@ def test_what_is_no_file_in_place_of_a_zip_is_refused(own: Path, make: object) -
         bundle.packed(str(own))
 
 
+def test_an_archive_of_another_processor_verifies_hdfs_with_the_library_of_the_nodes_python(
+    travel_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if installed_library() is None:
+        pytest.skip("google-crc32c has no library here")
+    monkeypatch.setattr(bundle, "installed_library", lambda: None)
+    path, _ = bundle.packed(str(travel_cache))
+    code = (
+        "import sys\nsys.path.insert(0, sys.argv[1])\nfrom dlapp.system.processes.late_site import add_late\n"
+        "if sys.argv[2:]: add_late()\nfrom dlapp.hadoop.hdfs.checksums import has_crc32c\n"
+        "print(has_crc32c(), 'google_crc32c' in sys.modules)"
+    )
+    for more, said in ((["late"], "True True\n"), ([], "False False\n")):
+        words = [sys.executable, "-I", "-S", "-c", code, str(path), *more]
+        done = subprocess.run(words, capture_output=True, text=True)
+        assert (done.stdout, done.stderr) == (said, "")
+
+
 def test_the_library_that_verifies_hdfs_is_in_the_zip_and_in_its_sources(travel_cache: Path, tmp_path: Path) -> None:
     if installed_library() is None:
         pytest.skip("google-crc32c has no library here")

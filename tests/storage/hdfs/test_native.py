@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from dlapp.cluster.yarn import bundle
+from dlapp.doctor.findings import WARN
 from dlapp.doctor.hdfs import _protocol
 from dlapp.errors import DlappError
 from dlapp.hadoop.connection import CallIds, Connection
@@ -36,6 +37,7 @@ from dlapp.storage.hdfs.file_system import HdfsFiles
 from dlapp.storage.hdfs.native import NativeHdfs, rpc_addresses
 from dlapp.storage.hdfs.webhdfs import INODES, WebHdfs
 from dlapp.system import waits
+from dlapp.system.logs.log import message_of
 from dlapp.values.serialization import to_json
 from tests.services.hadoop import DATANODES, IS_HADOOP_2, JAVA_OPTIONS, Hadoop, java, library
 from tests.services.http.proxy import Plan, Proxy
@@ -175,8 +177,12 @@ def test_a_pipeline_of_three_has_the_content_on_each(
     assert len(replicas(hadoop, content, files.place.path(f"{base}/file"))) == 3
 
 
-def test_without_a_library_for_crc32c_such_files_go_by_webhdfs(
-    place: HdfsPlace, base: str, tmp_path: Path, by_webhdfs: list[str], monkeypatch: pytest.MonkeyPatch
+def test_without_a_library_for_crc32c_such_files_go_by_webhdfs_and_the_log_says_so_once(
+    place: HdfsPlace,
+    base: str,
+    by_webhdfs: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     WebHdfs(place).write(place.path(f"{base}/theirs"), b"content")
     monkeypatch.setattr(checksums, "_crc32c", lambda: None)
@@ -192,6 +198,10 @@ def test_without_a_library_for_crc32c_such_files_go_by_webhdfs(
     # Then no other is tried natively: most have the same checksums.
     assert files.read_bytes(f"{base}/ours", 100) == b"ours"
     assert len(by_webhdfs) == 2
+    said = [message_of(one) for one in capfd.readouterr().out.splitlines()]
+    assert [one for one in said if f"install google-crc32c, with its C form, in {sys.executable}" in one] == said
+    assert len(said) == 1
+    assert said[0].startswith(f"{place.location}: files are read by WebHDFS: it has checksums CRC32C, and no library ")
 
 
 _ON_A_NODE = """
@@ -344,7 +354,14 @@ def test_the_doctor_says_which_way_files_go_and_why(
     found = _protocol(place._replace(protocol=AUTO, names=("127.0.0.1:1",)))
     assert "files go by WebHDFS: no NameNode serves by RPC: 127.0.0.1:1: refused" in found.found
     monkeypatch.setattr(checksums, "has_crc32c", lambda: False)
-    assert "no library verifies CRC32C here" in _protocol(place).found
+    found = _protocol(place)
+    assert f"no library verifies CRC32C here ({os.uname().machine})" in found.found
+    assert found.repair.endswith("it goes to the nodes with dlapp")
+    found = _protocol(place, on_node=True)
+    assert (found.verdict, found.repair) == (
+        WARN,
+        f"install google-crc32c, in a form with its C library, for {sys.executable} on the nodes",
+    )
 
     def refused(_web: NativeHdfs, address: Address) -> DataNodeConnection:
         raise ConnectionLost(f"{address[0]}: refused", sent=False)
