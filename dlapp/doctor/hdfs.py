@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dlapp.storage.hdfs.staging import HdfsStagingFiles
 
 
+_SETTINGS = "dfs.namenode.rpc-address, dfs.namenode.http-address or dfs.http.policy"
 _AT_ONCE = 16
 """Number of nameservices that are queried at a time."""
 
@@ -59,23 +60,23 @@ def _named(context: CheckContext, place: HdfsPlace) -> Iterator[str]:
 
 
 def _answers(place: HdfsPlace, used: bool) -> Finding:
-    from dlapp.storage.hdfs.webhdfs import WebHdfs
+    from dlapp.storage.hdfs.file_system import open_hdfs
 
     names = (one for one in place.names if ":" not in one)
     subject = f"hdfs.{next(names, place.location.removeprefix('hdfs://'))}"
     # Two NameNodes that accept connections and do not answer are tried twice each in that time.
     with contextlib.closing(
-        WebHdfs(place, patience_s=REQUEST_TIMEOUT_S, timeout_s=(REQUEST_TIMEOUT_S / 4, REQUEST_TIMEOUT_S / 4))
+        open_hdfs(place, patience_s=REQUEST_TIMEOUT_S, timeout_s=(REQUEST_TIMEOUT_S / 4, REQUEST_TIMEOUT_S / 4))
     ) as web:
         try:
             with contextlib.suppress(Denied):
                 web.status("/")
         except DlappError as error:
-            repair = "start it, or correct dfs.namenode.http-address or dfs.http.policy"
+            repair = f"start it, or correct {_SETTINGS}"
             if used:
                 return failed(subject, str(error), repair)
             return warned(subject, str(error), f"{repair}; applications that name it cannot be submitted")
-    return passed(subject, f"{place.location} answers by WebHDFS at {', '.join(place.web)}")
+    return passed(subject, f"{place.location} answers")
 
 
 def _hdfs(place: HdfsPlace, *, on_node: bool) -> Iterator[Finding]:
@@ -136,9 +137,9 @@ def _writes(files: HdfsStagingFiles, place: HdfsPlace) -> Iterator[Finding]:
     try:
         found = files.status(home)
     except Unreachable as error:
-        yield failed("hdfs", str(error), "start HDFS, or correct dfs.namenode.http-address or dfs.http.policy")
+        yield failed("hdfs", str(error), f"start HDFS, or correct {_SETTINGS}")
         return
-    yield passed("hdfs", f"{place.location} answers by WebHDFS at {', '.join(place.web)}")
+    yield passed("hdfs", f"{place.location} answers")
     path = place.path(home)
     if found is None:
         yield failed(

@@ -155,6 +155,7 @@ class Connection(Closeable):
         request: bytes,
         deadline: float,
         *,
+        protocol: str | None = None,
         call_id: int | None = None,
         state_id: int | None = None,
     ) -> bytes:
@@ -162,6 +163,7 @@ class Connection(Closeable):
 
         Args:
             method, request, deadline: see the class.
+            protocol: another protocol that the server has on the same port; None: the connection's.
             call_id: from `CallIds.take`, for a call that may repeat one whose answer was lost; None: a new one. A
                 NameNode that has executed it returns the same answer (its retry cache).
             state_id: for an observer, see `request_header`.
@@ -173,7 +175,7 @@ class Connection(Closeable):
         """
         call_id = self._ids.take() if call_id is None else call_id
         header = request_header(call_id, self._ids.client_id, retries=0, state_id=state_id)
-        frame = encode_frame(header, method_header(self._protocol, method), request)
+        frame = encode_frame(header, method_header(protocol or self._protocol, method), request)
         # From the first byte on the server may have received the whole call: a broken connection does not show it.
         self._sent = True
         try:

@@ -23,6 +23,7 @@ from dlapp.config import load_config
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.rules import LeaseRequest
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
+from dlapp.hadoop.connection import Connection
 from dlapp.net.http import HttpClient
 from tests.applications import run
 from tests.engines import Engine
@@ -94,14 +95,22 @@ def test_a_lease_and_its_release_are_one_write_each(
 def test_the_second_submission_of_a_workspace_sends_these_requests(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent, exchange = list[str](), HttpClient.request
+    sent, exchange, call = list[str](), HttpClient.request, Connection.call
+
+    def note(one: str) -> None:
+        if threading.current_thread().name != "yarn-prepare":  # the clean-up, beside it
+            sent.append(one)
 
     def counted(self: HttpClient, method: str, server: str, target: str, *args: Any, **more: Any) -> Any:
-        if threading.current_thread().name != "yarn-prepare":  # the clean-up, beside it
-            sent.append(f"{method} {target}")
+        note(f"{method} {target}")
         return exchange(self, method, server, target, *args, **more)
 
+    def counted_call(self: Connection, method: str, *args: Any, **more: Any) -> bytes:
+        note(f"RPC {method}")
+        return call(self, method, *args, **more)
+
     monkeypatch.setattr(HttpClient, "request", counted)
+    monkeypatch.setattr(Connection, "call", counted_call)
     path, client = properties(tmp_path), Client(load_config())
     client.submit(str(path)).wait()
     sent.clear()
@@ -117,9 +126,9 @@ def test_the_second_submission_of_a_workspace_sends_these_requests(
         "GET conf yarn.resourcemanager.monitor.capacity.preemption.max_wait_before_kill": 1,
         "GET scheduler": 1,
         "POST apps": 1,
-        "PUT MKDIRS": 1,
-        "GET GETFILESTATUS": 6,  # two archives, and the directories above that others may not write
-        "GET OPEN": 2,  # the program is compared with ours: at the NameNode, and from a DataNode
+        "RPC mkdirs": 1,
+        "RPC getFileInfo": 6,  # two archives, and the directories above that others may not write
+        "RPC getBlockLocations": 1,  # the program is compared with ours
     }
     submitted.wait()
     client.close()
@@ -127,6 +136,8 @@ def test_the_second_submission_of_a_workspace_sends_these_requests(
 
 def _kind(request: str) -> str:
     method, _, target = request.partition(" ")
+    if method == "RPC":
+        return request
     path, _, query = target.partition("?")
     if found := re.search(r"(?:^|&)op=(\w+)", query):
         return f"{method} {found[1]}"

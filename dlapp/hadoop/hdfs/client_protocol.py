@@ -37,18 +37,17 @@ _BUILT_IN_POLICIES: Mapping[int, str] = {
     5: "RS-10-4-1024k",
 }
 """Erasure coding policies that the NameNode sends by id only. Source: SystemErasureCodingPolicies."""
-_READ = 4
-"""Bit of the read permission."""
 DIRECTORY, FILE, SYMLINK = 1, 2, 3
 ACTIVE, OBSERVER = 1, 3
 """States of a NameNode. Source: HAServiceProtocol.proto, HAServiceStateProto."""
 
 
 class Call(NamedTuple):
-    """RPC call: its method and its message."""
+    """RPC call: its method and its message; ``protocol``: None for the ClientProtocol."""
 
     method: str
     request: bytes
+    protocol: str | None = None
 
 
 class HdfsBlock(NamedTuple):
@@ -201,6 +200,19 @@ class ServerDefaults(NamedTuple):
 
 GET_SERVER_DEFAULTS = Call("getServerDefaults", b"")
 GET_HA_STATE = Call("getHAServiceState", b"")
+GET_SAFE_MODE = Call("setSafeMode", encode((1, 3), (2, True)))
+"""Request whether it is in safe mode, which everybody may send."""
+GET_HA_SIGNATURE = Call(
+    "getProtocolSignature",
+    encode((1, "org.apache.hadoop.ha.protocolPB.HAServiceProtocolPB"), (2, "RPC_PROTOCOL_BUFFER")),
+    "org.apache.hadoop.ipc.ProtocolMetaInfoPB",
+)
+"""Request of what a server has of HAServiceProtocol on its port for clients.
+
+Each NameNode has it, also one without others; a Router, which has the ClientProtocol, too, does not. Everybody may send
+it, and the server neither changes nor logs anything. Source: NameNodeRpcServer, RouterRpcServer,
+ProtocolMetaInfoServerSideTranslatorPB (its getProtocolVersions fails for a protocol of one kind of RPC).
+"""
 SYNCHRONIZE = Call("msync", b"")
 """Request of the last transaction id of the active NameNode, which the header of the answer contains."""
 
@@ -318,9 +330,9 @@ def make_directory(path: str, mode: int) -> Call:
     return Call("mkdirs", encode((1, path), (2, encode((1, mode))), (3, True)))
 
 
-def check_readable(path: str) -> Call:
-    """Check whether the caller may read a file."""
-    return Call("checkAccess", encode((1, path), (2, _READ)))
+def check_access(path: str, rights: int) -> Call:
+    """Check whether the caller has some rights, as bits: 4 read, 2 write, 1 execute."""
+    return Call("checkAccess", encode((1, path), (2, rights)))
 
 
 def report_bad_block(located: LocatedBlock, node: DataNode) -> Call:
@@ -494,3 +506,8 @@ def _node(info: bytes, nodes: dict[bytes, DataNode]) -> DataNode:
 def parse_flag(answer: Fields) -> bool:
     """Return the only bool of an answer."""
     return bool(answer.number(1))
+
+
+def parse_is_namenode(answer: Fields) -> bool:
+    """Return whether the answer to `GET_HA_SIGNATURE` is a NameNode's: it has a version of the protocol."""
+    return bool(answer.all_data(1))

@@ -13,7 +13,7 @@ import re
 import stat
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.locations import WEBHDFS, HdfsPlace, shown
@@ -525,13 +525,13 @@ class HdfsFiles:
                     self.web.delete(temporary)
 
 
-def open_hdfs(place: HdfsPlace) -> WebHdfs:
-    """Return the client of an HDFS: native or WebHDFS, by ``place.protocol``."""
+def open_hdfs(place: HdfsPlace, **options: Any) -> WebHdfs:
+    """Return the client of an HDFS, native or WebHDFS by ``place.protocol``; ``options``: see `WebHdfs`."""
     if place.protocol == WEBHDFS:
-        return WebHdfs(place)
+        return WebHdfs(place, **options)
     from dlapp.storage.hdfs.native import NativeHdfs
 
-    return NativeHdfs(place)
+    return NativeHdfs(place, **options)
 
 
 def _node(location: str, name: str, status: FileStatus) -> TreeNode:

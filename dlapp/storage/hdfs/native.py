@@ -1,13 +1,15 @@
 """HDFS by its native protocols where possible, otherwise by WebHDFS: the calls of `WebHdfs`.
 
-Status, listings, renames and the content of files use Hadoop RPC to the NameNode, and the data transfer protocol to the
-DataNodes. Everything else uses WebHDFS, and so do
+All calls use Hadoop RPC to the NameNode, and the content of files the data transfer protocol to the DataNodes. WebHDFS
+is used for
 
     a whole HDFS      with other authentication than by name; a Router, or a gateway; encrypted data transfer; an RPC
                       port that does not answer; with ``auto`` also data ports that do not, and one whose
                       WebHDFS goes over TLS
     a file            that is encrypted, or has checksums that cannot be computed here; that is erasure coded, where it
                       is written, or a block with its content is missing
+    a count           of the live DataNodes, which a NameNode reports by RPC to superusers only; and a user's home
+                      directory by the NameNode's configuration, which no call reports
 
 Whether the native protocols can be used is determined once (`webhdfs_reason`); with ``auto`` once per process. If not,
 ``auto`` uses WebHDFS from then on; ``native`` waits for a server that does not answer, as WebHDFS does.
@@ -34,6 +36,8 @@ up-to-date observer if there is one:
 
 Observers refuse calls without a transaction id.
 
+Whether a server is a NameNode, whose inode ids count, the protocols on its port show (`GET_HA_SIGNATURE`).
+
 Source: DFSInputStream, DataStreamer, GlobalStateIdContext (observers), RetryCache, FSEditLogLoader (the NameNode on
 standby has what the active one remembers), FSNamesystem.analyzeFileState (a repeated addBlock gets the same block).
 """
@@ -50,8 +54,8 @@ from typing import Any, NamedTuple, TypeVar
 from dlapp.errors import DlappError, NotFound
 from dlapp.hadoop.connection import CallIds, Connection
 from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, RemoteError, TryAgain
+from dlapp.hadoop.hdfs import attributes, packets
 from dlapp.hadoop.hdfs import client_protocol as protocol
-from dlapp.hadoop.hdfs import packets
 from dlapp.hadoop.hdfs.checksums import CRC32, CRC32C, CannotVerify, Checksum, has_crc32c
 from dlapp.hadoop.hdfs.client_protocol import Call, DataNode, HdfsBlock, LocatedBlock, ServerDefaults, Status, Striping
 from dlapp.hadoop.hdfs.connections import Address, ConnectionPool
@@ -103,6 +107,8 @@ _LONGEST_CLOSE_S = 20.0
 acknowledged a block never reports it; the patience (`dlapp.storage.hdfs.webhdfs`) leaves time to write the file
 again."""
 _NO_SUCH_METHOD = "org.apache.hadoop.ipc.RpcNoSuchMethodException"
+_NO_HA = "org.apache.hadoop.ha.ServiceFailedException"
+"""Answer of a NameNode that is the only one, and so active, to a request of its state; seen on 3.4.2."""
 
 
 class _NotServed(Exception):
@@ -261,11 +267,35 @@ class NativeHdfs(WebHdfs):
             raise WrongAnswer(f"{shown(where)}: the NameNode lists a name in it twice, or an empty one")
         return sorted(found, key=lambda one: one.name)
 
-    def check_readable(self, path: str) -> None:
+    def _check_access(self, path: str, rights: int) -> None:
         if self.webhdfs_reason():
-            super().check_readable(path)
+            super()._check_access(path, rights)
         else:
-            self._rpc(path, protocol.check_readable(path), ignore)
+            self._rpc(path, protocol.check_access(path, rights), ignore)
+
+    def _knows_all_files(self) -> bool:
+        if self.webhdfs_reason():
+            return super()._knows_all_files()
+        for turn, address in enumerate(self._addresses):
+            self._states.pop(address, None)  # it may have been active
+            until = time.monotonic() + self._timeout_s[1]
+            with contextlib.suppress(HadoopError):
+                try:
+                    state = self._call_at(address, protocol.GET_HA_STATE, self._ids.take(), until).number(1)
+                except RemoteError as error:
+                    if error.java_class == _NO_SUCH_METHOD:
+                        return super()._knows_all_files()  # before 3.1 only the web port reports the state
+                    if error.java_class != _NO_HA:
+                        raise
+                    state = protocol.ACTIVE
+                if state == protocol.ACTIVE:
+                    answer = self._call_at(address, protocol.GET_SAFE_MODE, self._ids.take(), until)
+                    self._turn = turn
+                    return not protocol.parse_flag(answer)
+        return False
+
+    def has_inode_paths(self) -> bool:
+        return not self.webhdfs_reason() or super().has_inode_paths()
 
     def make_directory(self, path: str, mode: int = 0o755) -> None:
         if self.webhdfs_reason():
@@ -293,11 +323,75 @@ class NativeHdfs(WebHdfs):
         else:
             self._rpc(path, protocol.set_permission(path, mode), ignore)
 
+    def set_replication(self, path: str, count: int) -> None:
+        if self.webhdfs_reason():
+            super().set_replication(path, count)
+        else:
+            self._rpc(path, attributes.set_replication(path, count), ignore)
+
+    def set_group(self, path: str, group: str) -> None:
+        if self.webhdfs_reason():
+            super().set_group(path, group)
+        else:
+            self._rpc(path, attributes.set_group(path, group), ignore)
+
+    def _acl(self, path: str) -> list[str]:
+        if self.webhdfs_reason():
+            return super()._acl(path)
+        return self._rpc(path, attributes.get_acl(path), attributes.parse_acl)
+
+    def set_acl(self, path: str, entries: Sequence[str]) -> None:
+        if self.webhdfs_reason():
+            super().set_acl(path, entries)
+        else:
+            self._rpc(path, attributes.set_acl(path, entries), ignore)
+
+    def _storage_policy(self, path: str) -> str:
+        if self.webhdfs_reason():
+            return super()._storage_policy(path)
+        return self._rpc(path, attributes.get_storage_policy(path), attributes.parse_storage_policy)
+
+    def _set_storage_policy(self, path: str, name: str) -> None:
+        if self.webhdfs_reason():
+            super()._set_storage_policy(path, name)
+        else:
+            self._rpc(path, attributes.set_storage_policy(path, name), ignore)
+
+    def set_ec_policy(self, path: str, name: str) -> None:
+        if self.webhdfs_reason():
+            super().set_ec_policy(path, name)
+        else:
+            self._rpc(path, attributes.set_ec_policy(path, name), ignore)
+
+    def has_quota(self, path: str) -> bool:
+        if self.webhdfs_reason():
+            return super().has_quota(path)
+        try:
+            return self._rpc(path, attributes.get_quota_usage(path), attributes.parse_quota_usage)
+        except HdfsRefused:  # an older NameNode
+            return self._rpc(path, attributes.get_content_summary(path), attributes.parse_content_summary)
+
+    def _directories_with_snapshots(self) -> list[str]:
+        if self.webhdfs_reason():
+            return super()._directories_with_snapshots()
+        return self._rpc("/", attributes.GET_SNAPSHOTTABLE, attributes.parse_snapshottable)
+
+    def set_attribute(self, path: str, name: str, value: bytes) -> None:
+        if self.webhdfs_reason():
+            super().set_attribute(path, name, value)
+        else:
+            self._rpc(path, attributes.set_attribute(path, name, value), ignore)
+
+    def attribute(self, path: str, name: str) -> bytes | None:
+        if self.webhdfs_reason():
+            return super().attribute(path, name)
+        return self._rpc(path, attributes.get_attributes(path), attributes.parse_attributes).get(name)
+
     def set_mtime(self, path: str, mtime_ms: int) -> None:
-        if self.webhdfs_reason() or mtime_ms < 0:
+        if self.webhdfs_reason():
             super().set_mtime(path, mtime_ms)
         else:
-            self._rpc(path, protocol.set_times(path, mtime_ms), ignore)
+            self._rpc(path, protocol.set_times(path, max(mtime_ms, 0)), ignore)
 
     def fetch(
         self,
@@ -369,13 +463,15 @@ class NativeHdfs(WebHdfs):
             return "it is used over TLS, and natively nothing is encrypted"
         if not self._addresses:
             return "the Hadoop configuration has no dfs.namenode.rpc-address of it"
-        if not (self.has_inode_paths() or any(map(self._is_namenode, self.place.web))):
-            return "it is a Router or a gateway, and no NameNode"
+        is_namenode = True
         if self.place.protocol == AUTO:
             said = []
             for address in self._addresses:
                 try:
                     until = time.monotonic() + PROBE_S
+                    answer = self._call_at(address, protocol.GET_HA_SIGNATURE, self._ids.take(), until)
+                    if not (is_namenode := protocol.parse_is_namenode(answer)):
+                        break
                     answer = self._call_at(address, protocol.GET_SERVER_DEFAULTS, self._ids.take(), until)
                     self._defaults = protocol.parse_server_defaults(answer)
                     break
@@ -385,13 +481,11 @@ class NativeHdfs(WebHdfs):
                     return str(error)
             else:
                 return f"no NameNode serves by RPC: {'; '.join(said)}"
+        else:
+            is_namenode = self._rpc("/", protocol.GET_HA_SIGNATURE, protocol.parse_is_namenode)
+        if not is_namenode:
+            return "it is a Router, and no NameNode"
         return "it encrypts data transfer" if self._server_defaults().encrypts else ""
-
-    def _is_namenode(self, web: str) -> bool:
-        """Return whether a server identifies itself as a NameNode; one that is starting does not."""
-        with contextlib.suppress(HdfsUnreachable):
-            return self._role(web).is_namenode
-        return False
 
     def _server_defaults(self) -> ServerDefaults:
         if self._defaults is None:
@@ -510,7 +604,9 @@ class NativeHdfs(WebHdfs):
                 with self._wait_for_datanode(address):
                     if state_id is None:
                         self._check_active_at(address, connection, deadline)
-                    answer = connection.call(*call, deadline, call_id=call_id, state_id=state_id)
+                    answer = connection.call(
+                        call.method, call.request, deadline, protocol=call.protocol, call_id=call_id, state_id=state_id
+                    )
                 self._record_state(connection, state_id)
                 keep = True
                 return Fields(answer)
@@ -541,7 +637,7 @@ class NativeHdfs(WebHdfs):
             return
         asked = self._clock()
         try:
-            state = Fields(connection.call(*protocol.GET_HA_STATE, deadline)).number(1)
+            state = Fields(connection.call(protocol.GET_HA_STATE.method, b"", deadline)).number(1)
         except RemoteError as error:
             if error.java_class != _NO_SUCH_METHOD:
                 raise

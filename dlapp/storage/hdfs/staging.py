@@ -6,13 +6,14 @@ written under a temporary name and then renamed, so a reader sees it complete or
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 
 from dlapp.errors import NotFound, Unreachable
 from dlapp.locations import FileInfo, HdfsPlace, shown
 from dlapp.net.http import RequestBody
-from dlapp.storage.hdfs.file_system import HdfsFiles
+from dlapp.storage.hdfs.file_system import HdfsFiles, open_hdfs
 from dlapp.storage.hdfs.webhdfs import PATIENCE_S, WebHdfs
 from dlapp.storage.tree import explaining
 from dlapp.system.clock import now_ms
@@ -50,7 +51,7 @@ class HdfsStagingFiles:
         """Return the HDFS that a location is on."""
         place = self._place.of(location)
         if (files := self._files.get(place.location)) is None:
-            web = WebHdfs(place, patience_s=self._patience_s, first_contact_timeout_s=self._first_contact_timeout_s)
+            web = open_hdfs(place, patience_s=self._patience_s, first_contact_timeout_s=self._first_contact_timeout_s)
             files = self._files.setdefault(place.location, HdfsFiles(place, web))
         return files
 
@@ -63,9 +64,15 @@ class HdfsStagingFiles:
         return self._place.home
 
     def home_by_server(self) -> str:
-        """Return the path of the user's home directory by the NameNode; under viewfs, by the mount table."""
-        files = self._at(self.home)
-        return files.place.path(self.home) if self._place.view else files.web.home()
+        """Return the path of the user's home directory by the NameNode; under viewfs, by the mount table.
+
+        Only WebHDFS has a call for it. If it does not answer, the path is that of the configuration here.
+        """
+        place = self._at(self.home).place
+        if not self._place.view:
+            with contextlib.closing(WebHdfs(place, patience_s=0.0)) as web, contextlib.suppress(Unreachable):
+                return web.home()
+        return place.path(self.home)
 
     def check_one_destination(self, location: str) -> None:
         self._at(location).check_one_destination(location)

@@ -270,7 +270,11 @@ class WebHdfs:
 
     def check_readable(self, path: str) -> None:
         """Raise Denied if the user may not read the file, NotFound if it does not exist."""
-        self._call("CHECKACCESS", path, {"fsaction": "r--"})
+        self._check_access(path, 4)
+
+    def _check_access(self, path: str, rights: int) -> None:
+        """Raise Denied if the user lacks a right (bits: 4 read, 2 write, 1 execute), NotFound if it does not exist."""
+        self._call("CHECKACCESS", path, {"fsaction": _RIGHTS[rights]})
 
     def lacks(self, path: str) -> bool | None:
         """Return whether a directory that the user can read has no ``path``, according to the active NameNode.
@@ -281,21 +285,25 @@ class WebHdfs:
         Raises:
             DlappError: the NameNode denies access or does not answer, or the directory does not exist.
         """
+        with contextlib.suppress(HdfsUnreachable):
+            if self._knows_all_files():
+                if self.status(path) is not None:
+                    return False
+                self._check_access(path.rpartition("/")[0] or "/", 5)
+                return True
+        return None
+
+    def _knows_all_files(self) -> bool:
+        """Return whether an active NameNode, which is used next, is out of safe mode."""
         for number in self._order():
             web = self.place.web[number]
             self._roles.pop(web, None)  # it may have been active
             with contextlib.suppress(HdfsUnreachable):
-                if self._role(web) != ServerRole(is_namenode=True, state="active"):
-                    continue
-                answer = self._request("GET", web, _STATE_OF_NAMESYSTEM, MAX_JSON_BYTES)
-                if not (answer.good and is_operational(answer.body)):
-                    return None
-                self._first = number
-                if self.status(path) is not None:
-                    return False
-                self._call("CHECKACCESS", path.rpartition("/")[0] or "/", {"fsaction": "r-x"})
-                return True
-        return None
+                if self._role(web) == ServerRole(is_namenode=True, state="active"):
+                    answer = self._request("GET", web, _STATE_OF_NAMESYSTEM, MAX_JSON_BYTES)
+                    self._first = number
+                    return answer.good and is_operational(answer.body)
+        return False
 
     def home(self) -> str:
         """Return the path of the user's home directory."""
@@ -453,14 +461,19 @@ class WebHdfs:
 
         Source: AclStatus (its entries lack those that the permissions stand for), FileSystem.setAcl.
         """
+        entries, status = self._acl(path), self.status(path)
+        if status is None:
+            raise WrongAnswer(f"{shown(self.place.location + path)} is gone")
+        names = ("user::", "mask::", "other::")
+        base = [name + _RIGHTS[status.mode >> shift & 7] for name, shift in zip(names, (6, 3, 0), strict=True)]
+        self.set_acl(to, [*base, *entries])
+
+    def _acl(self, path: str) -> list[str]:
         said = self._json("GETACLSTATUS", path).get("AclStatus")
         entries = said.get("entries") if isinstance(said, dict) else None
-        mode = self.status(path)
-        if not isinstance(entries, list) or not all(isinstance(one, str) for one in entries) or mode is None:
+        if not isinstance(entries, list) or not all(isinstance(one, str) for one in entries):
             raise WrongAnswer(f"{shown(self.place.location + path)}: the NameNode sent no access control list")
-        names = ("user::", "mask::", "other::")
-        base = [name + _RIGHTS[mode.mode >> shift & 7] for name, shift in zip(names, (6, 3, 0), strict=True)]
-        self.set_acl(to, [*base, *entries])
+        return entries
 
     def set_acl(self, path: str, entries: Sequence[str]) -> None:
         """Replace the access control list by ``entries``.
@@ -472,11 +485,17 @@ class WebHdfs:
 
     def copy_storage_policy(self, path: str, to: str) -> None:
         """Apply the effective storage policy of ``path`` to ``to``."""
+        self._set_storage_policy(to, self._storage_policy(path))
+
+    def _storage_policy(self, path: str) -> str:
         said = self._json("GETSTORAGEPOLICY", path).get("BlockStoragePolicy")
         name = said.get("name") if isinstance(said, dict) else None
         if not isinstance(name, str):
             raise WrongAnswer(f"{shown(self.place.location + path)}: the NameNode sent no storage policy")
-        self._call("SETSTORAGEPOLICY", to, {"storagepolicy": name}, method="PUT")
+        return name
+
+    def _set_storage_policy(self, path: str, name: str) -> None:
+        self._call("SETSTORAGEPOLICY", path, {"storagepolicy": name}, method="PUT")
 
     def set_ec_policy(self, path: str, name: str) -> None:
         """Set the erasure coding policy for new files in a directory."""
@@ -501,11 +520,13 @@ class WebHdfs:
             if self.children(f"{path}/.snapshot"):
                 return path
         with contextlib.suppress(HdfsRefused):
-            said = self._json("GETSNAPSHOTTABLEDIRECTORYLIST", "/", max_bytes=MAX_BODY_BYTES)
-            for one in parse_snapshottable(said):
+            for one in self._directories_with_snapshots():
                 if one.startswith(f"{path}/"):
                     return one
         return ""
+
+    def _directories_with_snapshots(self) -> list[str]:
+        return parse_snapshottable(self._json("GETSNAPSHOTTABLEDIRECTORYLIST", "/", max_bytes=MAX_BODY_BYTES))
 
     def set_attribute(self, path: str, name: str, value: bytes) -> None:
         """Set an extended attribute (``user.NAME``). Source: FileSystem.setXAttr, XAttrCodec (``0x``: hex digits)."""
@@ -520,8 +541,8 @@ class WebHdfs:
         return None
 
     def set_mtime(self, path: str, mtime_ms: int) -> None:
-        """Set the modification time [ms since 1970]."""
-        self._call("SETTIMES", path, {"modificationtime": str(mtime_ms), "accesstime": "-1"}, method="PUT")
+        """Set the modification time [ms since 1970]; HDFS has none before 1970, and gets 0 instead."""
+        self._call("SETTIMES", path, {"modificationtime": str(max(mtime_ms, 0)), "accesstime": "-1"}, method="PUT")
 
     def rename(self, old: str, new: str, *, overwrite: bool = False) -> bool:
         """Rename ``old`` to ``new``, which must not exist; return False if it does, without changing anything.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,8 @@ from dlapp.values.ids import ApplicationId
 from dlapp.values.report import Cause, FinalStatus
 from tests.attacks.cluster.test_secrets import OWNER, client_of
 from tests.cluster.yarn.on_yarn import until
-from tests.services.hadoop import Hadoop
+from tests.services.hadoop import Hadoop, _write_xml
+from tests.services.hadoop import read_configuration as read_properties
 from tests.services.ports import held
 
 VIEWER, MODIFIER, STRANGER = "viola", "moritz", "stranger"
@@ -36,13 +38,24 @@ while True:
 ClientOf = Callable[[str], Client]
 
 
-@pytest.fixture
-def client(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClientOf]:
-    """Make the client of a Hadoop user, who is the operating system's user of that name, too."""
+@pytest.fixture(params=["web port open", "web port closed"])
+def client(
+    hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[ClientOf]:
+    """Make the client of a Hadoop user, who is the operating system's user of that name, too.
+
+    One time clients and containers do not reach the web port of the NameNode, and use HDFS natively.
+    """
     made: list[Client] = []
+    keys: dict[str, str] = {}
+    if request.param == "web port closed":
+        shutil.copytree(hadoop.configuration, tmp_path / "conf")
+        site = tmp_path / "conf" / "yarn-site.xml"  # read last
+        _write_xml(site, read_properties(site) | {"dfs.namenode.http-address": "127.0.0.1:1"})
+        keys = {"yarn__conf_dir": str(tmp_path / "conf"), "storage__hdfs": "native"}
 
     def client(user: str) -> Client:
-        made.append(client_of(hadoop, tmp_path / user, monkeypatch, user))
+        made.append(client_of(hadoop, tmp_path / user, monkeypatch, user, **keys))
         monkeypatch.setattr("dlapp.client.caller", lambda: user)
         return made[-1]
 

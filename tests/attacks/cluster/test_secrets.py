@@ -50,8 +50,13 @@ VALUE, VALUE_OF_A_FILE = "a-value-of-the-properties", "a-value-of-the-file"
 APP = ApplicationId(1_700_000_000_000, 7)
 
 
-def client_of(hadoop: Hadoop, home: Path, monkeypatch: pytest.MonkeyPatch, user: str) -> Client:
-    """A client of a Hadoop user, on a machine of its own: in a home directory where nothing is."""
+def client_of(hadoop: Hadoop, home: Path, monkeypatch: pytest.MonkeyPatch, user: str, **keys: str) -> Client:
+    """A client of a Hadoop user, on a machine of its own: in a home directory where nothing is.
+
+    Args:
+        hadoop, home, monkeypatch, user: the cluster, that directory, the test's, and the user.
+        keys: other keys of the configuration, with ``__`` for a dot.
+    """
     travel = Path.home() / ".cache/dlapp/travel"
     if not (home / ".cache/dlapp").exists():
         (home / ".cache/dlapp").mkdir(parents=True)
@@ -65,6 +70,7 @@ def client_of(hadoop: Hadoop, home: Path, monkeypatch: pytest.MonkeyPatch, user:
                 "yarn.conf_dir": str(hadoop.configuration),
                 "yarn.python": sys.executable,
                 "local.state_dir": str(home / "state"),
+                **{key.replace("__", "."): text for key, text in keys.items()},
             }
         )
     )

@@ -11,14 +11,14 @@ import pytest
 
 from dlapp.hadoop.hdfs.client_protocol import ACTIVE, OBSERVER
 from dlapp.hadoop.wire import encode
-from dlapp.locations import NATIVE, HdfsPlace
+from dlapp.locations import AUTO, NATIVE, HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.hdfs import native
 from dlapp.storage.hdfs.native import _OBSERVERS_HOLD_S, NativeHdfs
 from tests.hadoop.rpc_server import Refuse, RpcServer
-from tests.storage.hdfs.test_webhdfs import NAMENODE, ROUTER, Servers, bean
 
 IPC = "org.apache.hadoop.ipc"
+STANDBY = 2
 
 
 class NameNode:
@@ -26,22 +26,35 @@ class NameNode:
 
     Args:
         name: of it.
-        state: `ACTIVE` or `OBSERVER`.
+        state: `ACTIVE`, `OBSERVER` or another one; None: it does not know the call, as before 3.1.
         transaction: the last one that it has; None: it does not say (``dfs.namenode.state.context.enabled``).
     """
 
-    def __init__(self, name: str, state: int, transaction: int | None) -> None:
+    def __init__(self, name: str, state: int | None, transaction: int | None) -> None:
         self.name, self.state, self.transaction = name, state, transaction
+        self.in_safe_mode, self.is_router, self.is_alone = False, False, False
         self.server = RpcServer(self._answer, state_id=lambda: self.transaction)
         self.refuses: Exception | None = None
         self.heard: list[tuple[str, int | None]] = []
 
     def _answer(self, method: str, _request: bytes) -> bytes:
-        if method == "getHAServiceState":
+        if method == "getHAServiceState" and self.is_alone:
+            raise Refuse("org.apache.hadoop.ha.ServiceFailedException", "HA for namenode is not enabled")
+        if method == "getHAServiceState" and self.state is not None:
             return encode((1, self.state))
+        if method == "getProtocolSignature":
+            return b"" if self.is_router else encode((1, encode((1, 1))))
         self.heard.append((method, self.server.heard_state))
         if method == "getServerDefaults":
             return encode((1, encode((1, 1 << 20), (2, 512), (3, 1 << 16), (4, 1), (5, 4096), (8, 2))))
+        if method == "setSafeMode":
+            return encode((1, self.in_safe_mode))
+        if self.state is None:
+            raise Refuse(f"{IPC}.RpcNoSuchMethodException", method)
+        if method == "checkAccess" and self.refuses is None:
+            return b""
+        if method == "getFileInfo" and self.refuses is None:
+            return b""
         if method == "msync" and self.state == ACTIVE:
             return b""
         if method == "getListing" and self.refuses is None:
@@ -63,7 +76,7 @@ class Pair:
         self.active, self.observer = active, observer
         self.now_s = 1_000.0
         names = tuple(f"127.0.0.1:{one.server.address[1]}" for one in (observer, active))
-        place = HdfsPlace("hdfs://ns", ("http://nn:9870",), Login("tony"), names=names, protocol=NATIVE)
+        place = HdfsPlace("hdfs://ns", ("http://127.0.0.1:1",), Login("tony"), names=names, protocol=NATIVE)
         self.web = NativeHdfs(place, clock=lambda: self.now_s)
 
     def listed(self) -> str:
@@ -73,7 +86,6 @@ class Pair:
 
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    monkeypatch.setattr(NativeHdfs, "has_inode_paths", lambda _web: True)
     monkeypatch.setattr(native, "_OBSERVER_S", 120.0)  # an observer on a busy machine is not behind
     active, observer = NameNode("active", ACTIVE, 500), NameNode("observer", OBSERVER, 500)
     with ExitStack() as stack:
@@ -134,17 +146,42 @@ def test_one_that_became_active_is_called_as_such(pair: Pair) -> None:
     assert pair.observer.took()[-1] == ("msync", None)
 
 
-def test_a_namenode_that_is_starting_is_not_taken_for_a_gateway(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    place = pair.web.place._replace(web=("http://starting:1", "http://nn:1"))
+def test_a_router_is_told_from_a_namenode_without_a_web_port(pair: Pair) -> None:
+    assert pair.web.has_inode_paths()
+    assert pair.web.mounts() == {}
+    pair.active.is_router = pair.observer.is_router = True
+    for protocol in (NATIVE, AUTO):
+        web = NativeHdfs(pair.web.place._replace(protocol=protocol, location=f"hdfs://{protocol}"))
+        assert web.webhdfs_reason() == "it is a Router, and no NameNode"
+        web.close()
+
+
+def test_only_an_active_namenode_out_of_safe_mode_proves_that_something_is_gone(pair: Pair) -> None:
+    assert pair.web.lacks("/user/app") is True
+    assert [method for method, _ in pair.active.took()] == ["setSafeMode", "getFileInfo", "checkAccess"]
+    assert [method for method, _ in pair.observer.took()] == []
+    pair.active.in_safe_mode = True
+    assert pair.web.lacks("/user/app") is None
+    pair.active.in_safe_mode, pair.active.state = False, STANDBY
+    assert pair.web.lacks("/user/app") is None
+    pair.observer.state = ACTIVE
+    assert pair.web.lacks("/user/app") is True
+
+
+def test_of_one_namenode_the_state_is_asked_before_it_proves_that_something_is_gone(pair: Pair) -> None:
+    place = pair.web.place._replace(names=(f"127.0.0.1:{pair.active.server.address[1]}",))
     web = NativeHdfs(place)
-    answers = {"starting:1": b'{"beans": []}', "nn:1": bean(NAMENODE)}
-    web._connections = Servers(lambda name, _what: answers[name])  # type: ignore[assignment]
-    assert web.webhdfs_reason() == ""
-    answers["nn:1"] = bean(ROUTER)
-    web = NativeHdfs(place)
-    web._connections = Servers(lambda name, _what: answers[name])  # type: ignore[assignment]
-    assert web.webhdfs_reason() == "it is a Router or a gateway, and no NameNode"
+    for state, found in ((ACTIVE, True), (STANDBY, None), (OBSERVER, None)):
+        pair.active.state = state
+        assert web.lacks("/user/app") is found
+    pair.active.is_alone = True  # so it has no state
+    assert web.lacks("/user/app") is True
+    pair.active.in_safe_mode = True
+    assert web.lacks("/user/app") is None
+    # Before 3.1 there is no such call, and its web port is asked, which is closed here: nothing is known.
+    pair.active.is_alone, pair.active.in_safe_mode, pair.active.state = False, False, None
+    assert web.lacks("/user/app") is None
+    web.close()
 
 
 def test_a_client_that_nobody_uses_is_gone_also_after_a_refusal(pair: Pair) -> None:

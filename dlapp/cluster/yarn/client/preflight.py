@@ -38,7 +38,7 @@ _NOT_RUNNING = re.compile(r"Queue (\S+) is ([A-Z]+)\b")
 _FULL = re.compile(r"Queue (\S+) already has (\d+) applications")
 """Messages of LeafQueue.validateSubmitApplication, 3.4.2."""
 _CAPACITY = "yarn.scheduler.capacity"
-HDFS_SETTINGS = "dfs.namenode.http-address and dfs.http.policy"
+HDFS_SETTINGS = "dfs.namenode.rpc-address, dfs.namenode.http-address and dfs.http.policy"
 
 Configuration = Callable[[str], str | None]
 """Function that returns a property of the ResourceManager; None: it is not set."""

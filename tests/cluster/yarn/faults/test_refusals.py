@@ -168,12 +168,13 @@ def test_a_user_without_a_home_directory_is_told_what_to_ask_for(client_of: Make
 
 
 def test_an_hdfs_that_is_not_there_is_refused_in_seconds_with_the_settings(client_of: Make, tmp_path: Path) -> None:
-    client = client_of({"dfs.namenode.http-address": "127.0.0.1:1"})  # read last, so it may stand there as well
+    nowhere = {"fs.defaultFS": "hdfs://127.0.0.1:1", "dfs.namenode.http-address": "127.0.0.1:1"}
+    client = client_of(nowhere)  # yarn-site.xml is read last, so it may stand there as well
     began = time.monotonic()
     said = refused(client, properties(tmp_path), Unreachable)
     assert time.monotonic() - began < 15
     assert "127.0.0.1:1 connection refused" in said
-    assert said.endswith("see dfs.namenode.http-address and dfs.http.policy")
+    assert said.endswith("see dfs.namenode.rpc-address, dfs.namenode.http-address and dfs.http.policy")
 
 
 def test_an_hdfs_that_speaks_tls_on_one_side_alone_is_refused_with_the_policy(
@@ -184,7 +185,8 @@ def test_an_hdfs_that_speaks_tls_on_one_side_alone_is_refused_with_the_policy(
     said = refused(client, properties(tmp_path), Unreachable)
     assert said == f"https://{where} uses plain HTTP, not TLS; set dfs.http.policy to HTTP_ONLY"
     with tls_in_front(tmp_path, ("127.0.0.1", hadoop.ports["nn_http"])) as where:
-        said = refused(client_of({"dfs.namenode.http-address": where}), properties(tmp_path), Unreachable)
+        client = client_of({"dfs.namenode.http-address": where}, storage__hdfs="webhdfs")
+        said = refused(client, properties(tmp_path), Unreachable)
     assert said == f"http://{where} uses TLS, not plain HTTP; set dfs.http.policy to HTTPS_ONLY"
 
 
