@@ -5,6 +5,7 @@ A commit behind the Router, where inode numbers overlap, leaves the other one al
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 from collections.abc import Iterator
@@ -15,9 +16,10 @@ import pytest
 
 from dlapp.cluster.yarn.client.preflight import check_home
 from dlapp.errors import UsageError
-from dlapp.locations import HdfsPlace
+from dlapp.locations import AUTO, NATIVE, HdfsPlace
 from dlapp.storage import commit
 from dlapp.storage.hdfs.file_system import HdfsFiles
+from dlapp.storage.hdfs.native import NativeHdfs
 from dlapp.storage.hdfs.staging import HdfsStagingFiles
 from dlapp.storage.hdfs.webhdfs import INODES
 from dlapp.storage.open import open_output, plan_fetch
@@ -55,6 +57,16 @@ def through(federation: Federation) -> HdfsFiles:
 def test_only_a_namenode_says_that_its_numbers_count(federation: Federation, through: HdfsFiles) -> None:
     assert federation.member(0).web.has_inode_paths()
     assert not through.web.has_inode_paths()
+    # Their RPC ports say it as well, where no web port is open.
+    for server, port, reason in (
+        (federation.members[0], "nn", ""),
+        (federation.router, "router", "it is a Router, and no NameNode"),
+    ):
+        for protocol in (NATIVE, AUTO):
+            location = f"hdfs://127.0.0.1:{server.ports[port]}"
+            place = HdfsPlace(location, ("http://127.0.0.1:1",), through.place.login, protocol=protocol)
+            with contextlib.closing(NativeHdfs(place)) as web:
+                assert web.webhdfs_reason() == reason
 
 
 def test_what_has_the_same_number_in_the_other_nameservice_stays(federation: Federation, through: HdfsFiles) -> None:
