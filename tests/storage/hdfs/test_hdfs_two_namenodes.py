@@ -125,6 +125,15 @@ def test_natively_the_active_one_of_two_namenodes_is_called(nameservice: HdfsPla
     files = HdfsFiles(nameservice._replace(protocol=NATIVE))
     location = f"{nameservice.location}/tests/{os.urandom(6).hex()}"
     files.write_atomic(location, b"content")
+    # The active one alone, and not the one on standby, proves that something is gone, also without web ports.
+    closed = NativeHdfs(nameservice._replace(protocol=NATIVE, web=("http://127.0.0.1:1",)))
+    path = nameservice.path(location)
+    assert (closed.lacks(path), closed.lacks(f"{path}-none")) == (False, True)
+    alone = [NativeHdfs(closed.place._replace(names=(name,))) for name in nameservice.names if ":" in name]
+    for one in alone:
+        one._protocol.webhdfs_reason = ""  # one on standby would be waited for
+    assert [one.lacks(path) for one in alone] in ([False, None], [None, False])
+    assert [one.lacks(f"{path}-none") for one in alone] in ([True, None], [None, True])
     assert files.read_bytes(location, 100) == b"content"
     assert isinstance(files.web, NativeHdfs)
     assert files.web.webhdfs_reason() == ""
