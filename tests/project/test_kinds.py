@@ -10,6 +10,7 @@ import pytest
 from tests.project.source import ROOT, tree_of
 
 FACTORIES = {
+    "cluster/yarn/client/timeline/reader.py": "selects dlapp's applications, by YARN's type, from an answer",
     "gpuid/factory.py": "opens the ledger of each kind",
     "storage/hdfs/native.py": "converts the messages of a protocol to values",
 }
