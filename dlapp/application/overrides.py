@@ -33,7 +33,8 @@ class Overrides(Value):
     """Values that override those of the file.
 
     Args:
-        settings: ``SECTION.KEY`` -> value as in the file.
+        settings: ``SECTION.KEY`` -> value as in the file; an empty one takes the key out of the file, unless it is
+            required or may be empty.
         env: variables of the program, added to the file's.
         args: replaces user_shell_args; None to keep the file's.
         names: for messages.

@@ -289,8 +289,12 @@ def _overridden(properties: Properties, overrides: Overrides, problems: Problems
         elif found := _CONTROL.search(value):
             problems.add(option, _plain(name), _of_control(found[0]))
         elif (known := _known_section(section.split(), option, problems)) is not None:
-            lines = [line for line in (one.strip(_BLANKS) for one in value.split("\n")) if line]
-            sections.setdefault(known, {})[key] = Setting("\n".join(lines), option=option)
+            text = "\n".join(line for line in (one.strip(_BLANKS) for one in value.split("\n")) if line)
+            of_key = key_of(known, key)
+            if not text and of_key is not None and not of_key.required and not of_key.may_be_empty:
+                sections.get(known, {}).pop(key, None)
+            else:
+                sections.setdefault(known, {})[key] = Setting(text, option=option)
     if overrides.args is not None:
         try:
             args = quoted_words(overrides.args)

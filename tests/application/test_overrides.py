@@ -70,6 +70,23 @@ def test_any_key_can_be_set_also_in_a_section_that_the_file_lacks() -> None:
     assert says("application", "appname") == "n"
 
 
+def test_an_empty_value_takes_a_key_out_of_the_file() -> None:
+    settings = {"application.user_shell_script": "", "application.command": "true", "resources.memory": " "}
+    properties = overridden(MINIMAL + "[resources]\nmemory=1g\nvcores=2\n", Overrides(settings))
+    given = {(section, key) for section, keys in properties.sections.items() for key in keys}
+    assert given >= {("application", "command"), ("resources", "vcores")}
+    assert given & {("application", "user_shell_script"), ("resources", "memory")} == set()
+    assert overridden(MINIMAL, Overrides({"application.max_runtime": ""})) == overridden(MINIMAL, Overrides())
+    assert refused(MINIMAL, Overrides({"application.user_shell_script": ""})) == refused(
+        MINIMAL.replace("user_shell_script=s.sh\n", ""), Overrides()
+    )
+
+
+def test_an_empty_value_leaves_a_key_that_may_be_empty() -> None:
+    properties = overridden(MINIMAL + "user_shell_args=a\n", Overrides({"application.user_shell_args": ""}))
+    assert properties.value("application", "user_shell_args") == ()
+
+
 def test_an_error_names_the_option_in_place_of_the_line() -> None:
     settings = {
         "containers": "2",
