@@ -31,8 +31,8 @@ def deliver_pending(
     *,
     ended: bool = True,
     deliver: Deliver = deliver,
-) -> None:
-    """Deliver the content of outboxes.
+) -> bool:
+    """Deliver the content of outboxes; return whether all attempts have ended.
 
     Args:
         settings: the settings of the channels.
@@ -66,7 +66,7 @@ def deliver_pending(
         try:
             item = settled.get(timeout=max(0.0, until - time.monotonic()))
         except Empty:
-            return
+            return False
         if item is None:
             working -= 1
             continue
@@ -77,6 +77,7 @@ def deliver_pending(
             raise
         except (DlappError, OSError):
             continue  # it is sent again
+    return True
 
 
 def _record(file: OutboxFile, notification_id: str, channel: str, *, keep_empty: bool) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster.yarn.client import views
 from dlapp.cluster.yarn.outbox import StagedOutbox
-from dlapp.cluster.yarn.staging import StagingFiles, StagingPaths
+from dlapp.cluster.yarn.staging import OWN_FILE_MODE, StagingFiles, StagingPaths
 from dlapp.errors import ConfigError, DlappError, Unreachable, UsageError
 from dlapp.notifications.events import notification_of_end
 from dlapp.notifications.outbox import MAX_AGE_MS, from_bytes, to_bytes
@@ -35,6 +35,10 @@ DELIVER_S = 5.0
 AM_STAYS_S, AM_DIES_S = 45.0, 5.0
 """Time after the end in which an ApplicationMaster may still deliver: one that ended by itself, and a killed one."""
 MAX_AT_ONCE = 20
+SENDING = "sending"
+"""File in the directory of the outboxes, while one of the user's commands sends."""
+SENDING_MS = 60_000
+"""After that time its command has ended: `DELIVER_S` is over, and so is each attempt that was under way."""
 
 
 class CommandNotices:
@@ -87,7 +91,7 @@ class CommandNotices:
 
     def is_there_any(self) -> bool:
         """Return whether there are recorded notifications. Raises Unreachable."""
-        return bool(self._files.names(StagingPaths(self._files.home).all_outboxes))
+        return any(name != SENDING for name in self._files.names(StagingPaths(self._files.home).all_outboxes))
 
     def deliver_waits(self, reports: Sequence[AppReport]) -> None:
         """Record that these applications wait too long for their first ApplicationMaster, and deliver it.
@@ -116,7 +120,20 @@ class CommandNotices:
                 continue  # an outbox that cannot be read or written must not prevent the others
             if after.pending:
                 outboxes.append(file)
-        deliver_pending(settings, outboxes, DELIVER_S, ended=False)
+        self._send(settings, outboxes, ended=False)
+
+    def _send(self, settings: NotificationSettings, outboxes: Sequence[StagedOutbox], *, ended: bool = True) -> None:
+        """Send the content of outboxes, unless another command of the user does; a later command sends the rest."""
+        if not outboxes:
+            return
+        mark = f"{StagingPaths(self._files.home).all_outboxes}/{SENDING}"
+        if not self._files.write(mark, b"", OWN_FILE_MODE, once=True):
+            found = self._files.status(mark)
+            if found is not None and now_ms() - found.modified_ms > SENDING_MS:
+                self._files.remove(mark)  # its command was killed
+            return
+        if deliver_pending(settings, outboxes, DELIVER_S, ended=ended):
+            self._files.remove(mark)
 
     def _settings(self) -> NotificationSettings | None:
         with contextlib.suppress(ConfigError):  # the next submission refuses the configuration
@@ -154,7 +171,7 @@ class CommandNotices:
             outboxes.append(StagedOutbox(self._files, application_id))
             if len(outboxes) == MAX_AT_ONCE:
                 break
-        deliver_pending(settings, outboxes, DELIVER_S)
+        self._send(settings, outboxes)
 
 
 def _notification_of_wait(report: AppReport, at_ms: int) -> Notification:

@@ -11,11 +11,12 @@ from typing import Any, cast
 import pytest
 
 from dlapp.cluster.yarn.client.cleanup import EndedApplication
-from dlapp.cluster.yarn.client.notices import AM_STAYS_S, CommandNotices
+from dlapp.cluster.yarn.client.notices import AM_STAYS_S, SENDING, SENDING_MS, CommandNotices
 from dlapp.cluster.yarn.client.rest import AppReport
 from dlapp.cluster.yarn.staging import StagingFiles, StagingPaths
 from dlapp.config import load_config
 from dlapp.errors import DlappError, NotFound
+from dlapp.locations import FileInfo
 from dlapp.notifications.events import notification_of
 from dlapp.notifications.outbox import MAX_AGE_MS, Outbox, from_bytes, to_bytes
 from dlapp.notifications.single_try import deliver_pending
@@ -34,6 +35,7 @@ from tests.services.http.http_server import Answer, Request, http_server
 
 HOME = "hdfs://namenode:8020/user/tony"
 OUTBOX = StagingPaths(HOME).outbox(APPLICATION)
+MARK = f"{StagingPaths(HOME).all_outboxes}/{SENDING}"
 
 
 class Files:
@@ -53,9 +55,23 @@ class Files:
             raise NotFound(location)
         return self.there[location][0]
 
-    def write(self, location: str, data: bytes, mode: int) -> None:
-        """Write a file."""
+    def write(self, location: str, data: bytes, mode: int, *, once: bool = False) -> bool:
+        """Write a file; with ``once`` an existing one stays."""
+        if once and location in self.there:
+            return False
         self.there[location] = data, now_ms()
+        return True
+
+    def status(self, location: str) -> FileInfo | None:
+        """Return size and time of a file."""
+        if location not in self.there:
+            return None
+        data, at_ms = self.there[location]
+        return FileInfo(len(data), at_ms, "tony", 0o600, is_file=True)
+
+    def names(self, location: str) -> list[str]:
+        """Return the names of the files of a directory."""
+        return [name for name, _, _ in self.entries(location)]
 
     def remove(self, location: str) -> None:
         """Remove a file."""
@@ -126,6 +142,44 @@ def test_an_end_is_recorded_once_and_delivered_once(
         ("killed", "KILLED", "YARN reports it as KILLED")
     ]
     assert files.there == {}
+
+
+def test_what_another_command_sends_is_sent_once(
+    notices: CommandNotices, files: Files, taken: list[dict[str, Any]]
+) -> None:
+    notices.record_end(APPLICATION, kept())
+    files.write(MARK, b"", 0o600)
+    notices.deliver({APPLICATION: EndedApplication(State.KILLED, 60.0)})
+    assert (taken, len(files.outbox.pending), MARK in files.there) == ([], 1, True)
+    files.remove(MARK)
+    notices.deliver({APPLICATION: EndedApplication(State.KILLED, 60.0)})
+    assert ([one["event"] for one in taken], files.there) == (["killed"], {})
+
+
+def test_after_a_command_that_was_killed_while_it_sent_a_later_one_sends(
+    notices: CommandNotices, files: Files, taken: list[dict[str, Any]]
+) -> None:
+    notices.record_end(APPLICATION, kept())
+    files.there[MARK] = b"", now_ms() - SENDING_MS - 1000
+    for _ in range(2):
+        notices.deliver({APPLICATION: EndedApplication(State.KILLED, 60.0)})
+    assert ([one["event"] for one in taken], files.there) == (["killed"], {})
+
+
+def test_the_mark_of_a_command_that_sends_is_no_notification(notices: CommandNotices, files: Files) -> None:
+    files.write(MARK, b"", 0o600)
+    assert not notices.is_there_any()
+    notices.record_end(APPLICATION, kept())
+    assert notices.is_there_any()
+
+
+def test_an_attempt_that_is_still_under_way_leaves_the_mark(
+    notices: CommandNotices, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlapp.cluster.yarn.client.notices.deliver_pending", lambda *_, **__: False)
+    notices.record_end(APPLICATION, kept())
+    notices.deliver({APPLICATION: EndedApplication(State.KILLED, 60.0)})
+    assert MARK in files.there
 
 
 def test_an_applicationmaster_that_may_still_send_is_left_alone(
