@@ -54,8 +54,9 @@ def remove_leftovers(workspace: str) -> None:
     """Remove leftovers in a workspace of a command that was killed while fetching files."""
     for name in os.listdir(workspace):
         path = os.path.join(workspace, name)
-        if name.startswith(STAGING) and time.time() - os.lstat(path).st_mtime > _STALE_S:
-            remove_tree(path)
+        with contextlib.suppress(FileNotFoundError):  # another command removed it
+            if name.startswith(STAGING) and time.time() - os.lstat(path).st_mtime > _STALE_S:
+                remove_tree(path)
 
 
 def fetch_files(

@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from dlapp.errors import DlappError, UsageError
+from dlapp.errors import DlappError, NotFound, UsageError
 from dlapp.locations import HdfsPlace, shown
 from dlapp.storage.api import FileTotals
 from dlapp.storage.fetch_plan import FetchPlan
@@ -101,10 +101,19 @@ def _already_exists(one: InputSpec, workspace: str, note: Callable[[str], None])
     if one.as_list:
         existing = os.path.lexists(into)
     else:
-        existing = one.unpack and into != os.path.normpath(workspace) and os.path.isdir(into) and bool(os.listdir(into))
+        existing = one.unpack and into != os.path.normpath(workspace) and _has_entries(into)
     if existing:
         note(f"{one.input_path} already exists: kept as it is")
     return existing
+
+
+def _has_entries(directory: str) -> bool:
+    """Return False for a directory that is empty or missing; a program in another shell may remove it at any time."""
+    try:
+        with explaining(directory, "read"):
+            return bool(os.listdir(directory))
+    except NotFound:
+        return False
 
 
 def _fetch(
@@ -233,7 +242,9 @@ def _copy(found: str, fd: int, directory: str) -> None:
 
 def _remove_stale(fd: int, directory: str) -> None:
     """Remove leftovers in a directory of a session that was killed while copying."""
-    for name in os.listdir(fd):
+    with explaining(directory, "read"):
+        names = os.listdir(fd)
+    for name in names:
         if name.startswith(STAGING):
             path = os.path.join(directory, name)
             with (

@@ -82,6 +82,31 @@ def test_archives_and_lists_are_brought_as_a_run_would_and_kept_the_second_time(
     assert not list((tmp_path / "workspace").rglob(f"{STAGING}*"))
 
 
+@pytest.mark.parametrize("before", ["read", "looked at again"])
+def test_archives_whose_directory_another_program_removes_while_it_is_looked_at_are_fetched_or_refused_in_one_line(
+    tmp_path: Path, fetch_into_workspace: Bring, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    data = tmp_path / "workspace" / "data"
+    data.mkdir(parents=True)
+    (tmp_path / "x").write_text("x")
+    with tarfile.open(tmp_path / "set.tar", "w") as tar:
+        tar.add(tmp_path / "x", "x")
+    section = InputSpec(sources=(f"file://{tmp_path}/set.tar",), input_path="data", unpack=True)
+    listdir = os.listdir
+
+    def removed_first(path: str | int) -> list[str]:
+        if (path == str(data)) if before == "read" else isinstance(path, int):
+            data.rmdir()
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", removed_first)
+    if before == "read":
+        assert fetch_into_workspace([section], str(tmp_path / "workspace"), print) == ["data/x"]
+    else:
+        with pytest.raises(NotFound, match=r"cannot be (read|made|written): No such file or directory"):
+            fetch_into_workspace([section], str(tmp_path / "workspace"), print)
+
+
 def test_what_a_killed_session_left_half_fetched_is_removed_and_a_living_ones_is_not(
     tmp_path: Path, fetch_into_workspace: Bring
 ) -> None:
