@@ -64,6 +64,7 @@ class _RecordType(type):
 
     record_fields: dict[str, Field]
     record_setters: dict[str, Callable[[Any, Any], None]]
+    record_steps: tuple[tuple[str, Callable[[Any, Any], None]], ...]
     record_defaults: dict[str, Any]
     record_key: Callable[[Any], Any]
 
@@ -83,6 +84,7 @@ class _RecordType(type):
         cls.record_fields = fields
         # A slot's own setter also works if assignment is forbidden.
         cls.record_setters = {one: getattr(cls, one).__set__ for one in fields}
+        cls.record_steps = tuple(cls.record_setters.items())
         # Without those that are made for each instance.
         cls.record_defaults = {one: default for one, default in defaults.items() if default is not MISSING}
         compared = [one for one in fields if fields[one].compare]
@@ -95,23 +97,32 @@ class _Fields(metaclass=_RecordType):
 
     def __init__(self, /, *args: Any, **values: Any) -> None:
         cls = type(self)
-        setters, given = cls.record_setters, cls.record_defaults | values
+        steps, given = cls.record_steps, cls.record_defaults | values
         if args:
             names: tuple[str, ...] = cls.__match_args__  # type: ignore[attr-defined]
             if len(args) > len(names) or not values.keys().isdisjoint(names[: len(args)]):
                 raise TypeError(f"{cls.__name__} takes {len(names)} positional values, each field once")
             given.update(zip(names, args, strict=False))
-        if len(given) < len(setters):
-            for name, one in cls.record_fields.items():
-                if name not in given:
-                    if one.default_factory is None:
-                        raise TypeError(f"{cls.__name__} needs {name}")
-                    given[name] = one.default_factory()
-        for name, value in given.items():
-            if name not in setters:
-                raise TypeError(f"{cls.__name__} has no field {name}")
-            setters[name](self, value)
+        if len(given) != len(steps):
+            cls._complete(given)
+        try:
+            for name, assign in steps:
+                assign(self, given[name])
+        except KeyError:
+            cls._complete(given)
+            raise
         self.__post_init__()
+
+    @classmethod
+    def _complete(cls, given: dict[str, Any]) -> None:
+        """Add the values that are made for each instance. Raises TypeError for one that is missing or unknown."""
+        for name, one in cls.record_fields.items():
+            if name not in given:
+                if one.default_factory is None:
+                    raise TypeError(f"{cls.__name__} needs {name}")
+                given[name] = one.default_factory()
+        for name in given.keys() - cls.record_fields.keys():
+            raise TypeError(f"{cls.__name__} has no field {name}")
 
     def __post_init__(self) -> None:
         """Check the fields."""

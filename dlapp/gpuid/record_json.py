@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from dlapp.gpuid.devices import Device
@@ -69,7 +70,9 @@ def from_bytes(data: bytes, host: str) -> HostRecord:
         devices = kept if is_known else tuple(map(_device_from_json, _list(whole, "devices")))
         leases = tuple(_value_from_json(LeaseRecord, "a lease", one) for one in _list(whole, "leases"))
         releases = tuple(_value_from_json(ForcedRelease, "a release", one) for one in _list(whole, "releases"))
-        return HostRecord(devices=devices, leases=leases, releases=releases, **_take(HostRecord, whole), unknown=whole)
+        found = _known(HostRecord, whole)
+        unknown = _unknown(whole, _NAMES[HostRecord], len(found))
+        return HostRecord(devices=devices, leases=leases, releases=releases, **found, unknown=unknown)
     except (ValueError, TypeError, RecursionError) as error:
         raise LedgerError(f"{host}: its record in the GPU ledger cannot be read: {error}") from error
 
@@ -104,7 +107,7 @@ _MAX_TEXTS = 256
 
 
 _TYPES: dict[str, type] = {"str": str, "int": int, "bool": bool, "tuple[str, ...]": list, "Mapping[str, Any]": dict}
-"""JSON types of the fields that `_take` reads, by their declared types."""
+"""JSON types of the fields that `_known` reads, by their declared types."""
 _PLAIN: dict[type[Value], list[tuple[str, type, bool]]] = {
     kind: [(name, _TYPES[text], fields(kind)[name].required) for name, text in declared.items() if text in _TYPES]
     for kind in (HostRecord, DeviceRecord, Device, LeaseRecord, ForcedRelease, Quarantine)
@@ -112,11 +115,11 @@ _PLAIN: dict[type[Value], list[tuple[str, type, bool]]] = {
 }
 
 
-def _take(kind: type[Value], whole: dict[str, Any], what: str = "it") -> dict[str, Any]:
-    """Remove the known fields of a value from ``whole``, so that only unknown fields remain."""
+def _known(kind: type[Value], whole: Mapping[str, Any], what: str = "it") -> dict[str, Any]:
+    """Return the known fields of a value in ``whole``."""
     found: dict[str, Any] = {}
     for name, type_, is_required in _PLAIN[kind]:
-        value = whole.pop(name, MISSING)
+        value = whole.get(name, MISSING)
         if type(value) is type_:
             found[name] = value if type_ is not list else _texts(name, value, what)
         elif value is None or (value is MISSING and is_required):
@@ -124,6 +127,15 @@ def _take(kind: type[Value], whole: dict[str, Any], what: str = "it") -> dict[st
         elif value is not MISSING:
             raise ValueError(f"{name} is {value!r:.40}")
     return found
+
+
+_NAMES = {kind: frozenset(name for name, _, _ in those) for kind, those in _PLAIN.items()}
+_OF_A_DEVICE = _NAMES[Device] | _NAMES[DeviceRecord] | {"quarantine"}
+
+
+def _unknown(whole: Mapping[str, Any], known: frozenset[str], count: int) -> dict[str, Any]:
+    """Return the fields in ``whole`` that this version does not know; ``count`` of the others were found in it."""
+    return {name: value for name, value in whole.items() if name not in known} if len(whole) != count else {}
 
 
 def _texts(name: str, value: Any, what: str) -> tuple[str, ...]:
@@ -143,8 +155,8 @@ def _list(whole: dict[str, Any], name: str) -> list[Any]:
 def _value_from_json(kind: type[V], what: str, data: Any) -> V:
     if not isinstance(data, dict):
         raise ValueError(f"{what} is {data!r:.40}")
-    whole = dict(data)
-    return kind(**_take(kind, whole, what), unknown=whole)
+    found = _known(kind, data, what)
+    return kind(**found, unknown=_unknown(data, _NAMES[kind], len(found)))
 
 
 def fields_to_json(one: LeaseRecord | ForcedRelease | Quarantine) -> dict[str, Any]:
@@ -181,11 +193,8 @@ _compact = json.JSONEncoder(separators=(",", ":")).encode
 def _device_from_json(data: Any) -> DeviceRecord:
     if not isinstance(data, dict):
         raise ValueError(f"a device is {data!r:.40}")
-    whole = dict(data)
-    quarantine = whole.pop("quarantine", None)
-    return DeviceRecord(
-        Device(**_take(Device, whole, "a device")),
-        **_take(DeviceRecord, whole),
-        quarantine=None if quarantine is None else quarantine_from_json(quarantine),
-        unknown=whole,
-    )
+    device, found = _known(Device, data, "a device"), _known(DeviceRecord, data)
+    if (quarantine := data.get("quarantine")) is not None:
+        found["quarantine"] = quarantine_from_json(quarantine)
+    unknown = _unknown(data, _OF_A_DEVICE, len(device) + len(found))
+    return DeviceRecord(device=Device(**device), **found, unknown=unknown)

@@ -20,6 +20,7 @@ A device has the fields of `dlapp.gpuid.devices.Device`, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from dlapp.errors import Denied, NotFound, UsageError
@@ -93,18 +94,13 @@ class GpuLedger(Closeable):
 
     def _host_view(self, record: HostRecord, *, here: bool, elsewhere: Mapping[str, Holder]) -> dict[str, Any]:
         """Return a host as the module's docstring describes it."""
-        from dlapp.gpuid.health.inspection import HealthLimits, classify_reading
-
         readings = _readings(record) if here else {}
-        limits = HealthLimits(allowed=self._allowed, temperature_c=self._hottest_c)
-        holders = {**elsewhere, **record.holder_by_uuid()}
+        faults = self._faults(readings)
+        holders = {**elsewhere, **{uuid: one for one in record.leases for uuid in one.devices}}
         devices = []
         for one in record.devices:
             device, holder, reading = one.device, holders.get(one.uuid), readings.get(one.uuid)
-            problem = ""
-            if reading is not None and not holder and not one.quarantine:
-                fault = classify_reading(reading, limits)
-                problem = "" if fault is None else fault.detail
+            problem = "" if holder or one.quarantine else faults.get(one.uuid, "")
             free = "unavailable" if problem else "free"
             state = "held" if holder else "quarantined" if one.quarantine else free if one.present else "absent"
             devices.append(
@@ -112,11 +108,11 @@ class GpuLedger(Closeable):
                     "label": device.label,
                     "state": state,
                     "problem": problem,
-                    **{name: getattr(device, name) for name in _DEVICE_FIELDS},
+                    **_device_facts(device),
                     "present": one.present,
-                    **{name: getattr(holder or _NOBODY, name) for name in _HOLDER_FIELDS},
+                    **(_holder_facts(holder) if holder else _NOBODY),
                     "quarantine": fields_to_json(one.quarantine) if one.quarantine else None,
-                    **{name: getattr(reading, name, None) for name in ("utilization", "used_mib", "temperature_c")},
+                    **(_reading_facts(reading) if reading else _UNREAD),
                 }
             )
         return {
@@ -127,6 +123,16 @@ class GpuLedger(Closeable):
             "error": "",
             "devices": devices,
         }
+
+    def _faults(self, readings: Mapping[str, Reading]) -> dict[str, str]:
+        """Return what makes GPUs unavailable, by uuid."""
+        if not readings:
+            return {}
+        from dlapp.gpuid.health.inspection import HealthLimits, classify_reading
+
+        limits = HealthLimits(allowed=self._allowed, temperature_c=self._hottest_c)
+        faults = {uuid: classify_reading(one, limits) for uuid, one in readings.items()}
+        return {uuid: fault.detail for uuid, fault in faults.items() if fault is not None}
 
     def original(self, host: str | None = None) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield the mapping from host and GPU to application, for each host with held GPUs: the format of the original
@@ -278,12 +284,19 @@ class GpuLedger(Closeable):
         self._cluster.forget(host, by=by)
 
 
-_DEVICE_FIELDS = (
-    *("uuid", "index", "mig", "minor", "name", "memory_mib", "pci_bus_id"),
-    *("compute_mode", "numa", "links"),
+def _facts(*names: str) -> Callable[[object], dict[str, Any]]:
+    """Return a function that returns these attributes of a value; a list of all hosts calls it for each GPU."""
+    values = attrgetter(*names)
+    return lambda one: dict(zip(names, values(one), strict=True))
+
+
+_device_facts = _facts(
+    *("uuid", "index", "mig", "minor", "name", "memory_mib", "pci_bus_id", "compute_mode", "numa", "links")
 )
-_HOLDER_FIELDS = ("application", "container", "role", "container_index", "user", "since_ms", "doubt")
-_NOBODY = Holder(uuid="", index=None, application="")
+_holder_facts = _facts("application", "container", "role", "container_index", "user", "since_ms", "doubt")
+_NOBODY = _holder_facts(Holder(uuid="", index=None, application=""))
+_reading_facts = _facts("utilization", "used_mib", "temperature_c")
+_UNREAD: dict[str, Any] = {"utilization": None, "used_mib": None, "temperature_c": None}
 
 
 def _readings(record: HostRecord) -> dict[str, Reading]:
