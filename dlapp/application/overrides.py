@@ -14,7 +14,6 @@ from dlapp.errors import UsageError
 from dlapp.system.text import shown
 from dlapp.value import Value, field
 
-_PRINTABLE = re.compile(r"[ -~\u00a1-\ud7ff\ue000-\U0010ffff]*")
 _SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
 
 
@@ -92,7 +91,7 @@ def quoted_words(words: Sequence[str]) -> str:
 def _quoted(word: str) -> str:
     if _SAFE.fullmatch(word):
         return word
-    if _PRINTABLE.fullmatch(word):
+    if not re.search(r"[\x00-\x1f\x7f-\xa0\ud800-\udfff]", word):  # all of it can be printed
         return "'" + word.replace("'", "'\\''") + "'"
     escaped = (f"\\x{byte:02x}" if byte < 32 or byte > 126 or byte in b"'\\" else chr(byte) for byte in word.encode())
     return f"$'{''.join(escaped)}'"

@@ -971,12 +971,12 @@ class Client(Closeable):
     def _shell_input_patterns(self, spec: AppSpec, note: Callable[[str], None]) -> Sequence[str]:
         """Return gitignore patterns for the input that dlapp-shell copied into the workspace."""
         from dlapp.client.command_session import records_below
-        from dlapp.client.shell import input as shell_input
+        from dlapp.client.shell.input_record import as_pattern, recorded_paths
 
-        paths = shell_input.recorded_paths(records_below(self.state_path), spec)
+        paths = recorded_paths(records_below(self.state_path), spec)
         for one in paths:
             note(f"{one} is not packed: dlapp-shell copied it, and the run fetches its own")
-        return [shell_input.as_pattern(one) for one in paths]
+        return [as_pattern(one) for one in paths]
 
     def _network_problem(self, spec: AppSpec) -> str:
         """Return why an application's network is not available here; empty if it is.

@@ -19,7 +19,6 @@ import re
 import stat
 from collections.abc import Mapping
 from typing import NamedTuple
-from urllib.parse import quote
 
 from dlapp.errors import ConfigError, UsageError
 from dlapp.locations import HDFS, HdfsPlace, HdfsService, MountTable
@@ -326,6 +325,8 @@ class HadoopConfiguration(NamedTuple):
         Source: TimelineReaderClientImpl.
         """
         address = self._timeline_address("reader.") if "2" in self._timeline_versions() else None
+        from urllib.parse import quote  # takes 5 ms, also for one machine without a cluster
+
         cluster = quote(self.get(_CLUSTER_ID) or "yarn_cluster", safe="")
         return f"{address}/ws/v2/timeline/clusters/{cluster}" if address else None
 

@@ -1,10 +1,9 @@
-"""Input that dlapp-shell fetches into the user's own workspace, and the record of it.
+"""Input that dlapp-shell fetches into the user's own workspace.
 
 A program in another shell's container may write to the workspace at the same time. So input is fetched into a directory
 outside of all containers, and placed in the workspace by descriptor, never through a link: it is renamed, or, if the
 workspace is on another file system, copied beside its place and then renamed. So a named file is complete. An existing
-file is kept: an earlier session fetched it, or the user changed it. Fetched paths are recorded, because a run of the
-same workspace fetches its own input: if they were also packed, the two would conflict.
+file is kept: an earlier session fetched it, or the user changed it.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
-import json
 import os
 import posixpath
 import tempfile
@@ -27,10 +24,9 @@ from dlapp.storage.fetch_plan import FetchPlan
 from dlapp.storage.inputs import PlannedInput, plan_input
 from dlapp.storage.tree import copy_nodes, explained, explaining, nodes_to_fetch, remove_tree
 from dlapp.system import files
-from dlapp.values.spec import AppSpec, InputSpec
+from dlapp.values.spec import InputSpec
 
 STAGING = ".dlapp-shell-input-"
-_MAX_RECORD_BYTES = 64 << 20
 
 
 def fetch_into_workspace(
@@ -262,56 +258,3 @@ def _lock(fd: int) -> bool:
     except OSError:
         return False
     return True
-
-
-# ---- record ----
-
-
-def record_paths(records: str, workspace: str, paths: Sequence[str]) -> None:
-    """Add paths (relative to ``workspace``) to its record, a file in the directory ``records``."""
-    known = set(_read(records, workspace))
-    if known >= set(paths):
-        return
-    path = _record(records, workspace)
-    temporary = f"{path}.{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
-        json.dump({"workspace": workspace, "brought": sorted(known | set(paths))}, file, ensure_ascii=False)
-    os.rename(temporary, path)
-
-
-def recorded_paths(records: str, spec: AppSpec) -> list[str]:
-    """Return the recorded paths that still exist in the workspace and belong to the spec's input."""
-    places = [posixpath.normpath(one.input_path) for one in spec.inputs]
-    return [
-        path
-        for path in _read(records, spec.workspace)
-        if (path in places or posixpath.dirname(path) in ("" if place == "." else place for place in places))
-        and os.path.lexists(os.path.join(spec.workspace, path))
-    ]
-
-
-def _read(records: str, workspace: str) -> list[str]:
-    try:
-        data = files.read_file(_record(records, workspace), owners={os.geteuid()}, max_bytes=_MAX_RECORD_BYTES)
-        return list(json.loads(data.decode("utf-8", "surrogateescape"))["brought"])
-    except FileNotFoundError:
-        return []
-    except (ValueError, KeyError, TypeError, RecursionError, files.UntrustedFile):
-        # An unreadable record is empty; if there is a conflict then, its message names the file.
-        return []
-
-
-def as_pattern(path: str) -> str:
-    """Return the gitignore pattern that matches exactly one path, relative to the workspace."""
-    return "/" + "".join(map(_escaped, path))
-
-
-def _escaped(character: str) -> str:
-    if character.isspace() and character != " ":
-        return f"[{character}]"  # at the end of a pattern blanks are dropped, and a backslash preserves only a space
-    return f"\\{character}" if character in "\\*?[] !#" else character
-
-
-def _record(records: str, workspace: str) -> str:
-    digest = hashlib.blake2b(os.fsencode(workspace), digest_size=16).hexdigest()
-    return os.path.join(records, f"{digest}.json")

@@ -21,6 +21,7 @@ from dlapp.application.description import read_application
 from dlapp.application.notes import submission_notes
 from dlapp.client.command_session import records_below, session_directory, signals_close
 from dlapp.client.shell import input as shell_input
+from dlapp.client.shell.input_record import record_paths
 from dlapp.client.shell.server import (
     BIN,
     DIRECTORY_VARIABLE,
@@ -112,7 +113,7 @@ def open_shell(
                 now = shell_input.fetch_into_workspace(
                     spec.inputs, spec.workspace, directory, note, progress, _hdfs_of(client, spec), fetch
                 )
-            shell_input.record_paths(records_below(client.state_path), spec.workspace, now)
+            record_paths(records_below(client.state_path), spec.workspace, now)
         note(_greeting(spec, devices, image))
         command = [*PROGRAM, "tool", "run"]
         server_env = {**os.environ, START_VARIABLE: write_start(directory, application.snapshot, client.config)}

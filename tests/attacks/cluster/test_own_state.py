@@ -17,7 +17,7 @@ import pytest
 # What is imported late: another user may not be able to read the interpreter of the tests.
 from dlapp.client import completion
 from dlapp.client.command_session import records_below, session_directory
-from dlapp.client.shell import input as shell_input
+from dlapp.client.shell import input_record
 from dlapp.cluster.local.client import engine as client
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.runner import (
@@ -79,7 +79,7 @@ def shared_state_of_both(identities: Identities, shared_state: Path) -> tuple[Pa
             dead = Path(session).with_name("shell-1-dead")
             dead.mkdir()
             (dead / "dlapp.log").touch()
-            shell_input.record_paths(records_below(engine.state.path), WORKSPACE, ["data"])
+            input_record.record_paths(records_below(engine.state.path), WORKSPACE, ["data"])
         open_lock(engine.state.runner_lock(os.geteuid()))
         acquire_lock(engine.state.runner_sign(os.geteuid()), 0o640)
         os.close(election.open_fifo(engine.state, os.geteuid()))
@@ -157,10 +157,10 @@ def use_all(state: Path) -> list[str]:
                 engine.kill(application, "x")
         records = records_below(engine.state.path)
         with bearing("a shell"), session_directory(config_of(state)):
-            shell_input.record_paths(records, WORKSPACE, ["data", "more"])
+            input_record.record_paths(records, WORKSPACE, ["data", "more"])
         with bearing("what a shell remembers"):
-            shell_input.recorded_paths(records, spec_of("finish"))
-            shell_input._read(records, WORKSPACE)
+            input_record.recorded_paths(records, spec_of("finish"))
+            input_record._read(records, WORKSPACE)
     return said
 
 

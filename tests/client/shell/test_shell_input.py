@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.client.shell import input as shell_input
-from dlapp.client.shell.input import STAGING, as_pattern, record_paths, recorded_paths
+from dlapp.client.shell.input import STAGING
+from dlapp.client.shell.input_record import as_pattern, record_paths, recorded_paths
 from dlapp.errors import DlappError, NotFound
 from dlapp.values.spec import AppSpec, InputSpec
 
