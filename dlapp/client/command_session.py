@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -44,6 +43,7 @@ def records_below(state_path: str) -> str:
 def session_directory(config: Config) -> Iterator[str]:
     """Make a directory for this session, and remove it in the end; those of sessions that died are removed now."""
     import secrets
+    import shutil
 
     from dlapp.cluster.local.state import is_locked, open_lock, open_state
     from dlapp.system import locks

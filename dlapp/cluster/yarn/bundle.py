@@ -60,6 +60,7 @@ _READ = ("dlapp/context.py", "dlapp/feed.py", "dlapp/runtime/notebook_program.py
 """Modules whose sources payloads read."""
 _FORMAT = 2
 _SOURCES = "sources.zip"
+_DIGITS = 32
 MAX_BYTES = 64 << 20
 _MAX_NAMES = 10_000
 _SKIPPED = frozenset({"__pycache__", "tests", "testing"})
@@ -233,10 +234,10 @@ def missing_libraries(path: str, schemes: Sequence[str]) -> dict[str, str]:
 
 
 def digest_of(data: bytes) -> str:
-    """Return the digest in an archive's name."""
+    """Return the digest in an archive's name: half of SHA-256, for which processors have instructions."""
     import hashlib
 
-    return hashlib.blake2b(data, digest_size=16, person=b"dlapp-travel").hexdigest()
+    return hashlib.sha256(data).hexdigest()[:_DIGITS]
 
 
 def _digest_in(dir_fd: int, name: str) -> str:
@@ -247,14 +248,14 @@ def _fingerprint(files: list[BundleFile]) -> str:
     """Return a digest of all contents, and of the compiling Python's version."""
     import hashlib
 
-    digest = hashlib.blake2b(digest_size=16, person=b"dlapp-travel")
+    digest = hashlib.sha256()
     digest.update(f"{_FORMAT} {sys.implementation.cache_tag}\n{_MAIN}".encode())
     for one in files:
         with open(one.path, "rb") as file:
             data = file.read()
         digest.update(f"{one.name} {len(data)}\n".encode())
         digest.update(data)
-    return digest.hexdigest()
+    return digest.hexdigest()[:_DIGITS]
 
 
 def _zip(files: list[BundleFile]) -> bytes:

@@ -6,6 +6,7 @@ import urllib.parse
 from collections.abc import Mapping
 
 from dlapp.cluster.yarn.dialect import Dialect
+from dlapp.cluster.yarn.launch_script import inside_double_quotes, shell_command
 from dlapp.cluster.yarn.proto import yarn_pb2 as pb
 from dlapp.cluster.yarn.values import (
     MODIFY_APP,
@@ -22,9 +23,6 @@ from dlapp.cluster.yarn.values import (
 from dlapp.hadoop.proto.rpc_pb2 import TokenProto
 from dlapp.hadoop.tokens import Token
 from dlapp.values.ids import ApplicationId, ContainerId
-
-REPLACED = ("{{", "}}", "<CPS>", "<ADD_OPENS>", "\0")
-"""Texts that a NodeManager replaces anywhere in a command or a variable, so that they cannot be passed."""
 
 _NUMBER_BITS = 40
 _NUMBER = (1 << _NUMBER_BITS) - 1
@@ -143,7 +141,7 @@ def launch_to_proto(launch: Launch) -> pb.ContainerLaunchContextProto:
     arrive unchanged."""
     message = pb.ContainerLaunchContextProto(command=[shell_command(launch.command)])
     for name, value in launch.environment.items():
-        message.environment.add(key=name, value=_inside_double_quotes(value))
+        message.environment.add(key=name, value=inside_double_quotes(value))
     for name, resource in launch.resources.items():
         message.localResources.add(key=name, value=_resource_to_proto(resource))
     if launch.credentials:
@@ -172,23 +170,3 @@ def url_to_proto(url: str) -> pb.URLProto:
     if parts.username:
         message.userInfo = parts.username
     return message
-
-
-def shell_command(words: tuple[str, ...]) -> str:
-    """Return a command line that passes exactly these arguments to a program in the script that a NodeManager writes.
-
-    The NodeManager puts it inside ``bash -c "..."``. So each word is quoted for the inner shell, and the whole line for
-    the double quotes of the outer shell. ``<LOG_DIR>`` is replaced before both. The program replaces the shell (exec);
-    its output goes to the container's log directory. Source: ContainerLaunch, ContainerExecutor.
-
-    Raises:
-        ValueError: a word contains a text of `REPLACED`.
-    """
-    quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)
-    return _inside_double_quotes(f"exec {quoted}") + " 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr </dev/null"
-
-
-def _inside_double_quotes(text: str) -> str:
-    if found := [one for one in REPLACED if one in text]:
-        raise ValueError(f"{found[0]!r} cannot pass through a NodeManager's script")
-    return "".join(f"\\{one}" if one in '\\"$`' else one for one in text)

@@ -15,11 +15,11 @@ from dlapp.cluster.yarn.convert import (
     container_id_to_proto,
     launch_to_proto,
     row_to_proto,
-    shell_command,
     status_from_proto,
     url_to_proto,
 )
 from dlapp.cluster.yarn.dialect import Dialect
+from dlapp.cluster.yarn.launch_script import shell_command
 from dlapp.cluster.yarn.proto import yarn_pb2 as pb
 from dlapp.cluster.yarn.values import ContainerStage, Launch, ResourceRequest
 from dlapp.values.ids import ApplicationId, ContainerId

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import urljoin
 
+from dlapp.cluster.yarn.launch_script import inside_double_quotes, shell_command
 from dlapp.cluster.yarn.values import Launch, LocalResource
 from dlapp.errors import TimedOut, Unreachable
 from dlapp.hadoop.errors import ApplicationNotFound, HadoopError, NotAllowed, NotHadoop, RemoteError
@@ -492,18 +493,16 @@ class YarnRest(Closeable):
 
 def _launch_to_json(launch: Launch) -> dict[str, Any]:
     # The values are those of the RPC message that the ResourceManager builds from them.
-    from dlapp.cluster.yarn.convert import launch_to_proto
-    from dlapp.hadoop.tokens import Credentials
-
-    message = launch_to_proto(launch)
     spec: dict[str, Any] = {
-        "commands": {"command": message.command[0]} if message.command else {},
-        "environment": _entries({one.key: one.value for one in message.environment}),
+        "commands": {"command": shell_command(launch.command)},
+        "environment": _entries({name: inside_double_quotes(value) for name, value in launch.environment.items()}),
         "local-resources": _entries({name: _resource_to_json(one) for name, one in launch.resources.items()}),
     }
     if launch.acls:
         spec["application-acls"] = _entries(launch.acls)
     if launch.credentials:
+        from dlapp.hadoop.tokens import Credentials
+
         credentials = Credentials.decode(launch.credentials)
         spec["credentials"] = {
             "tokens": _entries({name: one.to_url() for name, one in credentials.tokens.items()}),

@@ -77,18 +77,20 @@ class ApplicationSubmitter:
     def __init__(self, session: ClusterSession, ledger_of: Callable[[Config], LedgerSettings] | None) -> None:
         self._session, self._ledger_of = session, ledger_of
         self._preparing: threading.Thread | None = None
+        self._packed: tuple[str, str] | None = None
 
     def prepare(self) -> None:
         """Pack dlapp's own archive while the application is checked, and clean up."""
         if self._preparing is not None and self._preparing.is_alive():
             return  # of a submission that was refused
+        self._packed = None
         # An error here shows up again, and is reported, at the submission.
         self._preparing = threading.Thread(target=self._prepare, name="yarn-prepare", daemon=True)
         self._preparing.start()
 
     def _prepare(self) -> None:
         with contextlib.suppress(DlappError, OSError):
-            bundle.packed(local_cache("travel"))
+            self._packed = bundle.packed(local_cache("travel"))
         with contextlib.suppress(DlappError, OSError):
             self._clean_up()
 
@@ -148,7 +150,9 @@ class ApplicationSubmitter:
         if self._preparing is not None:
             self._preparing.join()
         remote = preflight.carried_schemes(spec.inputs, self._session.config.storage.node_schemes)
-        program, name = bundle.packed(local_cache("travel"), remote=bool(remote))
+        program, name = self._packed or ("", "")
+        if remote or not os.path.exists(program):  # another version of dlapp removes what is not its own
+            program, name = bundle.packed(local_cache("travel"), remote=bool(remote))
 
         above = _Directories(files)
 

@@ -28,6 +28,19 @@ touch @/up-$mine
 until [ -e @/done ]; do sleep 0.05; done
 """
 
+WITHOUT_A_HANDLER = """\
+mine=$DLAPP_ROLE_INDEX-$DLAPP_GENERATION
+mkdir -p model
+if [ -n "$DLAPP_RESUME_FROM" ]; then
+    cp "$DLAPP_RESUME_FROM/state" @/resumed-$mine
+else
+    echo "saved by $mine" >model/new; mv model/new model/state
+fi
+touch @/up-$mine
+until [ -e @/done ]; do sleep 0.05; done
+"""
+"""It knows nothing of a notice: SIGTERM ends it."""
+
 
 def logged(engine: Engine, application: str, text: str) -> list[float]:
     """Return when the ApplicationMaster and the tasks logged lines with a text, ascending [s since 1970]."""
@@ -60,7 +73,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "place"
 
 
-def trainer(place: Path, name: str, instances: int, *, memory: str, more: str = "") -> str:
+def trainer(place: Path, name: str, instances: int, *, memory: str, more: str = "", script: str = TRAIN) -> str:
     """Launch an application in the queue ``default`` that runs until `place` has ``done``."""
     (place / name).mkdir()
     file = file_of(
@@ -68,7 +81,7 @@ def trainer(place: Path, name: str, instances: int, *, memory: str, more: str = 
         f"worker]\ninstances={instances}\nmemory={memory}\nscript=train.sh\n",
         application={"queue": "default"},
         more=more,
-        train=TRAIN.replace("@", str(place / name)),
+        train=script.replace("@", str(place / name)),
     )
     application = launch(file)
     up = [place / name / f"up-{number}-0" for number in range(instances)]
@@ -123,6 +136,30 @@ def test_a_preempted_program_goes_on_from_the_checkpoint_that_it_saved_at_the_no
     assert (earlier["message"], earlier["diagnosis"]["rule"]) == ("the container was preempted", "preempted")
     (one,) = wait_for_end(first)["containers"]
     assert one["earlier"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.hadoop
+@pytest.mark.parametrize("engine", ["yarn"], indirect=True)
+def test_a_preempted_program_without_a_handler_goes_on_from_what_it_had_saved_before_the_notice(
+    engine: Engine, place: Path
+) -> None:
+    engine.put("kept/somewhere/else", "")
+    first = trainer(place, "first", 1, memory="2560")
+    # No copy is due before the notice: what is kept is what lies in the container when SIGTERM has ended the program.
+    checkpoint = f"[checkpoint]\npath=model\nhdfs={engine.root}/kept/state\nevery=1h\n"
+    second = trainer(place, "second", 1, memory="2560", more=checkpoint, script=WITHOUT_A_HANDLER)
+    other = rival(place)
+    wait_for("the other one runs", lambda: "running 1 of 1" in status(other)["phase"], END_S)
+    (place / "enough").touch()
+    wait_for("it runs again", (place / "second/up-0-1").exists, END_S)
+    assert (place / "second/resumed-0-1").read_text() == "saved by 0-0\n"
+    for name in ("first", "second"):
+        (place / name / "done").touch()
+    (one,) = wait_for_end(second)["containers"]
+    (earlier,) = one["earlier"]
+    assert (earlier["message"], earlier["diagnosis"]["rule"]) == ("the container was preempted", "preempted")
+    wait_for_end(first)
 
 
 @pytest.mark.slow
