@@ -158,7 +158,10 @@ def test_a_preempted_program_without_a_handler_goes_on_from_what_it_had_saved_be
         (place / name / "done").touch()
     (one,) = wait_for_end(second)["containers"]
     (earlier,) = one["earlier"]
-    assert (earlier["message"], earlier["diagnosis"]["rule"]) == ("the container was preempted", "preempted")
+    assert (earlier["message"], earlier["diagnosis"]["rule"]) == (
+        "killed by signal 15: the container was preempted",
+        "preempted",
+    )
     wait_for_end(first)
 
 
