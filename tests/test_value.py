@@ -64,8 +64,10 @@ def test_a_default_that_is_made_belongs_to_one_instance() -> None:
         "Point(1, 2, '', 4)",
         "Point(1, x=2)",
         "Point(1, z=2)",
+        "Point(z=3)",
         "Secret('a', 'b')",
         "Secret(name='a')",
+        "Secret(name='a', token='b', more=1)",
         "replace(Point(1), z=3)",
     ],
 )
