@@ -19,6 +19,7 @@ import pytest
 
 from dlapp.client import Client
 from dlapp.cluster.local.client.engine import LocalEngine
+from dlapp.cluster.yarn import bundle
 from dlapp.config import load_config
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.rules import LeaseRequest
@@ -109,12 +110,21 @@ def test_the_second_submission_of_a_workspace_sends_these_requests(
         note(f"RPC {method}")
         return call(self, method, *args, **more)
 
+    packed, packs = bundle.packed, list[str]()
+
+    def counted_packing(directory: str, **options: Any) -> tuple[str, str]:
+        packs.append(directory)
+        return packed(directory, **options)
+
     monkeypatch.setattr(HttpClient, "request", counted)
     monkeypatch.setattr(Connection, "call", counted_call)
+    monkeypatch.setattr(bundle, "packed", counted_packing)
     path, client = properties(tmp_path), Client(load_config())
     client.submit(str(path)).wait()
     sent.clear()
+    packs.clear()
     submitted = client.submit(str(path))
+    assert len(packs) == 1  # its digest and that of its sources take 60 ms
     requests = Counter(_kind(one) for one in sent)
     polls = requests.pop(f"GET apps/{submitted.application_id}")
     assert polls >= 1  # until YARN has looked at it
@@ -132,6 +142,14 @@ def test_the_second_submission_of_a_workspace_sends_these_requests(
     }
     submitted.wait()
     client.close()
+
+
+@pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
+def test_a_submission_does_not_load_protobuf(engine: Engine, tmp_path: Path) -> None:
+    argv = [sys.executable, "-X", "importtime", str(COMMANDS / "dlapp-launcher"), str(properties(tmp_path))]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"\| +(google\.protobuf\S*)$", done.stderr, re.MULTILINE) == []
 
 
 def _kind(request: str) -> str:

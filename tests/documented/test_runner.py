@@ -32,8 +32,8 @@ def run(directory: Path, text: str, scenario: Scenario | None = None, left_out: 
         ("    echo a\n", Scenario(prepare="ls absent"), r"\$ preparation\ndid not end"),
         ("    exec true\n", Scenario(), "did not end"),
         (
-            "    python3 -c 'print(); input()'\n",
-            Scenario(typed={"python3 -c 'print(); input()'": ("\n", r"\x03")}),
+            "    sh -c 'echo; exec sleep 1000'\n",
+            Scenario(typed={"sh -c 'echo; exec sleep 1000'": ("\n", r"\x03")}),
             "exit code 130",
         ),
         ("```zsh\nfalse\n```\n", Scenario(), "exit code 1"),

@@ -203,6 +203,20 @@ def test_an_application_runs_to_its_end_and_nothing_stays_running(engine: LocalE
     assert not is_locked(str(home(engine, application_id) / "alive"))
 
 
+def test_an_application_that_ends_while_a_list_is_read_is_listed_once(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application_id = submit(engine, "finish")
+    wait_until(lambda: row_state(engine, application_id) == "done")
+    rows = Queue.rows
+
+    def before_its_end(self: Queue, where: str = "TRUE", *args: Any, **columns: str) -> Any:
+        return rows(self, where.replace("state != 'done'", "TRUE"), *args, **columns)
+
+    monkeypatch.setattr(Queue, "rows", before_its_end)
+    assert [one["application_id"] for one in engine.views_json(limit=10)] == [str(application_id)]
+
+
 def test_ids_have_yarns_form_and_grow(engine: LocalEngine) -> None:
     first, second = submit(engine, "quick"), submit(engine, "quick")
     assert first.cluster_timestamp_ms == second.cluster_timestamp_ms

@@ -715,7 +715,10 @@ class LocalEngine(Closeable):
             alive |= {row.id for row in running if row.id not in alive and self._is_alive(row.id)}
         rows = queue.rows(f"state != 'done' AND {whose}", values)
         some = "" if limit is None else f" LIMIT {int(limit)}"
-        rows += queue.rows(f"state = 'done' AND {whose} ORDER BY number DESC{some}", values)
+        # One that ended between the two queries is in both.
+        known = {row.number for row in rows}
+        ended = queue.rows(f"state = 'done' AND {whose} ORDER BY number DESC{some}", values)
+        rows += [row for row in ended if row.number not in known]
         rows.sort(key=lambda row: row.number)
         of_others = self._state.shared and (everybody or user is not None)
         is_needed = of_others or any(row.state == WAITING for row in rows)
