@@ -324,9 +324,9 @@ class HadoopConfiguration(NamedTuple):
 
         Source: TimelineReaderClientImpl.
         """
-        address = self._timeline_address("reader.") if "2" in self._timeline_versions() else None
         from urllib.parse import quote  # takes 5 ms, also for one machine without a cluster
 
+        address = self._timeline_address("reader.") if "2" in self._timeline_versions() else None
         cluster = quote(self.get(_CLUSTER_ID) or "yarn_cluster", safe="")
         return f"{address}/ws/v2/timeline/clusters/{cluster}" if address else None
 

@@ -295,8 +295,9 @@ _device_facts = _facts(
 )
 _holder_facts = _facts("application", "container", "role", "container_index", "user", "since_ms", "doubt")
 _NOBODY = _holder_facts(Holder(uuid="", index=None, application=""))
-_reading_facts = _facts("utilization", "used_mib", "temperature_c")
-_UNREAD: dict[str, Any] = {"utilization": None, "used_mib": None, "temperature_c": None}
+_READ = ("utilization", "used_mib", "temperature_c")
+_reading_facts = _facts(*_READ)
+_UNREAD: dict[str, Any] = dict.fromkeys(_READ)
 
 
 def _readings(record: HostRecord) -> dict[str, Reading]:

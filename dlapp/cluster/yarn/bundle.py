@@ -61,6 +61,7 @@ _READ = ("dlapp/context.py", "dlapp/feed.py", "dlapp/runtime/notebook_program.py
 _FORMAT = 2
 _SOURCES = "sources.zip"
 _DIGITS = 32
+"""Of a digest, as hexadecimal: 128 bits are enough for a name, and keep it short."""
 MAX_BYTES = 64 << 20
 _MAX_NAMES = 10_000
 _SKIPPED = frozenset({"__pycache__", "tests", "testing"})
