@@ -14,7 +14,6 @@ disconnected.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import resource
 import selectors
@@ -27,6 +26,7 @@ from typing import Any, NamedTuple
 
 import h11
 
+from dlapp.net.accepting import Accepted, accept_one
 from dlapp.value import Record, field
 
 MAX_HEAD_BYTES = 16 << 10
@@ -257,33 +257,32 @@ class ControlServer:
     def _accept(self) -> None:
         # A few at a time: data of accepted connections is read before more are accepted.
         for _ in range(_ACCEPT_AT_ONCE):
-            try:
-                sock, address = self._listener.accept()
-            except BlockingIOError:
+            accepted = accept_one(self._listener, self._begin_peer)
+            if accepted is Accepted.FULL and not self._evict(self._strangers):
+                # Waiting clients stay in the backlog; the listening socket would wake us continuously.
+                self._selector.unregister(self._listener)
+                self._deaf = True
+            if accepted is not Accepted.ONE:
                 return
-            except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE) and not self._evict(self._strangers):
-                    # Waiting clients stay in the backlog; the listening socket would wake us continuously.
-                    self._selector.unregister(self._listener)
-                    self._deaf = True
-                return
-            if len(self._peers) >= self._most and not self._evict(self._strangers):
-                sock.close()
-                continue
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            peer = _Peer(sock, _origin(address[0]), time.monotonic() + REQUEST_DEADLINE_S)
-            self._peers.add(peer)
-            self._strangers[peer] = None
-            self._strangers_of.setdefault(peer.address, {})[peer] = None
-            self._watch(peer)
-            # A task sends its request at once, so it is authenticated before later connections can displace it.
-            self._serve(peer, selectors.EVENT_READ)
-            # Close the oldest: a client with a token had time to send it. A task that was too slow retries.
-            if len(self._strangers_of.get(peer.address, ())) > MAX_STRANGERS_OF_AN_ADDRESS:
-                self._evict(self._strangers_of[peer.address])
-            elif len(self._strangers) > MAX_STRANGERS:
-                self._evict(self._strangers)
+
+    def _begin_peer(self, sock: socket.socket, address: Any) -> None:
+        if len(self._peers) >= self._most and not self._evict(self._strangers):
+            sock.close()
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer = _Peer(sock, _origin(address[0]), time.monotonic() + REQUEST_DEADLINE_S)
+        self._peers.add(peer)
+        self._strangers[peer] = None
+        self._strangers_of.setdefault(peer.address, {})[peer] = None
+        self._watch(peer)
+        # A task sends its request at once, so it is authenticated before later connections can displace it.
+        self._serve(peer, selectors.EVENT_READ)
+        # Close the oldest: a client with a token had time to send it. A task that was too slow retries.
+        if len(self._strangers_of.get(peer.address, ())) > MAX_STRANGERS_OF_AN_ADDRESS:
+            self._evict(self._strangers_of[peer.address])
+        elif len(self._strangers) > MAX_STRANGERS:
+            self._evict(self._strangers)
 
     def _evict(self, peers: Iterable[_Peer]) -> bool:
         """Close the first of some connections; return False if there is none."""
@@ -339,6 +338,9 @@ class ControlServer:
         except h11.RemoteProtocolError as error:
             self._refuse(peer, error.error_status_hint, "not a valid request")
         except OSError:
+            self._close(peer)
+        except Exception:
+            _log_internal_error()
             self._close(peer)
 
     # ---- requests ----
@@ -405,10 +407,7 @@ class ControlServer:
             self._handler(request)
         except Exception:
             # An internal error costs this request its answer, never the application its control server.
-            import traceback
-
-            with contextlib.suppress(OSError):  # the log's disk is full
-                traceback.print_exc()
+            _log_internal_error()
             self.reply(request, 500, {"error": "internal error; see its log"})
 
     # ---- answers ----
@@ -436,6 +435,9 @@ class ControlServer:
         except h11.RemoteProtocolError as error:
             self._refuse(peer, error.error_status_hint, "not a valid request")
         except (h11.ProtocolError, OSError):
+            self._close(peer)
+        except Exception:
+            _log_internal_error()
             self._close(peer)
 
     def _connect_pair(self, first: Request, second: Request, relay: RelayPair) -> None:
@@ -511,6 +513,13 @@ class ControlServer:
                 peer.http.start_next_cycle()
                 self._next_request(peer)
         self._watch(peer)
+
+
+def _log_internal_error() -> None:
+    import traceback
+
+    with contextlib.suppress(OSError):  # the log's disk is full
+        traceback.print_exc()
 
 
 def max_connections() -> int:

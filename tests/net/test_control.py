@@ -272,3 +272,19 @@ def test_a_low_limit_of_open_files_leaves_some_to_others_and_strangers_give_way(
 def test_connections_leave_256_descriptors_or_a_quarter(soft: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
     assert control.max_connections() == most
+
+
+def test_an_internal_error_while_a_connection_is_served_ends_that_one_alone(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("a fault of dlapp")
+
+    with serving(echo) as server:
+        with monkeypatch.context() as patched:
+            patched.setattr(server, "_next_request", fails)
+            with socket.create_connection((server.host, server.port), timeout=60) as one:
+                one.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert one.recv(1) == b""
+        assert ask(url_of(server), path="/still")["path"] == "/still"
+    assert "ValueError: a fault of dlapp" in capfd.readouterr().err

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 
 from dlapp.errors import UsageError
+from dlapp.net.accepting import Accepted, accept_one
 from dlapp.net.relay import reset
 from dlapp.system.network.tcp_table import uid_of_peer
 from dlapp.system.owners import user_name
@@ -77,16 +78,11 @@ class LocalPort(Closeable):
             for fd, _ in poll.poll():
                 if fd not in by_fd:
                     return
-                try:
-                    connection, _ = by_fd[fd].accept()
-                except OSError as error:
-                    if error.errno in (errno.EMFILE, errno.ENFILE):
-                        self._say(f"a connection to port {self.port} has to wait: {error.strerror}")
-                        select.select([self._wake_in], [], [], 1.0)
-                    continue
-                self._start_connection(connection)
+                if accept_one(by_fd[fd], self._start_connection, self._say) is Accepted.FULL:
+                    self._say(f"a connection to port {self.port} has to wait: too many open files")
+                    select.select([self._wake_in], [], [], 1.0)
 
-    def _start_connection(self, connection: socket.socket) -> None:
+    def _start_connection(self, connection: socket.socket, _: object) -> None:
         uid = uid_of_peer(connection)
         if uid != os.geteuid():
             whose = "whose user is not known" if uid is None else f"of {user_name(uid)}"
@@ -101,15 +97,26 @@ class LocalPort(Closeable):
             self._say(f"refused a connection to port {self.port}: there are {MAX_CONNECTIONS} already")
             reset(connection)
             return
-        threading.Thread(target=self._run, args=(connection,), name="port-connection", daemon=True).start()
+        try:
+            threading.Thread(target=self._run, args=(connection,), name="port-connection", daemon=True).start()
+        except RuntimeError:  # no more threads
+            self._forget(connection)
+            self._say(f"refused a connection to port {self.port}: no thread can be started")
 
     def _run(self, connection: socket.socket) -> None:
         try:
             self._serve(connection)
+        except OSError:
+            pass  # the peer has reset it
+        except Exception as error:
+            self._say(f"a connection to port {self.port} was closed by an internal error: {error!r}")
         finally:
-            with self._lock:
-                self._connections.discard(connection)
-            connection.close()
+            self._forget(connection)
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._connections.discard(connection)
+        connection.close()
 
 
 def _listen(wanted: int | None, like: int) -> list[socket.socket]:

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 from dlapp.errors import DlappError, UsageError
 from dlapp.feed import MAX_FDS, MESSAGE_BYTES
+from dlapp.net.accepting import Accepted, accept_one
 from dlapp.task.feed.buffer import FeedBuffer, ReaderQueue
 from dlapp.task.feed.order import EpochEnd, FeedOrder, FeedPosition, ReaderPart, Segment
 from dlapp.values.spec import FeedSpec
@@ -88,16 +89,20 @@ class SocketReaders:
     def run(self) -> None:
         """Serve readers until the process ends."""
         while True:
-            self._slots.acquire()
             try:
-                connection, _ = self._listener.accept()
-            except OSError as error:
-                self._slots.release()
-                if error.errno not in (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.EINTR):
-                    return
+                accepted = accept_one(self._listener, self._begin, self._note)
+            except OSError:
+                return  # the task closed it
+            if accepted is Accepted.FULL:
                 time.sleep(0.05)
-                continue
+
+    def _begin(self, connection: socket.socket, _: object) -> None:
+        self._slots.acquire()
+        try:
             threading.Thread(target=self._serve, args=(connection,), name="feed-reader", daemon=True).start()
+        except RuntimeError:  # no more threads
+            self._slots.release()
+            raise
 
     def _serve(self, connection: socket.socket) -> None:
         try:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import socket
+import struct
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -102,6 +105,35 @@ def test_what_is_closed_ends_its_connections_and_leaves_no_thread_and_no_socket(
     client.close()
     wait_for("the end of its threads", lambda: not set(threading.enumerate()) - threads)
     assert not open_files() - before
+
+
+def reset_at_once(port: LocalPort) -> None:
+    with socket.create_connection(("127.0.0.1", port.port), timeout=PATIENCE_S) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def test_a_thousand_connections_that_are_reset_at_once_end_nothing(port: LocalPort) -> None:
+    for _ in range(1000):
+        reset_at_once(port)
+    with socket.create_connection(("127.0.0.1", port.port), timeout=PATIENCE_S) as one:
+        one.sendall(b"hello")
+        assert one.recv(100) == b"hello"
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOTCONN, "not connected"), RuntimeError("can't start new thread")])
+def test_an_error_at_the_begin_of_a_connection_ends_that_one_alone(
+    port: LocalPort, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(_: socket.socket) -> int:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local_port, "uid_of_peer", fails)
+        with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port.port)) as one:
+            assert one.recv(1) == b""
+    with socket.create_connection(("127.0.0.1", port.port), timeout=PATIENCE_S) as one:
+        one.sendall(b"hello")
+        assert one.recv(100) == b"hello"
 
 
 def test_connections_are_bounded(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
