@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from dlapp.errors import DlappError
+
 if TYPE_CHECKING:
     from dlapp.config import Config
 
@@ -43,7 +45,6 @@ def records_below(state_path: str) -> str:
 def session_directory(config: Config) -> Iterator[str]:
     """Make a directory for this session, and remove it in the end; those of sessions that died are removed now."""
     import secrets
-    import shutil
 
     from dlapp.cluster.local.state import is_locked, open_lock, open_state
     from dlapp.system import locks
@@ -58,7 +59,7 @@ def session_directory(config: Config) -> Iterator[str]:
         log = os.path.join(parent, name, LOG)
         # A hidden one is being made: its lock comes first, its name last.
         if not is_locked(log) and (not name.startswith(".") or _age_s(os.path.join(parent, name)) > STALE_S):
-            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
+            _remove(os.path.join(parent, name))
     name = f"shell-{os.getpid()}-{secrets.token_hex(4)}"
     hidden, directory = os.path.join(parent, f".{name}"), os.path.join(parent, name)
     os.mkdir(hidden, 0o700)
@@ -69,8 +70,17 @@ def session_directory(config: Config) -> Iterator[str]:
         yield directory
     finally:
         for path in (hidden, directory):
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
         os.close(lock)
+
+
+def _remove(path: str) -> None:
+    """Remove a directory of a session, into which a container may have written anything; what cannot be removed stays
+    for the next session."""
+    from dlapp.storage.tree import remove_tree
+
+    with contextlib.suppress(DlappError):
+        remove_tree(path)
 
 
 def _age_s(path: str) -> float:

@@ -210,15 +210,24 @@ def list_files(workspace: str, without: Sequence[str]) -> dict[str, tuple[int, i
     """Return path -> facts that change with the content, for the regular files of a workspace."""
     found = {}
     left_out = {os.path.normpath(os.path.join(workspace, path)) for path in without}
-    for directory, names, files in os.walk(workspace):
-        names[:] = [one for one in names if one not in SKIPPED and os.path.join(directory, one) not in left_out]
-        for name in files:
+    todo = [workspace]  # os.walk calls itself for each level
+    while todo:
+        directory = todo.pop()
+        try:
+            names = os.listdir(directory)
+        except OSError:
+            continue  # it was removed meanwhile, or cannot be read
+        for name in names:
             path = os.path.join(directory, name)
             try:
                 info = os.lstat(path)
             except OSError:
-                continue  # it was removed meanwhile
-            if stat.S_ISREG(info.st_mode) and path not in left_out:
+                continue
+            if path in left_out:
+                continue
+            if stat.S_ISDIR(info.st_mode) and name not in SKIPPED:
+                todo.append(path)
+            elif stat.S_ISREG(info.st_mode):
                 found[os.path.relpath(path, workspace)] = info.st_size, info.st_mtime_ns, info.st_ino
     return found
 

@@ -13,16 +13,17 @@ copy.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
 from dlapp.locations import FILE, file_location, local_path
 from dlapp.net.streams import StreamRefused
+from dlapp.storage.tree import remove_tree
 from dlapp.system.files import is_inside, is_plain_path
 from dlapp.system.text import human_size
 from dlapp.tensorboard import EVENTS, MAX_FILES, MAX_LINE_BYTES
@@ -142,7 +143,8 @@ class BoardFiles:
             finally:
                 self._pending_sizes.clear()
                 self._files, self._bytes = len(self._sizes), sum(one for one, _ in self._sizes.values())
-                shutil.rmtree(self._incoming, ignore_errors=True)
+                with contextlib.suppress(DlappError):
+                    remove_tree(self._incoming)
         return is_read
 
     def _sources(self, one: ApplicationId, view: ApplicationView) -> Iterator[_EventSource]:
@@ -304,7 +306,8 @@ class BoardFiles:
             return
         with open(new, "rb", opener=_open_no_link) as source, open(path, "ab", opener=_open_no_link) as target:
             source.seek(size)
-            shutil.copyfileobj(source, target, _COPY)
+            while data := source.read(_COPY):
+                target.write(data)
 
     def _check_path(self, path: str) -> None:
         """Refuse a path outside of the directory of runs: its names come from other users. Raises DlappError."""

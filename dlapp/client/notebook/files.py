@@ -94,7 +94,7 @@ def _place_all(found: str, workspace: str, packed: Mapping[str, FileFacts], trus
     real = os.path.realpath(workspace)
     guarded = _below(trusted, {os.path.abspath(workspace), real})
     with files.closing_fd(files.open_directory(real)) as top:
-        for directory, names, file_names in os.walk(found):
+        for directory, names, file_names in files.walk(found):
             names.sort()
             below = os.path.relpath(directory, found)
             for name in sorted(file_names):

@@ -36,6 +36,7 @@ from dlapp.system.files import (
     make_below_home,
     open_own_directory,
     read_file,
+    walk,
     write_all,
 )
 
@@ -159,7 +160,7 @@ def _files_of(module: str, spec: ModuleSpec) -> Iterator[BundleFile]:
         yield BundleFile(f"{base}.py", str(spec.origin))
         return
     root = spec.submodule_search_locations[0]
-    for directory, below, names in os.walk(root):
+    for directory, below, names in walk(root):
         below[:] = [name for name in below if name not in _SKIPPED]
         inside = base + directory[len(root) :].replace(os.sep, "/")
         for name in names:

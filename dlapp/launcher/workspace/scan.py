@@ -15,6 +15,7 @@ from dlapp.errors import UsageError
 from dlapp.locations import shown
 from dlapp.storage.links import link_kept_inside, link_reader
 from dlapp.storage.tree import kind_text
+from dlapp.system.files import walk
 from dlapp.system.text import human_size
 from dlapp.value import Value
 
@@ -140,7 +141,7 @@ def scan_workspace(
         if is_dir:
             entries.append(ScanEntry(name, mode, 0, None))
             if name in kept_empty:
-                if count := sum(len(files) for _, _, files in os.walk(found.path)):
+                if count := sum(len(files) for _, _, files in walk(found.path)):
                     left_out[kept_empty[name]] = count
             else:
                 todo.append(_listed(found.path, name, warnings, problems))

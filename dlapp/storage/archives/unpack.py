@@ -40,6 +40,8 @@ _MAX_NAME = 4096
 _MAX_REMEMBERED = 32 << 20
 """Size limit of the names of directories and links in memory, each with `_REMEMBERED` bytes more for its objects."""
 _REMEMBERED = 400
+_MAX_DEPTH = 255
+"""Maximum depth of a member. Data sets have ten levels; each level costs the kernel a look-up for each file below."""
 _ZIP_MEMBER_BYTES = 1000
 """Memory of zipfile for one member; measured: 0.7 to 0.9 KiB."""
 _ZIP_MEMORY_BYTES = 48 << 20
@@ -234,6 +236,9 @@ class _ArchiveUnpacking:
             )
         if ".." in parts:
             raise ArchiveRefused(f"{self._name} has a member that would land elsewhere: {shown(text[:200])}")
+        if len(parts) > _MAX_DEPTH:
+            deep = f"{len(parts)} levels deep, {_MAX_DEPTH} are the maximum"
+            raise ArchiveRefused(f"{self._name} has a member that is {deep}: {shown(text[:200])}")
         if len(text) > _MAX_NAME or not all(map(is_plain_name, parts)):
             raise ArchiveRefused(
                 f"{self._name} has a member that is named {shown(text[:200])}: that is not a file name"
@@ -251,11 +256,12 @@ class _ArchiveUnpacking:
         above = name.rpartition("/")[0]
         if above in self._directories:
             return
-        parts = above.split("/")
-        for count in range(1, len(parts) + 1):
-            directory = "/".join(parts[:count])
-            if directory not in self._directories:
-                self._make_directory(directory, name)
+        missing = []
+        while above and above not in self._directories:
+            missing.append(above)
+            above = above.rpartition("/")[0]
+        for directory in reversed(missing):
+            self._make_directory(directory, name)
 
     def _make_directory(self, directory: str, name: str) -> None:
         self._remember(len(directory))

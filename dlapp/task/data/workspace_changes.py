@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Collection
 from typing import NamedTuple
 
+from dlapp.system.files import walk
+
 _MAX_NAMES = 5
 _MAX_CANDIDATES = 1000
 _PYTHON_CACHE = "__pycache__"
@@ -74,7 +76,7 @@ class WorkspaceChanges:
             return []
         left: list[str] = []
         unwanted = tuple(f"{os.path.normpath(path)}/" for path in without)
-        for directory, names, files in os.walk(self._workspace, topdown=False):
+        for directory, names, files in reversed(list(walk(self._workspace))):
             is_cache = os.path.basename(directory) == _PYTHON_CACHE
             for name in (*files, *names):
                 path = os.path.join(directory, name)

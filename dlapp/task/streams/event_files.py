@@ -9,10 +9,10 @@ not followed, so a program cannot redirect reads out of its workspace.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
-import stat
 
 from dlapp.errors import SpecError
 from dlapp.net.streams import StreamRefused
@@ -24,6 +24,8 @@ from dlapp.values.spec import check_inside_workspace
 
 _MAX_ENTRIES = 200_000
 """Maximum number of entries of the directory that are read."""
+_MAX_DEPTH = 64
+"""Maximum depth below it: each directory is opened from the top, level by level."""
 _IDLE_S = 60.0
 _CHUNK = 1 << 20
 
@@ -71,19 +73,25 @@ def _open_directory(root: str | int, path: str) -> int:
 def _event_files(top: int) -> dict[str, int]:
     """Return name -> size of the event files in a directory tree."""
     found: dict[str, int] = {}
-    seen = 0
-    for directory, _, names, fd in os.fwalk(".", dir_fd=top):
-        seen += len(names) + 1
-        if seen > _MAX_ENTRIES:
-            break
-        for name in names:
-            if EVENTS in name and len(found) < MAX_FILES:
-                try:
-                    status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                if stat.S_ISREG(status.st_mode):
-                    found[os.path.normpath(os.path.join(directory, name))] = status.st_size
+    todo, seen = ["."], 0
+    while todo and seen <= _MAX_ENTRIES:
+        directory = todo.pop()
+        try:
+            fd = _open_directory(top, directory)
+        except OSError:
+            continue  # it was removed meanwhile, or exchanged
+        with closing_fd(fd), os.scandir(fd) as entries:
+            for entry in entries:
+                seen += 1
+                if seen > _MAX_ENTRIES or len(found) >= MAX_FILES:
+                    return found
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.is_dir(follow_symlinks=False):
+                        if directory.count("/") < _MAX_DEPTH:
+                            todo.append(os.path.normpath(os.path.join(directory, entry.name)))
+                    elif EVENTS in entry.name and entry.is_file(follow_symlinks=False):
+                        name = os.path.normpath(os.path.join(directory, entry.name))
+                        found[name] = entry.stat(follow_symlinks=False).st_size
     return found
 
 

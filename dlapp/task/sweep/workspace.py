@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Sequence
 
 from dlapp.storage.tree import OpenTree, TreeNode, copy_nodes
-from dlapp.system.files import is_inside
+from dlapp.system.files import is_inside, walk
 
 
 class WorkspaceTemplate:
@@ -84,7 +84,7 @@ def shared_paths(inputs: Sequence[str], written: Sequence[str]) -> list[str]:
 
 def _protect(top: str) -> None:
     """Make all files and directories of a tree read-only. Skip links."""
-    for directory, names, files in os.walk(top):
+    for directory, names, files in walk(top):
         for name in (*names, *files):
             path = os.path.join(directory, name)
             found = os.lstat(path)

@@ -104,6 +104,15 @@ REFUSED: dict[str, Callable[[], bytes]] = {
     "sparse map of pax": lambda: member(b"x", pax((b"GNU.sparse.map", b"0,1"))) + FILE,
     "deep path": lambda: gzip.compress(member(b"L", b"a/" * 400_000 + b"\0") + FILE, 1),
     "deep path by pax": lambda: gzip.compress(member(b"x", pax((b"path", b"a/" * 300_000))) + FILE, 1),
+    "7,000 directories at a depth of 1,900": lambda: gzip.compress(
+        b"".join(member(b"L", b"a/" * 1899 + b"%d\0" % number) + header(b"x", b"5", 0) for number in range(7000)), 1
+    ),
+    "100,000 directories at a depth of 255": lambda: gzip.compress(
+        b"".join(
+            member(b"L", b"%d/" % number + b"a/" * 254 + b"\0") + header(b"x", b"5", 0) for number in range(100_000)
+        ),
+        1,
+    ),
     "control characters": lambda: member(b"0", b"x", b"\x1b[2J"),
     "xz of 1 GiB of memory": lambda: lzma.compress(
         FILE + bytes(1024), lzma.FORMAT_XZ, filters=[{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 27}]

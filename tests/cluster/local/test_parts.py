@@ -498,19 +498,6 @@ def test_a_history_that_is_too_large_loses_its_oldest(state: StateDir, queue: Qu
     assert sorted(os.listdir(state.applications)) == ids[2:]
 
 
-def test_a_tree_without_write_permission_is_removed_and_a_link_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside/precious").write_text("")
-    inner = tmp_path / "tree/inner"
-    inner.mkdir(parents=True)
-    (inner / "file").write_text("")
-    (tmp_path / "tree/link").symlink_to(tmp_path / "outside")
-    inner.chmod(0o500)
-    history.remove_tree(str(tmp_path / "tree"))
-    assert os.listdir(tmp_path) == ["outside"]
-    assert os.listdir(tmp_path / "outside") == ["precious"]
-
-
 @pytest.mark.parametrize("at_ms", [-1, views.MAX_MS + 1])
 def test_a_view_of_another_user_with_a_restart_at_no_time_is_refused(at_ms: int) -> None:
     def seen(ms: int) -> dict[str, object]:

@@ -418,9 +418,10 @@ class LocalEngine(Closeable):
                     write_atomically(place, json.dumps(to_json(named)), mode=0o640)
                 self._move_into_place(staging, self._state.application(text))
         except BaseException:
-            from dlapp.cluster.local.runner.history import remove_tree
+            from dlapp.storage.tree import remove_tree
 
-            remove_tree(staging)
+            with contextlib.suppress(DlappError):
+                remove_tree(staging)
             raise
         self._ensure_runner_after_submission()
         return application_id

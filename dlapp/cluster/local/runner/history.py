@@ -14,6 +14,8 @@ from dlapp.cluster.local.queue import DONE, ApplicationRow, Queue
 from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import STALE_STAGING_S, StateDir
 from dlapp.cluster.local.views import unstored_in
+from dlapp.errors import DlappError
+from dlapp.storage.tree import remove_tree
 from dlapp.system.retention import KeptItem, Retention, files_in
 
 FRESH_ARCHIVE_S = 3600.0
@@ -50,8 +52,9 @@ def forget(state: StateDir, queue: Queue, row: ApplicationRow) -> bool:
     if is_alive(application_dir) or unstored_in(application_dir):
         return False
     # The files first: the next cleanup finds a row without files, but not files without a row.
-    remove_tree(application_dir)
-    if os.path.lexists(application_dir):
+    try:
+        remove_tree(application_dir)
+    except DlappError:
         return False
     with queue.change():
         queue.delete(row.number)
@@ -89,20 +92,8 @@ def clear_staging(state: StateDir, now_s: float) -> None:
         with contextlib.suppress(OSError):
             info = entry.stat(follow_symlinks=False)
             if info.st_uid == os.geteuid() and now_s - info.st_mtime > STALE_STAGING_S:
-                remove_tree(entry.path)
-
-
-def remove_tree(path: str) -> None:
-    """Remove a directory tree, as far as possible; symbolic links are removed, not followed."""
-    import shutil
-
-    shutil.rmtree(path, ignore_errors=True)
-    if os.path.lexists(path):
-        # Files in a directory without write permission cannot be removed. The directory is ours: set it, and retry.
-        for directory, _, _ in os.walk(path):
-            with contextlib.suppress(OSError):
-                os.chmod(directory, 0o700)
-        shutil.rmtree(path, ignore_errors=True)
+                with contextlib.suppress(DlappError):
+                    remove_tree(entry.path)
 
 
 def size_of_tree(path: str) -> int:

@@ -904,10 +904,19 @@ class Runner:
         from dlapp.cluster.local.runner import history
 
         now_s = time.time()
-        history.clear_staging(self._state, now_s)
-        history.clear_cache(self._state, self._queue, self._settings, self._uid, now_s)
-        history.clear_old(self._state, self._queue, self._settings, self._uid, now_s)
-        self._passes.forget_usage(now_s)
+        for clear in (
+            lambda: history.clear_staging(self._state, now_s),
+            lambda: history.clear_cache(self._state, self._queue, self._settings, self._uid, now_s),
+            lambda: history.clear_old(self._state, self._queue, self._settings, self._uid, now_s),
+            lambda: self._passes.forget_usage(now_s),
+        ):
+            try:
+                clear()
+            except (OSError, SchemaMismatch):
+                raise
+            except Exception as error:
+                # Programs have written these files; what they can do to their removal must not end the queue.
+                log.warning(f"the history is not cleared completely: {error!r}")
         self._history_at = time.monotonic() + HISTORY_S
 
 
