@@ -524,6 +524,27 @@ KEYS = keys_of(Config)
 """The keys by name, in the order of docs/configuration.md."""
 
 
+_DATA = ("local.fs_root", "storage.shared_paths", "gpuid.lock_dir", "local.state_dir")
+"""Keys that name directories of data: nothing in them is run or read as configuration. Of the state directory the
+commands know the part that they use."""
+_PATHS = ("file", "directory", "directories")
+"""Beginnings of the kinds of keys whose values are paths."""
+
+
+def obeyed_paths(config: Config) -> dict[str, list[str]]:
+    """Return the absolute paths that a configuration names, and that dlapp reads as secrets or configuration, or runs
+    on this machine, by key. So no container may change what is there."""
+    found = {}
+    for name, one in KEYS.items():
+        text = config.texts.get(name)
+        if name in _DATA or not text:
+            continue
+        words = _read_command(text) if one.read is _read_command else [text] if one.kind.startswith(_PATHS) else []
+        if paths := [word for word in words if word.startswith("/")]:
+            found[name] = paths
+    return found
+
+
 class _Found(NamedTuple):
     text: str
     origin: str

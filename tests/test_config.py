@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,7 +21,9 @@ from dlapp.config import (
     LocalConfig,
     RuntimeConfig,
     StorageConfig,
+    config_of_texts,
     load_config,
+    obeyed_paths,
     variable_of,
 )
 from dlapp.errors import ConfigError
@@ -229,3 +232,19 @@ def test_programs_and_temperatures_of_devices_are_read() -> None:
     assert default.temperature_limit_c is None
     with pytest.raises(ConfigError, match="is a path"):
         load_config({"gpuid.allowed_processes": "/usr/bin/x"}, {"HOME": "/nowhere"}, system_file="/nowhere")
+
+
+def test_every_path_of_the_configuration_is_obeyed_but_those_of_data() -> None:
+    """A new key that names a path is obeyed, unless the configuration says that it names data."""
+    texts = {name: "/x/y" for name, one in KEYS.items() if re.search("file|director", one.kind)}
+    texts |= {"notify.command": "/x/python3 /x/notify.py --to a"}
+    found = obeyed_paths(config_of_texts({**config_of_texts({}).texts, **texts}))
+    data = {"local.fs_root", "storage.shared_paths", "gpuid.lock_dir", "local.state_dir"}
+    assert set(found) == set(texts) - data
+    assert found["notify.command"] == ["/x/python3", "/x/notify.py"]
+    assert found["notify.webhook"] == ["/x/y"]
+
+
+def test_a_word_in_the_place_of_a_path_names_no_path() -> None:
+    texts = {**config_of_texts({}).texts, "gpuid.zookeeper.credentials": "none", "gpuid.zookeeper.ca": "system"}
+    assert obeyed_paths(config_of_texts(texts)) == {}

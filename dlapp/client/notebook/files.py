@@ -3,7 +3,7 @@
 A file is written to the workspace only if the existing one is unchanged since packing, or if there is none; otherwise
 both are kept: the user's in the workspace, the notebook's where it was stored. The files were written in a container,
 so they are first fetched into a separate directory, and then placed by descriptor, never through a link. Files that
-programs of this machine execute or trust by name (git hooks, a Python environment) are never placed.
+programs of this machine execute or obey by their names (`dlapp.client.notebook.obeyed`) are never placed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from dlapp.client.notebook.obeyed import is_obeyed
 from dlapp.client.shell.input import open_below
 from dlapp.locations import HdfsPlace, last_name
 from dlapp.runtime.notebook_program import SKIPPED, list_files
@@ -93,6 +94,10 @@ def _place_all(found: str, workspace: str, packed: Mapping[str, FileFacts], trus
     left_out: list[str] = []
     real = os.path.realpath(workspace)
     guarded = _below(trusted, {os.path.abspath(workspace), real})
+
+    def has(path: str) -> bool:
+        return any(os.path.lexists(os.path.join(top, path)) for top in (found, real))
+
     with files.closing_fd(files.open_directory(real)) as top:
         for directory, names, file_names in files.walk(found):
             names.sort()
@@ -101,7 +106,11 @@ def _place_all(found: str, workspace: str, packed: Mapping[str, FileFacts], trus
                 source, path = os.path.join(directory, name), os.path.normpath(os.path.join(below, name))
                 if not stat.S_ISREG(os.lstat(source).st_mode):
                     continue
-                if not SKIPPED.isdisjoint(path.split("/")) or any(files.is_inside(f"/{path}", one) for one in guarded):
+                if (
+                    not SKIPPED.isdisjoint(path.split("/"))
+                    or is_obeyed(path, has)
+                    or any(files.is_inside(f"/{path}", one) for one in guarded)
+                ):
                     left_out.append(path)
                     continue
                 with (

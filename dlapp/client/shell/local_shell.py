@@ -189,13 +189,14 @@ def refuse_trusted_workspace(workspace: str, client: Client) -> None:
 def trusted_paths(client: Client) -> dict[str, list[str]]:
     """Return paths that dlapp trusts or runs on this machine, by description."""
     import dlapp
-    from dlapp.config import config_files
+    from dlapp.config import config_files, obeyed_paths
 
     hadoop = client.config.yarn.conf_dir or os.environ.get("HADOOP_CONF_DIR")
     return {
         "the state directory of dlapp": [client.state_path],
         "the configuration of dlapp": config_files(),
         "the configuration of Hadoop": [hadoop] if hadoop else [],
+        **{f"what {name} names": paths for name, paths in obeyed_paths(client.config).items()},
         "dlapp itself": [os.path.dirname(os.path.dirname(dlapp.__file__)), sys.prefix, sys.executable],
     }
 

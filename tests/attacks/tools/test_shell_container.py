@@ -137,7 +137,13 @@ def test_dlapp_run_takes_the_files_as_they_were_when_the_shell_started(dockerd: 
 
 
 @pytest.mark.docker
-@pytest.mark.parametrize("what", ["state", "configuration", "a link to it", "Hadoop's"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("state", "configuration", "a link to it", "Hadoop's"),
+        *("the program of notifications", "the script of notifications", "a webhook"),
+    ],
+)
 def test_a_workspace_that_holds_what_dlapp_obeys_is_refused(dockerd: Dockerd, tmp_path: Path, what: str) -> None:
     workspace = tmp_path / "test_workspace"
     file = properties(tmp_path, "true", application={"docker_image": IMAGE})
@@ -148,6 +154,9 @@ def test_a_workspace_that_holds_what_dlapp_obeys_is_refused(dockerd: Dockerd, tm
         "configuration": {"DLAPP_CONFIG": str(workspace / "config.yaml")},
         "a link to it": {"DLAPP_CONFIG": str(tmp_path / "link" / "config.yaml")},
         "Hadoop's": {"HADOOP_CONF_DIR": str(workspace / "hadoop")},
+        "the program of notifications": {"DLAPP_NOTIFY_COMMAND": str(workspace / "tools" / "notify.sh")},
+        "the script of notifications": {"DLAPP_NOTIFY_COMMAND": f"/bin/sh {workspace}/tools/notify.sh"},
+        "a webhook": {"DLAPP_NOTIFY_WEBHOOK": str(workspace / "webhook")},
     }[what]
     done = docker_shell(file, "echo it ran\n", dockerd, **env)
     assert (done.code, done.out) == (2, ""), done.err

@@ -30,11 +30,11 @@ def saved(tmp_path: Path) -> Path:
 def test_new_and_changed_files_come_back(workspace: Path, saved: Path) -> None:
     packed = list_workspace(str(workspace))
     (saved / "notes" / "a.ipynb").write_text("of the notebook")
-    (saved / "notes" / "new" / ".c").write_text("new")
+    (saved / "notes" / "new" / "c").write_text("new")
     back = fetch_files(f"file://{saved}", str(workspace), packed, None)
-    assert back == (("notes/a.ipynb", "notes/new/.c"), (), ())
+    assert back == (("notes/a.ipynb", "notes/new/c"), (), ())
     assert (workspace / "notes" / "a.ipynb").read_text() == "of the notebook"
-    assert (workspace / "notes" / "new" / ".c").read_text() == "new"
+    assert (workspace / "notes" / "new" / "c").read_text() == "new"
     assert (workspace / "b.py").read_text() == "packed"
     assert sorted(one.name for one in workspace.iterdir()) == ["b.py", "notes"]
 
@@ -63,12 +63,13 @@ def test_what_programs_of_this_machine_run_or_obey_is_not_placed(workspace: Path
         "conf.yaml",
         "dl_app.properties",
         "notes/.git",
+        "notes/.gitignore",
         "notes/__pycache__/a.cpython-311.pyc",
         "notes/new/node_modules/.bin/tsc",
         "secret.env",
         "state/queue",
     )
-    for name in (*names, "state.py", "notes/.gitignore"):
+    for name in (*names, "state.py"):
         (saved / name).parent.mkdir(parents=True, exist_ok=True)
         (saved / name).write_text("of the notebook")
     trusted = [
@@ -77,11 +78,59 @@ def test_what_programs_of_this_machine_run_or_obey_is_not_placed(workspace: Path
         str(tmp_path),
     ]
     back = fetch_files(f"file://{saved}", str(workspace), packed, None, trusted)
-    assert (back.placed, back.kept) == (("state.py", "notes/.gitignore"), ())
+    assert (back.placed, back.kept) == (("state.py",), ())
     assert sorted(back.left_out) == list(names)
     for name in names:
         path = workspace / name
         assert not path.exists() or path.read_text() == "packed"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("venv/lib/python3.11/site-packages/a.pth", "env/pyvenv.cfg", "sitecustomize.py", "notes/usercustomize.py"),
+        *(".envrc", ".vscode/tasks.json", ".pre-commit-config.yaml", ".hg/hgrc", ".gitattributes", "notes/.npmrc"),
+        *("Makefile", "notes/conftest.py", "setup.py", "package.json", "compose.prod.yaml", "x.desktop"),
+        *("random.py", "notes/json/__init__.py", "notes/types.so"),
+    ],
+)
+def test_a_file_that_programs_obey_by_its_name_is_not_placed(workspace: Path, saved: Path, name: str) -> None:
+    packed = list_workspace(str(workspace))
+    (saved / name).parent.mkdir(parents=True, exist_ok=True)
+    (saved / name).write_text("of the notebook")
+    assert fetch_files(f"file://{saved}", str(workspace), packed, None).left_out == (name,)
+    assert not (workspace / name).exists()
+
+
+@pytest.mark.parametrize("name", ["notes/b.ipynb", "model.py", "data/head", "jsonl.py", "pyproject/x.toml", "a.path"])
+def test_other_new_files_are_placed(workspace: Path, saved: Path, name: str) -> None:
+    packed = list_workspace(str(workspace))
+    (saved / name).parent.mkdir(parents=True, exist_ok=True)
+    (saved / name).write_text("of the notebook")
+    assert fetch_files(f"file://{saved}", str(workspace), packed, None).placed == (name,)
+
+
+def test_no_part_of_a_repository_or_a_python_environment_is_placed(workspace: Path, saved: Path) -> None:
+    (workspace / "py").mkdir()
+    (workspace / "py" / "pyvenv.cfg").write_text("home = /usr/bin")
+    packed = list_workspace(str(workspace))
+    repository = ["data/HEAD", "data/config", "data/objects/x", "data/refs/heads/x"]
+    mixed = "py/lib/python3.11/site-packages/model.py"
+    for name in [*repository, mixed]:
+        (saved / name).parent.mkdir(parents=True, exist_ok=True)
+        (saved / name).write_text("[core]\n\tfsmonitor = ./x")
+    back = fetch_files(f"file://{saved}", str(workspace), packed, None)
+    assert (back.placed, sorted(back.left_out)) == ((), [*repository, mixed])
+
+
+def test_a_repository_is_not_completed_by_a_second_notebook(workspace: Path, saved: Path) -> None:
+    for name in ("HEAD", "objects/x", "refs/heads/x"):
+        (workspace / "bare" / name).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / "bare" / name).write_text("x")
+    packed = list_workspace(str(workspace))
+    (saved / "bare").mkdir()
+    (saved / "bare" / "config").write_text("[core]\n\tfsmonitor = ./x")
+    assert fetch_files(f"file://{saved}", str(workspace), packed, None).left_out == ("bare/config",)
 
 
 def test_a_link_or_a_directory_in_the_way_is_not_followed_and_not_replaced(
