@@ -421,7 +421,7 @@ def check_deadlines(state: ApplicationState) -> None:
                     state.set_deadline(max(left, 1000), Due.SILENCE, container)
                 else:
                     containers.stop(state, container, StopReason.SILENT, at_once=True)
-            case _:
+            case _:  # TRIALS: the trials of a container go on (`dlapp.am.decisions.trials.dispatch`)
                 pass
 
 

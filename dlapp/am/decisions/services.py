@@ -4,7 +4,8 @@ Docker.
 A task that cannot continue without a service keeps trying, and reports the service. On a cluster it is ordered to end
 after `HELD_MS`, so that others can use its resources. A task may also end because a service became unavailable during a
 step. None of this is counted, and no node is avoided for it, unless the node itself is silent: the index waits, with or
-without a container, until `service_patience` has passed since it first waited for this service.
+without a container, until `service_patience` has passed since it first waited for this service. The trials of a
+container wait in the same way (`dlapp.am.decisions.trials.reports`): it gets none during a pause.
 """
 
 from __future__ import annotations
@@ -34,7 +35,15 @@ def handle_wait(state: ApplicationState, container: Container, service: str) -> 
             check_wait(state, container)
     elif container.stop_reason is StopReason.SERVICE:
         return  # it is ending, and is assessed by the service it waited for
-    elif container.waits_since_ms is not None or instance.index in state.service_waits:
+    elif container.trials_wait_ms is None:
+        end_wait(state, container)
+
+
+def end_wait(state: ApplicationState, container: Container) -> None:
+    """Record that a bound container waits for no service (any more)."""
+    instance = container.bound_instance
+    container.trials_wait_ms = None
+    if container.waits_since_ms is not None or instance.index in state.service_waits:
         container.waits_since_ms = None
         instance.good_since_ms = state.awake_ms
         if state.service_waits.pop(instance.index, None) is not None:

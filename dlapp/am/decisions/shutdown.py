@@ -257,6 +257,9 @@ def _conclude_sweep(state: ApplicationState) -> None:
         fail(state, text)
     else:
         ending = ApplicationEnd(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, text)
+        if any(one.is_lost for one in sweep.trials):
+            text += "; the output of the others is committed, and `dlapp-launcher --resume` runs the trials that failed"
+            ending = ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, text)
         conclude(state, ending, Settlement.COMMIT, grace_ms=int(state.spec.kill_grace_s * 1000))
 
 

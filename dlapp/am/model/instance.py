@@ -127,6 +127,7 @@ class Container(Record):
         renumber: its task may have seen orders of an earlier attempt with higher numbers than ours.
         is_recorded: its index is durable in the journal, if a next attempt depends on that.
         preempted: the engine has announced its preemption.
+        trials_wait_ms: when a trial last failed for a service that is away [ms since 1970]; None: none does.
         presumed_end: its node is lost; it counts as ended once its task has sent its result or is silent for too long.
         generation: gang generation of its last report, and before the first one that of its assignment.
         restored: number of the checkpoint that it restored for its generation (`dlapp.values.messages.Report`).
@@ -190,6 +191,7 @@ class Container(Record):
     receipt: Receipt | None = None
     series: UsageSeries | None = None
     waits_since_ms: int | None = None
+    trials_wait_ms: int | None = None
     view: ContainerView | None = None
 
     def __post_init__(self) -> None:

@@ -103,6 +103,7 @@ class Due(Enum):
     STOP = 3
     SERVICE = 4
     LATE = 5
+    TRIALS = 6
 
 
 class Notices(Record):

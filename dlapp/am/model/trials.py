@@ -51,6 +51,7 @@ class TrialRecord(Record):
         evaluated_step: the last step that early stopping has decided on.
         stop: why it is being stopped early, or was; empty: it is not.
         message: message of its last end, for the user.
+        is_lost: it has failed for a reason other than its program: a node, or a service that did not come back.
         outputs: stored outputs of its last try.
         sources: locations of ``outputs``, if another sweep stored them; else empty.
         is_committed: its output is committed.
@@ -73,6 +74,7 @@ class TrialRecord(Record):
     evaluated_step: int = -1
     stop: str = ""
     message: str = ""
+    is_lost: bool = False
     exit_code: int | None = None
     outputs: tuple[StoredOutput, ...] = ()
     sources: tuple[str, ...] = ()
@@ -99,6 +101,8 @@ class SweepState:
         trials: by number.
         held: container -> its ordered trials, and those whose end is not recorded yet.
         free: running containers with a free slot, in the order in which they got it.
+        paused: containers that get no trial before this time [ms of time awake], after a failure that no program
+            caused.
         running: number of running trials.
         left: number of trials that have not ended, or whose end is not recorded.
         unrecorded: ends that are not durable yet, each with its line of the journal.
@@ -115,6 +119,7 @@ class SweepState:
         self._waiting = list(range(spec.trials))
         self.held: dict[ContainerId, dict[int, TrialRecord]] = {}
         self.free: dict[ContainerId, None] = {}
+        self.paused: dict[ContainerId, int] = {}
         self.running = 0
         self.left = spec.trials
         self.failed = 0
@@ -189,7 +194,7 @@ class SweepState:
         trial.state, trial.holder, trial.index, trial.tries = TrialState.RUNNING, holder, index, try_number
         trial.points, trial.reports, trial.problem, trial.stop = (), 0, "", ""
         trial.ran_s, trial.started_ms, trial.finished_ms, trial.outputs = 0.0, now_ms, None, ()
-        trial.message, trial.exit_code, trial.sources = "", None, ()
+        trial.message, trial.exit_code, trial.sources, trial.is_lost = "", None, (), False
         self.held.setdefault(holder, {})[trial.number] = trial
         self.running += 1
         self.changed += 1
@@ -301,6 +306,8 @@ def end_fields(trial: TrialRecord, ended: TrialState) -> dict[str, Any]:
         fields["sources"] = trial.sources
     if trial.is_committed:
         fields["committed"] = True
+    if trial.is_lost:
+        fields["lost"] = True
     if trial.outputs:
         fields["outputs"] = [[one.name, one.part, one.files, one.size_bytes, one.stray] for one in trial.outputs]
     return fields
@@ -327,6 +334,7 @@ def apply_end_fields(trial: TrialRecord, record: dict[str, Any]) -> TrialState:
     )
     trial.sources = tuple(map(str, record.get("sources", ())))
     trial.is_committed = record.get("committed", False) is True
+    trial.is_lost = record.get("lost", False) is True
     state = record["state"]
     return TrialState.WAITING if state == ENDED_WITH_SWEEP else TrialState(state)
 

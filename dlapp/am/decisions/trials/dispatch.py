@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlapp.am.decisions import containers, shutdown
+from dlapp.am.decisions import assessment, containers, shutdown
 from dlapp.am.decisions.sweep_summary import failures_text
 from dlapp.am.model.events import CommitTrial, Settlement, TrialCommitted
 from dlapp.am.model.instance import Container, Stage, StopReason
-from dlapp.am.model.state import ApplicationState
+from dlapp.am.model.state import ApplicationState, Due
 from dlapp.am.model.trials import SweepState, TrialRecord, end_fields, part_of
 from dlapp.errors import DlappError
 from dlapp.sweep.results import TrialState, downsampled
@@ -37,6 +37,10 @@ def check(state: ApplicationState) -> None:
         except DlappError as error:
             shutdown.fail(state, str(error))
             return
+    for container_id, until_ms in list(sweep.paused.items()):
+        if until_ms <= state.awake_ms:
+            del sweep.paused[container_id]
+            update_free_slot(state, state.containers[container_id])
     if sweep.free and not any(one.unconfirmed for one in state.open.values()):
         _dispatch(state, sweep)
     if not sweep.left:
@@ -53,6 +57,7 @@ def update_free_slot(state: ApplicationState, container: Container) -> None:
         and orders is not None
         and orders.stop is Stop.NO
         and not orders.trials_are_over
+        and container.container_id not in sweep.paused
     )
     if may_run and len(sweep.running_in(container.container_id)) < sweep.spec.trials_per_container:
         sweep.free.setdefault(container.container_id)
@@ -124,6 +129,7 @@ def release(state: ApplicationState, container: Container) -> None:
     """Make the trials of an ended container wait again. Their reported ends count."""
     sweep = state.sweep_state
     sweep.free.pop(container.container_id, None)
+    sweep.paused.pop(container.container_id, None)
     for trial in sweep.running_in(container.container_id):
         if state.stage is not Stage.ACTIVE:
             sweep.requeue_trial(trial)  # for an application that resumes this one
@@ -134,6 +140,16 @@ def release(state: ApplicationState, container: Container) -> None:
             end(state, trial, TrialState.FAILED)
         else:
             requeue(state, trial)
+
+
+def pause(state: ApplicationState, container: Container) -> None:
+    """Give a container no trial for a while: what one of its trials failed of is not over yet."""
+    instance = container.bound_instance
+    instance.pauses += 1
+    pause_ms = assessment.pause_ms(instance.pauses)
+    state.sweep_state.paused[container.container_id] = state.awake_ms + pause_ms
+    state.set_deadline(pause_ms, Due.TRIALS, container)
+    update_free_slot(state, container)
 
 
 def requeue(state: ApplicationState, trial: TrialRecord) -> None:

@@ -1,12 +1,13 @@
 """Reports of tasks on trials: values of the metric, and ends.
 
 How the program of a trial ended is assessed like that of a container (`dlapp.am.decisions.assessment`): an exit code
-counts against ``retries``; what the node or a service did is tried again some times; missing input never.
+counts against ``retries``; what the node did is tried again some times, after a pause; for a service that does not
+answer, also one of the node such as Docker, a trial waits like a container; missing input is final.
 """
 
 from __future__ import annotations
 
-from dlapp.am.decisions import assessment
+from dlapp.am.decisions import assessment, services
 from dlapp.am.decisions.trials import dispatch
 from dlapp.am.model.instance import Container, Stage
 from dlapp.am.model.state import ApplicationState
@@ -17,6 +18,7 @@ from dlapp.values.serialization import to_json
 
 MAX_REPORTED_POINTS = 256
 """Maximum number of points in a report of a trial; a task sends half as many."""
+_NOT_THE_PROGRAMS = (Fault.NODE, Fault.STOPPED, Fault.SERVICE)
 
 
 def handle_report(state: ApplicationState, container: Container, report: Report) -> None:
@@ -36,7 +38,7 @@ def handle_report(state: ApplicationState, container: Container, report: Report)
             sweep.assign_trial(trial, container_id, container.bound_instance.index, one.try_number, state.now_ms)
         if trial.holder == container_id and trial.tries == one.try_number and trial.state is TrialState.RUNNING:
             named.add(one.number)
-            _handle_trial_report(state, trial, one)
+            _handle_trial_report(state, container, trial, one)
     if is_first:
         for trial in sweep.running_in(container_id):
             if trial.number not in named:
@@ -46,7 +48,7 @@ def handle_report(state: ApplicationState, container: Container, report: Report)
         dispatch.send_orders(state, container)
 
 
-def _handle_trial_report(state: ApplicationState, trial: TrialRecord, one: TrialReport) -> None:
+def _handle_trial_report(state: ApplicationState, container: Container, trial: TrialRecord, one: TrialReport) -> None:
     sweep = state.sweep_state
     points = tuple((point[0], point[1]) for point in one.points[-MAX_REPORTED_POINTS:] if len(point) == 2)
     if points != trial.points:
@@ -69,10 +71,14 @@ def _handle_trial_report(state: ApplicationState, trial: TrialRecord, one: Trial
                     pruner = sweep.spec.optuna_pruner
                     trial.stop = f"stopped early at step {int(step)}: {value:.6g}, by Optuna's pruner {pruner}"
     if one.result is not None:
-        _assess(state, trial, one, one.result)
+        _assess(state, container, trial, one, one.result)
+    elif one.ran_s > 0 and container.trials_wait_ms is not None and (trial.started_ms or 0) >= container.trials_wait_ms:
+        services.end_wait(state, container)  # its program runs: the service is back
 
 
-def _assess(state: ApplicationState, trial: TrialRecord, one: TrialReport, result: TaskResult) -> None:
+def _assess(
+    state: ApplicationState, container: Container, trial: TrialRecord, one: TrialReport, result: TaskResult
+) -> None:
     """Decide what becomes of a trial whose program has ended."""
     sweep = state.sweep_state
     assessed = assessment.of_result(result)
@@ -90,13 +96,33 @@ def _assess(state: ApplicationState, trial: TrialRecord, one: TrialReport, resul
     elif state.stage is not Stage.ACTIVE:
         trial.message = state.ending.diagnostics if state.ending is not None else assessed.reason
         dispatch.end(state, trial, TrialState.WAITING)
+    elif assessed.service:
+        _wait(state, container, trial, assessed)
     else:
         trial.user_faults += assessed.fault is Fault.USER
-        trial.node_faults += assessed.fault in (Fault.NODE, Fault.STOPPED, Fault.SERVICE)
+        trial.node_faults += assessed.fault in _NOT_THE_PROGRAMS
+        if assessed.fault in _NOT_THE_PROGRAMS:
+            dispatch.pause(state, container)
         if _is_retried(sweep.spec.retries, trial, assessed):
             dispatch.requeue(state, trial)
         else:
+            trial.is_lost = assessed.fault in _NOT_THE_PROGRAMS
             dispatch.end(state, trial, TrialState.FAILED)
+
+
+def _wait(state: ApplicationState, container: Container, trial: TrialRecord, assessed: assessment.Assessment) -> None:
+    """Let a trial wait for a service, uncounted, as long as a container does; another container may run it at once."""
+    instance = container.bound_instance
+    services.begin_wait(state, instance, assessed.service)
+    if services.left_ms(state, instance, assessed.service) > 0:
+        container.trials_wait_ms = state.now_ms
+        dispatch.pause(state, container)
+        dispatch.requeue(state, trial)
+        return
+    patience_s = state.spec.service_patience_s
+    trial.message = f"waited {patience_s:g} s (service_patience) for {assessed.service}: {assessed.reason}"
+    trial.is_lost = True
+    dispatch.end(state, trial, TrialState.FAILED)
 
 
 def _has_data(result: TaskResult) -> bool:

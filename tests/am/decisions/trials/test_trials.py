@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 
 import pytest
@@ -17,7 +18,7 @@ from dlapp.value import replace
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Fault, TaskResult
 from dlapp.values.report import FinalStatus
-from tests.am.decisions.trials.sweep_cluster import SweepCluster, stored, well
+from tests.am.decisions.trials.sweep_cluster import Outcome, SweepCluster, stored, well
 from tests.am.driving import APPLICATION
 
 
@@ -109,6 +110,62 @@ def test_a_trial_that_fails_is_tried_again_and_does_not_end_the_sweep() -> None:
     assert ending.diagnostics == "1 of 8 trials failed (trial 3): exit code 9"
     assert (cluster.starts[3], cluster.starts[5]) == (2, 2)
     assert cluster.on_record[5] == "done 2"
+
+
+def away(until_s: float, box: list[SweepCluster], fault: Fault = Fault.NODE) -> Outcome:
+    """Return outcomes of trials that need Docker, which is away until this time [s of the simulation]."""
+
+    def outcome(number: int, try_number: int) -> tuple[TaskResult, tuple[tuple[float, float], ...]]:
+        if 2.0 <= box[0].now < until_s:
+            return TaskResult(fault=fault, message="no such file or directory", service="Docker at unix:///x"), ()
+        return well(number, try_number)
+
+    return outcome
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("fault", [Fault.NODE, Fault.SERVICE])
+@pytest.mark.parametrize("until_s", [8.0, 900.0])
+def test_trials_wait_for_a_service_as_containers_do(seed: int, fault: Fault, until_s: float) -> None:
+    box: list[SweepCluster] = []
+    box.append(SweepCluster(seed, sweep_of(10), outcome=away(until_s, box, fault)))
+    ending = box[0].run()
+    assert (ending.final_status, ending.diagnostics) == (FinalStatus.SUCCEEDED, "")
+    assert all(text.startswith("done") for text in box[0].on_record.values())
+    assert len(box[0].on_record) == 10
+    # The pauses double up to a minute: no trial is started in vain every second.
+    assert sum(box[0].starts.values()) < 10 + 2 * (8 + until_s / 60)
+
+
+def test_a_sweep_whose_trials_waited_too_long_for_a_service_has_failed_and_keeps_what_there_is() -> None:
+    box: list[SweepCluster] = []
+    box.append(SweepCluster(1, sweep_of(10), outcome=away(1e9, box)))
+    ending = box[0].run()
+    assert ending.final_status is FinalStatus.FAILED
+    assert "waited 3600 s (service_patience) for Docker at unix:///x: no such file or directory" in ending.diagnostics
+    assert "the output of the others is committed, and `dlapp-launcher --resume` runs" in ending.diagnostics
+    assert box[0].settled is not None
+    done = {number for number, text in box[0].on_record.items() if text.startswith("done")}
+    assert done
+    assert {part.index for part in box[0].settled.parts} == done
+
+
+def test_a_trial_that_a_node_fails_is_tried_again_after_a_pause_and_its_sweep_is_no_success() -> None:
+    box: list[SweepCluster] = []
+
+    def outcome(number: int, try_number: int) -> tuple[TaskResult, tuple[tuple[float, float], ...]]:
+        if number == 3:
+            times.append(box[0].now)
+            return TaskResult(fault=Fault.NODE, message="no space left"), ()
+        return well(number, try_number)
+
+    times: list[float] = []
+    box.append(SweepCluster(4, sweep_of(6), workers=1, outcome=outcome))
+    ending = box[0].run()
+    assert ending.final_status is FinalStatus.FAILED
+    assert ending.diagnostics.startswith("1 of 6 trials failed (trial 3): no space left; the output of the others is")
+    assert len(times) == 4
+    assert all(later - earlier >= 1 for earlier, later in itertools.pairwise(times))
 
 
 def test_a_trial_without_data_whose_script_left_processes_fails() -> None:
