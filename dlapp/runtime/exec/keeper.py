@@ -34,6 +34,8 @@ from dlapp.system.processes.proc import descendants, set_name
 from dlapp.values.serialization import from_json
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
+NAME = "dlapp-exec"
+"""Name of a keeper's process (`proc.set_name`)."""
 _PATIENCE_S = 1.0
 """Time between SIGHUP with SIGTERM, and SIGKILL, for the remaining processes of a command."""
 _LOOK_EVERY_S = 0.02
@@ -50,7 +52,7 @@ def run_keeper(channel: socket.socket, env: Mapping[str, str], cwd: str, kept_fd
         cwd: the working directory of the payload.
         kept_fds: descriptors that the payload also has: they hold locks.
     """
-    set_name("dlapp-exec")
+    set_name(NAME)
     kernel.become_subreaper()
     os.setsid()
     received = _receive(channel)

@@ -21,11 +21,12 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dlapp.errors import DlappError
 from dlapp.net.relay import copy_both
 from dlapp.net.streams import NOT_OPEN, StreamRefused
+from dlapp.runtime.exec.keeper import NAME
 from dlapp.runtime.payload import PayloadPlace
 from dlapp.system.files import closing_fd
 from dlapp.system.machine import boot_id
@@ -35,7 +36,7 @@ from dlapp.system.network.tcp_table import TcpSocket
 from dlapp.system.owners import user_name
 from dlapp.system.processes import kernel
 from dlapp.system.processes.open_files import socket_inodes
-from dlapp.system.processes.proc import descendants, start_time
+from dlapp.system.processes.proc import ProcessStat, descendant_processes, read_proc, start_time
 from dlapp.task.streams.stream import Stream
 from dlapp.values.messages import PortPlace
 from dlapp.values.serialization import to_json
@@ -100,7 +101,7 @@ def _of_payload(stream: Stream, port: int, found: Sequence[TcpSocket]) -> list[T
     inodes: set[int] = set()
     if place.pid and start_time(place.pid) == place.started:
         # The processes are read from /proc, so only for users other than the owner.
-        for pid in (place.pid, *descendants(place.pid)):
+        for pid in (place.pid, *_without_commands(descendant_processes(place.pid))):
             try:
                 inodes |= socket_inodes(pid)
             except PermissionError:
@@ -113,6 +114,16 @@ def _of_payload(stream: Stream, port: int, found: Sequence[TcpSocket]) -> list[T
     if not own:
         raise StreamRefused(f"port {port} of {stream.host} is another program's of the same user")
     return own
+
+
+def _without_commands(processes: Sequence[ProcessStat]) -> Iterator[int]:
+    """Yield the pids of those that no `dlapp-exec` of the owner has started. Parents come before their children."""
+    left_out: set[int] = set()
+    for one in processes:
+        if one.parent in left_out or read_proc(one.pid, "comm").strip() == NAME.encode():
+            left_out.add(one.pid)
+        else:
+            yield one.pid
 
 
 def _container_sockets(place: PayloadPlace, port: int) -> list[TcpSocket]:

@@ -322,9 +322,9 @@ subprocess.run([sys.executable, sys.argv[0], "server"])
 
 
 @contextlib.contextmanager
-def program_with_a_server(directory: Path) -> Iterator[tuple[PayloadPlace, int]]:
+def program_with_a_server(directory: Path, program_text: str = SERVERS) -> Iterator[tuple[PayloadPlace, int]]:
     """Yield the place of a plain program, and the port of a server that is its child."""
-    (directory / "servers.py").write_text(SERVERS)
+    (directory / "servers.py").write_text(program_text)
     command = [sys.executable, str(directory / "servers.py")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as program:
         try:
@@ -367,6 +367,22 @@ def test_a_viewer_reaches_the_programs_own_ports_and_none_of_its_users_others(tm
         for unseen in (PLAIN, replace(place, pid=0)):
             assert "its owner alone reaches port" in str(for_viewer(number, unseen))
         assert "another program's" in str(for_viewer(number, replace(place, started=place.started + 1)))
+
+
+def test_a_viewer_does_not_reach_a_server_that_a_command_of_the_owner_started(tmp_path: Path) -> None:
+    keeper = "open('/proc/self/comm', 'w').write('dlapp-exec'); import runpy; runpy.run_path({!r}, run_name='x')"
+    script = tmp_path / "keeper.py"
+    with program_with_a_server(tmp_path) as (place, number):
+        assert for_viewer(number, place) == b"hello"
+    (tmp_path / "servers.py").rename(tmp_path / "inner.py")
+    script.write_text(keeper.format(str(tmp_path / "inner.py")))
+    with program_with_a_server(
+        tmp_path, f"import subprocess, sys; subprocess.run([sys.executable, {str(script)!r}])"
+    ) as (
+        place,
+        number,
+    ):
+        assert f"port {number} of node7 is another program's of the same user" in str(for_viewer(number, place))
 
 
 def test_a_viewer_gets_nothing_where_another_program_took_the_connection(
