@@ -1036,6 +1036,10 @@ class Client(Closeable):
         if (owner := self._owner_unless_of(application_id, user)) is not None:
             raise Denied(f"{application_id} is {owner}'s, not {user}'s")
 
+    def is_own(self, application_id: AnyApplication) -> bool:
+        """Return whether an application is the caller's, as the kernel or the cluster reports it. Raises NotFound."""
+        return self._owner_unless_of(str(self._id(application_id)), caller()) is None
+
     def _owner_unless_of(self, application_id: str, user: str) -> str | None:
         """Return the owner of an application that is not ``user``'s; None if it is.
 

@@ -30,6 +30,9 @@ TAIL_BYTES = 256 << 10
 """Number of bytes at the end of each log that are searched."""
 MAX_LINE = 300
 """Characters of a line that is kept as evidence."""
+_LINE_ENDS = (b"\n", b"\r")
+_NEARBY = 4096
+"""A line is longer only in logs that nobody reads."""
 _MAX_MATCHED = 4096
 """Characters of a line that are compared with a regular expression."""
 _MAX_HITS = 50
@@ -260,12 +263,14 @@ def _positions(data: bytes, text: bytes) -> Iterator[int]:
 
 def _line_at(data: bytes, position: int) -> tuple[int, int]:
     """Return where the line at a position begins and ends."""
-    start = data.rfind(b"\n", 0, position) + 1
-    start = data.rfind(b"\r", start, position) + 1 or start
-    if (end := data.find(b"\n", position)) < 0:
-        end = len(data)
-    bar = data.find(b"\r", position, end)
-    return start, end if bar < 0 else bar
+    # Both ends of lines are searched nearby first: a log of progress bars has no line feed in all its length.
+    begin, end = max(0, position - _NEARBY), position + _NEARBY
+    start = max(data.rfind(one, begin, position) for one in _LINE_ENDS) + 1
+    if not start:
+        start = max(data.rfind(one, 0, begin) for one in _LINE_ENDS) + 1
+    found = [at for one in _LINE_ENDS if (at := data.find(one, position, end)) >= 0]
+    found = found or [at for one in _LINE_ENDS if (at := data.find(one, end)) >= 0]
+    return start, min(found, default=len(data))
 
 
 def _named(rule: Rule, line: bytes) -> Diagnosis | None:

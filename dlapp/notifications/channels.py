@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlapp.errors import DlappError
 from dlapp.values.notification import (
@@ -24,6 +24,9 @@ from dlapp.values.notification import (
 )
 from dlapp.values.notification import Webhook as WebhookSettings
 from dlapp.values.serialization import to_json
+
+if TYPE_CHECKING:
+    from email.message import EmailMessage
 
 TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 30
@@ -115,18 +118,9 @@ def post(webhook: WebhookSettings, one: Notification) -> None:
         raise NotDelivered(f"the webhook answered {status}", final=status < 500 and status not in _TRY_AGAIN)
 
 
-def send_mail(mail: Mail, one: Notification) -> None:
-    """Send a notification by mail. Retries have the same Message-ID.
-
-    Raises:
-        NotDelivered: the server does not answer, or refuses it.
-    """
-    import smtplib
-    import ssl
+def _mail_of(mail: Mail, one: Notification) -> EmailMessage:
     from email.message import EmailMessage
     from email.utils import formatdate
-
-    from dlapp.notifications.smtp import SmtpConnection, SmtpTlsConnection
 
     message = EmailMessage()
     message["From"], message["To"], message["Subject"] = mail.sender, ", ".join(mail.to), f"[dlapp] {title_of(one)}"
@@ -144,6 +138,20 @@ def send_mail(mail: Mail, one: Notification) -> None:
     }
     lines = [one.text, "", *(f"{name}: {_line(str(value))}" for name, value in facts.items() if value)]
     message.set_content("\n".join(_line(line) for text in lines for line in text.split("\n")))
+    return message
+
+
+def send_mail(mail: Mail, one: Notification) -> None:
+    """Send a notification by mail. Retries have the same Message-ID.
+
+    Raises:
+        NotDelivered: the server does not answer, or refuses it.
+    """
+    import smtplib
+    import ssl
+
+    from dlapp.notifications.smtp import SmtpConnection, SmtpTlsConnection
+
     try:
         context = ssl.create_default_context() if mail.security != NO_TLS else None
         if mail.security == TLS:
@@ -155,7 +163,7 @@ def send_mail(mail: Mail, one: Notification) -> None:
                 server.starttls(context=context)
             if mail.user:
                 server.login(mail.user, mail.password)
-            server.send_message(message)
+            server.send_message(_mail_of(mail, one))
     except smtplib.SMTPRecipientsRefused as error:
         codes = [code for code, _ in error.recipients.values()]
         refused = f"{mail.server} refused all addresses: {min(codes)}"

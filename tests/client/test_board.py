@@ -38,6 +38,8 @@ EVENTS = "events.out.tfevents.1"
 class KnownApplications:
     """A client of applications with these views and specs."""
 
+    own = True
+
     def __init__(self, view: ApplicationView, spec: AppSpec | None = None) -> None:
         self.view, self.spec = view, spec
 
@@ -51,6 +53,9 @@ class KnownApplications:
 
     def hdfs_of(self, _: ApplicationId, username: str | None = None) -> None:
         return None
+
+    def is_own(self, _: ApplicationId) -> bool:
+        return self.own
 
     def stream_opener(self, _: ApplicationId) -> Callable[..., socket.socket]:
         raise Denied("its token is not here")
@@ -265,6 +270,22 @@ def test_a_view_of_another_user_gets_no_file_written_outside_of_the_run(tmp_path
     assert copies(tmp_path) == ({} if field == "output" else {f"b_0/{EVENTS}": "of mallory, and long"})
     assert len(notes) == 1
     assert "is no name that an output or a role can have" in notes[0]
+
+
+@pytest.mark.parametrize("location", ["http://127.0.0.1:{port}/x", "ftp://127.0.0.1:{port}/x", "memory://x/y"])
+def test_a_view_of_another_user_sends_no_request_where_that_user_says(tmp_path: Path, location: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        target = location.format(port=server.getsockname()[1])
+        view = ended(tmp_path, outputs=(OutputView(name="", target=target, committed=True),))
+        known = KnownApplications(view)
+        known.own = False
+        files, notes = board(tmp_path, known)
+        files.refresh()
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert len(notes) == 1
+    assert f"of another user's application only files and the cluster's HDFS are read, not {target!r}" in notes[0]
 
 
 def test_a_copy_that_became_a_link_is_not_written_through(tmp_path: Path) -> None:

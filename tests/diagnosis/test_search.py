@@ -6,7 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dlapp.diagnosis import search
 from dlapp.diagnosis.rules import load_rules
 from dlapp.diagnosis.search import MAX_LINE, LogTail, diagnose, read_tail
 from dlapp.values.messages import Diagnosis, Evidence, Fault
@@ -316,3 +319,12 @@ def test_a_directory_in_place_of_a_log_leaves_no_descriptor_open(tmp_path: Path)
     with pytest.raises(OSError, match="is no file"):
         read_tail(str(tmp_path))
     assert os.listdir("/proc/self/fd") == before
+
+
+@given(st.lists(st.sampled_from([b"a", b"\n", b"\r", b"b" * 30, b"c" * 9000]), max_size=30), st.data())
+def test_a_line_is_what_lies_between_the_nearest_ends_of_lines(parts: list[bytes], data: st.DataObject) -> None:
+    text = b"".join(parts)
+    position = data.draw(st.integers(0, len(text)))
+    before = [at + 1 for at in range(position) if text[at] in b"\r\n"]
+    after = [at for at in range(position, len(text)) if text[at] in b"\r\n"]
+    assert search._line_at(text, position) == (max(before, default=0), min(after, default=len(text)))

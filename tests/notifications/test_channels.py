@@ -166,6 +166,13 @@ def test_a_mail_server_gets_the_password_and_nothing_without_the_tls_that_is_wis
             deliver(settings(mail=mail_to(port, security=START_TLS)), MAIL, event())
 
 
+def test_a_mail_that_cannot_be_made_is_one_that_is_not_delivered() -> None:
+    """A text that no header takes ends no thread that sends."""
+    port = free_port()
+    with mail_server(lambda _: "250 OK", port=port), pytest.raises(NotDelivered, match="ValueError"):
+        deliver(settings(mail=mail_to(port)), MAIL, replace(event(FAILED), id="a\nb"))
+
+
 def test_a_mail_server_that_hangs_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "TIMEOUT_S", 0.2)
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlapp.pages.facts import asks, facts
+from dlapp.pages.facts import asks, facts, without_passwords
 from dlapp.values.spec import AppSpec, InputSpec, Resources, RoleSpec, Submission
 from tests.pages.samples import application
 
@@ -56,3 +56,14 @@ def test_what_was_asked_for_is_named_by_role() -> None:
 
 def test_of_another_users_application_only_the_view_is_told() -> None:
     assert set(dict(facts(application(), None))) == {"images", "network"}
+
+
+def test_users_and_passwords_of_urls_are_not_shown() -> None:
+    text = "hdfs://tony:s3cret@nn/x https://token@host/y http://host/a@b ftp://:x@h"
+    assert without_passwords(text) == "hdfs://nn/x https://host/y http://host/a@b ftp://h"
+
+
+def test_a_text_of_a_mebibyte_without_a_password_takes_one_pass() -> None:
+    """The former expression took hours for it."""
+    text = "a://" + ":" * (1 << 20)
+    assert without_passwords(text) == text

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
-from dlapp.locations import FILE, file_location, local_path
+from dlapp.locations import FILE, file_location, local_path, remote_scheme
 from dlapp.net.streams import StreamRefused
 from dlapp.storage.tree import remove_tree
 from dlapp.system.files import is_inside, is_plain_path
@@ -85,6 +85,7 @@ class BoardFiles:
         self._unfinished = list(applications)
         self._submissions: dict[ApplicationId, Submission | None] = {}
         self._hdfs_by_application: dict[ApplicationId, HdfsPlace | None] = {}
+        self._own: dict[ApplicationId, bool] = {}
         self._sizes: dict[tuple[str, str], tuple[int, int]] = {}  # of the local files
         self._pending_sizes: dict[tuple[str, str], tuple[int, int]] = {}  # of the files being copied
         self._files = self._bytes = 0
@@ -122,6 +123,11 @@ class BoardFiles:
         for source in self._sources(one, view):
             if source.name and not is_plain_path(source.name):
                 self._note_once(f"{one}: {source.name[:200]!r} is no name that an output or a role can have")
+                continue
+            if source.container is None and remote_scheme(source.location) and not self._is_own(one):
+                # Whoever wrote the view would choose the host, port and path of requests in the reader's name.
+                where = f"only files and the cluster's HDFS are read, not {source.location[:200]!r}"
+                self._note_once(f"{one}: of another user's application {where}")
                 continue
             into = os.path.join(run, source.name) if source.name else run
             try:
@@ -186,6 +192,11 @@ class BoardFiles:
             return
         for index in range(spec.containers):
             yield _EventSource(f"checkpoint/{index}", f"{place}/{index}", is_checkpoint=True)
+
+    def _is_own(self, one: ApplicationId) -> bool:
+        if one not in self._own:
+            self._own[one] = self._client.is_own(one)
+        return self._own[one]
 
     def _spec_of(self, one: ApplicationId) -> AppSpec | None:
         submission = self._submission_of(one)

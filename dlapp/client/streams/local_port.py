@@ -133,19 +133,6 @@ def _listen(wanted: int | None, like: int) -> list[socket.socket]:
     raise UsageError(f"the local port {wanted or like} cannot be used: {last.strerror}") from last
 
 
-def free_port(like: int) -> int:
-    """Return a local port that a `LocalPort` can listen on: this one, or another if it is taken.
-
-    Raises:
-        UsageError: there is none.
-    """
-    listeners = _listen(None, like)
-    port = int(listeners[0].getsockname()[1])
-    for one in listeners:
-        one.close()
-    return port
-
-
 def _listen_on(port: int) -> list[socket.socket]:
     found: list[socket.socket] = []
     try:

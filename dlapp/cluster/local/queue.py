@@ -369,12 +369,17 @@ def _connect(path: str, full: str) -> tuple[sqlite3.Connection, int, str]:
 
 def _opened(path: str) -> tuple[sqlite3.Connection, int]:
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
+    connection.text_factory = _text  # its owner may have written any bytes, and root reads it, too
     try:
         connection.execute("PRAGMA synchronous = FULL")
         return connection, _schema_of(connection)
     except sqlite3.Error:
         connection.close()
         raise
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
 
 
 def _copy(path: str) -> tuple[sqlite3.Connection, int] | None:
@@ -388,6 +393,7 @@ def _copy(path: str) -> tuple[sqlite3.Connection, int] | None:
         The copy, and the schema of the rows. None: another process has the database open, so the shared memory exists.
     """
     copy = sqlite3.connect(":memory:", isolation_level=None)
+    copy.text_factory = _text
     try:
         with contextlib.closing(sqlite3.connect(path, timeout=COPY_S, isolation_level=None)) as connection:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")

@@ -113,14 +113,10 @@ def _wait_until_ready(client: Client, notebook: Notebook) -> ReadyNotebook | Non
 
 
 def _show_how_to_reach(notebook: Notebook, ready: ReadyNotebook) -> None:
-    from dlapp.client.streams.local_port import free_port
-
-    # The port is passed to dlapp-port, which would otherwise use another one if another user has it by then: the URL
-    # contains the token.
-    port = free_port(ready.port)
+    # Nobody holds a local port yet: another user could take the one of an URL that is printed now, with its token.
     say(f"DL App ID = {notebook.application}")
-    say(f"JupyterLab : dlapp-port {notebook.application} notebook {ready.port} {port}")
-    say(f"then open  : {notebook.page(f'http://127.0.0.1:{port}')}")
+    say(f"JupyterLab : dlapp-port {notebook.application} notebook {ready.port}")
+    say(f"then open  : the address that it prints, with {notebook.page('')} behind it")
     say(f"to end it  : dlapp-softkill {notebook.application}")
 
 

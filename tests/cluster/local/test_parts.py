@@ -463,6 +463,18 @@ def test_an_outcome_that_is_no_json_is_an_error_by_name(tmp_path: Path) -> None:
 # ---- what is cleared ----
 
 
+def test_a_row_with_bytes_that_are_no_text_is_read(state: StateDir, queue: Queue) -> None:
+    """Its owner may have written them; root and members of a shared queue read the row, too."""
+    with queue.change():
+        one = insert(queue)
+    with sqlite3.connect(state.database) as connection:
+        connection.execute("UPDATE applications SET appname = CAST(x'6dff78' AS TEXT)")
+    connection.close()
+    row = queue.row(one)
+    assert row is not None
+    assert row.appname == "m\ufffdx"
+
+
 def test_the_cache_keeps_what_is_needed_what_is_fresh_and_what_was_used_last(
     state: StateDir, queue: Queue, tmp_path: Path
 ) -> None:
