@@ -24,7 +24,7 @@ from dlapp.cluster.yarn.client.shared_tokens import check_sharing, find_token
 from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.cluster.yarn.client.submission import ApplicationSubmitter
 from dlapp.cluster.yarn.client.views import PRIORITY_LIMIT, check_tags
-from dlapp.cluster.yarn.client.waits import WAITING_STATES, ClusterFacts, check_limits
+from dlapp.cluster.yarn.client.waits import WAITING_STATES, ClusterFacts, limit_lines
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.staging import TRIALS, USAGE, StagingPaths
 from dlapp.config import Config
@@ -153,7 +153,7 @@ class YarnEngine(Closeable):
         queues = rest.queues()
         with refusals(refuse):
             preflight.check_queue(queues, spec.queue or "default")
-            check_limits(spec, queues, self._session.nodes(), dialect, self._session.config.yarn.am_memory_mib)
+            lines += limit_lines(spec, queues, self._session, clock.now_ms())
         with refusals(refuse):
             preflight.check_home(self._session.files(user), user)
             lines += check_sharing(self._session.files(user), spec)

@@ -22,7 +22,7 @@ from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.client.views import first_line, waiting_line
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.errors import DlappError, RequestTooLarge
-from dlapp.system.text import shown
+from dlapp.system.text import counted, shown
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId
 from dlapp.values.report import ApplicationView, State
@@ -35,6 +35,11 @@ HISTORY_MS = 14 * 86_400_000
 MAX_FACTOR = 1_000_000
 """A larger factor counts as no limit for a user; -1 turns the limit off."""
 _CAPACITY = "yarn.scheduler.capacity"
+NODES_RETURN_MS = 600_000
+"""How long after its start a ResourceManager may lack nodes that were there before: as long as it waits for a silent
+one (yarn.nm.liveness-monitor.expiry-interval-ms). NodeManagers try to reach it every 30 s."""
+_RUNNING = ("RUNNING", "DECOMMISSIONING")
+_REMOVED = "DECOMMISSIONED"
 _AM_REQUEST = re.compile(r"AM Resource Request = <memory:(\d{1,12}), vCores:(\d{1,9})")
 _AM_LIMIT = "AM resource limit exceeded"
 """Source: CSAMContainerLaunchDiagnosticsConstants, 2.8 to 3.5."""
@@ -302,6 +307,44 @@ def check_limits(
         asks = (*asks, master_ask(am_memory_mib))
     if (never := never_fits(WaitFacts(asks=asks, limits=limits))) is not None:
         raise RequestTooLarge(never.message, "application.queue")
+
+
+def limit_lines(spec: AppSpec, queues: Sequence[QueueInfo], session: ClusterSession, now_ms: int) -> list[str]:
+    """Check a request by `check_limits`, also while nodes are away that will be back.
+
+    YARN counts the capacity of a queue by the nodes that run. So shortly after the start of a ResourceManager, or while
+    nodes are lost or restart, a queue is smaller than it will be. Then nothing is refused.
+
+    Args:
+        spec: the application.
+        queues: the queues of the scheduler now.
+        session: the connection to the cluster; its list of nodes may be some minutes old.
+        now_ms: the time [ms since 1970].
+
+    Returns:
+        A line for the user if the request does not fit the nodes that run now.
+
+    Raises:
+        RequestTooLarge: it never fits.
+    """
+    dialect, am_memory_mib = session.dialect(), session.config.yarn.am_memory_mib
+    with contextlib.suppress(RequestTooLarge):
+        check_limits(spec, queues, session.nodes(), dialect, am_memory_mib)
+        return []
+    rest = session.rest()
+    nodes = rest.nodes()
+    running = [one for one in nodes if one.state in _RUNNING]
+    try:
+        check_limits(spec, rest.queues(), running, dialect, am_memory_mib)
+    except RequestTooLarge as error:
+        away = sum(one.state not in (*_RUNNING, _REMOVED) for one in nodes)
+        started_ms = rest.info().get("startedOn")
+        is_new = isinstance(started_ms, int) and now_ms - started_ms < NODES_RETURN_MS
+        if not away and not is_new:
+            raise
+        why = f"the cluster lacks {counted(away, 'nodes')}" if away else "the ResourceManager has just started"
+        return [f"{error}; it waits, because {why} and the queue may be larger later"]
+    return []
 
 
 def node_facts(node: NodeInfo, dialect: Dialect) -> NodeFacts:

@@ -10,8 +10,9 @@ import pytest
 
 from dlapp.cluster.yarn.client import rest as rest_module
 from dlapp.cluster.yarn.client.rest import AppReport, NodeInfo, QueueInfo
-from dlapp.cluster.yarn.client.waits import ClusterFacts, check_limits, limits_of
+from dlapp.cluster.yarn.client.waits import ClusterFacts, check_limits, limit_lines, limits_of
 from dlapp.cluster.yarn.dialect import Dialect
+from dlapp.config import load_config
 from dlapp.errors import RequestTooLarge, Unreachable
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId
@@ -20,6 +21,7 @@ from dlapp.values.spec import AppSpec, Gang, Resources, RoleSpec
 from dlapp.values.waiting import CODES, PendingRequest
 
 APP = ApplicationId(1700000000000, 7)
+NOW_MS = 1_700_000_000_000
 WHOLE = {"memory": 8192, "vcores": 16, "gcores": 8}
 DETAILS = " Details : AM Partition = <DEFAULT_PARTITION>; AM Resource Request = <memory:256, vCores:1>; "
 
@@ -208,6 +210,75 @@ def test_what_a_queue_or_a_user_can_never_have_is_refused() -> None:
         check_limits(spec(1, 3), queues, nodes, Dialect.GCORES, 256)
     with pytest.raises(RequestTooLarge, match="tony in queue small is 1 "):
         check_limits(spec(3, 1), [queues[0], _without_maximum(queues[1])], nodes, Dialect.GCORES, 256)
+
+
+class Cluster:
+    """A session with a cluster whose kept list of nodes is of before a failover, and its ResourceManager."""
+
+    config = load_config({}, environ={})
+
+    def __init__(self, kept: list[NodeInfo], now: list[NodeInfo], queues: list[QueueInfo], started_ms: int) -> None:
+        self.kept, self.now, self._queues, self.started_ms = kept, now, queues, started_ms
+
+    def dialect(self) -> Dialect:
+        return Dialect.GCORES
+
+    def rest(self) -> Cluster:
+        return self
+
+    def nodes(self) -> list[NodeInfo]:
+        """The first call is the session's, later ones are the ResourceManager's."""
+        kept, self.kept = self.kept, self.now
+        return kept
+
+    def queues(self) -> list[QueueInfo]:
+        return self._queues
+
+    def info(self) -> dict[str, int]:
+        return {"startedOn": self.started_ms}
+
+
+@pytest.mark.parametrize(
+    ("lost", "started_ms", "line"),
+    [
+        (
+            0,
+            NOW_MS - 20_000,
+            "it waits, because the ResourceManager has just started",
+        ),
+        (1, 0, "it waits, because the cluster lacks 1 node"),
+        (0, 0, None),
+    ],
+)
+@pytest.mark.parametrize("left", [(0, 0, 0), (1024, 2, 1)])
+def test_while_nodes_are_away_that_will_be_back_nothing_is_refused_for_a_small_queue(
+    lost: int, started_ms: int, line: str | None, left: tuple[int, int, int]
+) -> None:
+    small = queue("small", left, (0, 0, 0), userLimitFactor=100, absoluteCapacity=50)
+    queues = [QueueInfo(name="root", path="root", state="RUNNING", leaf=False), small]
+    role = RoleSpec(instances=1, resources=Resources(memory_mib=2048, vcores=1, gcores=0))
+    spec = AppSpec(username="tony", appname="a", workspace="/w", script="s", roles=(role,), queue="small")
+    now = [node("a", 4), *(replace(node(f"lost{at}", 4), state="LOST") for at in range(lost))]
+    session: Any = Cluster([node("a", 4), node("b", 4)], now, queues, started_ms)
+    if line is None:
+        with pytest.raises(RequestTooLarge, match="the maximum of queue small is"):
+            limit_lines(spec, queues, session, NOW_MS)
+    else:
+        said = limit_lines(spec, queues, session, NOW_MS)
+        assert len(said) == 1
+        assert said[0].endswith(f"{line} and the queue may be larger later")
+
+
+def test_a_list_of_nodes_of_before_refuses_nothing() -> None:
+    """The queue was read before the last node was back."""
+    queues = [QueueInfo(name="root", path="root", state="RUNNING", leaf=False)]
+    before = queue("small", (0, 0, 0), (0, 0, 0), userLimitFactor=100, absoluteCapacity=50)
+    after = queue("small", (4096, 8, 4), (0, 0, 0), userLimitFactor=100, absoluteCapacity=50)
+    role = RoleSpec(instances=1, resources=Resources(memory_mib=2048, vcores=1, gcores=0))
+    spec = AppSpec(username="tony", appname="a", workspace="/w", script="s", roles=(role,), queue="small")
+    nodes = [node("a", 4), node("b", 4)]
+    session: Any = Cluster(nodes, nodes, [*queues, after], 0)
+    assert limit_lines(spec, [*queues, before], session, NOW_MS) == []
 
 
 def _without_maximum(one: QueueInfo) -> QueueInfo:
