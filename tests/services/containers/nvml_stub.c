@@ -13,10 +13,16 @@
 
        MIG|uuid|name|memory in bytes|used|pids
 
+   The key errors=function:code,function:code gives one function another answer (all its versions; 7777: it hangs until
+   the description changes). If a file beside the description has its name and ".calls", each question is appended to it:
+   "pid function place", place -1 for the driver. A search by uuid opens each card up to the one that it finds.
+
    Compiled with -DOLD it is the library of a driver from before memory v2, MIG and affinity. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,7 +35,7 @@ enum {
 typedef unsigned long long u64;
 typedef struct thing {
     int error, minor, place, part; /* part: -1 for a card */
-    char uuid[96], name[96], bus_id[32], keys[1024];
+    char uuid[96], name[96], bus_id[32], keys[2048];
     u64 memory;
     struct thing *card;
 } thing;
@@ -48,15 +54,32 @@ static unsigned count, part_count[CARDS];
 static int ready, driver = UNKNOWN, registered[CARDS], told[CARDS];
 static struct stat known;
 
-static void load(void) {
+static const char *description(void) {
+    static char beside[1024];
     const char *path = getenv("NVML_STUB"), *directory = getenv("LD_LIBRARY_PATH");
-    struct stat now;
-    char line[2048], beside[1024];
-    FILE *file;
     if (path == NULL && directory != NULL) {
         snprintf(beside, sizeof beside, "%.*s/cards", (int)strcspn(directory, ":"), directory);
         path = beside;
     }
+    return path;
+}
+static void record(const char *function, int place) {
+    char name[1100], line[200];
+    const char *path = description();
+    int file, size;
+    if (path == NULL) return;
+    snprintf(name, sizeof name, "%s.calls", path);
+    if ((file = open(name, O_WRONLY | O_APPEND | O_CLOEXEC)) < 0) return;
+    size = snprintf(line, sizeof line, "%d %s %d\n", (int)getpid(), function, place);
+    if (write(file, line, (size_t)size) != size) abort();
+    close(file);
+}
+
+static void load(void) {
+    const char *path = description();
+    struct stat now;
+    char line[4096];
+    FILE *file;
     if (path == NULL || stat(path, &now) != 0 || (file = fopen(path, "r")) == NULL) {
         driver = UNKNOWN;
         return;
@@ -80,9 +103,9 @@ static void load(void) {
             snprintf(p->keys, sizeof p->keys, " used=%s reserved=0 pids=%s ", used, pids);
         } else if (count < CARDS) {
             thing *c = &cards[count];
-            char keys[1000] = "";
+            char keys[2001] = "";
             memset(c, 0, sizeof *c);
-            if (sscanf(line, "%d|%95[^|]|%d|%95[^|]|%llu|%31[^|]|%999[^\n]", &c->error, c->uuid, &c->minor, c->name,
+            if (sscanf(line, "%d|%95[^|]|%d|%95[^|]|%llu|%31[^|]|%2000[^\n]", &c->error, c->uuid, &c->minor, c->name,
                        &c->memory, c->bus_id, keys) < 6)
                 continue;
             c->card = c, c->place = (int)count, c->part = -1;
@@ -119,32 +142,53 @@ static unsigned length(const thing *c, const char *name) {
     while (entry(c, name, n) != -1) n++;
     return n;
 }
-static int ask(const thing *c) {
+/* The answer to one function in the key errors; OK: there is none. */
+static int error_of(const thing *c, const char *function) {
+    const char *at = c->card ? key(c->card, "errors") : NULL;
+    while (at && *at && *at != ' ') {
+        size_t size = strcspn(at, ": ");
+        if (at[size] != ':') break;
+        if (strncmp(at, function, size) == 0 && (function[size] == 0 || strncmp(function + size, "_v", 2) == 0))
+            return atoi(at + size + 1);
+        at += strcspn(at, ", ");
+        at = *at == ',' ? at + 1 : NULL;
+    }
+    return OK;
+}
+static int ask_as(const thing *c, const char *function) {
+    const struct timespec pause = {0, 20000000};
+    int error;
     if (!ready) return UNINITIALIZED;
     load();
     if (driver) return driver;
+    record(function, c->card ? c->place : -1);
+    while ((error = error_of(c, function)) == HANGS) nanosleep(&pause, NULL), load();
+    if (error) return error;
     return c->card ? c->card->error : NOT_FOUND;
 }
-static int say(const thing *c, const char *name, unsigned *out) {
-    int error = ask(c);
+#define ask(c) ask_as(c, __func__)
+static int say_as(const thing *c, const char *name, unsigned *out, const char *function) {
+    int error = ask_as(c, function);
     long long value = number(c, name);
     if (error) return error;
     if (value < 0) return NOT_SUPPORTED;
     *out = (unsigned)value;
     return OK;
 }
+#define say(c, name, out) say_as(c, name, out, __func__)
 
 int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
     memset(&known, 0, sizeof known);
     count = 0;
     load();
+    record(__func__, -1);
     while (driver == HANGS) pause();
     ready = driver == OK;
     return driver;
 }
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
-int nvmlShutdown(void) { ready = 0; return OK; }
+int nvmlShutdown(void) { record(__func__, -1); ready = 0; return OK; }
 
 int nvmlDeviceGetCount_v2(unsigned *out) {
     if (!ready) return UNINITIALIZED;
@@ -153,13 +197,16 @@ int nvmlDeviceGetCount_v2(unsigned *out) {
     *out = count;
     return OK;
 }
+static int handle(thing *c, void **out, const char *function) {
+    int error = ask_as(c, function);
+    *out = c;
+    return error == 15 ? OK : error;
+}
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **out) {
     if (!ready) return UNINITIALIZED;
     load();
     if (driver) return driver;
-    if (index >= count) return INVALID_ARGUMENT;
-    *out = &cards[index];
-    return cards[index].error == 15 ? OK : cards[index].error;
+    return index < count ? handle(&cards[index], out, __func__) : INVALID_ARGUMENT;
 }
 int nvmlDeviceGetUUID(thing *c, char *out, unsigned size) {
     int error = ask(c);
@@ -220,8 +267,8 @@ int nvmlDeviceGetMemoryInfo(thing *c, memory_info *out) {
     return OK;
 }
 
-static int processes(thing *c, const char *name, unsigned *size, process_info *out) {
-    int error = ask(c);
+static int processes_as(thing *c, const char *name, unsigned *size, process_info *out, const char *function) {
+    int error = ask_as(c, function);
     unsigned there = length(c, name), n;
     if (error) return error;
     if (*size < there) {
@@ -236,6 +283,7 @@ static int processes(thing *c, const char *name, unsigned *size, process_info *o
     *size = there;
     return OK;
 }
+#define processes(c, name, size, out) processes_as(c, name, size, out, __func__)
 int nvmlDeviceGetComputeRunningProcesses_v2(thing *c, unsigned *size, process_info *out) {
     return processes(c, "pids", size, out);
 }
@@ -309,8 +357,11 @@ int nvmlDeviceGetRemappedRows(thing *c, unsigned *corrected, unsigned *uncorrect
 }
 int nvmlDeviceGetFieldValues(thing *c, int size, field_value *out) {
     int error = ask(c), n;
-    for (n = 0; n < size && !error; n++)
-        out[n].answer = out[n].field == 230 ? say(c, "recovery", &out[n].value.ui) : NOT_SUPPORTED;
+    for (n = 0; n < size && !error; n++) {
+        const char *name = out[n].field == 230 ? "recovery" : out[n].field == 194 ? "slowdown_margin" : "-";
+        out[n].answer = key(c, name) ? OK : NOT_SUPPORTED;
+        if (key(c, name)) out[n].value.ui = (unsigned)number(c, name);
+    }
     return error;
 }
 int nvmlSystemGetProcessName(unsigned pid, char *out, unsigned size) {
@@ -396,4 +447,96 @@ const char *nvmlErrorString(int error) {
     case 18: return "Driver/library version mismatch";
     default: return "Unknown Error";
     }
+}
+
+/* By the two identities of a card; "0000:3b:00.0" is accepted in place of "00000000:3B:00.0". */
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, void **out) {
+    unsigned n;
+    if (!ready) return UNINITIALIZED;
+    load();
+    if (driver) return driver;
+    for (n = 0; n < count; n++) {
+        size_t theirs = strlen(cards[n].bus_id), size = strlen(bus_id);
+        if (size + 4 >= theirs && theirs >= size && strcasecmp(cards[n].bus_id + theirs - size, bus_id) == 0)
+            return handle(&cards[n], out, __func__);
+    }
+    return NOT_FOUND;
+}
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **out) {
+    unsigned n, part;
+    if (!ready) return UNINITIALIZED;
+    load();
+    if (driver) return driver;
+    for (n = 0; n < count; n++) {
+        int error = handle(&cards[n], out, __func__);
+        if (strcmp(cards[n].uuid, uuid) == 0) return error;
+        for (part = 0; part < part_count[n]; part++)
+            if (strcmp(parts[n][part].uuid, uuid) == 0) {
+                *out = &parts[n][part];
+                return error;
+            }
+    }
+    return NOT_FOUND;
+}
+int nvmlDeviceGetPersistenceMode(thing *c, unsigned *out) { return say(c, "persistence", out); }
+int nvmlDeviceGetCurrPcieLinkWidth(thing *c, unsigned *out) { return say(c, "pcie_width", out); }
+int nvmlDeviceGetMaxPcieLinkWidth(thing *c, unsigned *out) { return say(c, "pcie_max_width", out); }
+int nvmlDeviceGetCurrPcieLinkGeneration(thing *c, unsigned *out) { return say(c, "pcie_generation", out); }
+int nvmlDeviceGetMaxPcieLinkGeneration(thing *c, unsigned *out) { return say(c, "pcie_max_generation", out); }
+int nvmlDeviceGetCurrentClocksThrottleReasons(thing *c, u64 *out) {
+    unsigned value = 0;
+    int error = say(c, "clock_reasons", &value);
+    *out = value;
+    return error;
+}
+/* The errors are those of the device memory (2); there are none in SRAM (7), and no other places. */
+int nvmlDeviceGetMemoryErrorCounter(thing *c, unsigned kind, unsigned counter, unsigned location, u64 *out) {
+    unsigned value = 0;
+    int error = say(c, kind == 1 && counter == 0 && (location == 2 || location == 7) ? "ecc" : "-", &value);
+    *out = location == 2 ? value : 0;
+    return error;
+}
+
+#ifndef OLD
+typedef struct { unsigned version, sensor; int value; } temperature_info;
+typedef struct { unsigned version; int value; } margin_info;
+typedef struct {
+    unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; unsigned health;
+} fabric_info;
+
+int nvmlDeviceGetTemperatureV(thing *c, temperature_info *out) {
+    return say(c, "temperature", (unsigned *)&out->value);
+}
+int nvmlDeviceGetMarginTemperature(thing *c, margin_info *out) {
+    int error = ask(c);
+    out->value = (int)number(c, "margin");
+    return error || key(c, "margin") ? error : NOT_SUPPORTED;
+}
+int nvmlDeviceGetNumaNodeId(thing *c, unsigned *out) { return say(c, "memory_node", out); }
+int nvmlDeviceGetCurrentClocksEventReasons(thing *c, u64 *out) {
+    unsigned value = 0;
+    int error = say(c, "clock_reasons", &value);
+    *out = value;
+    return error;
+}
+int nvmlDeviceGetGpuFabricInfoV(thing *c, fabric_info *out) {
+    unsigned state = 0;
+    int error = say(c, "fabric", &state);
+    if (error) return error;
+    out->state = (unsigned char)state;
+    out->status = key(c, "fabric_status") ? (int)number(c, "fabric_status") : 0;
+    out->health = key(c, "fabric_health") ? (unsigned)number(c, "fabric_health") : 0;
+    return OK;
+}
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(thing *c, unsigned *size, process_info *out) {
+    return processes(c, "mps", size, out);
+}
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(thing *c, void **out) {
+    int error = ask(c);
+    *out = c->card;
+    return error;
+}
+#endif
+int nvmlDeviceGetMPSComputeRunningProcesses_v2(thing *c, unsigned *size, process_info *out) {
+    return processes(c, "mps", size, out);
 }

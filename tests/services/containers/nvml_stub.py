@@ -55,6 +55,13 @@ class StubDevice:
         slowdown: the temperature at which it slows down.
         ecc: uncorrectable errors since the driver was loaded.
         xid: the last Xid; ``xid_instance`` the part that it concerns.
+        errors: answers of single functions, by their names without a version (999; 3: not supported; `HANGS`).
+        mps: processes that compute on it through an MPS server.
+        fabric: state of its NVLink fabric (0 none, 1 not started, 2 in progress, 3 complete), with the status of the
+            last registration (NVML's error), and the mask of its health.
+        memory_node: its memory is this NUMA node of the machine (GH200).
+        margin, slowdown_margin: degrees to its maximum now, and when it slows down (Ada and later).
+        clock_reasons: NVML's mask.
     """
 
     uuid: str = ""
@@ -84,6 +91,20 @@ class StubDevice:
     recovery: int | None = 0
     xid: int | None = None
     xid_instance: int | None = None
+    errors: tuple[tuple[str, int], ...] = ()
+    mps: tuple[int, ...] = ()
+    fabric: int | None = None
+    fabric_status: int | None = None
+    fabric_health: int | None = None
+    memory_node: int | None = None
+    margin: int | None = None
+    slowdown_margin: int | None = None
+    clock_reasons: int | None = None
+    persistence: int | None = 1
+    pcie_width: int | None = None
+    pcie_max_width: int | None = None
+    pcie_generation: int | None = None
+    pcie_max_generation: int | None = None
 
 
 _FIRST = ("uuid", "minor", "name", "memory_bytes", "bus_id", "error", "mig")
@@ -142,5 +163,25 @@ def seen_by_all(directory: Path, devices: Sequence[StubDevice]) -> dict[str, str
     return {"LD_LIBRARY_PATH": str(directory)}
 
 
-def _text(value: int | tuple[int, ...]) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+def record_calls(directory: Path) -> None:
+    """Record from now on what is asked of the GPUs of `with_devices`; forget what was recorded."""
+    calls = directory / "cards.calls"
+    calls.write_text("")
+    calls.chmod(0o666)
+
+
+def calls(directory: Path) -> list[tuple[int, str, int]]:
+    """Return what was asked since `record_calls`: process, function of NVML, place of the GPU (-1: of the driver)."""
+    lines = (line.split() for line in (directory / "cards.calls").read_text().splitlines())
+    return [(int(pid), function, int(place)) for pid, function, place in lines]
+
+
+def opened(directory: Path) -> set[int]:
+    """Return the places of the GPUs that a process has opened since `record_calls`."""
+    return {place for _, function, place in calls(directory) if function.startswith("nvmlDeviceGetHandleBy")}
+
+
+def _text(value: int | tuple[int | tuple[str, int], ...]) -> str:
+    if not isinstance(value, tuple):
+        return str(value)
+    return ",".join(":".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in value)
