@@ -80,13 +80,15 @@ def classify_reading(reading: Reading, limits: HealthLimits = DEFAULT_LIMITS) ->
     hottest = limits.temperature_c if limits.temperature_c is not None else reading.slowdown_c
     if hottest is not None and reading.temperature_c is not None and reading.temperature_c >= hottest:
         return DeviceFault("hot", f"{reading.temperature_c} °C, the limit is {hottest} °C")
+    if reading.fabric:
+        return DeviceFault("fabric", reading.fabric, passing=reading.fabric_is_starting)
     if reading.prohibited:
         return DeviceFault("prohibited", "its compute mode is prohibited")
     return _occupied(reading, limits)
 
 
 def _occupied(reading: Reading, limits: HealthLimits) -> DeviceFault | None:
-    processes = reading.compute or ()
+    processes = (*(reading.compute or ()), *reading.mps_clients)
     foreign = [one for one in processes if not is_allowed(one.name, limits.allowed)]
     if foreign:
         who = ", ".join(f"{one.pid} ({one.name or 'whose name is hidden'})" for one in foreign[:3])
@@ -94,7 +96,8 @@ def _occupied(reading: Reading, limits: HealthLimits) -> DeviceFault | None:
         return DeviceFault("foreign-process", f"process {who}{more} computes on it", passing=True)
     most = limits.held_mib if reading.reserved_is_apart else limits.held_with_reserved_mib
     # With an allowed process on it (Xorg, an MPS server) the memory is accounted for.
-    if reading.used_mib is not None and reading.used_mib > most and not processes and not reading.graphics:
+    used_mib = 0 if reading.used_mib is None or reading.unverified else reading.used_mib
+    if used_mib > most and not processes and not reading.graphics:
         return DeviceFault("memory-held", f"{reading.used_mib} MiB are in use by no known process", passing=True)
     return None
 
@@ -226,6 +229,10 @@ class Inspector:
     MAX_HEALTHY_AGE_S, MAX_FAILED_AGE_S = 1.0, 10.0
     """Maximum age of an inspection: a wait for devices must not open NVML in each round, nor wait again for a permanent
     problem whose result could not be written."""
+    MAX_READING = 0.2
+    """Maximum share of a wait that is spent on reading, as long as that makes no result older than `MAX_FAILED_AGE_S`:
+    without persistence mode the driver initialises the GPUs each time (1 to 3 s). To keep NVML open while a request
+    waits would save that, and an operator could not reset or drain any of these GPUs meanwhile."""
 
     def __init__(
         self,
@@ -238,6 +245,7 @@ class Inspector:
     ) -> None:
         self._limits, self._read, self._clock, self._sleep, self._now_ms = limits, read, clock, sleep, now_ms
         self._seen: dict[str, tuple[float, DeviceFault | None]] = {}
+        self._read_s = 0.0
 
     def __call__(self, record: HostRecord) -> HostRecord:
         """Return the record with updated quarantines.
@@ -250,12 +258,19 @@ class Inspector:
         devices = [one for one in wanted if one.uuid in probed or not self._is_fresh(one.uuid)]
         if devices:
             self._limits = limits = self._limits or host_limits()
-            read = self._read or _read_nvml
-            found = inspect_devices(devices, read=read, limits=limits, clock=self._clock, sleep=self._sleep)
+            found = inspect_devices(devices, read=self._timed_read, limits=limits, clock=self._clock, sleep=self._sleep)
             self._seen |= {one.uuid: (self._clock(), found.get(one.uuid)) for one in devices}
         faults = {one.uuid: fault for one in wanted if (fault := self._seen[one.uuid][1]) is not None}
         return with_inspection(record, [one.uuid for one in wanted], faults, self._now_ms()) if wanted else record
 
+    def _timed_read(self, devices: Sequence[Device]) -> Mapping[str, Reading]:
+        began_s = self._clock()
+        readings = (self._read or _read_nvml)(devices)
+        self._read_s = self._clock() - began_s
+        return readings
+
     def _is_fresh(self, uuid: str) -> bool:
         at, fault = self._seen.get(uuid, (-math.inf, None))
-        return self._clock() - at < (self.MAX_HEALTHY_AGE_S if fault is None else self.MAX_FAILED_AGE_S)
+        slow_s = min(self._read_s / self.MAX_READING, self.MAX_FAILED_AGE_S)
+        healthy_s = max(self.MAX_HEALTHY_AGE_S, slow_s)
+        return self._clock() - at < (healthy_s if fault is None else self.MAX_FAILED_AGE_S)

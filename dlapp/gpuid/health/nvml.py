@@ -1,35 +1,47 @@
 """GPUs of this machine and their state, from NVML; the only user of pynvml.
 
-Without NVML there are no GPUs. A failing GPU affects only that GPU, and a query that a driver or a GPU does not support
-affects only its result. NVML is opened anew for each inspection, so a restart of the driver in between has no effect.
+Without NVML there are no GPUs. A failing GPU affects only that GPU, and a query that a driver or a GPU does not answer
+affects only its result, whatever the error: WSL2, virtual GPUs and new cards answer with errors that no list has. NVML
+is opened anew for each inspection, so a restart of the driver in between has no effect.
 
-Source: nvidia-ml-py loads exactly ``libnvidia-ml.so.1``; NVML API Reference, "Device Queries", "Multi Instance GPU
-Management", "NvLink Methods", "Event Handling Methods".
+A GPU that a process has open can be neither reset nor drained nor partitioned. So only `discover` opens all of them,
+and closes them before it returns; everything else opens exactly the GPUs that it is asked for, by their PCI bus ids.
+An index finds no GPU: NVML numbers those that a process may see, which differ in a container of YARN.
+
+Source: nvidia-ml-py loads exactly ``libnvidia-ml.so.1``; NVML API Reference, "Device Queries" (nvmlDeviceGetHandleBy…),
+"Multi Instance GPU Management", "NvLink Methods", "Event Handling Methods".
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from dlapp.errors import DlappError
 from dlapp.gpuid.devices import Device
+from dlapp.gpuid.health import condition
 from dlapp.gpuid.health.readings import DeviceFault, DeviceSample, GpuProcess, Reading, xid_fault
 from dlapp.system.processes.proc import command_line
 
 _LIBRARY = "libnvidia-ml.so.1"
 _NOT_IN_MIG_MODE = -1
-_MAX_NVLINKS = 36
-"""NVML_NVLINK_MAX_LINKS of the newest driver; a GPU returns "invalid argument" after its last link."""
 _EVERY_INSTANCE = 0xFFFFFFFF
+_WSL = "/dev/dxg"
+"""Device of WSL2, in whose NVML the list of processes is empty. Source: CUDA on WSL User Guide, "Features not yet
+supported"."""
 _MIB = 20
 
 
 class NvmlError(DlappError):
     """NVML exists and does not work, so the state of the GPUs is not known."""
+
+
+class NoDriver(NvmlError):
+    """There is no NVML, or no driver is loaded: no process has a GPU open."""
 
 
 def has_library() -> bool:
@@ -44,6 +56,8 @@ def has_library() -> bool:
 def discover() -> tuple[Device, ...]:
     """Return all GPUs that answer, in PCI bus order; empty without NVML. A GPU in MIG mode yields its MIG devices.
 
+    This opens all GPUs of the machine for a moment.
+
     Raises:
         NvmlError: the driver does not work at all (different versions of kernel module and library, for example).
     """
@@ -54,34 +68,27 @@ def discover() -> tuple[Device, ...]:
         links = _links(nvml, gpus)
         found: list[Device] = []
         for gpu in gpus:
-            with contextlib.suppress(nvml.NVMLError):
+            with _unless_broken(nvml):
                 found += _devices(nvml, gpu, links[gpu.index])
     if all(one.pci_bus_id for one in found):
         found.sort(key=lambda one: (one.pci_bus_id.upper(), one.mig))
     return tuple(found)
 
 
-def read(devices: Sequence[Device]) -> dict[str, Reading]:
-    """Return the current state of devices: uuid -> reading, one for each requested device.
+def read(devices: Sequence[Device], *, detailed: bool = False) -> dict[str, Reading]:
+    """Return the current state of devices: uuid -> reading, one for each requested device. Opens no other GPU.
+
+    Args:
+        detailed: read also what is only shown: `Reading.notes` and ``persistent``.
 
     Raises:
-        NvmlError: NVML no longer exists, or the driver does not work at all.
+        NoDriver: NVML or the driver no longer exists.
+        NvmlError: the driver does not work at all.
     """
     with _session() as nvml:
         if nvml is None:
-            raise NvmlError("NVML: the driver is gone")
-        silent: dict[int, Exception] = {}
-        handles: dict[str, Any] = {}
-        for index, gpu in _gpus(nvml):
-            if isinstance(gpu, Exception):
-                silent[index] = gpu
-                continue
-            try:
-                handles[_text(nvml.nvmlDeviceGetUUID(gpu.handle))] = gpu.handle
-                handles |= {_text(nvml.nvmlDeviceGetUUID(one)): one for _, one in _parts(nvml, gpu.handle)}
-            except nvml.NVMLError as error:
-                silent[index] = error
-        return {one.uuid: _reading(nvml, one, handles.get(one.uuid), silent.get(one.index)) for one in devices}
+            raise NoDriver("NVML: the driver is gone")
+        return {one.uuid: _reading(nvml, one, detailed) for one in devices}
 
 
 class NvmlWatch:
@@ -101,7 +108,7 @@ class NvmlWatch:
         with contextlib.ExitStack() as opened:
             self._nvml = nvml = opened.enter_context(_session())
             if nvml is None:
-                raise NvmlError("NVML: the driver is gone")
+                raise NoDriver("NVML: the driver is gone")
             try:
                 self._register(opened)
             except nvml.NVMLError as error:
@@ -110,20 +117,26 @@ class NvmlWatch:
 
     def _register(self, opened: contextlib.ExitStack) -> None:
         nvml = self._nvml
-        gpus = {index: gpu for index, gpu in _gpus(nvml) if isinstance(gpu, _Gpu)}
-        for device in self._devices:
-            if (gpu := gpus.get(device.index)) is None:
-                continue
-            self._handle_of[device.uuid] = gpu.handle
-            for part, handle in _parts(nvml, gpu.handle) if device.mig >= 0 else ():
-                if part == device.mig:
-                    self._part_of[device.uuid] = handle
-                    self._instance_of[device.uuid] = _or(nvml, _EVERY_INSTANCE, nvml.nvmlDeviceGetGpuInstanceId, handle)
         self._events = _or(nvml, None, nvml.nvmlEventSetCreate)
         if self._events is not None:
             opened.callback(nvml.nvmlEventSetFree, self._events)
-            for handle in self._handle_of.values():
-                _or(nvml, None, nvml.nvmlDeviceRegisterEvents, handle, _xid_event(nvml), self._events)
+        for device in self._devices:
+            # One that is not found is looked for again by `poll`, which says if it is lost.
+            with _unless_broken(nvml):
+                self._handle(device)
+
+    def _handle(self, device: Device) -> Any:
+        """Return the handle of a device's GPU; the first time, open it and subscribe to its events."""
+        nvml, uuid = self._nvml, device.uuid
+        if uuid not in self._handle_of:
+            gpu, part = _find(nvml, device)
+            if part is not None:
+                self._part_of[uuid] = part
+                self._instance_of[uuid] = _or(nvml, _EVERY_INSTANCE, nvml.nvmlDeviceGetGpuInstanceId, part)
+            if self._events is not None:
+                _or(nvml, None, nvml.nvmlDeviceRegisterEvents, gpu, _xid_event(nvml), self._events)
+            self._handle_of[uuid] = gpu
+        return self._handle_of[uuid]
 
     def poll(self) -> dict[str, DeviceFault]:
         """Return the devices that have failed since the last call: uuid -> the failure. Does not block.
@@ -133,16 +146,13 @@ class NvmlWatch:
         """
         nvml, found = self._nvml, {}
         for device in self._devices:
-            if (handle := self._handle_of.get(device.uuid)) is None:
-                found[device.uuid] = DeviceFault("lost", "it is not there")
-                continue
             try:
-                nvml.nvmlDeviceGetMemoryInfo(handle)
+                nvml.nvmlDeviceGetMemoryInfo(self._handle(device))
             except nvml.NVMLError as error:
-                if error.value == nvml.NVML_ERROR_GPU_IS_LOST:
-                    found[device.uuid] = DeviceFault("lost", str(error))
-                elif error.value == getattr(nvml, "NVML_ERROR_RESET_REQUIRED", 16):
-                    found[device.uuid] = DeviceFault("needs-reset", str(error))
+                if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, *_NOT_THERE):
+                    found[device.uuid] = DeviceFault("lost", _words(error))
+                elif error.value == _RESET_REQUIRED:
+                    found[device.uuid] = DeviceFault("needs-reset", _words(error))
                 elif error.value in _OF_ALL:
                     raise _broken(error) from error
         try:
@@ -188,11 +198,34 @@ class NvmlWatch:
 
 _OF_ALL = (1, 9, 12, 17, 18)
 """Errors of NVML as a whole: not initialized, driver not loaded, no library, operating system, versions."""
+_RESET_REQUIRED = 16
+_OF_A_DEVICE = (15, _RESET_REQUIRED)
+"""Errors of a GPU as a whole: it is lost, or requires a reset."""
+_NOT_THERE = (6, 28)
+"""NVML_ERROR_NOT_FOUND and NVML_ERROR_GPU_NOT_FOUND."""
+_PLAINLY_UNSUPPORTED = (2, 3, 4, 13, 25)
+"""Invalid argument (the link after the last), not supported, no permission, function not found, version of an argument:
+nothing to tell anyone."""
+
+
+class _Session:
+    """The initialized module pynvml.
+
+    Attributes:
+        errors: queries that were not answered, and not because they are not supported: their names -> a text.
+    """
+
+    def __init__(self, pynvml: Any) -> None:
+        self._pynvml = pynvml
+        self.errors: dict[str, str] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pynvml, name)
 
 
 @contextlib.contextmanager
 def _session() -> Iterator[Any]:
-    """Return the initialized module pynvml; None: this machine has no NVML, or no GPU."""
+    """Return a `_Session`; None: this machine has no NVML, or no GPU."""
     if not has_library():
         yield None
         return
@@ -206,7 +239,7 @@ def _session() -> Iterator[Any]:
             return
         raise _broken(error) from error
     try:
-        yield pynvml
+        yield _Session(pynvml)
     except pynvml.NVMLError as error:
         raise _broken(error) from error
     finally:
@@ -235,6 +268,29 @@ def _gpus(nvml: Any) -> Iterator[tuple[int, _Gpu | Exception]]:
             if error.value in _OF_ALL:
                 raise
             yield index, error
+
+
+def _find(nvml: Any, device: Device) -> tuple[Any, Any]:
+    """Return the handle of a device's GPU, and that of a MIG device on it, else None. Raises NVMLError.
+
+    The bus id opens exactly that GPU. The uuid finds a GPU that is elsewhere now, or whose bus id is not known; NVML
+    may open others on its search.
+    """
+    is_mig = device.uuid.startswith("MIG-")
+    if device.pci_bus_id:
+        try:
+            gpu = nvml.nvmlDeviceGetHandleByPciBusId(device.pci_bus_id)
+        except nvml.NVMLError as error:
+            if error.value not in (nvml.NVML_ERROR_INVALID_ARGUMENT, *_NOT_THERE):
+                raise
+        else:
+            if not is_mig and _text(nvml.nvmlDeviceGetUUID(gpu)) == device.uuid:
+                return gpu, None
+            for _, part in _parts(nvml, gpu) if is_mig else ():
+                if _text(nvml.nvmlDeviceGetUUID(part)) == device.uuid:
+                    return gpu, part
+    found = nvml.nvmlDeviceGetHandleByUUID(device.uuid)
+    return (nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(found), found) if is_mig else (found, None)
 
 
 def _parts(nvml: Any, handle: Any) -> list[tuple[int, Any]]:
@@ -325,7 +381,7 @@ def _nvlinks(nvml: Any, gpu: _Gpu, gpus: Sequence[_Gpu]) -> dict[int, int]:
     """Return the number of NVLinks by the index of the GPU at the other end, or `_SWITCH`."""
     by_bus_id = {one.bus_id.upper(): one.index for one in gpus if one.bus_id}
     found: dict[int, int] = {}
-    for link in range(_MAX_NVLINKS):
+    for link in range(condition.MAX_NVLINKS):
         try:
             if not nvml.nvmlDeviceGetNvLinkState(gpu.handle, link):
                 continue
@@ -361,46 +417,52 @@ def _pcie_word(nvml: Any, gpu: _Gpu, other: _Gpu) -> str:
 # ---- health ----
 
 
-def _reading(nvml: Any, device: Device, handle: Any, silent: Exception | None) -> Reading:
-    if handle is None:
-        why = str(silent).rstrip(".") if silent is not None else "it is not there"
-        lost = silent is None or getattr(silent, "value", None) == nvml.NVML_ERROR_GPU_IS_LOST
-        return Reading(device.uuid, error=why, lost=lost)
+def _reading(nvml: Any, device: Device, detailed: bool) -> Reading:
+    nvml.errors.clear()
     try:
-        return _reading_of(nvml, device, handle)
+        reading = _reading_of(nvml, device.uuid, *_find(nvml, device), detailed)
+        return reading._replace(notes=(*reading.notes, *nvml.errors.values())) if nvml.errors else reading
     except nvml.NVMLError as error:
         if error.value in _OF_ALL:
             raise
-        lost = error.value == nvml.NVML_ERROR_GPU_IS_LOST
-        return Reading(device.uuid, error=str(error).rstrip("."), lost=lost)
+        if error.value == _RESET_REQUIRED:
+            return Reading(device.uuid, recovery="a reset of the GPU")
+        lost = error.value in (nvml.NVML_ERROR_GPU_IS_LOST, *_NOT_THERE)
+        return Reading(device.uuid, error=_words(error), lost=lost)
 
 
-def _reading_of(nvml: Any, device: Device, handle: Any) -> Reading:
+def _reading_of(nvml: Any, uuid: str, gpu: Any, part: Any, detailed: bool) -> Reading:
+    """Return the state of a GPU, or of a MIG device on it, whose handle supports only memory and processes."""
+    handle, query = gpu if part is None else part, partial(_query, nvml, gpu)
     used, reserved = _memory(nvml, handle)
     compute = _processes(nvml, handle, "nvmlDeviceGetComputeRunningProcesses")
     graphics = _processes(nvml, handle, "nvmlDeviceGetGraphicsRunningProcesses")
-    # The following values are of the whole GPU; a MIG device's handle does not support them.
-    gpu = nvml.nvmlDeviceGetHandleByIndex(device.index) if device.mig >= 0 else handle
-    query = partial(_query, nvml, gpu)
     remapped = query("nvmlDeviceGetRemappedRows")
     utilization = query("nvmlDeviceGetUtilizationRates")
+    temperature_c = _temperature_c(nvml, gpu)
+    fields = _fields(nvml, gpu, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", "NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT")
+    # A program on a MIG device uses no NVLink.
+    fabric = None if part is not None else _fabric(nvml, gpu)
     return Reading(
-        device.uuid,
+        uuid,
         compute=compute,
         graphics=graphics or (),
         used_mib=used,
         reserved_is_apart=reserved,
-        temperature_c=query("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
-        slowdown_c=query("nvmlDeviceGetTemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
-        # Since the driver was loaded (volatile): older ones were cleared by a reset of the GPU.
-        ecc_uncorrected=query(
-            "nvmlDeviceGetTotalEccErrors", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
-        ),
+        temperature_c=temperature_c,
+        slowdown_c=_slowdown_c(nvml, gpu, temperature_c, fields[1]),
+        ecc_uncorrected=_ecc_uncorrected(nvml, gpu),
         reset_pending=bool(query("nvmlDeviceGetRetiredPagesPendingStatus")) or bool(remapped and remapped[2]),
         remap_failed=bool(remapped and remapped[3]),
-        recovery=_recovery(nvml, gpu),
+        recovery=_recovery(fields[0]),
         prohibited=query("nvmlDeviceGetComputeMode") == nvml.NVML_COMPUTEMODE_PROHIBITED,
         utilization=None if utilization is None else int(utilization.gpu),
+        mps_clients=_processes(nvml, handle, "nvmlDeviceGetMPSComputeRunningProcesses") or (),
+        memory_node=query("nvmlDeviceGetNumaNodeId") if used and not compute and not graphics else None,
+        fabric="" if fabric is None else condition.fabric_problem(fabric),
+        fabric_is_starting=fabric is not None and fabric.state == condition.FABRIC_IN_PROGRESS,
+        notes=condition.notes(query, fabric, utilization) if detailed else (),
+        persistent=None if not detailed or (mode := query("nvmlDeviceGetPersistenceMode")) is None else bool(mode),
     )
 
 
@@ -415,7 +477,7 @@ def _sample(nvml: Any, gpu: Any, part: Any) -> DeviceSample:
         utilisation=None if rates is None else min(rates.gpu, 100) / 100,
         used_mib=_memory(nvml, handle)[0],
         power_w=None if milliwatts is None else milliwatts / 1000,
-        temperature_c=query("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+        temperature_c=_temperature_c(nvml, gpu),
         processes=None if processes is None else len(processes),
         energy_j=None if millijoules is None else millijoules / 1000,
     )
@@ -442,7 +504,7 @@ def _listed_processes(nvml: Any, handle: Any, name: str) -> Sequence[Any] | None
     for version in ("_v3", "_v2"):
         found: Sequence[Any] | None = _query(nvml, handle, name + version)
         if found is not None:
-            return found
+            return None if not found and os.path.exists(_WSL) else found
     return None
 
 
@@ -456,15 +518,79 @@ def _process_name(nvml: Any, pid: int) -> str:
     return name.rpartition("/")[2]
 
 
-def _recovery(nvml: Any, gpu: Any) -> str:
-    """Return the action that the driver requires before the GPU can be used; empty if none."""
-    if (field := getattr(nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)) is None:
-        return ""
-    values = _or(nvml, None, nvml.nvmlDeviceGetFieldValues, gpu, [field])
-    if values is None or values[0].nvmlReturn != nvml.NVML_SUCCESS:
-        return ""
-    words = {1: "a reset of the GPU", 2: "a reboot", 3: "a drain", 4: "a drain and a reset of the GPU"}
-    action = int(values[0].value.uiVal)
+def _temperature_c(nvml: Any, gpu: Any) -> int | None:
+    for name in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"):  # the second goes with CUDA 14
+        found: int | None = _query(nvml, gpu, name, nvml.NVML_TEMPERATURE_GPU)
+        if found is not None:
+            return found
+    return None
+
+
+def _slowdown_c(nvml: Any, gpu: Any, temperature_c: int | None, slowdown_margin: int | None) -> int | None:
+    """Return the temperature at which a GPU slows down.
+
+    GPUs since Ada report how far they are from their maximum, and how far they slow down, instead of temperatures.
+    Source: NVML API Reference, nvmlDeviceGetTemperatureThreshold and nvmlDeviceGetMarginTemperature.
+    """
+    if slowdown_margin is not None and temperature_c is not None:
+        margin: int | None = _query(nvml, gpu, "nvmlDeviceGetMarginTemperature")
+        if margin is not None:
+            return temperature_c + margin - slowdown_margin
+    threshold: int | None = _query(
+        nvml, gpu, "nvmlDeviceGetTemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+    )
+    return threshold
+
+
+def _ecc_uncorrected(nvml: Any, gpu: Any) -> int | None:
+    """Return the number of uncorrectable errors since the driver was loaded, or the GPU was reset (volatile)."""
+    kind = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+    total: int | None = _query(nvml, gpu, "nvmlDeviceGetTotalEccErrors", *kind)
+    if total is not None:
+        return total
+    places = [_query(nvml, gpu, "nvmlDeviceGetMemoryErrorCounter", *kind, place) for place in _ECC_PLACES]
+    known = [one for one in places if one is not None]
+    return sum(known) if known else None
+
+
+_ECC_PLACES = (2, 7)
+"""NVML_MEMORY_LOCATION_DRAM, and _SRAM, which comprises the caches and the register file."""
+
+
+def _fields(nvml: Any, gpu: Any, *names: str) -> list[int | None]:
+    """Return the values of fields, by their names in pynvml; None: not known to pynvml, the driver or the GPU."""
+    ids = [getattr(nvml, name, None) for name in names]
+    asked = [one for one in ids if one is not None]
+    values = _query(nvml, gpu, "nvmlDeviceGetFieldValues", asked) if asked else None
+    found = {one.fieldId: one.value.siVal for one in values or () if one.nvmlReturn == nvml.NVML_SUCCESS}
+    return [found.get(one) for one in ids]
+
+
+def _fabric(nvml: Any, gpu: Any) -> condition.Fabric | None:
+    """Return the state of a GPU in its NVLink fabric; None: it is in none, or the driver does not report it."""
+    if (kind := getattr(nvml, "c_nvmlGpuFabricInfo_v2_t", None)) is None:
+        return None
+    info = kind()
+    if _query(nvml, gpu, "nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info)) is None:
+        return None
+    # The state is one byte of the library's, and the three after it are not written.
+    return condition.Fabric(int(info.state) & 0xFF, int(info.status), int(info.healthMask))
+
+
+def _recovery(action: int | None) -> str:
+    """Return the action that the driver requires before the GPU can be used; empty if none.
+
+    Source: nvmlDeviceGpuRecoveryAction_t.
+    """
+    words = {
+        1: "a reset of the GPU",
+        2: "a reboot",
+        3: "a drain",
+        4: "a drain and a reset of the GPU",
+        5: "a recovery of its IMEX domain",
+        6: "a reset of its bus",
+        7: "a reboot of the system",
+    }
     return words.get(action, f"recovery action {action}") if action else ""
 
 
@@ -472,14 +598,34 @@ def _recovery(nvml: Any, gpu: Any) -> str:
 
 
 def _or(nvml: Any, default: Any, query: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of ``query``; ``default`` if the driver or GPU does not support it. Raise other errors."""
+    """Return the result of ``query``; ``default`` if the driver or the GPU does not answer it, for whatever reason.
+
+    Raises:
+        NVMLError: the GPU is lost or requires a reset, or NVML as a whole does not work.
+    """
     try:
         return query(*arguments)
     except nvml.NVMLError as error:
-        none = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND, nvml.NVML_ERROR_NO_PERMISSION)
-        if error.value in (*none, getattr(nvml, "NVML_ERROR_ARGUMENT_VERSION_MISMATCH", 25)):
-            return default
-        raise
+        if error.value in (*_OF_ALL, *_OF_A_DEVICE):
+            raise
+        if error.value not in _PLAINLY_UNSUPPORTED:
+            name = query.__name__.partition("_v")[0]
+            nvml.errors[name] = f"{name}: {_words(error)}"
+        return default
+
+
+@contextlib.contextmanager
+def _unless_broken(nvml: Any) -> Iterator[None]:
+    """Ignore errors of a single GPU."""
+    try:
+        yield
+    except nvml.NVMLError as error:
+        if error.value in _OF_ALL:
+            raise
+
+
+def _words(error: Any) -> str:
+    return "it is not there" if error.value in _NOT_THERE else str(error).rstrip(".")
 
 
 def _query(nvml: Any, handle: Any, name: str, *arguments: Any) -> Any:

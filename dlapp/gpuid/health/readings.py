@@ -28,6 +28,14 @@ class Reading(NamedTuple):
         reset_pending: pages or rows are to be retired by a reset.
         recovery: the action that the driver requires for the GPU first; empty: none.
         utilization: [percent].
+        mps_clients: processes that compute on it through an MPS server.
+        memory_node: its memory is this NUMA node of the machine, whose kernel uses it, too. Read only where memory is
+            in use and no process is listed.
+        fabric: why its NVLink fabric cannot be used; empty: it can, or there is none.
+        fabric_is_starting: that may be over in a moment.
+        notes: what an operator should know of it, and no reason not to lease it: queries that failed and, on request,
+            its links and clocks.
+        persistent: whether the driver keeps it initialised while nobody uses it; read on request only.
     """
 
     uuid: str
@@ -45,6 +53,34 @@ class Reading(NamedTuple):
     recovery: str = ""
     prohibited: bool = False
     utilization: int | None = None
+    mps_clients: tuple[GpuProcess, ...] = ()
+    memory_node: int | None = None
+    fabric: str = ""
+    fabric_is_starting: bool = False
+    notes: tuple[str, ...] = ()
+    persistent: bool | None = None
+
+    @property
+    def unverified(self) -> str:
+        """Return why it cannot be said that nobody uses it; empty: it can."""
+        if self.error:
+            return ""
+        if self.compute is None:
+            return "the driver does not list processes"
+        return "" if self.memory_node is None else f"its memory is NUMA node {self.memory_node} of the machine"
+
+    @property
+    def unreported(self) -> tuple[str, ...]:
+        """Return what the GPU or the driver does not report."""
+        values = {
+            "processes": self.compute,
+            "used memory": self.used_mib,
+            "temperature": self.temperature_c,
+            "slowdown temperature": self.slowdown_c,
+            "ECC errors": self.ecc_uncorrected,
+            "utilisation": self.utilization,
+        }
+        return () if self.error else tuple(name for name, value in values.items() if value is None)
 
 
 class DeviceSample(NamedTuple):
@@ -71,7 +107,7 @@ class DeviceFault(NamedTuple):
 
     Args:
         cause: one word, for programs: ``lost``, ``failing``, ``ecc``, ``needs-reset``, ``xid``, ``hot``,
-            ``prohibited``, ``foreign-process``, ``memory-held``.
+            ``fabric``, ``prohibited``, ``foreign-process``, ``memory-held``.
         detail: for people.
         passing: it may be over in a moment: a process that is just ending.
     """

@@ -218,6 +218,25 @@ def test_an_inspector_looks_at_free_devices_only_and_not_at_each_turn() -> None:
     assert asked[2:] == [[0, 2, 3]]
 
 
+@pytest.mark.parametrize(("read_s", "age_s"), [(0.01, 1.0), (1.5, 7.5), (40.0, 10.0)])
+def test_a_wait_inspects_less_often_where_the_driver_takes_long_to_open_the_gpus(read_s: float, age_s: float) -> None:
+    clock, reads = Clock(), []
+
+    def read(devices: Sequence[Device]) -> Mapping[str, Reading]:
+        clock.now_s += read_s
+        reads.append(clock.now_s)
+        return {one.uuid: Reading(one.uuid) for one in devices}
+
+    inspect = Inspector(read=read, clock=clock, sleep=clock.sleep, now_ms=clock.now_ms)
+    inspect(record())
+    clock.now_s = reads[0] + age_s - 0.01
+    inspect(record())
+    assert len(reads) == 1
+    clock.now_s = reads[0] + age_s
+    inspect(record())
+    assert len(reads) == 2
+
+
 def test_what_could_not_be_written_down_is_not_waited_for_again() -> None:
     clock = Clock()
     held = {one.uuid: Reading(one.uuid, used_mib=9000 * (one.index == 3)) for one in CARDS}

@@ -255,7 +255,7 @@ COMPUTING = "gpu_processes.processes_on(['GPU-a', 'GPU-b'])"
         (
             [StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b", pids=(4194399,))],
             "alive",
-            "process 4194399 computes on gpu1",
+            "process 4194399 computes on GPU-b",
         ),
         ([StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b", error=15)], "gone", ""),
         ([StubDevice(uuid="GPU-a")], "gone", ""),
