@@ -41,7 +41,7 @@ class NvmlError(DlappError):
 
 
 class NoDriver(NvmlError):
-    """There is no NVML, or no driver is loaded: no process has a GPU open."""
+    """Absence of NVML, or of a loaded driver: no process has a GPU open."""
 
 
 def has_library() -> bool:

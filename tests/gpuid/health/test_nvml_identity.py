@@ -1,4 +1,4 @@
-"""Which GPU is meant, and which GPUs are opened: by PCI bus id and uuid, never by NVML's number."""
+"""Identity of GPUs, by PCI bus id and uuid and never by NVML's number, and which of them are opened."""
 
 from __future__ import annotations
 

@@ -1,0 +1,99 @@
+"""Ten cards: each is found, healthy, leased and sampled, whatever it does not report."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gpuid.health.cards import CARDS, Card
+from tests.services.containers.nvml_stub import with_devices
+
+CODE = """
+import json, sys
+from dlapp.gpuid.health import nvml
+from dlapp.gpuid.health.inspection import HealthLimits, Inspector, classify_reading
+from dlapp.gpuid.rules import LeaseRequest, NotEnough
+from dlapp.gpuid.stores.machine import MachineLedger
+from dlapp.values.serialization import to_json
+locks, nvml._WSL = sys.argv[1:]
+(device,) = nvml.discover()
+reading = nvml.read([device], detailed=True)[device.uuid]
+fault = classify_reading(reading)
+ledger = MachineLedger(locks, inspect=Inspector(HealthLimits(settle_s=0.0)))
+try:
+    with ledger.acquire(LeaseRequest("application_1_0001", "container_1", "tony", 1)) as lease:
+        leased = [one.uuid for one in lease.devices]
+        watched = nvml.NvmlWatch(lease.devices)
+        failed, samples = watched.poll(), watched.sample()
+        watched.close()
+        lease.release()
+except NotEnough as error:
+    leased, failed, samples = [str(error)], {}, {}
+print(json.dumps({
+    "device": to_json(device),
+    "reading": reading._asdict() | {"unverified": reading.unverified, "unreported": reading.unreported},
+    "fault": fault,
+    "leased": leased,
+    "failed": failed,
+    "sample": {uuid: one._asdict() for uuid, one in samples.items()},
+}))
+"""
+
+
+def look(place: Path, card: Card) -> Any:
+    """Return what dlapp makes of the only card of a machine."""
+    variables = with_devices(place, [card.stub])
+    wsl = "/dev/null" if card.is_wsl else str(place / "dxg")
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", CODE, str(place / "locks"), wsl],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_each_card_is_found_healthy_leased_and_sampled(tmp_path: Path, name: str) -> None:
+    card = CARDS[name]
+    found = look(tmp_path, card)
+    device, reading = found["device"], found["reading"]
+    assert device["name"] == card.stub.name
+    assert device["memory_mib"] << 20 == card.stub.memory_bytes
+    assert found["fault"] is None
+    assert (found["leased"], found["failed"]) == ([device["uuid"]], {})
+    assert reading["error"] == ""
+    assert reading["slowdown_c"] == card.slowdown_c
+    assert reading["unverified"] == card.unverified
+    assert (tuple(reading["unreported"]), tuple(reading["notes"])) == (card.unreported, card.notes)
+    assert reading["persistent"] is bool(card.stub.persistence)
+    sample = found["sample"][device["uuid"]]
+    assert tuple(field for field, value in sample.items() if value is None) == card.unknown
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_each_card_that_is_too_hot_or_has_memory_errors_is_not_leased_if_it_reports_that(
+    tmp_path: Path, name: str
+) -> None:
+    card = CARDS[name]
+    expected = []
+    if card.stub.ecc is not None:
+        assert look(tmp_path, card._replace(stub=replace(card.stub, ecc=1)))["fault"][0] == "ecc"
+        expected.append("ecc")
+    if card.slowdown_c is not None:
+        # At its slowdown temperature.
+        over = card.stub.slowdown_margin
+        hot = replace(card.stub, temperature=card.slowdown_c, margin=over)
+        found = look(tmp_path, card._replace(stub=hot))
+        assert found["fault"][0] == "hot"
+        assert "quarantined" in found["leased"][0]
+        expected.append("hot")
+    assert bool(expected) is (name not in ("WSL2", "vGPU"))
