@@ -36,15 +36,27 @@ def _devices() -> Iterator[Finding]:
     if not devices:
         yield warned("gpu", "NVML works, and shows no GPU", "see nvidia-smi")
         return
-    limits, readings = host_limits(), nvml.read(devices)
+    limits, readings = host_limits(), nvml.read(devices, detailed=True)
     for one in devices:
+        reading = readings[one.uuid]
         words = f"{one.name}, {one.memory_mib} MiB, {one.pci_bus_id}, {one.uuid}"
-        fault = classify_reading(readings[one.uuid], limits) if one.uuid in readings else None
-        if fault is None:
+        if reading.unverified:
+            words += f"; unverified: {reading.unverified}"
+        if reading.unreported:
+            words += f"; not reported: {', '.join(reading.unreported)}"
+        words += "".join(f"; {note}" for note in reading.notes)
+        if (fault := classify_reading(reading, limits)) is None:
             yield passed(f"gpu.{one.label}", words)
         else:
             # A payload that holds the GPU is an ordinary process on it; the ledger distinguishes them.
             yield warned(f"gpu.{one.label}", f"{words}: {fault.detail}", "dlapp-gpu list shows its holder")
+    if off := [one.label for one in devices if readings[one.uuid].persistent is False]:
+        yield warned(
+            "gpu.persistence",
+            f"persistence mode is off on {', '.join(off)}: the driver initialises an idle GPU each time that it is "
+            "inspected (1 to 3 s), and forgets its ECC errors in between",
+            "start nvidia-persistenced at each boot",
+        )
 
 
 def _files(config: Config) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ import pytest
 
 from dlapp.doctor.findings import failed, passed
 from dlapp.tools.machine.doctor import line_of, node_table
-from tests.services.containers.nvml_stub import MIB, StubDevice, with_devices
+from tests.services.containers.nvml_stub import LINK_DOWN, MIB, NVSWITCH, StubDevice, with_devices
 
 
 class Doctor:
@@ -135,6 +135,37 @@ def test_each_device_is_a_line_and_one_that_is_ill_a_warning(doctor: Doctor, tmp
     assert (found["gpu.gpu0"]["verdict"], found["gpu.gpu1"]["verdict"]) == ("pass", "warn")
     assert "Tesla V100" in found["gpu.gpu0"]["found"]
     assert "dlapp-gpu list" in found["gpu.gpu1"]["repair"]
+
+
+def test_what_a_driver_does_not_report_is_told_with_the_device(doctor: Doctor, tmp_path: Path) -> None:
+    no_list = (("nvmlDeviceGetComputeRunningProcesses", 3),)
+    device = StubDevice(uuid="GPU-a", ecc=None, errors=no_list, used=900 * MIB, nvlinks=(NVSWITCH, LINK_DOWN))
+    doctor.variables |= with_devices(tmp_path, [device])
+    found = doctor.findings()["gpu.gpu0"]
+    assert found["verdict"] == "pass"
+    assert "unverified: the driver does not list processes" in found["found"]
+    assert "not reported: processes, ECC errors" in found["found"]
+    assert "1 of 2 NVLinks are active" in found["found"]
+
+
+def test_gpus_without_persistence_mode_are_one_warning(doctor: Doctor, tmp_path: Path) -> None:
+    devices = [StubDevice(), StubDevice(persistence=0), StubDevice(persistence=None), StubDevice(persistence=0)]
+    doctor.variables |= with_devices(tmp_path, devices)
+    found = doctor.findings()["gpu.persistence"]
+    assert found["verdict"] == "warn"
+    assert "persistence mode is off on gpu1, gpu3:" in found["found"]
+    assert "nvidia-persistenced" in found["repair"]
+    doctor.variables |= with_devices(tmp_path, devices[:1])
+    assert "gpu.persistence" not in doctor.findings()
+
+
+def test_a_gpu_without_its_nvlink_fabric_is_a_warning_with_the_words_people_search_for(
+    doctor: Doctor, tmp_path: Path
+) -> None:
+    doctor.variables |= with_devices(tmp_path, [StubDevice(fabric=1)])
+    found = doctor.findings()["gpu.gpu0"]
+    assert found["verdict"] == "warn"
+    assert all(words in found["found"] for words in ("error 802", "nvidia-fabricmanager", "fabric manager"))
 
 
 def test_a_gpu_ledger_that_others_cannot_write_is_a_warning(doctor: Doctor) -> None:

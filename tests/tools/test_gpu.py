@@ -112,6 +112,27 @@ def test_json_has_the_device_its_links_its_holder_and_its_quarantine(machine: Ma
     assert (third["state"], third["quarantine"], third["application"]) == ("free", None, "")
 
 
+def test_json_has_what_an_operator_should_know_of_a_device(machine: Machine) -> None:
+    slow = replace(CARDS[1], pcie_width=8, pcie_max_width=16, clock_reasons=0x88)
+    hidden = replace(CARDS[2], used=900 * MIB, errors=(("nvmlDeviceGetComputeRunningProcesses", 3),))
+    with_devices(machine.directory, (CARDS[0], slow, hidden))
+    first, second, third = machine.devices()
+    assert (first["notes"], first["unverified"]) == ([], "")
+    assert second["notes"] == [
+        "PCIe has 8 of 16 lanes",
+        "its clocks are lowered by the power brake: the power supply is overloaded or has failed",
+    ]
+    assert (third["state"], third["unverified"]) == ("free", "the driver does not list processes")
+    assert machine.gpu("list").splitlines()[2].endswith("| free, unverified (the driver does not list processes)")
+
+
+def test_a_device_that_an_operator_took_out_is_listed_and_not_read(machine: Machine) -> None:
+    machine.gpu("quarantine", "gpu1", "--reason", "to be reset")
+    first, second, _ = machine.devices()
+    assert (first["used_mib"], second["used_mib"], second["temperature_c"]) == (9000, None, None)
+    assert second["state"] == "quarantined"
+
+
 def test_an_operator_takes_a_device_out_and_back(machine: Machine) -> None:
     assert "in quarantine until dlapp-gpu heal" in machine.gpu("quarantine", "GPU-c", "--reason", "fan")
     assert "quarantined (fan" in machine.gpu("list").splitlines()[2]
@@ -223,6 +244,7 @@ def view(**changes: Any) -> dict[str, Any]:
         "doubt": "",
         "quarantine": None,
         "problem": "",
+        "unverified": "",
     }
     load = {"utilization": None, "used_mib": None, "temperature_c": None}
     return {
@@ -243,6 +265,8 @@ def view(**changes: Any) -> dict[str, Any]:
         ({}, "free"),
         ({"present": False, "state": "absent"}, "is not there now"),
         ({"state": "held"}, "an unknown holder"),
+        ({"unverified": "no list of processes"}, "free, unverified (no list of processes)"),
+        ({"unverified": "no list of processes", "state": "held", "application": "a", "container": "c"}, "a"),
         ({"state": "unavailable", "problem": "it is hot"}, "unavailable (it is hot)"),
         ({"state": "held", "application": "a", "user": "tony", "since_ms": 1}, "a (tony, 2 h, reserved)"),
         ({"state": "held", "application": "a", "container": "c", "doubt": "dockerd is down"}, "a, dockerd is down"),

@@ -15,6 +15,8 @@ A device has the fields of `dlapp.gpuid.devices.Device`, and
     since_ms doubt                 since when, and why it is not free although its holder seems to be gone
     quarantine                     null, or cause, detail, since_ms, count, probe_at_ms, by
     utilization used_mib temperature_c   now, if the host is this one and the GPU reports it; else null
+    unverified                     why it cannot be said that nobody uses it: the driver lists no processes; else empty
+    notes                          what an operator should know of its links, clocks and NVML's answers
 """
 
 from __future__ import annotations
@@ -296,14 +298,16 @@ _device_facts = _facts(
 _holder_facts = _facts("application", "container", "role", "container_index", "user", "since_ms", "doubt")
 _NOBODY = _holder_facts(Holder(uuid="", index=None, application=""))
 _READ = ("utilization", "used_mib", "temperature_c")
-_reading_facts = _facts(*_READ)
-_UNREAD: dict[str, Any] = dict.fromkeys(_READ)
+_reading_facts = _facts(*_READ, "unverified", "notes")
+_UNREAD: dict[str, Any] = dict.fromkeys(_READ) | {"unverified": "", "notes": ()}
 
 
 def _readings(record: HostRecord) -> dict[str, Reading]:
+    """Return the current state of this host's GPUs; those that an operator took out of use are not opened."""
     from dlapp.gpuid.health import nvml
 
-    devices = [one.device for one in record.devices if one.present]
+    is_closed = {one.uuid: one.quarantine is not None and bool(one.quarantine.by) for one in record.devices}
+    devices = [one.device for one in record.devices if one.present and not is_closed[one.uuid]]
     if not devices or not nvml.has_library():
         return {}
-    return nvml.read(devices)
+    return nvml.read(devices, detailed=True)

@@ -53,7 +53,10 @@ def _who(one: View, now_ms: int) -> str:
         said.append(f"unavailable ({one['problem']})")
     if not one["present"]:
         said.append("is not there now")
-    return ", ".join(said) or "free"
+    said = said or ["free"]
+    if one["unverified"] and one["state"] == "free":
+        said.append(f"unverified ({one['unverified']})")
+    return ", ".join(said)
 
 
 def quarantine_text(one: View, now_ms: int) -> str:
