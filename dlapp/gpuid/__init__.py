@@ -25,6 +25,7 @@ file per GPU; in a cluster a znode per host.
     health/         nvml.py              what devices there are, and how they are
                     nvml_subprocess.py   NVML with a deadline, for the runner
                     readings.py          values of a device from NVML
+                    condition.py         what else an operator should know of a device
                     inspection.py        what puts a device into quarantine
                     watch.py             a device that fails under a payload
 """

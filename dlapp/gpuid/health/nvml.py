@@ -203,9 +203,10 @@ _OF_A_DEVICE = (15, _RESET_REQUIRED)
 """Errors of a GPU as a whole: it is lost, or requires a reset."""
 _NOT_THERE = (6, 28)
 """NVML_ERROR_NOT_FOUND and NVML_ERROR_GPU_NOT_FOUND."""
-_PLAINLY_UNSUPPORTED = (2, 3, 4, 13, 25)
-"""Invalid argument (the link after the last), not supported, no permission, function not found, version of an argument:
-nothing to tell anyone."""
+_NO_SUCH_QUERY = (2, 3, 13)
+"""Invalid argument (the link after the last), not supported, function not found."""
+_PLAINLY_UNSUPPORTED = (*_NO_SUCH_QUERY, 4, 25)
+"""The same, no permission, version of an argument: nothing to tell anyone."""
 
 
 class _Session:
@@ -273,15 +274,16 @@ def _gpus(nvml: Any) -> Iterator[tuple[int, _Gpu | Exception]]:
 def _find(nvml: Any, device: Device) -> tuple[Any, Any]:
     """Return the handle of a device's GPU, and that of a MIG device on it, else None. Raises NVMLError.
 
-    The bus id opens exactly that GPU. The uuid finds a GPU that is elsewhere now, or whose bus id is not known; NVML
-    may open others on its search.
+    The bus id opens exactly that GPU. The uuid finds a GPU that is elsewhere now, or has no bus id; NVML may open
+    others on its search.
     """
     is_mig = device.uuid.startswith("MIG-")
     if device.pci_bus_id:
         try:
             gpu = nvml.nvmlDeviceGetHandleByPciBusId(device.pci_bus_id)
         except nvml.NVMLError as error:
-            if error.value not in (nvml.NVML_ERROR_INVALID_ARGUMENT, *_NOT_THERE):
+            # Without permission, or with an unknown error, it is there; a search by uuid would not find it.
+            if error.value not in (*_NO_SUCH_QUERY, *_NOT_THERE):
                 raise
         else:
             if not is_mig and _text(nvml.nvmlDeviceGetUUID(gpu)) == device.uuid:
@@ -289,7 +291,12 @@ def _find(nvml: Any, device: Device) -> tuple[Any, Any]:
             for _, part in _parts(nvml, gpu) if is_mig else ():
                 if _text(nvml.nvmlDeviceGetUUID(part)) == device.uuid:
                     return gpu, part
-    found = nvml.nvmlDeviceGetHandleByUUID(device.uuid)
+    try:
+        found = nvml.nvmlDeviceGetHandleByUUID(device.uuid)
+    except nvml.NVMLError as error:
+        if error.value != nvml.NVML_ERROR_INVALID_ARGUMENT:
+            raise
+        raise nvml.NVMLError(nvml.NVML_ERROR_NOT_FOUND) from error  # what a record names is no uuid
     return (nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(found), found) if is_mig else (found, None)
 
 

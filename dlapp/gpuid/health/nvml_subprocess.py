@@ -48,10 +48,10 @@ def discover() -> tuple[Device, ...]:
     return found
 
 
-def read(devices: Sequence[Device], *, detailed: bool = False) -> dict[str, Reading]:
+def read(devices: Sequence[Device]) -> dict[str, Reading]:
     """Call `dlapp.gpuid.health.nvml.read` in a subprocess. Raises NvmlError also if NVML does not answer within
     `ANSWER_S`."""
-    found: dict[str, Reading] = _process.request(("read", tuple(devices), detailed))
+    found: dict[str, Reading] = _process.request(("read", tuple(devices)))
     return found
 
 
@@ -165,10 +165,10 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(_ProcessEnded, BrokenPipeError):
         while select.select([0], [], [], IDLE_S)[0]:
-            what, *rest = pickle.loads(_read(0, None))
+            what, *words = pickle.loads(_read(0, None))
             answer: Any
             try:
-                answer = nvml.discover() if what == "discover" else nvml.read(rest[0], detailed=rest[1])
+                answer = nvml.discover() if what == "discover" else nvml.read(*words)
             except NvmlError as error:
                 answer = str(error)
             _write(1, answer)

@@ -102,6 +102,12 @@ def test_a_gpu_whose_place_another_one_has_taken_is_found_by_its_uuid(see: Any) 
     assert read(process, device("GPU-moved", index=0, place=0))["GPU-moved"]["temperature_c"] == 40
 
 
+@pytest.mark.parametrize("code", [2, 3, 13])
+def test_a_gpu_is_found_by_its_uuid_where_the_driver_knows_no_bus_ids(see: Any, code: int) -> None:
+    process = see(StubDevice(uuid="GPU-a", temperature=40, errors=(("nvmlDeviceGetHandleByPciBusId", code),)))
+    assert read(process, device("GPU-a", index=0, place=0))["GPU-a"]["temperature_c"] == 40
+
+
 def test_a_gpu_that_is_not_there_is_lost_to_a_reading_and_to_a_watch(see: Any) -> None:
     process = see(StubDevice(uuid="GPU-a"))
     gone = device("GPU-b", index=0, place=1)
@@ -109,6 +115,12 @@ def test_a_gpu_that_is_not_there_is_lost_to_a_reading_and_to_a_watch(see: Any) -
     assert (reading["error"], reading["lost"]) == ("it is not there", True)
     watch(process, gone)
     assert process.ask(LOOK)["GPU-b"] == {"cause": "lost", "detail": "it is not there", "passing": False}
+
+
+def test_a_name_that_is_no_uuid_is_that_of_no_gpu(see: Any) -> None:
+    process = see(StubDevice(uuid="GPU-a", errors=(("nvmlDeviceGetHandleByUUID", 2),)))
+    assert read(process, device("no uuid", index=0, place=None))["no uuid"]["error"] == "it is not there"
+    assert process.ask("gpu_processes.processes_on(['no uuid'])")[0] == "gone"
 
 
 def test_a_gpu_that_cannot_be_opened_for_now_is_not_lost_and_is_watched_as_soon_as_it_can(see: Any) -> None:
