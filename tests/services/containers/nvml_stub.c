@@ -13,9 +13,9 @@
 
        MIG|uuid|name|memory in bytes|used|pids
 
-   The key errors=function:code,function:code gives one function another answer (all its versions; 7777: it hangs until
-   the description changes). If a file beside the description has its name and ".calls", each question is appended to it:
-   "pid function place", place -1 for the driver. A search by uuid opens each card up to the one that it finds.
+   The key errors=function:code,function:code gives one function another answer (all its versions). If a file beside the
+   description has its name and ".calls", each question is appended to it: "pid function place", place -1 for the driver.
+   A search by uuid opens each card up to the one that it finds.
 
    Compiled with -DOLD it is the library of a driver from before memory v2, MIG and affinity. */
 #include <fcntl.h>
@@ -156,14 +156,11 @@ static int error_of(const thing *c, const char *function) {
     return OK;
 }
 static int ask_as(const thing *c, const char *function) {
-    const struct timespec pause = {0, 20000000};
-    int error;
     if (!ready) return UNINITIALIZED;
     load();
     if (driver) return driver;
     record(function, c->card ? c->place : -1);
-    while ((error = error_of(c, function)) == HANGS) nanosleep(&pause, NULL), load();
-    if (error) return error;
+    if (error_of(c, function)) return error_of(c, function);
     return c->card ? c->card->error : NOT_FOUND;
 }
 #define ask(c) ask_as(c, __func__)

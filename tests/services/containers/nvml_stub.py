@@ -55,7 +55,7 @@ class StubDevice:
         slowdown: the temperature at which it slows down.
         ecc: uncorrectable errors since the driver was loaded.
         xid: the last Xid; ``xid_instance`` the part that it concerns.
-        errors: answers of single functions, by their names without a version (999; 3: not supported; `HANGS`).
+        errors: answers of single functions, by their names without a version (999; 3: not supported).
         mps: processes that compute on it through an MPS server.
         fabric: state of its NVLink fabric (0 none, 1 not started, 2 in progress, 3 complete), with the status of the
             last registration (NVML's error), and the mask of its health.
