@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Collection, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlapp.errors import ConfigError
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
 SYSTEM_FILE = "/etc/dlapp/config.yaml"
 USER_FILE = "~/.config/dlapp/config.yaml"
 MAX_FILE_BYTES = 32 << 10
+XID_CLASSES = ("ignore", "program", "program-probe", "reset", "node")
+"""What may follow from an Xid error of a GPU (`dlapp.gpuid.health.xids`)."""
+MAX_XID = 9999
+_MAPPINGS = ("gpuid.xids",)
+"""Keys that may have a mapping in a file."""
 _SUGGESTIONS = 0.75
 """Similarity to a known variable (difflib's ratio) from which an unknown variable is refused as a misspelling. Other
 unknown variables belong to the user or to another version: they are ignored, with a message."""
@@ -114,6 +120,20 @@ def _read_programs(text: str) -> tuple[str, ...]:
     if bad := next((one for one in names if "/" in one), None):
         raise ValueError(f"{shown(bad)} is a path; the names of programs are meant, as ps -e shows them")
     return names
+
+
+def _read_xids(text: str) -> Mapping[int, str]:
+    found: dict[int, str] = {}
+    for part in filter(None, map(str.strip, text.strip("{} ").split(","))):
+        code, colon, name = (one.strip() for one in part.partition(":"))
+        if not colon or not code.isdecimal() or not 0 < int(code) <= MAX_XID:
+            raise ValueError(f"{shown(part)} is not a code and its class, such as 63: ignore")
+        if name not in XID_CLASSES:
+            raise ValueError(f"{shown(name)} is not a class of Xid {code}, {nearest(name, XID_CLASSES)}")
+        if int(code) in found:
+            raise ValueError(f"Xid {code} appears twice")
+        found[int(code)] = name
+    return MappingProxyType(found)
 
 
 def _read_paths(text: str) -> tuple[str, ...]:
@@ -314,6 +334,13 @@ class GpuidConfig(Value):
         "count, °C",
         "a hotter GPU is not leased; none is its slowdown temperature; read on the host of the GPU",
         name="temperature_limit",
+    )
+    xids: Mapping[int, str] = key(
+        _read_xids,
+        "",
+        "code: class,…",
+        "classes of [Xid errors](gpu.md#xid-errors) in place of those of the table: `{63: ignore, 94: reset}`; read "
+        "on the host of the GPU",
     )
     zookeeper: ZooKeeperConfig = level(ZooKeeperConfig)
 
@@ -644,7 +671,7 @@ def _from_file(path: str, must_exist: bool, problems: list[str]) -> dict[str, _F
     if problem:
         problems.append(f"{path}: {problem}")
         return {}
-    values = yaml_values(data, path, KEYS, problems)
+    values = yaml_values(data, path, KEYS, problems, mappings=_MAPPINGS)
     return {name: _Found(one.texts[0], one.where) for name, one in values.items()}
 
 

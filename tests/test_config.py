@@ -248,3 +248,43 @@ def test_every_path_of_the_configuration_is_obeyed_but_those_of_data() -> None:
 def test_a_word_in_the_place_of_a_path_names_no_path() -> None:
     texts = {**config_of_texts({}).texts, "gpuid.zookeeper.credentials": "none", "gpuid.zookeeper.ca": "system"}
     assert obeyed_paths(config_of_texts(texts)) == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["{63: ignore, 94: reset}", "\n    63: ignore\n    94: reset", "63: ignore, 94: reset"]
+)
+def test_classes_of_xid_errors_are_a_mapping_in_a_file_or_its_text(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "config.yaml"
+    quoted = f'"{text}"' if text.startswith("6") else text
+    file.write_text(f"gpuid:\n  xids: {quoted}\n")
+    found = load_config({}, {"HOME": "/nowhere", "DLAPP_CONFIG": str(file)}, system_file="/nowhere")
+    assert found.gpuid.xids == {63: "ignore", 94: "reset"}
+    again = config_of_texts(found.texts)
+    assert again.gpuid.xids == found.gpuid.xids
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("63: ignored", "'ignored' is not a class of Xid 63, the nearest is ignore"),
+        ("63: probe", "'probe' is not a class of Xid 63, the nearest is program-probe"),
+        ("63", "'63' is not a code and its class, such as 63: ignore"),
+        ("x: ignore", "'x: ignore' is not a code and its class"),
+        ("0: ignore", "'0: ignore' is not a code and its class"),
+        ("63: ignore, 63: reset", "Xid 63 appears twice"),
+    ],
+)
+def test_a_wrong_class_of_an_xid_error_is_refused_with_the_nearest_right_one(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"gpuid.xids: {said}")):
+        load_config({"gpuid.xids": text}, {"HOME": "/nowhere"}, system_file="/nowhere")
+
+
+def test_no_other_key_has_a_mapping(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("gpuid:\n  lock_dir: {a: b}\n  xids: {63: {a: b}}\n")
+    with pytest.raises(ConfigError) as error:
+        load_config({}, {"HOME": "/nowhere", "DLAPP_CONFIG": str(file)}, system_file="/nowhere")
+    assert str(error.value).splitlines() == [
+        f"{file}:2: gpuid.lock_dir: must be a single value",
+        f"{file}:3: gpuid.xids: must be a single value",
+    ]

@@ -74,6 +74,10 @@ class Ledger(Protocol):
         """Return the name of the host in the ledger."""
 
     @property
+    def directory(self) -> str:
+        """Return the path of the directory of this machine's ledger."""
+
+    @property
     def problems(self) -> Mapping[str, str]:
         """Return the problems and remarks from the last listing of this machine's files, by path."""
 
@@ -101,7 +105,9 @@ class Ledger(Protocol):
     def reclaim(self) -> list[LeaseStatus]:
         """End every lease of this host whose payload is gone, and report the state of the others."""
 
-    def quarantine(self, name: str, *, cause: str, detail: str = "", by: str = "", host: str | None = None) -> None:
+    def quarantine(
+        self, name: str, *, cause: str, detail: str = "", by: str = "", host: str | None = None, until: str = ""
+    ) -> None:
         """Put a device into quarantine. Raises NotFound.
 
         Args:
@@ -111,10 +117,11 @@ class Ledger(Protocol):
             by: the operator, who must heal it; empty: dlapp itself, which probes it again, after longer waits for
                 repeated failures.
             host: host of the device; None: this one.
+            until: ``needs-reset`` or ``needs-reboot``: an inspection without findings ends it only after that.
         """
 
-    def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> None:
-        """End the quarantine of a device. Raises NotFound."""
+    def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> bool:
+        """End the quarantine of a device. Return whether there was one. Raises NotFound."""
 
     def close(self) -> None:
         """Close connections; a later call opens new ones. Leases stay."""

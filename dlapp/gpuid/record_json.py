@@ -170,15 +170,22 @@ def quarantine_from_json(data: Any) -> Quarantine:
     return _value_from_json(Quarantine, "a quarantine", data)
 
 
+def health_to_json(one: DeviceRecord) -> dict[str, Any]:
+    """Return the fields on the health of a device that are not empty; also for the machine's store."""
+    counted = {name: value for name in HEALTH_TIMES if (value := getattr(one, name))}
+    return counted if one.quarantine is None else {**counted, "quarantine": fields_to_json(one.quarantine)}
+
+
+HEALTH_TIMES = ("failures", "failed_ms", "healed_ms")
+"""Fields of a `DeviceRecord` with numbers on its health."""
+
+
 def _device_text(one: DeviceRecord) -> str:
     text = _text_of(one.device)
     more: dict[str, Any] = dict(one.unknown)
     if not one.present:
         more["present"] = False
-    if one.failures:
-        more["failures"] = one.failures
-    if one.quarantine is not None:
-        more["quarantine"] = fields_to_json(one.quarantine)
+    more |= health_to_json(one)
     return f"{text[:-1]},{_compact(more)[1:]}" if more else text
 
 

@@ -28,6 +28,13 @@ FORMAT = 1
 MAX_RELEASES = 16
 PROBE_FIRST_S, PROBE_LAST_S = 60.0, 6 * 3600.0
 """Minimum and maximum probe interval for a GPU in quarantine."""
+NEEDS_RESET, NEEDS_REBOOT = "needs-reset", "needs-reboot"
+"""Causes of a quarantine that may last until a reset of the GPU, or until a reboot of the host."""
+CONDITIONS = frozenset(("foreign-process", "memory-held", "hot"))
+"""Causes that are no failure of the GPU: they do not count, and each request on the host inspects the GPU."""
+FADE_MS = 7 * 24 * 3600 * 1000
+"""Time after which half of the failures of a GPU are forgotten [ms]: a bad connector fails more often than that, a
+cosmic ray does not."""
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 
 Unknown = Mapping[str, Any]
@@ -67,6 +74,9 @@ class Quarantine(Value):
         count: how often this device has been in quarantine, including this time.
         probe_at_ms: time of the next probe [ms since 1970]; 0: an operator must heal it.
         by: the operator; empty: dlapp itself.
+        boot_id: boot id of the host, if the GPU needs a reset that the driver does not ask for; empty: it does not.
+        driver: identity of the load of the driver (`dlapp.gpuid.health.driver_load`), likewise; empty: not known, or
+            loading the driver is not enough.
     """
 
     cause: str
@@ -75,10 +85,22 @@ class Quarantine(Value):
     count: int = 1
     probe_at_ms: int = 0
     by: str = ""
+    boot_id: str = ""
+    driver: str = ""
     unknown: Unknown = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"quarantined ({self.detail or self.cause})"
+
+    def needs_reset(self, boot_id: str, driver: str) -> bool:
+        """Return whether the GPU still needs a reset of which only an operator, or the driver, can tell.
+
+        Args:
+            boot_id: the host's now.
+            driver: identity of the driver's load now; empty: not known.
+        """
+        is_other_load = bool(self.driver) and bool(driver) and self.driver != driver
+        return self.boot_id != "" and self.boot_id == boot_id and not is_other_load
 
 
 class DeviceRecord(Value):
@@ -87,12 +109,16 @@ class DeviceRecord(Value):
     Args:
         present: whether the host found it in its last inspection.
         failures: how often it has been in quarantine; lengthens the next wait for a probe.
+        failed_ms: when ``failures`` was counted, from which it fades [ms since 1970]; 0: not known.
+        healed_ms: when an operator has healed it [ms since 1970]; 0: never. Earlier inspections do not count.
     """
 
     device: Device
     present: bool = True
     failures: int = 0
     quarantine: Quarantine | None = None
+    failed_ms: int = 0
+    healed_ms: int = 0
     unknown: Unknown = field(default_factory=dict)
 
     @property
@@ -484,9 +510,21 @@ def reclaim(record: HostRecord, gone: Collection[tuple[str, str]], doubts: Mappi
     return record
 
 
-def quarantine(record: HostRecord, name: str, *, cause: str, detail: str = "", now_ms: int, by: str = "") -> HostRecord:
-    """Put a device into quarantine; its current holder keeps it. A device already in quarantine keeps its time and
-    count, and an operator's reason takes precedence over one that dlapp found.
+def quarantine(
+    record: HostRecord,
+    name: str,
+    *,
+    cause: str,
+    detail: str = "",
+    now_ms: int,
+    by: str = "",
+    until: str = "",
+    driver: str = "",
+) -> HostRecord:
+    """Put a device into quarantine; its current holder keeps it.
+
+    A device already in quarantine keeps its time and count. An operator's reason takes precedence over one that dlapp
+    found, and the need of a reset over all but the driver's own request for one. A condition does not count.
 
     Args:
         record: the record of the host.
@@ -495,25 +533,65 @@ def quarantine(record: HostRecord, name: str, *, cause: str, detail: str = "", n
         detail: one line, for people.
         now_ms: the time [ms since 1970].
         by: the operator, who alone can end the quarantine; empty: dlapp found it and probes it again.
+        until: `NEEDS_RESET`, `NEEDS_REBOOT`: an inspection ends it only after that; empty: any does.
+        driver: identity of the driver's load now; empty: not known.
 
     Raises:
         NotFound: there is no such device.
     """
     one = record.device(name)
     old = one.quarantine
-    if old is not None and old.by and not by:
-        return record
-    since_ms, count = (old.since_ms, old.count) if old else (now_ms, one.failures + 1)
+    if old is not None and not by:
+        if old.by:
+            return record
+        if old.needs_reset(record.boot_id, driver) and until != NEEDS_REBOOT:
+            is_requested = cause == NEEDS_RESET and old.cause != NEEDS_REBOOT
+            if not is_requested:
+                return delay_probe(record, name, now_ms)
+    is_condition = cause in CONDITIONS and not by
+    failures, failed_ms = one.failures, one.failed_ms
+    if old is not None and (is_condition or old.cause not in CONDITIONS):
+        since_ms, count = old.since_ms, old.count
+    elif is_condition:
+        since_ms, count = now_ms, 1
+    else:
+        since_ms, count = now_ms, remembered_failures(one, now_ms) + 1
+        failures, failed_ms = count, now_ms
+    if is_condition and old is not None and (old.cause, old.detail) == (cause, detail) and now_ms < old.probe_at_ms:
+        return record  # inspected at each request: nothing new to write
     new = Quarantine(
         cause=cause,
         detail=detail,
         since_ms=since_ms,
         count=count,
-        probe_at_ms=0 if by else next_probe_ms(now_ms, since_ms=since_ms, count=count),
+        probe_at_ms=0 if by else next_probe_ms(now_ms, since_ms=since_ms, count=1 if is_condition else count),
         by=by,
+        boot_id=record.boot_id if until and not by else "",
+        driver=driver if until == NEEDS_RESET and not by else "",
         unknown=old.unknown if old else {},
     )
-    return _with_device(record, replace(one, quarantine=new, failures=new.count))
+    return _with_device(record, replace(one, quarantine=new, failures=failures, failed_ms=failed_ms))
+
+
+def remembered_failures(one: DeviceRecord, now_ms: int) -> int:
+    """Return how many failures of a device count now [ms since 1970]: half of them after each `FADE_MS`."""
+    halvings = max(0, now_ms - one.failed_ms) // FADE_MS if one.failed_ms else 0
+    return one.failures >> min(halvings, 64)
+
+
+def delay_probe(record: HostRecord, name: str, now_ms: int) -> HostRecord:
+    """Set the time of the next probe of a device that stays in quarantine. Raises NotFound.
+
+    Args:
+        record: the record of the host.
+        name: uuid, ``gpu0`` or PCI bus id.
+        now_ms: the time [ms since 1970].
+    """
+    one = record.device(name)
+    if (old := one.quarantine) is None or not old.probe_at_ms:
+        return record
+    at_ms = next_probe_ms(now_ms, since_ms=old.since_ms, count=old.count)
+    return _with_device(record, replace(one, quarantine=replace(old, probe_at_ms=at_ms)))
 
 
 def next_probe_ms(now_ms: int, *, since_ms: int, count: int) -> int:
@@ -528,19 +606,22 @@ def next_probe_ms(now_ms: int, *, since_ms: int, count: int) -> int:
     return now_ms + int(wait_s * 1000)
 
 
-def heal(record: HostRecord, name: str, *, forgive: bool = False) -> HostRecord:
+def heal(record: HostRecord, name: str, *, forgive: bool = False, now_ms: int = 0) -> HostRecord:
     """End the quarantine of a device.
 
     Args:
-        forgive: an operator repaired it, so earlier failures no longer count.
+        record: the record of the host.
+        name: uuid, ``gpu0`` or PCI bus id.
+        forgive: an operator repaired it, so earlier failures and inspections no longer count.
+        now_ms: the time, if ``forgive`` [ms since 1970].
 
     Raises:
         NotFound: there is no such device.
     """
     one = record.device(name)
-    if one.quarantine is None and not forgive:
-        return record
-    return _with_device(record, replace(one, quarantine=None, failures=0 if forgive else one.failures))
+    if forgive:
+        return _with_device(record, replace(one, quarantine=None, failures=0, failed_ms=0, healed_ms=now_ms))
+    return record if one.quarantine is None else _with_device(record, replace(one, quarantine=None))
 
 
 def forget(record: HostRecord, *, by: str, now_ms: int) -> HostRecord:

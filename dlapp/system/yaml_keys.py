@@ -109,7 +109,13 @@ class YamlValue(NamedTuple):
 
 
 def yaml_values(
-    data: bytes, path: str, names: Collection[str], problems: list[str], *, lists: Collection[str] | None = None
+    data: bytes,
+    path: str,
+    names: Collection[str],
+    problems: list[str],
+    *,
+    lists: Collection[str] | None = None,
+    mappings: Collection[str] = (),
 ) -> dict[str, YamlValue]:
     """Return the keys of one file. Nodes are read instead of values: they have line numbers, and 10:30 stays text.
 
@@ -120,6 +126,7 @@ def yaml_values(
         problems: receives one line for each problem.
         lists: whether any key may have a list, also as texts between commas, and which may have an empty one; None if
             none may.
+        mappings: which may have a mapping, whose text is ``key: value, key: value``.
     """
     import yaml
 
@@ -149,7 +156,7 @@ def yaml_values(
                 problems.append(f"{where}: {name or 'the file'}: must be a level with keys under it")
         elif name not in names:
             problems.append(f"{where}: {name}: is not known, {nearest(name, [*filter(None, levels), *names])}")
-        elif (texts := _texts_of(node, yaml, lists is not None)) is None:
+        elif (texts := _texts_of(node, yaml, lists is not None, name in mappings)) is None:
             what = "a single value" if lists is None else "a value or a list of values"
             problems.append(f"{where}: {name}: must be {what}")
         elif texts or name in (lists or ()):
@@ -159,7 +166,12 @@ def yaml_values(
     return found
 
 
-def _texts_of(node: yaml.Node, yaml: Any, may_be_list: bool) -> list[str] | None:
+def _texts_of(node: yaml.Node, yaml: Any, may_be_list: bool, may_be_mapping: bool) -> list[str] | None:
+    if may_be_mapping and isinstance(node, yaml.MappingNode):
+        parts = [(one, value) for one, value in node.value if isinstance(value, yaml.ScalarNode)]
+        if len(parts) < len(node.value):
+            return None
+        return [", ".join(f"{one.value}: {value.value}" for one, value in parts)]
     if isinstance(node, yaml.ScalarNode):
         if _is_empty(node):
             return []

@@ -30,15 +30,19 @@ def quarantines(place: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "said", "expected"),
     [
-        ({"error": 15}, "gpu1 failed: GPU is lost"),
-        ({"xid": 79}, "gpu1 failed: it fell off the bus (Xid 79)"),
+        ({"error": 15}, "gpu1 failed: GPU is lost", {"GPU-1": "lost: GPU is lost"}),
+        (
+            {"xid": 119},
+            "gpu1 failed: the GPU system processor (GSP) did not answer (Xid 119)",
+            {"GPU-1": "needs-reset: the GPU system processor (GSP) did not answer (Xid 119)"},
+        ),
     ],
     ids=["lost", "Xid"],
 )
 def test_a_device_lost_in_mid_run_ends_the_payload_as_the_nodes_fault(
-    place: Path, fault: dict[str, Any], said: str
+    place: Path, fault: dict[str, Any], said: str, expected: dict[str, str]
 ) -> None:
     env = with_devices(place, CARDS)
     packed = workspace_archive(place, {"run.sh": NEVER_ENDS})
@@ -55,7 +59,7 @@ def test_a_device_lost_in_mid_run_ends_the_payload_as_the_nodes_fault(
         assert result.diagnosis is not None
         assert (result.diagnosis.rule, result.diagnosis.fault) == ("gpu_failed", Fault.NODE)
         assert result.diagnosis.cause == said.replace("gpu1 failed", "gpu1 of the node failed")
-    assert quarantines(place) == {"GPU-1": f"lost: {said.removeprefix('gpu1 failed: ')}"}
+    assert quarantines(place) == expected
 
 
 def test_a_payload_that_fails_by_itself_on_devices_that_are_well_has_itself_failed(place: Path) -> None:

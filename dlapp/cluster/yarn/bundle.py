@@ -55,7 +55,7 @@ _REMOTE = (
     *("typing_extensions", "yarl"),
 )
 """Modules that `dlapp.storage.remote` loads, as `_USED`."""
-_DATA = ("certifi/cacert.pem", "dlapp/diagnosis/rules.yaml")
+_DATA = ("certifi/cacert.pem", "dlapp/diagnosis/rules.yaml", "dlapp/gpuid/health/xids.csv")
 _BESIDE_LIBRARY = "dlapp/hadoop/hdfs"
 _READ = ("dlapp/context.py", "dlapp/feed.py", "dlapp/runtime/notebook_program.py", "dlapp/runtime/jax_cluster.py")
 """Modules whose sources payloads read."""

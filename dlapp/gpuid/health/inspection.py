@@ -4,28 +4,30 @@ A GPU is inspected before it is leased and after it was released. A failed one g
 count, and is inspected again at intervals that double: with the time in quarantine, and with each new quarantine. An
 inspection without findings ends the quarantine. A quarantine set by an operator is ended only by an operator.
 
-The decisions are pure functions; NVML is read by the function passed as ``read``.
+A foreign process, memory in use and heat are conditions of a GPU, not failures: they are inspected at each request, and
+do not count. After an Xid error that needs a reset (`dlapp.gpuid.health.xids`) an inspection without findings ends
+nothing: NVML shows no trace of most of these errors. `dlapp.gpuid.rules.Quarantine` has what is compared instead.
 
-Which Xid errors are the program's own (an illegal address in its kernel) and not the GPU's is documented in NVIDIA's
-"XID Errors" catalog; its device plugin for Kubernetes ignores the same ones.
+The decisions are pure functions; NVML is read by the function passed as ``read``.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.gpuid import rules
+from dlapp.gpuid.health.driver_load import driver_load
 from dlapp.gpuid.health.readings import DeviceFault, Reading
-from dlapp.gpuid.rules import PROBE_LAST_S
+from dlapp.gpuid.rules import CONDITIONS, PROBE_LAST_S
 from dlapp.system import clock
 from dlapp.system.clock import backoff_s
 
 if TYPE_CHECKING:
     from dlapp.gpuid.devices import Device
-    from dlapp.gpuid.rules import HostRecord, Quarantine
+    from dlapp.gpuid.rules import DeviceRecord, HostRecord, Quarantine
 
 ALLOWED = ("Xorg", "Xwayland", "gnome-shell", "nvidia-cuda-mps-server", "nvidia-persistenced", "nv-hostengine", "dcgmi")
 """Programs that always run on GPUs and are harmless; the default of gpuid.allowed_processes."""
@@ -40,6 +42,7 @@ class HealthLimits(NamedTuple):
         held_mib: maximum memory in use without a process.
         held_with_reserved_mib: the same with a driver that counts its reserved memory as used.
         settle_s: how long to wait for an ending process and its memory.
+        xids: class by code of the operator (``gpuid.xids``).
     """
 
     allowed: tuple[str, ...] = ALLOWED
@@ -47,6 +50,7 @@ class HealthLimits(NamedTuple):
     held_mib: int = 256
     held_with_reserved_mib: int = 1024
     settle_s: float = 5.0
+    xids: Mapping[int, str] = MappingProxyType({})
 
 
 DEFAULT_LIMITS = HealthLimits()
@@ -61,7 +65,7 @@ def host_limits() -> HealthLimits:
     from dlapp.config import load_config
 
     gpuid = load_config().gpuid
-    return HealthLimits(allowed=gpuid.allowed_processes, temperature_c=gpuid.temperature_limit_c)
+    return HealthLimits(allowed=gpuid.allowed_processes, temperature_c=gpuid.temperature_limit_c, xids=gpuid.xids)
 
 
 def classify_reading(reading: Reading, limits: HealthLimits = DEFAULT_LIMITS) -> DeviceFault | None:
@@ -113,6 +117,7 @@ def inspect_devices(
     *,
     read: Callable[[Sequence[Device]], Mapping[str, Reading]],
     limits: HealthLimits = DEFAULT_LIMITS,
+    settled: Collection[str] = (),
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, DeviceFault]:
@@ -124,6 +129,7 @@ def inspect_devices(
         devices: devices to inspect.
         read: reads their state from the driver.
         limits: limits of health, and of the wait.
+        settled: uuids of devices that are not waited for: they had their time.
         clock: the time [s, monotonic].
         sleep: waits between readings.
 
@@ -140,7 +146,7 @@ def inspect_devices(
             one.uuid: fault for one in left if (fault := classify_reading(readings[one.uuid], limits)) is not None
         }
         over = clock() >= deadline
-        found |= {uuid: fault for uuid, fault in faults.items() if over or not fault.passing}
+        found |= {uuid: one for uuid, one in faults.items() if over or not one.passing or uuid in settled}
         left = [one for one in left if one.uuid in faults and one.uuid not in found]
         if left:
             sleep(next(pauses_s))
@@ -179,33 +185,55 @@ def count_free(record: HostRecord) -> tuple[int, int]:
     return len(record.free()), len(out)
 
 
-def due_for_inspection(record: HostRecord, now_ms: int) -> tuple[Device, ...]:
-    """Return the devices of a host to inspect before a lease: not leased, and free or due for a probe."""
+def due_for_inspection(record: HostRecord, now_ms: int, driver: str = "") -> tuple[Device, ...]:
+    """Return the devices of a host to inspect before a lease: not leased, and free or due for a probe.
+
+    A condition may be over at each moment. A reboot or another load of the driver is what a reset waits for.
+
+    Args:
+        record: record of the host.
+        now_ms: the time [ms since 1970].
+        driver: identity of the driver's load; empty: not known.
+    """
     held = {uuid for one in record.leases for uuid in one.devices}
+
+    def is_wanted(quarantine: Quarantine | None) -> bool:
+        if is_due(quarantine, now_ms) or quarantine is None:
+            return True
+        is_reset = quarantine.boot_id != "" and not quarantine.needs_reset(record.boot_id, driver)
+        return not quarantine.by and (is_reset or quarantine.cause in CONDITIONS)
+
     return tuple(
         one.device
         for one in record.devices
-        if one.uuid not in held and (one.present or one.quarantine) and is_due(one.quarantine, now_ms)
+        if one.uuid not in held and (one.present or one.quarantine) and is_wanted(one.quarantine)
     )
 
 
 def with_inspection(
-    record: HostRecord, inspected: Iterable[str], faults: Mapping[str, DeviceFault], now_ms: int
+    record: HostRecord, inspected: Iterable[str], faults: Mapping[str, DeviceFault], now_ms: int, driver: str = ""
 ) -> HostRecord:
     """Record the result of an inspection: failed GPUs enter quarantine, healthy ones leave it.
+
+    A GPU that needs a reset stays there until a reboot, or another load of the driver. If the driver itself asks for
+    the reset, the driver also shows when it was done.
 
     Args:
         record: record of the host.
         inspected: uuids of the inspected devices.
         faults: problems, by uuid.
         now_ms: the time [ms since 1970].
+        driver: identity of the driver's load; empty: not known.
     """
     known = {one.uuid: one for one in record.devices}
     for uuid in inspected:
         if (one := known.get(uuid)) is None or (one.quarantine is not None and one.quarantine.by):
             continue
         if (fault := faults.get(uuid)) is not None:
-            record = rules.quarantine(record, uuid, cause=fault.cause, detail=fault.detail, now_ms=now_ms)
+            cause, detail = fault.cause, fault.detail
+            record = rules.quarantine(record, uuid, cause=cause, detail=detail, now_ms=now_ms, driver=driver)
+        elif one.quarantine is not None and one.quarantine.needs_reset(record.boot_id, driver):
+            record = rules.delay_probe(record, uuid, now_ms)
         elif one.quarantine is not None:
             record = rules.heal(record, uuid)
     return record
@@ -217,6 +245,20 @@ def _read_nvml(devices: Sequence[Device]) -> Mapping[str, Reading]:
     return read(devices)
 
 
+class _Verdict(NamedTuple):
+    """Result of an inspection.
+
+    Args:
+        at_s: when [s, monotonic].
+        fault: None: the device was healthy.
+        healed_ms: `DeviceRecord.healed_ms` before it.
+    """
+
+    at_s: float
+    fault: DeviceFault | None
+    healed_ms: int
+
+
 class Inspector:
     """Inspector of the unleased GPUs in a host's record, which it updates; see `dlapp.gpuid.ledger`.
 
@@ -226,9 +268,9 @@ class Inspector:
         now_ms: the wall clock [ms since 1970].
     """
 
-    MAX_HEALTHY_AGE_S, MAX_FAILED_AGE_S = 1.0, 10.0
+    MAX_HEALTHY_AGE_S, MAX_FAILED_AGE_S, MAX_CONDITION_AGE_S = 1.0, 10.0, 5.0
     """Maximum age of an inspection: a wait for devices must not open NVML in each round, nor wait again for a permanent
-    problem whose result could not be written."""
+    problem whose result could not be written. A condition in quarantine may be over at each moment."""
     MAX_READING = 0.2
     """Maximum share of a wait that is spent on reading, as long as that makes no result older than `MAX_FAILED_AGE_S`:
     without persistence mode the driver initialises the GPUs each time (1 to 3 s). To keep NVML open while a request
@@ -242,9 +284,11 @@ class Inspector:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         now_ms: Callable[[], int] = clock.now_ms,
+        driver: Callable[[], str] = driver_load,
     ) -> None:
         self._limits, self._read, self._clock, self._sleep, self._now_ms = limits, read, clock, sleep, now_ms
-        self._seen: dict[str, tuple[float, DeviceFault | None]] = {}
+        self._driver = driver
+        self._seen: dict[str, _Verdict] = {}
         self._read_s = 0.0
 
     def __call__(self, record: HostRecord) -> HostRecord:
@@ -253,15 +297,23 @@ class Inspector:
         Raises:
             NvmlError: the state of the GPUs is not known, so none may be leased.
         """
-        probed = {one.uuid for one in record.devices if one.quarantine is not None}
-        wanted = due_for_inspection(record, self._now_ms())
-        devices = [one for one in wanted if one.uuid in probed or not self._is_fresh(one.uuid)]
+        known, driver = {one.uuid: one for one in record.devices}, self._driver()
+        due = due_for_inspection(record, self._now_ms(), driver)
+        # The quarantine of a condition has its verdict.
+        wanted = [one for one in due if not (self._is_fresh(known[one.uuid]) and known[one.uuid].quarantine)]
+        devices = [one for one in wanted if not self._is_fresh(known[one.uuid])]
         if devices:
             self._limits = limits = self._limits or host_limits()
-            found = inspect_devices(devices, read=self._timed_read, limits=limits, clock=self._clock, sleep=self._sleep)
-            self._seen |= {one.uuid: (self._clock(), found.get(one.uuid)) for one in devices}
-        faults = {one.uuid: fault for one in wanted if (fault := self._seen[one.uuid][1]) is not None}
-        return with_inspection(record, [one.uuid for one in wanted], faults, self._now_ms()) if wanted else record
+            settled = {one.uuid for one in devices if known[one.uuid].quarantine is not None}
+            found = inspect_devices(
+                devices, read=self._timed_read, limits=limits, settled=settled, clock=self._clock, sleep=self._sleep
+            )
+            at_s = self._clock()
+            self._seen |= {one.uuid: _Verdict(at_s, found.get(one.uuid), known[one.uuid].healed_ms) for one in devices}
+        faults = {one.uuid: fault for one in wanted if (fault := self._seen[one.uuid].fault) is not None}
+        if not wanted:
+            return record
+        return with_inspection(record, [one.uuid for one in wanted], faults, self._now_ms(), driver)
 
     def _timed_read(self, devices: Sequence[Device]) -> Mapping[str, Reading]:
         began_s = self._clock()
@@ -269,8 +321,19 @@ class Inspector:
         self._read_s = self._clock() - began_s
         return readings
 
-    def _is_fresh(self, uuid: str) -> bool:
-        at, fault = self._seen.get(uuid, (-math.inf, None))
+    def _is_fresh(self, one: DeviceRecord) -> bool:
+        """Return whether the last verdict on a device still counts.
+
+        A verdict from before an operator's heal does not, nor one on another cause than the device is in quarantine
+        for. Healing is recognized by another time in the record, whatever the clocks of two hosts say.
+        """
+        verdict = self._seen.get(one.uuid)
+        if verdict is None or verdict.healed_ms != one.healed_ms:
+            return False
+        age_s, fault = self._clock() - verdict.at_s, verdict.fault
+        if one.quarantine is not None:
+            is_same = fault is not None and one.quarantine.cause == fault.cause in CONDITIONS
+            return is_same and age_s < self.MAX_CONDITION_AGE_S
         slow_s = min(self._read_s / self.MAX_READING, self.MAX_FAILED_AGE_S)
         healthy_s = max(self.MAX_HEALTHY_AGE_S, slow_s)
-        return self._clock() - at < (healthy_s if fault is None else self.MAX_FAILED_AGE_S)
+        return age_s < (healthy_s if fault is None else self.MAX_FAILED_AGE_S)

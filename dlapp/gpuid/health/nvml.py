@@ -24,7 +24,7 @@ from typing import Any
 from dlapp.errors import DlappError
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.health import condition
-from dlapp.gpuid.health.readings import DeviceFault, DeviceSample, GpuProcess, Reading, xid_fault
+from dlapp.gpuid.health.readings import DeviceFault, DeviceSample, GpuProcess, Reading
 from dlapp.system.processes.proc import command_line
 
 _LIBRARY = "libnvidia-ml.so.1"
@@ -33,6 +33,8 @@ _EVERY_INSTANCE = 0xFFFFFFFF
 _WSL = "/dev/dxg"
 """Device of WSL2, in whose NVML the list of processes is empty. Source: CUDA on WSL User Guide, "Features not yet
 supported"."""
+_MAX_EVENTS = 1000
+"""Events of one poll: a program may cause them faster than they are read."""
 _MIB = 20
 
 
@@ -155,10 +157,19 @@ class NvmlWatch:
                     found[device.uuid] = DeviceFault("needs-reset", _words(error))
                 elif error.value in _OF_ALL:
                     raise _broken(error) from error
+        return found
+
+    def take_xids(self) -> list[tuple[str, int]]:
+        """Return the Xid errors since the last call: the uuid of the device, and the code. Does not block.
+
+        Raises:
+            NvmlError: NVML as a whole no longer answers.
+        """
+        found: list[tuple[str, int]] = []
         try:
             self._take_events(found)
-        except nvml.NVMLError as error:
-            if error.value != nvml.NVML_ERROR_GPU_IS_LOST:
+        except self._nvml.NVMLError as error:
+            if error.value != self._nvml.NVML_ERROR_GPU_IS_LOST:
                 raise _broken(error) from error
         return found
 
@@ -171,23 +182,23 @@ class NvmlWatch:
                     found[device.uuid] = _sample(self._nvml, gpu, self._part_of.get(device.uuid))
         return found
 
-    def _take_events(self, found: dict[str, DeviceFault]) -> None:
+    def _take_events(self, found: list[tuple[str, int]]) -> None:
         nvml = self._nvml
-        while self._events is not None:
+        while self._events is not None and len(found) < _MAX_EVENTS:
             try:
                 event = nvml.nvmlEventSetWait_v2(self._events, 0)
             except nvml.NVMLError as error:
                 if error.value == nvml.NVML_ERROR_TIMEOUT:
                     return
                 raise
-            if event.eventType != _xid_event(nvml) or (fault := xid_fault(int(event.eventData))) is None:
+            if event.eventType != _xid_event(nvml):
                 continue
             for uuid, handle in self._handle_of.items():
                 of_all = event.gpuInstanceId == _EVERY_INSTANCE
                 if _same(handle, event.device) and (
                     of_all or event.gpuInstanceId == self._instance_of.get(uuid, event.gpuInstanceId)
                 ):
-                    found.setdefault(uuid, fault)
+                    found.append((uuid, int(event.eventData)))
 
     def close(self) -> None:
         """Close NVML. May be repeated."""

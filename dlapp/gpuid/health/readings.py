@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_XIDS_OF_PROGRAMS = frozenset((13, 31, 43, 45, 68, 109))
-
 
 class GpuProcess(NamedTuple):
     """A process on a GPU; ``name`` is its program's, empty where it is not to be seen."""
@@ -106,21 +104,14 @@ class DeviceFault(NamedTuple):
     """Fault of a GPU.
 
     Args:
-        cause: one word, for programs: ``lost``, ``failing``, ``ecc``, ``needs-reset``, ``xid``, ``hot``,
-            ``fabric``, ``prohibited``, ``foreign-process``, ``memory-held``.
+        cause: one word, for programs: ``lost``, ``failing``, ``ecc``, ``needs-reset``, ``needs-reboot``, ``xid``,
+            ``hot``, ``fabric``, ``prohibited``, ``foreign-process``, ``memory-held``.
         detail: for people.
         passing: it may be over in a moment: a process that is just ending.
+        until: ``needs-reset`` or ``needs-reboot``, if an inspection without findings does not show that it is over.
     """
 
     cause: str
     detail: str
     passing: bool = False
-
-
-def xid_fault(xid: int) -> DeviceFault | None:
-    """Return the fault that an Xid error of the driver stands for; None: it is the program's own, the GPU is well."""
-    if xid in _XIDS_OF_PROGRAMS:
-        return None
-    if xid == 79:
-        return DeviceFault("lost", "it fell off the bus (Xid 79)")
-    return DeviceFault("ecc" if xid in (48, 63, 64, 94, 95) else "xid", f"Xid {xid}")
+    until: str = ""

@@ -1,19 +1,22 @@
 """Watch of the GPUs of a running payload, for their health and their usage.
 
 NVML is called on its own thread, as a failing GPU can block a caller, and a task must keep receiving its orders. Only
-definite failures count here: a lost GPU, one that must be reset, an Xid error of the GPU. A driver that does not answer
-at all proves nothing about a GPU, and ends the watch.
+definite failures count as such: a lost GPU, one that must be reset, an Xid error that makes the GPU unusable
+(`dlapp.gpuid.health.xids`). Other Xid errors are recorded. A driver that does not answer at all proves nothing about a
+GPU, and ends the watch.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlapp.errors import DlappError
 from dlapp.gpuid.devices import Device
+from dlapp.gpuid.health.xids import Xid, XidClass, XidTable
 
 if TYPE_CHECKING:
     from dlapp.gpuid.health.readings import DeviceFault, DeviceSample
@@ -24,6 +27,9 @@ _POLLS_PER_SAMPLE = 2
 _MIN_BUSY_SHARE = 0.01
 """Minimum share of busy time for a device to count as used."""
 _JOIN_S = 2.0
+CAUSE_S = 60.0
+"""Maximum time from an Xid error to the end of the program that it ends: CUDA reports it to the program at once, which
+may still print its stacks and end its processes."""
 
 
 def _open_nvml(devices: Sequence[Device]) -> Any:
@@ -40,6 +46,7 @@ class DeviceUse(NamedTuple):
         unknown_s: the rest of the time [s].
         energy_j: None: not known [J].
         last: the last sample; None: none.
+        xids: number of Xid errors by code.
     """
 
     busy_s: float = 0.0
@@ -47,6 +54,7 @@ class DeviceUse(NamedTuple):
     unknown_s: float = 0.0
     energy_j: float | None = None
     last: DeviceSample | None = None
+    xids: Mapping[int, int] = MappingProxyType({})
 
     @property
     def is_used(self) -> bool | None:
@@ -73,6 +81,14 @@ class DeviceUse(NamedTuple):
         )
 
 
+class SeenXid(NamedTuple):
+    """Last Xid error of one code on one device; ``at_s`` is when it was read [s, monotonic]."""
+
+    uuid: str
+    xid: Xid
+    at_s: float
+
+
 class DeviceWatch:
     """Monitor of ``devices`` during a with block.
 
@@ -80,10 +96,14 @@ class DeviceWatch:
         on_fault: called once, on the watch's thread, after ``failed`` was set.
         note: receives, on the watch's thread, a message when the watch begins, or why there is none (any more).
         use: usage of the devices in earlier watches, by uuid.
-        open: opens NVML; ``poll() -> {uuid: Fault}``, ``sample() -> {uuid: DeviceSample}`` and ``close()``.
+        open: opens NVML; ``poll() -> {uuid: Fault}``, ``take_xids() -> [(uuid, code)]``, ``sample() -> {uuid:
+            DeviceSample}`` and ``close()``.
+        xids: all codes; None: with their classes of the table.
+        on_xids: receives, on the watch's thread, the Xid errors of one poll: uuid -> code -> number.
 
     Attributes:
         use: by uuid, up to the last sample.
+        seen: the last Xid error of each device and code.
     """
 
     def __init__(
@@ -95,8 +115,12 @@ class DeviceWatch:
         open: Callable[[Sequence[Device]], Any] = _open_nvml,
         every_s: float = POLL_INTERVAL_S,
         use: Mapping[str, DeviceUse] = {},
+        xids: XidTable | None = None,
+        on_xids: Callable[[Mapping[str, Mapping[int, int]]], None] = lambda _: None,
     ) -> None:
         self.failed: dict[str, DeviceFault] = {}
+        self.seen: dict[tuple[str, int], SeenXid] = {}
+        self._xids, self._on_xids = xids or XidTable(), on_xids
         self._devices, self._on_fault, self._note, self._open = tuple(devices), on_fault, note, open
         self._every_s = every_s
         self._changed = threading.Condition()
@@ -136,6 +160,45 @@ class DeviceWatch:
         label = {one.uuid: one.label for one in self._devices}
         return ", ".join(f"{label[uuid]} failed: {fault.detail}" for uuid, fault in self.failed.items())
 
+    def xid_message(self, uuids: Collection[str]) -> str:
+        """Return one line on the Xid error that ended a program on some of the devices just now; empty: none did.
+
+        Of several the first counts: others follow from it.
+        """
+        since_s, label = time.monotonic() - CAUSE_S, {one.uuid: one.label for one in self._devices}
+        causes = [
+            one
+            for one in self.seen.values()
+            if one.uuid in uuids and one.at_s >= since_s and one.xid.kind in (XidClass.PROGRAM, XidClass.PROGRAM_PROBE)
+        ]
+        first = min(causes, key=lambda one: one.at_s, default=None)
+        if first is None:
+            return ""
+        whose = "the program's" if first.xid.kind is XidClass.PROGRAM else "not the program's"
+        return f"{label[first.uuid]} reported {first.xid} ({whose})"
+
+    def _xid_faults(self, codes: Sequence[tuple[str, int]]) -> dict[str, DeviceFault]:
+        """Record Xid errors. Return those that end the payload, by device."""
+        now_s, label = time.monotonic(), {one.uuid: one.label for one in self._devices}
+        faults: dict[str, DeviceFault] = {}
+        counts: dict[str, dict[int, int]] = {}
+        for uuid, code in codes:
+            of_device = counts.setdefault(uuid, {})
+            of_device[code] = of_device.get(code, 0) + 1
+        for uuid, of_device in counts.items():
+            use = self.use[uuid]
+            all_xids = {code: use.xids.get(code, 0) + of_device.get(code, 0) for code in {**use.xids, **of_device}}
+            self.use = {**self.use, uuid: use._replace(xids=all_xids)}
+            for code in of_device:
+                xid = self._xids[code]
+                if (uuid, code) not in self.seen:
+                    self._note(f"{label[uuid]}: {xid} ({xid.kind or 'recorded only'})")
+                self.seen = {**self.seen, (uuid, code): SeenXid(uuid, xid, now_s)}
+                if xid.fault is not None and uuid not in faults:
+                    faults[uuid] = xid.fault
+        self._on_xids(counts)
+        return faults
+
     def _run(self) -> None:
         try:
             watched = self._open(self._devices)
@@ -148,7 +211,10 @@ class DeviceWatch:
         try:
             while not self._ended:
                 asked = self._requested
-                if found := watched.poll():
+                found = watched.poll()
+                if codes := watched.take_xids():
+                    found = found | self._xid_faults(codes)
+                if found:
                     self.failed = found
                     self._on_fault()
                     return

@@ -10,31 +10,43 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from dlapp.gpuid.record_json import fields_to_json, quarantine_from_json
+from dlapp.gpuid.record_json import HEALTH_TIMES, health_to_json, quarantine_from_json
 from dlapp.gpuid.rules import HostRecord, Quarantine
 from dlapp.gpuid.stores.device_files import HEALTH, Directory, Entry, Record, file_name
 from dlapp.system.files import UntrustedFile
 from dlapp.system.owners import user_text
 
 
-def health_of(directory: Directory, entries: Sequence[Entry]) -> tuple[Quarantine | None, int]:
-    """Return the quarantine of a device that binds this user, and how often the device was in one."""
-    said: dict[int, tuple[int, Quarantine | None, int]] = {}
+class Health(NamedTuple):
+    """What binds a user of a device's health; the fields are those of `dlapp.gpuid.rules.DeviceRecord`."""
+
+    quarantine: Quarantine | None = None
+    failures: int = 0
+    failed_ms: int = 0
+    healed_ms: int = 0
+
+
+def health_of(directory: Directory, entries: Sequence[Entry]) -> Health:
+    """Return the health of a device that binds this user."""
+    said: dict[int, tuple[int, Health]] = {}
     for one in entries:
         if one.is_health and one.uid in (0, os.geteuid()):
-            raw, failures = one.record.get("quarantine"), one.record.get("failures", 0)
+            raw = one.record.get("quarantine")
+            numbers = {name: value for name in HEALTH_TIMES if isinstance(value := one.record.get(name), int)}
             try:
                 quarantine = None if raw is None else quarantine_from_json(raw)
             except ValueError as error:
                 directory.problems[os.path.join(directory.path, one.name)] = str(error)
                 continue
-            said[one.uid] = one.written_ns, quarantine, failures if isinstance(failures, int) else 0
+            said[one.uid] = one.written_ns, Health(quarantine, **numbers)
     of_root, mine = said.get(0), said.get(os.geteuid())
     if of_root is not None and mine is not None and of_root is not mine:
-        by_operator = of_root[1] is not None and of_root[1].by
-        return (of_root if by_operator or of_root[0] > mine[0] else mine)[1:]
-    return (of_root or mine or (0, None, 0))[1:]
+        quarantine = of_root[1].quarantine
+        by_operator = quarantine is not None and quarantine.by
+        return (of_root if by_operator or of_root[0] > mine[0] else mine)[1]
+    return (of_root or mine or (0, Health()))[1]
 
 
 def quarantines(entries: Sequence[Entry]) -> list[Entry]:
@@ -60,9 +72,7 @@ def write_health(directory: Directory, old: HostRecord, new: HostRecord) -> None
             continue
         name = file_name(one.uuid)
         those = [entry for entry in directory.entries({name}).get(name, ()) if entry.is_health]
-        page: Record = {"failures": one.failures} if one.failures else {}
-        if one.quarantine is not None:
-            page["quarantine"] = fields_to_json(one.quarantine)
+        page: Record = health_to_json(one)
         # What root wrote and this user found well again stays in effect for the others; the report includes that.
         if page or any(entry.uid == 0 != me for entry in those):
             os.close(directory.publish(HEALTH, page, name)[1])

@@ -163,7 +163,7 @@ def is_unused(ledger: MachineReader, entries: Sequence[Entry], lock: int | None)
     """Return whether a device is neither leased nor in quarantine."""
     if lock is not None and locks.is_write_locked(lock, LEASED, 1):
         return False
-    return is_free_of_leases(ledger, entries) and ledger.health(entries)[0] is None
+    return is_free_of_leases(ledger, entries) and ledger.health(entries).quarantine is None
 
 
 def is_free_of_leases(ledger: MachineReader, entries: Sequence[Entry], _: int | None = None) -> bool:

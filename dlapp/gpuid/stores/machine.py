@@ -38,6 +38,7 @@ from dlapp.errors import Denied, RequestTooLarge
 from dlapp.gpuid import rules
 from dlapp.gpuid.devices import Device, Holder
 from dlapp.gpuid.health import nvml
+from dlapp.gpuid.health.driver_load import driver_load
 from dlapp.gpuid.ledger import Inspect, LeaseStatus, uninspected
 from dlapp.gpuid.liveness.probes import LivenessProbes
 from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
@@ -436,20 +437,22 @@ class MachineLedger:
 
     # ---- health ----
 
-    def quarantine(self, name: str, *, cause: str, detail: str = "", by: str = "", host: str | None = None) -> None:
+    def quarantine(
+        self, name: str, *, cause: str, detail: str = "", by: str = "", host: str | None = None, until: str = ""
+    ) -> None:
         """Put a device into quarantine; see `dlapp.gpuid.ledger.Ledger`.
 
         Args:
-            name, cause, detail, by, host: as there.
+            name, cause, detail, by, host, until: as there.
         """
         self._refuse_other_host(host)
-        now_ms = clock.now_ms()
+        now_ms, driver = clock.now_ms(), driver_load()
         old = self.record()
-        new = rules.quarantine(old, name, cause=cause, detail=detail, by=by, now_ms=now_ms)
+        new = rules.quarantine(old, name, cause=cause, detail=detail, by=by, now_ms=now_ms, until=until, driver=driver)
         with self._open() as ledger:
             write_health(ledger.directory, old, new)
 
-    def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> None:
+    def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> bool:
         self._refuse_other_host(host)
         old = self.record()
         device = old.device(name).device
@@ -460,10 +463,12 @@ class MachineLedger:
             if authors and me != 0 and (0 in authors or me not in authors):
                 names = ", ".join(user_text(uid) for uid in sorted(authors - {me}))
                 raise Denied(f"{self.host}: {device.label} was put into quarantine by {names}; they or root heal it")
-            write_health(ledger.directory, old, rules.heal(old, name, forgive=forgive))
+            new = rules.heal(old, name, forgive=forgive, now_ms=clock.now_ms())
+            write_health(ledger.directory, old, new)
             if me == 0:
                 for one in quarantines(ledger.entries({file}).get(file, ())):
                     ledger.directory.remove(one.name)
+        return bool(there)
 
     def record(self) -> HostRecord:
         """See `dlapp.gpuid.ledger.Ledger`. A device that is only reserved appears as a lease without a container."""
@@ -545,7 +550,7 @@ def _reserved(ledger: MachineReader, devices: Sequence[Device], application: str
         holder = ledger.holder(name, entries[name], device)
         if holder is not None and (holder.container or holder.doubt):
             held.append(holder)
-        elif (quarantine := ledger.health(entries[name])[0]) is not None:
+        elif (quarantine := ledger.health(entries[name]).quarantine) is not None:
             broken.append(f"gpu{device.index} {quarantine}")
         else:
             free.add(device.uuid)

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from dlapp.gpuid.devices import Device, Holder
-from dlapp.gpuid.rules import DeviceRecord, HostRecord, LeaseRecord, Quarantine
+from dlapp.gpuid.rules import DeviceRecord, HostRecord, LeaseRecord
 from dlapp.gpuid.stores.device_files import HELD, LEASED, Directory, Entry, file_name, text_of
-from dlapp.gpuid.stores.device_health import health_of, report_others
+from dlapp.gpuid.stores.device_health import Health, health_of, report_others
 from dlapp.gpuid.stores.record_liveness import RecordLiveness, uuid_of
 from dlapp.system import clock
 from dlapp.system.owners import user_text
@@ -45,8 +45,8 @@ class MachineReader:
         self.liveness.begin(patience_s)
         return self.directory.entries(devices, but=but, names=names)
 
-    def health(self, entries: Sequence[Entry]) -> tuple[Quarantine | None, int]:
-        """Return the quarantine of a device that binds this user, and how often the device was in one."""
+    def health(self, entries: Sequence[Entry]) -> Health:
+        """Return the health of a device that binds this user."""
         return health_of(self.directory, entries)
 
     def holder(self, name: str, entries: Sequence[Entry], device: Device | None = None) -> Holder | None:
@@ -103,7 +103,7 @@ class MachineReader:
             those = entries.get(name, ())
             if (holder := self.holder(name, those, device)) is not None:
                 held.append(holder)
-            elif (quarantine := self.health(those)[0]) is not None:
+            elif (quarantine := self.health(those).quarantine) is not None:
                 out.append(f"gpu{device.index} {quarantine}")
             else:
                 free.add(device.uuid)
@@ -125,14 +125,14 @@ class MachineReader:
         for name in (*there, *sorted({*entries, *_devices_in(names)} - there.keys())):
             those = entries.get(name, ())
             holder = self.holder(name, those, there.get(name))
-            quarantine, failures = self.health(those)
+            health = self.health(those)
             device = there.get(name)
             if device is None:
-                if holder is None and quarantine is None:
+                if holder is None and health.quarantine is None:
                     continue
                 index = holder.index if holder is not None and holder.index is not None else -1
                 device = Device(holder.uuid if holder else name, index, -1)
-            records.append(DeviceRecord(device, name in there, failures, quarantine))
+            records.append(DeviceRecord(device, name in there, **health._asdict()))
             if holder is not None:
                 key = holder.application, holder.container, holder.user
                 old = leases.get(key)

@@ -98,6 +98,11 @@ class NodeManagerGpuLedger:
         return held
 
     @property
+    def directory(self) -> str:
+        """Return the path of the directory of this machine's ledger."""
+        return self._machine.directory
+
+    @property
     def problems(self) -> Mapping[str, str]:
         """Return the problems of this machine's files, by path."""
         return self._machine.problems
@@ -114,9 +119,10 @@ class NodeManagerGpuLedger:
         """Raise LedgerError: a NodeManager's devices are configured by its operator (``allowed-gpu-devices``)."""
         raise LedgerError(f"the NodeManager owns {name}: take it out of yarn.nodemanager.resource-plugins.gpu")
 
-    def heal(self, name: str, **_: Any) -> None:
+    def heal(self, name: str, **_: Any) -> bool:
         """Raise LedgerError, as `quarantine` does."""
         self.quarantine(name)
+        return False
 
     def close(self) -> None:
         """Do nothing: no connection is open."""

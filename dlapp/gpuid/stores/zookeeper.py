@@ -34,6 +34,7 @@ from dlapp.errors import Denied, NotFound, TimedOut, Unreachable
 from dlapp.gpuid import rules
 from dlapp.gpuid.devices import Device, Holder
 from dlapp.gpuid.health import nvml
+from dlapp.gpuid.health.driver_load import driver_load
 from dlapp.gpuid.ledger import Inspect, LeaseStatus, uninspected
 from dlapp.gpuid.liveness import probes as liveness_probes
 from dlapp.gpuid.liveness.applications import ENDED_S, INSTALLED_ANEW_S, ApplicationProbe
@@ -327,6 +328,11 @@ class ZooKeeperLedger(Closeable):
                 self._short.remove(host, still=lambda host=host: is_short(self.record_of(host)))  # type: ignore[misc]
 
     @property
+    def directory(self) -> str:
+        """Return the path of the directory of this machine's ledger."""
+        return self.settings.lock_dir
+
+    @property
     def problems(self) -> dict[str, str]:
         """Return the invalid entries of this machine's directory: path -> problem."""
         return self._machine.problems
@@ -384,19 +390,33 @@ class ZooKeeperLedger(Closeable):
 
     # ---- operators ----
 
-    def quarantine(self, name: str, *, cause: str, detail: str = "", by: str = "", host: str | None = None) -> None:
+    def quarantine(
+        self, name: str, *, cause: str, detail: str = "", by: str = "", host: str | None = None, until: str = ""
+    ) -> None:
         """Put a device into quarantine; see `dlapp.gpuid.ledger.Ledger`.
 
         Args:
-            name, cause, detail, by, host: as there.
+            name, cause, detail, by, host, until: as there.
         """
-        self._change_known(
-            host or self.host,
-            lambda record: rules.quarantine(record, name, cause=cause, detail=detail, by=by, now_ms=clock.now_ms()),
-        )
+        driver = driver_load() if host in (None, self.host) else ""
 
-    def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> None:
-        self._change_known(host or self.host, lambda record: rules.heal(record, name, forgive=forgive))
+        def change(record: HostRecord) -> HostRecord:
+            now_ms = clock.now_ms()
+            return rules.quarantine(
+                record, name, cause=cause, detail=detail, now_ms=now_ms, by=by, until=until, driver=driver
+            )
+
+        self._change_known(host or self.host, change)
+
+    def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> bool:
+        found: list[bool] = []
+
+        def change(record: HostRecord) -> HostRecord:
+            found[:] = [record.device(name).quarantine is not None]
+            return rules.heal(record, name, forgive=forgive, now_ms=clock.now_ms())
+
+        self._change_known(host or self.host, change)
+        return found[0]
 
     def forget(self, host: str, *, by: str) -> None:
         """Mark a host as removed. Its record stays. Raises NotFound."""

@@ -75,6 +75,18 @@ def test_a_python_of_another_version_uses_the_sources(travel_cache: Path, tmp_pa
     assert done.stderr == "Error: dlapp task: needs --home DIR, and perhaps --keep-fds N,N\n"
 
 
+@pytest.mark.slow
+def test_the_table_of_xid_errors_is_read_from_the_zip(travel_cache: Path) -> None:
+    path, _ = bundle.packed(str(travel_cache))
+    code = (
+        "import sys\nsys.path.insert(0, sys.argv[1])\nfrom dlapp.gpuid.health import xids\n"
+        "print(xids.__file__.startswith(sys.argv[1]), len(xids.read_table()), xids.XidTable()[79].kind)\n"
+    )
+    argv = [sys.executable, "-I", "-S", "-W", "ignore", "-c", code, path]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("True 172 node\n", "")
+
+
 _FETCH = """
 import os, sys
 stdlib = os.path.dirname(os.__file__)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,17 +13,20 @@ from hypothesis import strategies as st
 
 from dlapp.gpuid import rules
 from dlapp.gpuid.devices import Device
+from dlapp.gpuid.health.driver_load import driver_load
 from dlapp.gpuid.health.inspection import (
     HealthLimits,
     Inspector,
     classify_reading,
     count_usable,
+    due_for_inspection,
     inspect_devices,
     is_due,
     with_inspection,
 )
-from dlapp.gpuid.health.readings import DeviceFault, DeviceSample, GpuProcess, Reading, xid_fault
+from dlapp.gpuid.health.readings import DeviceFault, DeviceSample, GpuProcess, Reading
 from dlapp.gpuid.health.watch import DeviceWatch
+from dlapp.gpuid.record_json import from_bytes, to_bytes
 from dlapp.gpuid.rules import PROBE_FIRST_S, PROBE_LAST_S, HostRecord, LeaseRequest, Quarantine, next_probe_ms
 from tests.services.polling import PATIENCE_S, wait_until
 
@@ -83,13 +88,6 @@ def test_many_foreign_processes_are_counted_and_not_all_named() -> None:
     fault = classify_reading(Reading("GPU-0", compute=tuple(GpuProcess(pid, "a") for pid in range(1, 6))))
     assert fault is not None
     assert fault.detail == "process 1 (a), 2 (a), 3 (a) and 2 more computes on it"
-
-
-def test_an_xid_of_the_program_is_no_fault_of_the_device() -> None:
-    assert [xid_fault(xid) for xid in (13, 31, 43, 45)] == [None] * 4
-    assert xid_fault(79) == DeviceFault("lost", "it fell off the bus (Xid 79)")
-    assert xid_fault(48) == DeviceFault("ecc", "Xid 48")
-    assert xid_fault(119) == DeviceFault("xid", "Xid 119")
 
 
 class Clock:
@@ -181,12 +179,148 @@ def test_a_fault_is_noted_with_cause_time_and_count_and_the_other_devices_are_fr
 
 
 def test_a_probe_heals_and_the_next_time_counts_on() -> None:
-    hot = {"GPU-2": DeviceFault("hot", "95 °C")}
-    now = with_inspection(with_inspection(record(), ["GPU-2"], hot, 0), ["GPU-2"], {}, MINUTE_MS)
+    ill = {"GPU-2": DeviceFault("ecc", "an uncorrectable ECC error")}
+    now = with_inspection(with_inspection(record(), ["GPU-2"], ill, 0), ["GPU-2"], {}, MINUTE_MS)
     assert now.device("gpu2").quarantine is None
-    again = with_inspection(now, ["GPU-2"], hot, 2 * MINUTE_MS).device("gpu2").quarantine
+    again = with_inspection(now, ["GPU-2"], ill, 2 * MINUTE_MS).device("gpu2").quarantine
     assert again is not None
     assert (again.count, again.since_ms, again.probe_at_ms) == (2, 2 * MINUTE_MS, 4 * MINUTE_MS)
+
+
+def test_a_condition_never_counts_and_does_not_lengthen_the_wait_for_a_probe() -> None:
+    now, at_ms = record(), 0
+    for _ in range(10):
+        now = with_inspection(now, ["GPU-2"], {"GPU-2": DeviceFault("foreign-process", "process 7", True)}, at_ms)
+        found = now.device("gpu2").quarantine
+        assert found is not None
+        assert (found.count, found.probe_at_ms - at_ms, now.device("gpu2").failures) == (1, MINUTE_MS, 0)
+        now = with_inspection(now, ["GPU-2"], {}, at_ms + MINUTE_MS)
+        at_ms += 7 * 24 * 60 * MINUTE_MS
+
+
+def test_a_failure_under_a_condition_counts_and_a_condition_under_a_failure_keeps_its_count() -> None:
+    hot, ill = {"GPU-2": DeviceFault("hot", "95 °C")}, {"GPU-2": DeviceFault("ecc", "an uncorrectable ECC error")}
+    now = with_inspection(with_inspection(record(), ["GPU-2"], hot, 0), ["GPU-2"], ill, 1000)
+    found = now.device("gpu2")
+    assert (found.failures, found.failed_ms, found.quarantine and found.quarantine.since_ms) == (1, 1000, 1000)
+    now = with_inspection(now, ["GPU-2"], hot, 2000)
+    assert (now.device("gpu2").failures, now.device("gpu2").quarantine) == (
+        1,
+        Quarantine("hot", "95 °C", since_ms=1000, count=1, probe_at_ms=2000 + MINUTE_MS),
+    )
+
+
+def test_half_of_the_failures_are_forgotten_after_each_week() -> None:
+    week_ms, now = rules.FADE_MS, record()
+    for at_ms in range(8):
+        now = rules.heal(rules.quarantine(now, "gpu2", cause="ecc", now_ms=1000 + at_ms), "gpu2")
+    assert now.device("gpu2").failures == 8
+
+    def count_after(wait_ms: int) -> int:
+        found = rules.quarantine(now, "gpu2", cause="ecc", now_ms=1007 + wait_ms).device("gpu2").quarantine
+        assert found is not None
+        return found.count
+
+    assert [count_after(wait) for wait in (0, week_ms - 1, week_ms, 3 * week_ms, 500 * week_ms, -5)] == [
+        9,
+        9,
+        5,
+        2,
+        1,
+        9,
+    ]
+
+
+def test_a_count_of_an_earlier_version_without_a_time_does_not_fade_until_it_is_written_anew() -> None:
+    old = rules.HostRecord("host03", (rules.DeviceRecord(CARDS[0], failures=4),), boot_id="b")
+    found = rules.quarantine(old, "gpu0", cause="ecc", now_ms=rules.FADE_MS * 99).device("gpu0")
+    assert (found.failures, found.failed_ms) == (5, rules.FADE_MS * 99)
+
+
+# ---- until a reset ----
+
+LOAD, OTHER_LOAD = "4711", "5000"
+
+
+def needs_reset(until: str = "needs-reset") -> HostRecord:
+    return rules.quarantine(
+        record(), "gpu2", cause=until, detail="a context switch timed out (Xid 109)", now_ms=0, until=until, driver=LOAD
+    )
+
+
+def of_inspection(before: HostRecord, fault: DeviceFault | None = None, driver: str = LOAD) -> Quarantine | None:
+    faults = {} if fault is None else {"GPU-2": fault}
+    return with_inspection(before, ["GPU-2"], faults, MINUTE_MS, driver).device("gpu2").quarantine
+
+
+def test_a_device_that_needs_a_reset_is_not_healed_by_an_inspection_without_findings() -> None:
+    found = of_inspection(needs_reset())
+    assert found is not None
+    assert (found.cause, found.since_ms, found.probe_at_ms) == ("needs-reset", 0, 2 * MINUTE_MS)
+
+
+def test_whose_driver_cannot_be_recognized_a_device_that_needs_a_reset_stays_in_quarantine() -> None:
+    assert of_inspection(needs_reset(), driver="") is not None
+
+
+def test_another_load_of_the_driver_is_a_reset_and_is_no_reboot() -> None:
+    assert of_inspection(needs_reset(), driver=OTHER_LOAD) is None
+    assert of_inspection(needs_reset("needs-reboot"), driver=OTHER_LOAD) is not None
+
+
+@pytest.mark.parametrize("until", ["needs-reset", "needs-reboot"])
+def test_a_reboot_is_a_reset(until: str) -> None:
+    booted = rules.with_inventory(needs_reset(until), CARDS, boot_id="c", now_ms=MINUTE_MS)
+    assert of_inspection(booted) is None
+
+
+def test_a_reset_for_which_the_driver_asked_is_over_when_the_driver_no_longer_asks() -> None:
+    asked = DeviceFault("needs-reset", "the driver asks for a reset of the GPU")
+    now = with_inspection(needs_reset(), ["GPU-2"], {"GPU-2": asked}, MINUTE_MS, LOAD)
+    found = now.device("gpu2").quarantine
+    assert found is not None
+    assert (found.detail, found.count) == (asked.detail, 1)
+    assert of_inspection(now) is None
+
+
+def test_another_fault_does_not_hide_the_need_of_a_reset() -> None:
+    found = of_inspection(needs_reset(), DeviceFault("foreign-process", "process 7 (python) computes on it", True))
+    assert found is not None
+    assert found.cause == "needs-reset"
+    assert of_inspection(needs_reset("needs-reboot"), DeviceFault("needs-reset", "the driver asks for a drain"))
+    lesser = rules.quarantine(
+        needs_reset("needs-reboot"), "gpu2", cause="needs-reset", now_ms=9, until="needs-reset", driver=OTHER_LOAD
+    )
+    assert (
+        lesser.device("gpu2").quarantine
+        == rules.delay_probe(needs_reset("needs-reboot"), "gpu2", 9).device("gpu2").quarantine
+    )
+
+
+def test_an_operator_ends_the_need_of_a_reset() -> None:
+    assert rules.heal(needs_reset(), "gpu2", forgive=True, now_ms=5).device("gpu2").quarantine is None
+
+
+def test_what_is_compared_after_a_reset_is_kept_in_the_stored_record() -> None:
+    kept = rules.heal(needs_reset("needs-reset"), "gpu1", forgive=True, now_ms=77)
+    assert from_bytes(to_bytes(kept), "host03") == kept
+    found = kept.device("gpu2").quarantine
+    assert found is not None
+    assert (found.boot_id, found.driver, kept.device("gpu1").healed_ms) == ("b", LOAD, 77)
+
+
+def test_after_a_reset_a_device_is_inspected_at_once_however_long_its_wait_was() -> None:
+    assert CARDS[2] not in due_for_inspection(needs_reset(), 1, LOAD)
+    assert CARDS[2] in due_for_inspection(needs_reset(), 1, OTHER_LOAD)
+    booted = rules.with_inventory(needs_reset(), CARDS, boot_id="c", now_ms=1)
+    assert CARDS[2] in due_for_inspection(booted, 1, LOAD)
+
+
+def test_the_identity_of_the_drivers_load_is_the_modules_directory(tmp_path: Path) -> None:
+    module = tmp_path / "nvidia"
+    assert driver_load(str(module)) == ""
+    module.mkdir()
+    assert driver_load(str(module)) == str(module.stat().st_ino)
 
 
 def test_what_an_operator_put_into_quarantine_no_probe_takes_out() -> None:
@@ -204,7 +338,7 @@ def test_an_inspector_looks_at_free_devices_only_and_not_at_each_turn() -> None:
         asked.append([one.index for one in devices])
         return {one.uuid: Reading(one.uuid, error="GPU is lost" * (one.index == 3), lost=True) for one in devices}
 
-    inspect = Inspector(read=read, clock=clock, sleep=clock.sleep, now_ms=clock.now_ms)
+    inspect = Inspector(read=read, clock=clock, sleep=clock.sleep, now_ms=clock.now_ms, driver=lambda: LOAD)
     held, _ = rules.lease(record(), LeaseRequest("a", "c", "tony", 1, ("GPU-1",)), token="t", now_ms=0)
     seen = inspect(held)
     assert asked == [[0, 2, 3]]
@@ -248,6 +382,76 @@ def test_what_could_not_be_written_down_is_not_waited_for_again() -> None:
     assert [one.index for one in again.free()] == [0, 1, 2]
 
 
+class Occupied:
+    """Devices of which the last has a foreign process, until ``ends_s``."""
+
+    def __init__(self) -> None:
+        self.clock, self.ends_s, self.reads = Clock(), 1e9, list[float]()
+        self.inspect = Inspector(
+            read=self.read,
+            clock=self.clock,
+            sleep=self.clock.sleep,
+            now_ms=lambda: 1_000_000 + self.clock.now_ms(),
+            driver=lambda: LOAD,
+        )
+
+    def read(self, devices: Sequence[Device]) -> Mapping[str, Reading]:
+        if any(one.index == 3 for one in devices):
+            self.reads.append(self.clock.now_s)
+        is_there = self.clock.now_s < self.ends_s
+        process = (GpuProcess(7, "python"),)
+        return {one.uuid: Reading(one.uuid, compute=process if is_there and one.index == 3 else ()) for one in devices}
+
+
+def test_a_heal_counts_against_every_verdict_from_before_it() -> None:
+    """1. A waiting request finds a process on a GPU. 2. The operator ends it, and heals. 3. The request asks again."""
+    one = Occupied()
+    ill = one.inspect(record())
+    assert ill.device("gpu3").quarantine is not None
+    one.ends_s = one.clock.now_s
+    healed = rules.heal(ill, "gpu3", forgive=True, now_ms=1)
+    assert one.inspect(healed).device("gpu3").quarantine is None
+
+
+def test_a_heal_that_no_request_has_seen_between_two_of_its_inspections_counts_too() -> None:
+    one = Occupied()
+    ill = one.inspect(record())
+    one.ends_s = one.clock.now_s
+    again = rules.heal(
+        rules.quarantine(rules.heal(ill, "gpu3", forgive=True, now_ms=1), "gpu3", cause="hot", now_ms=2), "gpu3"
+    )
+    assert one.inspect(again).device("gpu3").quarantine is None
+
+
+def test_a_condition_is_inspected_at_each_request_at_most_every_five_seconds_without_settling() -> None:
+    one = Occupied()
+    now = one.inspect(record())
+    began_s, settled = one.clock.now_s, len(one.reads)
+    while one.clock.now_s < began_s + 20:
+        one.clock.sleep(1.0)
+        now = one.inspect(now)
+    looks = one.reads[settled - 1 :]
+    assert all(4.9 < after - before < 6.1 for before, after in pairwise(looks))
+    assert len(looks) in (4, 5)
+    assert now.device("gpu3").quarantine is not None
+    one.ends_s = one.clock.now_s
+    one.clock.sleep(5.0)
+    assert one.inspect(now).device("gpu3").quarantine is None
+
+
+def test_another_request_inspects_a_condition_at_once() -> None:
+    one, other = Occupied(), Occupied()
+    other.ends_s = 0
+    assert other.inspect(one.inspect(record())).device("gpu3").quarantine is None
+
+
+def test_a_condition_that_lasts_is_not_written_at_each_inspection() -> None:
+    one = Occupied()
+    now = one.inspect(record())
+    one.clock.sleep(6.0)
+    assert one.inspect(now) is now
+
+
 # ---- while a payload runs ----
 
 
@@ -259,6 +463,9 @@ class Devices:
 
     def poll(self) -> dict[str, DeviceFault]:
         return self.turns.pop(0) if len(self.turns) > 1 else self.turns[0]
+
+    def take_xids(self) -> list[tuple[str, int]]:
+        return []
 
     def sample(self) -> dict[str, DeviceSample]:
         return {}

@@ -277,6 +277,7 @@ def test_where_the_driver_fails_it_is_not_known_if_a_process_is_left(see: Any) -
 
 WATCH = "[globals().__setitem__('watched', nvml.NvmlWatch(nvml.discover()))][0]"
 LOOK = "{u: f._asdict() for u, f in watched.poll().items()}"
+XIDS = "watched.take_xids()"
 
 
 def test_a_device_that_is_lost_while_it_is_watched_is_seen(see: Any) -> None:
@@ -287,15 +288,15 @@ def test_a_device_that_is_lost_while_it_is_watched_is_seen(see: Any) -> None:
     assert {uuid: one["cause"] for uuid, one in process.ask(LOOK).items()} == {"GPU-b": "lost"}
 
 
-def test_an_xid_of_the_device_is_seen_and_one_of_the_program_is_not(see: Any) -> None:
+def test_each_xid_of_the_device_since_the_watch_began_is_read_once(see: Any) -> None:
     gpu = StubDevice(uuid="GPU-a", xid=31)
     process = see(gpu)
     process.ask(WATCH)
-    assert process.ask(LOOK) == {}
+    assert process.ask(XIDS) == []
     process.change(replace(gpu, xid=13))
-    assert process.ask(LOOK) == {}
+    assert (process.ask(LOOK), process.ask(XIDS), process.ask(XIDS)) == ({}, [["GPU-a", 13]], [])
     process.change(replace(gpu, xid=79))
-    assert {uuid: one["detail"] for uuid, one in process.ask(LOOK).items()} == {"GPU-a": "it fell off the bus (Xid 79)"}
+    assert process.ask(XIDS) == [["GPU-a", 79]]
 
 
 def test_an_xid_of_one_part_of_a_device_is_no_matter_to_the_others(see: Any) -> None:
@@ -303,9 +304,9 @@ def test_an_xid_of_one_part_of_a_device_is_no_matter_to_the_others(see: Any) -> 
     process = see(gpu)
     process.ask(WATCH)
     process.change(replace(gpu, xid=95, xid_instance=2))
-    assert list(process.ask(LOOK)) == ["MIG-b"]
+    assert process.ask(XIDS) == [["MIG-b", 95]]
     process.change(replace(gpu, xid=119))
-    assert list(process.ask(LOOK)) == ["MIG-a", "MIG-b"]
+    assert process.ask(XIDS) == [["MIG-a", 119], ["MIG-b", 119]]
 
 
 def test_a_driver_that_goes_away_says_nothing_on_the_devices(see: Any) -> None:

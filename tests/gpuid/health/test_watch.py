@@ -59,6 +59,9 @@ class Sampled:
             raise NvmlError("gone")
         return {}
 
+    def take_xids(self) -> list[tuple[str, int]]:
+        return []
+
     def sample(self) -> dict[str, DeviceSample]:
         return {"GPU-0": DeviceSample(utilisation=1.0), "GPU-1": DeviceSample()}
 

@@ -77,7 +77,7 @@ def test_an_ask_that_fails_for_an_ill_device_leaves_written_that_it_is_ill(store
 
 def test_a_probe_heals_what_is_well_again_but_not_before_its_time(store: Store, nvml: Nvml) -> None:
     ledger = store(inspect=nvml.inspector())
-    nvml.ill["GPU-2"] = {"temperature_c": 95, "slowdown_c": 90}
+    nvml.ill["GPU-2"] = {"ecc_uncorrected": 1}
     with pytest.raises(NotEnough):
         ledger.acquire(ask(4))
     nvml.ill.clear()
@@ -88,10 +88,34 @@ def test_a_probe_heals_what_is_well_again_but_not_before_its_time(store: Store, 
     with ledger.acquire(ask(4)) as lease:
         lease.release()
     assert quarantined(ledger) == {}
-    nvml.ill["GPU-2"] = {"temperature_c": 95, "slowdown_c": 90}
+    nvml.ill["GPU-2"] = {"ecc_uncorrected": 1}
     with pytest.raises(NotEnough):
         ledger.acquire(ask(4, "container_3"))
     assert [one.quarantine.count for one in ledger.record().devices if one.quarantine] == [2]
+
+
+def test_a_condition_that_is_over_is_seen_by_the_next_request(store: Store, nvml: Nvml) -> None:
+    ledger = store(inspect=nvml.inspector())
+    nvml.ill["GPU-2"] = {"temperature_c": 95, "slowdown_c": 90}
+    with pytest.raises(NotEnough):
+        ledger.acquire(ask(4))
+    nvml.ill.clear()
+    with store(inspect=nvml.inspector()).acquire(ask(4)) as lease:
+        lease.release()
+    assert quarantined(ledger) == {}
+
+
+def test_a_device_that_needs_a_reset_stays_in_quarantine_until_an_operator_heals_it(store: Store, nvml: Nvml) -> None:
+    ledger = store(inspect=nvml.inspector())
+    ledger.acquire(ask(1)).release()
+    ledger.quarantine("GPU-2", cause="needs-reset", detail="a context switch timed out (Xid 109)", until="needs-reset")
+    nvml.now_ms += 7 * 24 * 3_600_000
+    with pytest.raises(NotEnough, match=r"gpu2 quarantined \(a context switch timed out \(Xid 109\)\)"):
+        ledger.acquire(ask(4, "container_2"))
+    assert store(inspect=nvml.inspector()).heal("gpu2")
+    assert not ledger.heal("gpu2")
+    with ledger.acquire(ask(4, "container_3")) as lease:
+        lease.release()
 
 
 def test_what_runs_on_a_device_that_is_held_is_its_holder_s(store: Store, nvml: Nvml) -> None:
