@@ -17,6 +17,7 @@ def with_cause(
     warn: Callable[[str], None],
     *,
     has_gpus: bool = False,
+    xid: str = "",
     find_conflict: Callable[[str], str] | None = None,
 ) -> TaskResult:
     """Return a result with the cause of the failure, if it failed, a rule matches, and it has none yet.
@@ -26,6 +27,7 @@ def with_cause(
         container_dir: directory with its logs.
         warn: called with what could not be read.
         has_gpus: whether the container holds GPUs.
+        xid: line on the Xid error that ended the payload; empty: none did. It counts before its consequence in a log.
         find_conflict: returns, from a line on an address that is in use, what to check if the application itself uses
             it; otherwise empty (`dlapp.task.port_conflicts`).
     """
@@ -55,6 +57,9 @@ def with_cause(
         return diagnose(rules, message=message, **ended, logs=logs, has_gpus=has_gpus)
 
     found = cause_of(result.message)
+    if xid and (found is None or found.evidence is not None or not result.message):
+        of_xid = cause_of(xid)
+        found = of_xid and replace(of_xid, evidence=found.evidence if found is not None else None)
     if found is not None and found.rule == ADDRESS_IN_USE and found.evidence is not None and find_conflict is not None:
         evidence = found.evidence
         line = next(log.line_at(evidence.offset) for log in logs if log.file == evidence.file)

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError
 from dlapp.gpuid.health import inspection, nvml
+from dlapp.gpuid.health.readings import DeviceFault
 from dlapp.gpuid.health.watch import DeviceUse, DeviceWatch
+from dlapp.gpuid.health.xids import XidClass, XidTable
+from dlapp.gpuid.rules import NEEDS_REBOOT
+from dlapp.gpuid.stores.xid_files import add_xids
 
 if TYPE_CHECKING:
     from dlapp.gpuid.devices import Device
-    from dlapp.gpuid.health.readings import DeviceFault
     from dlapp.gpuid.ledger import Ledger
 
 LAST_INSPECTION_S = 2.0
@@ -31,18 +34,21 @@ class LeasedDevices:
     ) -> None:
         self._ledger, self._devices, self._note, self._warn = ledger, tuple(devices), note, warn
         self._watch: DeviceWatch | None = None
-        self._noted = False
+        self._noted = self._is_unrecorded = False
         # Imported now, not at release: a NodeManager may have removed the code by then.
         self._limits: inspection.HealthLimits | DlappError
         try:
             self._limits = inspection.host_limits()
+            self._xids = XidTable(self._limits.xids)
         except DlappError as error:
-            self._limits = error
+            self._limits, self._xids = error, XidTable()
 
     @contextmanager
     def watched(self, wake: Callable[[], None]) -> Iterator[None]:
         """Monitor the devices. ``wake`` is called from another thread when one has failed."""
-        with DeviceWatch(self._devices, on_fault=wake, note=self._note, use=self.use) as self._watch:
+        with DeviceWatch(
+            self._devices, on_fault=wake, note=self._note, use=self.use, xids=self._xids, on_xids=self._record_xids
+        ) as self._watch:
             yield
 
     @property
@@ -64,6 +70,17 @@ class LeasedDevices:
         """Return a line on the GPUs of a failed payload; empty if they are not the cause."""
         return "" if self._watch is None else self._watch.poll_now(LAST_INSPECTION_S)
 
+    def xid_message(self, devices: Sequence[Device] | None = None) -> str:
+        """Return a line on the Xid error that ended a payload which has just failed; empty: none did.
+
+        Args:
+            devices: those of the payload; None: all.
+        """
+        if self._watch is None:
+            return ""
+        self._watch.poll_now(LAST_INSPECTION_S)
+        return self._watch.xid_message([one.uuid for one in (self._devices if devices is None else devices)])
+
     def quarantine_failed(self) -> None:
         """Quarantine devices that the next lease must not get; all processes of the payload must have ended."""
         known: dict[str, DeviceFault] = {} if self._watch is None else self._watch.failed
@@ -73,9 +90,42 @@ class LeasedDevices:
             known = inspection.inspect_devices(self._devices, read=nvml.read, limits=self._limits) | known
         except DlappError as error:
             self._warn(f"the GPUs could not be inspected: {error}")
+            known = self._to_probe() | known
         for uuid, fault in known.items():
             try:
-                self._ledger.quarantine(uuid, cause=fault.cause, detail=fault.detail)
+                self._ledger.quarantine(uuid, cause=fault.cause, detail=fault.detail, until=fault.until)
                 self._warn(f"{uuid} is in quarantine: {fault.detail}")
             except DlappError as error:
                 self._warn(f"{uuid} could not be put into quarantine: {error}")
+        self._quarantine_host(known)
+
+    def _quarantine_host(self, known: Mapping[str, DeviceFault]) -> None:
+        """Quarantine the other GPUs of the host if the fault of one needs a reboot."""
+        label = {one.uuid: one.label for one in self._devices}
+        faults = [f"{label[uuid]}: {one.detail}" for uuid, one in known.items() if one.until == NEEDS_REBOOT]
+        if not faults:
+            return
+        try:
+            for one in self._ledger.record().devices:
+                if one.uuid not in known:
+                    self._ledger.quarantine(one.uuid, cause=NEEDS_REBOOT, detail=faults[0], until=NEEDS_REBOOT)
+            self._warn(f"all GPUs of the host are in quarantine: {faults[0]}")
+        except DlappError as error:
+            self._warn(f"the other GPUs of the host could not be put into quarantine: {error}")
+
+    def _to_probe(self) -> dict[str, DeviceFault]:
+        """Return the devices that need an inspection after their Xid errors."""
+        found: dict[str, DeviceFault] = {}
+        for uuid, use in self.use.items():
+            for xid in map(self._xids.__getitem__, use.xids):
+                if xid.kind is XidClass.PROGRAM_PROBE:
+                    found[uuid] = DeviceFault("xid", f"{xid}, and it could not be inspected")
+        return found
+
+    def _record_xids(self, counts: Mapping[str, Mapping[int, int]]) -> None:
+        try:
+            add_xids(self._ledger.directory, counts)
+        except (DlappError, OSError) as error:
+            if not self._is_unrecorded:
+                self._is_unrecorded = True
+                self._warn(f"the Xid errors of the GPUs are not recorded: {error}")

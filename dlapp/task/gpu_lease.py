@@ -111,6 +111,14 @@ class GpuLease:
         """Return a line on the GPUs of a failed payload; empty if they are not the cause."""
         return "" if self._health is None else self._health.failure_message()
 
+    def xid_message(self, devices: Sequence[Device] | None = None) -> str:
+        """Return a line on the Xid error that ended a payload which has just failed; empty: none did.
+
+        Args:
+            devices: those of the payload; None: all.
+        """
+        return "" if self._health is None else self._health.xid_message(devices)
+
     def release(self) -> None:
         """Release the GPUs, which nothing uses any more. Idempotent."""
         if self._health is not None:

@@ -44,6 +44,7 @@ from dlapp.task.link.am_address import am_finder
 from dlapp.task.link.am_link import AmLink
 from dlapp.task.payload.container import reserve_ports, result_of, run_payload, store_last_checkpoint, wait_for_gate
 from dlapp.task.payload.factory import make_ready
+from dlapp.task.payload.runner import PayloadOutcome
 from dlapp.task.state import DIRECTORY_REMOVED, TaskState
 from dlapp.task.step_errors import StepFailed
 from dlapp.task.streams.task_streams import TaskStreams
@@ -200,13 +201,13 @@ def _work(task: TaskState) -> TaskResult:
                 began = time.monotonic()
                 outcome = run_payload(task, run)
                 ran_s = time.monotonic() - began
-                device = task.lease.failure_message() if task.lease and outcome.ended.exit_code != 0 else ""
+                device, xid = _gpu_causes(task, outcome)
         finally:
             run.close()
         store_last_checkpoint(task, outcome)
         result = result_of(task, outcome, device)
         if not task.is_directory_removed:
-            result = _with_cause(task, result)  # the peers of a gang, which may be the cause, still run
+            result = _with_cause(task, result, xid)  # the peers of a gang, which may be the cause, still run
         if not _must_restart(task, result, device):
             break
         _begin_generation(task)
@@ -222,11 +223,24 @@ def _work(task: TaskState) -> TaskResult:
     return stored
 
 
-def _with_cause(task: TaskState, result: TaskResult) -> TaskResult:
+def _gpu_causes(task: TaskState, outcome: PayloadOutcome) -> tuple[str, str]:
+    """Return the GPU failure that ended a payload, and the Xid error after which it failed; empty: there was none.
+
+    A program that ends well after SIGTERM has saved its state, and its work is not done.
+    """
+    if task.lease is None or (outcome.ended.exit_code == 0 and not outcome.is_soft):
+        return "", ""
+    device = task.lease.failure_message()
+    return device, "" if device or outcome.ended.exit_code == 0 else task.lease.xid_message()
+
+
+def _with_cause(task: TaskState, result: TaskResult, xid: str = "") -> TaskResult:
     """Return a result with the cause of the failure, if it failed and the cause is found."""
     find_conflict = None if task.rendezvous is None else task.rendezvous.find_conflict
     has_gpus = task.assignment.resources.gcores > 0
-    return with_cause(result, task.container_dir, task.log.warn, has_gpus=has_gpus, find_conflict=find_conflict)
+    return with_cause(
+        result, task.container_dir, task.log.warn, has_gpus=has_gpus, xid=xid, find_conflict=find_conflict
+    )
 
 
 def _with_output(task: TaskState, result: TaskResult, ran_s: float) -> TaskResult:

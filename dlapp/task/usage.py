@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCounters
 from dlapp.values.messages import Phase
-from dlapp.values.usage import ByteCounts, DeviceUsage, GpuHours, MemoryReceipt, Receipt, Usage
+from dlapp.values.usage import ByteCounts, DeviceUsage, GpuHours, MemoryReceipt, Receipt, Usage, sum_counts
 
 if TYPE_CHECKING:
     from dlapp.gpuid.devices import Device
@@ -175,6 +175,7 @@ class UsageMeter:
                 sent=self._bytes("sent_bytes"),
             ),
             energy_wh=round(sum(energies_j) / 3600, 6) if count and len(energies_j) == count else None,
+            xids=sum_counts({str(code): number for code, number in one.xids.items()} for one in use.values()),
         )
 
     def _usage(self) -> Usage:

@@ -129,6 +129,7 @@ class Receipt(Value, kw_only=True):
             the largest number.
         seconds: phase (`dlapp.values.messages.Phase`) -> its duration, summed over all containers.
         energy_wh: energy of the GPUs while the payload ran, by their own counters [Wh].
+        xids: code -> number of Xid errors of the GPUs while the payload ran.
         suggestion: what to request next time; empty: no suggestion.
     """
 
@@ -141,6 +142,7 @@ class Receipt(Value, kw_only=True):
     bytes: ByteCounts = ByteCounts()
     energy_wh: float | None = None
     suggestion: str = ""
+    xids: dict[str, int] = field(default_factory=dict)
 
 
 class ContainerSeries(Value, kw_only=True):
@@ -211,7 +213,16 @@ def total_receipt(receipts: Iterable[Receipt]) -> Receipt | None:
         seconds={phase: round(passed_s, 3) for phase, passed_s in seconds.items()},
         bytes=ByteCounts(**moved),
         energy_wh=round(energy_wh, 6) if with_gpus and energy_wh is not None else None,
+        xids=sum_counts(one.xids for one in with_gpus),
     )
+
+
+def sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the sum of counts by their names."""
+    found: dict[str, int] = {}
+    for name, number in (item for one in counts for item in one.items()):
+        found[name] = found.get(name, 0) + number
+    return found
 
 
 def _sum(amounts: list[float | None]) -> float | None:

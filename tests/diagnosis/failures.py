@@ -798,6 +798,18 @@ ON_SERVERS = {
         "task/test_gpu_health.py::test_a_device_lost_in_mid_run_ends_the_payload_as_the_nodes_fault",
         "a stub of NVML",
     ),
+    "a program causes an Xid error of its GPU": OnServer(
+        "gpu_xid_program",
+        "user",
+        "task/test_xids.py::test_an_error_of_the_program_ends_nothing_and_is_its_cause_if_it_fails",
+        "a stub of NVML",
+    ),
+    "an Xid error of a GPU ends a program": OnServer(
+        "gpu_xid",
+        "node",
+        "task/test_xids.py::test_a_contained_error_is_not_the_programs_fault_and_the_inspected_device_stays_in_use",
+        "a stub of NVML",
+    ),
     "the program hangs": OnServer(
         "hang",
         "user",

@@ -14,7 +14,7 @@ from dlapp.system.logs import log_times
 from dlapp.system.logs.log_times import LogTimesWriter
 from dlapp.system.network.readiness import ReadinessProbe
 from dlapp.task.interrupt import Stopped
-from dlapp.task.payload.runner import EndOrder, PayloadOutcome, PayloadRunner
+from dlapp.task.payload.runner import GPU_FAILED, EndOrder, PayloadOutcome, PayloadRunner
 from dlapp.task.protocol.report_file import ReportFile
 from dlapp.task.protocol.use_watch import UseWatch
 from dlapp.task.state import TaskState
@@ -102,20 +102,19 @@ class ContainerPayload:
             task.inputs.settle_later()
 
     def is_killed(self) -> bool:
-        task = self._task
-        return (
-            task.stopper.wanted is Stop.NOW
-            or task.is_directory_removed
-            or (task.lease is not None and task.lease.has_failed)
-        )
+        return self._task.stopper.wanted is Stop.NOW or self._task.is_directory_removed
 
     def end_order(self) -> EndOrder | None:
         task, stopper = self._task, self._task.stopper
-        if stopper.wanted is not Stop.SOFT and not task.is_gang_restarted:
+        is_stopped = stopper.wanted is Stop.SOFT or task.is_gang_restarted
+        is_gpu_lost = not is_stopped and task.lease is not None and task.lease.has_failed
+        if not is_stopped and not is_gpu_lost:
             failure = task.feeds.fifo_failure if task.feeds is not None else None
             return None if failure is None else EndOrder(str(failure), "failed", task.kill_grace_s)
         if task.checkpoints is not None:
             task.checkpoints.prepare_end(self._run.pids() if self._run is not None else ())
+        if is_gpu_lost and task.lease is not None:
+            return EndOrder(task.lease.failure_message() or "a GPU failed", GPU_FAILED, task.kill_grace_s)
         reason = stopper.reason or ("stopped" if stopper.why else "gang_restart")
         return EndOrder(stopper.why or "the gang is restarted", reason, task.kill_grace_s)
 
@@ -227,9 +226,11 @@ def result_of(task: TaskState, outcome: PayloadOutcome, device: str) -> TaskResu
         failure = task.feeds.failure if is_soft or outcome.ended.exit_code != 0 else task.feeds.fifo_failure
         if failure is not None:
             return replace(outcome.result((failure.fault, str(failure))), service=failure.service)
+    if device and stopper.wanted is Stop.NO:
+        return outcome.result((Fault.NODE, device))
     if stopper.wanted is Stop.NOW or is_soft:
         return outcome.result((Fault.STOPPED, stopper.why))
-    return outcome.result((Fault.NODE, device) if device else None)
+    return outcome.result()
 
 
 def store_last_checkpoint(task: TaskState, outcome: PayloadOutcome) -> None:

@@ -28,6 +28,8 @@ _TAKEN_EVERY_S = 0.005
 _FIRST_LOOK_S = 0.02
 """Time from the start to the first poll of the payload's output and reports; many trials have ended before."""
 _MAX_POLL_S = 3600.0
+GPU_FAILED = "gpu_failed"
+"""Reason of a stop (docs/payload.md, DLAPP_STOP) after a GPU of the payload has failed."""
 LEFT = "ended with the script: "
 """Begins the text on processes that were killed because the script had ended."""
 

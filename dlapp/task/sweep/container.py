@@ -44,6 +44,7 @@ def run_trials(task: TaskState, work: TrialWork) -> TaskResult:
         log_limit_bytes=task.log_limit_bytes,
         note=task.log.write,
         on_change=task.stopper.wake,
+        xid_message=partial(_xid_message, task, work),
     )
     worker = TrialWorker(setup, task.stopper, end_reason=partial(_no_trial_reason, task), sample=task.meter.sample)
     task.trials = worker
@@ -64,10 +65,23 @@ def _no_trial_reason(task: TaskState) -> WorkerEnd | None:
     if task.is_directory_removed:
         return WorkerEnd(DIRECTORY_REMOVED, is_lost=True)
     if task.lease is not None and task.lease.has_failed:
-        return WorkerEnd(task.lease.failure_message() or "a GPU failed")
+        return WorkerEnd(task.lease.failure_message() or "a GPU failed", is_soft=True)
     if task.assignment.docker_image is None and any(one.gone for one in task.guardians):
         return WorkerEnd("a guardian was killed, and the trials with it")
     return None
+
+
+def _share(count: int, slots: int, slot: int) -> slice:
+    """Return which of a container's GPUs are a slot's: its share, or all if they cannot be divided."""
+    share = count // slots
+    return slice(0, count) if count % slots else slice(slot * share, (slot + 1) * share)
+
+
+def _xid_message(task: TaskState, work: TrialWork, slot: int) -> str:
+    if task.lease is None:
+        return ""
+    devices = task.lease.devices
+    return task.lease.xid_message(devices[_share(len(devices), work.slots, slot)])
 
 
 def _made_trial_ready(
@@ -79,11 +93,8 @@ def _made_trial_ready(
     trial = TrialSpec(order.number, dict(order.parameters))
     one, is_plain = task.assignment, task.assignment.docker_image is None
     payload = plain_payload(task, trial_dir) if is_plain else docker_payload(task)
-    devices, indices = payload.gpus, task.gpus
-    if devices and len(devices) % work.slots == 0:
-        share = len(devices) // work.slots
-        own = slice(slot * share, (slot + 1) * share)
-        devices, indices = devices[own], indices[own]
+    own = _share(len(payload.gpus), work.slots, slot)
+    devices, indices = payload.gpus[own], task.gpus[own]
     env = {**payload.env, **trial.environment(), "NV_GPU": ",".join(map(str, indices))}
     if is_plain:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(each.uuid for each in devices)

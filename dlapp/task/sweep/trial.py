@@ -62,6 +62,7 @@ class TrialSetup(NamedTuple):
         make_run: prepares the payload of a trial, from its order, its slot and its directory.
         kill_grace_s: seconds between SIGTERM and SIGKILL.
         on_change: called when the state of a trial changes; thread-safe.
+        xid_message: returns the line on the Xid error that ended the program of a slot; empty: none did. Thread-safe.
     """
 
     assignment: Assignment
@@ -76,6 +77,7 @@ class TrialSetup(NamedTuple):
     log_limit_bytes: int
     note: Callable[[str], None]
     on_change: Callable[[], None]
+    xid_message: Callable[[int], str] = lambda slot: ""
 
 
 class TrialRun:
@@ -179,7 +181,8 @@ class TrialRun:
             result = TaskResult(fault=Fault.STOPPED, message="the trial was killed")
         elif result.fault not in (Fault.NONE, Fault.STOPPED):
             has_gpus = self._setup.assignment.resources.gcores > 0
-            result = with_cause(result, self.trial_dir, self._setup.note, has_gpus=has_gpus)
+            xid = self._setup.xid_message(self.slot) if has_gpus else ""
+            result = with_cause(result, self.trial_dir, self._setup.note, has_gpus=has_gpus, xid=xid)
         self._result = result
         self._setup.on_change()
         # The next trial in this slot has another directory, and does not wait for the removal.

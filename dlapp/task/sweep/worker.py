@@ -20,6 +20,7 @@ from dlapp.runtime.payload import PayloadPlace, Reachable
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCounters
 from dlapp.task.interrupt import InterruptHandler
 from dlapp.task.link.am_link import AmLink
+from dlapp.task.payload.runner import GPU_FAILED
 from dlapp.task.sweep.trial import STOPPED, TrialRun, TrialSetup
 from dlapp.value import replace
 from dlapp.values.messages import Fault, NotStored, Phase, Stop, StreamOrder, TaskResult
@@ -31,10 +32,16 @@ _NOTHING = 0, "", None
 
 
 class WorkerEnd(NamedTuple):
-    """Reason why no trial can run in this container any more; ``is_lost`` as `TaskResult.lost`."""
+    """Reason why no trial can run in this container any more.
+
+    Args:
+        is_lost: as `TaskResult.lost`.
+        is_soft: the programs get SIGTERM and their grace time.
+    """
 
     message: str
     is_lost: bool = False
+    is_soft: bool = False
 
 
 class _SharedPlace(NamedTuple):
@@ -125,7 +132,12 @@ class TrialWorker:
             self._close_removed()
             self._report()
             running = [one for one in self._trials.values() if not one.has_ended]
-            if end is not None or self._stopper.wanted is Stop.NOW:
+            if end is not None and end.is_soft and self._stopper.wanted is not Stop.NOW:
+                for one in running:
+                    one.stop(end.message, GPU_FAILED)
+                if not running:
+                    break
+            elif end is not None or self._stopper.wanted is Stop.NOW:
                 for one in running:
                     one.kill()
                 if not running:
