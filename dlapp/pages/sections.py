@@ -7,7 +7,7 @@ from html import escape
 
 from dlapp.pages.axes import number
 from dlapp.pages.text import Fact, bar, duration, facts, local_time, memory, rows, size
-from dlapp.system.text import counted
+from dlapp.system.text import counted, xids_text
 from dlapp.values.messages import Phase
 from dlapp.values.report import ApplicationView, Cause
 from dlapp.values.usage import Receipt
@@ -126,6 +126,7 @@ def _costs(one: Receipt, has_gpus: bool) -> list[Fact]:
     return [
         Fact("GPU hours", f"{hours.granted:.2f}" if has_gpus else "", used, shares),
         Fact("energy of the GPUs", "" if one.energy_wh is None else _energy(one.energy_wh)),
+        Fact("errors of the GPUs", xids_text(one.xids)),
         Fact("CPU time", "" if one.cpu_hours is None else _hours(one.cpu_hours)),
         Fact(
             "peak of memory",

@@ -7,7 +7,8 @@ ValueError with the problem only (``'4x' is no memory: ...``); the caller adds t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 _SIZE = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?[ \t]*([A-Za-z]*)", re.ASCII)
 _SPAN = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)[ \t]*([A-Za-z]*)[ \t]*", re.ASCII)
@@ -212,3 +213,9 @@ def short_duration(seconds: int) -> str:
         if seconds >= size:
             return f"{seconds // size} {unit}"
     return f"{seconds} s"
+
+
+def xids_text(count_by_code: Mapping[Any, int]) -> str:
+    """Return Xid errors of GPUs with their numbers, by code: ``Xid 31 (12 times), Xid 63``; empty: there were none."""
+    pairs = sorted((int(code), count) for code, count in count_by_code.items())
+    return ", ".join(f"Xid {code}" + (f" ({count} times)" if count > 1 else "") for code, count in pairs)

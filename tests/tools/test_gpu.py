@@ -16,6 +16,7 @@ import pytest
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.rules import LeaseRequest
 from dlapp.gpuid.stores.machine import MachineLedger
+from dlapp.gpuid.stores.xid_files import add_xids
 from dlapp.system.owners import user_name
 from dlapp.tools.display import gpu as gpu_text
 from tests.services.containers.nvml_stub import MIB, Part, StubDevice, with_devices
@@ -137,8 +138,17 @@ def test_an_operator_takes_a_device_out_and_back(machine: Machine) -> None:
     assert "in quarantine until dlapp-gpu heal" in machine.gpu("quarantine", "GPU-c", "--reason", "fan")
     assert "quarantined (fan" in machine.gpu("list").splitlines()[2]
     assert machine.gpu("why", "3", code=1) == f"{HOST}: asked for 3 gcores, 2 free: gpu2 quarantined (fan)\n"
-    assert "is not in quarantine" in machine.gpu("heal", "2")
+    assert machine.gpu("heal", "2") == f"{HOST}: 2: healed\n"
+    assert machine.gpu("heal", "2") == f"{HOST}: 2: was not in quarantine; earlier failures no longer count\n"
     assert machine.gpu("why", "3") == f"{HOST}: yes, gpu0, gpu1, gpu2\n"
+
+
+def test_recent_xid_errors_of_a_device_are_listed(machine: Machine) -> None:
+    add_xids(machine.locks, {"GPU-b": {63: 2}, "GPU-c": {31: 1}})
+    lines = machine.gpu("list").splitlines()
+    assert "Xid" not in lines[0]
+    assert re.search(r"\| free, Xid 63 \(2 times\), last \d+ s ago$", lines[1])
+    assert [one["xids"].get("31", {}).get("times") for one in machine.devices()] == [None, None, 1]
 
 
 def test_why_names_who_is_in_the_way_and_which_devices_one_would_get(machine: Machine) -> None:
@@ -271,8 +281,8 @@ def view(**changes: Any) -> dict[str, Any]:
         ({"state": "held", "application": "a", "user": "tony", "since_ms": 1}, "a (tony, 2 h, reserved)"),
         ({"state": "held", "application": "a", "container": "c", "doubt": "dockerd is down"}, "a, dockerd is down"),
         (
-            {"quarantine": {"cause": "hot", "since_ms": 7_200_001 - 90_000, "count": 3, "probe_at_ms": 7_300_001}},
-            "quarantined (hot, for 1 min, 3 times so far, inspected again in 1 min)",
+            {"quarantine": {"cause": "ecc", "since_ms": 7_200_001 - 90_000, "count": 3, "probe_at_ms": 7_300_001}},
+            "quarantined (ecc, for 1 min, 3 times so far, inspected again in 1 min)",
         ),
         ({"quarantine": {"cause": "hot", "probe_at_ms": 1}}, "quarantined (hot, inspected again at the next request)"),
         ({"quarantine": {"cause": "operator", "detail": "fan", "by": "eve"}}, "quarantined (fan, by eve)"),

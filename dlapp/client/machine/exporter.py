@@ -7,7 +7,7 @@ does not answer; the exporter continues.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.errors import ConfigError, DlappError, UsageError
@@ -71,7 +71,7 @@ class GpuCollector:
             if one["application"]:
                 who = [one[name] for name in ("application", "user", "role", "container_index", "container")]
                 lease.add_metric([*where, *who], 1)
-        yield from (info, state, lease)
+        yield from (info, state, lease, _xids(host_name, devices))
         for name, field, unit, text in _VALUES:
             family = GaugeMetricFamily(f"dlapp_node_gpu_{name}", text, labels=names)
             for one in devices:
@@ -80,7 +80,18 @@ class GpuCollector:
             yield family
 
 
-def gpu_of(device: dict[str, Any]) -> str:
+def _xids(host_name: str, devices: Sequence[Mapping[str, Any]]) -> Metric:
+    from prometheus_client.core import CounterMetricFamily
+
+    text = "Xid errors that tasks have seen on it, since the boot of the host."
+    family = CounterMetricFamily("dlapp_node_gpu_xid", text, labels=["host", "gpu", "xid"])
+    for one in devices:
+        for code, seen in one.get("xids", {}).items():
+            family.add_metric([host_name, gpu_of(one), code], seen["times"])
+    return family
+
+
+def gpu_of(device: Mapping[str, Any]) -> str:
     """Return the label of a GPU: its index, with the number of its MIG device."""
     return str(device["label"]).removeprefix("gpu")
 

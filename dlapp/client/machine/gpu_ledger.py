@@ -13,7 +13,8 @@ A device has the fields of `dlapp.gpuid.devices.Device`, and
     application container user     who holds it; container is empty while it is only reserved
     role container_index           of the container in its application; empty where that is not known
     since_ms doubt                 since when, and why it is not free although its holder seems to be gone
-    quarantine                     null, or cause, detail, since_ms, count, probe_at_ms, by
+    quarantine                     null, or cause, detail, since_ms, count, probe_at_ms, by, boot_id, driver
+    xids                           code -> times and last_ms of the Xid errors that tasks on this host have seen on it
     utilization used_mib temperature_c   now, if the host is this one and the GPU reports it; else null
     unverified                     why it cannot be said that nobody uses it: the driver lists no processes; else empty
     notes                          what an operator should know of its links, clocks and NVML's answers
@@ -32,8 +33,10 @@ from dlapp.gpuid.factory import configured, open_cluster_ledger, open_ledger, we
 from dlapp.gpuid.ledger import reclaim_all
 from dlapp.gpuid.liveness.result import UNKNOWN
 from dlapp.gpuid.record_json import fields_to_json
-from dlapp.gpuid.rules import HostRecord, LedgerError
+from dlapp.gpuid.rules import CONDITIONS, HostRecord, LedgerError, Quarantine
 from dlapp.gpuid.selection import choose
+from dlapp.gpuid.stores.device_files import file_name
+from dlapp.gpuid.stores.xid_files import read_xids
 from dlapp.system import clock
 from dlapp.system.text import counted
 from dlapp.value import Closeable
@@ -99,6 +102,7 @@ class GpuLedger(Closeable):
         readings = _readings(record) if here else {}
         faults = self._faults(readings)
         holders = {**elsewhere, **{uuid: one for one in record.leases for uuid in one.devices}}
+        xids = read_xids(self._ledger.directory) if here else {}
         devices = []
         for one in record.devices:
             device, holder, reading = one.device, holders.get(one.uuid), readings.get(one.uuid)
@@ -113,7 +117,8 @@ class GpuLedger(Closeable):
                     **_device_facts(device),
                     "present": one.present,
                     **(_holder_facts(holder) if holder else _NOBODY),
-                    "quarantine": fields_to_json(one.quarantine) if one.quarantine else None,
+                    "quarantine": _quarantine_facts(one.quarantine) if one.quarantine else None,
+                    "xids": {str(code): count._asdict() for code, count in xids.get(file_name(one.uuid), {}).items()},
                     **(_reading_facts(reading) if reading else _UNREAD),
                 }
             )
@@ -224,9 +229,17 @@ class GpuLedger(Closeable):
         """
         self._ledger.quarantine(device, cause="operator", detail=reason or f"by {by}", by=by, host=host)
 
-    def heal(self, device: str, *, host: str | None) -> None:
-        """Allow new leases of a GPU again, and reset its failure count. Raises NotFound."""
-        self._ledger.heal(device, host=host)
+    def heal(self, device: str, *, host: str | None) -> bool:
+        """Allow new leases of a GPU again, and reset its failure count. Return whether it was in quarantine.
+
+        Args:
+            device: uuid, ``gpu0`` or PCI bus id.
+            host: its name; None for this one.
+
+        Raises:
+            NotFound: there is no such GPU.
+        """
+        return self._ledger.heal(device, host=host)
 
     def release(
         self,
@@ -284,6 +297,12 @@ class GpuLedger(Closeable):
         if self._cluster is None:
             raise UsageError("forget is for the ledger of a cluster; this one is of this machine only")
         self._cluster.forget(host, by=by)
+
+
+def _quarantine_facts(one: Quarantine) -> dict[str, Any]:
+    """Return the fields of a quarantine. A condition is due for inspection from its beginning on."""
+    said = fields_to_json(one)
+    return {**said, "probe_at_ms": one.since_ms} if one.cause in CONDITIONS and not one.by else said
 
 
 def _facts(*names: str) -> Callable[[object], dict[str, Any]]:

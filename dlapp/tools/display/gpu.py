@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dlapp.system.text import counted, short_duration
+from dlapp.system.text import counted, short_duration, xids_text
 
 View = Mapping[str, Any]
+_RECENT_MS = 24 * 3600 * 1000
+"""Age up to which Xid errors are shown: an operator looks once a day [ms]."""
 
 
 def host_lines(host: View, now_ms: int) -> list[str]:
@@ -56,7 +58,7 @@ def _who(one: View, now_ms: int) -> str:
     said = said or ["free"]
     if one["unverified"] and one["state"] == "free":
         said.append(f"unverified ({one['unverified']})")
-    return ", ".join(said)
+    return ", ".join(filter(None, (*said, _recent_xids(one.get("xids", {}), now_ms))))
 
 
 def quarantine_text(one: View, now_ms: int) -> str:
@@ -72,6 +74,15 @@ def quarantine_text(one: View, now_ms: int) -> str:
         left_ms = one["probe_at_ms"] - now_ms
         parts.append(f"inspected again in {_span(left_ms)}" if left_ms > 0 else "inspected again at the next request")
     return f"quarantined ({', '.join(parts)})"
+
+
+def _recent_xids(xids: Mapping[str, View], now_ms: int) -> str:
+    recent = {code: one for code, one in xids.items() if now_ms - one["last_ms"] < _RECENT_MS}
+    if not recent:
+        return ""
+    last_ms = max(one["last_ms"] for one in recent.values())
+    text = xids_text({code: one["times"] for code, one in recent.items()})
+    return f"{text}, last {_span(now_ms - last_ms)} ago"
 
 
 def _span(ms: int) -> str:

@@ -74,6 +74,10 @@ def _cost_texts(receipt: Mapping[str, Any]) -> list[str]:
     if receipt["energy_wh"] is not None:
         wh = receipt["energy_wh"]
         texts.append(f"{wh:.3g} Wh" if wh < 1000 else f"{wh / 1000:.3g} kWh")
+    if xids := receipt.get("xids"):
+        from dlapp.system.text import xids_text
+
+        texts.append(f"errors of the GPUs: {xids_text(xids)}")
     return texts
 
 

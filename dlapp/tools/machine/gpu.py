@@ -109,8 +109,9 @@ def main(
                 ledger.quarantine(words[0], host=host, reason=reason, by=caller())
                 lines = [f"{done['host']}: {words[0]} is in quarantine until dlapp-gpu heal {words[0]}"]
             elif action == "heal":
-                ledger.heal(words[0], host=host)
-                lines = [f"{done['host']}: {words[0]} is not in quarantine"]
+                done["healed"] = ledger.heal(words[0], host=host)
+                text = "healed" if done["healed"] else "was not in quarantine; earlier failures no longer count"
+                lines = [f"{done['host']}: {words[0]}: {text}"]
             elif action == "release":
                 ended_ms = None if force else partial(_ended_ms, config)
                 done = ledger.release(words[0], host=host, by=caller(), ended_ms=ended_ms)
