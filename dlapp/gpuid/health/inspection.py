@@ -74,12 +74,14 @@ def classify_reading(reading: Reading, limits: HealthLimits = DEFAULT_LIMITS) ->
         return DeviceFault("lost" if reading.lost else "failing", reading.error)
     if reading.recovery:
         return DeviceFault("needs-reset", f"the driver asks for {reading.recovery}")
-    if reading.ecc_uncorrected:
+    # Contained memory errors, and rows to be remapped by the next reset, do not keep programs from the GPU. Only the
+    # driver can tell (since version 550). Source: "NVIDIA GPU Memory Error Management", "Recovery action flag".
+    if reading.ecc_uncorrected and not reading.needs_no_recovery:
         count = reading.ecc_uncorrected
         return DeviceFault("ecc", "an uncorrectable ECC error" if count == 1 else f"{count} uncorrectable ECC errors")
     if reading.remap_failed:
         return DeviceFault("ecc", "a memory row could not be remapped")
-    if reading.reset_pending:
+    if reading.reset_pending and not reading.needs_no_recovery:
         return DeviceFault("needs-reset", "memory is to be retired by a reset of the GPU")
     hottest = limits.temperature_c if limits.temperature_c is not None else reading.slowdown_c
     if hottest is not None and reading.temperature_c is not None and reading.temperature_c >= hottest:

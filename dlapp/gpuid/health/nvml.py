@@ -473,6 +473,7 @@ def _reading_of(nvml: Any, uuid: str, gpu: Any, part: Any, detailed: bool) -> Re
         reset_pending=bool(query("nvmlDeviceGetRetiredPagesPendingStatus")) or bool(remapped and remapped[2]),
         remap_failed=bool(remapped and remapped[3]),
         recovery=_recovery(fields[0]),
+        needs_no_recovery=fields[0] == 0,
         prohibited=query("nvmlDeviceGetComputeMode") == nvml.NVML_COMPUTEMODE_PROHIBITED,
         utilization=None if utilization is None else int(utilization.gpu),
         mps_clients=_processes(nvml, handle, "nvmlDeviceGetMPSComputeRunningProcesses") or (),

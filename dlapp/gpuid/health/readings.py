@@ -34,6 +34,7 @@ class Reading(NamedTuple):
         notes: what an operator should know of it, and no reason not to lease it: queries that failed and, on request,
             its links and clocks.
         persistent: whether the driver keeps it initialised while nobody uses it; read on request only.
+        needs_no_recovery: the driver reports that the GPU can be used at once, whatever happened to it.
     """
 
     uuid: str
@@ -57,6 +58,7 @@ class Reading(NamedTuple):
     fabric_is_starting: bool = False
     notes: tuple[str, ...] = ()
     persistent: bool | None = None
+    needs_no_recovery: bool = False
 
     @property
     def unverified(self) -> str:

@@ -53,6 +53,8 @@ def fault_of(**reading: Any) -> str:
         ({"ecc_uncorrected": 0}, ""),
         ({"ecc_uncorrected": 1}, "ecc: an uncorrectable ECC error"),
         ({"ecc_uncorrected": 7}, "ecc: 7 uncorrectable ECC errors"),
+        ({"ecc_uncorrected": 7, "reset_pending": True, "needs_no_recovery": True}, ""),
+        ({"remap_failed": True, "needs_no_recovery": True}, "ecc: a memory row could not be remapped"),
         ({"remap_failed": True}, "ecc: a memory row could not be remapped"),
         ({"reset_pending": True}, "needs-reset: memory is to be retired by a reset of the GPU"),
         ({"recovery": "a reboot"}, "needs-reset: the driver asks for a reboot"),
