@@ -13,7 +13,7 @@ from dlapp.gpuid.devices import Device
 from dlapp.gpuid.rules import Quarantine
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.gpuid.stores.xid_files import read_xids
-from dlapp.values.messages import Fault
+from dlapp.values.messages import Fault, TaskResult, TrialOrder, TrialWork
 from dlapp.values.spec import Resources
 from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.task.fake_am import FakeAm, ledger_of, workspace_archive
@@ -151,3 +151,56 @@ def test_the_operators_class_decides_on_the_host_of_the_device(place: Path, monk
     with running(place, SAVES) as run:
         with_devices(place, [replace(CARDS[0], xid=63), CARDS[1]])
         assert run.am.result().message == "gpu0 failed: a memory page or row is to be retired or remapped (Xid 63)"
+
+
+# ---- trials ----
+
+
+@contextmanager
+def running_trials(place: Path, script: str, slots: int) -> Iterator[FakeAm]:
+    """Trials 0 to ``slots`` - 1, one on each of as many GPUs."""
+    ledger = MachineLedger(str(place / "locks"), discover=lambda: DEVICES)
+    packed = workspace_archive(place, {"run.sh": script})
+    work, amounts = TrialWork(metric="", slots=slots), Resources(memory_mib=128 * slots, gcores=slots)
+    with (
+        ledger.reserve("the application", slots, uuids=[one.uuid for one in DEVICES[:slots]]),
+        FakeAm(place / "containers", **packed, resources=amounts, sweep=work) as am,
+    ):
+        am.start(process_env=with_devices(place, CARDS), ledger=ledger_of(place))
+        am.order(trials=tuple(TrialOrder(number=number, try_number=1) for number in range(slots)))
+        am.wait_until(lambda: all((place / f"ready.{number}").exists() for number in range(slots)))
+        am.wait_until(lambda: "the GPUs are monitored" in (am.home / "dlapp.log").read_text())
+        yield am
+
+
+def results_of(am: FakeAm) -> dict[int, TaskResult]:
+    reports = list(am.reports)
+    return {one.number: one.result for report in reports for one in report.trials if one.result is not None}
+
+
+def test_a_device_that_needs_a_reset_ends_the_trials_by_sigterm(place: Path) -> None:
+    script = (
+        f"trap 'echo saved >{place}/saved; exit 0' TERM; touch {place}/ready.$DLAPP_TRIAL; while :; do sleep 0.02; done"
+    )
+    with running_trials(place, script, 1) as am:
+        with_devices(place, [replace(CARDS[0], xid=109), CARDS[1]])
+        result = am.result()
+        said = "gpu0 failed: a context switch timed out (Xid 109)"
+        assert (result.fault, result.message) == (Fault.NODE, said)
+        assert (place / "saved").read_text() == "saved\n"
+        assert {number: (one.fault, one.message) for number, one in results_of(am).items()} == {
+            0: (Fault.STOPPED, said)
+        }
+
+
+def test_an_xid_error_is_the_cause_of_the_trial_on_its_device_only(place: Path) -> None:
+    script = f"touch {place}/ready.$DLAPP_TRIAL; while [ ! -e {place}/finish ]; do sleep 0.02; done; exit 7"
+    with running_trials(place, script, 2) as am:
+        with_devices(place, [CARDS[0], replace(CARDS[1], xid=31)])
+        am.wait_until(lambda: "Xid 31" in (am.home / "dlapp.log").read_text())
+        (place / "finish").touch()
+        am.wait_until(lambda: len(results_of(am)) == 2)
+        causes = {number: one.diagnosis and one.diagnosis.rule for number, one in results_of(am).items()}
+        assert causes == {0: None, 1: "gpu_xid_program"}
+        am.order(trials=(), trials_are_over=True)
+        assert am.result().fault is Fault.NONE

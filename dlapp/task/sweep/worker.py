@@ -132,19 +132,17 @@ class TrialWorker:
             self._close_removed()
             self._report()
             running = [one for one in self._trials.values() if not one.has_ended]
-            if end is not None and end.is_soft and self._stopper.wanted is not Stop.NOW:
-                for one in running:
-                    one.stop(end.message, GPU_FAILED)
-                if not running:
-                    break
-            elif end is not None or self._stopper.wanted is Stop.NOW:
+            if self._stopper.wanted is Stop.NOW or (end is not None and not end.is_soft):
                 for one in running:
                     one.kill()
                 if not running:
                     break
-            elif self._stopper.wanted is Stop.SOFT:
+            elif end is not None or self._stopper.wanted is Stop.SOFT:
+                stop = (
+                    (self._stopper.why, self._stopper.reason or "stopped") if end is None else (end.message, GPU_FAILED)
+                )
                 for one in running:
-                    one.stop(self._stopper.why, self._stopper.reason or "stopped")
+                    one.stop(*stop)
                 if not running:
                     break
                 if all(one.is_storing for one in running) and self._link.phase is not Phase.STORING:
