@@ -86,7 +86,9 @@ def test_each_card_that_is_too_hot_or_has_memory_errors_is_not_leased_if_it_repo
     card = CARDS[name]
     expected = []
     if card.stub.ecc is not None:
-        assert look(tmp_path, card._replace(stub=replace(card.stub, ecc=1)))["fault"][0] == "ecc"
+        # A driver of before version 550, which does not say itself whether the GPU can be used.
+        failed = replace(card.stub, ecc=1, recovery=None)
+        assert look(tmp_path, card._replace(stub=failed))["fault"][0] == "ecc"
         expected.append("ecc")
     if card.slowdown_c is not None:
         # At its slowdown temperature.
