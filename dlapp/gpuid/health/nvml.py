@@ -24,7 +24,8 @@ from typing import Any
 from dlapp.errors import DlappError
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.health import condition
-from dlapp.gpuid.health.readings import DeviceFault, DeviceSample, GpuProcess, Reading
+from dlapp.gpuid.health.gpm import GpmMeter
+from dlapp.gpuid.health.readings import DeviceFault, DeviceSample, GpuProcess, ListedProcess, Reading
 from dlapp.system.processes.proc import command_line
 
 _LIBRARY = "libnvidia-ml.so.1"
@@ -106,6 +107,7 @@ class NvmlWatch:
         self._handle_of: dict[str, Any] = {}
         self._part_of: dict[str, Any] = {}
         self._instance_of: dict[str, int] = {}
+        self._gpm_of: dict[str, GpmMeter] = {}
         self._events: Any = None
         with contextlib.ExitStack() as opened:
             self._nvml = nvml = opened.enter_context(_session())
@@ -179,8 +181,16 @@ class NvmlWatch:
         for device in self._devices:
             if (gpu := self._handle_of.get(device.uuid)) is not None:
                 with contextlib.suppress(self._nvml.NVMLError):
-                    found[device.uuid] = _sample(self._nvml, gpu, self._part_of.get(device.uuid))
+                    sample = _sample(self._nvml, gpu, self._part_of.get(device.uuid))
+                    found[device.uuid] = sample._replace(activity=self._gpm(device, gpu).activity())
         return found
+
+    def _gpm(self, device: Device, gpu: Any) -> GpmMeter:
+        if (meter := self._gpm_of.get(device.uuid)) is None:
+            instance = self._instance_of.get(device.uuid, _EVERY_INSTANCE) if device.mig >= 0 else None
+            meter = self._gpm_of[device.uuid] = GpmMeter(self._nvml, gpu, instance)
+            self._open.callback(meter.close)  # before NVML is closed
+        return meter
 
     def _take_events(self, found: list[tuple[str, int]]) -> None:
         nvml = self._nvml
@@ -498,6 +508,7 @@ def _sample(nvml: Any, gpu: Any, part: Any) -> DeviceSample:
         power_w=None if milliwatts is None else milliwatts / 1000,
         temperature_c=_temperature_c(nvml, gpu),
         processes=None if processes is None else len(processes),
+        listed=tuple(ListedProcess(one.pid, _mib(one.usedGpuMemory)) for one in processes or ()),
         energy_j=None if millijoules is None else millijoules / 1000,
     )
 
@@ -510,6 +521,10 @@ def _memory(nvml: Any, handle: Any) -> tuple[int | None, bool]:
         return info.used >> _MIB, True
     info = _or(nvml, None, nvml.nvmlDeviceGetMemoryInfo, handle)
     return None if info is None else info.used >> _MIB, False
+
+
+def _mib(size_bytes: int | None) -> int | None:
+    return None if size_bytes is None else size_bytes >> _MIB
 
 
 def _processes(nvml: Any, handle: Any, name: str) -> tuple[GpuProcess, ...] | None:

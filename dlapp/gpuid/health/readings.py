@@ -13,6 +13,13 @@ class GpuProcess(NamedTuple):
     used_mib: int = 0
 
 
+class ListedProcess(NamedTuple):
+    """Process that NVML lists on a GPU, and its memory there; None: not known."""
+
+    pid: int
+    used_mib: int | None = None
+
+
 class Reading(NamedTuple):
     """State of a device as NVML reports it. None: the GPU or the driver does not report it.
 
@@ -92,6 +99,8 @@ class DeviceSample(NamedTuple):
         power_w, temperature_c: of the whole GPU.
         processes: how many compute on it.
         energy_j: the energy of the whole GPU since the driver was loaded [J]; of a part of a GPU None.
+        activity: mean share of busy multiprocessors since the sample before, 0 to 1 (`dlapp.gpuid.health.gpm`).
+        listed: the processes that compute on it; empty if ``processes`` is None.
     """
 
     utilisation: float | None = None
@@ -100,6 +109,8 @@ class DeviceSample(NamedTuple):
     temperature_c: int | None = None
     processes: int | None = None
     energy_j: float | None = None
+    activity: float | None = None
+    listed: tuple[ListedProcess, ...] = ()
 
 
 class DeviceFault(NamedTuple):

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlapp.errors import DlappError
 from dlapp.gpuid.devices import Device
+from dlapp.gpuid.health.attribution import NOT_ATTRIBUTED, Attributed, ProcessAttribution, UnleasedProcess, merged
+from dlapp.gpuid.health.inspection import DEFAULT_LIMITS
 from dlapp.gpuid.health.xids import Xid, XidClass, XidTable
 
 if TYPE_CHECKING:
@@ -30,6 +32,9 @@ _JOIN_S = 2.0
 CAUSE_S = 60.0
 """Maximum time from an Xid error to the end of the program that it ends: CUDA reports it to the program at once, which
 may still print its stacks and end its processes."""
+_RECENT_S = 30.0
+"""How long ago a foreign process may have been seen that a failure is due to: a program without memory, and its
+other ranks, may need so long to end."""
 
 
 def _open_nvml(devices: Sequence[Device]) -> Any:
@@ -42,11 +47,15 @@ class DeviceUse(NamedTuple):
     """Usage of a device during a watch.
 
     Args:
-        busy_s, idle_s: weighted by its utilisation, of the time in which that was known [s].
+        busy_s, idle_s: weighted by its utilisation, of the time in which that was known [s]; by its activity where only
+            that is known, as of a MIG device.
         unknown_s: the rest of the time [s].
         energy_j: None: not known [J].
         last: the last sample; None: none.
         xids: number of Xid errors by code.
+        active_s: weighted by its activity, of ``measured_s``, the time in which that was known [s].
+        peak_mib: the most memory of the payload; None: not known.
+        foreign: processes of others that were on it.
     """
 
     busy_s: float = 0.0
@@ -55,6 +64,10 @@ class DeviceUse(NamedTuple):
     energy_j: float | None = None
     last: DeviceSample | None = None
     xids: Mapping[int, int] = MappingProxyType({})
+    active_s: float = 0.0
+    measured_s: float = 0.0
+    peak_mib: int | None = None
+    foreign: tuple[UnleasedProcess, ...] = ()
 
     @property
     def is_used(self) -> bool | None:
@@ -64,21 +77,26 @@ class DeviceUse(NamedTuple):
             return True
         return False if known_s > self.unknown_s else None
 
-    def after(self, sample: DeviceSample | None, passed_s: float) -> DeviceUse:
-        """Return the usage after this many seconds, with a sample at their end; None: no sample."""
+    def after(self, sample: DeviceSample | None, passed_s: float, processes: Attributed = NOT_ATTRIBUTED) -> DeviceUse:
+        """Return the usage after this many seconds, with a sample at their end and its processes; None: no sample."""
         if sample is None:
             return self._replace(unknown_s=self.unknown_s + passed_s, last=None)
-        energy_j = self.energy_j
+        use = self._replace(last=sample, foreign=merged(self.foreign, processes.foreign))
         if sample.energy_j is not None:
             before = self.last.energy_j if self.last is not None else None
             # A counter that has decreased belongs to a reloaded driver.
-            energy_j = (energy_j or 0.0) + max(0.0, sample.energy_j - (sample.energy_j if before is None else before))
-        if sample.utilisation is None:
-            return self._replace(unknown_s=self.unknown_s + passed_s, energy_j=energy_j, last=sample)
-        busy_s = sample.utilisation * passed_s
-        return self._replace(
-            busy_s=self.busy_s + busy_s, idle_s=self.idle_s + passed_s - busy_s, energy_j=energy_j, last=sample
-        )
+            grown_j = max(0.0, sample.energy_j - (sample.energy_j if before is None else before))
+            use = use._replace(energy_j=(self.energy_j or 0.0) + grown_j)
+        if processes.own_mib is not None:
+            use = use._replace(peak_mib=max(processes.own_mib, self.peak_mib or 0))
+        if sample.activity is not None:
+            active_s = self.active_s + sample.activity * passed_s
+            use = use._replace(active_s=active_s, measured_s=self.measured_s + passed_s)
+        share = sample.activity if sample.utilisation is None else sample.utilisation
+        if share is None:
+            return use._replace(unknown_s=self.unknown_s + passed_s)
+        busy_s = share * passed_s
+        return use._replace(busy_s=self.busy_s + busy_s, idle_s=self.idle_s + passed_s - busy_s)
 
 
 class SeenXid(NamedTuple):
@@ -100,6 +118,7 @@ class DeviceWatch:
             DeviceSample}`` and ``close()``.
         xids: all codes; None: with their classes of the table.
         on_xids: receives, on the watch's thread, the Xid errors of one poll: uuid -> code -> number.
+        attribution: of the processes on the devices; None: they are not attributed.
 
     Attributes:
         use: by uuid, up to the last sample.
@@ -117,12 +136,13 @@ class DeviceWatch:
         use: Mapping[str, DeviceUse] = {},
         xids: XidTable | None = None,
         on_xids: Callable[[Mapping[str, Mapping[int, int]]], None] = lambda _: None,
+        attribution: ProcessAttribution | None = None,
     ) -> None:
         self.failed: dict[str, DeviceFault] = {}
         self.seen: dict[tuple[str, int], SeenXid] = {}
         self._xids, self._on_xids = xids or XidTable(), on_xids
         self._devices, self._on_fault, self._note, self._open = tuple(devices), on_fault, note, open
-        self._every_s = every_s
+        self._every_s, self._attribution = every_s, attribution
         self._changed = threading.Condition()
         self._requested = self._completed = 0
         self._ended = False
@@ -199,6 +219,18 @@ class DeviceWatch:
         self._on_xids(counts)
         return faults
 
+    def foreign_now(self) -> list[tuple[Device, UnleasedProcess]]:
+        """Return the foreign processes that used much memory of a device a moment ago, or a moment before the end of
+        the watch; the largest first.
+        """
+        found = [
+            (device, one)
+            for device in self._devices
+            for one in self.use[device.uuid].foreign
+            if (one.used_mib or 0) > DEFAULT_LIMITS.held_mib and self._sampled_s - one.seen_s <= _RECENT_S
+        ]
+        return sorted(found, key=lambda each: -(each[1].used_mib or 0))
+
     def _run(self) -> None:
         try:
             watched = self._open(self._devices)
@@ -218,8 +250,9 @@ class DeviceWatch:
                     self.failed = found
                     self._on_fault()
                     return
-                if polls % _POLLS_PER_SAMPLE == 0:
-                    self._add(watched.sample())
+                # Who asks for a reading wants to know what the payload saw when it failed.
+                if polls % _POLLS_PER_SAMPLE == 0 or asked > self._completed:
+                    self._sample(watched)
                 polls += 1
                 with self._changed:
                     self._completed = asked
@@ -232,10 +265,28 @@ class DeviceWatch:
             self._end()
             watched.close()
 
-    def _add(self, samples: Mapping[str, DeviceSample]) -> None:
+    def _add(self, samples: Mapping[str, DeviceSample], processes: Mapping[str, Attributed] = {}) -> None:
         now_s = time.monotonic()
         passed_s, self._sampled_s = now_s - self._sampled_s, now_s
-        self.use = {uuid: one.after(samples.get(uuid), passed_s) for uuid, one in self.use.items()}
+        self.use = {
+            uuid: one.after(samples.get(uuid), passed_s, processes.get(uuid, NOT_ATTRIBUTED))
+            for uuid, one in self.use.items()
+        }
+
+    def _sample(self, watched: Any) -> None:
+        samples: Mapping[str, DeviceSample] = watched.sample()
+        known = {one[:2] for use in self.use.values() for one in use.foreign}
+        processes = {}
+        if self._attribution is not None:
+            now_s = time.monotonic()
+            processes = {
+                uuid: self._attribution.attribute(one.listed, one.used_mib, now_s) for uuid, one in samples.items()
+            }
+        self._add(samples, processes)
+        for device in self._devices:
+            for one in self.use[device.uuid].foreign:
+                if one[:2] not in known:
+                    self._note(f"process {one.pid} ({one.description}) uses {device.label} without a lease")
 
     def _end(self) -> None:
         """Release all threads that wait for a reading."""

@@ -322,6 +322,7 @@ SAMPLE = "{u: s._asdict() for u, s in watched.sample().items()}"
 
 def test_the_use_of_a_device_is_sampled(see: Any) -> None:
     gpu = StubDevice(uuid="GPU-a", used=2048 * MIB, pids=(7, 8), utilization=25, milliwatts=70_500, millijoules=9000)
+    gpu = replace(gpu, process_mib=(64, 0))
     process = see(gpu, StubDevice(uuid="GPU-b", error=15))
     process.ask(WATCH)
     assert process.ask(SAMPLE) == {
@@ -332,6 +333,8 @@ def test_the_use_of_a_device_is_sampled(see: Any) -> None:
             "temperature_c": 35,
             "processes": 2,
             "energy_j": 9.0,
+            "activity": None,
+            "listed": [[7, 64], [8, None]],
         }
     }
 

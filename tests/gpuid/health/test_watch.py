@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import subprocess
 import threading
 from collections.abc import Sequence
 
@@ -9,8 +12,9 @@ import pytest
 
 from dlapp.errors import DlappError
 from dlapp.gpuid.devices import Device
+from dlapp.gpuid.health.attribution import ProcessAttribution
 from dlapp.gpuid.health.nvml import NvmlError
-from dlapp.gpuid.health.readings import DeviceFault, DeviceSample
+from dlapp.gpuid.health.readings import DeviceFault, DeviceSample, ListedProcess
 from dlapp.gpuid.health.watch import DeviceUse, DeviceWatch
 
 DEVICES = (Device("GPU-0", 0, 0), Device("GPU-1", 1, 1))
@@ -44,6 +48,16 @@ def test_energy_is_the_growth_of_the_counter_and_survives_one_that_starts_anew()
     for energy_j in (1000.0, 1500.0, 20.0, 30.0):
         use = use.after(DeviceSample(utilisation=0.0, energy_j=energy_j), 1.0)
     assert use.energy_j == 510.0
+
+
+def test_where_there_is_no_utilisation_the_activity_tells_what_is_busy() -> None:
+    use = DeviceUse().after(DeviceSample(activity=0.25), 4.0)
+    assert (use.busy_s, use.idle_s, use.unknown_s, use.is_used) == (1.0, 3.0, 0.0, True)
+
+
+def test_a_kernel_that_waits_is_busy_and_not_active() -> None:
+    use = DeviceUse().after(DeviceSample(utilisation=1.0, activity=0.01), 4.0)
+    assert (use.busy_s, use.active_s, use.measured_s) == (4.0, 0.04, 4.0)
 
 
 class Sampled:
@@ -88,3 +102,37 @@ def test_without_nvml_the_use_of_devices_is_not_known() -> None:
     with DeviceWatch(DEVICES, open=refuse) as watch:
         pass
     assert all(one.unknown_s > 0.0 and one.idle_s == 0.0 and one.is_used is None for one in watch.use.values())
+
+
+class Shared:
+    """Device on which a process of somebody else uses memory, and then this one's own."""
+
+    def __init__(self, foreign: int) -> None:
+        self.foreign, self.noticed = foreign, threading.Event()
+
+    def poll(self) -> dict[str, DeviceFault]:
+        return {}
+
+    def sample(self) -> dict[str, DeviceSample]:
+        listed = (ListedProcess(os.getpid(), 11_000), ListedProcess(self.foreign, 5000))
+        return {"GPU-0": DeviceSample(utilisation=1.0, used_mib=16_000, listed=listed)}
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_foreign_process_is_noted_once_and_blamed_while_it_is_there() -> None:
+    notes: list[str] = []
+    with subprocess.Popen(["/bin/sleep", "600"]) as foreign:
+        shared = Shared(foreign.pid)
+        attribution = ProcessAttribution(lambda pid: pid == os.getpid(), ())
+        with DeviceWatch(
+            DEVICES[:1], note=notes.append, open=lambda _: shared, every_s=0.001, attribution=attribution
+        ) as watch:
+            for _ in range(3):
+                watch.poll_now(120.0)
+        foreign.kill()
+    assert notes[1:] == [f"process {foreign.pid} (sleep, user {getpass.getuser()}) uses gpu0 without a lease"]
+    ((device, one),) = watch.foreign_now()
+    assert (device.uuid, one.pid, one.used_mib) == ("GPU-0", foreign.pid, 5000)
+    assert watch.use["GPU-0"].peak_mib == 11_000

@@ -264,6 +264,11 @@ int nvmlDeviceGetMemoryInfo(thing *c, memory_info *out) {
     return OK;
 }
 
+/* The key process_mib; 0 stands for NVML_VALUE_NOT_AVAILABLE. */
+static u64 process_memory(const thing *c, unsigned n) {
+    long long mib = entry(c, "process_mib", n);
+    return mib == 0 ? ~0ull : (u64)(mib < 0 ? 64 : mib) << 20;
+}
 static int processes_as(thing *c, const char *name, unsigned *size, process_info *out, const char *function) {
     int error = ask_as(c, function);
     unsigned there = length(c, name), n;
@@ -275,7 +280,7 @@ static int processes_as(thing *c, const char *name, unsigned *size, process_info
     for (n = 0; n < there; n++) {
         memset(&out[n], 0, sizeof out[n]);
         out[n].pid = (unsigned)entry(c, name, n);
-        out[n].used = 64u << 20;
+        out[n].used = process_memory(c, n);
     }
     *size = there;
     return OK;
@@ -537,3 +542,44 @@ int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(thing *c, void **out) {
 int nvmlDeviceGetMPSComputeRunningProcesses_v2(thing *c, unsigned *size, process_info *out) {
     return processes(c, "mps", size, out);
 }
+#ifndef OLD
+/* GPM, as from Hopper on. A sample is the share of busy multiprocessors at its time; that of two samples is their mean. */
+typedef struct { unsigned version, supported; } gpm_support;
+typedef struct { int taken, percent; } gpm_sample;
+typedef struct { unsigned id; int answer; double value; const char *names[3]; } gpm_metric;
+typedef struct { unsigned version, count; gpm_sample *one, *two; gpm_metric metrics[]; } gpm_metrics;
+
+int nvmlGpmQueryDeviceSupport(thing *c, gpm_support *out) {
+    int error = ask(c);
+    if (!error) out->supported = number(c, "gpm") >= 0 || entry(c, "gpm_parts", 0) >= 0;
+    return error;
+}
+int nvmlGpmSampleAlloc(gpm_sample **out) {
+    *out = calloc(1, sizeof **out);
+    return *out ? OK : UNKNOWN;
+}
+int nvmlGpmSampleFree(gpm_sample *sample) { free(sample); return OK; }
+static int gpm_take(const thing *c, long long percent, gpm_sample *out) {
+    int error = ask(c);
+    if (error) return error;
+    if (percent < 0) return NOT_SUPPORTED;
+    out->taken = 1, out->percent = (int)percent;
+    return OK;
+}
+int nvmlGpmSampleGet(thing *c, gpm_sample *out) {
+    return gpm_take(c, number(c, "mig") == 1 ? -1 : number(c, "gpm"), out);
+}
+/* The GPU instance of part n is n + 1. */
+int nvmlGpmMigSampleGet(thing *c, unsigned instance, gpm_sample *out) {
+    return gpm_take(c, instance ? entry(c, "gpm_parts", instance - 1) : -1, out);
+}
+int nvmlGpmMetricsGet(gpm_metrics *asked) {
+    unsigned n;
+    if (asked->version != 1 || !asked->one->taken || !asked->two->taken) return INVALID_ARGUMENT;
+    for (n = 0; n < asked->count; n++) {
+        asked->metrics[n].answer = asked->metrics[n].id == 2 ? OK : NOT_SUPPORTED;
+        asked->metrics[n].value = (asked->one->percent + asked->two->percent) / 2.0;
+    }
+    return OK;
+}
+#endif

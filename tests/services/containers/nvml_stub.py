@@ -62,6 +62,8 @@ class StubDevice:
         memory_node: its memory is this NUMA node of the machine (GH200).
         margin, slowdown_margin: degrees to its maximum now, and when it slows down (Ada and later).
         clock_reasons: NVML's mask.
+        process_mib: memory of each of ``pids`` [MiB]; 64 for those that are missing, 0: not reported.
+        gpm: share of busy multiprocessors, in percent, by GPM; ``gpm_parts`` those of its parts. None: no GPM.
     """
 
     uuid: str = ""
@@ -105,6 +107,9 @@ class StubDevice:
     pcie_max_width: int | None = None
     pcie_generation: int | None = None
     pcie_max_generation: int | None = None
+    process_mib: tuple[int, ...] = ()
+    gpm: int | None = None
+    gpm_parts: tuple[int, ...] = ()
 
 
 _FIRST = ("uuid", "minor", "name", "memory_bytes", "bus_id", "error", "mig")
