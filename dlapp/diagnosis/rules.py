@@ -17,6 +17,8 @@ OPERATORS_FILE = "/etc/dlapp/diagnosis.yaml"
 _BUILT_IN_RULES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rules.yaml")
 ADDRESS_IN_USE = "address_in_use"
 """Name of the rule for a program that may not listen on its address, because another one does."""
+GPU_MEMORY = "gpu_memory"
+"""Name of the rule for a program that has used up the memory of a GPU."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 _MAX_TEXT = 500
 

@@ -10,7 +10,7 @@ from dlapp.pages.text import Fact, bar, duration, facts, local_time, memory, row
 from dlapp.system.text import counted, xids_text
 from dlapp.values.messages import Phase
 from dlapp.values.report import ApplicationView, Cause
-from dlapp.values.usage import Receipt
+from dlapp.values.usage import ForeignProcess, Receipt
 
 
 def section(title: str, body: str, remark: str = "") -> str:
@@ -112,7 +112,8 @@ def receipt(view: ApplicationView) -> str:
     one = view.receipt
     if one is None:
         return ""
-    note = f'<p class="note">{escape(one.suggestion)}</p>' if one.suggestion else ""
+    notes = [*map(_foreign, one.foreign_processes), *filter(None, (one.suggestion,))]
+    note = "".join(f'<p class="note">{escape(text)}</p>' for text in notes)
     return section("Receipt", note + facts(_costs(one, bool(view.gcores))) + _phases(one.seconds))
 
 
@@ -134,10 +135,27 @@ def _costs(one: Receipt, has_gpus: bool) -> list[Fact]:
             "one container" if asked.is_exact else "one container, the largest of some samples",
             [("running", peak)],
         ),
+        _gpu_memory(one),
         Fact("input and output", f"{size(moved.input)} in, {size(moved.output)} out"),
         Fact("disks", _both(moved.read, moved.written, "read", "written")),
         Fact("network", _both(moved.received, moved.sent, "received", "sent")),
     ]
+
+
+def _gpu_memory(one: Receipt) -> Fact:
+    peak_mib, name = one.gpu_memory_peak_mib, "peak of GPU memory"
+    if peak_mib is None:
+        return Fact(name, "")
+    least_mib = min(gpu.memory_mib for gpu in one.gpu_memory)
+    share = min(1.0, peak_mib / least_mib) if least_mib else 0.0
+    text = f"{memory(peak_mib)} of {memory(least_mib)}"
+    return Fact(name, text, "one GPU, the largest of some samples", [("running", share)])
+
+
+def _foreign(one: ForeignProcess) -> str:
+    who = ", ".join(filter(None, (one.program or "name hidden", one.user and f"user {one.user}")))
+    amount = "" if one.peak_mib is None else f"{memory(one.peak_mib)} of "
+    return f"process {one.pid} ({who}), not of this application, used {amount}gpu{one.gpu}"
 
 
 def _hours(hours: float) -> str:

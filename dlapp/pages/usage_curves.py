@@ -44,6 +44,7 @@ _OF_GPU = {
     "memory_mib": _Quantity("memory", "GiB", 1 / 1024),
     "power_w": _Quantity("power", "W"),
     "temperature_c": _Quantity("temperature", "°C"),
+    "activity": _Quantity("activity", "%", 100.0, 100.0),
 }
 _TOTALS = ("cpu_cores", "memory_mib")
 

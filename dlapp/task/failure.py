@@ -19,6 +19,7 @@ def with_cause(
     has_gpus: bool = False,
     xid: str = "",
     find_conflict: Callable[[str], str] | None = None,
+    foreign_use: Callable[[], str] = lambda: "",
 ) -> TaskResult:
     """Return a result with the cause of the failure, if it failed, a rule matches, and it has none yet.
 
@@ -30,10 +31,11 @@ def with_cause(
         xid: line on the Xid error that ended the payload; empty: none did. It counts before its consequence in a log.
         find_conflict: returns, from a line on an address that is in use, what to check if the application itself uses
             it; otherwise empty (`dlapp.task.port_conflicts`).
+        foreign_use: returns which processes of others used memory of the GPUs; empty: none (`dlapp.task.gpu_health`).
     """
     if result.diagnosis is not None or result.fault in (Fault.NONE, Fault.STOPPED) or result.lost:
         return result
-    from dlapp.diagnosis.rules import ADDRESS_IN_USE, load_rules
+    from dlapp.diagnosis.rules import ADDRESS_IN_USE, GPU_MEMORY, load_rules
     from dlapp.diagnosis.search import diagnose, read_tail
 
     try:
@@ -60,6 +62,9 @@ def with_cause(
     if xid and (found is None or found.evidence is not None or not result.message):
         of_xid = cause_of(xid)
         found = of_xid and replace(of_xid, evidence=found.evidence if found is not None else None)
+    if found is not None and found.rule == GPU_MEMORY and (use := foreign_use()):
+        result = replace(result, message=f"{result.message}; {use}" if result.message else use)
+        found = replace(cause_of(use) or found, evidence=found.evidence)
     if found is not None and found.rule == ADDRESS_IN_USE and found.evidence is not None and find_conflict is not None:
         evidence = found.evidence
         line = next(log.line_at(evidence.offset) for log in logs if log.file == evidence.file)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError
 from dlapp.gpuid.health import inspection, nvml
+from dlapp.gpuid.health.attribution import ProcessAttribution
 from dlapp.gpuid.health.readings import DeviceFault
 from dlapp.gpuid.health.watch import DeviceUse, DeviceWatch
 from dlapp.gpuid.health.xids import XidClass, XidTable
 from dlapp.gpuid.rules import NEEDS_REBOOT
 from dlapp.gpuid.stores.xid_files import add_xids
+from dlapp.system.text import human_size
 
 if TYPE_CHECKING:
     from dlapp.gpuid.devices import Device
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 LAST_INSPECTION_S = 2.0
 """Time limit of the last inspection of the GPUs after a payload has failed."""
+_SHOWN_FOREIGN = 2
+"""Maximum number of foreign processes in a message, which is one line; the receipt has more."""
 
 
 class LeasedDevices:
@@ -44,10 +48,19 @@ class LeasedDevices:
             self._limits, self._xids = error, XidTable()
 
     @contextmanager
-    def watched(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Monitor the devices. ``wake`` is called from another thread when one has failed."""
+    def watched(self, wake: Callable[[], None], is_own: Callable[[int], bool | None]) -> Iterator[None]:
+        """Monitor the devices. ``wake`` is called from another thread when one has failed, and ``is_own`` to tell
+        whether a process is the payload's.
+        """
+        limits = inspection.DEFAULT_LIMITS if isinstance(self._limits, DlappError) else self._limits
         with DeviceWatch(
-            self._devices, on_fault=wake, note=self._note, use=self.use, xids=self._xids, on_xids=self._record_xids
+            self._devices,
+            on_fault=wake,
+            note=self._note,
+            use=self.use,
+            xids=self._xids,
+            on_xids=self._record_xids,
+            attribution=ProcessAttribution(is_own, limits.allowed),
         ) as self._watch:
             yield
 
@@ -80,6 +93,17 @@ class LeasedDevices:
             return ""
         self._watch.poll_now(LAST_INSPECTION_S)
         return self._watch.xid_message([one.uuid for one in (self._devices if devices is None else devices)])
+
+    def foreign_use(self) -> str:
+        """Return how much memory of the GPUs other processes used when the payload failed, as a sentence; empty: none.
+
+        The rule ``gpu_memory_foreign`` reads it (`dlapp.diagnosis`).
+        """
+        texts = []
+        for device, one in ([] if self._watch is None else self._watch.foreign_now())[:_SHOWN_FOREIGN]:
+            amount = f"{human_size((one.used_mib or 0) << 20)} of {device.label}"
+            texts.append(f"{amount} were used by process {one.pid} ({one.description})")
+        return ", ".join(texts)
 
     def quarantine_failed(self) -> None:
         """Quarantine devices that the next lease must not get; all processes of the payload must have ended."""

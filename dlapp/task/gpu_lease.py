@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,8 +16,10 @@ from dlapp.gpuid.ledger import Lease, reclaim_all
 from dlapp.gpuid.liveness.probes import this_task
 from dlapp.gpuid.rules import LeaseRequest
 from dlapp.runtime.docker.labels import LABEL_CONTAINER
+from dlapp.runtime.payload import PayloadPlace
 from dlapp.system.waits import Wait
 from dlapp.task.gpu_health import LeasedDevices
+from dlapp.task.payload.ownership import OwnProcesses
 from dlapp.task.step_errors import REACH_S
 from dlapp.values.launch_spec import LaunchSpec, LedgerSettings
 from dlapp.values.messages import Assignment
@@ -92,10 +94,18 @@ class GpuLease:
         """Return the descriptors that hold the lease while the payload lives."""
         return () if self._lease is None else self._lease.fds
 
-    def watched(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
-        """Monitor the devices during a block. ``wake`` is called from another thread when one has failed."""
+    def watched(
+        self, wake: Callable[[], None], places: Callable[[], Collection[PayloadPlace]]
+    ) -> AbstractContextManager[None]:
+        """Monitor the devices during a block; other processes than the payloads' are named.
+
+        Args:
+            wake: called from another thread when a device has failed.
+            places: returns, to another thread, where the payloads run.
+        """
         assert self._health is not None
-        return self._health.watched(wake)
+        own = OwnProcesses(in_docker=self._assignment.docker_image is not None, places=places)
+        return self._health.watched(wake, own)
 
     @property
     def use(self) -> Mapping[str, DeviceUse]:
@@ -118,6 +128,10 @@ class GpuLease:
             devices: those of the payload; None: all.
         """
         return "" if self._health is None else self._health.xid_message(devices)
+
+    def foreign_use(self) -> str:
+        """Return how much memory of the GPUs other processes used when the payload failed; see `LeasedDevices`."""
+        return "" if self._health is None else self._health.foreign_use()
 
     def release(self) -> None:
         """Release the GPUs, which nothing uses any more. Idempotent."""

@@ -27,6 +27,7 @@ from dlapp.values.launch_spec import RESERVED_FROM, LaunchSpec
 from dlapp.values.messages import Assignment, Fault, Phase, StreamOrder
 
 if TYPE_CHECKING:
+    from dlapp.runtime.payload import PayloadPlace
     from dlapp.storage.cache.payload import PayloadCaches
     from dlapp.storage.inputs import PlannedInput
     from dlapp.task.data.checkpoints import TaskCheckpoints
@@ -172,6 +173,12 @@ class TaskState:
             StreamRefused: it is a trial that does not run.
         """
         return self.running if self.trials is None else self.trials.reachable(order)
+
+    def payload_places(self) -> list[PayloadPlace]:
+        """Return where the payloads run now: one, or those of the trials. Thread-safe."""
+        running = [self.running] if self.trials is None else self.trials.programs()
+        places = [one.place() for one in running if one is not None]
+        return [one for one in places if one is not None]
 
     def end_start(self) -> None:
         """Tell the engine that the next task may start: this one will take little CPU time, or wait."""

@@ -194,7 +194,7 @@ def _work(task: TaskState) -> TaskResult:
                 _prepare_generation(task)
                 continue
             with (
-                task.lease.watched(task.stopper.wake) if task.lease else nullcontext(),
+                task.lease.watched(task.stopper.wake, task.payload_places) if task.lease else nullcontext(),
                 task.checkpoints.copying() if task.checkpoints else nullcontext(),
                 _live_copies(task),
             ):
@@ -237,9 +237,14 @@ def _gpu_causes(task: TaskState, outcome: PayloadOutcome) -> tuple[str, str]:
 def _with_cause(task: TaskState, result: TaskResult, xid: str = "") -> TaskResult:
     """Return a result with the cause of the failure, if it failed and the cause is found."""
     find_conflict = None if task.rendezvous is None else task.rendezvous.find_conflict
-    has_gpus = task.assignment.resources.gcores > 0
     return with_cause(
-        result, task.container_dir, task.log.warn, has_gpus=has_gpus, xid=xid, find_conflict=find_conflict
+        result,
+        task.container_dir,
+        task.log.warn,
+        has_gpus=task.assignment.resources.gcores > 0,
+        xid=xid,
+        find_conflict=find_conflict,
+        foreign_use=(lambda: "") if task.lease is None else task.lease.foreign_use,
     )
 
 

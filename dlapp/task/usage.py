@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCounters
 from dlapp.values.messages import Phase
-from dlapp.values.usage import ByteCounts, DeviceUsage, GpuHours, MemoryReceipt, Receipt, Usage, sum_counts
+from dlapp.values.usage import (
+    ByteCounts,
+    DeviceUsage,
+    ForeignProcess,
+    GpuHours,
+    GpuMemory,
+    MemoryReceipt,
+    Receipt,
+    Usage,
+    largest_foreign,
+    sum_counts,
+)
 
 if TYPE_CHECKING:
     from dlapp.gpuid.devices import Device
@@ -176,6 +187,29 @@ class UsageMeter:
             ),
             energy_wh=round(sum(energies_j) / 3600, 6) if count and len(energies_j) == count else None,
             xids=sum_counts({str(code): number for code, number in one.xids.items()} for one in use.values()),
+            gpu_memory=tuple(
+                GpuMemory(
+                    index=one.index,
+                    uuid=one.uuid,
+                    mig=_mig_profile(one),
+                    memory_mib=one.memory_mib,
+                    peak_mib=use[one.uuid].peak_mib if one.uuid in use else None,
+                )
+                for one in self._devices
+            ),
+            foreign_processes=largest_foreign(
+                ForeignProcess(
+                    gpu=one.label.removeprefix("gpu"),
+                    uuid=one.uuid,
+                    pid=process.pid,
+                    program=process.program,
+                    user=process.user,
+                    peak_mib=process.peak_mib,
+                )
+                for one in self._devices
+                if one.uuid in use
+                for process in use[one.uuid].foreign
+            ),
         )
 
     def _usage(self) -> Usage:
@@ -195,7 +229,7 @@ class UsageMeter:
             received_bytes=self._bytes("received_bytes"),
             sent_bytes=self._bytes("sent_bytes"),
             devices=tuple(
-                _device_usage(one.index, use[one.uuid], before.devices.get(one.uuid))
+                _device_usage(one, use[one.uuid], before.devices.get(one.uuid))
                 for one in self._devices
                 if one.uuid in use
             ),
@@ -219,20 +253,31 @@ class UsageMeter:
         return None if not values or None in values else int(sum(values))
 
 
-def _device_usage(index: int, use: DeviceUse, before: DeviceUse | None) -> DeviceUsage:
+def _device_usage(device: Device, use: DeviceUse, before: DeviceUse | None) -> DeviceUsage:
     busy_s = use.busy_s - (before.busy_s if before is not None else 0.0)
     known_s = busy_s + use.idle_s - (before.idle_s if before is not None else 0.0)
-    last = use.last
+    active_s = use.active_s - (before.active_s if before is not None else 0.0)
+    measured_s = use.measured_s - (before.measured_s if before is not None else 0.0)
+    last, mig = use.last, _mig_profile(device)
     if last is None:
-        return DeviceUsage(index=index)
+        return DeviceUsage(index=device.index, uuid=device.uuid, mig=mig)
     return DeviceUsage(
-        index=index,
-        utilisation=round(busy_s / known_s, 3) if known_s > 0 else None,
+        index=device.index,
+        # What is busy and idle follows the activity where there is no utilisation.
+        utilisation=round(busy_s / known_s, 3) if known_s > 0 and last.utilisation is not None else None,
         memory_mib=last.used_mib,
         power_w=last.power_w,
         temperature_c=last.temperature_c,
         processes=last.processes,
+        activity=round(active_s / measured_s, 3) if measured_s > 0 else None,
+        uuid=device.uuid,
+        mig=mig,
     )
+
+
+def _mig_profile(device: Device) -> str:
+    """Return the profile of a MIG device, the end of its name: ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``."""
+    return device.name.partition(" MIG ")[2]
 
 
 def _hours(seconds: float) -> float:

@@ -32,6 +32,10 @@ class DeviceUsage(Value, kw_only=True):
         power_w: power of the whole GPU [W].
         temperature_c: temperature of the whole GPU [°C].
         processes: number of processes that compute on it.
+        activity: share of its multiprocessors that were busy, 0 to 1, the mean since the previous report; GPUs report
+            it from Hopper on.
+        uuid: of the device, which keeps it for life; an index may be another GPU's after a reboot.
+        mig: profile of a MIG device, such as ``1g.10gb``; empty: a whole GPU.
     """
 
     index: int
@@ -40,6 +44,9 @@ class DeviceUsage(Value, kw_only=True):
     power_w: float | None = None
     temperature_c: int | None = None
     processes: int | None = None
+    activity: float | None = None
+    uuid: str = ""
+    mig: str = ""
 
 
 class Usage(Value, kw_only=True):
@@ -65,13 +72,20 @@ class Usage(Value, kw_only=True):
     devices: tuple[DeviceUsage, ...] = ()
     input_wait: float | None = None
 
-    def busiest_gpu(self, gpus: int) -> float | None:
+    def busiest_gpu(self, gpus: int, *, by_activity: bool = False) -> float | None:
         """Return the highest utilisation of a container's GPUs; None: not known for one of them.
+
+        A MIG device has no utilisation: its activity counts.
 
         Args:
             gpus: number of GPUs of the container.
+            by_activity: count the activity of all GPUs that report it. A kernel that only waits for another rank keeps
+                its GPU utilised, and hardly active.
         """
-        found = [one.utilisation for one in self.devices]
+        found = []
+        for one in self.devices:
+            first, second = (one.activity, one.utilisation) if by_activity else (one.utilisation, one.activity)
+            found.append(second if first is None else first)
         return None if len(found) != gpus or None in found else max(filter(None, found), default=0.0)
 
 
@@ -104,6 +118,44 @@ class MemoryReceipt(Value, kw_only=True):
     is_exact: bool = False
 
 
+MAX_FOREIGN_PROCESSES = 8
+"""Number of foreign processes in a receipt: an application may have thousands of containers."""
+
+
+class GpuMemory(Value, kw_only=True):
+    """Memory of one GPU, from NVML: what there is, and the most that the payload has used, by samples.
+
+    Args:
+        index, uuid, mig: as in `DeviceUsage`.
+    """
+
+    index: int
+    uuid: str = ""
+    mig: str = ""
+    memory_mib: int = 0
+    peak_mib: int | None = None
+
+
+class ForeignProcess(Value, kw_only=True):
+    """Process on a GPU that a container holds, which is neither its payload's nor allowed by the host
+    (``gpuid.allowed_processes``).
+
+    Args:
+        gpu: index of the GPU; with the number of the MIG device: ``0:1``.
+        uuid: of the device.
+        pid: on its host.
+        program, user: their names; empty: hidden.
+        peak_mib: the most memory that it had on the GPU, by samples; None: not reported.
+    """
+
+    gpu: str
+    uuid: str
+    pid: int
+    program: str = ""
+    user: str = ""
+    peak_mib: int | None = None
+
+
 class ByteCounts(Value, kw_only=True):
     """Transferred bytes.
 
@@ -130,6 +182,8 @@ class Receipt(Value, kw_only=True):
         seconds: phase (`dlapp.values.messages.Phase`) -> its duration, summed over all containers.
         energy_wh: energy of the GPUs while the payload ran, by their own counters [Wh].
         xids: code -> number of Xid errors of the GPUs while the payload ran.
+        gpu_memory: of each GPU; for an application those of the container with the largest peak.
+        foreign_processes: those with the most memory, at most `MAX_FOREIGN_PROCESSES`.
         suggestion: what to request next time; empty: no suggestion.
     """
 
@@ -143,6 +197,14 @@ class Receipt(Value, kw_only=True):
     energy_wh: float | None = None
     suggestion: str = ""
     xids: dict[str, int] = field(default_factory=dict)
+    gpu_memory: tuple[GpuMemory, ...] = ()
+    foreign_processes: tuple[ForeignProcess, ...] = ()
+
+    @property
+    def gpu_memory_peak_mib(self) -> int | None:
+        """Return the largest peak of a GPU's memory; None: not known for one of them, or no GPUs."""
+        peaks = [one.peak_mib for one in self.gpu_memory]
+        return None if not peaks or None in peaks else max(filter(None, peaks), default=0)
 
 
 class ContainerSeries(Value, kw_only=True):
@@ -154,6 +216,7 @@ class ContainerSeries(Value, kw_only=True):
         step_ms: width of a bucket [ms].
         columns: name -> ``mean``, and of `USAGE_COLUMNS_WITH_RANGE` also ``min`` and ``max``: a number for each bucket;
             None: not known. Those of a GPU begin with ``gpu<index>.``, metrics of the payload with ``metric.``.
+        gpus: ``gpu<index>`` -> uuid of that GPU. An index may be another GPU's after a reboot of the host.
     """
 
     container_id: ContainerId
@@ -162,6 +225,7 @@ class ContainerSeries(Value, kw_only=True):
     start_ms: int
     step_ms: int
     columns: dict[str, dict[str, Any]] = field(default_factory=dict)
+    gpus: dict[str, str] = field(default_factory=dict)
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -214,6 +278,8 @@ def total_receipt(receipts: Iterable[Receipt]) -> Receipt | None:
         bytes=ByteCounts(**moved),
         energy_wh=round(energy_wh, 6) if with_gpus and energy_wh is not None else None,
         xids=sum_counts(one.xids for one in with_gpus),
+        gpu_memory=max((one.gpu_memory for one in with_gpus), key=_largest_peak, default=()),
+        foreign_processes=largest_foreign(process for one in with_gpus for process in one.foreign_processes),
     )
 
 
@@ -223,6 +289,15 @@ def sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     for name, number in (item for one in counts for item in one.items()):
         found[name] = found.get(name, 0) + number
     return found
+
+
+def largest_foreign(processes: Iterable[ForeignProcess]) -> tuple[ForeignProcess, ...]:
+    """Return the foreign processes that a receipt has."""
+    return tuple(sorted(processes, key=lambda one: -(one.peak_mib or 0))[:MAX_FOREIGN_PROCESSES])
+
+
+def _largest_peak(gpus: tuple[GpuMemory, ...]) -> int:
+    return max((-1 if one.peak_mib is None else one.peak_mib for one in gpus), default=-2)
 
 
 def _sum(amounts: list[float | None]) -> float | None:

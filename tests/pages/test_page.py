@@ -17,7 +17,7 @@ from dlapp.pages.usage_curves import usage_curves
 from dlapp.value import replace
 from dlapp.values.messages import Phase
 from dlapp.values.report import Cause, CheckpointView, IdleGpus, LinkView, OutputView, RestartView, State, TryView
-from dlapp.values.usage import ContainerSeries, Receipt
+from dlapp.values.usage import ContainerSeries, ForeignProcess, GpuMemory, Receipt
 from dlapp.values.waiting import Waiting
 from tests.pages.samples import APP, SECONDS, START_MS, application, container, everything
 
@@ -164,6 +164,16 @@ def test_the_page_of_an_application_that_waits_names_the_reason() -> None:
     assert "1 of 2 &lt;held&gt; (gang_partial)" in page(application(container(0), **running), NOW_MS, refreshes=True)
     over = application(container(0), waiting=waiting, state=State.FINISHED)
     assert "gang_partial" not in page(over, NOW_MS)
+
+
+def test_the_receipt_has_the_peak_of_gpu_memory_and_names_foreign_processes() -> None:
+    receipt = Receipt(
+        gpu_memory=(GpuMemory(index=0, memory_mib=81_920, peak_mib=11_264),),
+        foreign_processes=(ForeignProcess(gpu="0", uuid="GPU-0", pid=7, program="<b>", user="ann", peak_mib=5018),),
+    )
+    found = page(application(receipt=receipt), NOW_MS)
+    assert "11 GiB of 80 GiB" in found
+    assert "process 7 (&lt;b&gt;, user ann), not of this application, used 4.9 GiB of gpu0" in found
 
 
 def test_an_application_that_never_started_has_a_page() -> None:

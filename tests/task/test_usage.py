@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dlapp.gpuid.devices import Device
+from dlapp.gpuid.health.attribution import Attributed, UnleasedProcess
 from dlapp.gpuid.health.readings import DeviceSample
 from dlapp.gpuid.health.watch import DeviceUse
 from dlapp.gpuid.stores.machine import MachineLedger
@@ -17,7 +18,7 @@ from dlapp.task.usage import SAMPLE_EVERY_S, UsageMeter
 from dlapp.value import replace
 from dlapp.values.messages import Phase
 from dlapp.values.spec import Resources
-from dlapp.values.usage import DeviceUsage, GpuHours, Receipt
+from dlapp.values.usage import DeviceUsage, ForeignProcess, GpuHours, GpuMemory, Receipt
 from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.users import interpreter_for_everybody
 from tests.task.fake_am import FakeAm, ledger_of, workspace_archive
@@ -145,9 +146,48 @@ def test_a_report_has_the_devices_by_their_indexes() -> None:
     usage = world.meter.measured().usage
     assert usage is not None
     assert usage.devices[0] == DeviceUsage(
-        index=2, utilisation=0.75, memory_mib=5, power_w=70.5, temperature_c=40, processes=1
+        index=2, utilisation=0.75, memory_mib=5, power_w=70.5, temperature_c=40, processes=1, uuid="GPU-0"
     )
-    assert usage.devices[1] == DeviceUsage(index=5)
+    assert usage.devices[1] == DeviceUsage(index=5, uuid="GPU-1")
+
+
+def test_the_activity_is_the_mean_since_the_report_before_and_a_mig_device_has_no_utilisation() -> None:
+    world = World()
+    device = Device("MIG-a", 0, 0, name="NVIDIA A100-SXM4-40GB MIG 1g.5gb", memory_mib=4864, mig=1)
+    world.meter.begin_lease((device,), lambda: world.use)
+    world.run()
+    use = DeviceUse()
+    for activity, expected in ((0.8, 0.8), (0.2, 0.2)):
+        use = use.after(DeviceSample(activity=activity), 10.0)
+        world.use = {"MIG-a": use}
+        world.pass_time(10.0)
+        usage = world.meter.measured().usage
+        assert usage is not None
+        (found,) = usage.devices
+        assert (found.activity, found.utilisation, found.uuid, found.mig) == (expected, None, "MIG-a", "1g.5gb")
+    assert world.meter.receipt().gpu_hours.unknown == 0.0
+
+
+def test_the_receipt_has_the_peak_of_each_gpu_and_who_else_was_on_it() -> None:
+    world = World()
+    devices = (Device("GPU-0", 0, 0, memory_mib=81_920), Device("GPU-1", 1, 1, memory_mib=81_920))
+    world.meter.begin_lease(devices, lambda: world.use)
+    sizes = (300, 11_000, 500)
+    use = DeviceUse()
+    for own_mib in sizes:
+        other = UnleasedProcess(21547, 1, "python", "ann", 5018, 5018)
+        use = use.after(DeviceSample(utilisation=1.0), 4.0, Attributed((other,), own_mib))
+    world.use = {"GPU-0": use, "GPU-1": DeviceUse(unknown_s=12.0)}
+    world.meter.end_lease()
+    receipt = world.meter.receipt()
+    assert receipt.gpu_memory == (
+        GpuMemory(index=0, uuid="GPU-0", memory_mib=81_920, peak_mib=11_000),
+        GpuMemory(index=1, uuid="GPU-1", memory_mib=81_920, peak_mib=None),
+    )
+    assert receipt.gpu_memory_peak_mib is None, "that of one GPU is not known"
+    assert receipt.foreign_processes == (
+        ForeignProcess(gpu="0", uuid="GPU-0", pid=21547, program="python", user="ann", peak_mib=5018),
+    )
 
 
 def test_the_utilisation_is_not_known_while_the_driver_does_not_answer() -> None:

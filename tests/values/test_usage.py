@@ -32,6 +32,9 @@ def test_what_is_not_known_is_null_and_not_zero() -> None:
                 "power_w": None,
                 "temperature_c": None,
                 "processes": None,
+                "activity": None,
+                "uuid": "",
+                "mig": "",
             }
         ],
         "input_wait": None,

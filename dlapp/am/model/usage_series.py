@@ -16,7 +16,7 @@ from dlapp.values.usage import USAGE_COLUMNS_WITH_RANGE as SPREAD
 
 NAN = math.nan
 MAX_COLUMNS = 64
-"""A container with eight GPUs has 41, and more for the metrics of its payload."""
+"""A container with eight GPUs has 41, with their activity 49, and more for the metrics of its payload."""
 
 
 _Column = tuple["array[float]", ...]
@@ -32,14 +32,18 @@ class UsageSeries:
         start_ms: the begin of the first bucket [ms since 1970].
         step_ms: width of a bucket at first [ms].
         most: how many buckets there may be; an even number.
+
+    Attributes:
+        gpus: as in `dlapp.values.usage.ContainerSeries`.
     """
 
-    __slots__ = ("_columns", "_counts", "_most", "start_ms", "step_ms")
+    __slots__ = ("_columns", "_counts", "_most", "gpus", "start_ms", "step_ms")
 
     def __init__(self, start_ms: int, step_ms: int, most: int) -> None:
         self.start_ms, self.step_ms, self._most = start_ms, max(1, step_ms), most
         self._counts = array("I")
         self._columns: dict[str, _Column] = {}
+        self.gpus: dict[str, str] = {}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], most: int) -> UsageSeries:
@@ -49,6 +53,7 @@ class UsageSeries:
             TypeError, ValueError, LookupError, OverflowError: it is not one.
         """
         series = cls(int(data["start_ms"]), int(data["step_ms"]), most)
+        series.gpus = {str(name): str(uuid) for name, uuid in dict(data.get("gpus", {})).items()}
         for name, column in dict(data["columns"]).items():
             series._grow(len(column["mean"]))
             if (found := series._column(str(name))) is None:
@@ -93,7 +98,8 @@ class UsageSeries:
         columns = {
             name: dict(zip(_KEYS, map(_numbers, column), strict=False)) for name, column in self._columns.items()
         }
-        return {"start_ms": self.start_ms, "step_ms": self.step_ms, "columns": columns}
+        gpus = {"gpus": self.gpus} if self.gpus else {}
+        return {"start_ms": self.start_ms, "step_ms": self.step_ms, **gpus, "columns": columns}
 
     def _column(self, name: str) -> _Column | None:
         if (found := self._columns.get(name)) is None and len(self._columns) < MAX_COLUMNS:

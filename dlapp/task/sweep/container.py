@@ -45,11 +45,12 @@ def run_trials(task: TaskState, work: TrialWork) -> TaskResult:
         note=task.log.write,
         on_change=task.stopper.wake,
         xid_message=partial(_xid_message, task, work),
+        foreign_use=(lambda: "") if task.lease is None else task.lease.foreign_use,
     )
     worker = TrialWorker(setup, task.stopper, end_reason=partial(_no_trial_reason, task), sample=task.meter.sample)
     task.trials = worker
     wait_for_gate(task)
-    with task.lease.watched(task.stopper.wake) if task.lease else nullcontext():
+    with task.lease.watched(task.stopper.wake, task.payload_places) if task.lease else nullcontext():
         task.report_phase(Phase.RUNNING)
         if task.inputs is not None:
             task.inputs.settle_later()

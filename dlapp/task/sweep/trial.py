@@ -63,6 +63,7 @@ class TrialSetup(NamedTuple):
         kill_grace_s: seconds between SIGTERM and SIGKILL.
         on_change: called when the state of a trial changes; thread-safe.
         xid_message: returns the line on the Xid error that ended the program of a slot; empty: none did. Thread-safe.
+        foreign_use: as in `dlapp.task.failure.with_cause`.
     """
 
     assignment: Assignment
@@ -77,6 +78,7 @@ class TrialSetup(NamedTuple):
     log_limit_bytes: int
     note: Callable[[str], None]
     on_change: Callable[[], None]
+    foreign_use: Callable[[], str]
     xid_message: Callable[[int], str] = lambda slot: ""
 
 
@@ -182,7 +184,14 @@ class TrialRun:
         elif result.fault not in (Fault.NONE, Fault.STOPPED):
             has_gpus = self._setup.assignment.resources.gcores > 0
             xid = self._setup.xid_message(self.slot) if has_gpus else ""
-            result = with_cause(result, self.trial_dir, self._setup.note, has_gpus=has_gpus, xid=xid)
+            result = with_cause(
+                result,
+                self.trial_dir,
+                self._setup.note,
+                has_gpus=has_gpus,
+                xid=xid,
+                foreign_use=self._setup.foreign_use,
+            )
         self._result = result
         self._setup.on_change()
         # The next trial in this slot has another directory, and does not wait for the removal.

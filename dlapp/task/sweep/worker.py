@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import reduce
 from typing import NamedTuple
 
-from dlapp.runtime.payload import PayloadPlace, Reachable
+from dlapp.runtime.payload import PayloadPlace, Reachable, Running
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCounters
 from dlapp.task.interrupt import InterruptHandler
 from dlapp.task.link.am_link import AmLink
@@ -113,6 +113,11 @@ class TrialWorker:
             others = ", ".join(map(str, sorted(running))) or "none"
             raise StreamRefused(f"trial {order.trial} does not run its program now; running in its container: {others}")
         return program
+
+    def programs(self) -> list[Running]:
+        """Return the programs of the trials that run. Thread-safe."""
+        found = (one.program() for one in tuple(self._trials.values()))
+        return [one for one in found if one is not None]
 
     def run(self) -> TaskResult:
         """Run trials until orders announce that there are no more, or end the task."""

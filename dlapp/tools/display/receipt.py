@@ -22,9 +22,26 @@ def receipt_lines(receipt: Mapping[str, Any] | None) -> list[str]:
     moved = [f"{name} {human_size(receipt['bytes'][name])}" for name in _MOVED if receipt["bytes"][name]]
     if moved:
         lines.append(f"moved : {', '.join(moved)}")
+    gpus = receipt.get("gpu_memory", ())
+    if gpus and None not in (peaks := [one["peak_mib"] for one in gpus]):
+        least = human_size(min(one["memory_mib"] for one in gpus) * _MIB)
+        lines.append(f"gpu memory : {least}, peak {human_size(max(peaks) * _MIB)} (sampled)")
+    lines += [f"foreign : {foreign_text(one)}" for one in receipt.get("foreign_processes", ())]
     if receipt["suggestion"]:
         lines.append(f"suggestion : {receipt['suggestion']}")
     return lines
+
+
+def foreign_text(process: Mapping[str, Any]) -> str:
+    """Return what a process that is not the application's has used: ``process 7 (python, user ann) used 4.9 GiB of
+    gpu0``.
+    """
+    from dlapp.system.text import human_size
+
+    who = ", ".join(filter(None, (process["program"] or "name hidden", process["user"] and f"user {process['user']}")))
+    size = process["peak_mib"]
+    amount = "" if size is None else f"{human_size(size * _MIB)} of "
+    return f"process {process['pid']} ({who}) used {amount}gpu{process['gpu']}"
 
 
 def cost_text(receipt: Mapping[str, Any] | None) -> str:
@@ -51,6 +68,9 @@ def usage_text(usage: Mapping[str, Any] | None) -> str:
     busy = [one["utilisation"] for one in usage["devices"]]
     if busy and None not in busy:
         texts.append(f"GPU{'' if len(busy) == 1 else 's'} {sum(busy) / len(busy):.0%}")
+    active = [one.get("activity") for one in usage["devices"]]
+    if active and None not in active:
+        texts.append(f"{sum(active) / len(active):.0%} active")
     if usage.get("input_wait"):
         texts.append(f"waiting for input {usage['input_wait']:.0%}")
     return ", ".join(texts)

@@ -20,7 +20,9 @@ from dlapp.values.spec import RoleSpec
 from dlapp.values.usage import (
     ByteCounts,
     DeviceUsage,
+    ForeignProcess,
     GpuHours,
+    GpuMemory,
     MemoryReceipt,
     Receipt,
     Usage,
@@ -41,6 +43,14 @@ def receipt(running_s: float = 3600.0, **fields: Any) -> Receipt:
 def with_gpus(asked: int, used: int | None, busy: float, idle: float, unknown: float = 0.0) -> Receipt:
     hours = GpuHours(granted=busy + idle + unknown, busy=busy, idle=idle, unknown=unknown)
     return receipt(gpu_hours=hours, gpus_asked=asked, gpus_used=used)
+
+
+def with_memory(*peaks_mib: int | None) -> Receipt:
+    """Return the receipt of a container that used all of its memory, and this much of its GPUs of 80 GiB."""
+    count = len(peaks_mib)
+    gpus = tuple(GpuMemory(index=place, memory_mib=80 * GIB, peak_mib=one) for place, one in enumerate(peaks_mib))
+    memory = MemoryReceipt(asked_mib=GIB, peak_mib=GIB)
+    return replace(with_gpus(count, count, 1.0, 0.0), memory=memory, gpu_memory=gpus)
 
 
 # ---- sums ----
@@ -79,6 +89,18 @@ def test_of_nothing_there_is_no_sum() -> None:
     assert total_receipt([]) is None
 
 
+def test_a_sum_has_the_gpus_with_the_largest_peak_and_the_foreign_processes_with_the_most_memory() -> None:
+    def of(peak_mib: int | None, *foreign_mib: int | None) -> Receipt:
+        processes = tuple(ForeignProcess(gpu="0", uuid="GPU-0", pid=one or 9, peak_mib=one) for one in foreign_mib)
+        memory = (GpuMemory(index=0, memory_mib=80 * GIB, peak_mib=peak_mib),)
+        return replace(with_gpus(1, 1, 1.0, 0.0), gpu_memory=memory, foreign_processes=processes)
+
+    total = total_receipt([receipt(), of(None, 7), of(5, None), of(3, *range(100, 110))])
+    assert total is not None
+    assert total.gpu_memory_peak_mib == 5
+    assert [one.peak_mib for one in total.foreign_processes] == list(range(109, 101, -1))
+
+
 # ---- suggestions ----
 
 
@@ -96,6 +118,9 @@ def test_of_nothing_there_is_no_sum() -> None:
         ([receipt(memory=MemoryReceipt(asked_mib=1 * GIB, peak_mib=10))], ""),
         ([receipt(memory=MemoryReceipt(asked_mib=64 * GIB, peak_mib=None))], ""),
         ([receipt(30.0, memory=MemoryReceipt(asked_mib=64 * GIB, peak_mib=1))], ""),
+        ([with_memory(11 * GIB, 3 * GIB)], "GPU memory 80 GiB, peak 11 GiB"),
+        ([with_memory(11 * GIB), with_memory(45 * GIB)], ""),
+        ([with_memory(11 * GIB, None)], ""),
         ([], ""),
     ],
     ids=[
@@ -110,6 +135,9 @@ def test_of_nothing_there_is_no_sum() -> None:
         "little memory",
         "memory not known",
         "a short run",
+        "GPU memory",
+        "GPU memory that another container needed",
+        "GPU memory not known",
         "nothing",
     ],
 )
@@ -212,7 +240,7 @@ def test_usage_is_kept_with_progress_and_metrics_and_survives_the_applicationmas
     am = running()
     for second in (10, 20):
         status = PayloadStatus(progress=second / 100, metrics={"loss": 1.0 / second}, lines=second)
-        devices = (DeviceUsage(index=3, utilisation=0.5, power_w=70.0),)
+        devices = (DeviceUsage(index=3, utilisation=0.5, power_w=70.0, activity=0.25, uuid="GPU-3"),)
         usage = Usage(at_ms=second * 1000, cpu_cores=1.0, read_bytes=second * 100, devices=devices)
         am.report(2, Phase.RUNNING, usage=usage, payload=status, receipt=receipt())
     written = json.loads(json.dumps(usage_history.as_json(am.state)))
@@ -222,6 +250,8 @@ def test_usage_is_kept_with_progress_and_metrics_and_survives_the_applicationmas
     assert series.columns["metric.loss"]["mean"] == [0.1, 0.05]
     assert series.columns["read_bytes_s"]["mean"] == [None, 100]
     assert series.columns["gpu3.utilisation"]["max"] == [0.5, 0.5]
+    assert series.columns["gpu3.activity"]["mean"] == [0.25, 0.25]
+    assert series.gpus == {"gpu3": "GPU-3"}
 
     former = journal.replay(journal.records(json.dumps(one.record) for one in am.of(events.WriteJournal, am.all)))
     after = Driver(attempt=2, former=former, live=(am.grant(2),))
@@ -230,6 +260,7 @@ def test_usage_is_kept_with_progress_and_metrics_and_survives_the_applicationmas
     after.report(2, Phase.RUNNING, attempt=1, index=0, usage=Usage(at_ms=30_000, cpu_cores=3.0), receipt=receipt())
     (series,) = from_json(UsageHistory, usage_history.as_json(after.state)).containers
     assert series.columns["cpu_cores"]["mean"] == [1, 1, 3]
+    assert series.gpus == {"gpu3": "GPU-3"}
 
 
 @pytest.mark.parametrize(
@@ -254,6 +285,7 @@ def _fill(am: Driver, seconds: int) -> Any:
         am.hello(number)
         am.report(number, Phase.RUNNING)
     devices = (DeviceUsage(index=0, utilisation=0.1234, memory_mib=12_345, power_w=71.25, temperature_c=61),)
+    devices = (replace(devices[0], activity=0.1234, uuid="GPU-00000000-aaaa-bbbb-cccc-000000000000"),)
     (first, *others) = [am.state.containers[am.id(number)] for number in range(2, 202)]
     for second in range(0, seconds, 10):
         amounts: dict[str, Any] = {"cpu_cores": 1.234, "memory_mib": 23_456, "read_bytes": second * 1001}

@@ -43,7 +43,16 @@ from dlapp.values.report import (
     State,
 )
 from dlapp.values.serialization import to_json
-from dlapp.values.usage import ByteCounts, DeviceUsage, GpuHours, MemoryReceipt, Receipt, Usage
+from dlapp.values.usage import (
+    ByteCounts,
+    DeviceUsage,
+    ForeignProcess,
+    GpuHours,
+    GpuMemory,
+    MemoryReceipt,
+    Receipt,
+    Usage,
+)
 
 APP = ApplicationId(1474893803111, 42)
 START_MS = 1474899851575
@@ -527,6 +536,20 @@ def test_a_status_tells_what_an_application_has_cost() -> None:
     ]
 
 
+def test_a_status_tells_the_peak_of_gpu_memory_and_which_foreign_processes_used_it() -> None:
+    gpus = (GpuMemory(index=0, memory_mib=81_920, peak_mib=500), GpuMemory(index=1, memory_mib=81_920, peak_mib=11_264))
+    foreign = (
+        ForeignProcess(gpu="0", uuid="GPU-0", pid=21547, program="python", user="ann", peak_mib=5018),
+        ForeignProcess(gpu="0:1", uuid="MIG-0", pid=3),
+    )
+    receipt = Receipt(cpu_hours=1.0, gpu_memory=gpus, foreign_processes=foreign)
+    assert receipt_lines(to_json(receipt))[1:] == [
+        "gpu memory : 80.0 GiB, peak 11.0 GiB (sampled)",
+        "foreign : process 21547 (python, user ann) used 4.9 GiB of gpu0",
+        "foreign : process 3 (name hidden) used gpu0:1",
+    ]
+
+
 def test_what_is_not_known_of_a_cost_is_said_and_is_no_zero() -> None:
     receipt = Receipt(gpu_hours=GpuHours(granted=1.0, unknown=1.0), memory=MemoryReceipt(asked_mib=1024))
     assert receipt_lines(to_json(receipt)) == [
@@ -542,6 +565,8 @@ def test_a_container_that_runs_shows_what_it_uses() -> None:
         "1.9 cores, 9.0 GiB, GPUs 50%"
     )
     assert usage_text(to_json(Usage(at_ms=1, devices=(*devices, DeviceUsage(index=2))))) == ""
+    active = Usage(at_ms=1, devices=(DeviceUsage(index=0, utilisation=1.0, activity=0.02),))
+    assert usage_text(to_json(active)) == "GPU 100%, 2% active"
     assert usage_text(None) == ""
 
 

@@ -18,6 +18,8 @@ _MIN_RUN_S = 60.0
 """Minimum run time from which a payload's usage is meaningful for the next run."""
 _BUSY = 0.1
 _MIN_LEFT_MIB = 2048
+_MIN_LEFT_ON_GPU_MIB = 8192
+"""Minimum unused memory of a GPU for a suggestion: a smaller MIG profile, or model of GPU, has so much less."""
 _PERIOD_MS = 1000
 _PER_CONTAINER_MS = 5
 """Minimum time between two sums per container: a sum takes some microseconds for each."""
@@ -75,6 +77,18 @@ def suggestion_of(receipts: list[Receipt]) -> str:
         return ""
     if 2 * peak_mib < asked_mib and asked_mib - peak_mib >= _MIN_LEFT_MIB:
         return f"memory {_gib(asked_mib)}, peak {_gib(peak_mib)}"
+    return _gpu_memory_suggestion(long)
+
+
+def _gpu_memory_suggestion(receipts: list[Receipt]) -> str:
+    """Return a suggestion for GPUs of which no container has used half the memory; empty: none."""
+    gpus = [one for receipt in receipts for one in receipt.gpu_memory]
+    peaks_mib = [one.peak_mib for one in gpus if one.peak_mib is not None]
+    if not gpus or len(peaks_mib) < len(gpus):
+        return ""
+    peak_mib, least_mib = max(peaks_mib), min(one.memory_mib for one in gpus)
+    if 2 * peak_mib < least_mib and least_mib - peak_mib >= _MIN_LEFT_ON_GPU_MIB:
+        return f"GPU memory {_gib(least_mib)}, peak {_gib(peak_mib)}"
     return ""
 
 

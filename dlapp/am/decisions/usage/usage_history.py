@@ -36,6 +36,7 @@ def record_report(state: ApplicationState, container: Container, report: Report)
     if container.series is None:
         container.series = _new_series(state, container, usage)
     container.series.add(usage.at_ms, dict(_columns(container, usage, before)))
+    container.series.gpus |= {f"gpu{one.index}": one.uuid for one in usage.devices if one.uuid}
 
 
 def downsample_earlier(instance: Instance) -> None:
@@ -105,6 +106,8 @@ def _columns(container: Container, usage: Usage, before: Usage | None) -> Iterat
         yield f"{gpu}.memory_mib", one.memory_mib
         yield f"{gpu}.power_w", one.power_w
         yield f"{gpu}.temperature_c", one.temperature_c
+        if one.activity is not None:
+            yield f"{gpu}.activity", one.activity
     if (payload := container.payload) is not None:
         yield "progress", payload.progress
         metrics: Mapping[str, float] = payload.metrics
