@@ -62,6 +62,23 @@ def test_a_container_is_idle_if_all_of_its_gpus_are_known_to_be(
     assert idle(am) == ((0,) if is_idle else ())
 
 
+@pytest.mark.parametrize(
+    ("utilisation", "activity", "is_idle"),
+    [(1.0, 0.01, True), (0.0, 0.5, False), (None, 0.01, True), (None, 0.5, False)],
+    ids=["a kernel that waits", "between two kernels", "an idle MIG device", "a busy MIG device"],
+)
+def test_the_activity_of_a_gpu_counts_where_it_is_known(
+    utilisation: float | None, activity: float, is_idle: bool
+) -> None:
+    am = application(IdleAction.WARN, RoleSpec(instances=1, resources=GPU))
+    am.running(2)
+    for _ in range(8):
+        am.wait(10)
+        devices = (DeviceUsage(index=0, utilisation=utilisation, activity=activity),)
+        am.report(2, Phase.RUNNING, usage=Usage(at_ms=am.now_ms, cpu_cores=1.0, devices=devices), gpus=(0,))
+    assert idle(am) == ((0,) if is_idle else ())
+
+
 def test_a_warning_names_the_containers_and_goes_when_one_report_is_busy() -> None:
     am = application(IdleAction.WARN)
     am.running(2, 3)

@@ -1,8 +1,9 @@
 """GPUs that an application holds and does not use (`dlapp.values.idle_guard`).
 
 Each container with GPUs is assessed by what its task measures while its payload runs: all of its GPUs were below the
-guard's utilisation in every report for so long as the window. What is not known counts as busy, also that of a task
-which is not connected, and the window restarts with each start of a payload and with each ApplicationMaster.
+guard's utilisation in every report for so long as the window. If a GPU reports its activity, that counts. What is not
+known counts as busy, also that of a task which is not connected, and the window restarts with each start of a payload
+and with each ApplicationMaster.
 
 The application is ended only if all of its GPUs are idle. Containers that are about to run count as busy: the others
 may wait for them.
@@ -33,7 +34,7 @@ def handle_usage(state: ApplicationState, container: Container, usage: Usage | N
     guard, before = state.spec.idle_guard, container.usage
     if guard is None or usage is None or (before is not None and usage.at_ms <= before.at_ms):
         return
-    busiest = usage.busiest_gpu(len(container.gpus)) if container.gpus else None
+    busiest = usage.busiest_gpu(len(container.gpus), by_activity=True) if container.gpus else None
     if container.phase is not Phase.RUNNING or busiest is None or busiest >= guard.utilisation:
         container.gpus_idle_ms = None
     else:
