@@ -35,6 +35,7 @@ _HELP = {
     "dlapp_container_received_bytes_total": ("counter", "Bytes received by the container's own network."),
     "dlapp_container_sent_bytes_total": ("counter", "Bytes sent by the container's own network."),
     "dlapp_gpu_utilisation_ratio": ("gauge", "Share of the time in which a kernel was executed."),
+    "dlapp_gpu_activity_ratio": ("gauge", "Share of the multiprocessors that were busy."),
     "dlapp_gpu_memory_used_bytes": ("gauge", "GPU memory in use, by whatever process."),
     "dlapp_gpu_power_watts": ("gauge", "Power of the whole GPU."),
     "dlapp_gpu_temperature_celsius": ("gauge", "Temperature of the whole GPU."),
@@ -104,10 +105,13 @@ def _of_container(container: ContainerView, labels: dict[str, str]) -> Iterator[
     for device in usage.devices if usage is not None else ():
         found = {
             "utilisation_ratio": device.utilisation,
+            "activity_ratio": device.activity,
             "memory_used_bytes": None if device.memory_mib is None else device.memory_mib * _MIB,
             "power_watts": device.power_w,
             "temperature_celsius": device.temperature_c,
         }
+        # An index may be another GPU's after a reboot, a uuid not.
+        which = {"gpu": str(device.index), "uuid": device.uuid} | ({"mig": device.mig} if device.mig else {})
         for name, one in found.items():
             if one is not None:
-                yield f"dlapp_gpu_{name}", ({**labels, "gpu": str(device.index)}, one)
+                yield f"dlapp_gpu_{name}", ({**labels, **which}, one)

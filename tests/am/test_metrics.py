@@ -21,7 +21,7 @@ def view() -> ApplicationView:
     am.running(2)
     found = am.view()
     (one,) = found.containers
-    devices = (DeviceUsage(index=3, utilisation=0.5, memory_mib=2, power_w=61.5, temperature_c=40),)
+    devices = (DeviceUsage(index=3, utilisation=0.5, memory_mib=2, power_w=61.5, temperature_c=40, uuid="GPU-3"),)
     usage = Usage(at_ms=1, cpu_cores=1.5, memory_mib=3, read_bytes=4, devices=devices)
     return replace(found, containers=(replace(one, usage=usage, metrics={"loss": 0.25}, step=7),))
 
@@ -39,8 +39,22 @@ def test_what_is_known_has_a_line_with_the_labels_of_its_container() -> None:
     assert f"dlapp_container_cpu_cores{{{own}}} 1.5" in found
     assert f"dlapp_container_memory_bytes{{{own}}} {3 << 20}" in found
     assert f'dlapp_container_reported{{{own},name="loss"}} 0.25' in found
-    assert f'dlapp_gpu_utilisation_ratio{{{own},gpu="3"}} 0.5' in found
+    assert f'dlapp_gpu_utilisation_ratio{{{own},gpu="3",uuid="GPU-3"}} 0.5' in found
     assert not any(one.startswith(("dlapp_container_sent", "dlapp_container_progress")) for one in found)
+
+
+def test_a_gpu_that_has_the_index_of_another_one_after_a_reboot_has_series_of_its_own() -> None:
+    found = view()
+    (one,) = found.containers
+    series: list[set[str]] = []
+    for uuid, mig in (("GPU-3", ""), ("GPU-4", ""), ("MIG-1", "1g.10gb")):
+        devices = (DeviceUsage(index=3, utilisation=0.5, activity=0.25, memory_mib=2, power_w=1.0, uuid=uuid, mig=mig),)
+        usage = Usage(at_ms=1, devices=devices)
+        said = lines(replace(found, containers=(replace(one, usage=usage),)))
+        series.append({line.rpartition(" ")[0] for line in said if line.startswith("dlapp_gpu_")})
+    assert all(len(each) == 4 for each in series)
+    assert not series[0] & series[1]
+    assert all('gpu="3",uuid="MIG-1",mig="1g.10gb"' in line for line in series[2])
 
 
 def test_names_of_users_end_no_line_and_no_label() -> None:

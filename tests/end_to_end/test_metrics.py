@@ -116,7 +116,7 @@ def test_the_exporter_says_who_holds_which_gpu(monkeypatch: pytest.MonkeyPatch) 
         "label": "gpu1",
         "state": "held",
         "uuid": "GPU-1",
-        "name": "H100",
+        "name": "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
         "application": "application_1_0001",
         "user": "tony",
         "container": "container_1",
@@ -137,7 +137,9 @@ def test_the_exporter_says_who_holds_which_gpu(monkeypatch: pytest.MonkeyPatch) 
         here = ledger.host_name
         samples = [one for metric in exporter.GpuCollector(ledger).collect() for one in metric.samples]
     found = {one.name: (one.labels, one.value) for one in samples}
-    where = {"host": here, "gpu": "1"}
+    where = {"host": here, "gpu": "1", "uuid": "GPU-1", "mig": "1g.10gb"}
+    assert found["dlapp_node_gpu_info"] == ({**where, "model": device["name"]}, 1)
+    assert all(labels["uuid"] == "GPU-1" for name, (labels, _) in found.items() if name.startswith("dlapp_node_gpu"))
     assert found["dlapp_node_gpu_utilisation_ratio"] == (where, 0.5)
     assert found["dlapp_node_gpu_memory_used_bytes"] == (where, 2 << 20)
     lease = {**where, "app": "application_1_0001", "user": "tony", "role": "worker", "index": "0"}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from dlapp.client.machine.gpu_ledger import GpuLedger
 
+_LABELS = ("host", "gpu", "uuid", "mig")
 _MIB = 1 << 20
 _STATES = ("free", "unavailable", "held", "quarantined", "absent")
 _VALUES = (
@@ -53,19 +54,17 @@ class GpuCollector:
         up = GaugeMetricFamily("dlapp_node_up", "Whether the GPU ledger and NVML answer.", labels=["host"])
         up.add_metric([host_name], 0 if problem else 1)
         yield up
-        names = ["host", "gpu"]
-        info = GaugeMetricFamily(
-            "dlapp_node_gpu_info", "1; the labels say which GPU it is.", labels=[*names, "uuid", "model"]
-        )
-        state = GaugeMetricFamily("dlapp_node_gpu_state", "1 for the state that it is in.", labels=[*names, "state"])
+        # An index may be another GPU's after a reboot, a uuid not.
+        info = GaugeMetricFamily("dlapp_node_gpu_info", "1; the labels say which GPU it is.", labels=[*_LABELS, "model"])
+        state = GaugeMetricFamily("dlapp_node_gpu_state", "1 for the state that it is in.", labels=[*_LABELS, "state"])
         lease = GaugeMetricFamily(
             "dlapp_node_gpu_lease",
             "1; the labels say who holds it.",
-            labels=[*names, "app", "user", "role", "index", "container"],
+            labels=[*_LABELS, "app", "user", "role", "index", "container"],
         )
         for one in devices:
-            where = [host_name, gpu_of(one)]
-            info.add_metric([*where, one["uuid"], one["name"]], 1)
+            where = _labels(host_name, one)
+            info.add_metric([*where, one["name"]], 1)
             for name in _STATES:
                 state.add_metric([*where, name], int(one["state"] == name))
             if one["application"]:
@@ -73,10 +72,10 @@ class GpuCollector:
                 lease.add_metric([*where, *who], 1)
         yield from (info, state, lease, _xids(host_name, devices))
         for name, field, unit, text in _VALUES:
-            family = GaugeMetricFamily(f"dlapp_node_gpu_{name}", text, labels=names)
+            family = GaugeMetricFamily(f"dlapp_node_gpu_{name}", text, labels=_LABELS)
             for one in devices:
                 if one[field] is not None:
-                    family.add_metric([host_name, gpu_of(one)], one[field] * unit)
+                    family.add_metric(_labels(host_name, one), one[field] * unit)
             yield family
 
 
@@ -84,11 +83,16 @@ def _xids(host_name: str, devices: Sequence[Mapping[str, Any]]) -> Metric:
     from prometheus_client.core import CounterMetricFamily
 
     text = "Xid errors that tasks have seen on it, since the boot of the host."
-    family = CounterMetricFamily("dlapp_node_gpu_xid", text, labels=["host", "gpu", "xid"])
+    family = CounterMetricFamily("dlapp_node_gpu_xid", text, labels=[*_LABELS, "xid"])
     for one in devices:
         for code, seen in one.get("xids", {}).items():
-            family.add_metric([host_name, gpu_of(one), code], seen["times"])
+            family.add_metric([*_labels(host_name, one), code], seen["times"])
     return family
+
+
+def _labels(host_name: str, device: Mapping[str, Any]) -> list[str]:
+    # The name of a MIG device ends with its profile: ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``.
+    return [host_name, gpu_of(device), device["uuid"], device["name"].partition(" MIG ")[2]]
 
 
 def gpu_of(device: Mapping[str, Any]) -> str:
