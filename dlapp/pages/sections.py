@@ -155,7 +155,8 @@ def _gpu_memory(one: Receipt) -> Fact:
 def _foreign(one: ForeignProcess) -> str:
     who = ", ".join(filter(None, (one.program or "name hidden", one.user and f"user {one.user}")))
     amount = "" if one.peak_mib is None else f"{memory(one.peak_mib)} of "
-    return f"process {one.pid} ({who}), not of this application, used {amount}gpu{one.gpu}"
+    where = f" on {one.host}" if one.host else ""
+    return f"process {one.pid} ({who}), not of this application, used {amount}gpu{one.gpu}{where}"
 
 
 def _hours(hours: float) -> str:

@@ -17,7 +17,7 @@ from dlapp.task.data.inputs import Inputs
 from dlapp.task.data.outputs import inside_workspace
 from dlapp.task.data.unpack import unpack
 from dlapp.task.data.workspace_changes import WorkspaceChanges
-from dlapp.task.environment import FRAMEWORKS
+from dlapp.task.environment import FRAMEWORKS, node_name
 from dlapp.task.payload.factory import runs_as_submitter
 from dlapp.task.state import SERVICE_AGAIN_S, TaskState
 from dlapp.task.step_errors import REACH_S, StepFailed, is_full_disk
@@ -271,7 +271,7 @@ def lease_gpus(task: TaskState) -> None:
     with task.step("GPUs could not be leased", node=True):
         task.lease = GpuLease(task.assignment, task.launch, task.container_dir, task.log.write, task.log.warn)
         task.retry_while_unavailable(task.lease.acquire, Phase.LEASING, task.lease.service)
-        task.meter.begin_lease(tuple(task.lease.devices), partial(getattr, task.lease, "use"))
+        task.meter.begin_lease(tuple(task.lease.devices), partial(getattr, task.lease, "use"), node_name())
     task.report_phase(Phase.LEASING, gpus=task.gpus)
 
 

@@ -91,6 +91,7 @@ class UsageMeter:
         self._devices: tuple[Device, ...] = ()
         self._device_use: Callable[[], Mapping[str, DeviceUse]] = dict
         self._leased_s: float | None = None
+        self._host = ""
         self._returned_s: float | None = None
         self._read: Callable[[], ResourceCounters] | None = None
         self._runs: list[_UsageOfRun] = []
@@ -105,9 +106,12 @@ class UsageMeter:
             self._seconds = self._phase_seconds()
             self._phase, self._phase_since_s = phase, self._clock()
 
-    def begin_lease(self, devices: tuple[Device, ...], use: Callable[[], Mapping[str, DeviceUse]]) -> None:
-        """Record that devices are leased; ``use`` returns the usage of each while payloads ran, by uuid."""
+    def begin_lease(
+        self, devices: tuple[Device, ...], use: Callable[[], Mapping[str, DeviceUse]], host: str = ""
+    ) -> None:
+        """Record that devices of a host are leased; ``use`` returns the usage of each while payloads ran, by uuid."""
         self._devices, self._device_use, self._leased_s = devices, use, self._clock()
+        self._host = host
 
     def end_lease(self) -> None:
         """Record that the devices are released. Idempotent."""
@@ -202,6 +206,7 @@ class UsageMeter:
                     gpu=one.label.removeprefix("gpu"),
                     uuid=one.uuid,
                     pid=process.pid,
+                    host=self._host,
                     program=process.program,
                     user=process.user,
                     peak_mib=process.peak_mib,

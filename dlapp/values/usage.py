@@ -143,7 +143,7 @@ class ForeignProcess(Value, kw_only=True):
     Args:
         gpu: index of the GPU; with the number of the MIG device: ``0:1``.
         uuid: of the device.
-        pid: on its host.
+        pid, host: of the process; the host as in `dlapp.values.messages.Hello`.
         program, user: their names; empty: hidden.
         peak_mib: the most memory that it had on the GPU, by samples; None: not reported.
     """
@@ -151,6 +151,7 @@ class ForeignProcess(Value, kw_only=True):
     gpu: str
     uuid: str
     pid: int
+    host: str = ""
     program: str = ""
     user: str = ""
     peak_mib: int | None = None

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from dlapp.task.environment import node_name
 from tests.applications import ended, launch, properties, run, status, wait_for
 from tests.services.containers.nvml_stub import MIB, StubDevice, seen_by_all, with_devices
 
@@ -54,7 +55,7 @@ def test_a_foreign_process_is_in_status_and_receipt_and_memory_that_runs_out_the
     user = getpass.getuser()
     assert (process["pid"], process["program"], process["user"]) == (foreign, "sleep", user)
     assert (process["gpu"], process["uuid"], process["peak_mib"]) == ("0", "GPU-0", 5 * 1024)
-    line = f"foreign : process {foreign} (sleep, user {user}) used 5.0 GiB of gpu0"
+    line = f"foreign : process {foreign} (sleep, user {user}) used 5.0 GiB of gpu0 on {node_name()}"
     wait_for("its line in the status", lambda: line in run("dlapp-status", application).out.splitlines())
     Path(f"{mark}.go").touch()
 

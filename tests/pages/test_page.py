@@ -169,11 +169,13 @@ def test_the_page_of_an_application_that_waits_names_the_reason() -> None:
 def test_the_receipt_has_the_peak_of_gpu_memory_and_names_foreign_processes() -> None:
     receipt = Receipt(
         gpu_memory=(GpuMemory(index=0, memory_mib=81_920, peak_mib=11_264),),
-        foreign_processes=(ForeignProcess(gpu="0", uuid="GPU-0", pid=7, program="<b>", user="ann", peak_mib=5018),),
+        foreign_processes=(
+            ForeignProcess(gpu="0", uuid="GPU-0", pid=7, host="node1", program="<b>", user="ann", peak_mib=5018),
+        ),
     )
     found = page(application(receipt=receipt), NOW_MS)
     assert "11 GiB of 80 GiB" in found
-    assert "process 7 (&lt;b&gt;, user ann), not of this application, used 4.9 GiB of gpu0" in found
+    assert "process 7 (&lt;b&gt;, user ann), not of this application, used 4.9 GiB of gpu0 on node1" in found
 
 
 def test_an_application_that_never_started_has_a_page() -> None:

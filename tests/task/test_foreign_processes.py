@@ -12,6 +12,7 @@ import pytest
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.system.processes.proc import descendant_processes
+from dlapp.task.environment import node_name
 from dlapp.values.messages import Fault, TaskResult
 from dlapp.values.spec import Resources
 from dlapp.values.usage import ForeignProcess
@@ -68,7 +69,7 @@ def test_memory_that_runs_out_beside_a_foreign_process_is_not_the_users_fault(pl
     assert result.receipt is not None
     user = getpass.getuser()
     assert result.receipt.foreign_processes == (
-        ForeignProcess(gpu="0", uuid="GPU-0", pid=foreign, program="sleep", user=user, peak_mib=5018),
+        ForeignProcess(gpu="0", uuid="GPU-0", pid=foreign, host=node_name(), program="sleep", user=user, peak_mib=5018),
     )
     assert result.receipt.gpu_memory_peak_mib == 11_000
 

@@ -171,7 +171,7 @@ def test_the_activity_is_the_mean_since_the_report_before_and_a_mig_device_has_n
 def test_the_receipt_has_the_peak_of_each_gpu_and_who_else_was_on_it() -> None:
     world = World()
     devices = (Device("GPU-0", 0, 0, memory_mib=81_920), Device("GPU-1", 1, 1, memory_mib=81_920))
-    world.meter.begin_lease(devices, lambda: world.use)
+    world.meter.begin_lease(devices, lambda: world.use, host="node1")
     sizes = (300, 11_000, 500)
     use = DeviceUse()
     for own_mib in sizes:
@@ -186,7 +186,7 @@ def test_the_receipt_has_the_peak_of_each_gpu_and_who_else_was_on_it() -> None:
     )
     assert receipt.gpu_memory_peak_mib is None, "that of one GPU is not known"
     assert receipt.foreign_processes == (
-        ForeignProcess(gpu="0", uuid="GPU-0", pid=21547, program="python", user="ann", peak_mib=5018),
+        ForeignProcess(gpu="0", uuid="GPU-0", pid=21547, host="node1", program="python", user="ann", peak_mib=5018),
     )
 
 

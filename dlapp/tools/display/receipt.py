@@ -34,14 +34,15 @@ def receipt_lines(receipt: Mapping[str, Any] | None) -> list[str]:
 
 def foreign_text(process: Mapping[str, Any]) -> str:
     """Return what a process that is not the application's has used: ``process 7 (python, user ann) used 4.9 GiB of
-    gpu0``.
+    gpu0 on node1``.
     """
     from dlapp.system.text import human_size
 
     who = ", ".join(filter(None, (process["program"] or "name hidden", process["user"] and f"user {process['user']}")))
     size = process["peak_mib"]
     amount = "" if size is None else f"{human_size(size * _MIB)} of "
-    return f"process {process['pid']} ({who}) used {amount}gpu{process['gpu']}"
+    where = f" on {process['host']}" if process["host"] else ""
+    return f"process {process['pid']} ({who}) used {amount}gpu{process['gpu']}{where}"
 
 
 def cost_text(receipt: Mapping[str, Any] | None) -> str:

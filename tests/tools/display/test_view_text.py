@@ -539,13 +539,13 @@ def test_a_status_tells_what_an_application_has_cost() -> None:
 def test_a_status_tells_the_peak_of_gpu_memory_and_which_foreign_processes_used_it() -> None:
     gpus = (GpuMemory(index=0, memory_mib=81_920, peak_mib=500), GpuMemory(index=1, memory_mib=81_920, peak_mib=11_264))
     foreign = (
-        ForeignProcess(gpu="0", uuid="GPU-0", pid=21547, program="python", user="ann", peak_mib=5018),
+        ForeignProcess(gpu="0", uuid="GPU-0", pid=21547, host="node1", program="python", user="ann", peak_mib=5018),
         ForeignProcess(gpu="0:1", uuid="MIG-0", pid=3),
     )
     receipt = Receipt(cpu_hours=1.0, gpu_memory=gpus, foreign_processes=foreign)
     assert receipt_lines(to_json(receipt))[1:] == [
         "gpu memory : 80.0 GiB, peak 11.0 GiB (sampled)",
-        "foreign : process 21547 (python, user ann) used 4.9 GiB of gpu0",
+        "foreign : process 21547 (python, user ann) used 4.9 GiB of gpu0 on node1",
         "foreign : process 3 (name hidden) used gpu0:1",
     ]
 
