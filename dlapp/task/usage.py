@@ -275,6 +275,7 @@ def _device_usage(device: Device, use: DeviceUse, before: DeviceUse | None) -> D
         temperature_c=last.temperature_c,
         processes=last.processes,
         activity=round(active_s / measured_s, 3) if measured_s > 0 else None,
+        at_idle_power=measured_s == 0 and use.is_at_idle_power,
         uuid=device.uuid,
         mig=mig,
     )

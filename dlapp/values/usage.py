@@ -34,6 +34,8 @@ class DeviceUsage(Value, kw_only=True):
         processes: number of processes that compute on it.
         activity: share of its multiprocessors that were busy, 0 to 1, the mean since the previous report; GPUs report
             it from Hopper on.
+        at_idle_power: its activity is not known, and it is utilised all the time with the power of an idle GPU: it may
+            hardly compute.
         uuid: of the device, which keeps it for life; an index may be another GPU's after a reboot.
         mig: profile of a MIG device, such as ``1g.10gb``; empty: a whole GPU.
     """
@@ -45,6 +47,7 @@ class DeviceUsage(Value, kw_only=True):
     temperature_c: int | None = None
     processes: int | None = None
     activity: float | None = None
+    at_idle_power: bool = False
     uuid: str = ""
     mig: str = ""
 

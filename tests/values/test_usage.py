@@ -33,6 +33,7 @@ def test_what_is_not_known_is_null_and_not_zero() -> None:
                 "temperature_c": None,
                 "processes": None,
                 "activity": None,
+                "at_idle_power": False,
                 "uuid": "",
                 "mig": "",
             }

@@ -28,6 +28,9 @@ _POLLS_PER_SAMPLE = 2
 """Number of inspections per sample: a sample is several queries, each of which may take the driver a millisecond."""
 _MIN_BUSY_SHARE = 0.01
 """Minimum share of busy time for a device to count as used."""
+_FULL, _MAX_IDLE_POWER = 0.9, 1.3
+"""Utilisation of a GPU that is said to compute all the time, and the power up to which it does not: a multiple of the
+power without utilisation."""
 _JOIN_S = 2.0
 CAUSE_S = 60.0
 """Maximum time from an Xid error to the end of the program that it ends: CUDA reports it to the program at once, which
@@ -56,6 +59,7 @@ class DeviceUse(NamedTuple):
         active_s: weighted by its activity, of ``measured_s``, the time in which that was known [s].
         peak_mib: the most memory of the payload; None: not known.
         foreign: processes of others that were on it.
+        idle_w: the least power in a sample without utilisation [W]; None: there was none.
     """
 
     busy_s: float = 0.0
@@ -68,6 +72,14 @@ class DeviceUse(NamedTuple):
     measured_s: float = 0.0
     peak_mib: int | None = None
     foreign: tuple[UnleasedProcess, ...] = ()
+    idle_w: float | None = None
+
+    @property
+    def is_at_idle_power(self) -> bool:
+        """Return True if the last sample has a utilisation for which the power is too low: hardly anything computes."""
+        if self.last is None or self.last.power_w is None or self.idle_w is None:
+            return False
+        return (self.last.utilisation or 0.0) >= _FULL and self.last.power_w <= _MAX_IDLE_POWER * self.idle_w
 
     @property
     def is_used(self) -> bool | None:
@@ -87,6 +99,8 @@ class DeviceUse(NamedTuple):
             # A counter that has decreased belongs to a reloaded driver.
             grown_j = max(0.0, sample.energy_j - (sample.energy_j if before is None else before))
             use = use._replace(energy_j=(self.energy_j or 0.0) + grown_j)
+        if sample.utilisation == 0 and sample.power_w is not None:
+            use = use._replace(idle_w=min(sample.power_w, self.idle_w or sample.power_w))
         if processes.own_mib is not None:
             use = use._replace(peak_mib=max(processes.own_mib, self.peak_mib or 0))
         if sample.activity is not None:

@@ -72,6 +72,8 @@ def usage_text(usage: Mapping[str, Any] | None) -> str:
     active = [one.get("activity") for one in usage["devices"]]
     if active and None not in active:
         texts.append(f"{sum(active) / len(active):.0%} active")
+    if any(one.get("at_idle_power") for one in usage["devices"]):
+        texts.append("at idle power")
     if usage.get("input_wait"):
         texts.append(f"waiting for input {usage['input_wait']:.0%}")
     return ", ".join(texts)

@@ -60,6 +60,19 @@ def test_a_kernel_that_waits_is_busy_and_not_active() -> None:
     assert (use.busy_s, use.active_s, use.measured_s) == (4.0, 0.04, 4.0)
 
 
+@pytest.mark.parametrize(
+    ("utilisation", "power_w", "expected"), [(1.0, 70.0, True), (1.0, 300.0, False), (0.5, 70.0, False)]
+)
+def test_a_utilised_device_with_the_power_of_an_idle_one_hardly_computes(
+    utilisation: float, power_w: float, expected: bool
+) -> None:
+    use = DeviceUse().after(DeviceSample(utilisation=utilisation, power_w=power_w), 4.0)
+    assert not use.is_at_idle_power, "the power of an idle one is not known yet"
+    for idle_w in (90.0, 60.0, 75.0):
+        use = use.after(DeviceSample(utilisation=0.0, power_w=idle_w), 4.0)
+    assert use.after(DeviceSample(utilisation=utilisation, power_w=power_w), 4.0).is_at_idle_power is expected
+
+
 class Sampled:
     """Devices that are well. The first is busy, the second does not tell; after some looks the driver fails."""
 

@@ -567,6 +567,8 @@ def test_a_container_that_runs_shows_what_it_uses() -> None:
     assert usage_text(to_json(Usage(at_ms=1, devices=(*devices, DeviceUsage(index=2))))) == ""
     active = Usage(at_ms=1, devices=(DeviceUsage(index=0, utilisation=1.0, activity=0.02),))
     assert usage_text(to_json(active)) == "GPU 100%, 2% active"
+    waits = Usage(at_ms=1, devices=(DeviceUsage(index=0, utilisation=1.0, at_idle_power=True),))
+    assert usage_text(to_json(waits)) == "GPU 100%, at idle power"
     assert usage_text(None) == ""
 
 
