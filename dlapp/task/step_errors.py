@@ -17,11 +17,11 @@ REACH_S = 2.0
 
 
 class StepFailed(Exception):
-    """A step failed, with the fault and the line for the user; ``service`` as in `TaskResult`."""
+    """A step failed, with the fault and the line for the user; ``service`` and ``is_closed`` as in `TaskResult`."""
 
-    def __init__(self, fault: Fault, message: str, *, service: str = "") -> None:
+    def __init__(self, fault: Fault, message: str, *, service: str = "", is_closed: bool = False) -> None:
         super().__init__(message)
-        self.fault, self.service = fault, service
+        self.fault, self.service, self.is_closed = fault, service, is_closed
 
 
 def is_full_disk(error: BaseException | None) -> bool:

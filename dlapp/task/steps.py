@@ -136,7 +136,7 @@ def _all_steps(task: TaskState) -> TaskResult:
     try:
         result = _work(task)
     except StepFailed as error:
-        result = TaskResult(fault=error.fault, message=str(error), service=error.service)
+        result = TaskResult(fault=error.fault, message=str(error), service=error.service, is_closed=error.is_closed)
     except Stopped as error:
         result = TaskResult(fault=Fault.STOPPED, message=str(error))
     except Exception as error:

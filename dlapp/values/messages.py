@@ -451,6 +451,7 @@ class TaskResult(Value, kw_only=True):
             such as Docker, that recovers without a change of its setup.
         lost: with NODE: the node removed the container's directories, or the engine preempted it. It counts like a
             container taken away by YARN.
+        is_closed: with NODE: the node refuses such containers until it is repaired, so one failure there is enough.
         left: the processes that were killed because the script had ended, as text: ``1 process, bash``; empty: none.
         unstored: directories of this machine with output that could not be stored.
         not_stored: what the payload wrote and was removed with the workspace; None: nothing.
@@ -465,6 +466,7 @@ class TaskResult(Value, kw_only=True):
     outputs: tuple[StoredOutput, ...] = ()
     service: str = ""
     lost: bool = False
+    is_closed: bool = False
     left: str = ""
     unstored: tuple[str, ...] = ()
     not_stored: NotStored | None = None

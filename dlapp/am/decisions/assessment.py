@@ -73,6 +73,7 @@ class Assessment(Value):
         free: not counted.
         service: with SERVICE the unavailable service; with NODE one that only this node has.
         is_silent: the node did not answer when its container was to start, and is avoided for that.
+        is_closed: the node refuses such containers, and is avoided from the first failure.
         is_final: it is not retried, whatever ``retries`` is.
     """
 
@@ -82,6 +83,7 @@ class Assessment(Value):
     free: bool = False
     service: str = ""
     is_silent: bool = False
+    is_closed: bool = False
     is_final: bool = False
 
 
@@ -99,7 +101,14 @@ def of_result(result: TaskResult) -> Assessment:
             return Assessment(Fault.NODE, f"{text}: {found.cause}", avoid_node=found.avoid_node)
         return Assessment(Fault.USER, text, is_final=True)
     is_avoided = result.fault is Fault.NODE and not result.lost
-    return Assessment(result.fault, text, avoid_node=is_avoided, free=result.lost, service=result.service)
+    return Assessment(
+        result.fault,
+        text,
+        avoid_node=is_avoided,
+        free=result.lost,
+        service=result.service,
+        is_closed=result.is_closed and is_avoided,
+    )
 
 
 def diagnosis_of_end(end: ContainerEnd) -> Diagnosis | None:

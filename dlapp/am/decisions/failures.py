@@ -271,7 +271,13 @@ def conclude_try(state: ApplicationState, instance: Instance, container: Contain
         gang.uncount_failure(state, gate)
         gang.restart(state, gate, assessed.reason, instance)  # including members that have ended meanwhile
     if assessed.avoid_node or assessed.is_silent:
-        state.avoided.add(container.grant.node, assessed.reason, state.awake_ms, is_silent=assessed.is_silent)
+        state.avoided.add(
+            container.grant.node,
+            assessed.reason,
+            state.awake_ms,
+            is_silent=assessed.is_silent,
+            is_closed=assessed.is_closed,
+        )
     if instance.container is container:
         services.reset_if_stable(state, instance)
         hours = max(0, state.now_ms - container.started_ms) // assessment.FORGIVEN_MS

@@ -121,7 +121,7 @@ class AvoidedNodes:
         self._strikes: dict[str, list[tuple[int, str]]] = {}
         self._nodes_by_reason: dict[str, dict[str, int]] = {}
 
-    def add(self, node: str, reason: str, now_ms: int, *, is_silent: bool = False) -> None:
+    def add(self, node: str, reason: str, now_ms: int, *, is_silent: bool = False, is_closed: bool = False) -> None:
         """Count a strike against a node, unless other nodes fail for the same reason.
 
         Args:
@@ -129,11 +129,12 @@ class AvoidedNodes:
             reason: reason for the user, compared without numbers and the node's name.
             now_ms: the time [ms of time awake].
             is_silent: the node did not answer; this counts however many others are silent.
+            is_closed: the node refuses such containers; it is avoided at once, however many others refuse them.
         """
         if not node:
             return
-        if is_silent:
-            self._strikes.setdefault(node, []).append((now_ms, ""))
+        if is_silent or is_closed:
+            self._strikes.setdefault(node, []).extend([(now_ms, "")] * (STRIKES if is_closed else 1))
             return
         reason = re.sub(r"[0-9]+", "", reason.replace(node, ""))
         known = self._nodes_by_reason.get(reason, {})

@@ -125,6 +125,13 @@ def of_gcores(*gcores: int) -> list[Role]:
     ]
 
 
+def test_a_node_that_refuses_containers_is_avoided_at_once_however_many_others_do() -> None:
+    avoided = AvoidedNodes(avoid_ms=600_000)
+    for number in range(4):
+        avoided.add(f"node{number}", "gpu3 is quarantined", now_ms=number, is_closed=True)
+    assert avoided.names(now_ms=4) == ("node0", "node1", "node2", "node3")
+
+
 def test_gpus_are_asked_for_when_the_ledger_has_spoken_or_not_in_time() -> None:
     roles, devices = of_gcores(0, 1), UsableDevices(wait_ms=2000)
 
