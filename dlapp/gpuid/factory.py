@@ -157,7 +157,11 @@ def open_ledger(settings: LedgerSettings, certificates: str = "", *, inspect: In
         from dlapp.gpuid.stores.node_manager import NodeManagerGpuLedger
 
         return NodeManagerGpuLedger(
-            settings.web, settings.lock_dir, docker_host=settings.docker_host, certificates=certificates
+            settings.web,
+            settings.lock_dir,
+            docker_host=settings.docker_host,
+            certificates=certificates,
+            inspect=inspect,
         )
     host = settings.host or host_of_task(settings.lock_dir)
     full_name = settings.full_name or full_name_of(host or os.uname().nodename)

@@ -52,6 +52,10 @@ class OtherMachine(LedgerError):
     look like leases from before a reboot."""
 
 
+class InQuarantine(LedgerError):
+    """GPUs that were given to a container, and are in quarantine."""
+
+
 class NotEnough(DlappError):
     """Shortage: fewer devices are free than requested.
 

@@ -18,6 +18,7 @@ from dlapp.gpuid.rules import LeaseRequest
 from dlapp.runtime.docker.labels import LABEL_CONTAINER
 from dlapp.runtime.payload import PayloadPlace
 from dlapp.system.waits import Wait
+from dlapp.task.environment import node_name
 from dlapp.task.gpu_health import LeasedDevices
 from dlapp.task.payload.ownership import OwnProcesses
 from dlapp.task.step_errors import REACH_S
@@ -47,6 +48,10 @@ class GpuLease:
         self._note, self._warn = note, warn
         settings = _settings(launch)
         self.service = f"ZooKeeper at {settings.ensemble}" if settings.ensemble else ""
+        self._waits_for = ""
+        if settings.web:
+            # The NodeManager, which assigns the GPUs, runs nvidia-smi for each answer.
+            self.service = self._waits_for = f"the NodeManager on {node_name()}"
         self._ledger = open_ledger(settings, _web_certificates(launch), inspect=Inspector())
         self._lease: Lease | None = None
         self._health: LeasedDevices | None = None
@@ -55,7 +60,7 @@ class GpuLease:
         """Lease the GPUs. Call once.
 
         Raises:
-            Unreachable: ZooKeeper does not answer; the caller may retry.
+            Unreachable: ZooKeeper or the NodeManager does not answer; the caller may retry.
             DlappError: they cannot be leased.
         """
         one, gcores, timeout_s = self._assignment, self._assignment.resources.gcores, self._launch.lease_timeout_s
@@ -72,7 +77,8 @@ class GpuLease:
             container_index=str(one.index),
         )
         self._ledger.reach(timeout_s=REACH_S)
-        with Wait(f"{gcores} free GPU{'' if gcores == 1 else 's'} of this node", timeout_s):
+        free = f"{gcores} free GPU{'' if gcores == 1 else 's'} of this node"
+        with Wait(self._waits_for or free, None if self._waits_for else timeout_s):
             self._lease = self._ledger.acquire(ask, timeout_s=timeout_s)
         self._health = LeasedDevices(self._ledger, self._lease.devices, self._note, self._warn)
         # A payload runs for days. With permanent sessions, the restart of an ensemble would get all of them back at

@@ -21,7 +21,7 @@ from dlapp.task.environment import FRAMEWORKS, node_name
 from dlapp.task.payload.factory import runs_as_submitter
 from dlapp.task.state import SERVICE_AGAIN_S, TaskState
 from dlapp.task.step_errors import REACH_S, StepFailed, is_full_disk
-from dlapp.values.messages import Phase
+from dlapp.values.messages import Fault, Phase
 from dlapp.values.spec import PayloadCache
 
 WAITS_FOR_CHECKPOINTS = "waits for all containers to list their checkpoints"
@@ -266,11 +266,15 @@ def lease_gpus(task: TaskState) -> None:
     if gcores == 0:
         return
     task.report_phase(Phase.LEASING, detail=f"{gcores} GPUs")
+    from dlapp.gpuid.rules import InQuarantine
     from dlapp.task.gpu_lease import GpuLease
 
     with task.step("GPUs could not be leased", node=True):
         task.lease = GpuLease(task.assignment, task.launch, task.container_dir, task.log.write, task.log.warn)
-        task.retry_while_unavailable(task.lease.acquire, Phase.LEASING, task.lease.service)
+        try:
+            task.retry_while_unavailable(task.lease.acquire, Phase.LEASING, task.lease.service)
+        except InQuarantine as error:
+            raise StepFailed(Fault.NODE, f"GPUs could not be leased: {error}", is_closed=True) from error
         task.meter.begin_lease(tuple(task.lease.devices), partial(getattr, task.lease, "use"), node_name())
     task.report_phase(Phase.LEASING, gpus=task.gpus)
 

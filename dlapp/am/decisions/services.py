@@ -121,7 +121,8 @@ def may_delay_hello(state: ApplicationState, container: Container) -> bool:
 def assess_wait(state: ApplicationState, instance: Instance | None) -> Assessment:
     """Return the assessment of a container that was stopped because it waited for a service."""
     service = state.service_waits.get(instance.index, "") if instance is not None else ""
-    return Assessment(Fault.SERVICE, "it does not answer", free=True, service=service)
+    is_silent = service.startswith(NODE_MANAGER)
+    return Assessment(Fault.SERVICE, "it does not answer", free=True, service=service, is_silent=is_silent)
 
 
 def as_service_failure(state: ApplicationState, assessed: Assessment) -> Assessment:

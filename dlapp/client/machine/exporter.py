@@ -55,7 +55,9 @@ class GpuCollector:
         up.add_metric([host_name], 0 if problem else 1)
         yield up
         # An index may be another GPU's after a reboot, a uuid not.
-        info = GaugeMetricFamily("dlapp_node_gpu_info", "1; the labels say which GPU it is.", labels=[*_LABELS, "model"])
+        info = GaugeMetricFamily(
+            "dlapp_node_gpu_info", "1; the labels say which GPU it is.", labels=[*_LABELS, "model"]
+        )
         state = GaugeMetricFamily("dlapp_node_gpu_state", "1 for the state that it is in.", labels=[*_LABELS, "state"])
         lease = GaugeMetricFamily(
             "dlapp_node_gpu_lease",

@@ -399,6 +399,19 @@ class MachineLedger:
         evidence = {"directory": self.directory, "token": token, "cards": inodes, "records": True}
         return HeldDevices(devices, device_locks, evidence)
 
+    def inspect_held(self, held: HeldDevices) -> tuple[DeviceRecord, ...]:
+        """Inspect devices that this process holds before their payload starts, and record the result.
+
+        Returns:
+            Those that are in quarantine.
+        """
+        uuids, whole = {one.uuid for one in held.devices}, self.record()
+        old = replace(whole, devices=tuple(one for one in whole.devices if one.uuid in uuids), leases=())
+        if (new := self._inspect(old)) != old:
+            with self._open() as ledger:
+                write_health(ledger.directory, old, new)
+        return tuple(one for one in new.devices if one.quarantine is not None)
+
     def reclaim(self, application: str | None = None) -> list[LeaseStatus]:
         """See `dlapp.gpuid.ledger.Ledger`.
 

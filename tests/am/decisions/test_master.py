@@ -666,10 +666,10 @@ def test_the_phase_says_for_which_service_containers_wait_since_when_and_until_w
     assert am.phase() == "unpacking"
 
 
-def waits(am: Driver, number: int, seconds: int) -> None:
+def waits(am: Driver, number: int, seconds: int, service: str = "ZooKeeper at zk1") -> None:
     """A task waits for a service, and reports that it does."""
     for _ in range(seconds // 10):
-        am.report(number, Phase.LEASING, waits_for="ZooKeeper at zk1")
+        am.report(number, Phase.LEASING, waits_for=service)
         am.wait(10)
 
 
@@ -834,6 +834,31 @@ def test_a_nodemanager_that_does_not_listen_is_a_service_that_is_away() -> None:
     am.finished(5)
     am.settled()
     assert am.ending().final_status is FinalStatus.SUCCEEDED
+
+
+def test_a_node_that_refuses_a_container_for_a_quarantine_is_avoided_at_once() -> None:
+    am = Driver(RoleSpec())
+    for number, node in enumerate(("node1", "node2", "node3"), 2):
+        am.granted(number, node=node)
+        am.hello(number)
+        said = f"GPUs could not be leased: {node}: YARN gave GPUs that must not be used: gpu1 is quarantined (fan)"
+        am.finished(number, result(Fault.NODE, None, None, message=said, is_closed=True))
+        (ask,) = am.master.container_requests()
+        assert ask.avoid[-1] == node
+    assert ask.avoid == ("node1", "node2", "node3")
+
+
+def test_a_node_whose_node_manager_does_not_say_which_gpus_it_gave_is_avoided_and_counts_against_nothing() -> None:
+    am = Driver(RoleSpec())
+    for number in (2, 3):
+        am.granted(number, node="node1")
+        am.hello(number)
+        waits(am, number, 620, "the NodeManager on node1")
+        assert am.stops(number) == [Stop.NOW]
+        am.finished(number, result(Fault.STOPPED, None, None))
+        am.wait(pause_s(am))
+    (ask,) = am.master.container_requests()
+    assert (ask.avoid, am.state.instances[0].node_faults) == (("node1",), 0)
 
 
 def test_a_rack_that_does_not_answer_is_avoided_and_counts_against_nothing() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,12 @@ import pytest
 from dlapp.errors import Unreachable
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.factory import open_ledger
-from dlapp.gpuid.rules import LeaseRequest, LedgerError
+from dlapp.gpuid.health.inspection import DEFAULT_LIMITS, Inspector
+from dlapp.gpuid.health.readings import Reading
+from dlapp.gpuid.rules import InQuarantine, LeaseRequest, LedgerError
+from dlapp.gpuid.stores.host_lock import waiting_lock
 from dlapp.gpuid.stores.machine import MachineLedger
-from dlapp.gpuid.stores.node_manager import NodeManagerGpuLedger, assigned, matched
+from dlapp.gpuid.stores.node_manager import TURN, NodeManagerGpuLedger, assigned, matched
 from dlapp.values.launch_spec import NODE_MANAGER, LedgerSettings
 from tests.services.http.http_server import Answer, Request, http_server
 
@@ -85,6 +91,151 @@ def test_as_many_as_were_asked_for_or_none(node: Node, gcores: int, tmp_path: Pa
         NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: CARDS).acquire(ask(gcores))
 
 
+ANSWERS = {
+    "3.4.2": answer((2, 3, ONE), (0, 0, ONE), (1, 1, OTHER)),
+    # Recorded with the plug-in of 3.5.0 and four GPUs.
+    "3.5.0": {
+        "totalGpuDevices": [{}, {}, {}, {}],
+        "assignedGpuDevices": [{"containerId": ONE}, {"containerId": ONE}, {"containerId": OTHER}],
+    },
+}
+
+
+@pytest.mark.parametrize("release", ANSWERS)
+def test_a_container_with_two_visible_gpus_gets_both_whatever_its_node_manager_says_of_them(
+    node: Node, release: str, tmp_path: Path
+) -> None:
+    node.body = json.dumps(ANSWERS[release]).encode()
+    visible = (Device("GPU-0", 0, 0), Device("GPU-3", 1, 3))
+    with NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: visible).acquire(ask(2)) as given:
+        assert [(one.uuid, one.minor) for one in given.devices] == [("GPU-0", 0), ("GPU-3", 3)]
+
+
+def test_a_container_that_sees_more_gpus_than_it_was_given_uses_none_if_its_node_does_not_say_which(
+    node: Node, tmp_path: Path
+) -> None:
+    node.body = json.dumps(ANSWERS["3.5.0"]).encode()
+    ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: CARDS)
+    with pytest.raises(LedgerError, match=r"does not say which GPUs it gave \(Hadoop 3.5.0\): it gave 2, .* sees 3"):
+        ledger.acquire(ask(2))
+    assert MachineLedger(str(tmp_path), discover=lambda: CARDS).holders() == {}
+
+
+def test_the_tasks_of_a_node_ask_one_after_another(tmp_path: Path) -> None:
+    containers = [f"container_1700000000000_0042_01_00000{number}" for number in range(2, 6)]
+    cards = tuple(Device(f"GPU-{place}", place, place) for place in range(len(containers)))
+    body = json.dumps(answer(*((place, place, one) for place, one in enumerate(containers)))).encode()
+    waiting, is_first = threading.Semaphore(0), threading.Semaphore(1)
+    requests, at_once = threading.Semaphore(1), list[bool]()
+
+    def slow(_: Request) -> Answer:
+        at_once.append(not requests.acquire(blocking=False))
+        if is_first.acquire(blocking=False):  # it answers when all the others wait for their turn
+            assert all(waiting.acquire(timeout=60) for _ in containers[1:])
+        requests.release()
+        return Answer(200, body)
+
+    def lease(container: str) -> str:
+        pauses: list[float] = []
+
+        def pause(seconds: float) -> None:
+            if not pauses:
+                waiting.release()
+            pauses.append(seconds)
+            time.sleep(seconds)
+
+        ledger = NodeManagerGpuLedger(web, str(tmp_path), discover=lambda: cards, sleep=pause)
+        given = ledger.acquire(LeaseRequest("application_1700000000000_0042", container, "tony", 1))
+        given.release()
+        return given.devices[0].uuid
+
+    with http_server(slow) as web, ThreadPoolExecutor(len(containers)) as pool:
+        assert list(pool.map(lease, containers)) == [one.uuid for one in cards]
+    assert at_once == [False] * len(containers)
+
+
+def test_a_node_that_is_slow_is_asked_once_and_is_a_service_that_is_away(tmp_path: Path) -> None:
+    asked, over = list[str](), threading.Event()
+
+    def hang(request: Request) -> None:
+        asked.append(request.target)
+        over.wait(60)
+
+    with http_server(hang) as web:
+        ledger = NodeManagerGpuLedger(web, str(tmp_path), discover=lambda: CARDS, answer_s=0.1)
+        with pytest.raises(Unreachable, match=r"yarn\.io%2Fgpu: no answer in 0\.1 s"):
+            ledger.acquire(ask(1), timeout_s=60)
+        over.set()
+    assert len(asked) == 1
+
+
+def test_a_lock_that_another_user_keeps_delays_a_task_and_does_not_stop_it(tmp_path: Path) -> None:
+    with waiting_lock(str(tmp_path), TURN, timeout_s=0) as is_held:
+        assert is_held
+        with waiting_lock(str(tmp_path), TURN, timeout_s=0) as again:
+            assert not again
+    with waiting_lock(str(tmp_path), TURN, timeout_s=0) as free:
+        assert free
+
+
+def test_a_node_manager_whose_nvidia_smi_failed_too_often_is_quoted(node: Node, tmp_path: Path) -> None:
+    # 3.4.2, after ten failures in a row.
+    message = "Failed to execute GPU device information detection script (/usr/bin/nvidia-smi) for 10 times, skipping"
+    node.status, node.body = 500, json.dumps({"RemoteException": {"message": message}}).encode()
+    with pytest.raises(LedgerError, match="status 500: Failed to execute GPU device information"):
+        NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: CARDS).acquire(ask(1))
+
+
+def inspector(*failed: str) -> Inspector:
+    """Return one that finds these GPUs failed."""
+
+    def read(devices: Sequence[Device]) -> dict[str, Reading]:
+        return {one.uuid: Reading(one.uuid, ecc_uncorrected=2 if one.uuid in failed else 0) for one in devices}
+
+    return Inspector(DEFAULT_LIMITS, read=read)
+
+
+def test_a_given_gpu_that_fails_its_inspection_is_put_into_quarantine_and_not_used(node: Node, tmp_path: Path) -> None:
+    node.body = json.dumps(answer((2, 3, ONE), (0, 0, ONE))).encode()
+    locks = MachineLedger(str(tmp_path), discover=lambda: CARDS)
+    ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: CARDS, inspect=inspector("GPU-3", "GPU-1"))
+    with pytest.raises(InQuarantine, match=r"gpu2 \(GPU-3\) is quarantined \(2 uncorrectable ECC errors\)"):
+        ledger.acquire(ask(2))
+    assert locks.holders() == {}
+    quarantined = [one.uuid for one in locks.record().devices if one.quarantine is not None]
+    assert quarantined == ["GPU-3"], "GPU-1 was not given, and may be another program's"
+
+
+def test_a_container_that_sees_only_gpus_in_quarantine_is_refused_before_its_node_manager_is_asked(
+    node: Node, tmp_path: Path
+) -> None:
+    own = (Device("GPU-3", 0, 3),)
+    ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: own, inspect=inspector())
+    ledger.quarantine("gpu0", cause="operator", detail="fan", by="ann")
+    with pytest.raises(InQuarantine, match=r"GPUs that must not be used: gpu0 \(GPU-3\) is quarantined \(fan\)"):
+        ledger.acquire(ask(1))
+    assert node.asked == []
+    ledger.heal("gpu0")
+    node.body = json.dumps(answer((2, 3, ONE))).encode()
+    with ledger.acquire(ask(1)) as given:
+        assert given.devices[0].uuid == "GPU-3"
+
+
+def test_a_quarantine_that_is_due_is_inspected_and_ends_if_the_gpu_is_well(node: Node, tmp_path: Path) -> None:
+    own = (Device("GPU-3", 0, 3),)
+    node.body = json.dumps(answer((2, 3, ONE))).encode()
+    ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: own, inspect=inspector())
+    ledger.quarantine("GPU-3", cause="ecc")
+    with pytest.raises(InQuarantine):
+        ledger.acquire(ask(1))
+    (record,) = tmp_path.glob("health-*")
+    page = json.loads(record.read_text())
+    page["quarantine"]["probe_at_ms"] = 1
+    record.write_text(json.dumps(page))
+    with ledger.acquire(ask(1)):
+        assert [one.quarantine for one in ledger.record().devices] == [None]
+
+
 def test_a_node_without_the_plug_in_is_refused(node: Node, tmp_path: Path) -> None:
     node.status = 404
     with pytest.raises(LedgerError, match="status 404; the NodeManager has no plug-in"):
@@ -97,11 +248,9 @@ def test_a_node_that_counts_gpus_without_the_plug_in_is_refused(node: Node, tmp_
         NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: CARDS).acquire(ask(1))
 
 
-def test_a_node_that_does_not_answer_is_asked_again_until_the_time_is_over(tmp_path: Path) -> None:
-    waits: list[float] = []
+def test_a_node_manager_that_is_away_is_a_service_that_is_away(tmp_path: Path) -> None:
     with pytest.raises(Unreachable, match="resources/yarn"):
-        NodeManagerGpuLedger("http://127.0.0.1:1", str(tmp_path), sleep=waits.append).acquire(ask(1), timeout_s=0.2)
-    assert waits
+        NodeManagerGpuLedger("http://127.0.0.1:1", str(tmp_path)).acquire(ask(1), timeout_s=60)
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"assignedGpuDevices": [{"index": 1}]}', b'{"a": 3}'])
@@ -126,6 +275,13 @@ def test_a_device_that_is_not_here_or_is_split_is_refused() -> None:
         matched([(0, 0)], parts)
 
 
-def test_what_a_node_owns_is_not_put_into_quarantine_by_us(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match="the NodeManager owns gpu3"):
-        NodeManagerGpuLedger("http://node7:8042", str(tmp_path)).quarantine("gpu3", cause="xid")
+def test_a_gpu_that_was_lost_under_its_program_can_be_put_into_quarantine(node: Node, tmp_path: Path) -> None:
+    node.body = json.dumps(answer((0, 0, ONE))).encode()
+    visible = [Device("GPU-0", 0, 0)]
+    ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: tuple(visible))
+    with ledger.acquire(ask(1)):
+        visible.clear()
+        gone = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: ())
+        gone.quarantine("GPU-0", cause="lost", detail="it fell off the bus (Xid 79)")
+        assert [(one.uuid, one.present) for one in gone.record().devices] == [("GPU-0", False)]
+        assert gone.record().devices[0].quarantine is not None
