@@ -35,6 +35,9 @@ MIN_FREE_BYTES = 1 << 30
 MAX_CONTAINERS = 10_000
 """Number of containers of an application for which a node's limit of open files must suffice."""
 _RECOVERY = "yarn.nodemanager.recovery.enabled"
+GPU_PLUGIN = "yarn.io/gpu"
+_PLUGINS, _SCRIPTS = "yarn.nodemanager.resource-plugins", "yarn.nodemanager.health-checker.scripts"
+_SCRIPT_PATH = "yarn.nodemanager.health-checker.{}.path"
 _MAX_JSON_LENGTH = 60_000
 """The ResourceManager keeps 64 KiB. Source: yarn-default.xml, yarn.app.attempt.diagnostics.limit.kc."""
 
@@ -141,6 +144,7 @@ def _checks(texts: Mapping[str, str], hdfs: HdfsPlace | None, ledger: LedgerSett
         Check("node.disk", _disk),
         Check("node.files", _files),
         Check("node.recovery", _recovery),
+        Check("node.health", _health_script),
     ]
     return [*own, *storage.checks(context), *gpuid.checks(context), *runtime.checks(context)]
 
@@ -189,19 +193,44 @@ def _files() -> Iterator[Finding]:
         yield passed("node.files", f"a process may open {'any number of' if hard < 0 else hard} files")
 
 
-def _recovery() -> Iterator[Finding]:
-    """Yield whether payloads outlive their NodeManager; nothing if that is unknown."""
+def _node_manager_settings(*names: str) -> dict[str, str]:
+    """Return properties of this node's NodeManager; those that it does not have, or does not show, are left out."""
     from dlapp.cluster.yarn.client.rest import YarnRest
     from dlapp.login import own_login
 
     server = f"{os.environ.get(NODE_MANAGERS)}:{os.environ.get('NM_HTTP_PORT')}"
-    value = None
+    found: dict[str, str] = {}
     for scheme in ("http", "https"):
         with (
             contextlib.suppress(DlappError),
             YarnRest([f"{scheme}://{server}"], own_login(), timeout_s=REQUEST_TIMEOUT_S) as rest,
         ):
-            value = value or rest.configuration(_RECOVERY)
+            for name in names:
+                if (value := found.get(name) or rest.configuration(name)) is not None:
+                    found[name] = value
+    return found
+
+
+def _health_script() -> Iterator[Finding]:
+    """Yield whether YARN learns of GPUs that fail, if it assigns them here."""
+    # Hadoop 3.3 and later can have several scripts, by name.
+    names = _node_manager_settings(_PLUGINS, _SCRIPTS)
+    if GPU_PLUGIN not in names.get(_PLUGINS, ""):
+        return
+    scripts = [one.strip() for one in (names.get(_SCRIPTS) or "script").split(",")]
+    paths = _node_manager_settings(*(_SCRIPT_PATH.format(one) for one in scripts))
+    if any(paths.values()):
+        shown = ", ".join(filter(None, paths.values()))
+        yield passed("node.health", f"{GPU_PLUGIN}: the NodeManager runs {shown} as its health script")
+    else:
+        found = f"{GPU_PLUGIN} without a health script: YARN goes on to assign GPUs that have failed"
+        repair = f"set {_SCRIPT_PATH.format('script')} to dlapp-gpu, with health (docs/yarn.md)"
+        yield warned("node.health", found, repair)
+
+
+def _recovery() -> Iterator[Finding]:
+    """Yield whether payloads outlive their NodeManager; nothing if that is unknown."""
+    value = _node_manager_settings(_RECOVERY).get(_RECOVERY)
     if value == "true":
         yield passed("node.recovery", "programs continue when their NodeManager is restarted")
     elif value is not None:

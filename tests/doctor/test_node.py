@@ -47,3 +47,39 @@ def test_a_nodemanager_that_cannot_be_asked_is_no_finding(monkeypatch: pytest.Mo
     monkeypatch.setenv("NM_HOST", "127.0.0.1")
     monkeypatch.setenv("NM_HTTP_PORT", "1")
     assert list(node._recovery()) == []
+
+
+SCRIPT = "yarn.nodemanager.health-checker.script.path"
+
+
+@pytest.mark.parametrize(
+    ("settings", "verdicts"),
+    [
+        ({"yarn.nodemanager.resource-plugins": "yarn.io/gpu", SCRIPT: "/usr/local/bin/dlapp-gpu"}, ["pass"]),
+        ({"yarn.nodemanager.resource-plugins": "yarn.io/fpga,yarn.io/gpu", SCRIPT: ""}, ["warn"]),
+        ({"yarn.nodemanager.resource-plugins": "yarn.io/gpu"}, ["warn"]),
+        (
+            {
+                "yarn.nodemanager.resource-plugins": "yarn.io/gpu",
+                "yarn.nodemanager.health-checker.scripts": "disks, gpus",
+                "yarn.nodemanager.health-checker.gpus.path": "/opt/gpus",
+            },
+            ["pass"],
+        ),
+        ({"yarn.nodemanager.resource-plugins": "", SCRIPT: ""}, []),
+        ({}, []),
+    ],
+)
+def test_a_node_that_assigns_gpus_is_to_have_a_health_script(
+    settings: dict[str, str], verdicts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(request: Request) -> Answer:
+        name = request.query["name"]
+        return as_json({"property": {"key": name, "value": settings[name]}}) if name in settings else Answer(404)
+
+    with http_server(answer) as url:
+        monkeypatch.setenv("NM_HOST", "127.0.0.1")
+        monkeypatch.setenv("NM_HTTP_PORT", url.rpartition(":")[2])
+        found = list(node._health_script())
+    assert [one.verdict for one in found] == verdicts
+    assert all(one.repair for one in found if one.verdict == "warn")
