@@ -582,12 +582,15 @@ def load_config(
     environ: Mapping[str, str] = os.environ,
     *,
     system_file: str = SYSTEM_FILE,
+    is_of_machine: bool = False,
 ) -> Config:
     """Read the configuration from files, variables and options.
 
     Args:
         options: key (``local.state_dir``) -> text, from a command's options; they override all other sources.
         environ: environment with HOME, DLAPP_CONFIG and the keys' variables. An empty variable counts as not set.
+        system_file: the file of the machine.
+        is_of_machine: do not read the user's file, for a program that serves all users.
 
     Raises:
         ConfigError: a file cannot be read or is not YAML, a key is unknown or appears twice, a value is invalid. The
@@ -597,7 +600,7 @@ def load_config(
     found: dict[str, _Found] = {}
     home = environ.get("HOME") or os.path.expanduser("~")
     required = environ.get(FILE_VARIABLE, "")
-    for path in (system_file, _under_home(USER_FILE, home), required):
+    for path in (system_file, "" if is_of_machine else _under_home(USER_FILE, home), required):
         if path:
             found.update(_from_file(path, path == required, problems))
     ignored: list[str] = []

@@ -44,6 +44,12 @@ class Scenario:
     begins_with: Section | None = None
 
 
+RESETS = r"""
+mkdir -p ~/bin && printf '#!/bin/sh\necho "All done."\n' >~/bin/nvidia-smi && chmod +x ~/bin/nvidia-smi
+PATH=~/bin:$PATH
+"""
+"""A stand-in for the program of NVIDIA's driver that resets GPUs."""
+
 APPLICATION = r"""
 mkdir -p code data
 cat >code/start.sh <<'END'
@@ -203,7 +209,7 @@ SCENARIOS: dict[Section, Scenario] = {
         directory="dlapp", compare=True, begins_with=("README.md", "Write your own application")
     ),
     ("docs/gpu.md", "For users"): Scenario(gpus=3, codes={"dlapp-gpu why 4": (1,)}),
-    ("docs/gpu.md", "For operators"): Scenario(gpus=3),
+    ("docs/gpu.md", "For operators"): Scenario(gpus=3, prepare=RESETS),
     ("docs/metrics.md", "Applications"): Scenario(prepare="groupadd -f prometheus\n"),
     ("docs/metrics.md", "GPUs of a host"): Scenario(
         gpus=1,

@@ -24,7 +24,10 @@ _WORDS = {
     "list": (0, 1, "[HOST]"),
     "gc": (0, 100_000, "[HOST]..."),
     "quarantine": (1, 1, "GPU"),
-    "heal": (1, 1, "GPU"),
+    "heal": (1, 1, "GPU|HOST"),
+    "drain": (0, 1, "[GPU|HOST]"),
+    "reset": (1, 1, "GPU"),
+    "health": (0, 0, ""),
     "release": (1, 1, "GPU"),
     "forget": (1, 1, "HOST"),
     "why": (1, 1, "N"),
@@ -35,14 +38,15 @@ _WORDS = {
 @command("dlapp-gpu", example="dlapp-gpu list")
 @click.argument("action", metavar="ACTION", type=click.Choice(list(_WORDS)))
 @click.argument("words", metavar="[WORD]...", nargs=-1)
-@click.option("--host", help="quarantine, heal, release: the GPU's host; by default this host.")
+@click.option("--host", help="quarantine, heal, drain, release: the GPU's host; by default this host.")
 @click.option("--force", is_flag=True, help="release: also if the application has not ended.")
-@click.option("--reason", default="", help="quarantine: the reason, shown by list.")
+@click.option("--reason", default="", help="quarantine, drain: the reason, shown by list.")
+@click.option("--wait", is_flag=True, help="drain: until nobody uses it.")
 @click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(min=1),
-    help="gc HOST: time limit for each host, in seconds; by default 120.",
+    help="gc HOST: time limit for each host, in seconds; by default 120. drain --wait: time limit; by default none.",
 )
 @click.option("--forgotten", is_flag=True, help="list: also hosts that were forgotten.")
 @click.option("--listen", metavar="HOST:PORT", help=f"exporter: address to listen on; by default {LISTEN}.")
@@ -54,6 +58,7 @@ def main(
     host: str | None,
     force: bool,
     reason: str,
+    wait: bool,
     timeout_s: float | None,
     forgotten: bool,
     listen: str | None,
@@ -67,7 +72,12 @@ def main(
     gc [HOST]...       reclaim leases whose programs are gone: of this host, or of others,
                        by an application of one container on each
     quarantine GPU     stop leasing a GPU; its holder keeps it
-    heal GPU           lease it again
+    heal GPU|HOST      lease it again, or all of a host
+    drain [GPU|HOST]   stop leasing a GPU, or all of a host (by default this one), and show who
+                       still uses it and until when; exit code 0 if nobody does
+    reset GPU          as root: reset a GPU of this host that nobody uses, inspect it, lease it again
+    health             for the health script of a NodeManager: print ERROR and the GPU if this
+                       machine must get no containers
     release GPU        end the lease of a container whose application ended over an hour ago,
                        where nothing shows that its program is gone; --force: of any
     forget HOST        no longer list a host that was removed from the cluster
@@ -76,8 +86,12 @@ def main(
 
     GPU is an index (2, gpu2), a uuid or a PCI bus id.
     """
-    options = {"host": host, "force": force, "reason": reason, "timeout": timeout_s, "listen": listen}
+    options = {"host": host, "force": force, "reason": reason, "timeout": timeout_s, "listen": listen, "wait": wait}
     _check(action, words, **options, forgotten=forgotten, original=original)
+    if action == "health":
+        from dlapp.tools.machine.gpu_maintenance import health
+
+        return health(as_json=as_json)
     from dlapp.client import caller
     from dlapp.client.machine.gpu_ledger import GpuLedger
     from dlapp.config import load_config
@@ -92,6 +106,17 @@ def main(
 
             serve(ledger, listen or LISTEN)
             return 0
+        name = words[0] if words else None
+        if action in ("drain", "heal", "reset"):
+            from dlapp.tools.machine import gpu_maintenance as maintenance
+        if action == "drain":
+            return maintenance.drain(
+                config, ledger, name, host=host, reason=reason, wait=wait, timeout_s=timeout_s, as_json=as_json
+            )
+        if action == "heal" and maintenance.may_be_host(words[0]) and not host:
+            return maintenance.heal_host(ledger, words[0], as_json=as_json)
+        if action == "reset":
+            return maintenance.reset(config, ledger, words[0], as_json=as_json)
         if action == "why":
             count = _number(words[0])
             answer = ledger.why(count)
@@ -194,6 +219,7 @@ def _check(action: str, words: tuple[str, ...], **options: Any) -> None:
         "gc": ("timeout",) if words else (),
         "quarantine": ("host", "reason"),
         "heal": ("host",),
+        "drain": ("host", "reason", "wait", *(("timeout",) if options["wait"] else ())),
         "release": ("host", "force"),
         "exporter": ("listen",),
     }

@@ -1,0 +1,120 @@
+"""Health of this machine's GPUs, for the health script of a NodeManager (``dlapp-gpu health``).
+
+With ``yarn.io/gpu`` YARN assigns GPUs without knowing their state. Its ResourceManager schedules nothing on a node
+whose health script prints a line that begins with ERROR. It also ends all containers of that node, so only a machine on
+which nobody uses a GPU is reported; until then the quarantine of its GPUs keeps new programs away from them.
+
+Only failures of the hardware and an operator's quarantine count. A process without a lease may belong to another
+framework's container, and a hot GPU becomes cool.
+
+Source: NodeHealthScriptRunner (a line that begins with ERROR; another exit code than 0 counts as healthy);
+CapacityScheduler.removeNode (ends the containers of a node that is unhealthy), Hadoop 2.7 to 3.5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from dlapp.gpuid.health import nvml, nvml_subprocess
+from dlapp.gpuid.health.inspection import HealthLimits, classify_reading, is_allowed, is_due
+from dlapp.gpuid.health.nvml import NvmlError
+from dlapp.gpuid.stores.machine import MachineLedger
+from dlapp.system import clock
+
+if TYPE_CHECKING:
+    from dlapp.config import Config
+    from dlapp.gpuid.devices import Device
+    from dlapp.gpuid.health.readings import Reading
+
+DRIVER_GPUS = "/proc/driver/nvidia/gpus"
+"""One directory for each GPU of the driver, also for one that NVML has lost."""
+_CONDITIONS = ("foreign-process", "memory-held", "hot")
+"""Causes that need no repair."""
+_EXCLUDED = re.compile(r"^GPU (?:Excluded|Blacklisted):\s*Yes", re.M)
+_MAX_FILE_BYTES = 4096
+
+
+class MachineHealth(NamedTuple):
+    """State of this machine's GPUs.
+
+    Args:
+        problems: a line for each GPU that must not be used, or one for NVML.
+        users: who uses GPUs, a line for each; empty: nobody.
+    """
+
+    problems: tuple[str, ...]
+    users: tuple[str, ...]
+
+
+def machine_health(config: Config) -> MachineHealth:
+    """Return the state of this machine's GPUs, in about a minute at most, also if the driver hangs.
+
+    Raises:
+        LedgerError: the machine's ledger is invalid.
+    """
+    ledger = MachineLedger(
+        config.gpuid.lock_dir, docker_host=config.runtime.docker.host, discover=nvml_subprocess.discover
+    )
+    users = [str(one) for one in ledger.holders().values()]  # from files only
+    if not nvml.has_library():
+        return MachineHealth((), tuple(users))
+    try:
+        record = ledger.record()
+        devices = [one.device for one in record.devices if one.present]
+        readings = nvml_subprocess.read(devices) if devices else {}
+    except NvmlError as error:
+        return MachineHealth((str(error),), tuple(users))
+    limits = HealthLimits(allowed=config.gpuid.allowed_processes, temperature_c=config.gpuid.temperature_limit_c)
+    problems = [f"{bus_id} is not found by NVML" for bus_id in missing_gpus(devices)]
+    now_ms = clock.now_ms()
+    for one in record.devices:
+        quarantine, reading = one.quarantine, readings.get(one.uuid)
+        fault = None if reading is None else classify_reading(reading, limits)
+        # No program starts on a node that is reported, so nobody inspects a GPU when that is due: its reading decides.
+        if quarantine is not None and quarantine.cause not in _CONDITIONS and not is_due(quarantine, now_ms):
+            problems.append(f"{one.device.label} ({one.uuid}) is {quarantine}")
+        elif fault is not None and fault.cause not in _CONDITIONS:
+            problems.append(f"{one.device.label} ({one.uuid}): {fault.detail}")
+    return MachineHealth(tuple(problems), (*users, *_processes(devices, readings, limits.allowed)))
+
+
+def _processes(devices: Sequence[Device], readings: Mapping[str, Reading], allowed: Collection[str]) -> list[str]:
+    return [
+        f"{device.label} process {process.pid} ({process.name or 'whose name is hidden'})"
+        for device in devices
+        for process in readings[device.uuid].compute or ()
+        if not is_allowed(process.name, allowed)
+    ]
+
+
+def missing_gpus(devices: Sequence[Device], driver_gpus: str = DRIVER_GPUS) -> list[str]:
+    """Return the PCI bus ids of the driver's GPUs that NVML does not show; those that the operator excluded are not.
+
+    Args:
+        devices: GPUs that NVML shows; if the bus id of one is not known, nothing is missing.
+        driver_gpus: see `DRIVER_GPUS`.
+    """
+    shown = {_bus_id(one.pci_bus_id) for one in devices}
+    if "" in shown:
+        return []
+    try:
+        names = os.listdir(driver_gpus)
+    except OSError:
+        return []
+    missing = sorted(name for name in names if _bus_id(name) not in shown)
+    return [name for name in missing if not _is_excluded(os.path.join(driver_gpus, name, "information"))]
+
+
+def _bus_id(text: str) -> str:
+    # NVML writes a PCI domain with eight digits in upper case, the kernel with four in lower case.
+    return text.lower()[-len("0000:3b:00.0") :]
+
+
+def _is_excluded(path: str) -> bool:
+    with contextlib.suppress(OSError), open(path, encoding="ascii", errors="replace") as file:
+        return _EXCLUDED.search(file.read(_MAX_FILE_BYTES)) is not None
+    return False

@@ -1,0 +1,364 @@
+"""dlapp-gpu health, drain and reset, on a machine whose GPUs a stub of NVML shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dlapp.client.machine.drain import latest_ends
+from dlapp.client.machine.node_health import missing_gpus
+from dlapp.client.machine.reset import device_users, has_switches, reset_gpu, touched_devices
+from dlapp.config import load_config
+from dlapp.errors import Denied, NotFound
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.rules import LeaseRequest
+from dlapp.gpuid.stores.machine import MachineLedger
+from dlapp.system.owners import user_name
+from dlapp.values.ids import ApplicationId
+from tests.services.containers.nvml_stub import NVSWITCH, Part, StubDevice, with_devices
+
+HOST = os.uname().nodename
+ME = user_name(os.geteuid())
+HELD = "application_1700000000000_0042"
+CARDS = tuple(StubDevice(uuid=f"GPU-{name}") for name in "abc")
+DEVICES = tuple(Device(one.uuid, place, place) for place, one in enumerate(CARDS))
+# What root must be able to do, and nobody else can.
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root resets a GPU")
+
+SMI = """#!/bin/sh
+echo "$*" >>{place}/resets
+if [ -e {place}/refused ]; then
+    echo "The following GPUs could not be reset:"
+    echo "  GPU 00000000:02:00.0: In use by another client"
+    exit 3
+fi
+[ ! -e {place}/repaired/cards ] || cp {place}/repaired/cards {place}/.new
+[ ! -e {place}/.new ] || mv {place}/.new {place}/cards
+echo "GPU was successfully reset."
+"""
+
+
+class Machine:
+    """A machine with three GPUs, a ledger, and an nvidia-smi that resets them."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.locks = place, str(place / "locks")
+        self.home, programs = place / "home", place / "bin"
+        self.home.mkdir()
+        programs.mkdir()
+        (programs / "nvidia-smi").write_text(SMI.format(place=place))
+        (programs / "nvidia-smi").chmod(0o755)
+        self.path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        self.variables = with_devices(place, CARDS)
+        self.ledger = MachineLedger(self.locks, discover=lambda: DEVICES)
+
+    def has(self, *cards: StubDevice, init: int = 0) -> None:
+        with_devices(self.place, cards, init=init)
+
+    def repairs(self, *cards: StubDevice) -> None:
+        """Let a reset change the GPUs to these."""
+        (self.place / "repaired").mkdir()
+        with_devices(self.place / "repaired", cards)
+
+    @property
+    def resets(self) -> list[str]:
+        return (self.place / "resets").read_text().splitlines() if (self.place / "resets").exists() else []
+
+    def hold(self, *uuids: str) -> Any:
+        ask = LeaseRequest(HELD, "container_1", "tony", len(uuids), uuids)
+        return self.ledger.acquire(ask)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "dlapp.tools", "gpu", *words],
+            env={
+                **self.variables,
+                "PATH": self.path,
+                "HOME": str(self.home),
+                "DLAPP_GPUID_LOCK_DIR": self.locks,
+                "PYTHONUTF8": "1",
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def gpu(self, *words: str, code: int = 0) -> list[str]:
+        """The lines of standard output of dlapp-gpu, or where it prints none those of standard error."""
+        with self.start(*words) as process:
+            out, err = process.communicate()
+        assert process.returncode == code, (out, err)
+        return (out or err).splitlines()
+
+    def states(self) -> list[str]:
+        (host,) = json.loads("\n".join(self.gpu("list", "--json")))["hosts"]
+        return [one["state"] for one in host["devices"]]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+# ---- health ----
+
+
+def test_a_healthy_machine_is_ok_for_a_node_manager(machine: Machine) -> None:
+    assert machine.gpu("health") == ["ok"]
+
+
+def test_a_faulty_gpu_that_nobody_uses_is_an_error_for_a_node_manager(machine: Machine) -> None:
+    machine.has(CARDS[0], replace(CARDS[1], ecc=2), CARDS[2])
+    assert machine.gpu("health") == [f"ERROR {HOST}: gpu1 (GPU-b): 2 uncorrectable ECC errors"]
+    answer = json.loads("\n".join(machine.gpu("health", "--json")))
+    assert (answer["problems"], answer["users"]) == (["gpu1 (GPU-b): 2 uncorrectable ECC errors"], [])
+
+
+def test_a_machine_with_a_running_program_is_no_error_because_yarn_would_end_the_program(machine: Machine) -> None:
+    machine.has(CARDS[0], replace(CARDS[1], ecc=2), CARDS[2])
+    with machine.hold("GPU-a"):
+        (line,) = machine.gpu("health")
+    assert line.startswith(f"not reported yet, because YARN would end what runs: gpu0 {HELD} ({ME}): {HOST}: gpu1")
+    machine.has(CARDS[0], replace(CARDS[1], ecc=2), replace(CARDS[2], pids=(os.getpid(),)))
+    (line,) = machine.gpu("health")
+    assert line.startswith(f"not reported yet, because YARN would end what runs: gpu2 process {os.getpid()} (")
+
+
+def test_an_operators_quarantine_is_an_error_until_it_is_healed(machine: Machine) -> None:
+    machine.gpu("quarantine", "gpu2", "--reason", "fan")
+    assert machine.gpu("health") == [f"ERROR {HOST}: gpu2 (GPU-c) is quarantined (fan)"]
+    machine.gpu("heal", "gpu2")
+    assert machine.gpu("health") == ["ok"]
+
+
+def test_a_gpu_whose_inspection_is_due_is_judged_by_its_readings(machine: Machine) -> None:
+    machine.ledger.quarantine("GPU-b", cause="xid", detail="Xid 119")
+    assert machine.gpu("health") == [f"ERROR {HOST}: gpu1 (GPU-b) is quarantined (Xid 119)"]
+    (record,) = Path(machine.locks).glob("health-*")
+    page = json.loads(record.read_text())
+    page["quarantine"]["probe_at_ms"] = 1
+    record.write_text(json.dumps(page))
+    assert machine.gpu("health") == ["ok"]
+
+
+def test_a_process_of_another_framework_and_heat_are_no_errors(machine: Machine) -> None:
+    machine.has(replace(CARDS[0], pids=(os.getpid(),)), replace(CARDS[1], temperature=99), CARDS[2])
+    assert machine.gpu("health") == ["ok"]
+
+
+def test_a_driver_that_does_not_work_is_an_error(machine: Machine) -> None:
+    machine.has(*CARDS, init=18)
+    (line,) = machine.gpu("health")
+    assert line.startswith("ERROR ")
+    assert "NVML" in line
+
+
+def test_a_users_configuration_does_not_matter_and_no_failure_has_another_exit_code(machine: Machine) -> None:
+    (machine.home / ".config" / "dlapp").mkdir(parents=True)
+    (machine.home / ".config" / "dlapp" / "config.yaml").write_text("no: such: key\n")
+    assert machine.gpu("health") == ["ok"]
+    Path(machine.locks).mkdir()
+    Path(machine.locks).chmod(0o777)
+    (line,) = machine.gpu("health")
+    assert line.startswith(f"unknown: {HOST}: gpuid.lock_dir: ")
+
+
+def test_a_gpu_that_only_the_driver_still_lists_is_missing(tmp_path: Path) -> None:
+    for name, text in (("0000:3b:00.0", "No"), ("0000:af:00.0", "No"), ("0000:d8:00.0", "Yes")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "information").write_text(f"Model: \t\t NVIDIA A10\nGPU Excluded:\t {text}\n")
+    shown = Device("GPU-a", 0, 0, pci_bus_id="00000000:3B:00.0")
+    assert missing_gpus([shown], str(tmp_path)) == ["0000:af:00.0"]
+    assert missing_gpus([Device("GPU-a", 0, 0)], str(tmp_path)) == []
+    assert missing_gpus([shown], str(tmp_path / "none")) == []
+
+
+# ---- drain ----
+
+
+def test_a_drained_gpu_gets_no_new_program_and_its_holder_is_named(machine: Machine) -> None:
+    with machine.hold("GPU-b"):
+        first, second = machine.gpu("drain", "gpu1", code=1)
+        assert first == f"{HOST}: gpu1: no new program gets it until dlapp-gpu heal gpu1"
+        assert second.startswith(f"{HOST}: gpu1 {HELD} ({ME}, ")
+        assert second.endswith("), no end is known")
+    assert machine.gpu("drain", "gpu1") == [first, f"{HOST}: nobody uses it"]
+    assert machine.states() == ["free", "quarantined", "free"]
+
+
+def test_a_drain_without_a_name_is_of_this_host_and_heal_ends_it(machine: Machine) -> None:
+    machine.gpu("quarantine", "gpu0", "--reason", "fan")
+    lines = [f"{HOST}: gpu0, gpu1, gpu2: no new program gets it until dlapp-gpu heal {HOST}", f"{HOST}: nobody uses it"]
+    assert machine.gpu("drain") == machine.gpu("drain", HOST) == lines
+    assert "quarantined (fan" in machine.gpu("list")[0], "the reason of an operator stays"
+    assert machine.gpu("heal", HOST) == [f"{HOST}: healed: gpu0, gpu1, gpu2"]
+    assert machine.gpu("heal", HOST) == [f"{HOST}: no GPU was in quarantine"]
+    assert machine.states() == ["free"] * 3
+
+
+def test_drain_waits_until_nobody_uses_the_gpu(machine: Machine) -> None:
+    with machine.hold("GPU-a") as lease:
+        assert machine.gpu("drain", "gpu0", "--wait", "--timeout", "1", code=6)[-1].startswith(f"{HOST}: gpu0 {HELD}")
+        with machine.start("drain", "gpu0", "--wait") as process:
+            assert process.stdout is not None
+            assert [HELD in process.stdout.readline() for _ in range(2)] == [False, True]
+            lease.release()
+            assert process.stdout.read() == f"{HOST}: nobody uses it\n"
+    assert process.returncode == 0
+
+
+def test_a_name_that_is_nothing_is_refused(machine: Machine) -> None:
+    assert machine.gpu("drain", "gpu7", code=3) == [
+        f"Error: gpu7 is neither a GPU of {HOST} nor a host of the GPU ledger"
+    ]
+    assert machine.gpu("drain", "--timeout", "5", code=2) == ["Error: --timeout is not for drain"]
+
+
+class FakeClient:
+    """A client that knows two applications, one with a time limit."""
+
+    def __init__(self, _: object) -> None: ...
+
+    def __enter__(self) -> FakeClient:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def submission(self, application: ApplicationId) -> object:
+        if application.number > 2:
+            raise NotFound("no such application")
+        limit_s = 3600.0 if application.number == 1 else None
+        return SimpleNamespace(spec=SimpleNamespace(max_runtime_s=limit_s, kill_grace_s=60.0))
+
+    def status(self, _: ApplicationId) -> object:
+        return SimpleNamespace(started_ms=1_000)
+
+
+def test_the_end_of_a_holder_is_estimated_from_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlapp.client.Client", FakeClient)
+    ends_ms = latest_ends(load_config())
+    known = [ends_ms(f"application_1700000000000_000{number}") for number in (1, 2, 3)]
+    assert known == [3_661_000, None, None]
+    assert ends_ms("dlapp-gpu reset") is None
+
+
+# ---- reset ----
+
+
+def view(index: int, links: str = "", present: bool = True) -> dict[str, Any]:
+    return {"uuid": f"GPU-{index}", "index": index, "links": links.split(), "present": present}
+
+
+def test_a_reset_touches_the_gpus_at_the_other_ends_of_nvlinks() -> None:
+    pairs = [view(0, "X NV4 SYS SYS"), view(1, "NV4 X SYS SYS"), view(2, "SYS SYS X NV2"), view(3, "SYS SYS NV2 X")]
+    assert [one["index"] for one in touched_devices(pairs[2], pairs, False)] == [2, 3]
+    assert [one["index"] for one in touched_devices(pairs[2], pairs, True)] == [0, 1, 2, 3], "NVSwitches"
+    ring = [view(0, "X NV1 SYS"), view(1, "NV1 X NV1"), view(2, "SYS NV1 X")]
+    assert [one["index"] for one in touched_devices(ring[0], ring, False)] == [0, 1, 2]
+    plain = [view(0, "X PIX"), view(1, "PIX X")]
+    assert [one["index"] for one in touched_devices(plain[1], plain, False)] == [1]
+
+
+def test_a_lost_gpu_may_have_had_links_to_all_if_any_has_links() -> None:
+    linked = [view(0, "X NV4"), view(1, "NV4 X"), view(2, present=False)]
+    assert [one["index"] for one in touched_devices(linked[2], linked, False)] == [0, 1, 2]
+    plain = [view(0, "X PIX"), view(1, "PIX X"), view(2, present=False)]
+    assert [one["index"] for one in touched_devices(plain[2], plain, False)] == [2]
+
+
+def test_switches_are_devices_of_the_driver(tmp_path: Path) -> None:
+    (tmp_path / "nvidia-nvswitchctl").touch()
+    assert not has_switches(str(tmp_path))
+    (tmp_path / "nvidia-nvswitch0").touch()
+    assert has_switches(str(tmp_path))
+
+
+def test_processes_that_have_a_gpu_open_are_found_and_named(tmp_path: Path) -> None:
+    for pid, program, opened in ((7, "nvidia-persiste", "nvidia1"), (8, "x\x1b[2J", "nvidia3"), (9, "sh", "nvidiactl")):
+        (tmp_path / str(pid) / "fd").mkdir(parents=True)
+        (tmp_path / str(pid) / "fd" / "3").symlink_to(f"/dev/{opened}")
+        (tmp_path / str(pid) / "comm").write_text(f"{program}\n")
+    (tmp_path / "self").mkdir()
+    assert device_users({1}, str(tmp_path)) == {7: f"nvidia-persiste, {ME}"}
+    assert device_users({-1}, str(tmp_path)) == {7: f"nvidia-persiste, {ME}", 8: f"x?[2J, {ME}"}
+    assert device_users({0}, str(tmp_path)) == {}
+
+
+def test_only_root_resets_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(Denied, match="a reset of a GPU needs root"):
+        reset_gpu(SimpleNamespace(), load_config(), "gpu0", by="ann")  # type: ignore[arg-type]
+
+
+@needs_root
+def test_a_reset_gpu_that_is_healthy_is_leased_again(machine: Machine) -> None:
+    machine.has(CARDS[0], replace(CARDS[1], ecc=2), CARDS[2])
+    machine.repairs(*CARDS)
+    assert machine.gpu("drain", "gpu1")[1] == f"{HOST}: nobody uses it"
+    assert machine.gpu("reset", "gpu1") == [f"{HOST}: reset: gpu1", f"{HOST}: healthy, and leased again: gpu1"]
+    assert machine.resets == ["--gpu-reset -i 00000000:02:00.0"]
+    assert machine.states() == ["free"] * 3
+    assert machine.ledger.holders() == {}
+
+
+@needs_root
+def test_a_gpu_that_is_not_healthy_after_its_reset_stays_in_quarantine(machine: Machine) -> None:
+    machine.has(CARDS[0], replace(CARDS[1], recovery=2), CARDS[2])
+    assert machine.gpu("reset", "gpu1", code=1) == [
+        f"{HOST}: reset: gpu1",
+        f"{HOST}: gpu1 stays in quarantine: the driver asks for a reboot",
+    ]
+    assert machine.states() == ["free", "quarantined", "free"]
+    assert "by" in machine.gpu("list")[1]
+
+
+@needs_root
+def test_a_reset_is_refused_while_a_lease_holds_a_gpu_that_it_touches(machine: Machine) -> None:
+    nvlinked = [replace(one, nvlinks=(NVSWITCH, NVSWITCH)) for one in CARDS]
+    machine.has(*nvlinked)
+    with machine.hold("GPU-c"):
+        assert machine.gpu("reset", "gpu0", code=4) == [
+            f"Error: {HOST}: gpu0 is not reset, and the same reset touches gpu1, gpu2: {HELD} ({ME}) holds gpu2 "
+            "(dlapp-gpu drain shows until when)"
+        ]
+    assert (machine.resets, machine.states()) == ([], ["free"] * 3)
+    machine.gpu("quarantine", "gpu2", "--reason", "fan")
+    machine.gpu("reset", "gpu0")
+    assert machine.resets == ["--gpu-reset -i 00000000:01:00.0,00000000:02:00.0,00000000:03:00.0"]
+    assert machine.states() == ["free", "free", "quarantined"], "the quarantine of an operator stays"
+
+
+@needs_root
+def test_a_reset_is_refused_while_a_process_uses_the_gpu(machine: Machine) -> None:
+    machine.has(CARDS[0], replace(CARDS[1], graphics=(os.getpid(),)), CARDS[2])
+    (line,) = [one for one in machine.gpu("reset", "gpu1", code=4) if one.startswith("Error")]
+    assert f"gpu1 is not reset: in use by process {os.getpid()} (" in line
+    assert line.endswith("end them first, also monitors and daemons")
+    assert (machine.resets, machine.states()) == ([], ["free"] * 3)
+    assert machine.ledger.holders() == {}
+
+
+@needs_root
+def test_a_reset_that_the_driver_refuses_changes_nothing_for_healthy_gpus(machine: Machine) -> None:
+    (machine.place / "refused").touch()
+    (line,) = machine.gpu("reset", "gpu1", code=1)[:1]
+    assert line.startswith(f"{HOST}: not reset: gpu1: nvidia-smi ended with exit code 3: The following GPUs could not")
+    assert machine.states() == ["free"] * 3
+
+
+@needs_root
+def test_split_gpus_and_unknown_ones_are_not_reset(machine: Machine) -> None:
+    machine.has(CARDS[0], replace(CARDS[1], mig=(Part("MIG-x"), Part("MIG-y"))), CARDS[2])
+    assert machine.gpu("reset", "gpu1:0", code=2) == [
+        "Error: gpu1:0, gpu1:1: a reset removes MIG devices, so dlapp does not reset their GPUs"
+    ]
+    assert machine.gpu("reset", "gpu7", code=3) == [f"Error: {HOST}: there is no GPU 'gpu7'"]
