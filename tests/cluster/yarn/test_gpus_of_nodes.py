@@ -47,10 +47,31 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def hadoop_with_gpus() -> Iterator[Hadoop]:
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the health script of the nodes: dlapp-gpu on a machine with four GPUs, whose ledger is in ``locks``."""
+    place = tmp_path_factory.mktemp("machine")
+    devices = with_devices(place, [StubDevice() for _ in range(GPUS)])
+    (place / "dlapp-gpu").write_text(
+        "#!/bin/sh\n"
+        + "".join(f"export {name}='{text}'\n" for name, text in devices.items())
+        + f"export DLAPP_GPUID_LOCK_DIR={place}/locks\n"
+        + f'exec {sys.executable} -m dlapp.tools gpu "$@"\n'
+    )
+    (place / "dlapp-gpu").chmod(0o755)
+    return place
+
+
+@pytest.fixture(scope="module")
+def hadoop_with_gpus(machine: Path) -> Iterator[Hadoop]:
     """One whose nodes own their GPUs."""
+    script = {
+        "yarn.nodemanager.health-checker.script.path": str(machine / "dlapp-gpu"),
+        "yarn.nodemanager.health-checker.script.opts": "health",
+        "yarn.nodemanager.health-checker.interval-ms": "1000",
+    }
+    settings = SETTINGS | {"yarn-site.xml": SETTINGS["yarn-site.xml"] | script}
     try:
-        with Hadoop.start(settings=SETTINGS, wait=False) as one:
+        with Hadoop.start(settings=settings, wait=False) as one:
             one.wait_until_ready(parts=("nn", "dn"))
 
             def counted() -> bool:
@@ -124,6 +145,19 @@ if FULL:
             RequestTooLarge, match=f"asked for {GPUS + 1} {GPU} in one container, the maximum of the cluster is {GPUS}"
         ):
             client.submit(str(properties(tmp_path, "true", resources={"gcores": GPUS + 1})))
+
+    def test_a_node_with_a_faulty_gpu_gets_no_containers_until_the_gpu_is_repaired(
+        hadoop_with_gpus: Hadoop, machine: Path
+    ) -> None:
+        def states() -> set[str]:
+            return {node["state"] for node in nodes(hadoop_with_gpus)}
+
+        with_devices(machine, [StubDevice(), StubDevice(ecc=2), StubDevice(), StubDevice()])
+        until(lambda: states() == {"UNHEALTHY"}, 120)
+        for node in nodes(hadoop_with_gpus):
+            assert re.search(r"ERROR \S+: gpu1 \(GPU-\S+\): 2 uncorrectable ECC errors", node["healthReport"])
+        with_devices(machine, [StubDevice() for _ in range(GPUS)])
+        until(lambda: states() == {"RUNNING"}, 120)
 
     @pytest.mark.usefixtures("client")
     def test_the_doctor_finds_what_the_nodes_offer() -> None:
