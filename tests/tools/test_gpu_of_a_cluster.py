@@ -107,6 +107,35 @@ def test_all_hosts_are_listed_with_who_holds_what(cluster: Cluster) -> None:
     assert len(cluster.gpu("list", "host02")[0].splitlines()) == 2
 
 
+def test_a_host_of_the_cluster_is_drained_and_healed_from_elsewhere(cluster: Cluster) -> None:
+    cluster.lease("host02", 2, 1)
+    first, second = cluster.gpu("drain", "host02", "--reason", "new PSU", code=1)[0].splitlines()
+    assert first == "host02: gpu0, gpu1: no new program gets it until dlapp-gpu heal host02"
+    assert re.fullmatch(r"host02: gpu0 application_1_0042 \(tony, \d+ s\), no end is known(, .*)?", second)
+    assert cluster.gpu("drain", "gpu1", "--host", "host02")[0].endswith("host02: nobody uses it\n")
+    found = json.loads(cluster.gpu("list", "host02", "--json")[0])["hosts"][0]["devices"]
+    assert [one["quarantine"]["detail"] for one in found] == ["new PSU", "new PSU"]
+    assert cluster.gpu("heal", "host02")[0] == "host02: healed: gpu0, gpu1\n"
+    assert cluster.gpu("why", "1")[0] == "host02: yes, gpu1\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root resets a GPU")
+def test_a_reset_respects_the_leases_of_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.lease(HERE, 2, 1)
+    cards = [StubDevice(uuid=f"GPU-{HERE}-{place}") for place in range(2)]
+    (tmp_path / "nvidia-smi").write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/resets\n')
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    cluster.environment |= with_devices(tmp_path, cards)
+    cluster.environment["PATH"] = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    refused = cluster.gpu("reset", "gpu0", code=4)[1]
+    assert f"{HERE}: gpu0 is not reset: application_1_0042 (tony) holds gpu0" in refused
+    cluster.gpu("quarantine", "gpu1", "--reason", "fan")
+    assert cluster.gpu("reset", "gpu1")[0].splitlines()[0] == f"{HERE}: reset: gpu1"
+    assert (tmp_path / "resets").read_text() == "--gpu-reset -i 00000000:02:00.0\n"
+    (host,) = json.loads(cluster.gpu("list", "--json")[0])["hosts"]
+    assert [one["state"] for one in host["devices"]] == ["held", "free"]
+
+
 def test_why_names_the_host_that_can_and_else_those_nearest_to_it(cluster: Cluster) -> None:
     cluster.lease("host01", 4, 3)
     cluster.lease("host02", 4, 1)

@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.client.machine.drain import DeviceSelection, DeviceView, close_devices, select_devices
-from dlapp.errors import Denied, NotFound, UsageError
+from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.health import nvml_subprocess
 from dlapp.gpuid.health.inspection import HealthLimits, inspect_devices
@@ -48,6 +48,7 @@ which ends after five idle seconds."""
 MAX_NAMED = 5
 """Maximum number of processes in a message."""
 _MAX_OUTPUT, _MAX_NAME = 2000, 64
+_FACTS = ("index", "minor", "pci_bus_id", "links", "mig")
 _SWITCHES = re.compile(r"nvidia-nvswitch\d+", re.ASCII)
 _NODE = re.compile(r"/dev/nvidia(\d+)", re.ASCII)
 
@@ -89,8 +90,10 @@ def reset_gpu(ledger: GpuLedger, config: Config, name: str, *, by: str) -> Reset
     program = shutil.which(PROGRAM)
     if program is None:
         raise NotFound(f"{PROGRAM} is not on the PATH")
-    named, everything = select_devices(ledger, name, ledger.host_name), select_devices(ledger, None)
-    touched = DeviceSelection(named.host, False, touched_devices(named.devices[0], everything.devices, has_switches()))
+    everything = _as_found(select_devices(ledger, None))
+    named = select_devices(ledger, name, ledger.host_name)
+    device = next(one for one in everything if one["uuid"] == named.uuids[0])
+    touched = DeviceSelection(named.host, False, touched_devices(device, everything, has_switches()))
     if split := [one["label"] for one in touched.devices if one["mig"] >= 0]:
         raise UsageError(f"{', '.join(split)}: a reset removes MIG devices, so dlapp does not reset their GPUs")
     if held := [_holder_text(one) for one in touched.devices if one["state"] == "held"]:
@@ -119,6 +122,26 @@ def reset_gpu(ledger: GpuLedger, config: Config, name: str, *, by: str) -> Reset
 
 
 # ---- what a reset touches ----
+
+
+def _as_found(selection: DeviceSelection) -> tuple[DeviceView, ...]:
+    """Return the devices of the ledger with NVML's present facts: numbers and links may be others since their record.
+
+    Raises:
+        DlappError: NVML shows a GPU that the ledger does not have, so it could not be closed for the reset of another.
+    """
+    there = {one.uuid: one for one in nvml_subprocess.discover()}
+    if unknown := there.keys() - set(selection.uuids):
+        raise DlappError(
+            f"{selection.host}: the GPU ledger does not know {', '.join(sorted(unknown))}; it does after the next "
+            "lease of a GPU on this host"
+        )
+    return tuple(
+        {**one, **{name: getattr(there[one["uuid"]], name) for name in _FACTS}, "present": True}
+        if one["uuid"] in there
+        else {**one, "present": False}
+        for one in selection.devices
+    )
 
 
 def has_switches(directory: str = "/dev") -> bool:
