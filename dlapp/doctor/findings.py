@@ -14,6 +14,7 @@ from dlapp.errors import DlappError
 
 if TYPE_CHECKING:
     from dlapp.config import Config
+    from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
     from dlapp.locations import HdfsPlace
     from dlapp.values.launch_spec import LedgerSettings
 
@@ -50,12 +51,14 @@ class CheckContext(NamedTuple):
         on_node: whether it runs in a container on a node of a cluster; otherwise where applications are submitted.
         hdfs: the cluster's default file system; None if there is none, or it is unknown.
         ledger: location of the GPU ledger; None for that of ``config``.
+        nvml: calls NVML for all checks, so that a hanging driver is waited for once; None: each has its own.
     """
 
     config: Config
     on_node: bool = False
     hdfs: HdfsPlace | None = None
     ledger: LedgerSettings | None = None
+    nvml: NvmlProcess | None = None
 
 
 class Check(NamedTuple):

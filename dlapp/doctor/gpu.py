@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Iterator
 
-from dlapp.config import NO_CREDENTIALS, Config
+from dlapp.config import NO_CREDENTIALS
 from dlapp.doctor.findings import REQUEST_TIMEOUT_S, Check, CheckContext, Finding, failed, passed, warned
 
 MAX_PROBLEMS = 20
@@ -17,26 +17,37 @@ def checks(context: CheckContext) -> list[Check]:
     """Check the GPUs of this machine if payloads run on it, and the ledger if it can be reached from here."""
     found = []
     if context.config.cluster == "local" or context.on_node:
-        found.append(Check("gpu", _devices))
+        found.append(Check("gpu", functools.partial(_devices, context)))
     if context.config.gpuid.zookeeper.ensemble is not None:
         found.append(Check("gpu.ledger", functools.partial(_zookeeper, context)))
     elif context.config.cluster == "local":
-        found.append(Check("gpu.ledger", functools.partial(_files, context.config)))
+        found.append(Check("gpu.ledger", functools.partial(_files, context)))
     return found
 
 
-def _devices() -> Iterator[Finding]:
-    from dlapp.gpuid.health import nvml
+def _devices(context: CheckContext) -> Iterator[Finding]:
+    from dlapp.gpuid.health import driver, nvml
     from dlapp.gpuid.health.inspection import classify_reading, host_limits
+    from dlapp.gpuid.health.nvml_subprocess import SHORT_ANSWER_S, NvmlProcess
 
     if not nvml.has_library():
-        yield passed("gpu", "no NVML library (libnvidia-ml.so.1): this machine has no NVIDIA GPUs")
+        missing = "no NVML library (libnvidia-ml.so.1)"
+        if what := driver.hardware():
+            yield warned("gpu", f"{missing}, and there is {what}", "install NVIDIA's driver to use its GPUs")
+        else:
+            yield passed("gpu", f"{missing}: this machine has no NVIDIA GPUs")
         return
-    devices = nvml.discover()
+    process = context.nvml or NvmlProcess(SHORT_ANSWER_S)
+    try:
+        devices = process.discover()
+        readings = process.read(devices, detailed=True) if devices else {}
+    except nvml.NvmlError as error:
+        yield failed("gpu.driver", error.problem, error.repair)
+        return
     if not devices:
         yield warned("gpu", "NVML works, and shows no GPU", "see nvidia-smi")
         return
-    limits, readings = host_limits(), nvml.read(devices, detailed=True)
+    limits = host_limits()
     for one in devices:
         reading = readings[one.uuid]
         words = f"{one.name}, {one.memory_mib} MiB, {one.pci_bus_id}, {one.uuid}"
@@ -59,12 +70,13 @@ def _devices() -> Iterator[Finding]:
         )
 
 
-def _files(config: Config) -> Iterator[Finding]:
+def _files(context: CheckContext) -> Iterator[Finding]:
     from dlapp.gpuid.rules import LedgerError
     from dlapp.gpuid.stores.machine import MachineLedger
     from dlapp.system.owners import user_text
     from dlapp.system.shared_directory import remedy
 
+    config = context.config
     directory = config.gpuid.lock_dir
     try:
         there = os.lstat(directory)
@@ -80,7 +92,7 @@ def _files(config: Config) -> Iterator[Finding]:
             "it does not serve all users",
             remedy(directory),
         )
-    ledger = MachineLedger(directory, docker_host=config.runtime.docker.host)
+    ledger = MachineLedger(directory, docker_host=config.runtime.docker.host, nvml=context.nvml)
     try:
         held = len(ledger.holders())
     except LedgerError as error:

@@ -29,7 +29,7 @@ def checks(context: CheckContext) -> list[Check]:
     """Check the state directory, its disk and locks, the queue, the limits on this machine's resources, and logouts."""
     return [
         Check("local.state_dir", functools.partial(_state, context.config)),
-        Check("local.capacity", functools.partial(_capacity, context.config)),
+        Check("local.capacity", functools.partial(_capacity, context)),
         Check("local.logout", _logout),
     ]
 
@@ -125,10 +125,11 @@ def _disk(path: str) -> Finding:
     return passed("local.disk", words)
 
 
-def _capacity(config: Config) -> Iterator[Finding]:
+def _capacity(context: CheckContext) -> Iterator[Finding]:
     from dlapp.cluster.local.client.engine import LocalEngine
 
-    with LocalEngine(config) as engine:
+    config = context.config
+    with LocalEngine(config, nvml=context.nvml) as engine:
         there = engine.capacity()
     words = f"memory {there.memory_mib} MiB, vcores {there.vcores}, gcores {there.gcores} for all applications together"
     asked = config.defaults

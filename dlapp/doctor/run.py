@@ -61,7 +61,9 @@ def _on_a_node(config: Config) -> Iterator[Finding]:
 def checks(config: Config) -> Sequence[Check]:
     """Return the checks of the machine where applications are submitted."""
     found: list[Check] = []
-    context = CheckContext(config)
+    from dlapp.gpuid.health.nvml_subprocess import SHORT_ANSWER_S, NvmlProcess
+
+    context = CheckContext(config, nvml=NvmlProcess(SHORT_ANSWER_S))
     if config.cluster == "yarn":
         from dlapp.doctor import yarn
 

@@ -18,6 +18,7 @@ from dlapp.values.launch_spec import MACHINE, NODE_MANAGER, ZOOKEEPER, LedgerSet
 
 if TYPE_CHECKING:
     from dlapp.config import Config
+    from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
     from dlapp.hadoop.configuration import HadoopConfiguration
 
 FORMER_ROOT = "/dlapp"
@@ -136,13 +137,20 @@ def web_certificates(config: Config, settings: LedgerSettings) -> str:
     return "" if site is None else site.certificates()
 
 
-def open_ledger(settings: LedgerSettings, certificates: str = "", *, inspect: Inspect = uninspected) -> Ledger:
+def open_ledger(
+    settings: LedgerSettings,
+    certificates: str = "",
+    *,
+    inspect: Inspect = uninspected,
+    nvml: NvmlProcess | None = None,
+) -> Ledger:
     """Open a ledger.
 
     Args:
         settings: its location.
         certificates: CA certificates (PEM) of YARN's web servers; empty: OpenSSL's default.
         inspect: checks the health of GPUs before they are leased.
+        nvml: calls NVML; None: a process of its own.
 
     Raises:
         LedgerError: its kind is unknown to this version, or `host_of_task` refuses this container.
@@ -151,7 +159,11 @@ def open_ledger(settings: LedgerSettings, certificates: str = "", *, inspect: In
         from dlapp.gpuid.stores.machine import MachineLedger
 
         return MachineLedger(
-            settings.lock_dir, docker_host=settings.docker_host, inspect=inspect, application=settings.application
+            settings.lock_dir,
+            docker_host=settings.docker_host,
+            nvml=nvml,
+            inspect=inspect,
+            application=settings.application,
         )
     if settings.kind == NODE_MANAGER:
         from dlapp.gpuid.stores.node_manager import NodeManagerGpuLedger
@@ -162,10 +174,12 @@ def open_ledger(settings: LedgerSettings, certificates: str = "", *, inspect: In
             docker_host=settings.docker_host,
             certificates=certificates,
             inspect=inspect,
+            nvml=nvml,
         )
     host = settings.host or host_of_task(settings.lock_dir)
     full_name = settings.full_name or full_name_of(host or os.uname().nodename)
-    return open_cluster_ledger(replace(settings, host=host, full_name=full_name), certificates, inspect=inspect)
+    here = replace(settings, host=host, full_name=full_name)
+    return open_cluster_ledger(here, certificates, inspect=inspect, nvml=nvml)
 
 
 def host_of_task(lock_dir: str, environ: Mapping[str, str] = os.environ) -> str:
@@ -208,12 +222,16 @@ def _is_running(program: bytes) -> bool:
 
 
 def open_cluster_ledger(
-    settings: LedgerSettings, certificates: str = "", *, inspect: Inspect = uninspected
+    settings: LedgerSettings,
+    certificates: str = "",
+    *,
+    inspect: Inspect = uninspected,
+    nvml: NvmlProcess | None = None,
 ) -> ClusterLedger:
     """Open a ledger of many hosts.
 
     Args:
-        settings, certificates, inspect: see `open_ledger`.
+        settings, certificates, inspect, nvml: see `open_ledger`.
 
     Raises:
         LedgerError: it is of another kind.
@@ -224,4 +242,5 @@ def open_cluster_ledger(
     from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 
     applications = ApplicationProbe(settings.resource_managers, settings.login, certificates)
-    return ZooKeeperLedger(settings, host=settings.host or None, inspect=inspect, applications=applications)
+    host = settings.host or None
+    return ZooKeeperLedger(settings, host=host, nvml=nvml, inspect=inspect, applications=applications)

@@ -120,6 +120,10 @@ class Ledger(Protocol):
             until: ``needs-reset`` or ``needs-reboot``: an inspection without findings ends it only after that.
         """
 
+    def quarantine_all(self, *, cause: str, detail: str = "") -> None:
+        """Put all devices of this host into quarantine that are not in it already, without the driver: it hangs. See
+        `quarantine`."""
+
     def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> bool:
         """End the quarantine of a device. Return whether there was one. Raises NotFound."""
 

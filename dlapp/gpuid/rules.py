@@ -598,6 +598,14 @@ def delay_probe(record: HostRecord, name: str, now_ms: int) -> HostRecord:
     return _with_device(record, replace(one, quarantine=replace(old, probe_at_ms=at_ms)))
 
 
+def quarantine_all(record: HostRecord, *, cause: str, detail: str = "", now_ms: int) -> HostRecord:
+    """Put all devices of a host into quarantine that are not in it already; see `quarantine`."""
+    for one in record.devices:
+        if one.quarantine is None:
+            record = quarantine(record, one.uuid, cause=cause, detail=detail, now_ms=now_ms)
+    return record
+
+
 def next_probe_ms(now_ms: int, *, since_ms: int, count: int) -> int:
     """Return the time of the next inspection of a GPU, in quarantine since ``since_ms`` for the ``count``-th time [ms
     since 1970].

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError
-from dlapp.gpuid.health import inspection, nvml
+from dlapp.gpuid.health import inspection
 from dlapp.gpuid.health.attribution import ProcessAttribution
+from dlapp.gpuid.health.nvml_subprocess import DriverHangs
 from dlapp.gpuid.health.readings import DeviceFault
 from dlapp.gpuid.health.watch import DeviceUse, DeviceWatch
 from dlapp.gpuid.health.xids import XidClass, XidTable
@@ -18,12 +19,18 @@ from dlapp.system.text import human_size
 
 if TYPE_CHECKING:
     from dlapp.gpuid.devices import Device
+    from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
     from dlapp.gpuid.ledger import Ledger
 
 LAST_INSPECTION_S = 2.0
 """Time limit of the last inspection of the GPUs after a payload has failed."""
 _SHOWN_FOREIGN = 2
 """Maximum number of foreign processes in a message, which is one line; the receipt has more."""
+RELEASE_S = 10.0
+"""Time limit of the driver's answer when the GPUs are released: the payload's result is known, and others wait for the
+container's end. The watch keeps NVML open until then, so no GPU has to be initialized."""
+DRIVER_HANGS = "driver-hangs"
+"""Cause of a quarantine."""
 
 
 class LeasedDevices:
@@ -31,12 +38,20 @@ class LeasedDevices:
 
     Args:
         ledger: in which failed GPUs are quarantined.
+        nvml: calls NVML.
+        devices: the leased GPUs.
+        note, warn: take lines for the log.
     """
 
     def __init__(
-        self, ledger: Ledger, devices: Sequence[Device], note: Callable[[str], None], warn: Callable[[str], None]
+        self,
+        ledger: Ledger,
+        nvml: NvmlProcess,
+        devices: Sequence[Device],
+        note: Callable[[str], None],
+        warn: Callable[[str], None],
     ) -> None:
-        self._ledger, self._devices, self._note, self._warn = ledger, tuple(devices), note, warn
+        self._ledger, self._nvml, self._devices, self._note, self._warn = ledger, nvml, tuple(devices), note, warn
         self._watch: DeviceWatch | None = None
         self._noted = self._is_unrecorded = False
         # Imported now, not at release: a NodeManager may have removed the code by then.
@@ -57,6 +72,7 @@ class LeasedDevices:
             self._devices,
             on_fault=wake,
             note=self._note,
+            open=self._nvml.watch,
             use=self.use,
             xids=self._xids,
             on_xids=self._record_xids,
@@ -105,13 +121,21 @@ class LeasedDevices:
             texts.append(f"{amount} were used by process {one.pid} ({one.description})")
         return ", ".join(texts)
 
-    def quarantine_failed(self) -> None:
-        """Quarantine devices that the next lease must not get; all processes of the payload must have ended."""
+    def quarantine_failed(self) -> bool:
+        """Quarantine devices that the next lease must not get; all processes of the payload must have ended.
+
+        Returns:
+            False if the driver hangs: it is not known whether anything still uses the devices.
+        """
         known: dict[str, DeviceFault] = {} if self._watch is None else self._watch.failed
+        hang: DriverHangs | None = None
+        self._nvml.answer_s = RELEASE_S
         try:
             if isinstance(self._limits, DlappError):
                 raise self._limits
-            known = inspection.inspect_devices(self._devices, read=nvml.read, limits=self._limits) | known
+            known = inspection.inspect_devices(self._devices, read=self._nvml.read, limits=self._limits) | known
+        except DriverHangs as error:
+            hang = error
         except DlappError as error:
             self._warn(f"the GPUs could not be inspected: {error}")
             known = self._to_probe() | known
@@ -121,9 +145,12 @@ class LeasedDevices:
                 self._warn(f"{uuid} is in quarantine: {fault.detail}")
             except DlappError as error:
                 self._warn(f"{uuid} could not be put into quarantine: {error}")
-        self._quarantine_host(known)
+        self._quarantine_for_reboot(known)
+        if hang is not None:
+            self._quarantine_host(hang)
+        return hang is None
 
-    def _quarantine_host(self, known: Mapping[str, DeviceFault]) -> None:
+    def _quarantine_for_reboot(self, known: Mapping[str, DeviceFault]) -> None:
         """Quarantine the other GPUs of the host if the fault of one needs a reboot."""
         label = {one.uuid: one.label for one in self._devices}
         faults = [f"{label[uuid]}: {one.detail}" for uuid, one in known.items() if one.until == NEEDS_REBOOT]
@@ -153,3 +180,11 @@ class LeasedDevices:
             if not self._is_unrecorded:
                 self._is_unrecorded = True
                 self._warn(f"the Xid errors of the GPUs are not recorded: {error}")
+
+    def _quarantine_host(self, hang: DriverHangs) -> None:
+        """Quarantine all GPUs of this host, whose driver hangs. The next inspection that gets an answer ends that."""
+        try:
+            self._ledger.quarantine_all(cause=DRIVER_HANGS, detail=hang.problem)
+            self._warn(f"all GPUs of this host are in quarantine: {hang}")
+        except DlappError as error:
+            self._warn(f"{hang}; the GPUs could not be put into quarantine: {error}")

@@ -11,6 +11,7 @@ from dlapp.errors import UsageError
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.factory import open_ledger
 from dlapp.gpuid.health.inspection import Inspector
+from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
 from dlapp.gpuid.health.watch import DeviceUse
 from dlapp.gpuid.ledger import Lease, reclaim_all
 from dlapp.gpuid.liveness.probes import this_task
@@ -52,7 +53,9 @@ class GpuLease:
         if settings.web:
             # The NodeManager, which assigns the GPUs, runs nvidia-smi for each answer.
             self.service = self._waits_for = f"the NodeManager on {node_name()}"
-        self._ledger = open_ledger(settings, _web_certificates(launch), inspect=Inspector())
+        self._nvml = NvmlProcess()
+        inspect = Inspector(read=self._nvml.read)
+        self._ledger = open_ledger(settings, _web_certificates(launch), inspect=inspect, nvml=self._nvml)
         self._lease: Lease | None = None
         self._health: LeasedDevices | None = None
 
@@ -80,7 +83,7 @@ class GpuLease:
         free = f"{gcores} free GPU{'' if gcores == 1 else 's'} of this node"
         with Wait(self._waits_for or free, None if self._waits_for else timeout_s):
             self._lease = self._ledger.acquire(ask, timeout_s=timeout_s)
-        self._health = LeasedDevices(self._ledger, self._lease.devices, self._note, self._warn)
+        self._health = LeasedDevices(self._ledger, self._nvml, self._lease.devices, self._note, self._warn)
         # A payload runs for days. With permanent sessions, the restart of an ensemble would get all of them back at
         # once; so a release reconnects.
         self._ledger.close()
@@ -140,15 +143,23 @@ class GpuLease:
         return "" if self._health is None else self._health.foreign_use()
 
     def release(self) -> None:
-        """Release the GPUs, which nothing uses any more. Idempotent."""
+        """Release the GPUs, which nothing uses any more. Idempotent.
+
+        If the driver hangs, the lease stays until this process ends, and then as long as its evidence does not say that
+        the payload is gone. A later call tries again.
+        """
         if self._health is not None:
-            self._health.quarantine_failed()
+            if not self._health.quarantine_failed():
+                self._ledger.close()
+                self._nvml.close()
+                return
             self._health = None
         if self._lease is not None:
             if not self._lease.release():
                 self._warn("the GPU ledger cannot be reached: the GPUs are free when others detect this task's end")
             self._lease = None
         self._ledger.close()
+        self._nvml.close()
 
     def _evidence_of_docker(self) -> dict[str, Any]:
         label = f"{LABEL_CONTAINER}={self._assignment.container_id}"

@@ -13,7 +13,7 @@ import pytest
 
 from dlapp.doctor.findings import failed, passed
 from dlapp.tools.machine.doctor import line_of, node_table
-from tests.services.containers.nvml_stub import LINK_DOWN, MIB, NVSWITCH, StubDevice, with_devices
+from tests.services.containers.nvml_stub import HANGS, LINK_DOWN, MIB, NVSWITCH, StubDevice, with_devices
 
 
 class Doctor:
@@ -166,6 +166,24 @@ def test_a_gpu_without_its_nvlink_fabric_is_a_warning_with_the_words_people_sear
     found = doctor.findings()["gpu.gpu0"]
     assert found["verdict"] == "warn"
     assert all(words in found["found"] for words in ("error 802", "nvidia-fabricmanager", "fabric manager"))
+
+
+@pytest.mark.parametrize(
+    ("init", "said", "repair"),
+    [
+        (18, "Driver/library version mismatch", "unload and load the modules"),
+        (999, "Unknown Error", "see nvidia-smi and dmesg"),
+        (HANGS, "no answer in 4 s: the driver hangs", "dmesg shows why"),
+    ],
+)
+def test_a_driver_that_does_not_work_is_a_failure_with_its_repair(
+    doctor: Doctor, tmp_path: Path, init: int, said: str, repair: str
+) -> None:
+    doctor.variables |= with_devices(tmp_path, [StubDevice()], init=init)
+    found = doctor.findings(1)
+    assert found["gpu.driver"]["verdict"] == "fail"
+    assert said in found["gpu.driver"]["found"]
+    assert repair in found["gpu.driver"]["repair"]
 
 
 def test_a_gpu_ledger_that_others_cannot_write_is_a_warning(doctor: Doctor) -> None:

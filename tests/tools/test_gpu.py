@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.gpuid.stores.xid_files import add_xids
 from dlapp.system.owners import user_name
 from dlapp.tools.display import gpu as gpu_text
-from tests.services.containers.nvml_stub import MIB, Part, StubDevice, with_devices
+from tests.services.containers.nvml_stub import HANGS, MIB, Part, StubDevice, with_devices
+from tests.services.polling import wait_until
 
 HOST = os.uname().nodename
 ME = user_name(os.geteuid())
@@ -239,7 +241,57 @@ def test_bad_input_is_one_clear_line(machine: Machine, words: tuple[str, ...], c
 
 def test_a_broken_driver_is_named(machine: Machine) -> None:
     with_devices(machine.directory, CARDS, init=18)
-    assert "Error: NVML:" in machine.gpu("list", code=1)
+    assert "Error: NVML: Driver/library version mismatch: " in machine.gpu("why", "1", code=1)
+    assert machine.gpu("list", code=1).startswith("NVML: Driver/library version mismatch: ")
+
+
+@pytest.mark.parametrize("init", [18, 999, HANGS])
+def test_holders_and_quarantines_are_shown_also_if_the_driver_does_not_work(machine: Machine, init: int) -> None:
+    machine.gpu("quarantine", "gpu1", "--reason", "fan")
+    with machine.hold("GPU-a"):
+        with_devices(machine.directory, CARDS, init=init)
+        lines = machine.gpu("list", code=1).splitlines()
+        assert len(lines) == 2
+        unread = r" +\|  \?°C,   \? % \|      \? /      \? MiB \| "
+        assert re.fullmatch(rf"{HOST}  gpu0{unread}application_1700000000000_0042 \({ME}, \d+ s\)", lines[0])
+        assert re.fullmatch(rf"{HOST}  GPU-b{unread}quarantined \(fan, by {ME}, for \d+ s\)", lines[1])
+        (host,) = json.loads(machine.gpu("list", "--json", code=1))["hosts"]
+        assert host["error"].startswith("NVML: no answer in 4 s: the driver hangs" if init == HANGS else "NVML: ")
+
+
+def scrape(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as answer:
+        return str(answer.read().decode())
+
+
+def test_an_exporter_answers_while_the_driver_hangs_and_recovers_with_it(machine: Machine, tmp_path: Path) -> None:
+    log = tmp_path / "exporter.log"
+    with machine.hold("GPU-a"), open(log, "wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dlapp.tools", "gpu", "exporter", "--listen", "127.0.0.1:0"],
+            env={**os.environ, **machine.variables, "DLAPP_GPUID_LOCK_DIR": machine.locks},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            wait_until(lambda: "/metrics" in log.read_text())
+            port = int(re.findall(r":(\d+)/metrics", log.read_text())[0])
+            up, down = f'dlapp_node_up{{host="{HOST}"}} 1.0', f'dlapp_node_up{{host="{HOST}"}} 0.0'
+            held = f'dlapp_node_gpu_state{{gpu="0",host="{HOST}",state="held"}} 1.0'
+            first = scrape(port)
+            assert up in first
+            assert held in first
+            with_devices(machine.directory, [replace(CARDS[0], hang="nvmlDevice"), *CARDS[1:]])
+            for _ in range(2):
+                hanging = scrape(port)
+                assert down in hanging
+                assert held in hanging
+            assert "the driver hangs" in log.read_text()
+            with_devices(machine.directory, CARDS)
+            wait_until(lambda: up in scrape(port))
+        finally:
+            process.terminate()
+            process.wait(120)
 
 
 # ---- lines ----

@@ -1,7 +1,7 @@
 """Prometheus exporter of this host's GPUs: the holder and usage of each.
 
 Each scrape reads the GPU ledger and NVML once. Unknown values are omitted. ``dlapp_node_up`` is 0 if one of the two
-does not answer; the exporter continues.
+does not answer; the exporter continues. If only NVML does not answer, what the ledger knows is served.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class GpuCollector:
         for name, field, unit, text in _VALUES:
             family = GaugeMetricFamily(f"dlapp_node_gpu_{name}", text, labels=_LABELS)
             for one in devices:
-                if one[field] is not None:
+                if one[field] is not None and (one[field] or field != "memory_mib"):  # 0: not known without NVML
                     family.add_metric(_labels(host_name, one), one[field] * unit)
             yield family
 

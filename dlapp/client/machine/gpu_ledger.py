@@ -4,6 +4,8 @@ Hosts are yielded one by one, as dictionaries: a cluster has thousands of them. 
 
     {"host": "host03", "here": true, "seen_ms": …, "forgotten_ms": 0, "error": "", "devices": [one each, PCI bus order]}
 
+If NVML does not work, ``error`` says why, and ``devices`` has what the ledger knows.
+
 A device has the fields of `dlapp.gpuid.devices.Device`, and
 
     label                          gpu0, or gpu0:1 for a MIG device
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from dlapp.gpuid.health.readings import Reading
     from dlapp.gpuid.ledger import ClusterLedger, Ledger
 
+SCRAPED_EVERY_S = 130.0
+"""Most of the usual intervals between two scrapes of an exporter: up to two minutes."""
 ENDED_S = 3600.0
 """How long an application must have ended before its lease may be released without force."""
 MAX_HOSTS_NAMED = 20
@@ -53,19 +57,28 @@ MAX_HOSTS_NAMED = 20
 
 
 class GpuLedger(Closeable):
-    """The GPU ledger of a configuration; a context manager."""
+    """The GPU ledger of a configuration; a context manager.
 
-    def __init__(self, config: Config) -> None:
+    Args:
+        config: the configuration.
+        is_display: only shows what there is: NVML gets less time to answer, and its process stays for the next look.
+    """
+
+    def __init__(self, config: Config, *, is_display: bool = False) -> None:
+        from dlapp.gpuid.health.nvml_subprocess import SHORT_ANSWER_S, NvmlProcess
+
+        self._nvml = NvmlProcess(SHORT_ANSWER_S, idle_s=SCRAPED_EVERY_S) if is_display else NvmlProcess()
         settings = configured(config)
         self._allowed, self._hottest_c = config.gpuid.allowed_processes, config.gpuid.temperature_limit_c
         self._cluster: ClusterLedger | None = None
         if settings.covers_cluster:
-            self._cluster = open_cluster_ledger(settings, web_certificates(config, settings))
-        self._ledger: Ledger = self._cluster or open_ledger(settings)
+            self._cluster = open_cluster_ledger(settings, web_certificates(config, settings), nvml=self._nvml)
+        self._ledger: Ledger = self._cluster or open_ledger(settings, nvml=self._nvml)
 
     def close(self) -> None:
-        """Close the connection to ZooKeeper, if there is one."""
+        """Close the connection to ZooKeeper, if there is one, and end the process that calls NVML."""
         self._ledger.close()
+        self._nvml.close()
 
     @property
     def host_name(self) -> str:
@@ -91,29 +104,35 @@ class GpuLedger(Closeable):
             NotFound: the host is not in the ledger.
             Unreachable: the ledger does not answer.
         """
-        for name, record in self._records(host):
+        problems: list[str] = []
+        for name, record in self._records(host, problems):
             if isinstance(record, LedgerError):
                 yield {"host": name, "here": name == self.host_name, "error": str(record), "devices": []}
             elif host is not None or forgotten or not record.forgotten_ms:
-                yield self._host_view(record, here=name == self.host_name, elsewhere=self._unrecorded_holders(name))
+                elsewhere = self._unrecorded_holders(name)
+                yield self._host_view(record, "".join(problems), here=name == self.host_name, elsewhere=elsewhere)
 
-    def _host_view(self, record: HostRecord, *, here: bool, elsewhere: Mapping[str, Holder]) -> dict[str, Any]:
-        """Return a host as the module's docstring describes it."""
-        readings = _readings(record) if here else {}
+    def _host_view(
+        self, record: HostRecord, problem: str, *, here: bool, elsewhere: Mapping[str, Holder]
+    ) -> dict[str, Any]:
+        """Return a host as the module's docstring describes it; ``problem``: why NVML does not work."""
+        readings: Mapping[str, Reading] = {}
+        if here and not problem:
+            readings, problem = self._readings(record)
         faults = self._faults(readings)
         holders = {**elsewhere, **{uuid: one for one in record.leases for uuid in one.devices}}
         xids = read_xids(self._ledger.directory) if here else {}
         devices = []
         for one in record.devices:
             device, holder, reading = one.device, holders.get(one.uuid), readings.get(one.uuid)
-            problem = "" if holder or one.quarantine else faults.get(one.uuid, "")
-            free = "unavailable" if problem else "free"
+            fault = "" if holder or one.quarantine else faults.get(one.uuid, "")
+            free = "unavailable" if fault else "free"
             state = "held" if holder else "quarantined" if one.quarantine else free if one.present else "absent"
             devices.append(
                 {
                     "label": device.label,
                     "state": state,
-                    "problem": problem,
+                    "problem": fault,
                     **_device_facts(device),
                     "present": one.present,
                     **(_holder_facts(holder) if holder else _NOBODY),
@@ -127,7 +146,7 @@ class GpuLedger(Closeable):
             "here": here,
             "seen_ms": record.seen_ms,
             "forgotten_ms": record.forgotten_ms,
-            "error": "",
+            "error": problem,
             "devices": devices,
         }
 
@@ -145,7 +164,7 @@ class GpuLedger(Closeable):
         """Yield the mapping from host and GPU to application, for each host with held GPUs: the format of the original
         dlapp.
         """
-        for _, record in self._records(host):
+        for _, record in self._records(host, []):
             if isinstance(record, HostRecord) and not record.forgotten_ms:
                 yield from rules.original_map([record]).items()
 
@@ -188,11 +207,30 @@ class GpuLedger(Closeable):
         lines = [line for _, _, line in sorted(short)[:MAX_HOSTS_NAMED]]
         return {"can": False, "host": "", "devices": [], "lines": lines, "hosts": hosts}
 
-    def _records(self, host: str | None) -> Iterator[tuple[str, HostRecord | LedgerError]]:
+    def _records(
+        self, host: str | None, problems: list[str] | None = None
+    ) -> Iterator[tuple[str, HostRecord | LedgerError]]:
+        """Yield the records of all hosts, or of one.
+
+        Args:
+            host: None: all.
+            problems: takes why NVML does not work; the record of this machine then has what its files know. None: that
+                is an error.
+        """
         if self._cluster is None:
             if host not in (None, self.host_name):
                 raise NotFound(f"the GPU ledger of this machine knows {self.host_name} only, not {host}")
-            yield self.host_name, self._ledger.record()
+            from dlapp.gpuid.health.nvml import NvmlError
+            from dlapp.gpuid.stores.machine import MachineLedger
+
+            try:
+                record = self._ledger.record()
+            except NvmlError as error:
+                if problems is None or not isinstance(self._ledger, MachineLedger):
+                    raise
+                problems.append(str(error))
+                record = self._ledger.record_of_files()
+            yield self.host_name, record
         elif host is None:
             yield from self._cluster.hosts()
         else:
@@ -200,6 +238,20 @@ class GpuLedger(Closeable):
             if not record.devices and not record.seen_ms:
                 raise NotFound(f"{host}: the GPU ledger knows no such host")
             yield host, record
+
+    def _readings(self, record: HostRecord) -> tuple[Mapping[str, Reading], str]:
+        """Return the readings of this host's GPUs by uuid, and why there are none if NVML does not work. Those that an
+        operator took out of use are not opened."""
+        from dlapp.gpuid.health import nvml
+
+        is_closed = {one.uuid: one.quarantine is not None and bool(one.quarantine.by) for one in record.devices}
+        devices = [one.device for one in record.devices if one.present and not is_closed[one.uuid]]
+        if not devices or not nvml.has_library():
+            return {}, ""
+        try:
+            return self._nvml.read(devices, detailed=True), ""
+        except nvml.NvmlError as error:
+            return {}, str(error)
 
     def _unrecorded_holders(self, host: str) -> Mapping[str, Holder]:
         """Return the holders of a host's GPUs that are missing in its record; known for this host only."""
@@ -319,14 +371,3 @@ _NOBODY = _holder_facts(Holder(uuid="", index=None, application=""))
 _READ = ("utilization", "used_mib", "temperature_c")
 _reading_facts = _facts(*_READ, "unverified", "notes")
 _UNREAD: dict[str, Any] = dict.fromkeys(_READ) | {"unverified": "", "notes": ()}
-
-
-def _readings(record: HostRecord) -> dict[str, Reading]:
-    """Return the current state of this host's GPUs; those that an operator took out of use are not opened."""
-    from dlapp.gpuid.health import nvml
-
-    is_closed = {one.uuid: one.quarantine is not None and bool(one.quarantine.by) for one in record.devices}
-    devices = [one.device for one in record.devices if one.present and not is_closed[one.uuid]]
-    if not devices or not nvml.has_library():
-        return {}
-    return nvml.read(devices, detailed=True)

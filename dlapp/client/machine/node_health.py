@@ -19,9 +19,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from dlapp.gpuid.health import nvml, nvml_subprocess
+from dlapp.gpuid.health import nvml
 from dlapp.gpuid.health.inspection import HealthLimits, classify_reading, is_allowed, is_due
 from dlapp.gpuid.health.nvml import NvmlError
+from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.system import clock
 
@@ -56,16 +57,19 @@ def machine_health(config: Config) -> MachineHealth:
     Raises:
         LedgerError: the machine's ledger is invalid.
     """
-    ledger = MachineLedger(
-        config.gpuid.lock_dir, docker_host=config.runtime.docker.host, discover=nvml_subprocess.discover
-    )
+    with NvmlProcess() as process:
+        return _machine_health(config, process)
+
+
+def _machine_health(config: Config, process: NvmlProcess) -> MachineHealth:
+    ledger = MachineLedger(config.gpuid.lock_dir, docker_host=config.runtime.docker.host, nvml=process)
     users = [str(one) for one in ledger.holders().values()]  # from files only
     if not nvml.has_library():
         return MachineHealth((), tuple(users))
     try:
         record = ledger.record()
         devices = [one.device for one in record.devices if one.present]
-        readings = nvml_subprocess.read(devices) if devices else {}
+        readings = process.read(devices) if devices else {}
     except NvmlError as error:
         return MachineHealth((str(error),), tuple(users))
     limits = HealthLimits(allowed=config.gpuid.allowed_processes, temperature_c=config.gpuid.temperature_limit_c)

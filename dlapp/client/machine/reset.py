@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from dlapp.client.machine.drain import DeviceSelection, DeviceView, close_devices, select_devices
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.health import nvml_subprocess
 from dlapp.gpuid.health.inspection import HealthLimits, inspect_devices
 from dlapp.gpuid.health.nvml import NvmlError
+from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
 from dlapp.gpuid.rules import LeaseRequest
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.system.clock import backoff_s
@@ -90,7 +90,12 @@ def reset_gpu(ledger: GpuLedger, config: Config, name: str, *, by: str) -> Reset
     program = shutil.which(PROGRAM)
     if program is None:
         raise NotFound(f"{PROGRAM} is not on the PATH")
-    everything = _as_found(select_devices(ledger, None))
+    with NvmlProcess() as nvml:
+        return _reset(ledger, config, name, nvml, program, by)
+
+
+def _reset(ledger: GpuLedger, config: Config, name: str, nvml: NvmlProcess, program: str, by: str) -> ResetResult:
+    everything = _as_found(select_devices(ledger, None), nvml)
     named = select_devices(ledger, name, ledger.host_name)
     device = next(one for one in everything if one["uuid"] == named.uuids[0])
     touched = DeviceSelection(named.host, False, touched_devices(device, everything, has_switches()))
@@ -106,13 +111,14 @@ def reset_gpu(ledger: GpuLedger, config: Config, name: str, *, by: str) -> Reset
         held = [str(one) for uuid, one in lock.items() if uuid in touched.uuids]
         raise Denied(f"{_not_reset(named, touched)}: {'; '.join(held)}")
     try:
-        if users := _settled_users(devices):
+        if users := _settled_users(devices, nvml):
             more = f" and {len(users) - MAX_NAMED} more" if len(users) > MAX_NAMED else ""
             who = f"in use by {', '.join(users[:MAX_NAMED])}{more}"
             raise Denied(f"{_not_reset(named, touched)}: {who}; end them first, also monitors and daemons")
         closed = close_devices(ledger, touched, reason="dlapp-gpu reset", by=by)
+        nvml.close()  # it must have no GPU open
         problem = _run([program, "--gpu-reset", "-i", ",".join(dict.fromkeys(map(_id, devices)))])
-        faults = _inspected(devices, config)
+        faults = _inspected(devices, config, nvml)
         healed = _reopen(ledger, named, touched, faults, closed, is_reset=not problem)
     finally:
         lock.release()
@@ -124,13 +130,13 @@ def reset_gpu(ledger: GpuLedger, config: Config, name: str, *, by: str) -> Reset
 # ---- what a reset touches ----
 
 
-def _as_found(selection: DeviceSelection) -> tuple[DeviceView, ...]:
+def _as_found(selection: DeviceSelection, nvml: NvmlProcess) -> tuple[DeviceView, ...]:
     """Return the devices of the ledger with NVML's present facts: numbers and links may be others since their record.
 
     Raises:
         DlappError: NVML shows a GPU that the ledger does not have, so it could not be closed for the reset of another.
     """
-    there = {one.uuid: one for one in nvml_subprocess.discover()}
+    there = {one.uuid: one for one in nvml.discover()}
     if unknown := there.keys() - set(selection.uuids):
         raise DlappError(
             f"{selection.host}: the GPU ledger does not know {', '.join(sorted(unknown))}; it does after the next "
@@ -176,16 +182,17 @@ def _nvlinks(device: DeviceView) -> set[int]:
 # ---- who uses it ----
 
 
-def _settled_users(devices: Sequence[Device]) -> list[str]:
+def _settled_users(devices: Sequence[Device], nvml: NvmlProcess) -> list[str]:
     deadline = time.monotonic() + SETTLE_S
-    shown = _nvml_users(devices)
+    shown = _nvml_users(devices, nvml)
+    nvml.close()
     with Wait("the programs that have the GPU open", SETTLE_S):
         for pause_s in backoff_s(0.1, 1.0):
             users = device_users({one.minor for one in devices}) | shown
             if not users or time.monotonic() >= deadline:
                 return [f"process {pid} ({users[pid]})" for pid in sorted(users)]
             time.sleep(pause_s)
-            shown = shown and _nvml_users(devices)  # a needless query would open the GPUs itself
+            shown = shown and _nvml_users(devices, nvml)  # a needless query would open the GPUs itself
     raise AssertionError
 
 
@@ -221,9 +228,9 @@ def _program_and_user(pid: int, proc: str = "/proc") -> str:
         return "unknown program"
 
 
-def _nvml_users(devices: Sequence[Device]) -> dict[int, str]:
+def _nvml_users(devices: Sequence[Device], nvml: NvmlProcess) -> dict[int, str]:
     """Return the processes that NVML shows, as nvidia-smi does; a GPU that does not answer shows none."""
-    readings = nvml_subprocess.read(devices)
+    readings = nvml.read(devices)
     processes = (one for reading in readings.values() for one in (*(reading.compute or ()), *reading.graphics))
     return {one.pid: one.name or _program_and_user(one.pid) for one in processes}
 
@@ -250,13 +257,13 @@ def _run(command: Sequence[str]) -> str:
     return "" if code == 0 else f"{PROGRAM} ended with exit code {code}: {text or 'it printed nothing'}"
 
 
-def _inspected(devices: Sequence[Device], config: Config) -> dict[str, str]:
+def _inspected(devices: Sequence[Device], config: Config, nvml: NvmlProcess) -> dict[str, str]:
     """Return what is wrong with the GPUs now, by uuid."""
     limits = HealthLimits(allowed=config.gpuid.allowed_processes, temperature_c=config.gpuid.temperature_limit_c)
     try:
-        there = {one.uuid: one for one in nvml_subprocess.discover()}
+        there = {one.uuid: one for one in nvml.discover()}
         known = [there[one.uuid] for one in devices if one.uuid in there]
-        faults = inspect_devices(known, read=nvml_subprocess.read, limits=limits) if known else {}
+        faults = inspect_devices(known, read=nvml.read, limits=limits) if known else {}
     except NvmlError as error:
         return dict.fromkeys((one.uuid for one in devices), str(error))
     missing = {one.uuid: "NVML does not find it" for one in devices if one.uuid not in there}

@@ -355,12 +355,18 @@ def leased(
     from dlapp.client import caller
     from dlapp.gpuid.factory import configured, open_ledger, web_certificates
     from dlapp.gpuid.health.inspection import Inspector
+    from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
     from dlapp.gpuid.rules import LeaseRequest
     from dlapp.task.gpu_health import LeasedDevices
 
     settings = configured(config)
     certificates = web_certificates(config, settings)
-    with contextlib.closing(open_ledger(settings, certificates, inspect=Inspector())) as ledger:
+    with contextlib.ExitStack() as opened:
+        nvml = opened.enter_context(NvmlProcess())
+        inspect = Inspector(read=nvml.read)
+        ledger = opened.enter_context(
+            contextlib.closing(open_ledger(settings, certificates, inspect=inspect, nvml=nvml))
+        )
         lease = ledger.acquire(LeaseRequest(name, name, caller(), gcores, evidence=evidence or {}))
         # Its threads, if any, must not exist when the shell is forked; a release reconnects.
         ledger.close()
@@ -368,8 +374,10 @@ def leased(
             yield lease.devices, lease.fds
         finally:
             # The terminal may be gone: findings are in the ledger.
-            LeasedDevices(ledger, lease.devices, lambda line: None, lambda line: None).quarantine_failed()
-            lease.release()
+            devices = LeasedDevices(ledger, nvml, lease.devices, lambda line: None, lambda line: None)
+            # If the driver hangs, the lease ends with this process, by its evidence.
+            if devices.quarantine_failed():
+                lease.release()
 
 
 def _evidence_of_docker(config: Config, directory: str) -> dict[str, Any]:

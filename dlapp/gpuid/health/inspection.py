@@ -241,12 +241,6 @@ def with_inspection(
     return record
 
 
-def _read_nvml(devices: Sequence[Device]) -> Mapping[str, Reading]:
-    from dlapp.gpuid.health.nvml import read
-
-    return read(devices)
-
-
 class _Verdict(NamedTuple):
     """Result of an inspection.
 
@@ -266,7 +260,7 @@ class Inspector:
 
     Args:
         limits: None: the host's configuration.
-        read: reads NVML; None: `dlapp.gpuid.health.nvml.read`.
+        read: reads NVML, as `dlapp.gpuid.health.nvml.read` does.
         now_ms: the wall clock [ms since 1970].
     """
 
@@ -282,7 +276,7 @@ class Inspector:
         self,
         limits: HealthLimits | None = None,
         *,
-        read: Callable[[Sequence[Device]], Mapping[str, Reading]] | None = None,
+        read: Callable[[Sequence[Device]], Mapping[str, Reading]],
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         now_ms: Callable[[], int] = clock.now_ms,
@@ -319,7 +313,7 @@ class Inspector:
 
     def _timed_read(self, devices: Sequence[Device]) -> Mapping[str, Reading]:
         began_s = self._clock()
-        readings = (self._read or _read_nvml)(devices)
+        readings = self._read(devices)
         self._read_s = self._clock() - began_s
         return readings
 

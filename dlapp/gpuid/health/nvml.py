@@ -23,7 +23,7 @@ from typing import Any
 
 from dlapp.errors import DlappError
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.health import condition
+from dlapp.gpuid.health import condition, driver
 from dlapp.gpuid.health.gpm import GpmMeter
 from dlapp.gpuid.health.readings import DeviceFault, DeviceSample, GpuProcess, ListedProcess, Reading
 from dlapp.system.processes.proc import command_line
@@ -40,7 +40,19 @@ _MIB = 20
 
 
 class NvmlError(DlappError):
-    """NVML exists and does not work, so the state of the GPUs is not known."""
+    """NVML exists and does not work, so the state of the GPUs is not known.
+
+    Args:
+        problem: why.
+        repair: what helps; empty: not known.
+    """
+
+    def __init__(self, problem: str, repair: str = "") -> None:
+        super().__init__(problem, repair)
+        self.problem, self.repair = problem, repair
+
+    def __str__(self) -> str:
+        return f"{self.problem}; {self.repair}" if self.repair else self.problem
 
 
 class NoDriver(NvmlError):
@@ -256,7 +268,8 @@ def _session() -> Iterator[Any]:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        if error.value in (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED):
+        is_absent = error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED and not driver.hardware()
+        if is_absent or error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
             yield None  # the library without a GPU: an image made for both kinds of machines
             return
         raise _broken(error) from error
@@ -269,8 +282,8 @@ def _session() -> Iterator[Any]:
             pynvml.nvmlShutdown()
 
 
-def _broken(error: Exception) -> NvmlError:
-    return NvmlError(f"NVML: {str(error).rstrip('.')} (local.gcores 0 lets applications without GPUs run)")
+def _broken(error: Any) -> NvmlError:
+    return NvmlError(*driver.problem_of(error.value, str(error)))
 
 
 class _Gpu:

@@ -1,10 +1,11 @@
-"""NVML in a subprocess with a deadline, for callers that must not hang with a hanging driver.
+"""NVML in a subprocess with a deadline: the only way in which dlapp calls NVIDIA's driver.
 
-A call into a hanging driver does not return, and the process may not even be killable by SIGKILL. So the runner of the
-embedded engine, on which a machine's whole queue depends, uses a small subprocess. If it does not answer it is killed
-and abandoned, and no other one is started until it is gone.
+A call into a hanging driver does not return, and the process that made it may not even be killable by SIGKILL. It keeps
+its descriptors, locks among them, until it returns. So whoever needs the driver owns a `NvmlProcess`: a small process
+that has nothing of its owner's open. If it does not answer in time it is killed and abandoned. No other one is started
+until it is gone, and none before a pause that grows with each hang; meanwhile every request fails at once.
 
-It ends with its parent, and by itself when idle for a while; the next query starts another.
+The subprocess ends with its owner, and by itself when idle for a while; the next request starts another.
 """
 
 from __future__ import annotations
@@ -18,63 +19,111 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.health import nvml
+from dlapp.gpuid.health import driver, nvml
 from dlapp.gpuid.health.nvml import NvmlError
-from dlapp.gpuid.health.readings import Reading
+from dlapp.gpuid.health.readings import DeviceFault, DeviceSample, Reading
+from dlapp.system.clock import backoff_s
 from dlapp.system.files import write_all
 from dlapp.system.waits import Wait
+from dlapp.value import Closeable
 
 ANSWER_S = 30.0
-"""Time limit of NVML: initializing eight GPUs without nvidia-persistenced takes ten seconds and more."""
+"""Default time limit of NVML: initializing eight GPUs without nvidia-persistenced takes ten seconds and more."""
+SHORT_ANSWER_S = 4.0
+"""The same for commands and the exporter, which show what they know without NVML within five seconds."""
+AGAIN_S = 5.0, 60.0
+"""Pauses after a hang before the driver is called again: doubled from the first to the second."""
 IDLE_S = 5.0
+WATCH_IDLE_S = 60.0
+"""The same while it watches devices: its owner polls every few seconds, and may be stopped or short of CPU time."""
 _SIZE = struct.Struct("!I")
 _PROGRAM = (
-    # Close everything inherited from the parent, in particular kernel locks.
-    "import os, sys; os.closerange(3, 1 << 16); sys.path[:0] = sys.argv[1:]; "
-    "from dlapp.gpuid.health.nvml_subprocess import serve; serve()"
+    # Close everything inherited from the owner, in particular kernel locks.
+    "import os, sys; os.closerange(3, 1 << 16); sys.path[:0] = sys.argv[2:]; "
+    "from dlapp.gpuid.health.nvml_subprocess import serve; serve(float(sys.argv[1]))"
 )
 
 
-def discover() -> tuple[Device, ...]:
-    """Call `dlapp.gpuid.health.nvml.discover` in a subprocess. Raises NvmlError also if NVML does not answer within
-    `ANSWER_S`."""
-    if not nvml.has_library():
-        return ()
-    found: tuple[Device, ...] = _process.request(("discover",))
-    return found
-
-
-def read(devices: Sequence[Device]) -> dict[str, Reading]:
-    """Call `dlapp.gpuid.health.nvml.read` in a subprocess. Raises NvmlError also if NVML does not answer within
-    `ANSWER_S`."""
-    found: dict[str, Reading] = _process.request(("read", tuple(devices)))
-    return found
+class DriverHangs(NvmlError):
+    """The driver has not answered in time, or still has not returned from an earlier call."""
 
 
 class _ProcessEnded(Exception):
     """End of the subprocess."""
 
 
-class _NvmlProcess:
-    """The current subprocess, if any."""
+class NvmlProcess(Closeable):
+    """Owner of the subprocess, if there is one. Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        answer_s: time limit of an answer [s]; may be set at any time.
+        idle_s: time after which an idle subprocess ends [s].
+        again_s: see `AGAIN_S`.
+    """
+
+    def __init__(
+        self, answer_s: float = ANSWER_S, *, idle_s: float = IDLE_S, again_s: tuple[float, float] = AGAIN_S
+    ) -> None:
+        self.answer_s, self._idle_s, self._again_s = answer_s, idle_s, again_s
+        self._begin()
+
+    def _begin(self) -> None:
+        self._owner = os.getpid()
         self._lock = threading.Lock()
         self._pid, self._to, self._from = 0, -1, -1
         self._stuck = 0
+        self._hang: DriverHangs | None = None
+        self._pauses_s: Iterator[float] = backoff_s(*self._again_s)
+        self._again_at = 0.0
 
-    def request(self, message: tuple[Any, ...]) -> Any:
+    # ---- queries ----
+
+    def discover(self) -> tuple[Device, ...]:
+        """Call `dlapp.gpuid.health.nvml.discover`. Starts no process on a machine without NVML.
+
+        Raises:
+            NvmlError: see there; `DriverHangs`: NVML does not answer in time.
+        """
+        if not nvml.has_library():
+            return ()
+        found: tuple[Device, ...] = self._request(("discover",))
+        return found
+
+    def read(self, devices: Sequence[Device], *, detailed: bool = False) -> dict[str, Reading]:
+        """Call `dlapp.gpuid.health.nvml.read`. Raises NvmlError, as `discover` does."""
+        found: dict[str, Reading] = self._request(("read", tuple(devices), detailed))
+        return found
+
+    def watch(self, devices: Sequence[Device]) -> WatchedDevices:
+        """Open a `dlapp.gpuid.health.nvml.NvmlWatch` in the subprocess. Raises NvmlError, as `discover` does."""
+        watched = WatchedDevices(self, devices)
+        self.request_of_watch(watched.devices, "open")
+        return watched
+
+    def request_of_watch(self, devices: tuple[Device, ...], what: str) -> Any:
+        """Call a method of the watch of ``devices``. A subprocess that has no such watch opens it first."""
+        return self._request(("watch", devices, what), shows=False)
+
+    def close(self) -> None:
+        """End the subprocess. The next query starts another."""
+        self._forget_after_fork()
         with self._lock:
-            if self._stuck and not _has_ended(self._stuck):
-                raise NvmlError(f"NVML: the driver hangs: process {self._stuck} that called it has not returned")
-            self._stuck = 0
-            deadline = time.monotonic() + ANSWER_S
+            self._end()
+
+    # ---- the subprocess ----
+
+    def _request(self, message: tuple[Any, ...], *, shows: bool = True) -> Any:
+        """Return the answer; ``shows``: the wait for it is shown to the user."""
+        self._forget_after_fork()
+        with self._lock:
+            self._refuse_while_hanging()
+            deadline = time.monotonic() + self.answer_s
             try:
-                with Wait("NVIDIA's driver (NVML)", ANSWER_S):
+                with Wait("NVIDIA's driver (NVML)" if shows else "", self.answer_s):
                     try:
                         answer = self._answer(message, deadline)
                     except _ProcessEnded:
@@ -84,21 +133,34 @@ class _NvmlProcess:
                 self._end()
                 raise NvmlError("NVML: the process that called it died") from None
             except TimeoutError:
-                stuck = self._pid
+                self._stuck = self._pid
                 self._end()
-                self._stuck = stuck
-                raise NvmlError(f"NVML: no answer in {ANSWER_S:g} s: the driver hangs") from None
-        if isinstance(answer, str):
-            raise NvmlError(answer)
+                self._again_at = time.monotonic() + next(self._pauses_s)
+                self._hang = DriverHangs(f"NVML: no answer in {self.answer_s:g} s: the driver hangs", driver.HANGS)
+                raise self._hang from None
+            except BaseException:
+                self._end()  # an interrupted step: the next request must not get the answer to this one
+                raise
+            if self._hang is not None:
+                self._hang, self._pauses_s = None, backoff_s(*self._again_s)
+        if isinstance(answer, NvmlError):
+            raise answer
         return answer
 
-    def reset_after_fork(self) -> None:
-        """Forget the subprocess after a fork: it is the parent's."""
-        self._lock = threading.Lock()
-        for fd in (self._to, self._from):
-            if fd >= 0:
-                os.close(fd)
-        self._pid, self._to, self._from, self._stuck = 0, -1, -1, 0
+    def _refuse_while_hanging(self) -> None:
+        if self._stuck and not _has_ended(self._stuck):
+            problem = f"NVML: the driver hangs: process {self._stuck} that called it has not returned"
+            raise DriverHangs(problem, driver.HANGS)
+        self._stuck = 0
+        if self._hang is not None and time.monotonic() < self._again_at:
+            raise self._hang
+
+    def _forget_after_fork(self) -> None:
+        """Forget the subprocess after a fork: it is the parent's. Another thread of the parent may have had the
+        lock."""
+        if self._owner != os.getpid():
+            self._close_pipes()
+            self._begin()
 
     def _answer(self, message: tuple[Any, ...], deadline: float) -> Any:
         if not self._pid:
@@ -116,9 +178,14 @@ class _NvmlProcess:
         try:
             self._pid = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-c", _PROGRAM, *path],
+                [sys.executable, "-I", "-c", _PROGRAM, str(self._idle_s), *path],
                 os.environ,
-                file_actions=[(os.POSIX_SPAWN_DUP2, theirs, 0), (os.POSIX_SPAWN_DUP2, back, 1)],
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, theirs, 0),
+                    (os.POSIX_SPAWN_DUP2, back, 1),
+                    # If it hangs, it must not keep the terminal or the pipe of a command open.
+                    (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+                ],
                 setsid=True,
             )
         finally:
@@ -126,12 +193,43 @@ class _NvmlProcess:
             os.close(back)
 
     def _end(self) -> None:
+        if self._pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            _has_ended(self._pid)
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
         for fd in (self._to, self._from):
-            os.close(fd)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
-        _has_ended(self._pid)
+            if fd >= 0:
+                os.close(fd)
         self._pid, self._to, self._from = 0, -1, -1
+
+
+class WatchedDevices:
+    """A `dlapp.gpuid.health.nvml.NvmlWatch` in the subprocess, with the same methods."""
+
+    def __init__(self, process: NvmlProcess, devices: Sequence[Device]) -> None:
+        self._process, self.devices = process, tuple(devices)
+
+    def poll(self) -> dict[str, DeviceFault]:
+        """Return the devices that have failed since the last call: uuid -> the failure. Raises NvmlError."""
+        found: dict[str, DeviceFault] = self._process.request_of_watch(self.devices, "poll")
+        return found
+
+    def take_xids(self) -> list[tuple[str, int]]:
+        """Return the Xid errors since the last call: the uuid of the device, and the code. Raises NvmlError."""
+        found: list[tuple[str, int]] = self._process.request_of_watch(self.devices, "take_xids")
+        return found
+
+    def sample(self) -> dict[str, DeviceSample]:
+        """Return the current usage of the devices, by uuid. Raises NvmlError."""
+        found: dict[str, DeviceSample] = self._process.request_of_watch(self.devices, "sample")
+        return found
+
+    def close(self) -> None:
+        """Do nothing: the subprocess keeps NVML open until it is idle, for the inspection that follows a watch. The
+        driver forgets the memory errors of a GPU that nobody has open."""
 
 
 def _has_ended(pid: int) -> bool:
@@ -160,19 +258,31 @@ def _read(fd: int, deadline: float | None) -> bytes:
     return exactly(_SIZE.unpack(exactly(_SIZE.size))[0])
 
 
-def serve() -> None:
-    """Answer the queries from standard input on standard output."""
+def serve(idle_s: float) -> None:
+    """Answer the requests from standard input on standard output, until it closes or ``idle_s`` have passed [s]."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    watched: dict[tuple[Device, ...], nvml.NvmlWatch] = {}  # at most one
     with contextlib.suppress(_ProcessEnded, BrokenPipeError):
-        while select.select([0], [], [], IDLE_S)[0]:
+        while select.select([0], [], [], max(idle_s, WATCH_IDLE_S) if watched else idle_s)[0]:
             what, *words = pickle.loads(_read(0, None))
             answer: Any
             try:
-                answer = nvml.discover() if what == "discover" else nvml.read(*words)
+                match what:
+                    case "discover":
+                        answer = nvml.discover()
+                    case "read":
+                        answer = nvml.read(words[0], detailed=words[1])
+                    case _:
+                        answer = _answer_watch(watched, *words)
             except NvmlError as error:
-                answer = str(error)
+                answer = error
             _write(1, answer)
 
 
-_process = _NvmlProcess()
-os.register_at_fork(after_in_child=_process.reset_after_fork)
+def _answer_watch(watched: dict[tuple[Device, ...], nvml.NvmlWatch], devices: tuple[Device, ...], what: str) -> Any:
+    if devices not in watched:
+        for one in watched.values():
+            one.close()
+        watched.clear()
+        watched[devices] = nvml.NvmlWatch(devices)
+    return None if what == "open" else getattr(watched[devices], what)()

@@ -1,9 +1,9 @@
 """Watch of the GPUs of a running payload, for their health and their usage.
 
-NVML is called on its own thread, as a failing GPU can block a caller, and a task must keep receiving its orders. Only
-definite failures count as such: a lost GPU, one that must be reset, an Xid error that makes the GPU unusable
-(`dlapp.gpuid.health.xids`). Other Xid errors are recorded. A driver that does not answer at all proves nothing about a
-GPU, and ends the watch.
+NVML is called in a subprocess (`dlapp.gpuid.health.nvml_subprocess`), and waited for on a thread of its own: a task
+must keep receiving its orders. Only definite failures count as such: a lost GPU, one that must be reset, an Xid error
+that makes the GPU unusable (`dlapp.gpuid.health.xids`). Other Xid errors are recorded. A driver that does not answer
+proves nothing about a GPU: the watch continues when it answers again. One that no longer works at all ends the watch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dlapp.errors import DlappError
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.health.attribution import NOT_ATTRIBUTED, Attributed, ProcessAttribution, UnleasedProcess, merged
 from dlapp.gpuid.health.inspection import DEFAULT_LIMITS
+from dlapp.gpuid.health.nvml_subprocess import DriverHangs
 from dlapp.gpuid.health.xids import Xid, XidClass, XidTable
 
 if TYPE_CHECKING:
@@ -38,12 +39,6 @@ may still print its stacks and end its processes."""
 _RECENT_S = 30.0
 """How long ago a foreign process may have been seen that a failure is due to: a program without memory, and its
 other ranks, may need so long to end."""
-
-
-def _open_nvml(devices: Sequence[Device]) -> Any:
-    from dlapp.gpuid.health.nvml import NvmlWatch
-
-    return NvmlWatch(devices)
 
 
 class DeviceUse(NamedTuple):
@@ -128,8 +123,8 @@ class DeviceWatch:
         on_fault: called once, on the watch's thread, after ``failed`` was set.
         note: receives, on the watch's thread, a message when the watch begins, or why there is none (any more).
         use: usage of the devices in earlier watches, by uuid.
-        open: opens NVML; ``poll() -> {uuid: Fault}``, ``take_xids() -> [(uuid, code)]``, ``sample() -> {uuid:
-            DeviceSample}`` and ``close()``.
+        open: opens NVML (`NvmlProcess.watch`); ``poll() -> {uuid: Fault}``, ``take_xids() -> [(uuid, code)]``,
+            ``sample() -> {uuid: DeviceSample}`` and ``close()``.
         xids: all codes; None: with their classes of the table.
         on_xids: receives, on the watch's thread, the Xid errors of one poll: uuid -> code -> number.
         attribution: of the processes on the devices; None: they are not attributed.
@@ -145,7 +140,7 @@ class DeviceWatch:
         *,
         on_fault: Callable[[], None] = lambda: None,
         note: Callable[[str], None] = lambda _: None,
-        open: Callable[[Sequence[Device]], Any] = _open_nvml,
+        open: Callable[[Sequence[Device]], Any],
         every_s: float = POLL_INTERVAL_S,
         use: Mapping[str, DeviceUse] = {},
         xids: XidTable | None = None,
@@ -253,20 +248,29 @@ class DeviceWatch:
             self._end()
             return
         self._note("the GPUs are monitored")
-        polls = 0
+        polls, hangs = 0, False
         try:
             while not self._ended:
                 asked = self._requested
-                found = watched.poll()
-                if codes := watched.take_xids():
-                    found = found | self._xid_faults(codes)
-                if found:
-                    self.failed = found
-                    self._on_fault()
-                    return
-                # Who asks for a reading wants to know what the payload saw when it failed.
-                if polls % _POLLS_PER_SAMPLE == 0 or asked > self._completed:
-                    self._sample(watched)
+                try:
+                    found = watched.poll()
+                    if codes := watched.take_xids():
+                        found = found | self._xid_faults(codes)
+                    if found:
+                        self.failed = found
+                        self._on_fault()
+                        return
+                    # Who asks for a reading wants to know what the payload saw when it failed.
+                    if polls % _POLLS_PER_SAMPLE == 0 or asked > self._completed:
+                        self._sample(watched)
+                    if hangs:
+                        self._note("the GPUs are monitored again")
+                    hangs = False
+                except DriverHangs as error:
+                    self._add({})
+                    if not hangs:
+                        self._note(f"the GPUs are not monitored at present: {error}")
+                    hangs = True
                 polls += 1
                 with self._changed:
                     self._completed = asked

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.health import nvml
 from dlapp.gpuid.health.inspection import host_limits, is_allowed
+from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
 from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
 from dlapp.system.machine import namespaces_of_its_own
 
@@ -14,7 +15,7 @@ _NO_CONTEXT_MIB = 32
 """Maximum used memory of a GPU on which nothing computes: a CUDA context alone takes more than twice as much."""
 
 
-def processes_on(uuids: Iterable[str], *, is_apart: bool | None = None) -> Liveness:
+def processes_on(uuids: Iterable[str], nvml_process: NvmlProcess, *, is_apart: bool | None = None) -> Liveness:
     """Return the processes that NVML shows on GPUs whose other evidence says that the payload is gone.
 
     On a GPU that is lost, or not there any more, nothing computes: the driver has ended what did. Where there is no
@@ -32,7 +33,7 @@ def processes_on(uuids: Iterable[str], *, is_apart: bool | None = None) -> Liven
     if not devices or not nvml.has_library():
         return Liveness(GONE)
     try:
-        readings = nvml.read(devices)
+        readings = nvml_process.read(devices)
     except nvml.NoDriver:
         return Liveness(GONE)
     except nvml.NvmlError as error:

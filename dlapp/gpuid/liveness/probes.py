@@ -53,6 +53,7 @@ from dlapp.system.processes.proc import process_stat, real_uid
 from dlapp.system.shared_directory import open_shared_directory
 
 if TYPE_CHECKING:
+    from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
     from dlapp.net.dockerd import ContainerSummary, Dockerd
 
 
@@ -78,17 +79,12 @@ def _docker(host: str) -> Dockerd:
     return Dockerd(host, CHECK_TIMEOUT_S)
 
 
-def _devices_of_nvml(uuids: Iterable[str]) -> Liveness:
-    from dlapp.gpuid.liveness.gpu_processes import processes_on
-
-    return processes_on(uuids)
-
-
 class LivenessProbes:
     """The probes of this host.
 
     Args:
-        GPUs: uuids -> whether a process computes on one of them.
+        devices: uuids -> whether a process computes on one of them; None: as NVML shows.
+        nvml: calls NVML; None: a process of its own.
         docker: dockerd's address -> its client.
         docker_host: address of this process's own dockerd, the only one that is asked; empty: none.
         boot_id: current boot id.
@@ -97,13 +93,15 @@ class LivenessProbes:
     def __init__(
         self,
         *,
-        devices: Callable[[Iterable[str]], Liveness] = _devices_of_nvml,
+        devices: Callable[[Iterable[str]], Liveness] | None = None,
+        nvml: NvmlProcess | None = None,
         docker: Callable[[str], Any] = _docker,
         docker_host: str = "",
         boot_id: str | None = None,
     ) -> None:
         self.boot_id = machine.boot_id() if boot_id is None else boot_id
-        self._devices, self._docker, self._docker_host = devices, docker, docker_host
+        self._devices, self._docker, self._docker_host = devices or self._processes_on, docker, docker_host
+        self._nvml = nvml
 
     def check(
         self,
@@ -154,6 +152,13 @@ class LivenessProbes:
     def check_gpu_processes(self, uuids: Iterable[str]) -> Liveness:
         """Return whether a process computes on one of these devices."""
         return self._devices(uuids)
+
+    def _processes_on(self, uuids: Iterable[str]) -> Liveness:
+        from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
+        from dlapp.gpuid.liveness.gpu_processes import processes_on
+
+        self._nvml = self._nvml or NvmlProcess()
+        return processes_on(uuids, self._nvml)
 
     def remove_leftovers(self, evidence: Mapping[str, Any], boot_id: str, *, owner: int, until: float) -> bool:
         """Remove the containers of a lease whose task is gone, including those only created.

@@ -37,8 +37,8 @@ from typing import NamedTuple
 from dlapp.errors import Denied, RequestTooLarge
 from dlapp.gpuid import rules
 from dlapp.gpuid.devices import Device, Holder
-from dlapp.gpuid.health import nvml
 from dlapp.gpuid.health.driver_load import driver_load
+from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
 from dlapp.gpuid.ledger import Inspect, LeaseStatus, uninspected
 from dlapp.gpuid.liveness.probes import LivenessProbes
 from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
@@ -108,6 +108,8 @@ class MachineLedger:
         directory: its path; `dlapp.system.shared_directory` defines whom it serves, and creates it.
         docker_host: this process's own dockerd, ``unix:///var/run/docker.sock``, used if ``probes`` is not given; no
             other dockerd is asked, whatever a record says.
+        nvml: calls NVML; None: a process of its own.
+        discover: lists the GPUs; None: NVML does.
         inspect: checks the health of GPUs before they are leased.
         application: whose reservation `acquire` uses; empty: it reserves what it leases.
     """
@@ -117,7 +119,8 @@ class MachineLedger:
         directory: str,
         *,
         docker_host: str = "",
-        discover: Callable[[], tuple[Device, ...]] = nvml.discover,
+        nvml: NvmlProcess | None = None,
+        discover: Callable[[], tuple[Device, ...]] | None = None,
         probes: LivenessProbes | None = None,
         inspect: Inspect = uninspected,
         application: str = "",
@@ -129,12 +132,13 @@ class MachineLedger:
         self.host = os.uname().nodename
         self.problems: dict[str, str] = {}
         """Problems and remarks by path of a directory entry."""
+        nvml = nvml or NvmlProcess()
         self._liveness = RecordLiveness(
-            probes or LivenessProbes(docker_host=docker_host), self.problems, self.directory
+            probes or LivenessProbes(docker_host=docker_host, nvml=nvml), self.problems, self.directory
         )
         self._inspect, self._choose, self._application = inspect, ChoiceCache(choose), application
         self._leases: dict[str, MachineLease] = {}
-        self._discover, self._clock, self._sleep = discover, clock, sleep
+        self._discover, self._clock, self._sleep = discover or nvml.discover, clock, sleep
         self._devices: tuple[Device, ...] | None = None
         self._devices_at = 0.0
         self._files: dict[str, OpenFile] = {}
@@ -465,6 +469,13 @@ class MachineLedger:
         with self._open() as ledger:
             write_health(ledger.directory, old, new)
 
+    def quarantine_all(self, *, cause: str, detail: str = "") -> None:
+        """See `dlapp.gpuid.ledger.Ledger`. The GPUs are those that NVML last reported, and those of the files."""
+        with self._open() as ledger:
+            old = ledger.record(self.host, self._devices or ())
+            new = rules.quarantine_all(old, cause=cause, detail=detail, now_ms=clock.now_ms())
+            write_health(ledger.directory, old, new)
+
     def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> bool:
         self._refuse_other_host(host)
         old = self.record()
@@ -485,7 +496,15 @@ class MachineLedger:
 
     def record(self) -> HostRecord:
         """See `dlapp.gpuid.ledger.Ledger`. A device that is only reserved appears as a lease without a container."""
-        devices = self.devices()
+        return self._record_of(self.devices())
+
+    def record_of_files(self) -> HostRecord:
+        """Return what the files say of this host, without NVML: the GPUs that somebody holds or that are in quarantine.
+        Whether they are there is not known."""
+        record = self._record_of(())
+        return replace(record, devices=tuple(replace(one, present=True) for one in record.devices))
+
+    def _record_of(self, devices: tuple[Device, ...]) -> HostRecord:
         try:
             with self._open(make=False) as ledger:
                 return ledger.record(self.host, devices)

@@ -31,8 +31,8 @@ from typing import Any
 
 from dlapp.errors import Unreachable
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.health import nvml
 from dlapp.gpuid.health.inspection import is_due
+from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
 from dlapp.gpuid.ledger import Inspect, LeaseStatus, uninspected
 from dlapp.gpuid.rules import DeviceRecord, HostRecord, InQuarantine, LeaseRequest, LedgerError
 from dlapp.gpuid.stores.host_lock import waiting_lock
@@ -66,7 +66,8 @@ class NodeManagerGpuLedger:
         docker_host: the dockerd that is asked for containers; empty: none.
         certificates: CA certificates (PEM) of the NodeManager's web server; empty: OpenSSL's default.
         inspect: checks the health of the given GPUs before they are used.
-        discover: lists the GPUs that NVML shows here.
+        nvml: calls NVML; None: a process of its own.
+        discover: lists the GPUs that NVML shows here; None: NVML does.
         answer_s: time limit of an answer of the NodeManager [s].
     """
 
@@ -78,12 +79,13 @@ class NodeManagerGpuLedger:
         docker_host: str = "",
         certificates: str = "",
         inspect: Inspect = uninspected,
-        discover: Callable[[], tuple[Device, ...]] = nvml.discover,
+        nvml: NvmlProcess | None = None,
+        discover: Callable[[], tuple[Device, ...]] | None = None,
         sleep: Callable[[float], None] = time.sleep,
         answer_s: float = ANSWER_S,
     ) -> None:
         self._url, self._certificates, self._answer_s = f"{web}{_PATH}", certificates, answer_s
-        self._machine = MachineLedger(directory, docker_host=docker_host, discover=discover, inspect=inspect)
+        self._machine = MachineLedger(directory, docker_host=docker_host, nvml=nvml, discover=discover, inspect=inspect)
         self._sleep = sleep
 
     @property
@@ -149,6 +151,10 @@ class NodeManagerGpuLedger:
         The NodeManager assigns it nevertheless; containers that are given it do not use it.
         """
         self._machine.quarantine(name, **options)
+
+    def quarantine_all(self, **options: Any) -> None:
+        """Put all devices into quarantine in the machine's ledger; ``options`` as in `dlapp.gpuid.ledger.Ledger`."""
+        self._machine.quarantine_all(**options)
 
     def heal(self, name: str, **options: Any) -> bool:
         """End the quarantine of a device; ``options`` as in `dlapp.gpuid.ledger.Ledger`."""

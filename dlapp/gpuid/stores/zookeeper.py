@@ -33,8 +33,8 @@ from typing import Any
 from dlapp.errors import Denied, NotFound, TimedOut, Unreachable
 from dlapp.gpuid import rules
 from dlapp.gpuid.devices import Device, Holder
-from dlapp.gpuid.health import nvml
 from dlapp.gpuid.health.driver_load import driver_load
+from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
 from dlapp.gpuid.ledger import Inspect, LeaseStatus, uninspected
 from dlapp.gpuid.liveness import probes as liveness_probes
 from dlapp.gpuid.liveness.applications import ENDED_S, INSTALLED_ANEW_S, ApplicationProbe
@@ -101,6 +101,8 @@ class ZooKeeperLedger(Closeable):
 
     Args:
         host: this host's name in the ledger; None: the machine's.
+        nvml: calls NVML; None: a process of its own.
+        discover: lists the GPUs; None: NVML does.
         inspect: checks the health of GPUs before they are leased.
         machine: this machine's id; None: from /etc/machine-id.
         applications: reports which applications have ended; None: the cluster's ResourceManagers.
@@ -111,7 +113,8 @@ class ZooKeeperLedger(Closeable):
         settings: LedgerSettings,
         *,
         host: str | None = None,
-        discover: Callable[[], tuple[Device, ...]] = nvml.discover,
+        nvml: NvmlProcess | None = None,
+        discover: Callable[[], tuple[Device, ...]] | None = None,
         probes: LivenessProbes | None = None,
         inspect: Inspect = uninspected,
         choose: rules.Choose = choose,
@@ -122,12 +125,13 @@ class ZooKeeperLedger(Closeable):
     ) -> None:
         self.settings = settings
         self.host = rules.check_host(host if host is not None else os.uname().nodename)
-        self._discover, self._inspect = discover, inspect
+        nvml = nvml or NvmlProcess()
+        self._discover, self._inspect = discover or nvml.discover, inspect
         self._choose = ChoiceCache(choose)
-        self._probes = probes or LivenessProbes(docker_host=settings.docker_host)
+        self._probes = probes or LivenessProbes(docker_host=settings.docker_host, nvml=nvml)
         self._machine_id = machine_id() if machine is None else machine
         self._applications = applications or ApplicationProbe(settings.resource_managers, settings.login)
-        self._machine = MachineLedger(settings.lock_dir, discover=discover, probes=self._probes)
+        self._machine = MachineLedger(settings.lock_dir, discover=self._discover, probes=self._probes)
         self._clock, self._sleep = clock, sleep
         self._hosts_path = f"{settings.root.rstrip('/')}/hosts"
         self._ensemble = Ensemble(
@@ -407,6 +411,13 @@ class ZooKeeperLedger(Closeable):
             )
 
         self._change_known(host or self.host, change)
+
+    def quarantine_all(self, *, cause: str, detail: str = "") -> None:
+        """See `dlapp.gpuid.ledger.Ledger`."""
+        self._change_known(
+            self.host,
+            lambda record: rules.quarantine_all(record, cause=cause, detail=detail, now_ms=clock.now_ms()),
+        )
 
     def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> bool:
         found: list[bool] = []

@@ -14,7 +14,7 @@ _RECENT_MS = 24 * 3600 * 1000
 
 def host_lines(host: View, now_ms: int) -> list[str]:
     """Return a line for each GPU of a host, similar to gpustat."""
-    if host["error"]:
+    if host["error"] and not host["devices"]:
         return []
     here = host["here"]
     width = max((len(one["label"]) for one in host["devices"]), default=0)
@@ -29,7 +29,7 @@ def host_lines(host: View, now_ms: int) -> list[str]:
 
 
 def _load(one: View, here: bool) -> str:
-    memory = f"{one['memory_mib']:6d} MiB"
+    memory = f"{one['memory_mib'] or '?':>6} MiB"
     if not here:
         return memory
     used = "     ?" if one["used_mib"] is None else f"{one['used_mib']:6d}"

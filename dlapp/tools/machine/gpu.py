@@ -98,7 +98,7 @@ def main(
     from dlapp.tools.display import gpu as show
 
     config = load_config()
-    with GpuLedger(config) as ledger:
+    with GpuLedger(config, is_display=action in ("list", "exporter")) as ledger:
         if action == "list":
             return _list(ledger, words[0] if words else None, forgotten=forgotten, original=original, as_json=as_json)
         if action == "exporter":

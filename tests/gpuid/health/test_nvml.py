@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from dlapp.gpuid.health.driver import hardware
 from tests.services.containers.nvml_stub import StubDevice, with_devices
 
 SHOW = """
@@ -69,14 +70,15 @@ def test_a_device_that_has_no_minor_number_is_a_device_nevertheless(tmp_path: Pa
 
 
 def test_a_library_without_a_driver_means_no_gpus(tmp_path: Path) -> None:
+    if hardware():
+        pytest.skip("this machine has NVIDIA hardware")
     assert discovered(with_devices(tmp_path, [StubDevice()], init=9)) == []
 
 
 def test_a_driver_that_does_not_work_is_an_error_and_not_a_machine_without_gpus(tmp_path: Path) -> None:
     said = discovered(with_devices(tmp_path, [StubDevice()], init=18))
-    assert said == (
-        "NVML: RM has detected an NVML/RM version mismatch (local.gcores 0 lets applications without GPUs run)"
-    )
+    assert said.startswith("NVML: Driver/library version mismatch: ")
+    assert "; reboot this machine, or " in said
 
 
 @pytest.mark.gpu

@@ -18,6 +18,7 @@ from tests.services.containers.nvml_stub import LINK_DOWN, MIB, NVSWITCH, Part, 
 PYTHON = """
 import json, os, sys, time
 from dlapp.gpuid.health import inspection, nvml
+from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
 from dlapp.gpuid.liveness import gpu_processes
 from dlapp.values.serialization import to_json
 for line in sys.stdin:
@@ -246,7 +247,7 @@ def test_without_a_driver_nothing_is_known_of_a_device(see: Any) -> None:
     assert process.ask(READ) == {"error": "NVML: the driver is gone"}
 
 
-COMPUTING = "gpu_processes.processes_on(['GPU-a', 'GPU-b'])"
+COMPUTING = "gpu_processes.processes_on(['GPU-a', 'GPU-b'], NvmlProcess())"
 
 
 @pytest.mark.parametrize(
@@ -314,7 +315,7 @@ def test_a_driver_that_goes_away_says_nothing_on_the_devices(see: Any) -> None:
     process = see(StubDevice())
     process.ask(WATCH)
     process.change(StubDevice(), init=9)
-    assert "Driver" in process.ask(LOOK)["error"]
+    assert "the driver is not loaded" in process.ask(LOOK)["error"]
 
 
 SAMPLE = "{u: s._asdict() for u, s in watched.sample().items()}"

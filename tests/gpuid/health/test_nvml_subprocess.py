@@ -20,6 +20,12 @@ from tests.services.polling import wait_until
 PYTHON = """
 import json, os, sys
 from dlapp.gpuid.health import nvml_subprocess, nvml
+one = nvml_subprocess.NvmlProcess(float(sys.argv[1]), again_s=(float(sys.argv[2]),) * 2)
+def run(work):
+    try:
+        return work()
+    except nvml.NvmlError as error:
+        return error
 for line in sys.stdin:
     try:
         answer = eval(line)
@@ -27,26 +33,22 @@ for line in sys.stdin:
         answer = str(error)
     print(json.dumps(answer), flush=True)
 """
-BOTH = (
-    "[nvml_subprocess.discover() == nvml.discover(), "
-    "nvml_subprocess.read(nvml.discover()) == nvml.read(nvml.discover())]"
-)
+BOTH = "[one.discover() == nvml.discover(), one.read(nvml.discover()) == nvml.read(nvml.discover())]"
 
 
 class Asker:
     """A process that asks as the runner does."""
 
-    def __init__(self, directory: Path, answer_s: float) -> None:
+    def __init__(self, directory: Path, answer_s: float = 60.0, again_s: float = 0.0) -> None:
         self.directory = directory
         variables = with_devices(directory, [StubDevice(uuid="GPU-a", pids=(os.getpid(),)), StubDevice(uuid="GPU-b")])
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-c", PYTHON],
+            [sys.executable, "-I", "-c", PYTHON, str(answer_s), str(again_s)],
             env=os.environ | variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert self.ask(f"setattr(nvml_subprocess, 'ANSWER_S', {answer_s})") is None
 
     def ask(self, line: str) -> Any:
         assert self.process.stdin is not None
@@ -56,15 +58,18 @@ class Asker:
 
     @property
     def helper(self) -> int:
-        return int(self.ask("nvml_subprocess._process._pid"))
+        return int(self.ask("one._pid"))
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
 
 
 @pytest.fixture
 def asker(tmp_path: Path) -> Iterator[Asker]:
-    one = Asker(tmp_path, 60.0)
+    one = Asker(tmp_path)
     yield one
-    one.process.kill()
-    one.process.communicate()
+    one.end()
 
 
 def lives(pid: int) -> bool:
@@ -79,24 +84,86 @@ def test_the_answers_are_those_of_nvml(asker: Asker) -> None:
     with_devices(asker.directory, [StubDevice(uuid="GPU-a", error=15), StubDevice(uuid="GPU-b", used=1 << 30)])
     assert asker.ask(BOTH) == [True, True]
     with_devices(asker.directory, [], init=18)
-    assert asker.ask("nvml_subprocess.discover()") == asker.ask("nvml.discover()")
-    assert "NVML: " in asker.ask("nvml_subprocess.discover()")
+    assert asker.ask("one.discover()") == asker.ask("nvml.discover()")
+    assert "NVML: " in asker.ask("one.discover()")
 
 
 def test_a_driver_that_hangs_is_said_in_time_and_nobody_asks_again_until_it_has_come_back(asker: Asker) -> None:
     assert asker.ask(BOTH) == [True, True]
-    asker.ask("setattr(nvml_subprocess, 'ANSWER_S', 0.5)")
+    asker.ask("setattr(one, 'answer_s', 0.5)")
     helper = asker.helper
     # In a driver that hangs a process does not die by SIGKILL; here it is as if: nobody has collected it yet.
     asker.ask("setattr(nvml_subprocess, '_has_ended', lambda pid: False)")
     with_devices(asker.directory, [], init=HANGS)
-    assert asker.ask("nvml_subprocess.discover()") == "NVML: no answer in 0.5 s: the driver hangs"
-    said = f"NVML: the driver hangs: process {helper} that called it has not returned"
-    assert asker.ask("nvml_subprocess.discover()") == said
-    asker.ask("setattr(nvml_subprocess, 'ANSWER_S', 60.0)")
+    assert asker.ask("one.discover()").startswith("NVML: no answer in 0.5 s: the driver hangs; dmesg shows why")
+    said = f"NVML: the driver hangs: process {helper} that called it has not returned; dmesg"
+    assert asker.ask("one.discover()").startswith(said)
+    asker.ask("setattr(one, 'answer_s', 60.0)")
     with_devices(asker.directory, [StubDevice(uuid="GPU-a")])
     asker.ask("setattr(nvml_subprocess, '_has_ended', lambda pid: True)")
-    assert asker.ask("[one.uuid for one in nvml_subprocess.discover()]") == ["GPU-a"]
+    assert asker.ask("[each.uuid for each in one.discover()]") == ["GPU-a"]
+
+
+def test_after_a_hang_all_requests_fail_at_once_for_a_while(tmp_path: Path) -> None:
+    asker = Asker(tmp_path, 0.5, again_s=3600.0)
+    try:
+        asker.ask("setattr(nvml_subprocess, '_has_ended', lambda pid: True)")
+        with_devices(tmp_path, [], init=HANGS)
+        hang = asker.ask("one.discover()")
+        with_devices(tmp_path, [StubDevice(uuid="GPU-a")])
+        assert asker.ask("one.discover()") == hang
+        assert asker.helper == 0  # no other process was started
+        asker.ask("setattr(one, 'answer_s', 60.0)")
+        asker.ask("setattr(one, '_again_at', 0.0)")
+        assert asker.ask("[each.uuid for each in one.discover()]") == ["GPU-a"]
+    finally:
+        asker.end()
+
+
+@pytest.mark.parametrize(
+    ("question", "call"),
+    [
+        ("nvmlDeviceGetHandleByIndex", "one.discover()"),
+        ("nvmlDeviceGetComputeMode", "one.discover()"),
+        ("nvmlDeviceGetComputeRunningProcesses", "one.read(DEVICES)"),
+        ("nvmlDeviceGetTemperature", "one.read(DEVICES)"),
+        ("nvmlDeviceRegisterEvents", "one.watch(DEVICES)"),
+        ("nvmlDeviceGetMemoryInfo", "one.watch(DEVICES).poll()"),
+        ("nvmlDeviceGetUtilizationRates", "one.watch(DEVICES).sample()"),
+    ],
+)
+def test_a_hang_at_any_call_is_said_in_time_and_ends_with_it(asker: Asker, question: str, call: str) -> None:
+    asker.ask("globals().__setitem__('DEVICES', nvml.discover())")
+    with_devices(asker.directory, [StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b", hang=question)])
+    asker.ask("setattr(one, 'answer_s', 0.5)")
+    assert str(asker.ask(call)).startswith("NVML: no answer in 0.5 s: the driver hangs")
+    with_devices(asker.directory, [StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b")])
+    asker.ask("setattr(one, 'answer_s', 60.0)")
+    wait_until(lambda: asker.ask(f"bool({call}) in (True, False)") is True)  # the killed process has to be gone
+
+
+def test_a_watch_finds_the_faults_also_after_its_process_was_killed(asker: Asker) -> None:
+    asker.ask("globals().__setitem__('watched', one.watch(nvml.discover()))")
+    assert asker.ask("watched.poll()") == {}
+    assert set(asker.ask("watched.sample()")) == {"GPU-a", "GPU-b"}
+    first = asker.helper
+    assert asker.ask(BOTH) == [True, True]  # other queries do not end it
+    assert asker.helper == first
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: not lives(first))
+    assert asker.ask("watched.poll()") == {}
+    with_devices(asker.directory, [StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b", error=15)])
+    assert asker.ask("watched.poll()") == {"GPU-b": ["lost", "GPU is lost", False]}
+
+
+def test_an_interrupted_request_does_not_answer_the_next_one(asker: Asker) -> None:
+    assert asker.ask(BOTH) == [True, True]
+    said = asker.ask(
+        "(lambda read: (setattr(nvml_subprocess, '_read', lambda *_: (_ for _ in ()).throw(nvml.NvmlError('stop'))), "
+        "str(run(one.discover)), setattr(nvml_subprocess, '_read', read)))(nvml_subprocess._read)[1]"
+    )
+    assert said == "stop"
+    assert asker.ask(BOTH) == [True, True]
 
 
 def test_a_helper_that_was_killed_or_went_is_replaced(asker: Asker) -> None:
@@ -124,9 +191,9 @@ def test_the_helper_holds_nothing_that_its_asker_has_open(asker: Asker, tmp_path
 
 def test_a_child_of_its_asker_does_not_talk_to_the_helper(asker: Asker) -> None:
     assert asker.ask(BOTH) == [True, True]
+    asker.ask("globals().__setitem__('one_pid', one._pid)")
     said = asker.ask(
-        "(lambda pid: os._exit(0 if nvml_subprocess._process._pid == 0 "
-        "and len(nvml_subprocess.discover()) == 2 else 1) "
+        "(lambda pid: os._exit(0 if len(one.discover()) == 2 and one._pid not in (0, one_pid) else 1) "
         "if pid == 0 else os.waitpid(pid, 0)[1])(os.fork())"
     )
     assert said == 0
@@ -136,6 +203,6 @@ def test_a_child_of_its_asker_does_not_talk_to_the_helper(asker: Asker) -> None:
 def test_without_nvml_no_process_is_started() -> None:
     if any(name.startswith("nvidia") for name in os.listdir("/dev")):
         pytest.skip("this machine has NVIDIA GPUs")
-    code = "from dlapp.gpuid.health import nvml_subprocess; assert nvml_subprocess.discover() == (); "
-    code += "assert nvml_subprocess._process._pid == 0"
+    code = "from dlapp.gpuid.health.nvml_subprocess import NvmlProcess; one = NvmlProcess(); "
+    code += "assert one.discover() == (); assert one._pid == 0"
     subprocess.run([sys.executable, "-I", "-c", code], check=True)

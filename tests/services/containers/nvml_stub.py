@@ -64,6 +64,7 @@ class StubDevice:
         clock_reasons: NVML's mask.
         process_mib: memory of each of ``pids`` [MiB]; 64 for those that are missing, 0: not reported.
         gpm: share of busy multiprocessors, in percent, by GPM; ``gpm_parts`` those of its parts. None: no GPM.
+        hang: the begin of a question's name (nvmlDeviceGetMemoryInfo): it is not answered as long as this is set.
     """
 
     uuid: str = ""
@@ -110,6 +111,7 @@ class StubDevice:
     process_mib: tuple[int, ...] = ()
     gpm: int | None = None
     gpm_parts: tuple[int, ...] = ()
+    hang: str | None = None
 
 
 _FIRST = ("uuid", "minor", "name", "memory_bytes", "bus_id", "error", "mig")
@@ -186,7 +188,7 @@ def opened(directory: Path) -> set[int]:
     return {place for _, function, place in calls(directory) if function.startswith("nvmlDeviceGetHandleBy")}
 
 
-def _text(value: int | tuple[int | tuple[str, int], ...]) -> str:
+def _text(value: int | str | tuple[int | tuple[str, int], ...]) -> str:
     if not isinstance(value, tuple):
         return str(value)
     return ",".join(":".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in value)

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from dlapp.cluster.local.client.waits import MachineWaits
     from dlapp.cluster.local.runner.orphans import OrphanReaper
     from dlapp.config import Config
+    from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
     from dlapp.locations import HdfsPlace
     from dlapp.scheduler.values import Policy
     from dlapp.values.access import ControlAccess, SharedToken
@@ -98,13 +99,21 @@ class LocalEngine(Closeable):
         config: the configuration.
         program: how dlapp's own processes are started; replaced in tests.
         acting_in: the state directory of the user that this child process runs as; None: the configured one.
+        nvml: calls NVML; None: a process of its own.
 
     Raises:
         ConfigError: the state directory cannot be used (for example on a network file system).
         Denied: it is another user's.
     """
 
-    def __init__(self, config: Config, *, program: Sequence[str] = PROGRAM, acting_in: StateDir | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        program: Sequence[str] = PROGRAM,
+        acting_in: StateDir | None = None,
+        nvml: NvmlProcess | None = None,
+    ) -> None:
         self._config, self._program = config, program
         self._settings: RunnerSettings = settings_of(config, program)
         local = config.local
@@ -113,6 +122,7 @@ class LocalEngine(Closeable):
         self._uid = os.geteuid()
         self._is_others = self._state.uid != self._uid
         self._by_thread = threading.local()
+        self._shared_nvml = nvml
 
     @property
     def state(self) -> StateDir:
@@ -203,17 +213,31 @@ class LocalEngine(Closeable):
         return capacity_of(self._settings, self._gcores())
 
     def _gcores(self) -> int:
+        """Return the number of GPUs that applications can have; 0 while NVIDIA's driver does not work."""
+        return self._gpus()[0]
+
+    def _gpus(self) -> tuple[int, DlappError | None]:
+        """Return the number of GPUs that applications can have, and why that is not known if the driver does not
+        work."""
         if self._settings.gcores == 0:
-            return 0
-        from dlapp.gpuid.health.nvml import has_library
+            return 0, None
+        from dlapp.gpuid.health.nvml import NvmlError, has_library
 
         if not has_library():
-            return 0
-        from dlapp.gpuid.health import nvml_subprocess
+            return 0, None
         from dlapp.gpuid.stores.machine import MachineLedger
 
-        devices = MachineLedger(self._settings.lock_dir, discover=nvml_subprocess.discover).capacity()
-        return devices if self._settings.gcores is None else min(devices, self._settings.gcores)
+        try:
+            devices = MachineLedger(self._settings.lock_dir, nvml=self._nvml).capacity()
+        except NvmlError as error:
+            return 0, error
+        return (devices if self._settings.gcores is None else min(devices, self._settings.gcores)), None
+
+    @cached_property
+    def _nvml(self) -> NvmlProcess:
+        from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
+
+        return self._shared_nvml or NvmlProcess()
 
     def check(self, spec: AppSpec, refuse: Refuse = raise_error) -> list[str]:
         """Reject a request that this machine can never satisfy.
@@ -223,17 +247,25 @@ class LocalEngine(Closeable):
             refuse: called with each error; by default it raises the first.
 
         Returns:
-            A line for each key that has no effect on one machine.
+            A line for each key that has no effect on one machine, and one if NVIDIA's driver does not work.
 
         Raises:
             RequestTooLarge: the request exceeds the machine; with the amounts.
             Denied: this user may not run the required program, or the GPU ledger does not serve this user; the message
                 has what root can do.
+            NvmlError: it requests GPUs, and NVIDIA's driver does not work.
         """
+        from dlapp.cluster.local.capacity import capacity_of
         from dlapp.cluster.local.queue_state import read_policy
 
         self._check_program()
-        capacity, refused = self.capacity(), set[str]()
+        gpus, driver_error = self._gpus()
+        capacity, refused, notes = capacity_of(self._settings, gpus), set[str](), list[str]()
+        if driver_error is not None and spec.total()[2]:
+            refuse(driver_error)
+            capacity = capacity._replace(gcores=spec.total()[2])  # not known
+        elif driver_error is not None:
+            notes.append(f"it runs without GPUs: {driver_error}")
         for role in spec.roles:
             for never in schedule.too_large(Amounts(*role.resources.times(1)), capacity):
                 each = "each container " if spec.containers > 1 else ""
@@ -263,7 +295,7 @@ class LocalEngine(Closeable):
         if spec.total()[2] > 0:
             self._check_ledger(refuse)
         keys = [*(["application.queue"] if spec.queue is not None else []), *(key for key, _ in spec.placement_keys())]
-        return [f"{key} has no effect on one machine" for key in keys]
+        return [*notes, *(f"{key} has no effect on one machine" for key in keys)]
 
     def _check_after(self, spec: AppSpec, refuse: Refuse) -> None:
         """Reject an ``after`` that does not exist, is another user's, or did not end as required."""
@@ -624,7 +656,7 @@ class LocalEngine(Closeable):
     def _waits(self) -> MachineWaits:
         from dlapp.cluster.local.client.waits import MachineWaits
 
-        return MachineWaits(self._state, self._queue(), self.capacity(), self._settings.lock_dir)
+        return MachineWaits(self._state, self._queue(), self.capacity(), self._settings.lock_dir, self._nvml)
 
     def owner(self, application_id: str) -> str:
         """Return the owner of an application, as the kernel reports it. Raises NotFound."""
@@ -973,7 +1005,7 @@ class LocalEngine(Closeable):
             raise TimedOut(f"{row.id}: its processes ended, but its leftovers were not removed in {clear_s:g} s{why}")
         now = self.view_json(row.id)
         if now["state"] == "KILLED":
-            return f"{row.id} was killed, no output kept"
+            return f"{row.id} was killed, {_kept_text(now)}"
         if full:
             return f"{row.id} was ended as {now['state']}, because the kill could not be recorded: {full}"
         return f"{row.id} had ended before the kill: {now['state']}, {now['diagnostics']}"
@@ -1011,7 +1043,7 @@ class LocalEngine(Closeable):
             raise TimedOut(f"{application_id} had not ended {KILL_END_S:g} s after the request to end it")
         now = self.view_json(str(application_id))
         if now["state"] == "KILLED":
-            return f"{application_id} was killed, no output kept"
+            return f"{application_id} was killed, {_kept_text(now)}"
         return f"{application_id} had ended before the kill: {now['state']}, {now['diagnostics']}"
 
     # ---- releasing ----
@@ -1187,6 +1219,12 @@ def _summary_of(submission: Submission) -> str:
 def _runs_at_most_s(spec: AppSpec) -> int | None:
     """Return the time limit of an application's run [s]; None: no limit."""
     return None if spec.max_runtime_s is None else math.ceil(spec.max_runtime_s + spec.kill_grace_s)
+
+
+def _kept_text(view: Mapping[str, Any]) -> str:
+    """Return what is left of the output of a killed application."""
+    kept = [one["partial"] for one in view.get("outputs", ()) if one.get("partial")]
+    return f"output that was complete is kept at {', '.join(kept)}" if kept else "no output kept"
 
 
 def _over(row: ApplicationRow) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster.engine import PlanFacts
 from dlapp.cluster.local import spool
@@ -28,6 +28,9 @@ from dlapp.values.spec import AppSpec
 from dlapp.values.start_conditions import plan_texts
 from dlapp.values.waiting import STARTING, Ahead, Estimate
 
+if TYPE_CHECKING:
+    from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
+
 
 class MachineWaits:
     """Amounts of this machine, and their present and past use by applications.
@@ -37,10 +40,12 @@ class MachineWaits:
         queue: the caller's rows.
         capacity: amounts of this machine.
         lock_dir: directory of the GPU ledger.
+        nvml: calls NVML.
     """
 
-    def __init__(self, state: StateDir, queue: Queue, capacity: Amounts, lock_dir: str) -> None:
+    def __init__(self, state: StateDir, queue: Queue, capacity: Amounts, lock_dir: str, nvml: NvmlProcess) -> None:
         self._state, self._queue, self._capacity, self._lock_dir = state, queue, capacity, lock_dir
+        self._nvml = nvml
 
     def in_full(self, spec: AppSpec, before: Sequence[QueuedApplication], row: ApplicationRow) -> dict[str, Any]:
         """Return the change and the estimate of a waiting application, as fields of `dlapp.values.waiting.Waiting` in
@@ -75,12 +80,11 @@ class MachineWaits:
         count_returned(self._state, running)
         gpus = None
         if spec.total()[2]:
-            from dlapp.gpuid.health import nvml_subprocess
             from dlapp.gpuid.health.inspection import count_free
             from dlapp.gpuid.stores.machine import MachineLedger
 
             with contextlib.suppress(DlappError):
-                gpus = count_free(MachineLedger(self._lock_dir, discover=nvml_subprocess.discover).record())
+                gpus = count_free(MachineLedger(self._lock_dir, nvml=self._nvml).record())
         # Placement has no effect here, and all containers run at the same time.
         asks = [replace(one, nodes=(), exclude_nodes=(), node_label="", together=True) for one in asks_of(spec)]
         facts = facts_of(asks, self._capacity, self._capacity.without(running), running, gpus=gpus)

@@ -86,6 +86,8 @@ LINGERING_S = (0.01, 0.5)
 first to the second."""
 FOREIGN_S = 0.5
 """Poll interval for resources held by others (another queue's GPUs, another user's spool): they send no events."""
+DRIVER_S = 5.0
+"""Poll interval while NVIDIA's driver does not work."""
 CONTENTION_S = 1.0
 """How long a start waits for a simultaneous start of another user that is to give way."""
 IDLE_S = 30.0
@@ -495,7 +497,14 @@ class Runner:
             raise  # a state that cannot be written is not the application's failure
         except DlappError as error:
             # The driver or the ledger failed.
-            return self._handle_too_large(row, Obstacle(str(error), SERVICE_AWAY, is_known=True))
+            from dlapp.gpuid.health.nvml import NvmlError
+
+            why = Obstacle(str(error), SERVICE_AWAY, is_known=True)
+            if isinstance(error, NvmlError):
+                # A driver is reloaded, and its machine rebooted; no application ends because of it.
+                self._pause_s = min(self._pause_s, DRIVER_S)
+                return why
+            return self._handle_too_large(row, why)
 
     def _capacity_for(self, contents: QueueContents) -> tuple[Amounts, int]:
         """Return the machine's amounts, and how many of its GPUs are held by others or in quarantine."""
@@ -793,15 +802,13 @@ class Runner:
 
     def _machine_ledger(self) -> MachineLedger:
         if self._ledger is None:
-            from dlapp.gpuid.health import nvml_subprocess
             from dlapp.gpuid.health.inspection import Inspector
+            from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
             from dlapp.gpuid.stores.machine import MachineLedger
 
-            inspect = Inspector(read=nvml_subprocess.read)
+            nvml = NvmlProcess()
             where, docker_host = self._settings.lock_dir, self._settings.docker_host
-            self._ledger = MachineLedger(
-                where, docker_host=docker_host, discover=nvml_subprocess.discover, inspect=inspect
-            )
+            self._ledger = MachineLedger(where, docker_host=docker_host, nvml=nvml, inspect=Inspector(read=nvml.read))
         return self._ledger
 
     def _devices(self) -> int:
