@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dlapp.errors import DlappError
 from dlapp.gpuid.health import inspection
 from dlapp.gpuid.health.attribution import ProcessAttribution
-from dlapp.gpuid.health.nvml_subprocess import DriverHangs
+from dlapp.gpuid.health.nvml_subprocess import ANSWER_S, WATCH_ANSWER_S, DriverHangs
 from dlapp.gpuid.health.readings import DeviceFault
 from dlapp.gpuid.health.watch import DeviceUse, DeviceWatch
 from dlapp.gpuid.health.xids import XidClass, XidTable
@@ -26,9 +26,6 @@ LAST_INSPECTION_S = 2.0
 """Time limit of the last inspection of the GPUs after a payload has failed."""
 _SHOWN_FOREIGN = 2
 """Maximum number of foreign processes in a message, which is one line; the receipt has more."""
-RELEASE_S = 10.0
-"""Time limit of the driver's answer when the GPUs are released: the payload's result is known, and others wait for the
-container's end. The watch keeps NVML open until then, so no GPU has to be initialized."""
 DRIVER_HANGS = "driver-hangs"
 """Cause of a quarantine."""
 
@@ -129,7 +126,8 @@ class LeasedDevices:
         """
         known: dict[str, DeviceFault] = {} if self._watch is None else self._watch.failed
         hang: DriverHangs | None = None
-        self._nvml.answer_s = RELEASE_S
+        # Others wait for the container's end. After a watch no GPU has to be initialized.
+        self._nvml.answer_s = ANSWER_S if self._watch is None else WATCH_ANSWER_S
         try:
             if isinstance(self._limits, DlappError):
                 raise self._limits

@@ -8,14 +8,15 @@
     WAITING    for the gate of the role's gang, and for what the role depends on
     RUNNING    the payload
     STORING    output, under a temporary name beside its target
-    RELEASING  the workspace removed, the GPUs released
-    ENDED      with the result
+    RELEASING  the workspace removed
+    ENDED      with the result; the GPUs released
 
 If the gang is restarted, a running payload is ended, and the steps from UNPACKING on are repeated for the next
 generation; the image, the GPUs, and the plan of the input stay.
 
 A stop before the payload runs interrupts the step; its leftovers are removed like everything else. In every case the
-result is the last message to the ApplicationMaster, sent when nothing is left to do for the container.
+result is the last message to the ApplicationMaster. It is sent before the GPUs are released: their driver may hang, and
+that must not cost the result.
 """
 
 from __future__ import annotations
@@ -124,12 +125,16 @@ def run_task(task: TaskState) -> int:
         if is_replaced and launch.on_a_cluster:
             # The node ended this container. YARN reports why (memory, preemption), and that decides about the
             # index; our report would only arrive first.
+            _release_gpus(task)
             return 128 + signal.SIGTERM
         if link.end_reason:
+            _release_gpus(task)
             return 1  # there is no ApplicationMaster any more to report to
+        link.send_result(result)
+        _release_gpus(task)
         deadline_s = RESULT_ON_A_CLUSTER_S if launch.on_a_cluster else RESULT_DEADLINE_S
         # After the ApplicationMaster of a replaced task there will be none; it may die also during the report.
-        return 0 if link.finish(result, deadline_s, waits_for_master=not is_replaced) else 1
+        return 0 if link.finish(deadline_s, waits_for_master=not is_replaced) else 1
 
 
 def _all_steps(task: TaskState) -> TaskResult:
@@ -161,7 +166,15 @@ def _all_steps(task: TaskState) -> TaskResult:
     except Exception as error:  # an internal error must not lose the payload's output
         task.log.warn(f"the task could not clean up: {error!r}")
     task.meter.output_bytes += sum(one.size_bytes for one in result.outputs)
+    task.meter.end_lease()
     return replace(result, receipt=task.meter.receipt())
+
+
+def _release_gpus(task: TaskState) -> None:
+    try:
+        task.release_lease()
+    except Exception as error:  # the result is known; the lease ends with this process, by its evidence
+        task.log.warn(f"the GPUs could not be released: {error!r}")
 
 
 def _work(task: TaskState) -> TaskResult:
@@ -351,7 +364,7 @@ def _live_copies(task: TaskState) -> AbstractContextManager[None]:
 
 
 def _clean_up(task: TaskState) -> None:
-    """Remove everything but the logs; then release the GPUs, which nothing uses any more."""
+    """Remove everything but the logs."""
     task.streams.close()
     task.guardian.close()
     for used in (task.inputs, task.caches, task.rendezvous, task.checkpoints, task.mpi, task.board):
@@ -373,7 +386,6 @@ def _clean_up(task: TaskState) -> None:
             os.unlink(os.path.join(task.container_dir, name))
         except FileNotFoundError:
             continue
-    task.release_lease()
 
 
 def _is_left_to_crash_settlement(task: TaskState) -> bool:

@@ -76,6 +76,50 @@ def test_a_payload_that_fails_by_itself_on_devices_that_are_well_has_itself_fail
 
 
 @pytest.mark.slow
+def test_a_driver_that_hangs_at_the_end_costs_a_quarantine_and_not_the_result(place: Path) -> None:
+    env = with_devices(place, CARDS)
+    packed = workspace_archive(place, {"run.sh": "echo ready; while [ ! -e $TMPDIR/finish ]; do sleep 0.02; done"})
+    with (
+        ledger(place).reserve("the application", 1, uuids=("GPU-0",)),
+        FakeAm(place / "containers", **packed, resources=Resources(gcores=1)) as am,
+    ):
+        am.start(process_env=env, ledger=ledger_of(place))
+        am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
+        am.wait_until(lambda: "the GPUs are monitored" in (am.home / "dlapp.log").read_text())
+        with_devices(place, [StubDevice(uuid="GPU-0", hang="nvml"), CARDS[1]])
+        (am.home / "tmp" / "finish").touch()
+        result = am.result()
+        assert (result.fault, result.exit_code) == (Fault.NONE, 0)
+        assert result.receipt is not None
+    log = am.log()
+    said = "NVML: no answer in 10 s: the driver hangs"
+    assert f"all GPUs of this host are in quarantine: {said}" in log
+    assert log.index("ended: well") < log.index("all GPUs of this host")
+    # Also those that this container did not have.
+    assert quarantines(place) == dict.fromkeys(("GPU-0", "GPU-1"), f"driver-hangs: {said}")
+
+
+@pytest.mark.slow
+def test_a_driver_that_hangs_for_a_while_is_watched_again_and_ends_nothing(place: Path) -> None:
+    env = with_devices(place, CARDS)
+    packed = workspace_archive(place, {"run.sh": NEVER_ENDS})
+    with (
+        ledger(place).reserve("the application", 2),
+        FakeAm(place / "containers", **packed, resources=Resources(gcores=2)) as am,
+    ):
+        am.start(process_env=env, ledger=ledger_of(place))
+        text = (am.home / "dlapp.log").read_text
+        am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
+        am.wait_until(lambda: "the GPUs are monitored" in text())
+        with_devices(place, [CARDS[0], StubDevice(uuid="GPU-1", hang="nvmlDeviceGetMemoryInfo")])
+        am.wait_until(lambda: "the GPUs are not monitored at present: NVML: no answer in 10 s" in text())
+        with_devices(place, CARDS)
+        am.wait_until(lambda: "the GPUs are monitored again" in text())
+        with_devices(place, [CARDS[0], StubDevice(uuid="GPU-1", error=15)])
+        assert am.result().message == "gpu1 failed: GPU is lost"
+
+
+@pytest.mark.slow
 def test_a_device_whose_memory_somebody_holds_when_it_is_given_back_goes_into_quarantine(place: Path) -> None:
     env = with_devices(place, CARDS)
     packed = workspace_archive(place, {"run.sh": "echo ready; while [ ! -e $TMPDIR/finish ]; do sleep 0.02; done"})

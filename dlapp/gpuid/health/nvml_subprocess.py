@@ -5,12 +5,14 @@ its descriptors, locks among them, until it returns. So whoever needs the driver
 that has nothing of its owner's open. If it does not answer in time it is killed and abandoned. No other one is started
 until it is gone, and none before a pause that grows with each hang; meanwhile every request fails at once.
 
-The subprocess ends with its owner, and by itself when idle for a while; the next request starts another.
+The subprocess ends with its owner. By itself it ends when idle for a while, unless it watches devices; the next request
+starts another.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import select
@@ -37,9 +39,9 @@ SHORT_ANSWER_S = 4.0
 """The same for commands and the exporter, which show what they know without NVML within five seconds."""
 AGAIN_S = 5.0, 60.0
 """Pauses after a hang before the driver is called again: doubled from the first to the second."""
+WATCH_ANSWER_S = 10.0
+"""The same for devices that are open already, because they are watched."""
 IDLE_S = 5.0
-WATCH_IDLE_S = 60.0
-"""The same while it watches devices: its owner polls every few seconds, and may be stopped or short of CPU time."""
 _SIZE = struct.Struct("!I")
 _PROGRAM = (
     # Close everything inherited from the owner, in particular kernel locks.
@@ -101,12 +103,18 @@ class NvmlProcess(Closeable):
     def watch(self, devices: Sequence[Device]) -> WatchedDevices:
         """Open a `dlapp.gpuid.health.nvml.NvmlWatch` in the subprocess. Raises NvmlError, as `discover` does."""
         watched = WatchedDevices(self, devices)
-        self.request_of_watch(watched.devices, "open")
+        watched.request("open")
         return watched
 
-    def request_of_watch(self, devices: tuple[Device, ...], what: str) -> Any:
-        """Call a method of the watch of ``devices``. A subprocess that has no such watch opens it first."""
-        return self._request(("watch", devices, what), shows=False)
+    def request_of_watch(self, devices: tuple[Device, ...], what: str, answer_s: float) -> Any:
+        """Call a method of the watch of ``devices``. A subprocess that has no such watch opens it first.
+
+        Args:
+            devices: the watched devices.
+            what: the method.
+            answer_s: time limit of the answer [s]; at most `answer_s` of this object.
+        """
+        return self._request(("watch", devices, what), answer_s=answer_s, shows=False)
 
     def close(self) -> None:
         """End the subprocess. The next query starts another."""
@@ -116,14 +124,15 @@ class NvmlProcess(Closeable):
 
     # ---- the subprocess ----
 
-    def _request(self, message: tuple[Any, ...], *, shows: bool = True) -> Any:
-        """Return the answer; ``shows``: the wait for it is shown to the user."""
+    def _request(self, message: tuple[Any, ...], *, answer_s: float = math.inf, shows: bool = True) -> Any:
+        """Return the answer, which must come within ``answer_s``; ``shows``: the wait for it is shown to the user."""
         self._forget_after_fork()
         with self._lock:
             self._refuse_while_hanging()
-            deadline = time.monotonic() + self.answer_s
+            answer_s = min(answer_s, self.answer_s)
+            deadline = time.monotonic() + answer_s
             try:
-                with Wait("NVIDIA's driver (NVML)" if shows else "", self.answer_s):
+                with Wait("NVIDIA's driver (NVML)" if shows else "", answer_s):
                     try:
                         answer = self._answer(message, deadline)
                     except _ProcessEnded:
@@ -136,7 +145,7 @@ class NvmlProcess(Closeable):
                 self._stuck = self._pid
                 self._end()
                 self._again_at = time.monotonic() + next(self._pauses_s)
-                self._hang = DriverHangs(f"NVML: no answer in {self.answer_s:g} s: the driver hangs", driver.HANGS)
+                self._hang = DriverHangs(f"NVML: no answer in {answer_s:g} s: the driver hangs", driver.HANGS)
                 raise self._hang from None
             except BaseException:
                 self._end()  # an interrupted step: the next request must not get the answer to this one
@@ -210,11 +219,20 @@ class WatchedDevices:
     """A `dlapp.gpuid.health.nvml.NvmlWatch` in the subprocess, with the same methods."""
 
     def __init__(self, process: NvmlProcess, devices: Sequence[Device]) -> None:
-        self._process, self.devices = process, tuple(devices)
+        self._process, self._devices = process, tuple(devices)
+        self._is_open = False
+
+    def request(self, what: str) -> Any:
+        """Call a method of the watch. Raises NvmlError."""
+        answer_s = WATCH_ANSWER_S if self._is_open else math.inf
+        self._is_open = False
+        answer = self._process.request_of_watch(self._devices, what, answer_s)
+        self._is_open = True
+        return answer
 
     def poll(self) -> dict[str, DeviceFault]:
         """Return the devices that have failed since the last call: uuid -> the failure. Raises NvmlError."""
-        found: dict[str, DeviceFault] = self._process.request_of_watch(self.devices, "poll")
+        found: dict[str, DeviceFault] = self.request("poll")
         return found
 
     def take_xids(self) -> list[tuple[str, int]]:
@@ -224,12 +242,12 @@ class WatchedDevices:
 
     def sample(self) -> dict[str, DeviceSample]:
         """Return the current usage of the devices, by uuid. Raises NvmlError."""
-        found: dict[str, DeviceSample] = self._process.request_of_watch(self.devices, "sample")
+        found: dict[str, DeviceSample] = self.request("sample")
         return found
 
     def close(self) -> None:
-        """Do nothing: the subprocess keeps NVML open until it is idle, for the inspection that follows a watch. The
-        driver forgets the memory errors of a GPU that nobody has open."""
+        """Do nothing: the subprocess keeps the devices open until its owner closes it, for the inspection that follows
+        a watch. The driver forgets the memory errors of a GPU that nobody has open."""
 
 
 def _has_ended(pid: int) -> bool:
@@ -259,11 +277,12 @@ def _read(fd: int, deadline: float | None) -> bytes:
 
 
 def serve(idle_s: float) -> None:
-    """Answer the requests from standard input on standard output, until it closes or ``idle_s`` have passed [s]."""
+    """Answer the requests from standard input on standard output, until it closes or, without a watch, ``idle_s`` have
+    passed [s]."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     watched: dict[tuple[Device, ...], nvml.NvmlWatch] = {}  # at most one
     with contextlib.suppress(_ProcessEnded, BrokenPipeError):
-        while select.select([0], [], [], max(idle_s, WATCH_IDLE_S) if watched else idle_s)[0]:
+        while select.select([0], [], [], None if watched else idle_s)[0]:
             what, *words = pickle.loads(_read(0, None))
             answer: Any
             try:

@@ -309,16 +309,18 @@ class AmLink(Closeable):
         known = self._roster
         return known[1] if known is not None else None
 
-    def finish(self, result: TaskResult, deadline_s: float, *, waits_for_master: bool = True) -> bool:
-        """Report the result; return whether the ApplicationMaster has received it. It is the last report.
+    def send_result(self, result: TaskResult) -> None:
+        """Report the result of this task, without waiting. It is the last report."""
+        # Launches do not matter any more, and many of them would leave no room for the result.
+        self.report_phase(Phase.ENDED, result=result, launches=(), launch_states=())
+
+    def finish(self, deadline_s: float, *, waits_for_master: bool = True) -> bool:
+        """Return whether the ApplicationMaster has received the result.
 
         Args:
-            result: the result of this task.
             deadline_s: time limit [s].
             waits_for_master: retry also while no ApplicationMaster is running.
         """
-        # Launches do not matter any more, and many of them would leave no room for the result.
-        self.report_phase(Phase.ENDED, result=result, launches=(), launch_states=())
         with self._changed:
             until = time.monotonic() + deadline_s
             while (

@@ -126,4 +126,5 @@ def test_the_last_report_of_a_replaced_task_waits_for_no_master_once_there_is_no
         find.url = url
         threading.Timer(0.3, setattr, (find, "url", None)).start()  # it dies while the report is sent to it
         result = TaskResult(fault=Fault.STOPPED)
-        assert not link.finish(result, 3600.0, waits_for_master=False)
+        link.send_result(result)
+        assert not link.finish(3600.0, waits_for_master=False)
