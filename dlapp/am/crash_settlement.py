@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 
 from dlapp.am.application_dir.local import LocalApplicationDir
+from dlapp.am.decisions.assessment import container_name
+from dlapp.am.decisions.shutdown import NOTHING_KEPT, complete_text
 from dlapp.am.model.events import ApplicationEnd, Part, in_order
 from dlapp.am.model.journal import done, records, replay
 from dlapp.am.model.state import ApplicationState
@@ -81,7 +83,8 @@ def decide(
     """Return how the application has ended, and the locations of its outputs.
 
     A begun commit is completed: that decision had been made. If that is impossible, the output is kept apart, also
-    after a kill. Without a commit, stored output is kept apart, or removed if a kill was requested.
+    after a kill. Without a commit, stored output is kept apart; if a kill was requested, only that of containers that
+    had ended successfully.
 
     Args:
         app_dir: directory of the application, with its commit claim.
@@ -104,9 +107,12 @@ def decide(
         said = "; ".join(filter(None, (claim.diagnostics, note)))
         return ApplicationEnd(claim.final_status, claim.cause, said), settled.outputs
     if (by := app_dir.kill_request()) is not None:
-        left = settlement.keep_partial(None)
+        complete = _parts(app_dir, submission, complete=True)[0]
+        left = settlement.keep_partial(in_order(tuple(complete)) or None)
         app_dir.clear_leftovers(app_dir.container_ids())
-        return ApplicationEnd(FinalStatus.KILLED, Cause.KILLED, f"killed by {by}, no output kept"), left
+        names = [container_name(one.index, one.role, one.role_index) for one in complete]
+        kept = f", {complete_text(names)}" if any(one.partial for one in left) else NOTHING_KEPT
+        return ApplicationEnd(FinalStatus.KILLED, Cause.KILLED, f"killed by {by}{kept}"), left
     stored, lost = _parts(app_dir, submission)
     stored_parts, unstored = settlement.store_lost_outputs(lost)
     left = settlement.keep_partial(in_order((*stored, *stored_parts)))
@@ -115,13 +121,17 @@ def decide(
     return ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, "; ".join((why, *unstored))), left
 
 
-def _parts(app_dir: LocalApplicationDir, submission: Submission) -> tuple[list[Part], list[Part]]:
+def _parts(
+    app_dir: LocalApplicationDir, submission: Submission, *, complete: bool = False
+) -> tuple[list[Part], list[Part]]:
     """Return from the journals the containers that stored output, and those without a result.
 
     Of an index that succeeded only its last container counts. Of another one an earlier try may have stored something
-    that the last one did not.
+    that the last one did not. With ``complete`` only indexes that succeeded count.
     """
     former = replay(records(app_dir.all_journal_lines()))
+    if submission.spec.sweep is not None and complete:
+        return [], []
     if submission.spec.sweep is not None:
         from dlapp.am.model.trials import recovered_parts
 
@@ -132,6 +142,8 @@ def _parts(app_dir: LocalApplicationDir, submission: Submission) -> tuple[list[P
         if known.index is None:
             continue
         if known.index in succeeded and former.last[known.index] != container_id:
+            continue
+        if complete and known.index not in succeeded:
             continue
         role, role_index = submission.spec.role_of(known.index)
         if known.result is not None and any(one.files for one in known.result.outputs):

@@ -77,7 +77,7 @@ class OutputSettlement:
         problem = self._misplaced_part(wanted.parts + wanted.failed) if wanted.how is Settlement.COMMIT else None
         if wanted.how is Settlement.DROP:
             self._app_dir.clear_leftovers(wanted.dead)
-            return OutputsSettled(self.keep_partial(None))  # a kill must not wait
+            return OutputsSettled(self.keep_partial(wanted.parts or None))  # a kill must not wait
         stored_parts, unstored = self._retry(lambda _: self.store_lost_outputs(wanted.lost), give_up=True)
         if not unstored:
             self._app_dir.clear_leftovers(wanted.dead)

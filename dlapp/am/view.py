@@ -242,6 +242,8 @@ def _phase_of(state: ApplicationState) -> str:
             return f"starting: {state.waiting_for}" if state.waiting_for else "starting"
         case Stage.SETTLING | Stage.LEAVING:
             what = "committing" if state.commits else "ending"
+            if state.stage is Stage.LEAVING and (text := _last_ends(state)):
+                return f"ending: {text}"
             return f"{what}: {state.waiting_for}" if state.waiting_for else what
         case _:
             pass
@@ -305,6 +307,17 @@ def _phase_of(state: ApplicationState) -> str:
         return text
     ended = len(sweep.trials) - sweep.left
     return f"{ended} of {len(sweep.trials)} trials ended, {sweep.running} running; containers: {text}"
+
+
+def _last_ends(state: ApplicationState) -> str:
+    """Return which containers have not ended although their results are known, once that has taken some time."""
+    since_ms = state.closing_until_ms - state.timing.end_ms
+    if not state.live or state.awake_ms - since_ms < SHOWN_AFTER_S * 1000:
+        return ""
+    ids = sorted(str(one.container_id) for one in state.live.values())
+    more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
+    since, until = _wall_time(state, since_ms), _wall_time(state, state.closing_until_ms)
+    return f"waits for the end of {ids[0]}{more} since {since}, until {until}"
 
 
 def _kept_text(state: ApplicationState) -> str:

@@ -346,7 +346,7 @@ def test_without_a_claim_the_aftermath_keeps_what_was_stored_unless_a_kill_was_a
 ) -> None:
     world = World(tmp_path)
     (part,) = world.parts
-    write_tries(world, TaskResult(fault=Fault.NONE, exit_code=0, outputs=part.outputs))
+    write_tries(world, TaskResult(fault=Fault.USER, exit_code=3, outputs=part.outputs))
     if asked_to_kill:
         (tmp_path / "home" / "kill.json").write_text('{"by": "tony", "ms": 1}')
     ending, (view,) = decide(world.home, world.submission, APP, "the ApplicationMaster died")
@@ -355,6 +355,28 @@ def test_without_a_claim_the_aftermath_keeps_what_was_stored_unless_a_kill_was_a
     else:
         assert (ending.final_status, ending.diagnostics) == (FinalStatus.FAILED, "the ApplicationMaster died")
         assert world.beside() == ["partial"]
+
+
+def test_the_aftermath_of_a_kill_keeps_the_output_of_a_container_that_had_ended_well(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    (part,) = world.parts
+    write_tries(world, TaskResult(fault=Fault.NONE, exit_code=0, outputs=part.outputs))
+    (tmp_path / "home" / "kill.json").write_text('{"by": "tony", "ms": 1}')
+    for _ in range(2):  # it may die, and is repeated
+        ending, (view,) = decide(world.home, world.submission, APP, "the ApplicationMaster died")
+        assert ending.final_status is FinalStatus.KILLED
+        assert ending.diagnostics == "killed by tony, the complete output of container 0 (worker 0) kept as partial"
+        assert view.partial is not None
+        assert Path(view.partial.removeprefix("file://"), "model").read_text() == "from 0"
+
+
+def test_a_kill_keeps_only_the_parts_that_are_complete(tmp_path: Path) -> None:
+    world = World(tmp_path, instances=2)
+    (view,) = world.settle(1, Settlement.DROP, BAD, world.parts[1:]).outputs
+    assert view.partial is not None
+    where = Path(view.partial.removeprefix("file://"))
+    assert {str(one.relative_to(where)): one.read_text() for one in where.rglob("model")} == {"1/model": "from 1"}
+    assert world.beside() == ["partial"]
 
 
 @pytest.fixture

@@ -138,6 +138,24 @@ def test_the_phases_of_the_end() -> None:
     assert am.phase() == "committing"
 
 
+def test_the_end_of_a_container_that_takes_long_after_its_result_is_a_wait() -> None:
+    am = Driver(RoleSpec(instances=2))
+    am.running(2, 3)
+    am.report(2, Phase.ENDED, result())
+    am.report(3, Phase.ENDED, result())
+    am.settled()
+    began_ms = am.state.now_ms
+    assert am.phase() == "committing"
+    am.wait(4)
+    until = clock_time(began_ms + am.state.timing.end_ms)
+    said = f"ending: waits for the end of {am.id(2)} and 1 more since {clock_time(began_ms)}, until {until}"
+    assert am.phase() == said
+    am.ended(3)
+    assert am.phase() == said.replace(" and 1 more", "")
+    am.ended(2)
+    assert am.ending().final_status is FinalStatus.SUCCEEDED
+
+
 def test_a_view_shows_each_indexs_last_container() -> None:
     am = Driver(RoleSpec(instances=2, retries=1, resources=Resources(memory_mib=1024, vcores=2, gcores=1)))
     am.running(3, 2)

@@ -32,6 +32,7 @@ from dlapp.values.messages import Diagnosis, Fault, Stop, StopAnswer, StoredOutp
 from dlapp.values.report import Cause, FinalStatus
 from dlapp.values.serialization import to_json
 
+NOTHING_KEPT = ", no output kept"
 MAX_RUNTIME = "max_runtime"
 LIFETIME = "lifetime limit of the queue or application in YARN"
 IDLE_GUARD = "idle_guard"
@@ -90,9 +91,19 @@ def execute_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
     if isinstance(event, SoftKill):
         stop_softly(state, event.by, Cause.SOFT_KILLED)
         return
+    if state.stage is Stage.CLOSING and state.soft_text is None and state.commits and _is_decided(state):
+        # The output is stored; what still runs are services and roles that do not decide.
+        assert state.ending is not None
+        conclude(state, state.ending, Settlement.COMMIT)
+        return
     state.soft_text = None
-    text = f"killed by {event.by}, no output kept" if state.spec.outputs else f"killed by {event.by}"
+    text = f"killed by {event.by}{NOTHING_KEPT if state.spec.outputs else ''}"
     conclude(state, ApplicationEnd(FinalStatus.KILLED, Cause.KILLED, text), Settlement.DROP)
+
+
+def _is_decided(state: ApplicationState) -> bool:
+    """Return whether the application has ended by itself, with all its output stored."""
+    return bool(state.deciding) and not state.undecided and any(state.instances[index].done for index in state.deciding)
 
 
 def stop_softly(state: ApplicationState, by: str, cause: Cause, *, ends_ms: int | None = None) -> None:
@@ -347,7 +358,18 @@ def settle(state: ApplicationState) -> None:
                 SettleOutputs(state.settlement, state.ending, in_order(done + kept), (), lost, dead, committed)
             )
         case Settlement.DROP:
-            state.add_action(SettleOutputs(state.settlement, state.ending, (), dead=dead, committed=committed))
+            # What a container has stored completely is kept apart, also after a kill.
+            complete = () if state.sweep is not None else tuple(one for one in parts if state.instances[one.index].done)
+            if any(_filled(one.outputs) for one in complete):
+                names = [assessment.container_name(one.index, one.role, one.role_index) for one in complete]
+                text = f"{state.ending.diagnostics.removesuffix(NOTHING_KEPT)}, {complete_text(names)}"
+                state.ending = replace(state.ending, diagnostics=text)
+            state.add_action(SettleOutputs(state.settlement, state.ending, complete, dead=dead, committed=committed))
+
+
+def complete_text(names: list[str]) -> str:
+    """Return which containers' output a kill keeps apart: that which was complete."""
+    return f"the complete output of {assessment.listed(names)} kept as partial"
 
 
 def _filled(outputs: tuple[StoredOutput, ...]) -> set[str]:

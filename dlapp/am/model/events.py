@@ -261,7 +261,7 @@ class Settlement(Enum):
     KEEP = "keep"
     """Move the parts to the target's ``.partial``, or drop them, by the output's `OnFailure`."""
     DROP = "drop"
-    """Remove everything stored under temporary names."""
+    """Remove everything stored under temporary names; keep only the given parts, as `KEEP` does."""
 
 
 class Part(Value):

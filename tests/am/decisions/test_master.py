@@ -1739,6 +1739,35 @@ def test_a_kill_stops_all_at_once_and_keeps_nothing() -> None:
     assert am.view().state is State.KILLED
 
 
+def test_a_kill_keeps_what_a_container_has_stored_completely() -> None:
+    am = Driver(RoleSpec(instances=3))
+    am.running(2, 3, 4)
+    am.finished(2)
+    am.do(events.Kill("tina"))
+    am.ended(3, -9)
+    am.finished(4, result(Fault.STOPPED, None))
+    wanted = am.settlement()
+    assert (wanted.how, [one.index for one in wanted.parts], wanted.lost) == (Settlement.DROP, [0], ())
+    am.settled()
+    said = "killed by tina, the complete output of container 0 (worker 0) kept as partial"
+    assert am.ending() == events.ApplicationEnd(FinalStatus.KILLED, Cause.KILLED, said)
+
+
+def test_a_kill_while_only_services_still_end_commits_the_output() -> None:
+    am = Driver(RoleSpec(), RoleSpec(name="server", service=True, keep_running=True, script="s"), kill_grace_s=20.0)
+    am.running(2)
+    am.running(3, request_id=2)
+    am.finished(2)
+    assert am.stops(3) == [Stop.SOFT]
+    am.do(events.Kill("tina"))
+    assert am.stops(3) == [Stop.NOW]
+    am.finished(3, result(Fault.STOPPED, None, None))
+    wanted = am.settlement()
+    assert (wanted.how, [one.index for one in wanted.parts]) == (Settlement.COMMIT, [0])
+    am.settled()
+    assert am.ending().final_status is FinalStatus.SUCCEEDED
+
+
 def test_a_kill_overtakes_a_soft_kill() -> None:
     am = Driver(RoleSpec())
     am.running(2)
