@@ -23,7 +23,8 @@ file per GPU; in a cluster a znode per host.
                     gpu_processes.py     their processes by NVML
                     result.py            the result of each of these
     health/         nvml.py              what devices there are, and how they are
-                    nvml_subprocess.py   NVML with a deadline, for the runner
+                    nvml_subprocess.py   NVML with a deadline, for all callers
+                    driver.py            why the driver does not work, by its files
                     readings.py          values of a device from NVML
                     condition.py         what else an operator should know of a device
                     inspection.py        what puts a device into quarantine

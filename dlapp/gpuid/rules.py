@@ -599,7 +599,11 @@ def delay_probe(record: HostRecord, name: str, now_ms: int) -> HostRecord:
 
 
 def quarantine_all(record: HostRecord, *, cause: str, detail: str = "", now_ms: int) -> HostRecord:
-    """Put all devices of a host into quarantine that are not in it already; see `quarantine`."""
+    """Put all devices of a host into quarantine that are not in it already.
+
+    Args:
+        record, cause, detail, now_ms: see `quarantine`.
+    """
     for one in record.devices:
         if one.quarantine is None:
             record = quarantine(record, one.uuid, cause=cause, detail=detail, now_ms=now_ms)

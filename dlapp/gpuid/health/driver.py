@@ -1,4 +1,4 @@
-"""What files say of NVIDIA's driver when NVML cannot be initialized: versions and hardware; and the message for users.
+"""State of an NVIDIA driver that does not work, from files: versions and hardware; and the message for users.
 
 Source: NVML API Reference, nvmlReturn_t; /proc/driver/nvidia/version and the names of the library's files are those of
 NVIDIA's Linux driver; PCI Code and ID Assignment Specification, class 03 (display controller).

@@ -24,7 +24,7 @@ from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.runner import main as runner_module
 from dlapp.cluster.local.state import is_locked, open_lock
-from dlapp.errors import Denied, NotFound, RequestTooLarge, Unreachable
+from dlapp.errors import Denied, DlappError, NotFound, RequestTooLarge, Unreachable
 from dlapp.node_policy import node_policy
 from dlapp.system import locks
 from dlapp.system.logs import log
@@ -978,6 +978,32 @@ def test_an_ask_for_more_gpus_than_there_are_is_refused(start_engine: Callable[.
     with pytest.raises(RequestTooLarge, match="asked for 2 gcores, this machine has 1 gcore "):
         start_engine("-less", local__gcores="1").check(spec_of(gcores=2))
     assert not start_engine("-none", local__gcores="0").info().has_gpus
+
+
+@pytest.mark.parametrize(("init", "said"), [(18, "Driver/library version mismatch"), (999, "Unknown Error")])
+def test_without_a_working_driver_only_applications_with_gpus_are_refused(
+    start_engine: Callable[..., LocalEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, init: int, said: str
+) -> None:
+    from dlapp.gpuid.health import nvml
+
+    for name, value in with_devices(tmp_path, [StubDevice()], init=init).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(nvml, "has_library", lambda: True)
+    engine = start_engine()
+    assert not engine.info().has_gpus
+    assert engine.capacity().gcores == 0
+    (note,) = engine.check(spec_of())
+    assert note.startswith(f"it runs without GPUs: NVML: {said}")
+    problems = list[DlappError]()
+    engine.check(spec_of(gcores=1), problems.append)
+    (problem,) = problems
+    assert isinstance(problem, nvml.NvmlError)
+    assert said in problem.problem
+    assert "reboot this machine" in problem.repair
+    with_devices(tmp_path, [StubDevice()])
+    assert engine.info().has_gpus
+    assert engine.check(spec_of(gcores=1)) == []
+    assert start_engine("-none", local__gcores="0").check(spec_of()) == []
 
 
 @pytest.mark.usefixtures("two_devices")
