@@ -130,8 +130,9 @@ def test_a_gpu_that_cannot_be_opened_for_now_is_not_lost_and_is_watched_as_soon_
     assert (process.ask(LOOK), process.ask(SAMPLE)) == ({}, {})
     process.change(StubDevice(uuid="GPU-a"))
     assert process.ask(LOOK) == {}
-    process.change(StubDevice(uuid="GPU-a", xid=79))
-    assert process.ask(LOOK)["GPU-a"]["detail"] == "it fell off the bus (Xid 79)"
+    assert list(process.ask(SAMPLE)) == ["GPU-a"]
+    process.change(StubDevice(uuid="GPU-a", error=15))
+    assert process.ask(LOOK)["GPU-a"]["cause"] == "lost"
 
 
 # ---- which are opened ----
