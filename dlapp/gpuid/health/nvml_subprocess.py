@@ -237,7 +237,7 @@ class WatchedDevices:
 
     def take_xids(self) -> list[tuple[str, int]]:
         """Return the Xid errors since the last call: the uuid of the device, and the code. Raises NvmlError."""
-        found: list[tuple[str, int]] = self._process.request_of_watch(self.devices, "take_xids")
+        found: list[tuple[str, int]] = self.request("take_xids")
         return found
 
     def sample(self) -> dict[str, DeviceSample]:

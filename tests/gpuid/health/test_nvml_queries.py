@@ -38,7 +38,8 @@ def reading_of(process: Process) -> Reading:
     for name in ("compute", "graphics", "mps_clients"):
         if found[name] is not None:
             found[name] = tuple(GpuProcess(*one) for one in found[name])
-    return Reading(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})  # type: ignore[arg-type]
+    values: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in found.items()}
+    return Reading(**values)
 
 
 def verdict(process: Process) -> DeviceFault | None:
