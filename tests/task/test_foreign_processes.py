@@ -6,6 +6,7 @@ import getpass
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,12 @@ from dlapp.gpuid.devices import Device
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.system.processes.proc import descendant_processes
 from dlapp.task.environment import node_name
-from dlapp.values.messages import Fault, TaskResult
+from dlapp.value import replace
+from dlapp.values.launch_spec import DockerSettings
+from dlapp.values.messages import Fault, Phase, TaskResult
 from dlapp.values.spec import Resources
 from dlapp.values.usage import ForeignProcess
+from tests.services.containers.dockerd import GPU_IMAGE, Dockerd
 from tests.services.containers.nvml_stub import MIB, StubDevice, with_devices
 from tests.task.fake_am import FakeAm, ledger_of, workspace_archive
 
@@ -84,3 +88,32 @@ def test_memory_that_the_program_alone_has_used_up_is_the_users_fault(
     assert (result.diagnosis.rule, result.diagnosis.fault) == ("gpu_memory", Fault.USER)
     assert result.receipt is not None
     assert len(result.receipt.foreign_processes) == bool(foreign_mib)
+
+
+@pytest.mark.slow
+@pytest.mark.docker
+def test_in_docker_the_processes_of_the_container_are_the_payloads_and_others_are_foreign(
+    place: Path, dockerd: Dockerd, foreign: int
+) -> None:
+    device = Device("GPU-00000000-aaaa-bbbb-cccc-000000000000", 0, 0)
+    env = with_devices(place, [StubDevice()])
+    ledger = MachineLedger(str(place / "locks"), discover=lambda: (device,))
+    packed = workspace_archive(place, {"run.sh": 'until [ -e "$TMPDIR/finish" ]; do sleep 0.05; done'})
+    fields: dict[str, Any] = {"docker_image": GPU_IMAGE, "resources": Resources(memory_mib=64, gcores=1)}
+    with ledger.reserve("the application", 1), FakeAm(place / "containers", **packed, **fields) as am:
+        am.orders = replace(am.orders, usage_every_s=0.0, report_every_s=0.05)
+        docker = DockerSettings(dockerd.host, "none", "gpus", str(place / "locks"))
+        am.start(process_env=env, ledger=ledger_of(place, dockerd.host), docker=docker)
+        am.wait_for(Phase.RUNNING)
+        (name,) = dockerd.containers()
+        own = int(dockerd.docker("inspect", "--format", "{{.State.Pid}}", name).stdout)
+        with_devices(place, [StubDevice(pids=(own, foreign), process_mib=(3000, 2000), used=5000 * MIB)])
+        am.wait_until(lambda: any(one.receipt and one.receipt.foreign_processes for one in am.reports))
+        with_devices(place, [StubDevice()])
+        (am.home / "tmp/finish").touch()
+        result = am.result()
+    assert (result.fault, result.diagnosis) == (Fault.NONE, None), am.log()
+    assert result.receipt is not None
+    assert [(one.pid, one.peak_mib) for one in result.receipt.foreign_processes] == [(foreign, 2000)]
+    assert result.receipt.gpu_memory_peak_mib == 3000
+    assert "uses gpu0 without a lease" in am.log()

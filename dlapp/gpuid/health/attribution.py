@@ -81,10 +81,9 @@ class ProcessAttribution:
         foreign = []
         for process in listed:
             whose = self._owner(process.pid)
-            if whose is True or whose is None:
-                # A leased GPU is the payload's: so is what is not known, such as a process that has just ended.
-                own.append(process.used_mib if whose else None)
-            else:
+            if whose is True:
+                own.append(process.used_mib)
+            elif whose is not None:
                 others.append(process.used_mib)
             if isinstance(whose, UnleasedProcess):
                 foreign.append(whose._replace(used_mib=process.used_mib, peak_mib=process.used_mib, seen_s=now_s))
@@ -93,7 +92,8 @@ class ProcessAttribution:
         elif used_mib is None or None in others:
             own_mib = None
         else:
-            # Nothing is listed where the driver has no list, or hides the processes of another pid namespace.
+            # A leased GPU is the payload's, with all that is not known to be another's: drivers have no list, or hide
+            # the processes of other pid namespaces, or still list one that has just ended.
             own_mib = max(0, used_mib - sum(filter(None, others)))
         return Attributed(tuple(foreign), own_mib)
 

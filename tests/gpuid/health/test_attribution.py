@@ -50,6 +50,8 @@ def test_a_process_of_which_nothing_is_known_is_never_named(foreign: int) -> Non
     found = attribution({foreign: None}).attribute(listed, 1000, 0.0)
     assert found.foreign == ()
     assert found.own_mib == 1000, "a leased GPU is the payload's"
+    found = attribution({foreign: None, os.getpid(): True}).attribute([*listed, ListedProcess(os.getpid(), 7)], 1000, 0)
+    assert found.own_mib == 7
 
 
 @pytest.mark.parametrize(
