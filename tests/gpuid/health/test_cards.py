@@ -26,7 +26,7 @@ locks, nvml._WSL = sys.argv[1:]
 (device,) = nvml.discover()
 reading = nvml.read([device], detailed=True)[device.uuid]
 fault = classify_reading(reading)
-ledger = MachineLedger(locks, inspect=Inspector(HealthLimits(settle_s=0.0)))
+ledger = MachineLedger(locks, inspect=Inspector(HealthLimits(settle_s=0.0), read=nvml.read))
 try:
     with ledger.acquire(LeaseRequest("application_1_0001", "container_1", "tony", 1)) as lease:
         leased = [one.uuid for one in lease.devices]

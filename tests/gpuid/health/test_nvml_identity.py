@@ -120,7 +120,7 @@ def test_a_gpu_that_is_not_there_is_lost_to_a_reading_and_to_a_watch(see: Any) -
 def test_a_name_that_is_no_uuid_is_that_of_no_gpu(see: Any) -> None:
     process = see(StubDevice(uuid="GPU-a", errors=(("nvmlDeviceGetHandleByUUID", 2),)))
     assert read(process, device("no uuid", index=0, place=None))["no uuid"]["error"] == "it is not there"
-    assert process.ask("gpu_processes.processes_on(['no uuid'])")[0] == "gone"
+    assert process.ask("gpu_processes.processes_on(['no uuid'], nvml)")[0] == "gone"
 
 
 def test_a_gpu_that_cannot_be_opened_for_now_is_not_lost_and_is_watched_as_soon_as_it_can(see: Any) -> None:
@@ -188,7 +188,7 @@ def test_discovery_opens_all_gpus_and_closes_them_before_it_returns(see: Any, tm
 def test_evidence_of_a_payload_opens_only_the_gpus_of_its_lease(see: Any, tmp_path: Path) -> None:
     process = see(*EIGHT)
     record_calls(tmp_path)
-    assert process.ask("gpu_processes.processes_on(['GPU-0'])")[0] == "gone"
+    assert process.ask("gpu_processes.processes_on(['GPU-0'], nvml)")[0] == "gone"
     assert opened(tmp_path) == {0}
 
 
@@ -200,8 +200,9 @@ def test_a_gpu_that_an_operator_took_out_of_use_is_not_opened_by_a_list_nor_by_t
     record = rules.HostRecord("box", tuple(devices))
     record = rules.quarantine(record, "GPU-1", cause="operator", detail="reset", by="ann", now_ms=1)
     record = rules.quarantine(record, "GPU-2", cause="ecc", detail="an error", now_ms=1)
-    ledger = "__import__('dlapp.client.machine.gpu_ledger', fromlist=['GpuLedger'])"
+    ledger = "__import__('dlapp.client.machine.gpu_ledger', fromlist=['GpuLedger']).GpuLedger"
+    of_nvml = "__import__('types').SimpleNamespace(_nvml=nvml)"
     record_calls(tmp_path)
     pickled = f"__import__('pickle').loads({pickle.dumps(record)!r})"
-    assert process.ask(f"sorted({ledger}._readings({pickled}))") == ["GPU-0", "GPU-2"]
+    assert process.ask(f"sorted({ledger}._readings({of_nvml}, {pickled})[0])") == ["GPU-0", "GPU-2"]
     assert opened(tmp_path) == {0, 2}

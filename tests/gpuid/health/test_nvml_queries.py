@@ -199,7 +199,7 @@ def test_an_mps_server_with_clients_occupies_a_gpu_and_one_without_does_not(see:
     assert classify_reading(reading_of(process)._replace(compute=(server,), used_mib=4000)) is None
 
 
-COMPUTING = "gpu_processes.processes_on(['GPU-a'], is_apart={})"
+COMPUTING = "gpu_processes.processes_on(['GPU-a'], nvml, is_apart={})"
 
 
 def test_a_client_of_an_mps_server_is_evidence_that_a_payload_lives(see: Any) -> None:
