@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from dlapp.values.serialization import from_json, to_json
-from dlapp.values.usage import DeviceUsage, GpuHours, Receipt, Usage
+from dlapp.values.usage import DeviceUsage, GpuHours, Receipt, Usage, total_receipt
 
 
 def test_a_usage_and_a_receipt_are_read_as_they_were_written() -> None:
@@ -42,3 +43,15 @@ def test_what_is_not_known_is_null_and_not_zero() -> None:
     }
     receipt = to_json(Receipt())
     assert (receipt["energy_wh"], receipt["cpu_hours"], receipt["memory"]["peak_mib"]) == (None, None, None)
+
+
+def test_a_receipt_of_a_version_that_did_not_measure_the_memory_of_gpus_is_read() -> None:
+    data: dict[str, Any] = to_json(Receipt(gpus_asked=2, cpu_hours=1.5))
+    for name in ("gpu_memory", "foreign_processes"):
+        del data[name]
+    receipt = from_json(Receipt, data)
+    assert (receipt.gpus_asked, receipt.cpu_hours, receipt.foreign_processes) == (2, 1.5, ())
+    assert receipt.gpu_memory_peak_mib is None
+    total = total_receipt([receipt, receipt])
+    assert total is not None
+    assert total.gpu_memory == ()
