@@ -190,7 +190,7 @@ def test_the_parts_of_a_device_are_named_by_their_number_on_it(machine: Machine)
         ({"pids": (os.getpid(), 1)}, rf"process {os.getpid()} \(.+\), 1 \(.+\) computes on it"),
         ({"used": 9000 * MIB}, r"9000 MiB are in use by no known process"),
         ({"mode": 2}, r"its compute mode is prohibited"),
-        ({"ecc": 3}, r"3 uncorrectable ECC errors"),
+        ({"ecc": 3, "recovery": None}, r"3 uncorrectable ECC errors"),
     ],
     ids=["a process without a lease", "memory", "mode", "errors"],
 )
@@ -277,7 +277,7 @@ def test_an_exporter_answers_while_the_driver_hangs_and_recovers_with_it(machine
             wait_until(lambda: "/metrics" in log.read_text())
             port = int(re.findall(r":(\d+)/metrics", log.read_text())[0])
             up, down = f'dlapp_node_up{{host="{HOST}"}} 1.0', f'dlapp_node_up{{host="{HOST}"}} 0.0'
-            held = f'dlapp_node_gpu_state{{gpu="0",host="{HOST}",state="held"}} 1.0'
+            held = f'dlapp_node_gpu_state{{gpu="0",host="{HOST}",mig="",state="held",uuid="GPU-a"}} 1.0'
             first = scrape(port)
             assert up in first
             assert held in first

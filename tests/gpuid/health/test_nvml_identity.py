@@ -114,7 +114,7 @@ def test_a_gpu_that_is_not_there_is_lost_to_a_reading_and_to_a_watch(see: Any) -
     reading = read(process, gone)["GPU-b"]
     assert (reading["error"], reading["lost"]) == ("it is not there", True)
     watch(process, gone)
-    assert process.ask(LOOK)["GPU-b"] == {"cause": "lost", "detail": "it is not there", "passing": False}
+    assert process.ask(LOOK)["GPU-b"] == {"cause": "lost", "detail": "it is not there", "passing": False, "until": ""}
 
 
 def test_a_name_that_is_no_uuid_is_that_of_no_gpu(see: Any) -> None:

@@ -142,7 +142,7 @@ def test_a_gpu_that_says_in_any_query_that_it_is_lost_or_must_be_reset_is(
     process.remember()
     process.change(StubDevice(uuid="GPU-a", errors=(("nvmlDeviceGetRetiredPagesPendingStatus", code),)))
     found = process.ask("[inspection.classify_reading(one)._asdict() for one in nvml.read(seen).values()]")
-    assert found == [{"cause": cause, "detail": detail, "passing": False}]
+    assert found == [{"cause": cause, "detail": detail, "passing": False, "until": ""}]
 
 
 def test_a_watched_gpu_that_must_be_reset_has_failed(see: Any) -> None:

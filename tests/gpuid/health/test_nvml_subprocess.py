@@ -153,7 +153,7 @@ def test_a_watch_finds_the_faults_also_after_its_process_was_killed(asker: Asker
     wait_until(lambda: not lives(first))
     assert asker.ask("watched.poll()") == {}
     with_devices(asker.directory, [StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b", error=15)])
-    assert asker.ask("watched.poll()") == {"GPU-b": ["lost", "GPU is lost", False]}
+    assert asker.ask("watched.poll()") == {"GPU-b": ["lost", "GPU is lost", False, ""]}
 
 
 def test_an_interrupted_request_does_not_answer_the_next_one(asker: Asker) -> None:

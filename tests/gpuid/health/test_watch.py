@@ -126,6 +126,9 @@ class Shared:
     def poll(self) -> dict[str, DeviceFault]:
         return {}
 
+    def take_xids(self) -> list[tuple[str, int]]:
+        return []
+
     def sample(self) -> dict[str, DeviceSample]:
         listed = (ListedProcess(os.getpid(), 11_000), ListedProcess(self.foreign, 5000))
         return {"GPU-0": DeviceSample(utilisation=1.0, used_mib=16_000, listed=listed)}
