@@ -58,6 +58,7 @@ class Rule(Value, kw_only=True):
         line: what such a line must match as well; None: nothing.
         exit_code, signal: of the program, where ``where`` is EXIT; 0 with MESSAGE is for programs that did not fail.
         needs_gpus: whether it is for containers that hold GPUs only.
+        needs_exclusive: whether it is only for those that hold a GPU in compute mode exclusive.
         is_consequence: whether it follows from the failure of another process.
     """
 
@@ -73,13 +74,14 @@ class Rule(Value, kw_only=True):
     act: Act = Act.NONE
     is_consequence: bool = False
     needs_gpus: bool = False
+    needs_exclusive: bool = False
 
 
 _BOOLEANS = {"true": True, "false": False}
 _KEYS = frozenset(
     (
         *("rule", "cause", "fault", "where", "contains", "line", "exit_code", "signal", "next_step", "act"),
-        *("consequence", "gpus"),
+        *("consequence", "gpus", "exclusive"),
     )
 )
 _FAULTS = {one.value: one for one in (Fault.USER, Fault.NODE, Fault.SERVICE, Fault.DATA)}
@@ -171,6 +173,7 @@ def _read_rule(found: Any) -> Rule:
         act=_choice(found, "act", {one.value: one for one in Act if one.value}, Act.NONE),
         is_consequence=_choice(found, "consequence", _BOOLEANS, False),
         needs_gpus=_choice(found, "gpus", _BOOLEANS, False),
+        needs_exclusive=_choice(found, "exclusive", _BOOLEANS, False),
     )
 
 

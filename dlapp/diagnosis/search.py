@@ -144,6 +144,7 @@ def diagnose(
     signal: int | None,
     logs: Sequence[LogTail],
     has_gpus: bool = False,
+    is_exclusive: bool = False,
 ) -> Diagnosis | None:
     """Return the cause of a failure; None if no rule matches.
 
@@ -153,9 +154,10 @@ def diagnose(
         exit_code, signal: of the program, as far as it ran. Shells end with 128 and the signal of their command.
         logs: the ends of its logs, in order of preference: stderr, then stdout.
         has_gpus: whether its container holds GPUs.
+        is_exclusive: whether one of them is in compute mode exclusive.
     """
     has_failed = signal is not None or exit_code not in (None, 0)
-    rules = [rule for rule in rules if has_gpus or not rule.needs_gpus]
+    rules = [rule for rule in rules if (has_gpus or not rule.needs_gpus) and (is_exclusive or not rule.needs_exclusive)]
     for rule in rules:
         if rule.where is not Where.MESSAGE or (has_failed and rule.exit_code == 0):
             continue

@@ -17,6 +17,7 @@ def with_cause(
     warn: Callable[[str], None],
     *,
     has_gpus: bool = False,
+    is_exclusive: bool = False,
     xid: str = "",
     find_conflict: Callable[[str], str] | None = None,
     foreign_use: Callable[[], str] = lambda: "",
@@ -28,6 +29,7 @@ def with_cause(
         container_dir: directory with its logs.
         warn: called with what could not be read.
         has_gpus: whether the container holds GPUs.
+        is_exclusive: whether one of them is in compute mode exclusive.
         xid: line on the Xid error that ended the payload; empty: none did. It counts before its consequence in a log.
         find_conflict: returns, from a line on an address that is in use, what to check if the application itself uses
             it; otherwise empty (`dlapp.task.port_conflicts`).
@@ -56,7 +58,7 @@ def with_cause(
 
     def cause_of(message: str) -> Diagnosis | None:
         ended = {"exit_code": result.exit_code, "signal": result.signal}
-        return diagnose(rules, message=message, **ended, logs=logs, has_gpus=has_gpus)
+        return diagnose(rules, message=message, **ended, logs=logs, has_gpus=has_gpus, is_exclusive=is_exclusive)
 
     found = cause_of(result.message)
     if xid and (found is None or found.evidence is not None or not result.message):

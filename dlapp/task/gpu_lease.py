@@ -99,6 +99,11 @@ class GpuLease:
         return tuple(one.index for one in self.devices)
 
     @property
+    def is_exclusive(self) -> bool:
+        """Return whether a leased device allows only one process, by its compute mode."""
+        return any(one.compute_mode == "exclusive" for one in self.devices)
+
+    @property
     def fds(self) -> Sequence[int]:
         """Return the descriptors that hold the lease while the payload lives."""
         return () if self._lease is None else self._lease.fds

@@ -255,6 +255,7 @@ def _with_cause(task: TaskState, result: TaskResult, xid: str = "") -> TaskResul
         task.container_dir,
         task.log.warn,
         has_gpus=task.assignment.resources.gcores > 0,
+        is_exclusive=task.lease is not None and task.lease.is_exclusive,
         xid=xid,
         find_conflict=find_conflict,
         foreign_use=(lambda: "") if task.lease is None else task.lease.foreign_use,

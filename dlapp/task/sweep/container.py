@@ -46,6 +46,7 @@ def run_trials(task: TaskState, work: TrialWork) -> TaskResult:
         on_change=task.stopper.wake,
         xid_message=partial(_xid_message, task, work),
         foreign_use=(lambda: "") if task.lease is None else task.lease.foreign_use,
+        is_exclusive=task.lease is not None and task.lease.is_exclusive,
     )
     worker = TrialWorker(setup, task.stopper, end_reason=partial(_no_trial_reason, task), sample=task.meter.sample)
     task.trials = worker

@@ -64,6 +64,7 @@ class TrialSetup(NamedTuple):
         on_change: called when the state of a trial changes; thread-safe.
         xid_message: returns the line on the Xid error that ended the program of a slot; empty: none did. Thread-safe.
         foreign_use: as in `dlapp.task.failure.with_cause`.
+        is_exclusive: whether a GPU of the container allows one process only.
     """
 
     assignment: Assignment
@@ -79,6 +80,7 @@ class TrialSetup(NamedTuple):
     note: Callable[[str], None]
     on_change: Callable[[], None]
     foreign_use: Callable[[], str]
+    is_exclusive: bool
     xid_message: Callable[[int], str] = lambda slot: ""
 
 
@@ -189,6 +191,7 @@ class TrialRun:
                 self.trial_dir,
                 self._setup.note,
                 has_gpus=has_gpus,
+                is_exclusive=self._setup.is_exclusive,
                 xid=xid,
                 foreign_use=self._setup.foreign_use,
             )
