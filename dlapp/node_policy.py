@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -77,6 +77,12 @@ def _read_shared_paths(texts: list[str]) -> tuple[str, ...]:
 
 def _read_modes(texts: list[str]) -> tuple[str, ...]:
     return tuple(read_choice(text, GPU_MODES) for text in texts if text != "none")
+
+
+def _read_capabilities(texts: list[str]) -> tuple[str, ...]:
+    from dlapp.values.program.driver_capabilities import read_capabilities  # few files have any
+
+    return read_capabilities(",".join(texts))
 
 
 def _read_networks(texts: list[str]) -> tuple[str, ...]:
@@ -283,6 +289,13 @@ class DockerPolicy(Value):
     gpu_modes: tuple[str, ...] = key(
         _read_modes, ", ".join(GPU_MODES), "list", "the allowed modes of `runtime.docker.gpu_mode`", is_list=True
     )
+    gpu_capabilities: tuple[str, ...] | None = key(
+        _read_capabilities,
+        None,
+        "list",
+        "the driver capabilities that containers may have beside `compute` and `utility`; none: all of them",
+        is_list=True,
+    )
     networks: tuple[str, ...] = key(_read_networks, "host, bridge, none", "list", "the allowed networks", is_list=True)
     mounts: tuple[Mount, ...] = key(
         _each(_read_mount), "", "list of paths", "paths of the host that are mounted into every container", is_list=True
@@ -295,6 +308,18 @@ class DockerPolicy(Value):
         partial(read_count, minimum=1, maximum=100), "50", "count", "percentage of a container's memory for /dev/shm"
     )
     registry: RegistryPolicy = level(RegistryPolicy)
+
+    def forbidden_capabilities(self, requested: Collection[str]) -> str:
+        """Return why driver capabilities that a user requested are not allowed; empty if they are."""
+        if self.gpu_capabilities is None or not requested:
+            return ""
+        from dlapp.values.program.driver_capabilities import BASE, CAPABILITIES
+
+        allowed = [name for name in CAPABILITIES if name in BASE or name in self.gpu_capabilities]
+        if not (more := [name for name in requested if name not in allowed]):
+            return ""
+        known = ", ".join(allowed)
+        return f"{', '.join(more)}: this node allows {known} (docker.gpu_capabilities of {FILE})"
 
 
 class QueuePolicy(Value):

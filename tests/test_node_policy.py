@@ -38,7 +38,8 @@ def test_without_a_file_the_strict_defaults_hold(tmp_path: Path) -> None:
     assert (policy.kill_grace_max_s, policy.log_limit_bytes, policy.cache_dir) == (None, None, None)
     assert (policy.payload_cache_limit_bytes, policy.network_interface) == (None, None)
     assert policy.ports == (20_000, 29_999)
-    assert policy.docker == DockerPolicy(GPU_MODES, ("host", "bridge", "none"), (), False, 16384, 50, ANY_REGISTRY)
+    networks = ("host", "bridge", "none")
+    assert policy.docker == DockerPolicy(GPU_MODES, None, networks, (), False, 16384, 50, ANY_REGISTRY)
     assert policy.queue == QueuePolicy(604800.0, 86400.0, 0, None, None, None, None, "gcores")
 
 
@@ -54,6 +55,7 @@ notify_commands: [/usr/local/bin/tell, /opt/page]
 shared_paths: /mnt/data/
 docker:
   gpu_modes: cdi
+  gpu_capabilities: [video, graphics]
   networks: [host]
   mounts:
     - /data/sets
@@ -80,7 +82,7 @@ queue:
     commands, shared = ("/usr/local/bin/tell", "/opt/page"), ("/mnt/data",)
     mirrors = (("docker.io", "mirror.local:5000/hub"), ("quay.io", "mirror.local:5000/quay"))
     registry = RegistryPolicy(mirrors, "registry.local/team", ("registry.local", "docker.io/library"))
-    docker = DockerPolicy(("cdi",), ("host",), mounts, True, 100, 90, registry)
+    docker = DockerPolicy(("cdi",), ("graphics", "video"), ("host",), mounts, True, 100, 90, registry)
     queue = QueuePolicy(86400.0, 7200.0, 1, (("ann", 5), ("1002", 7)), 4, (("tony", 0),), 100, "vcores")
     ports = PortRange(21_000, 21_099)
     assert policy == NodePolicy(600.0, 100 << 20, "/var/cache/dlapp", 0, "ib0", ports, shared, commands, docker, queue)
@@ -101,6 +103,10 @@ def test_what_a_file_does_not_say_is_as_without_it(tmp_path: Path, text: str) ->
         ("queue: {charge: gpus}", ":1: queue.charge: is 'gpus', allowed are gcores, vcores"),
         ("network_interface: a/b", ":1: network_interface: 'a/b' is not the name of a network interface"),
         ("docker: {gpu_mode: cdi}", ":1: docker.gpu_mode: is not known, the nearest is docker.gpu_modes"),
+        (
+            "docker: {gpu_capabilities: [video, graphic]}",
+            ":1: docker.gpu_capabilities: 'graphic' is not a driver capability, the nearest is graphics",
+        ),
         (
             "docker: {networks: ['container:other']}",
             ":1: docker.networks: 'container:other' is not a network for containers",
@@ -200,7 +206,7 @@ def test_the_example_is_a_file_that_is_taken(tmp_path: Path) -> None:
         kill_grace_max_s=3600.0,
         log_limit_bytes=1 << 30,
         payload_cache_limit_bytes=50 << 30,
-        docker=DockerPolicy(("cdi", "gpus"), ("bridge", "none")),
+        docker=DockerPolicy(("cdi", "gpus"), ("video",), ("bridge", "none")),
     )
     for name in KEYS:
         assert f"{name.rpartition('.')[2]}:" in text

@@ -43,6 +43,8 @@ MAX_ARGUMENT_BYTES = 131_071
 
 REFERENCE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[^}]*\}?|\()|`", re.ASCII)
 """What a shell would replace: ``$NAME``, ``${NAME:-default}``, ``$(command)``, `` `command` ``."""
+DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
+"""Variable that is the same as ``gpu_capabilities``, with the value checked alike."""
 _LIST_SEPARATORS = re.compile(r"[,\n]")
 _NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,500}", re.ASCII)
@@ -280,6 +282,12 @@ def _label(text: str) -> str:
     return text
 
 
+def _capabilities(text: str) -> tuple[str, ...]:
+    from dlapp.values.program.driver_capabilities import read_capabilities  # few files name any
+
+    return read_capabilities(text)
+
+
 def _queue(text: str) -> str:
     if not re.fullmatch(r"[^\s,]{1,500}", text):
         raise ValueError(f"{shown(text)} is not a queue: one word")
@@ -338,13 +346,19 @@ def check_variable(text: str, name: str = "") -> str:
         name: the name of the variable, if the user wrote its value.
 
     Raises:
-        ValueError: the kernel would not pass it to a process, or with it no program would be found.
+        ValueError: the kernel would not pass it to a process, with it no program would be found, or it names an unknown
+            driver capability.
     """
     if name == "PATH" and REFERENCE.search(text):
         raise ValueError(
             "has $NAME in it, which is not replaced, so no program would be found; write all directories, or set PATH "
             "in a start script"
         )
+    if name == DRIVER_CAPABILITIES:
+        try:
+            _capabilities(text)
+        except ValueError:  # values are not shown
+            raise ValueError("names a driver capability that does not exist; docs/docker.md has all of them") from None
     if "\0" in text:
         raise ValueError("has a NUL in it")
     if (size := len(text.encode(errors="surrogateescape"))) > MAX_ARGUMENT_BYTES - 1000:
@@ -370,6 +384,7 @@ LINK_TARGET = text(what="ROLE:PORT/path")
 LIST = listed()
 NODES = listed(_nodes)
 VARIABLES = listed(_variables)
+CAPABILITIES = listed(_capabilities, "driver capabilities")
 VALUES = Form("values", read_values, _take_values, lines=True)
 DEPENDENCIES = listed(_dependencies)
 SUCCESS = listed(_success)

@@ -217,6 +217,18 @@ KEYS: tuple[PropertyKey, ...] = (
         field="workdir",
     ),
     PropertyKey(
+        _in("gpu_capabilities", "application", *OF_ROLES),
+        forms.CAPABILITIES,
+        "parts of NVIDIA's driver for programs in Docker, in addition to `compute` and `utility`: `video`, `graphics`, "
+        "`display`, `compat32`, `ngx`, or `all`, if the node allows them ([docker.md](docker.md#driver-capabilities))",
+        {
+            "application": "those that the image names",
+            "role": "that of `[application]`",
+            "service": "that of `[application]`",
+        },
+        field="gpu_capabilities",
+    ),
+    PropertyKey(
         _application("network"),
         forms.NETWORK,
         "Docker's network: `bridge`, `none`, `host` or the name of a network, if the node allows it "

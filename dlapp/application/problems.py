@@ -33,6 +33,7 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
     "pruner": ("sampler",),
     "network": ("docker_image",),
     "workdir": ("docker_image", "command"),
+    "gpu_capabilities": ("docker_image",),
 }
 """Key -> keys of its section without which its rules cannot be judged."""
 _OF_ADDRESSES = ("application.framework", "application.gang", "application.success")

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from dlapp.application.forms import MAX_ARGUMENT_BYTES, check_variable
+from dlapp.application.forms import DRIVER_CAPABILITIES, MAX_ARGUMENT_BYTES, check_variable
 from dlapp.application.keys import ENV, OF_ROLES, named_keys
 from dlapp.application.overrides import Overrides
 from dlapp.application.paths import own_path, seen
@@ -152,7 +152,7 @@ def _variables(data: bytes, path: str) -> dict[str, str]:
                 raise ValueError(f"{name}: has a NUL in it")
             if len(raw) >= MAX_ARGUMENT_BYTES:
                 raise ValueError(f"{name}: has {len(raw)} bytes, the maximum is {MAX_ARGUMENT_BYTES - 1}")
-            if name == "PATH":
+            if name in ("PATH", DRIVER_CAPABILITIES):
                 check_variable(value, name)
             env[name] = value
         except ValueError as problem:

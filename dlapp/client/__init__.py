@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from dlapp.config import Config
     from dlapp.launcher.origin import Origin
     from dlapp.locations import HdfsPlace
-    from dlapp.node_policy import RegistryPolicy
+    from dlapp.node_policy import DockerPolicy
     from dlapp.sweep.trial import TrialSpec
     from dlapp.values.ids import ApplicationId, ContainerId
     from dlapp.values.report import ApplicationView
@@ -832,7 +832,7 @@ class Client(Closeable):
             leave_out=lambda spec: self._shell_input_patterns(spec, note),
             network_problem=self._network_problem,
             resolve=self.resolve_text,
-            registries=self._registries,
+            docker_policy=self._docker_policy,
             origin=origin,
         )
         return Application(self, application_id)
@@ -867,7 +867,7 @@ class Client(Closeable):
             leave_out=lambda spec: self._shell_input_patterns(spec, note),
             network_problem=self._network_problem,
             resolve=self.resolve_text,
-            registries=self._registries,
+            docker_policy=self._docker_policy,
         )
 
     def wait(
@@ -1006,13 +1006,13 @@ class Client(Closeable):
                 return problem
         return ""
 
-    def _registries(self) -> RegistryPolicy | None:
-        """Return the registry rules of the machine that runs the containers; None if they are not known here."""
+    def _docker_policy(self) -> DockerPolicy | None:
+        """Return what the operator of the machine that runs the containers allows; None if it is not known here."""
         if self.config.cluster != "local":
             return None
         from dlapp.node_policy import node_policy
 
-        return node_policy().docker.registry
+        return node_policy().docker
 
     def _engine_of(self, application_id: ApplicationId | str) -> Engine:
         """Return the engine that an application is on."""

@@ -25,6 +25,7 @@ class Device(Value):
             ``NV4`` four NVLinks, ``PIX``, ``PXB``, ``PHB``, ``NODE``, ``SYS`` increasing distance by PCIe; ``-`` not
             known. Empty: not known at all.
         mig: the number of a MIG device on its GPU; -1: a whole GPU.
+        gpu_instance, compute_instance: the driver's numbers of a MIG device's instances; -1: a whole GPU, or not known.
     """
 
     uuid: str
@@ -37,6 +38,8 @@ class Device(Value):
     numa: int = -1
     links: tuple[str, ...] = ()
     mig: int = -1
+    gpu_instance: int = -1
+    compute_instance: int = -1
 
     @property
     def label(self) -> str:

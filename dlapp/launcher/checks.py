@@ -30,7 +30,7 @@ from dlapp.values.image_name import parse_image_name
 from dlapp.values.spec import DEFAULT_ROLE, InputSpec, OutputSpec, needing_host_network
 
 if TYPE_CHECKING:
-    from dlapp.node_policy import RegistryPolicy
+    from dlapp.node_policy import DockerPolicy, RegistryPolicy
 
 Note = Callable[[str], None]
 _WITHIN_TARGET = 512
@@ -135,6 +135,15 @@ class SubmissionCheck:
         ):
             if image is not None and (problem := policy.forbidden(policy.resolve(parse_image_name(image)))):
                 self._add_problem(section, "docker_image", f"{shown(image)} {problem}")
+
+    def capabilities(self, policy: DockerPolicy) -> None:
+        """Check that the containers may have the driver capabilities of ``gpu_capabilities``."""
+        for section, names in (
+            ("application", self.spec.gpu_capabilities),
+            *((role.section, role.gpu_capabilities) for role in self.spec.roles),
+        ):
+            if problem := policy.forbidden_capabilities(names or ()):
+                self._add_problem(section, "gpu_capabilities", problem)
 
     def scripts(self) -> None:
         """Check that the start scripts and the targets of their links are packed."""

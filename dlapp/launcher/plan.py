@@ -13,7 +13,7 @@ from dlapp.application.overrides import NO_OVERRIDES, Overrides
 from dlapp.cluster.engine import Engine, PlanFacts
 from dlapp.cluster.reasons.facts import NAMES, total
 from dlapp.config import Config
-from dlapp.launcher.submit import LeaveOut, NetworkProblem, Registries, Resolve, check
+from dlapp.launcher.submit import LeaveOut, NetworkProblem, ReadDockerPolicy, Resolve, check
 from dlapp.launcher.workspace.scan import Scan
 from dlapp.storage.inputs import plan_input
 from dlapp.storage.open import SourceFiles
@@ -32,7 +32,7 @@ def plan_submission(
     leave_out: LeaveOut = lambda spec: (),
     network_problem: NetworkProblem = lambda spec: "",
     resolve: Resolve = str,
-    registries: Registries = lambda: None,
+    docker_policy: ReadDockerPolicy = lambda: None,
 ) -> dict[str, Any]:
     """Return what a submission would do and encounter now, in the form of docs/json.md. Nothing is submitted or
     written.
@@ -45,7 +45,7 @@ def plan_submission(
         leave_out: returns gitignore patterns of files not to pack, in addition to the user's.
         network_problem: returns why the containers cannot have their network.
         resolve: returns the complete id for another name of an application.
-        registries: returns the registry rules of the machine that runs the containers, as far as known here.
+        docker_policy: returns what the operator of the machine that runs the containers allows, as far as known here.
 
     Raises:
         FileRefused: the file has errors, input is missing, output cannot be written.
@@ -60,7 +60,7 @@ def plan_submission(
         leave_out=leave_out,
         network_problem=network_problem,
         resolve=resolve,
-        registries=registries,
+        docker_policy=docker_policy,
     )
     spec = application.spec
     found = engine.plan(spec)

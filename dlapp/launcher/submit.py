@@ -45,14 +45,14 @@ from dlapp.values.spec import AppSpec, Secrets, Submission
 
 if TYPE_CHECKING:
     from dlapp.launcher.origin import Origin
-    from dlapp.node_policy import RegistryPolicy
+    from dlapp.node_policy import DockerPolicy, RegistryPolicy
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
 LeaveOut = Callable[[AppSpec], Sequence[str]]
 NetworkProblem = Callable[[AppSpec], str]
 Resolve = Callable[[str], str]
-Registries = Callable[[], "RegistryPolicy | None"]
+ReadDockerPolicy = Callable[[], "DockerPolicy | None"]
 Continued = Callable[[ResolvedApplication], ResolvedApplication]
 
 MAX_NAMED = 5
@@ -73,7 +73,7 @@ def launch(
     leave_out: LeaveOut = lambda spec: (),
     network_problem: NetworkProblem = lambda spec: "",
     resolve: Resolve = str,
-    registries: Registries = lambda: None,
+    docker_policy: ReadDockerPolicy = lambda: None,
     origin: Origin | None = None,
 ) -> ApplicationId:
     """Check, pack and submit an application, from a properties file or a spec.
@@ -92,7 +92,7 @@ def launch(
             there.
         network_problem: returns why the containers cannot have their network, as far as known here.
         resolve: returns the complete id for another name of an application.
-        registries: returns the registry rules of the machine that runs the containers, as far as known here.
+        docker_policy: returns what the operator of the machine that runs the containers allows, as far as known here.
         origin: the application that is submitted again; None for a new one.
 
     Raises:
@@ -113,7 +113,7 @@ def launch(
             leave_out=(lambda spec: ()) if is_packed else leave_out,
             network_problem=network_problem,
             resolve=resolve,
-            registries=registries,
+            docker_policy=docker_policy,
             continued=None if origin is None else lambda application: origin.continued(application, overrides),
             is_packed=is_packed,
             settings=overrides.names.settings if isinstance(source, RecordedFile) else "",
@@ -242,7 +242,7 @@ def check(
     leave_out: LeaveOut,
     network_problem: NetworkProblem,
     resolve: Resolve,
-    registries: Registries,
+    docker_policy: ReadDockerPolicy,
     continued: Continued | None = None,
     is_packed: bool = False,
     settings: str = "",
@@ -254,7 +254,7 @@ def check(
         found: the application as it was read.
         config: the configuration.
         engine: to run the application on.
-        leave_out, network_problem, resolve, registries: as for `launch`.
+        leave_out, network_problem, resolve, docker_policy: as for `launch`.
         continued: returns the application as the continuation of an earlier one; raises `DlappError`.
         is_packed: whether the workspace was packed before, and is not checked.
         settings: option that sets keys of an application without its own file; empty if it has one.
@@ -274,7 +274,7 @@ def check(
     application = _with_full_ids(application, resolve, problems)
     notes = [*config.ignored, *application.notes, *_check_engine(application, engine, problems)]
     spec, scan = application.spec, EMPTY
-    policy = registries() if spec.images else None
+    policy = docker_policy() if spec.images else None
     if spec.workspace and not is_packed and found.has_workspace:
         patterns, outputs = (*spec.exclude, *leave_out(spec)), [output.output_path for output in spec.outputs]
         scan = scan_workspace(
@@ -285,13 +285,14 @@ def check(
     checks.all(workspace_is_packed=is_packed or not found.has_workspace)
     checks.network(network_problem(spec))
     if policy is not None:
-        checks.images(policy)
+        checks.images(policy.registry)
+        checks.capabilities(policy)
     problems.refuse()
     packed = {entry.name for entry in scan.entries}
     notes += submission_notes(application, config, environ, os.path.realpath(scan.root) if packed else "", packed)
     if scan.size_bytes > config.storage.workspace_limit_bytes:
         raise too_large(scan, config.storage.workspace_limit_bytes)
-    return CheckedApplication(application, scan, policy, notes)
+    return CheckedApplication(application, scan, policy.registry if policy is not None else None, notes)
 
 
 def _with_full_ids(application: ResolvedApplication, resolve: Resolve, problems: Problems) -> ResolvedApplication:

@@ -61,6 +61,8 @@ class PayloadDevice(Value):
     index: int
     minor: int = -1
     mig: int = -1
+    gpu_instance: int = -1
+    compute_instance: int = -1
 
 
 class _Inside:

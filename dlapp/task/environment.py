@@ -106,6 +106,8 @@ def payload_environment(
         "NV_GPU": ",".join(map(str, gpu_indices)),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     }
+    if assignment.gpu_capabilities:
+        env["NVIDIA_DRIVER_CAPABILITIES"] = ",".join(assignment.gpu_capabilities)
     if run is not None:
         env |= {"DLAPP_DIR": run, "DLAPP_REPORT": f"{run}/report", "DLAPP_STOP": f"{run}/stop"}
     if plain:

@@ -281,6 +281,7 @@ class Assignment(Value, kw_only=True):
         board: workspace directory for a TensorBoard beside the payload; empty: no TensorBoard.
         sweep: run trials, each of which runs the program; None: run the program once.
         workdir: directory of the image at which ``command`` starts; empty: the workspace.
+        gpu_capabilities: `AppSpec.capabilities_of` its role.
         needs_output: `AppSpec.needs_output`.
         master: index of the container whose address is ``{master}``; None: no role decides.
     """
@@ -330,6 +331,7 @@ class Assignment(Value, kw_only=True):
     board: str = ""
     sweep: TrialWork | None = None
     workdir: str = ""
+    gpu_capabilities: tuple[str, ...] = ()
     needs_output: bool = True
     master: int | None = None
 

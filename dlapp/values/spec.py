@@ -102,8 +102,10 @@ RESERVED_ENV = (
     "LD_PRELOAD",
     "CONTAINER_INDEX",
     "NUM_CONTAINERS",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_IMEX_CHANNELS",
 )
-RESERVED_ENV_PREFIXES = ("NVIDIA_", "DLAPP_")
+RESERVED_ENV_PREFIXES = ("DLAPP_",)
 
 
 class Gang(Enum):
@@ -252,6 +254,7 @@ class RoleSpec(Value, kw_only=True):
             application's.
         docker_image: None: the application's image.
         workdir: see `AppSpec`; None: the application's.
+        gpu_capabilities: see `AppSpec`; None: the application's.
         env: names of the variables that only this role has, or has with another value; the values are in `Secrets`.
         placement: None: the application's placement.
         retries: how often one instance may be restarted after its payload failed by itself; if a failure restarts the
@@ -276,6 +279,7 @@ class RoleSpec(Value, kw_only=True):
     args: tuple[str, ...] | None = None
     docker_image: str | None = None
     workdir: str | None = None
+    gpu_capabilities: tuple[str, ...] | None = None
     env: tuple[str, ...] = ()
     placement: Placement | None = None
     retries: int = 0
@@ -605,6 +609,8 @@ class AppSpec(Value, kw_only=True):
         appname: displayed name, quotes included.
         docker_image: None: the payload is a plain process.
         workdir: absolute path in the image at which a command starts; None: the workspace.
+        gpu_capabilities: driver capabilities of the containers, in addition to ``compute`` and ``utility``; None: those
+            that the image names.
         network: Docker's network mode of the containers; None: the machine's configured default.
         workspace: absolute path of the directory to pack; empty: every role has a command, and starts in an empty
             directory.
@@ -660,6 +666,7 @@ class AppSpec(Value, kw_only=True):
     args: tuple[str, ...] = ()
     docker_image: str | None = None
     workdir: str | None = None
+    gpu_capabilities: tuple[str, ...] | None = None
     network: str | None = None
     exclude: tuple[str, ...] = ()
     exclude_defaults: bool = True
@@ -774,6 +781,7 @@ class AppSpec(Value, kw_only=True):
         )
         yield from problems_with_links(self.links, self.roles)
         yield from self._workdir_problems()
+        yield from self._capability_problems()
         yield from problems_with_access(self.view_acl, self.modify_acl)
         if sorted(self.roles, key=lambda role: role.keep_running) != list(self.roles):
             yield "roles", "those of services (keep_running) come after all others"
@@ -930,6 +938,37 @@ class AppSpec(Value, kw_only=True):
         given = [self.workdir is not None, *(role.workdir is not None for role in self.roles)]
         if any(given) and self.framework is Framework.MPI:
             yield "application.workdir", "is not possible with framework=mpi, whose processes start in the workspace"
+
+    def capabilities_of(self, role: RoleSpec) -> tuple[str, ...]:
+        """Return the driver capabilities that a role's containers request; empty: those that the image names."""
+        from dlapp.values.program.driver_capabilities import BASE, VARIABLE, read_capabilities
+
+        own = role.gpu_capabilities
+        if own is None and VARIABLE not in role.env:
+            own = self.gpu_capabilities
+        if own is None or self.image_of(role) is None:
+            return ()
+        return read_capabilities(",".join((*own, *BASE)))
+
+    def _capability_problems(self) -> Iterator[Problem]:
+        given = [("application", self.gpu_capabilities, self.env, self.roles)]
+        given += [(role.section, role.gpu_capabilities, role.env, (role,)) for role in self.roles]
+        if all(names is None for _, names, _, _ in given):
+            return
+        from dlapp.values.program.driver_capabilities import VARIABLE, read_capabilities
+
+        for section, names, env, roles in given:
+            where = f"{section}.gpu_capabilities"
+            if names is None:
+                continue
+            try:
+                read_capabilities(",".join(names))
+            except ValueError as problem:
+                yield where, str(problem)
+            if all(self.image_of(role) is None for role in roles):
+                yield where, "is for containers of an image: it needs docker_image"
+            if VARIABLE in env:
+                yield where, f"is given, and so is env.{VARIABLE}; set one of them"
 
     @property
     def program_text(self) -> str:

@@ -57,7 +57,7 @@ def refused(place: Path, source: Source | str, errors: Sequence[DlappError] = ()
             leave_out=lambda spec: (),
             network_problem=lambda spec: "",
             resolve=str,
-            registries=lambda: None,
+            docker_policy=lambda: None,
         )
     return [one.replace(str(place), "").removeprefix("/f:") for one in refusal.value.problems]
 

@@ -331,6 +331,7 @@ FAULTS: list[tuple[str, list[str]]] = [
         (MINIMAL + f"env.{name}=x\n", [f"f:5: application.env.{name}: is set by dlapp and cannot be set here"])
         for name in (
             "NVIDIA_VISIBLE_DEVICES",
+            "NVIDIA_IMEX_CHANNELS",
             "CUDA_VISIBLE_DEVICES",
             "CUDA_DEVICE_ORDER",
             "NV_GPU",

@@ -31,7 +31,7 @@ from dlapp.errors import (
 )
 from dlapp.launcher.submit import launch, print_spec
 from dlapp.locations import local_path
-from dlapp.node_policy import ANY_REGISTRY, RegistryPolicy
+from dlapp.node_policy import DockerPolicy, RegistryPolicy
 from dlapp.storage.commit import commit, part_location
 from dlapp.storage.commit.marker import LONGEST_SUFFIX
 from dlapp.system.files import NAME_MAX
@@ -113,7 +113,7 @@ class Launch:
             directory.mkdir(parents=True)
         (self.workspace / "dl_app_start.sh").write_text("#!/usr/bin/env bash\n./train_lenet.sh $@\n")
         (self.root / "user/tony/caffe_test/images").write_text("1")
-        self.registries = ANY_REGISTRY
+        self.docker_policy = DockerPolicy()
         self.options = {"local.fs_root": str(self.root)}
 
     @property
@@ -132,7 +132,7 @@ class Launch:
             note=self.noted.append,
             environ=environ,
             resolve=self.resolve,
-            registries=lambda: self.registries,
+            docker_policy=lambda: self.docker_policy,
         )
 
     def resolve(self, name: str) -> str:
@@ -243,16 +243,24 @@ def test_the_credentials_for_the_registry_of_the_image_travel_apart_from_the_spe
 
 
 def test_an_image_that_the_operator_does_not_allow_is_refused_with_its_line(launched: Launch) -> None:
-    launched.registries = RegistryPolicy(allow=("docker.io/library", "r.org:5000"))
+    launched.docker_policy = DockerPolicy(registry=RegistryPolicy(allow=("docker.io/library", "r.org:5000")))
     launched.text += "[role a]\ndocker_image=r.org:5000/a\n[role b]\ndocker_image=q.org/b\n"
     allowed = "docker.registry.allow of /etc/dlapp/node.yaml allows docker.io/library, r.org:5000"
     assert launched.refused() == [
         f"4: application.docker_image: naver/c3_dl-caffe is docker.io/naver/c3_dl-caffe, and {allowed}",
         f"{ORIGINAL.count(chr(10)) + 4}: role b.docker_image: q.org/b is q.org/b, and {allowed}",
     ]
-    launched.registries = RegistryPolicy(prefix="r.org:5000/team", allow=("r.org:5000",))
+    launched.docker_policy = DockerPolicy(registry=RegistryPolicy(prefix="r.org:5000/team", allow=("r.org:5000",)))
     launched.text = ORIGINAL
     launched()
+
+
+def test_driver_capabilities_that_the_operator_does_not_allow_are_refused_with_their_line(launched: Launch) -> None:
+    launched.docker_policy = DockerPolicy(gpu_capabilities=("video",))
+    launched.text += "[role a]\ngpu_capabilities=graphics,video\n[role b]\ngpu_capabilities=video,compute\n"
+    allowed = "this node allows compute, utility, video (docker.gpu_capabilities of /etc/dlapp/node.yaml)"
+    line = ORIGINAL.count(chr(10)) + 2
+    assert launched.refused() == [f"{line}: role a.gpu_capabilities: graphics: {allowed}"]
 
 
 def test_sizes_are_whole_kb_rounded_up_and_the_exclude_list_is_a_python_list(launched: Launch) -> None:

@@ -85,6 +85,15 @@ def test_in_docker_no_gpu_means_void_whatever_the_image_says() -> None:
     assert "PATH" not in env, "the image's own counts"
 
 
+def test_requested_driver_capabilities_replace_those_of_the_image_and_of_the_users_variable() -> None:
+    requested = assignment(docker_image="i", gpu_capabilities=("compute", "utility", "video"))
+    user = {"NVIDIA_DRIVER_CAPABILITIES": "graphics"}
+    name = "NVIDIA_DRIVER_CAPABILITIES"
+    assert environment(requested, submitter=None, user=user)[name] == "compute,utility,video"
+    assert environment(assignment(docker_image="i"), submitter=None, user=user)[name] == "graphics"
+    assert name not in environment(assignment(docker_image="i"), submitter=None)
+
+
 def test_a_plain_payload_takes_over_the_submitters_path_and_home() -> None:
     env = environment(assignment(), submitter={"PATH": "/mine", "HOME": "/home/tony", "LANG": "ko_KR.UTF-8"})
     assert (env["PATH"], env["HOME"], env["LANG"], env["TMPDIR"]) == ("/mine", "/home/tony", "ko_KR.UTF-8", "/t")

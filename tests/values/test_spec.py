@@ -165,7 +165,11 @@ def spec_with(**fields: object) -> AppSpec:
         ({"script": "/s"}, "application.user_shell_script: '/s' is absolute; it is taken from the workspace's root"),
         ({"args": ("a\0b",)}, "application.user_shell_args: has a NUL in it"),
         ({"tags": ("a", "b,c")}, "application.tags: 'b,c' is not a tag: it is empty, or has a comma or line end in it"),
-        ({"env": ("NVIDIA_X",)}, "application.env.NVIDIA_X: is set by dlapp and cannot be set here"),
+        ({"env": ("DLAPP_X",)}, "application.env.DLAPP_X: is set by dlapp and cannot be set here"),
+        (
+            {"env": ("NVIDIA_IMEX_CHANNELS",)},
+            "application.env.NVIDIA_IMEX_CHANNELS: is set by dlapp and cannot be set here",
+        ),
         ({"env": ("A-B",)}, "application.env.A-B: 'A-B' is not the name of a variable"),
         ({"max_runtime_s": 0.0}, "application.max_runtime: is 0 s, it must be above 0"),
         ({"args": (1,)}, "args[0]: is 1, it must be text (str)"),

@@ -158,6 +158,7 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         args=substitute(program.args, values),
         docker_image=spec.image_of(role),
         workdir=spec.workdir_of(role),
+        gpu_capabilities=spec.capabilities_of(role),
         username=spec.username,
         appname=spec.appname,
         workspace_archive=state.submission.workspace_archive,

@@ -139,7 +139,10 @@ def open_shell(
                     env=inside,
                     defaults=defaults,
                     resources=role.resources,
-                    devices=[PayloadDevice(one.uuid, one.index, one.minor, one.mig) for one in devices],
+                    devices=[
+                        PayloadDevice(one.uuid, one.index, one.minor, one.mig, one.gpu_instance, one.compute_instance)
+                        for one in devices
+                    ],
                     caches=[(cache_paths[one.name], one.path) for one in spec.caches],
                     note=note,
                     progress=progress,
@@ -285,6 +288,7 @@ def environment(
         command=program.command,
         args=program.args,
         docker_image=spec.image_of(role),
+        gpu_capabilities=spec.capabilities_of(role),
         username=spec.username,
         appname=spec.appname,
         workspace_archive="",

@@ -376,9 +376,16 @@ def _devices(nvml: Any, gpu: _Gpu, links: tuple[str, ...]) -> list[Device]:
             numa=numa,
             links=links,
             mig=part,
+            gpu_instance=_instance(nvml, nvml.nvmlDeviceGetGpuInstanceId, part, handle),
+            compute_instance=_instance(nvml, nvml.nvmlDeviceGetComputeInstanceId, part, handle),
         )
         for part, handle in handles
     ]
+
+
+def _instance(nvml: Any, get: Any, part: int, handle: Any) -> int:
+    """Return the number of an instance of a MIG device; -1: it is a whole GPU, or the driver does not tell it."""
+    return -1 if part == _NOT_IN_MIG_MODE else int(_or(nvml, -1, get, handle))
 
 
 def _numa_node(nvml: Any, gpu: _Gpu) -> int:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from dlapp.net.dockerd import Dockerd, DockerNotLocal, DockerRefused, DockerSilent
 from dlapp.node_policy import DockerPolicy
 from dlapp.runtime.docker import accounts
 from dlapp.runtime.docker import container as containers
 from dlapp.runtime.docker.container import Bind
-from dlapp.runtime.gpu.facts import facts_of
-from dlapp.runtime.gpu.modes import NVIDIA_DOCKER, Choice, Facts, choose_mode, missing_gpu_settings
+from dlapp.runtime.gpu.facts import driver_nodes, facts_of, make_nodes
+from dlapp.runtime.gpu.modes import (
+    NVIDIA_DOCKER,
+    Choice,
+    Facts,
+    choose_mode,
+    mig_capabilities,
+    missing_gpu_settings,
+)
 from dlapp.runtime.payload import PayloadDevice, PayloadError, ServiceAway
 from dlapp.values.launch_spec import DOCKER_WORKSPACE, DockerSettings
 from dlapp.values.messages import Fault
+from dlapp.values.program.driver_capabilities import VARIABLE, known_capabilities
 
 WORKSPACE = DOCKER_WORKSPACE
 HOME = "/dlapp/home"
@@ -69,24 +77,39 @@ def chosen_mode(
     settings: DockerSettings,
     policy: DockerPolicy,
     devices: Sequence[PayloadDevice],
+    env: Mapping[str, str],
     note: Callable[[str], None],
 ) -> tuple[Choice, Facts]:
-    """Choose how a container gets its GPUs on this machine.
+    """Choose how a container gets its GPUs on this machine. Make missing device nodes of the driver if no mode works
+    without them.
 
     Args:
         docker: the daemon of this machine.
         settings: contains the configured mode.
-        policy: the modes that the operator allows.
+        policy: the modes and driver capabilities that the operator allows.
         devices: the devices of the lease.
+        env: the user's variables, which may request driver capabilities.
         note: called with a line on the chosen mode and the reason.
 
     Raises:
-        PayloadError: no mode is available, or not the configured one.
+        PayloadError: no mode is available, or not the configured one; the operator does not allow a requested driver
+            capability.
     """
     if not devices:
         return Choice("none", "no GPU was asked for"), Facts()
+    capabilities = known_capabilities(env.get(VARIABLE, ""))
+    if problem := policy.forbidden_capabilities(capabilities):
+        raise PayloadError(Fault.NODE, f"gpu_capabilities={problem}")
     facts = facts_of(docker)
-    choice = choose_mode(settings.gpu_mode, facts, devices, allowed=policy.gpu_modes)
+
+    def choose() -> Choice:
+        return choose_mode(settings.gpu_mode, facts, devices, allowed=policy.gpu_modes, capabilities=capabilities)
+
+    choice = choose()
+    if choice.problem and facts.nodes and "devices" in policy.gpu_modes and settings.gpu_mode in ("auto", "devices"):
+        make_nodes([name for device in devices for name in mig_capabilities(device)], note)
+        facts = facts._replace(nodes=driver_nodes())
+        choice = choose()
     if choice.problem:
         raise PayloadError(Fault.NODE, choice.problem)
     note(f"GPU mode {choice.mode}: {choice.reason}")

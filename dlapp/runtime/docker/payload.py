@@ -145,12 +145,15 @@ class DockerRun:
         """
         with self._explained():
             # Before the image: what is missing on this node is reported at once, not after a long pull.
-            choice, facts = chosen_mode(self._docker, self._settings, self._policy, self._payload.gpus, self._note)
+            choice, facts = chosen_mode(
+                self._docker, self._settings, self._policy, self._payload.gpus, self._payload.env, self._note
+            )
             remove_leftover_containers(self._docker, self._note, but=self._task_directory)
             for last in (False, True):
                 image = self._images.require(self._payload.image or "", self._progress)
                 self.image_digest, self._entrypoint = image.digest, containers.image_entrypoint(image.about)
-                part = part_for(choice.mode, self._payload.gpus, facts, containers.image_env(image.about))
+                env = {**containers.image_env(image.about), **self._payload.env}
+                part = part_for(choice.mode, self._payload.gpus, facts, env, allowed=self._policy.gpu_capabilities)
                 try:
                     self._make(image, part, facts)
                     break

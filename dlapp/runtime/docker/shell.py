@@ -123,11 +123,14 @@ class DockerShell:
                 its leased GPUs.
         """
         with explained(self._settings.host, f"the shell in image {self._image}"):
-            choice, facts = chosen_mode(self._docker, self._settings, self._policy, self._devices, lambda _: None)
+            choice, facts = chosen_mode(
+                self._docker, self._settings, self._policy, self._devices, self._env, lambda _: None
+            )
             remove_leftover_containers(self._docker, self._note, but=self._session_dir)
             lock_dir = self._settings.lock_dir
             found = self._images.require(self._image, self._progress)
-            part = part_for(choice.mode, self._devices, facts, containers.image_env(found.about))
+            env = {**containers.image_env(found.about), **self._env}
+            part = part_for(choice.mode, self._devices, facts, env, allowed=self._policy.gpu_capabilities)
             known = accounts.read_cached(lock_dir, str(found.about["Id"]))
             container = self._container(found, part, known)
             make(self._docker, container, facts, self._session_dir, lambda _: None)

@@ -11,22 +11,34 @@ one. A cache would also have to be separate for each user, since no task may tru
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from dlapp.net.dockerd import Dockerd
-from dlapp.runtime.gpu.modes import CDI_KIND, HOOKS, NVIDIA_DOCKER, Facts
+from dlapp.runtime.gpu.modes import CDI_KIND, HOOKS, IMEX_CHANNEL, NVIDIA_DOCKER, UVM, Facts
 from dlapp.system.yaml_keys import MAX_FOREIGN_BYTES, plain_yaml
 
 SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin", "/usr/local/nvidia/toolkit")
 _PODMAN_CDI = ("/etc/cdi", "/var/run/cdi")
 _DRIVER = re.compile(r"lib(cuda|cudadebugger|nvidia-[a-z0-9-]+|nvcuvid|nvoptix)\.so[.0-9]*")
-_NOT_FOR_PROGRAMS = re.compile(r"libnvidia-(container|egl|gl|gtk|fbc|encode|vulkan)")
-_NODE = re.compile(r"nvidia(\d+|ctl|-uvm|-uvm-tools|-modeset)")
+_NOT_FOR_PROGRAMS = re.compile(r"libnvidia-(container|egl|gl|gtk|fbc|vulkan)")
+_NODE = re.compile(r"nvidia(\d+|ctl|-uvm|-uvm-tools|-modeset|-fs\d+)")
+_MIG_NODE = re.compile(r"nvidia-cap\d+")
+_MIG_DIRECTORY = "nvidia-caps"
+_MIG_FILE = re.compile(r"/(gpu\d+)/mig/(gi\d+(?:/ci\d+)?)/access")
+_MIG_MINOR = re.compile(rb"^DeviceFileMinor:\s*(\d+)$", re.MULTILINE)
+_CAPABILITIES = "/proc/driver/nvidia/capabilities"
+_MAX_PROC_BYTES = 4096
+"""The driver's files have three lines."""
+_MODPROBE = "nvidia-modprobe"
+_MODPROBE_TIMEOUT_S = 30.0
+_MAX_WORDS = 300
+"""It loads a kernel module and makes device nodes, which takes a second; a driver that hangs must not hold the task."""
 
 
 def facts_of(docker: Dockerd) -> Facts:
@@ -53,6 +65,7 @@ def facts_of(docker: Dockerd) -> Facts:
         cdi_names=names,
         programs=programs(),
         nodes=driver_nodes(),
+        mig_nodes={name: node for name, (node, _) in mig_capability_nodes().items()},
         libraries=driver_libraries(),
     )
 
@@ -101,11 +114,69 @@ def programs(search: str | None = None) -> dict[str, str]:
 
 
 def driver_nodes(directory: str = "/dev") -> tuple[str, ...]:
-    """Return the device nodes of NVIDIA's driver."""
+    """Return the device nodes of NVIDIA's driver, with those in its directories for MIG and IMEX.
+
+    The node of an IMEX channel is only one of them if this process may open it: a container must not have more than its
+    user.
+    """
+    found = [f"/dev/{name}" for name in _names(directory) if _NODE.fullmatch(name)]
+    mig = _names(os.path.join(directory, _MIG_DIRECTORY))
+    found += [f"/dev/{_MIG_DIRECTORY}/{name}" for name in mig if _MIG_NODE.fullmatch(name)]
+    if os.access(os.path.join(directory, IMEX_CHANNEL.removeprefix("/dev/")), os.R_OK | os.W_OK):
+        found.append(IMEX_CHANNEL)
+    return tuple(sorted(found))
+
+
+def _names(directory: str) -> list[str]:
     try:
-        return tuple(sorted(f"/dev/{name}" for name in os.listdir(directory) if _NODE.fullmatch(name)))
+        return os.listdir(directory)
     except OSError:
-        return ()
+        return []
+
+
+def mig_capability_nodes(directory: str = _CAPABILITIES) -> dict[str, tuple[str, str]]:
+    """Return the capabilities of MIG, as in `Facts.mig_nodes` -> device node, and the driver's file that describes it.
+
+    Source: NVIDIA MIG User Guide, "Device Nodes and Capabilities": ``DeviceFileMinor`` is the number of the node.
+    """
+    found = {}
+    for pattern in ("gpu*/mig/gi*/access", "gpu*/mig/gi*/ci*/access"):
+        for path in glob.glob(os.path.join(directory, pattern)):
+            name = _MIG_FILE.fullmatch(path.removeprefix(directory))
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                if name is not None and (minor := _MIG_MINOR.search(file.read(_MAX_PROC_BYTES))):
+                    found["/".join(name.groups())] = (f"/dev/{_MIG_DIRECTORY}/nvidia-cap{int(minor[1])}", path)
+    return found
+
+
+def make_nodes(wanted: Collection[str], note: Callable[[str], None]) -> None:
+    """Make device nodes that the driver does not make at boot, by the program that CUDA itself calls for it.
+
+    It belongs to root and is setuid. Without it, or if it fails, the nodes stay missing.
+
+    Args:
+        wanted: keys of `Facts.mig_nodes`, of the capabilities that are needed.
+        note: called with a line on each call.
+    """
+    program = shutil.which(_MODPROBE, path=os.pathsep.join([os.environ.get("PATH", ""), *SBIN]))
+    if program is None:
+        note(f"{_MODPROBE}, which makes {UVM}, is not on this node")
+        return
+    by_name = mig_capability_nodes()
+    for arguments in (["-u", "-c=0"], *(["-f", by_name[name][1]] for name in wanted if name in by_name)):
+        try:
+            done = subprocess.run(
+                [program, *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_MODPROBE_TIMEOUT_S,
+            )
+            words = " ".join(done.stderr.split())[:_MAX_WORDS]
+            note(f"{_MODPROBE} {' '.join(arguments)}: exit code {done.returncode}{words and f', {words}'}")
+        except (OSError, subprocess.TimeoutExpired) as error:
+            note(f"{_MODPROBE} {' '.join(arguments)}: {error}")
 
 
 def device_numbers(directory: str = "/dev") -> dict[str, str]:

@@ -7,9 +7,9 @@
     devices        device nodes and the driver's libraries, by us    anything
     none           no GPU
 
-`auto` is the first mode that is available for the leased GPUs. Decisions are pure functions of `Facts`; the resulting
-settings of a container are a `GpuPart`. The GPUs are named by uuid if the mode allows, and what the container really
-sees is checked before its payload starts (`dlapp.runtime.gpu.verification`).
+`auto` is the first mode that is available for the leased GPUs, and has the requested driver capabilities. Decisions are
+pure functions of `Facts`; the resulting settings of a container are a `GpuPart`. The GPUs are named by uuid if the mode
+allows, and what the container really sees is checked before its payload starts (`dlapp.runtime.gpu.verification`).
 
 Source: Docker Engine API, HostConfig.DeviceRequests; moby daemon/nvidia_linux.go, daemon/cdi.go; NVIDIA container
 toolkit, "Specialized configurations"; nvidia-docker 1.0.1 and 2.0.2.
@@ -23,14 +23,22 @@ from typing import Any, NamedTuple
 
 from dlapp.node_policy import GPU_MODES
 from dlapp.runtime.payload import PayloadDevice
+from dlapp.values.program.driver_capabilities import BASE, CAPABILITIES, VARIABLE, known_capabilities
 
 CDI_KIND = "nvidia.com/gpu"
 HOOKS = ("nvidia-container-runtime-hook", "nvidia-cdi-hook")
 NVIDIA_DOCKER = "nvidia-docker"
 DRIVER_DIRECTORY = "/dlapp/driver"
+UVM = "/dev/nvidia-uvm"
+"""Device node without which CUDA fails with error 999. The driver's package does not make it at boot."""
+IMEX_CHANNEL = "/dev/nvidia-caps-imex-channels/channel0"
+"""The channel of memory between nodes that the driver makes for all processes of a node; further ones are an operator's
+to give. A MIG device cannot use it."""
 _DEVICE_NODE = re.compile(r"/dev/nvidia\d+")
-_CAPABILITIES = "compute,utility"
-_CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+_STORAGE_NODE = re.compile(r"/dev/nvidia-fs\d+")
+_CONTROL_NODES = ("/dev/nvidiactl", UVM, "/dev/nvidia-uvm-tools")
+_OF_LIBRARIES = ("compute", "utility", "video", "ngx")
+"""Driver capabilities that consist of libraries alone, which the mode ``devices`` mounts."""
 
 
 class Facts(NamedTuple):
@@ -44,6 +52,8 @@ class Facts(NamedTuple):
         cdi_names: devices of `CDI_KIND`; None if a specification cannot be read.
         programs: name -> path, of NVIDIA's programs that were found.
         nodes: device nodes of NVIDIA's driver.
+        mig_nodes: the device node that opens a GPU instance (``gpu<minor>/gi<number>``) or a compute instance in it
+            (``gpu<minor>/gi<number>/ci<number>``), whether it exists or not.
         libraries: the driver's files that programs load, for the mode ``devices``.
     """
 
@@ -55,6 +65,7 @@ class Facts(NamedTuple):
     cdi_names: frozenset[str] | None = frozenset()
     programs: Mapping[str, str] = {}
     nodes: tuple[str, ...] = ()
+    mig_nodes: Mapping[str, str] = {}
     libraries: tuple[str, ...] = ()
 
 
@@ -90,7 +101,12 @@ class GpuPart(NamedTuple):
 
 
 def choose_mode(
-    configured: str, facts: Facts, devices: Sequence[PayloadDevice], *, allowed: Collection[str] = GPU_MODES
+    configured: str,
+    facts: Facts,
+    devices: Sequence[PayloadDevice],
+    *,
+    allowed: Collection[str] = GPU_MODES,
+    capabilities: Collection[str] = (),
 ) -> Choice:
     """Return the mode for these GPUs; without GPUs, for any that the machine may have.
 
@@ -99,18 +115,21 @@ def choose_mode(
         facts: about this Docker.
         devices: the devices of the lease.
         allowed: modes that this node's operator allows.
+        capabilities: driver capabilities that the user requested.
     """
     if configured == "none":
         return Choice("none", "as configured", "runtime.docker.gpu_mode is none: containers get no GPUs here")
     if configured != "auto":
-        problem = unavailable_reason(configured, facts, devices, by_order=True)
+        problem = unavailable_reason(configured, facts, devices, capabilities, by_order=True)
         if configured not in allowed:
             problem = f"this node allows only {', '.join(allowed) or 'none'} (docker.gpu_modes of node.yaml)"
         return Choice(configured, "as configured", problem and f"runtime.docker.gpu_mode is {configured}: {problem}")
     tried: list[str] = []
     for mode in GPU_MODES:
         problem = (
-            unavailable_reason(mode, facts, devices) if mode in allowed else "not allowed on this node (node.yaml)"
+            unavailable_reason(mode, facts, devices, capabilities)
+            if mode in allowed
+            else "not allowed on this node (node.yaml)"
         )
         if not problem:
             return Choice(mode, "; ".join([_choice_reason(mode, facts), *tried]))
@@ -118,16 +137,26 @@ def choose_mode(
     return Choice("none", "; ".join(tried), f"no way to give a container GPUs is there: {'; '.join(tried)}")
 
 
-def unavailable_reason(mode: str, facts: Facts, devices: Sequence[PayloadDevice], *, by_order: bool = False) -> str:
+def unavailable_reason(
+    mode: str,
+    facts: Facts,
+    devices: Sequence[PayloadDevice],
+    capabilities: Collection[str] = (),
+    *,
+    by_order: bool = False,
+) -> str:
     """Return why a mode is not available; empty if it is.
 
     Args:
         mode: its name.
         facts: about this Docker.
         devices: the devices of the lease.
+        capabilities: driver capabilities that the user requested.
         by_order: whether it is configured; then facts that only dockerd knows are not checked: it refuses before a
             payload starts.
     """
+    if mode == "devices" and (more := [name for name in capabilities if name not in _OF_LIBRARIES]):
+        return f"it has no {', '.join(more)}, only {', '.join(_OF_LIBRARIES)}"
     return _UNAVAILABLE_REASONS[mode](facts, devices, by_order)
 
 
@@ -181,12 +210,30 @@ def _nvidia_docker(facts: Facts, _leased: Sequence[PayloadDevice], _by_order: bo
 def _devices(facts: Facts, devices: Sequence[PayloadDevice], _by_order: bool) -> str:
     if _CONTROL_NODES[0] not in facts.nodes:
         return f"no {_CONTROL_NODES[0]}"
+    if UVM not in facts.nodes:
+        return f"no {UVM}, without which CUDA fails (nvidia-modprobe -u -c=0 as root makes it)"
     for device in devices:
-        if device.mig >= 0:
-            return f"a MIG device needs another way ({device.uuid})"
         if f"/dev/nvidia{device.minor}" not in facts.nodes:
             return f"no /dev/nvidia{device.minor} ({device.uuid})"
+        for capability in mig_capabilities(device):
+            node = facts.mig_nodes.get(capability, "")
+            if not node:
+                return f"no capability {capability} in /proc/driver/nvidia/capabilities ({device.uuid})"
+            if node not in facts.nodes:
+                return f"no {node} ({device.uuid}; nvidia-modprobe -f of its file in /proc as root makes it)"
     return "" if facts.libraries else "the driver's libraries are not found (ldconfig -p)"
+
+
+def mig_capabilities(device: PayloadDevice) -> tuple[str, ...]:
+    """Return the keys in `Facts.mig_nodes` of the capabilities that open a MIG device, and no other one of its GPU:
+    those of its GPU instance and of its compute instance. None for a whole GPU.
+
+    Source: NVIDIA MIG User Guide, "Device Nodes and Capabilities".
+    """
+    if device.mig < 0:
+        return ()
+    instance = f"gpu{device.minor}/gi{device.gpu_instance}"
+    return instance, f"{instance}/ci{device.compute_instance}"
 
 
 _UNAVAILABLE_REASONS: dict[str, Callable[[Facts, Sequence[PayloadDevice], bool], str]] = {
@@ -225,21 +272,44 @@ def _cdi_name(device: PayloadDevice, names: Collection[str]) -> str | None:
 # ---- settings of a container ----
 
 
-def part_for(mode: str, devices: Sequence[PayloadDevice], facts: Facts, image_env: Mapping[str, str]) -> GpuPart:
+def granted_capabilities(env: Mapping[str, str], allowed: Collection[str] | None) -> tuple[str, ...]:
+    """Return the driver capabilities of a container.
+
+    Args:
+        env: its variables: those of the image, replaced by the user's.
+        allowed: those that the node's operator allows; None: all. A container always has `BASE`.
+    """
+    wanted = known_capabilities(env.get(VARIABLE, ""))
+    return tuple(
+        name for name in CAPABILITIES if name in BASE or (name in wanted and (allowed is None or name in allowed))
+    )
+
+
+def part_for(
+    mode: str,
+    devices: Sequence[PayloadDevice],
+    facts: Facts,
+    env: Mapping[str, str],
+    *,
+    allowed: Collection[str] | None = None,
+) -> GpuPart:
     """Return a container's settings for its GPUs. Without GPUs it gets none, whatever its image requests.
 
     Args:
         mode: one that `choose_mode` has found available; any if there are no GPUs.
         devices: the devices of the lease.
         facts: about this Docker.
-        image_env: the environment of the image: it may name the driver capabilities that it needs.
+        env: the variables of the image, replaced by the user's: they may name driver capabilities, and paths of
+            libraries.
+        allowed: driver capabilities that the node's operator allows; None: all.
     """
     if not devices:
         # Many images set "all", and Docker's default runtime may obey. "void" means plain runc.
         return GpuPart({"NVIDIA_VISIBLE_DEVICES": "void"})
     uuids = [device.uuid for device in devices]
-    named = {"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)}
-    capabilities = image_env.get("NVIDIA_DRIVER_CAPABILITIES") or _CAPABILITIES
+    # "all" in full: Docker and old tools do not know it, or mean fewer by it.
+    capabilities = ",".join(granted_capabilities(env, allowed))
+    named = {"NVIDIA_VISIBLE_DEVICES": ",".join(uuids), VARIABLE: capabilities}
     match mode:
         case "cdi":
             names = [f"{CDI_KIND}={_cdi_name(device, facts.cdi_names or ()) or device.uuid}" for device in devices]
@@ -247,21 +317,36 @@ def part_for(mode: str, devices: Sequence[PayloadDevice], facts: Facts, image_en
             return GpuPart({"NVIDIA_VISIBLE_DEVICES": "void"}, requests=(_request("cdi", names, []),))
         case "gpus":
             # dockerd appends the variable with the same value; in the container, the first of two would be the image's.
-            kinds = sorted({"gpu", "compute", "utility", *(filter(None, capabilities.split(",")))} - {"all"})
-            return GpuPart(named, requests=(_request("nvidia", uuids, [kinds]),))
+            # Capabilities in the request would replace our variable, and Docker knows six of the seven: a request with
+            # "ngx" fails, and in some versions one with any.
+            return GpuPart(named, requests=(_request("nvidia", uuids, [["gpu"]]),))
         case "runtime":
-            return GpuPart({**named, "NVIDIA_DRIVER_CAPABILITIES": capabilities}, runtime="nvidia")
+            return GpuPart(named, runtime="nvidia")
         case "nvidia-docker":
             # Version 1 adds device nodes and a volume, version 2 the runtime and the variable.
             nodes = tuple(f"/dev/nvidia{device.minor}" for device in devices if device.minor >= 0)
-            env = {**named, "NVIDIA_DRIVER_CAPABILITIES": capabilities}
-            return GpuPart(env, nodes=nodes, command_env={"NV_GPU": ",".join(uuids)})
-    nodes = (
-        *(node for node in _CONTROL_NODES if node in facts.nodes),
-        *(f"/dev/nvidia{device.minor}" for device in devices),
+            return GpuPart(named, nodes=nodes, command_env={"NV_GPU": ",".join(uuids)})
+    return _part_of_nodes(devices, facts, env.get("LD_LIBRARY_PATH", ""))
+
+
+def _part_of_nodes(devices: Sequence[PayloadDevice], facts: Facts, library_path: str) -> GpuPart:
+    """Return the settings of the mode ``devices``; ``library_path`` is searched after the driver's directory."""
+    shared = [node for node in facts.nodes if _STORAGE_NODE.fullmatch(node)]
+    if any(device.mig < 0 for device in devices) and IMEX_CHANNEL in facts.nodes:
+        shared.append(IMEX_CHANNEL)
+    of_mig = (facts.mig_nodes[name] for device in devices for name in mig_capabilities(device))
+    nodes = tuple(
+        dict.fromkeys(
+            (
+                *(node for node in _CONTROL_NODES if node in facts.nodes),
+                *(f"/dev/nvidia{device.minor}" for device in devices),
+                *of_mig,
+                *shared,
+            )
+        )
     )
     mounts = tuple((path, _place_of(path.rpartition("/")[2])) for path in facts.libraries)
-    search = ":".join(filter(None, (DRIVER_DIRECTORY, image_env.get("LD_LIBRARY_PATH", ""))))
+    search = ":".join(filter(None, (DRIVER_DIRECTORY, library_path)))
     return GpuPart({"NVIDIA_VISIBLE_DEVICES": "void", "LD_LIBRARY_PATH": search}, mounts=mounts, nodes=nodes)
 
 

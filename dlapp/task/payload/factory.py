@@ -131,7 +131,12 @@ def _payload(task: TaskState, submitter: dict[str, str] | None, paths: dict[str,
         mounts=tuple(task.inputs.mounts) if task.inputs else (),
         shared=tuple(path for _, path in task.mounted if path is not None),
         caches=tuple((task.cache_paths[cache.name], cache.path) for cache in one.caches),
-        gpus=tuple(PayloadDevice(one.uuid, one.index, one.minor, one.mig) for one in lease.devices) if lease else (),
+        gpus=tuple(
+            PayloadDevice(one.uuid, one.index, one.minor, one.mig, one.gpu_instance, one.compute_instance)
+            for one in lease.devices
+        )
+        if lease
+        else (),
         keep_fds=(
             *task.keep_fds,
             *(lease.fds if lease else ()),

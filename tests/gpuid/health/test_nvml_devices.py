@@ -135,6 +135,11 @@ def test_a_device_in_mig_mode_is_its_parts_and_they_have_its_place(see: Any) -> 
     ]
 
 
+def test_the_instances_of_a_part_are_known_and_a_whole_gpu_has_none(see: Any) -> None:
+    found = see(StubDevice(), StubDevice(mig=(Part("MIG-a"), Part("MIG-b")))).devices()
+    assert [(one["gpu_instance"], one["compute_instance"]) for one in found] == [(-1, -1), (1, 0), (2, 0)]
+
+
 def test_an_old_driver_costs_what_it_cannot_tell_and_no_device(see: Any) -> None:
     gpus = [
         StubDevice(numa=1, pcie=(0, 10), bus_id="0000FFFE:01:00.0"),

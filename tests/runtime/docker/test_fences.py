@@ -220,7 +220,7 @@ def test_the_containers_labels_say_whose_it_is_and_which_image(place: Path, dock
 
 
 def test_a_mount_of_the_operators_that_is_not_there_is_left_out(tmp_path: Path) -> None:
-    policy = DockerPolicy((), (), (Mount(str(tmp_path), True), Mount("/not/there", False)), False, 100, 50)
+    policy = DockerPolicy((), None, (), (Mount(str(tmp_path), True), Mount("/not/there", False)), False, 100, 50)
     assert operators_binds(policy) == (Bind(str(tmp_path), str(tmp_path), False),)
 
 

@@ -166,6 +166,29 @@ def test_exactly_the_leased_devices_arrive(old: Runner, mode: str) -> None:
     assert {"compute", "utility"} <= set(told.split()[1].split(","))
 
 
+@pytest.mark.parametrize("mode", ["gpus", "runtime", "nvidia-docker"])
+def test_all_capabilities_are_requested_one_by_one_and_seen_inside(old: Runner, mode: str) -> None:
+    env = {"NVIDIA_DRIVER_CAPABILITIES": "all"}
+    every = "compute,compat32,graphics,utility,video,display,ngx"
+    assert old.seen("echo $NVIDIA_DRIVER_CAPABILITIES", mode=mode, places=(0,), env=env) == [every]
+    assert (old.daemon.directory / "hook.log").read_text().splitlines()[-1] == f"{uuid(0)} {every}"
+
+
+def test_a_capability_that_the_operator_does_not_allow_is_refused_before_the_program_starts(
+    old: Runner, place: Path
+) -> None:
+    file = place / "node.yaml"
+    file.write_text("docker: {gpu_capabilities: [video]}\n")
+    wanted = {"NVIDIA_DRIVER_CAPABILITIES": "compute,graphics"}
+    fault, problem = old.refused(mode="runtime", places=(0,), env=wanted, node_file=str(file))
+    assert fault == "node"
+    assert problem.startswith("gpu_capabilities=graphics: this node allows compute, utility, video (docker.gpu_capab")
+    allowed = {"NVIDIA_DRIVER_CAPABILITIES": "video"}
+    script = "echo $NVIDIA_DRIVER_CAPABILITIES"
+    seen = old.seen(script, mode="runtime", places=(0,), env=allowed, node_file=str(file))
+    assert seen == ["compute,utility,video"]
+
+
 OWN = [(uuid(4), 0, 4), (uuid(1), 2, 1)]
 """Two GPUs whose minor numbers are not their places."""
 
@@ -181,6 +204,30 @@ def test_device_nodes_and_the_drivers_files_arrive_by_ourselves(bare: Runner, mo
 
 def test_nvidia_smi_is_the_machines_where_an_image_has_none(bare: Runner) -> None:
     assert bare.seen("nvidia-smi -L | wc -l", mode="devices", gpus=OWN, image=IMAGE) == ["2"]
+
+
+def test_the_users_libraries_are_searched_after_the_drivers(bare: Runner) -> None:
+    env = {"LD_LIBRARY_PATH": "/opt/mine/lib"}
+    seen = bare.seen('echo "$LD_LIBRARY_PATH"', mode="devices", gpus=OWN[:1], env=env)
+    assert seen == ["/dlapp/driver:/opt/mine/lib"]
+
+
+def test_without_nvidia_uvm_no_program_starts_unless_nvidias_program_makes_it(place: Path) -> None:
+    nodes = {"nvidia4": (1, 3), "nvidiactl": (1, 3)}
+    with own_daemon(driver=nodes, config={"runtimes": {}}) as daemon:
+        runner = Runner(place, daemon)
+        runner.programs = [daemon.directory / "driver" / "bin"]
+        try:
+            fault, problem = runner.refused(mode="auto", gpus=OWN[:1])
+            assert fault == "node"
+            assert "devices: no /dev/nvidia-uvm, without which CUDA fails (nvidia-modprobe -u -c=0 as root" in problem
+            modprobe = runner.programs[0] / "nvidia-modprobe"
+            modprobe.write_text('#!/bin/sh\n[ "$*" = "-u -c=0" ] && mknod -m 666 /dev/nvidia-uvm c 1 3\n')
+            modprobe.chmod(0o755)
+            seen = runner.seen("ls /dev/nvidia*", mode="auto", gpus=OWN[:1])
+            assert seen == ["/dev/nvidia-uvm", "/dev/nvidia4", "/dev/nvidiactl"]
+        finally:
+            runner.close()
 
 
 @pytest.mark.parametrize("mode", ["nvidia-docker", "auto"])

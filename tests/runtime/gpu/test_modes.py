@@ -66,7 +66,11 @@ def test_auto_takes_the_first_way_that_is_there_and_says_why(facts: Facts, mode:
         ("runtime", PLAIN, "dockerd has no runtime nvidia"),
         ("nvidia-docker", PLAIN, "no nvidia-docker on PATH"),
         ("devices", PLAIN, "no /dev/nvidiactl"),
-        ("devices", NODES._replace(nodes=("/dev/nvidiactl", "/dev/nvidia4")), "no /dev/nvidia1 (GPU-bb)"),
+        (
+            "devices",
+            NODES._replace(nodes=("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia4")),
+            "no /dev/nvidia1 (GPU-bb)",
+        ),
         ("devices", NODES._replace(libraries=()), "the driver's libraries are not found"),
     ],
 )
@@ -100,10 +104,6 @@ def test_what_only_dockerd_can_know_is_left_to_it_where_a_way_is_configured() ->
     assert choose_mode("auto", CDI._replace(cdi_names=None), [ONE]).mode == "none"
 
 
-def test_a_mig_device_is_no_device_node() -> None:
-    assert "a MIG device needs another way" in choose_mode("devices", NODES, [PART]).problem
-
-
 def test_exactly_the_leased_devices_are_named_by_uuid() -> None:
     part = part_for("cdi", [ONE, TWO], CDI, {})
     assert part.requests[0]["DeviceIDs"] == ["nvidia.com/gpu=GPU-aa", "nvidia.com/gpu=GPU-bb"]
@@ -111,12 +111,12 @@ def test_exactly_the_leased_devices_are_named_by_uuid() -> None:
     assert part.env == {"NVIDIA_VISIBLE_DEVICES": "void"}, "no default runtime adds what the image says"
     part = part_for("gpus", [ONE, TWO], HOOKED, {"NVIDIA_VISIBLE_DEVICES": "all"})
     assert part.requests[0]["DeviceIDs"] == ["GPU-aa", "GPU-bb"]
-    assert part.requests[0]["Capabilities"] == [["compute", "gpu", "utility"]]
-    assert part.env == {"NVIDIA_VISIBLE_DEVICES": "GPU-aa,GPU-bb"}
+    assert part.requests[0]["Capabilities"] == [["gpu"]]
+    assert part.env == {"NVIDIA_VISIBLE_DEVICES": "GPU-aa,GPU-bb", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
     part = part_for("runtime", [TWO], PLAIN, {"NVIDIA_DRIVER_CAPABILITIES": "video,utility"})
     assert (part.runtime, part.env) == (
         "nvidia",
-        {"NVIDIA_VISIBLE_DEVICES": "GPU-bb", "NVIDIA_DRIVER_CAPABILITIES": "video,utility"},
+        {"NVIDIA_VISIBLE_DEVICES": "GPU-bb", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility,video"},
     )
     part = part_for("nvidia-docker", [ONE, TWO], WRAPPED, {"NVIDIA_VISIBLE_DEVICES": "all"})
     assert part.command_env == {"NV_GPU": "GPU-aa,GPU-bb"}
@@ -237,6 +237,9 @@ def test_podman_is_recognised() -> None:
 
 
 def test_device_nodes_are_those_of_the_driver(tmp_path: Path) -> None:
-    for name in ("nvidia0", "nvidia12", "nvidiactl", "nvidia-uvm", "nvidia-fs0", "null"):
+    for name in ("nvidia0", "nvidia12", "nvidiactl", "nvidia-uvm", "nvidia-fs0", "nvidia-nvlink", "null"):
         (tmp_path / name).touch()
-    assert driver_nodes(str(tmp_path)) == ("/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia12", "/dev/nvidiactl")
+    assert driver_nodes(str(tmp_path)) == (
+        *("/dev/nvidia-fs0", "/dev/nvidia-uvm"),
+        *("/dev/nvidia0", "/dev/nvidia12", "/dev/nvidiactl"),
+    )

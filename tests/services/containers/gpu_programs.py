@@ -150,6 +150,7 @@ mkdir -p "$dev"
 mount -t tmpfs -o mode=755 dlapp "$dev"
 for node in null:1:3 zero:1:5 full:1:7 random:1:8 urandom:1:9 tty:5:0 ptmx:5:2 $nodes; do
     name=${node%%:*} numbers=${node#*:}
+    mkdir -p "$(dirname "$dev/$name")"
     mknod -m 666 "$dev/$name" c "${numbers%:*}" "${numbers#*:}"
 done
 for place in pts shm; do
