@@ -672,8 +672,7 @@ def copy_file(
             status = os.fstat(source)
             size = node.size_bytes
             is_same = stat.S_ISREG(status.st_mode) and status.st_size == size
-            is_sparse = status.st_blocks * 512 < size
-            is_copied = is_same and _copy_data(source, target, size, sparse=is_sparse, done=done) == size
+            is_copied = is_same and copy_beginning(source, target, size, done) == size
             if not is_copied or os.fstat(source).st_size != size:
                 raise DlappError(f"{shown(node.source)} changed while it was copied: it had {size} bytes")
             os.fchmod(target, mode)
@@ -692,15 +691,26 @@ def copy_data(source: int, target: int, size_bytes: int, *, path: str) -> None:
         DlappError: the source is shorter.
         OSError: reading or writing failed.
     """
-    is_sparse = os.fstat(source).st_blocks * 512 < size_bytes
-    count = _copy_data(source, target, size_bytes, sparse=is_sparse, done=lambda _: None)
+    count = copy_beginning(source, target, size_bytes, lambda _: None)
     if count != size_bytes or os.fstat(source).st_size < size_bytes:
         raise DlappError(f"the source of {shown(path)} became shorter while it was copied")
 
 
-def _copy_data(source: int, target: int, size: int, *, sparse: bool, done: Callable[[int], None]) -> int:
-    """Copy ``size`` bytes; return the number copied."""
-    at = 0
+def copy_beginning(source: int, target: int, size: int, done: Callable[[int], None]) -> int:
+    """Copy the first ``size`` bytes of an open file into an empty one, with holes kept.
+
+    Args:
+        source, target: descriptors.
+        size: number of bytes to copy.
+        done: called with the number of bytes after each part.
+
+    Returns:
+        The number of bytes copied, fewer than ``size`` if the source is shorter.
+
+    Raises:
+        OSError: reading or writing failed.
+    """
+    at, sparse = 0, os.fstat(source).st_blocks * 512 < size
     while at < size:
         end = size
         if sparse:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from dlapp.storage.api import DiskFull
+from dlapp.storage.checkpoints.copies import Checkpoints
+from dlapp.storage.checkpoints.store import open_store
 from dlapp.storage.live_copies import LiveCopies
 from dlapp.storage.local import LocalFiles
 from dlapp.storage.tree import nodes_to_fetch
@@ -82,6 +84,23 @@ def test_data_between_holes_that_is_too_much_is_told_with_its_own_size(
     with small_disk(tmp_path, size_mib=2) as disk, pytest.raises(DiskFull, match=r" has 4\.0 MiB, more than ") as full:
         copy(source, disk / "target")
     assert re.match(r"[23]\.[0-9] MiB on ", full.value.lack), full.value.lack
+
+
+@pytest.mark.root
+def test_a_checkpoint_with_a_file_of_holes_is_stored_and_restored_on_disks_that_take_its_data(tmp_path: Path) -> None:
+    (source := tmp_path / "source").mkdir(0o700)
+    with open(source / "replay.mmap", "wb") as file:
+        os.pwrite(file.fileno(), DATA, 8 << 20)
+        file.truncate(64 << 20)  # its digest is that of all its bytes
+    (tmp_path / "stored").mkdir()
+    (tmp_path / "restored").mkdir()
+    with small_disk(tmp_path / "stored", size_mib=2) as stored, small_disk(tmp_path / "restored", size_mib=2) as disk:
+        with open_store(f"file://{stored}/checkpoints") as opened:
+            Checkpoints(opened, 3, lambda _: None).store(str(source))
+            assert Checkpoints(opened, 3, lambda _: None).restore(str(disk / "again")) == 1
+        copied = disk / "again" / "replay.mmap"
+        assert copied.stat().st_blocks * 512 < 1 << 20
+        assert copied.read_bytes() == (source / "replay.mmap").read_bytes()
 
 
 def test_no_file_needs_more_space_than_its_length(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from dlapp.net.http import RequestBody
 from dlapp.storage.fetch_plan import run_parallel
 from dlapp.storage.hdfs.file_system import PARALLEL_WRITES, SMALL_BYTES, HdfsFiles
 from dlapp.storage.open import open_output
-from dlapp.storage.tree import READ_CHUNK, explaining, make_own_directory
+from dlapp.storage.tree import copy_beginning, explaining, make_own_directory
 from dlapp.system.files import closing_fd, open_file, open_own_directory, sync_file_system, write_all
 
 ReportBytes = Callable[[int], None]
@@ -146,11 +146,7 @@ class _LocalStore:
 
     def put(self, name: str, fd: int, size: int, check: Callable[[], None], report: ReportBytes) -> None:
         with self._new_file(name) as (target, temporary, dir_fd):
-            at = 0
-            while at < size and (piece := os.pread(fd, min(READ_CHUNK, size - at), at)):
-                write_all(target, piece)
-                at += len(piece)
-                report(len(piece))
+            copy_beginning(fd, target, size, report)  # if the file became shorter, the check tells it
             check()
             os.rename(temporary, name.rpartition("/")[2], src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
@@ -174,13 +170,8 @@ class _LocalStore:
 
     def fetch(self, name: str, fd: int, size: int, report: ReportBytes) -> None:
         with self._opened(name, None) as (source, _), explaining(self._shown(name), "read"):
-            left = size
-            while left:
-                if not (piece := os.read(source, min(READ_CHUNK, left))):
-                    raise DlappError(f"{shown(self._shown(name))} has fewer than {size} bytes")
-                write_all(fd, piece)
-                left -= len(piece)
-                report(len(piece))
+            if copy_beginning(source, fd, size, report) != size:
+                raise DlappError(f"{shown(self._shown(name))} has fewer than {size} bytes")
 
     def remove(self, name: str) -> None:
         above, _, last = name.rpartition("/")
