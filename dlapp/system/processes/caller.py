@@ -1,7 +1,8 @@
-"""Settings that a process inherits from the command that started it: limits, priority, CPU set.
+"""Settings that a process inherits from the command that started it: limits, priority, scheduling policy, CPU set.
 
 The runner serves all applications of a user, so it must not keep those of the command that happened to start it. A
-program has those of the command that submitted it. Source: getrlimit(2), setpriority(2), sched_setaffinity(2).
+program has those of the command that submitted it. Source: getrlimit(2), setpriority(2), sched_setscheduler(2),
+sched_setaffinity(2).
 """
 
 from __future__ import annotations
@@ -15,16 +16,20 @@ from typing import Any
 _LIMITS = ("AS", "CORE", "CPU", "DATA", "FSIZE", "MEMLOCK", "NOFILE", "NPROC", "RSS", "STACK")
 _OF_A_PROGRAM = frozenset(_LIMITS) - {"CPU", "FSIZE"}
 """The others would end the task, too, which computes and stores for its program."""
+_POLICIES = (os.SCHED_BATCH, os.SCHED_IDLE)
+"""Policies of a program, below the usual one. A program with a real-time policy could keep the task from running."""
 
 
 def caller_settings() -> dict[str, Any]:
-    """Return the soft limits, the nice value and the CPU set of this process, in a form for JSON.
+    """Return the soft limits, nice value, scheduling policy and CPU set of this process, in a form for JSON.
 
     A CPU set is included only if it leaves out CPUs that this process could use.
     """
     found: dict[str, Any] = {"limits": {name: _limit(name)[0] for name in _LIMITS if name in _OF_A_PROGRAM}}
     if nice := os.getpriority(os.PRIO_PROCESS, 0):
         found["nice"] = nice
+    if (policy := os.sched_getscheduler(0)) in _POLICIES:
+        found["policy"] = policy
     if len(cpus := os.sched_getaffinity(0)) < usable_cpus():
         found["cpus"] = sorted(cpus)
     return found
@@ -38,20 +43,24 @@ def apply_settings(settings: Mapping[str, Any]) -> None:
     if "nice" in settings:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, settings["nice"])
+    if settings.get("policy") in _POLICIES:
+        _set_policy(settings["policy"])
     if "cpus" in settings:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, settings["cpus"])
 
 
 def forget_caller() -> None:
-    """Reset the soft limits to the hard ones, the nice value to 0 and the CPU set to all CPUs, as far as permitted.
+    """Reset the soft limits to the hard ones, the nice value to 0, the scheduling policy to the usual one and the CPU
+    set to all CPUs, as far as permitted.
 
-    A process without privileges can neither raise a hard limit nor lower its nice value.
+    A process without privileges can neither raise a hard limit nor lower its nice value, nor leave SCHED_IDLE.
     """
     for name in _LIMITS:
         _set_limit(name, resource.RLIM_INFINITY)
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, 0)
+    _set_policy(os.SCHED_OTHER)
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, _all_cpus())
 
@@ -83,6 +92,11 @@ def _set_limit(name: str, soft: int) -> None:
         if soft == resource.RLIM_INFINITY or (hard != resource.RLIM_INFINITY and soft > hard):
             soft = hard
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (soft, hard))
+
+
+def _set_policy(policy: int) -> None:
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, policy, os.sched_param(0))
 
 
 def _all_cpus() -> range:
