@@ -33,6 +33,7 @@ from dlapp.values.spec import (
     Until,
     check_cache_path,
     check_env_name,
+    check_gpu_kind,
     check_role_name,
     check_workdir,
     ready_problem,
@@ -45,6 +46,7 @@ REFERENCE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[^}]*\}?|\()|`", re.ASCII
 """What a shell would replace: ``$NAME``, ``${NAME:-default}``, ``$(command)``, `` `command` ``."""
 DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 """Variable that is the same as ``gpu_capabilities``, with the value checked alike."""
+_GPU_MEMORY = re.compile(r"(\d{1,6})(?:\.(\d{1,3}))? ?([gm])b?", re.ASCII)
 _LIST_SEPARATORS = re.compile(r"[,\n]")
 _NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,500}", re.ASCII)
@@ -194,6 +196,22 @@ def _gcores(text: str) -> int | None:
         return read_count(text, 0)
     except ValueError as problem:
         raise ValueError(f"{problem} (or auto)") from None
+
+
+def _gpu_kind(text: str) -> str:
+    if text.isdecimal():
+        raise ValueError(f"{shown(text)} is not a kind of GPUs (whole, mig, mig:PROFILE); their number is gcores")
+    check_gpu_kind("", kind := text.lower())
+    return kind
+
+
+def _gpu_memory_mb(text: str) -> int:
+    """Parse the memory of a GPU [MB, 10^6 bytes], rounded up: ``40g``, ``24GB``, ``16000m``."""
+    found = _GPU_MEMORY.fullmatch(text.lower())
+    if not found:
+        raise ValueError(f"{shown(text)} is not the memory of a GPU: a number with g or m (40g)")
+    whole, thousandths = int(found[1]), int((found[2] or "").ljust(3, "0"))
+    return 1000 * whole + thousandths if found[3] == "g" else whole + (thousandths > 0)
 
 
 def _username(text: str) -> str:
@@ -390,6 +408,8 @@ DEPENDENCIES = listed(_dependencies)
 SUCCESS = listed(_success)
 COUNT = Form("count", _any_integer, _take_integer)
 GCORES = Form("count or auto", _gcores, _take_gcores)
+GPU_KIND = text(_gpu_kind, "whole, mig or mig:PROFILE")
+GPU_MEMORY = Form("memory", _gpu_memory_mb, _take_integer, unit="MB")
 MEMORY = Form("memory", read_memory_mib, _take_integer, unit="MiB")
 SIZE = Form("size", read_size_bytes, _take_integer, unit="bytes")
 DURATION = Form("duration", read_duration_s, _take_seconds, unit="s")

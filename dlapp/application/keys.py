@@ -552,6 +552,31 @@ KEYS: tuple[PropertyKey, ...] = (
         "`pack`",
     ),
     PropertyKey(
+        _in("gpu", *_OF_A_CONTAINER),
+        forms.GPU_KIND,
+        "the kind of GPUs: `whole`; `mig`: one slice of a GPU that is split by MIG; `mig:1g.10gb`: a slice of this "
+        "profile, as nvidia-smi names it ([gpu.md](gpu.md#slices-and-memory))",
+        {"resources": "`whole`", "role": "that of `[resources]`", "service": "that of `[resources]`"},
+        field="placement.gpu",
+    ),
+    PropertyKey(
+        _in("gpu_memory", *_OF_A_CONTAINER),
+        forms.GPU_MEMORY,
+        "the least memory of each GPU as its maker counts it, in powers of 1000: `40g`, `24GB`; the GPU with the least "
+        "memory that is enough is taken",
+        {"role": "that of `[resources]`", "service": "that of `[resources]`"},
+        field="placement.gpu_memory_mb",
+        limit=spec.GPU_MEMORY,
+    ),
+    PropertyKey(
+        _in("cuda_visible_devices", *_OF_A_CONTAINER),
+        forms.choice(*spec.VISIBLE_DEVICES),
+        "what `CUDA_VISIBLE_DEVICES` names the GPUs by: `uuid`, or `index` for programs that need numbers "
+        "([payload.md](payload.md#gpus)); `auto` is `uuid`, and in Docker leaves the variable unset",
+        {"resources": "`auto`", "role": "that of `[resources]`", "service": "that of `[resources]`"},
+        field="placement.cuda_visible_devices",
+    ),
+    PropertyKey(
         _in("nodes", *_OF_A_CONTAINER),
         forms.NODES,
         "the nodes of a cluster that containers may run on, by their names in YARN; without effect on one machine",
@@ -574,7 +599,6 @@ KEYS: tuple[PropertyKey, ...] = (
     ),
     PropertyKey(_in("prefer_nodes", "resources"), forms.TEXT, is_built=False),
     PropertyKey(_in("gpu_model", "resources"), forms.TEXT, is_built=False),
-    PropertyKey(_in("gpu_memory", "resources"), forms.TEXT, is_built=False),
     PropertyKey(
         _in("depends_on", *OF_ROLES),
         forms.DEPENDENCIES,

@@ -46,7 +46,12 @@ class Device(Value):
         """Return its display name: ``gpu3``, for a MIG device ``gpu3:1``; the uuid if its index is no longer known."""
         if self.index < 0:
             return self.uuid
-        return f"gpu{self.index}" if self.mig < 0 else f"gpu{self.index}:{self.mig}"
+        return f"gpu{place_of(self.index, self.mig)}"
+
+
+def place_of(index: int, mig: int) -> str:
+    """Return a GPU's index, and the number of a MIG device on it: ``3``, ``3:1``; as nvidia-container-cli names it."""
+    return f"{index}" if mig < 0 else f"{index}:{mig}"
 
 
 def closeness(one: Device, other: Device) -> int:
@@ -73,6 +78,7 @@ class Holder(Value):
         doubt: why the device is not free although its holder's processes on this machine seem to be gone; empty: no
             doubt.
         role, container_index: of the container in its application, as text; empty: not known.
+        mig: number of a MIG device on its GPU; -1: a whole GPU, or not known.
     """
 
     uuid: str
@@ -84,9 +90,10 @@ class Holder(Value):
     doubt: str = ""
     role: str = ""
     container_index: str = ""
+    mig: int = -1
 
     def __str__(self) -> str:
-        name = f"gpu{self.index}" if self.index is not None else self.uuid
+        name = self.uuid if self.index is None else f"gpu{place_of(self.index, self.mig)}"
         if not self.application and self.doubt:
             return f"{name} {self.doubt}"
         who = f"{name} {self.application or 'an unknown holder'}"

@@ -13,13 +13,14 @@ Records outlive versions of dlapp. They grow by adding: fields unknown to this v
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from dlapp.errors import Denied, DlappError, NotFound, RequestTooLarge, UsageError
-from dlapp.gpuid import selection
+from dlapp.gpuid import needs, selection
 from dlapp.gpuid.devices import Device, Holder
+from dlapp.gpuid.needs import Demand, DeviceNeed
 from dlapp.system.text import counted, short_duration
 from dlapp.value import Value, field, replace
 
@@ -38,9 +39,6 @@ cosmic ray does not."""
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 
 Unknown = Mapping[str, Any]
-Choose = Callable[[Sequence[Device], Collection[str], int, bool], "tuple[Device, ...] | None"]
-"""Arguments: all devices in PCI bus order, the uuids of the free ones, the count, whether to spread. Result: the chosen
-devices; None: not enough."""
 
 
 class LedgerError(DlappError):
@@ -225,11 +223,12 @@ class HostRecord(Value):
 
     def holder_by_uuid(self) -> dict[str, Holder]:
         """Return the holder by device; a device without an entry is not leased."""
-        index = {one.uuid: one.device.index for one in self.devices}
+        device = {one.uuid: one.device for one in self.devices}
         return {
             uuid: Holder(
                 uuid=uuid,
-                index=index.get(uuid),
+                index=device[uuid].index if uuid in device else None,
+                mig=device[uuid].mig if uuid in device else -1,
                 application=one.application,
                 container=one.container,
                 user=one.user,
@@ -258,6 +257,7 @@ class LeaseRequest(Value):
         evidence: how to check whether the payload is gone.
         spread: far from each other and from those in use, not close together.
         role, container_index: of the container in its application, for display; empty: not known.
+        need: which devices it accepts, unless ``uuids`` names them.
     """
 
     application: str
@@ -269,6 +269,12 @@ class LeaseRequest(Value):
     spread: bool = False
     role: str = ""
     container_index: str = ""
+    need: DeviceNeed = needs.PLAIN
+
+    @property
+    def demands(self) -> tuple[Demand, ...]:
+        """Return what it demands of the free devices."""
+        return (Demand(self.gcores, self.need),)
 
 
 # ---- changes ----
@@ -365,7 +371,7 @@ def lease(
     *,
     token: str,
     now_ms: int,
-    choose: Choose = selection.choose,
+    choose: selection.Choose = selection.choose,
     unrecorded_holders: Mapping[str, Holder] = MappingProxyType({}),
 ) -> tuple[HostRecord, LeaseRecord]:
     """Lease all requested devices or none.
@@ -382,12 +388,13 @@ def lease(
 
     Raises:
         NotEnough: not now; names the holders.
-        RequestTooLarge: the host has fewer devices.
+        RequestTooLarge: the host has fewer such devices.
         NotFound: a device requested by name does not exist.
-        UsageError: fewer than one device was requested.
+        UsageError: fewer than one device was requested, or several slices.
         LedgerError: the container already holds other devices.
     """
-    check_amount(record.host, request.gcores, len([one for one in record.devices if one.present]))
+    present = [one.device for one in record.devices if one.present]
+    check_request(record.host, request, present)
     if (mine := record.lease_of(request.container)) is not None:
         if mine.application != request.application:
             raise LedgerError(f"{record.host}: {request.container} is a container of {mine.application}")
@@ -401,15 +408,16 @@ def lease(
         wanted = [record.device(name).device for name in request.uuids]
         chosen = tuple(wanted) if all(one.uuid in free for one in wanted) else None
     else:
-        chosen = choose([one.device for one in record.devices if one.present], free, request.gcores, request.spread)
+        chosen = selection.choose_for(present, free, request.demands, request.spread, choose=choose)
     if chosen is None:
         holders = {**unrecorded_holders, **record.holder_by_uuid()}
         held = [one for uuid, one in holders.items() if not request.uuids or uuid in request.uuids]
+        usable = [one for one in present if one.uuid in free and request.need.accepts(one)]
         raise NotEnough(
             record.host,
-            shortage_reason(record, request.gcores, now_ms, unrecorded_holders),
+            shortage_reason(record, request.demands, now_ms, unrecorded_holders),
             request.gcores,
-            len(free),
+            len(usable),
             held,
         )
     given = LeaseRecord(
@@ -652,12 +660,31 @@ def _with_device(record: HostRecord, changed: DeviceRecord) -> HostRecord:
 # ---- messages ----
 
 
-def check_amount(host: str, requested: int, there: int) -> None:
-    """Reject a request that can never be satisfied. Raises UsageError, RequestTooLarge."""
-    if requested < 1:
-        raise UsageError(f"{host}: asked for {requested} gcores, the minimum is 1")
-    if requested > there:
-        raise RequestTooLarge(f"{host}: asked for {counted(requested, 'gcores')}, it has {there}", "resources.gcores")
+def check_request(host: str, request: LeaseRequest, devices: Sequence[Device]) -> None:
+    """Reject a request that can never be satisfied.
+
+    Args:
+        host: name of the host.
+        request: the request.
+        devices: all devices of the host.
+
+    Raises:
+        UsageError: fewer than one device is requested, or several slices.
+        RequestTooLarge: the host has fewer such devices.
+    """
+    count, need = request.gcores, request.need
+    if count < 1:
+        raise UsageError(f"{host}: asked for {count} gcores, the minimum is 1")
+    if count > 1 and not need.is_whole:
+        raise UsageError(f"{host}: asked for {count} slices (gpu={need.kind}), and a program sees one slice only")
+    if request.uuids:
+        return
+    if count > len(devices) and need == needs.PLAIN:
+        raise RequestTooLarge(
+            f"{host}: asked for {counted(count, 'gcores')}, it has {len(devices)}", "resources.gcores"
+        )
+    if problem := needs.too_few_text(request.demands, devices, "it has"):
+        raise RequestTooLarge(f"{host}: {problem}", "resources.gcores")
 
 
 def check_host(host: str) -> str:
@@ -668,19 +695,25 @@ def check_host(host: str) -> str:
 
 
 def shortage_reason(
-    record: HostRecord, requested: int, now_ms: int, unrecorded_holders: Mapping[str, Holder] = MappingProxyType({})
+    record: HostRecord,
+    demands: Sequence[Demand],
+    now_ms: int,
+    unrecorded_holders: Mapping[str, Holder] = MappingProxyType({}),
 ) -> str:
     """Return why a request is not satisfied, as one line without the host's name.
 
     Args:
         record: the record of the host.
-        requested: number of devices [gcores].
+        demands: what is asked for; only devices that serve it are named.
         now_ms: the time [ms since 1970].
         unrecorded_holders: holders that are not in the record, by uuid.
     """
     holders = {**unrecorded_holders, **record.holder_by_uuid()}
     parts = []
+    wanted = {one.uuid for one in needs.eligible((one.device for one in record.devices), demands)}
     for one in record.devices:
+        if one.uuid not in wanted:
+            continue
         if (holder := holders.get(one.uuid)) is not None:
             held_s = max(0, now_ms - holder.since_ms) // 1000 if holder.since_ms else None
             who = ", ".join(filter(None, (holder.user, "" if held_s is None else short_duration(held_s))))
@@ -690,8 +723,9 @@ def shortage_reason(
             parts.append(f"{one.device.label} {one.quarantine}")
         elif not one.present:
             parts.append(f"{one.device.label} is not there now")
-    free = sum(one.uuid not in unrecorded_holders for one in record.free())
-    text = f"asked for {counted(requested, 'gcores')}, {free} free"
+    free = [one for one in record.free() if one.uuid not in unrecorded_holders]
+    there = [one.device for one in record.devices if one.present]
+    text = f"asked for {needs.asked_text(demands, there)}, {needs.free_text(demands, free)}"
     return f"{text}: {', '.join(parts)}" if parts else text
 
 

@@ -26,8 +26,11 @@ import operator
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from dlapp.gpuid.needs import PLAIN
+
 if TYPE_CHECKING:
     from dlapp.gpuid.devices import Device
+    from dlapp.gpuid.needs import Demand
 
 MAX_SETS = 200_000
 """Number of sets above which the search is greedy (more than 20 GPUs with irregular links): each device is tried as the
@@ -36,6 +39,8 @@ _ORDER_RANGE = 1 << 10
 _MAX_KEPT = 64
 
 Choice = tuple["Device", ...] | None
+Choose = Callable[[Sequence["Device"], Collection[str], int, bool], Choice]
+"""Function that chooses: all devices in PCI bus order, the uuids of the free ones, the count, whether to spread."""
 Matrix = list[list[int]]
 Measure = tuple[float, ...]
 
@@ -63,10 +68,52 @@ def choose(
     return tuple(devices[place] for place in places)
 
 
+def choose_for(
+    devices: Sequence[Device],
+    free: Collection[str],
+    demands: Sequence[Demand],
+    spread: bool = False,
+    *,
+    choose: Choose = choose,
+    least: bool = False,
+) -> tuple[Device, ...] | None:
+    """Choose of the ``free`` devices those that demands accept, one demand after the other.
+
+    Args:
+        devices: all devices, in PCI bus order.
+        free: uuids.
+        demands: the strictest first.
+        spread: far from each other, not close together.
+        choose: chooses among equal devices.
+        least: choose those with the least memory also for plain demands: what is reserved for several roles must leave
+            each its own. Other demands always get these.
+
+    Returns:
+        In PCI bus order; None: not enough.
+    """
+    left, found = set(free), set[str]()
+    for count, need in demands:
+        fitting = [one for one in devices if one.uuid in left and need.accepts(one)]
+        if count > len(fitting):
+            return None
+        certain = set[str]()
+        if count and (least or need != PLAIN):
+            limit_mib = sorted(one.memory_mib for one in fitting)[count - 1]
+            certain = {one.uuid for one in fitting if one.memory_mib < limit_mib}
+            fitting = [one for one in fitting if one.memory_mib == limit_mib]
+        chosen = choose(devices, {one.uuid for one in fitting}, count - len(certain), spread)
+        if chosen is None:
+            return None
+        taken = certain | {one.uuid for one in chosen}
+        left -= taken
+        found |= taken
+    return tuple(one for one in devices if one.uuid in found)
+
+
 class ChoiceCache:
     """Cache of `choose`: the same devices are free again and again."""
 
-    def __init__(self, choose: Callable[[Sequence[Device], Collection[str], int, bool], Choice] = choose) -> None:
+    def __init__(self, choose: Choose = choose) -> None:
         self._choose = choose
         self._devices: tuple[Device, ...] = ()
         self._kept: dict[tuple[frozenset[str], int, bool], Choice] = {}

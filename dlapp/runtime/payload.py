@@ -63,6 +63,15 @@ class PayloadDevice(Value):
     mig: int = -1
     gpu_instance: int = -1
     compute_instance: int = -1
+    pci_bus_id: str = ""
+    name: str = ""
+    memory_mib: int = 0
+    numa: int = -1
+
+    @property
+    def place(self) -> str:
+        """Return its name for NVIDIA's tools: its index, with the number of a slice ``0:1``."""
+        return f"{self.index}" if self.mig < 0 else f"{self.index}:{self.mig}"
 
 
 class _Inside:

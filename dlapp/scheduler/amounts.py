@@ -1,4 +1,10 @@
-"""Amounts of a machine: memory, vcores and gcores. Commands load this; it imports nothing of dlapp."""
+"""Amounts of a machine: memory, vcores and gcores. Commands load this; it imports nothing of dlapp.
+
+Not every GPU serves every request: whole GPUs and slices of MIG are different things, and so are GPUs of less memory.
+The sets of GPUs that requests accept are nested or disjoint, so it suffices to count by set, as the caller defines
+them: a request fits if of each set as much is free as is asked for within it. Running applications count with the
+GPUs that they hold.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +21,39 @@ class HasAmounts(Protocol):
 
 
 class Amounts(NamedTuple):
-    """Memory [MiB], vcores and gcores: a capacity, free amounts, or a request."""
+    """Memory [MiB], vcores and gcores: a capacity, free amounts, or a request.
+
+    Args:
+        by_set: gcores of each set of GPUs that is counted; empty: all GPUs serve all requests, or it is not known which
+            do.
+    """
 
     memory_mib: int
     vcores: int
     gcores: int
+    by_set: tuple[int, ...] = ()
 
     def without(self, rows: Iterable[HasAmounts]) -> Amounts:
-        """Return the amounts that remain while ``rows`` run; overdrawn ones are below 0."""
-        memory_mib, vcores, gcores = self
+        """Return the amounts that remain while ``rows`` run; overdrawn ones are below 0. Rows know no sets of GPUs."""
+        memory_mib, vcores, gcores, by_set = self
         for row in rows:
             memory_mib, vcores, gcores = memory_mib - row.memory_mib, vcores - row.vcores, gcores - row.gcores
-        return Amounts(memory_mib, vcores, gcores)
+        return Amounts(memory_mib, vcores, gcores, by_set)
 
     def minus(self, other: Amounts) -> Amounts:
         """Return the difference; what is overdrawn is below 0."""
-        return Amounts(self[0] - other[0], self[1] - other[1], self[2] - other[2])
+        sets = _by_set(self, other, -1)
+        return Amounts(self[0] - other[0], self[1] - other[1], self[2] - other[2], sets)
 
     def plus(self, other: Amounts) -> Amounts:
         """Return the sum."""
-        return Amounts(self[0] + other[0], self[1] + other[1], self[2] + other[2])
+        sets = _by_set(self, other, 1)
+        return Amounts(self[0] + other[0], self[1] + other[1], self[2] + other[2], sets)
+
+    def remaining(self, taken: Amounts) -> Amounts:
+        """Return the difference; what is overdrawn is 0."""
+        memory_mib, vcores, gcores, by_set = self.minus(taken)
+        return Amounts(max(0, memory_mib), max(0, vcores), max(0, gcores), tuple(max(0, one) for one in by_set))
 
     def fits(self, free: Amounts) -> bool:
         """Return whether this fits ``free``; amounts that are not requested may be negative there."""
@@ -42,4 +61,12 @@ class Amounts(NamedTuple):
             (self[0] <= free[0] or not self[0])
             and (self[1] <= free[1] or not self[1])
             and (self[2] <= free[2] or not self[2])
+            and (not free[3] or all(one <= left or not one for one, left in zip(self[3], free[3], strict=False)))
         )
+
+
+def _by_set(one: Amounts, other: Amounts, sign: int) -> tuple[int, ...]:
+    """Return the sums of the sets of GPUs; amounts without sets change nothing, and none are known from others."""
+    if not (one.by_set and other.by_set):
+        return one.by_set
+    return tuple(first + sign * second for first, second in zip(one.by_set, other.by_set, strict=True))

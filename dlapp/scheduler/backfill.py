@@ -49,8 +49,8 @@ def reserve(job: WaitingJob, free: Amounts, running: Iterable[RunningJob], now_s
         then = then.plus(amounts)
         at_once = place + 1 < len(known) and known[place + 1][0] == ends_s
         if not at_once and job.amounts.fits(then):
-            return StartReservation(ends_s, _remaining(then, job.amounts))
-    return StartReservation(None, _remaining(free, job.amounts))
+            return StartReservation(ends_s, then.remaining(job.amounts))
+    return StartReservation(None, free.remaining(job.amounts))
 
 
 def reservation_after(
@@ -73,14 +73,10 @@ def reservation_after(
         return reservation
     if not job.amounts.fits(reservation.extra):
         return None
-    return reservation._replace(extra=_remaining(reservation.extra, job.amounts))
+    return reservation._replace(extra=reservation.extra.remaining(job.amounts))
 
 
 def by_area(job: WaitingJob, policy: Policy) -> tuple[int, int, float]:
     """Return the key by which jobs are tried beside a reservation, lowest first."""
     limit_s = math.inf if job.max_runtime_s is None else job.max_runtime_s
     return -min(job.priority, policy.cap_of(job.user)), -job.amounts.gcores, -limit_s
-
-
-def _remaining(there: Amounts, taken: Amounts) -> Amounts:
-    return Amounts(*(max(0, one - other) for one, other in zip(there, taken, strict=True)))

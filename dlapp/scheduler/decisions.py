@@ -29,11 +29,9 @@ def decide(state: QueueState, policy: Policy, now_s: float) -> Schedule:
 def _admitted(state: QueueState, policy: Policy, now_s: float) -> tuple[dict[int, list[WaitingJob]], list[Decision]]:
     """Return the jobs that can be in the order, of each user in that user's order, and decisions on the others."""
     by_user, excluded = dict[int, list[WaitingJob]](), list[Decision]()
-    memory_mib, vcores, gcores = state.capacity
     absent = frozenset(state.absent)
     for job in state.waiting:
-        asked = job.amounts
-        if asked[0] > memory_mib or asked[1] > vcores or asked[2] > gcores:
+        if not job.amounts.fits(state.capacity):
             excluded.append(Decision(job, code=NEVER_FITS, message="asks for more than this machine has"))
         elif job.user in absent:
             excluded.append(Decision(job, code=SERVICE_AWAY, message=_NO_RUNNER))

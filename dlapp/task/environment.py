@@ -6,9 +6,13 @@ import os
 import posixpath
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from dlapp.values.messages import Assignment
 from dlapp.values.spec import Framework, cache_variable
+
+if TYPE_CHECKING:
+    from dlapp.runtime.payload import PayloadDevice
 
 NODE_MANAGERS = "NM_HOST"
 """Variable that a NodeManager sets for each container, like USER, whatever the client requests. Source: Hadoop 2.6 to
@@ -54,8 +58,7 @@ def payload_environment(
     user: Mapping[str, str],
     run: str | None = None,
     python: str | None = None,
-    gpu_indices: Sequence[int] = (),
-    gpu_uuids: Sequence[str] = (),
+    gpus: Sequence[PayloadDevice] = (),
     caches: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return the whole environment of a plain payload, or the variables that are added to an image's.
@@ -75,10 +78,11 @@ def payload_environment(
         run: DLAPP_DIR, as the payload sees it; None if there is none, as in a shell.
         python: directory of the module dlapp_context, as the payload sees it; None if there is none. It is last on
             PYTHONPATH, so that it hides no module of the user's.
-        gpu_indices, gpu_uuids: the leased devices, in the same order.
+        gpus: the leased devices, in PCI bus order.
         caches: name of a cache -> its path, as the payload sees it.
     """
     # Not before the task has asked for its work.
+    from dlapp.runtime.gpu.environment import gpu_variables
     from dlapp.values.program.placeholders import APP_ID, CACHE, substitute
     from dlapp.values.program.submitter import without_replaced
 
@@ -103,8 +107,7 @@ def payload_environment(
         "DLAPP_ATTEMPT": str(assignment.attempt),
         "DLAPP_CONTAINER_ID": str(assignment.container_id),
         "DLAPP_WORKSPACE": workspace,
-        "NV_GPU": ",".join(map(str, gpu_indices)),
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        **gpu_variables(gpus, names=assignment.cuda_visible_devices, is_plain=plain),
     }
     if assignment.gpu_capabilities:
         env["NVIDIA_DRIVER_CAPABILITIES"] = ",".join(assignment.gpu_capabilities)
@@ -112,10 +115,6 @@ def payload_environment(
         env |= {"DLAPP_DIR": run, "DLAPP_REPORT": f"{run}/report", "DLAPP_STOP": f"{run}/stop"}
     if plain:
         env["PWD"] = workspace
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_uuids)
-    elif not gpu_indices:
-        # Many images set "all". No requested GPU means no visible GPU, whatever Docker's default runtime is.
-        env["NVIDIA_VISIBLE_DEVICES"] = "void"
     if assignment.hang_timeout_s is not None:
         env["DLAPP_HANG_TIMEOUT"] = f"{assignment.hang_timeout_s:g}"
         env.setdefault("PYTHONFAULTHANDLER", "1")  # dumps the stacks of all threads on SIGABRT

@@ -15,7 +15,8 @@ from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
 from dlapp.gpuid.health.watch import DeviceUse
 from dlapp.gpuid.ledger import Lease, reclaim_all
 from dlapp.gpuid.liveness.probes import this_task
-from dlapp.gpuid.rules import LeaseRequest
+from dlapp.gpuid.needs import DeviceNeed
+from dlapp.gpuid.rules import LeaseRequest, LedgerError
 from dlapp.runtime.docker.labels import LABEL_CONTAINER
 from dlapp.runtime.payload import PayloadPlace
 from dlapp.system.waits import Wait
@@ -25,6 +26,7 @@ from dlapp.task.payload.ownership import OwnProcesses
 from dlapp.task.step_errors import REACH_S
 from dlapp.values.launch_spec import LaunchSpec, LedgerSettings
 from dlapp.values.messages import Assignment
+from dlapp.values.spec import BY_INDEX
 
 
 class GpuLease:
@@ -78,15 +80,31 @@ class GpuLease:
             spread=one.spread,
             role=one.role,
             container_index=str(one.index),
+            need=DeviceNeed(one.gpu, one.gpu_memory_mb),
         )
         self._ledger.reach(timeout_s=REACH_S)
         free = f"{gcores} free GPU{'' if gcores == 1 else 's'} of this node"
         with Wait(self._waits_for or free, None if self._waits_for else timeout_s):
             self._lease = self._ledger.acquire(ask, timeout_s=timeout_s)
+        if one.cuda_visible_devices == BY_INDEX and one.docker_image is None:
+            self._check_indexes()
         self._health = LeasedDevices(self._ledger, self._nvml, self._lease.devices, self._note, self._warn)
         # A payload runs for days. With permanent sessions, the restart of an ensemble would get all of them back at
         # once; so a release reconnects.
         self._ledger.close()
+
+    def _check_indexes(self) -> None:
+        """Refuse indexes on a host where CUDA may count otherwise than NVML: it leaves out GPUs in MIG mode.
+
+        Raises:
+            LedgerError: a GPU of the host is in MIG mode.
+        """
+        for other in self._ledger.record().devices:
+            if other.present and other.device.mig >= 0:
+                text = f"gpu{other.device.index} is split by MIG, so CUDA's indexes are not those of the driver"
+                raise LedgerError(
+                    f"{self._ledger.host}: {text}: cuda_visible_devices=index needs another host, or uuid"
+                )
 
     @property
     def devices(self) -> Sequence[Device]:

@@ -30,7 +30,16 @@ from dlapp.errors import SpecError
 from dlapp.value import Value, field
 from dlapp.values.access import STREAM_EXEC
 from dlapp.values.ids import ApplicationId, ContainerId
-from dlapp.values.spec import CheckpointSpec, Framework, InputSpec, OutputSpec, PayloadCache, Resources
+from dlapp.values.spec import (
+    BY_DEFAULT,
+    WHOLE_GPU,
+    CheckpointSpec,
+    Framework,
+    InputSpec,
+    OutputSpec,
+    PayloadCache,
+    Resources,
+)
 from dlapp.values.usage import USAGE_EVERY_S, Receipt, Usage
 
 PREEMPTED = "preempted"
@@ -260,7 +269,7 @@ class Assignment(Value, kw_only=True):
         script: script in the workspace; empty: ``command`` runs, without a shell.
         workspace_archive: location of the packed workspace; empty: no workspace.
         parts: for each output, in order, the location of the directory for this container's part.
-        spread: `Placement.spread`.
+        spread, gpu, gpu_memory_mb, cuda_visible_devices: as in `Placement`.
         collect_gpus, check_node: as in `AppSpec`.
         framework: whose variables the payload gets.
         network: `AppSpec.network`.
@@ -309,6 +318,9 @@ class Assignment(Value, kw_only=True):
     output_patience_s: float = 86_400.0
     log_limit_bytes: int = 1 << 30
     spread: bool = False
+    gpu: str = WHOLE_GPU
+    gpu_memory_mb: int = 0
+    cuda_visible_devices: str = BY_DEFAULT
     collect_gpus: bool = False
     check_node: bool = False
     network: str | None = None

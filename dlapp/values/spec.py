@@ -38,6 +38,7 @@ MAX_KEEP_FAILED_S = 86_400.0
 """The kept container holds memory and cores all that time."""
 AMOUNT = Limit(1, MAX_AMOUNT)
 GCORES = Limit(0, MAX_AMOUNT)
+GPU_MEMORY, NO_OR_GPU_MEMORY = Limit(1, MAX_AMOUNT, "MB"), Limit(0, MAX_AMOUNT, "MB")
 PRIORITY = Limit(0, MAX_AMOUNT)
 INSTANCES = Limit(1, MAX_CONTAINERS)
 RETRIES = Limit(0, 1000)
@@ -86,6 +87,13 @@ _NOT_FOR_CACHES = ("/dev", "/dlapp", "/etc", "/proc", "/sys", "/workspace")
 _PROGRAMS = ("/bin", "/lib", "/lib32", "/lib64", "/sbin", "/usr", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/sbin")
 """Paths that a cache mounted there would hide from the payload: devices, dlapp's own mounts, the image's programs."""
 _AMOUNTS = (("memory", " MiB"), ("vcores", ""), ("gcores", ""))
+WHOLE_GPU, MIG_SLICE = "whole", "mig"
+"""Values of `Placement.gpu`: a GPU that is not in MIG mode, and a MIG device."""
+BY_DEFAULT, BY_INDEX = "auto", "index"
+VISIBLE_DEVICES = BY_DEFAULT, "uuid", BY_INDEX
+"""Values of `Placement.cuda_visible_devices`."""
+_GPU_KIND = re.compile(r"whole|mig(:(\d{1,2}c\.)?\d{1,2}g\.\d{1,4}gb([+-][a-z.]{1,16})*)?", re.ASCII)
+"""Source: names of profiles in ``nvidia-smi mig -lgip`` and ``-lcip``: 1g.10gb, 1g.10gb+me, 1g.20gb+gfx, 1c.3g.40gb."""
 _ROLE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}", re.ASCII)
 READY_BY_PORT, READY_BY_REPORT, READY_BY_HTTP = "port", "report", "http:"
 """Values of `RoleSpec.ready`; the last one is followed by a URL path."""
@@ -221,16 +229,48 @@ class Resources(Value, kw_only=True):
 
 
 class Placement(Value, kw_only=True):
-    """Placement of containers on nodes (no effect on one machine), and of their GPUs within a node.
+    """Placement of containers on nodes (no effect on one machine), and the choice of their GPUs within a node.
 
     Args:
         spread: choose GPUs far from each other and from those in use, not close together.
+        gpu: kind of GPUs: `WHOLE_GPU`, `MIG_SLICE`, or `MIG_SLICE`, a colon and a profile as nvidia-smi names it.
+        gpu_memory_mb: least memory of each GPU [MB, 10^6 bytes]; 0: any.
+        cuda_visible_devices: how CUDA_VISIBLE_DEVICES names the GPUs: one of `VISIBLE_DEVICES`.
     """
 
     nodes: tuple[str, ...] = ()
     exclude_nodes: tuple[str, ...] = ()
     node_label: str | None = None
     spread: bool = False
+    gpu: str = WHOLE_GPU
+    gpu_memory_mb: int = 0
+    cuda_visible_devices: str = BY_DEFAULT
+
+    @property
+    def has_slices(self) -> bool:
+        """Return True if the containers get MIG devices."""
+        return self.gpu != WHOLE_GPU
+
+    def problems(self, section: str, gcores: int) -> Iterator[Problem]:
+        """Yield what is wrong with the choice of GPUs, by the keys of a section.
+
+        Args:
+            section: section that has the number of GPUs.
+            gcores: the number of GPUs of a container.
+        """
+        yield from found_by(check_gpu_kind, f"{section}.gpu", self.gpu)
+        if self.cuda_visible_devices not in VISIBLE_DEVICES:
+            words = ", ".join(VISIBLE_DEVICES)
+            yield f"{section}.cuda_visible_devices", f"{self.cuda_visible_devices!r} is not one of {words}"
+        yield from limit_problems(section, self, (("gpu_memory_mb", "gpu_memory", NO_OR_GPU_MEMORY),))
+        if self.has_slices and gcores > 1:
+            yield (
+                f"{section}.gcores",
+                f"is {gcores} with gpu={self.gpu}, the maximum is 1: a program sees one slice only",
+            )
+        if self.has_slices and self.cuda_visible_devices == BY_INDEX:
+            text = "is index, and CUDA finds a MIG slice by its uuid only: use uuid, or gpu=whole"
+            yield f"{section}.cuda_visible_devices", text
 
 
 class Dependency(Value):
@@ -741,6 +781,8 @@ class AppSpec(Value, kw_only=True):
         for name, text in (("username", self.username), ("appname", self.appname)):
             if not text:
                 yield f"application.{name}", "is empty"
+        for role in self.roles:
+            yield from self.placement_of(role).problems(self.section_of(role), role.resources.gcores)
         if self.script:
             yield from found_by(check_inside_workspace, "application.user_shell_script", self.script)
         if self.workdir is not None:
@@ -1450,6 +1492,12 @@ def check_cache_name(where: str, name: str) -> None:
     """Reject an invalid cache name. Raises SpecError; the message names ``where``."""
     if not isinstance(name, str) or not _CACHE_NAME.fullmatch(name):
         raise SpecError(where, f"{name!r} is not a name: at most 32 of A-Z, a-z, 0-9, _ and -, no _ or - first")
+
+
+def check_gpu_kind(where: str, kind: str) -> None:
+    """Reject what is no kind of GPUs (`Placement.gpu`). Raises SpecError; the message names ``where``."""
+    if not isinstance(kind, str) or not _GPU_KIND.fullmatch(kind):
+        raise SpecError(where, f"{kind!r} is not whole, mig or mig:PROFILE, with a profile of nvidia-smi: mig:1g.10gb")
 
 
 def check_workdir(where: str, path: str) -> None:

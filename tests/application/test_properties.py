@@ -265,10 +265,22 @@ FAULTS: list[tuple[str, list[str]]] = [
         ["f:1: application.user_dev_workspace_path: is missing"],
     ),
     (
-        MINIMAL + "[resources]\ngpu_model=V100\ngpu_memory=16g\nprefer_nodes=a\n",
+        MINIMAL + "[resources]\ngpu_model=V100\nprefer_nodes=a\n",
+        [f"f:{6 + n}: resources.{key}: is not built yet" for n, key in enumerate(("gpu_model", "prefer_nodes"))],
+    ),
+    (
+        MINIMAL + "[resources]\ngcores=1\ngpu=2\ngpu_memory=16\ncuda_visible_devices=0,1\n",
         [
-            f"f:{6 + n}: resources.{key}: is not built yet"
-            for n, key in enumerate(("gpu_model", "gpu_memory", "prefer_nodes"))
+            "f:7: resources.gpu: '2' is not a kind of GPUs (whole, mig, mig:PROFILE); their number is gcores",
+            "f:8: resources.gpu_memory: '16' is not the memory of a GPU: a number with g or m (40g)",
+            "f:9: resources.cuda_visible_devices: is '0,1', allowed are auto, uuid, index",
+        ],
+    ),
+    (
+        MINIMAL + "[resources]\ngcores=1\ngpu=mig:7\ngpu_memory=0g\n",
+        [
+            "f:7: resources.gpu: 'mig:7' is not whole, mig or mig:PROFILE, with a profile of nvidia-smi: mig:1g.10gb",
+            "f:8: resources.gpu_memory: is 0 MB, the minimum is 1 MB",
         ],
     ),
     (MINIMAL + "[resources]\nplacement=far\n", ["f:6: resources.placement: is 'far', allowed are pack, spread"]),

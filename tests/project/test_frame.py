@@ -15,6 +15,7 @@ from bench import __main__ as bench
 from bench.__main__ import kept, table
 from dlapp.application.keys import SECTIONS
 from dlapp.config import KEYS, variable_of
+from dlapp.runtime.payload import PayloadDevice
 from dlapp.task.environment import default_variables, payload_environment
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.messages import Assignment
@@ -100,9 +101,7 @@ def test_the_page_on_payloads_names_every_variable_that_one_gets() -> None:
         "caches": {"name": "/c"},
     }
     submitter = dict.fromkeys((*ENVIRONMENT, *PROXIES, *CERTIFICATES), "x")
-    found = payload_environment(
-        assignment, **places, submitter=submitter, user={}, gpu_indices=[0], gpu_uuids=["GPU-1"]
-    )
+    found = payload_environment(assignment, **places, submitter=submitter, user={}, gpus=[PayloadDevice("GPU-1", 0)])
     found |= default_variables(assignment, user={}, cache_path="/f")
     assert [name for name in found if f"`{name}`" not in page and name != "PWD"] == []
 

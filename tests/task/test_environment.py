@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
 import pytest
 
+from dlapp.runtime.payload import PayloadDevice
 from dlapp.task.environment import DEFAULT_PATH, default_variables, node_name, payload_environment
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.messages import Assignment
@@ -57,6 +59,8 @@ def test_what_every_container_is_told() -> None:
         "DLAPP_DIR": "/r",
         "DLAPP_REPORT": "/r/report",
         "DLAPP_STOP": "/r/stop",
+        "DLAPP_GPU_UUIDS": "",
+        "DLAPP_GPUS": "[]",
     }
 
 
@@ -68,7 +72,7 @@ def test_our_module_comes_after_those_of_the_user(users: str | None, told: str) 
 
 
 def test_a_plain_payload_sees_its_gpus_by_uuid_and_none_without() -> None:
-    env = environment(assignment(), gpu_indices=(0, 3), gpu_uuids=("GPU-a", "GPU-d"))
+    env = environment(assignment(), gpus=(PayloadDevice("GPU-a", 0), PayloadDevice("GPU-d", 3)))
     assert (env["NV_GPU"], env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == (
         "0,3",
         "GPU-a,GPU-d",
@@ -92,6 +96,56 @@ def test_requested_driver_capabilities_replace_those_of_the_image_and_of_the_use
     assert environment(requested, submitter=None, user=user)[name] == "compute,utility,video"
     assert environment(assignment(docker_image="i"), submitter=None, user=user)[name] == "graphics"
     assert name not in environment(assignment(docker_image="i"), submitter=None)
+
+
+TWO = (
+    PayloadDevice("GPU-a", 1, 0, pci_bus_id="00000000:3B:00.0", name="NVIDIA H100 80GB HBM3", memory_mib=81559, numa=0),
+    PayloadDevice("GPU-d", 3),
+)
+SLICES = (PayloadDevice("MIG-a", 0, mig=0), PayloadDevice("MIG-b", 0, mig=1))
+
+
+@pytest.mark.parametrize(
+    ("names", "image", "visible"),
+    [
+        ("auto", None, "GPU-a,GPU-d"),
+        ("uuid", None, "GPU-a,GPU-d"),
+        ("index", None, "1,3"),
+        ("auto", "image", None),
+        ("uuid", "image", "GPU-a,GPU-d"),
+        ("index", "image", "0,1"),
+    ],
+)
+def test_gpus_are_named_as_the_key_says_and_by_the_numbers_that_the_payload_sees(
+    names: str, image: str | None, visible: str | None
+) -> None:
+    one = assignment(docker_image=image, cuda_visible_devices=names)
+    env = environment(one, gpus=TWO, submitter={} if image is None else None)
+    assert (env.get("CUDA_VISIBLE_DEVICES"), env["CUDA_DEVICE_ORDER"], env["NV_GPU"]) == (visible, "PCI_BUS_ID", "1,3")
+    assert "NVIDIA_VISIBLE_DEVICES" not in env, "of the mode in which the container gets its GPUs"
+
+
+def test_a_script_can_read_all_facts_about_its_gpus_and_null_for_the_unknown_ones() -> None:
+    env = environment(assignment(), gpus=TWO)
+    assert env["DLAPP_GPU_UUIDS"] == "GPU-a,GPU-d"
+    first, second = json.loads(env["DLAPP_GPUS"])
+    assert first == {
+        "uuid": "GPU-a",
+        "index": 1,
+        "bus_id": "00000000:3B:00.0",
+        "model": "NVIDIA H100 80GB HBM3",
+        "memory_mib": 81559,
+        "numa": 0,
+        "mig": None,
+    }
+    unknown = dict.fromkeys(("bus_id", "model", "memory_mib", "numa", "mig"))
+    assert second == {"uuid": "GPU-d", "index": 3, **unknown}
+
+
+def test_two_slices_of_one_gpu_have_two_names() -> None:
+    env = environment(assignment(), gpus=SLICES)
+    assert env["NV_GPU"] == "0:0,0:1"
+    assert [one["mig"] for one in json.loads(env["DLAPP_GPUS"])] == [0, 1]
 
 
 def test_a_plain_payload_takes_over_the_submitters_path_and_home() -> None:

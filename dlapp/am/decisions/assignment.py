@@ -138,6 +138,7 @@ def start_if_allowed(state: ApplicationState, container: Container) -> None:
 def assign(state: ApplicationState, container: Container, instance: Instance) -> None:
     """Answer a task's hello with its work."""
     spec, role = state.spec, instance.role
+    place = spec.placement_of(role)
     framework = frameworks.framework_of(spec, role)
     program = frameworks.command_of(framework, spec.program_of(role))
     values = _placeholder_values(state, instance)
@@ -169,7 +170,10 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         kill_grace_s=spec.kill_grace_s,
         output_patience_s=spec.output_patience_s,
         log_limit_bytes=state.submission.log_limit_bytes,
-        spread=spec.placement_of(role).spread,
+        spread=place.spread,
+        gpu=place.gpu,
+        gpu_memory_mb=place.gpu_memory_mb,
+        cuda_visible_devices=place.cuda_visible_devices,
         collect_gpus=spec.collect_gpus,
         check_node=spec.check_node,
         network=spec.network_of(role),

@@ -34,9 +34,10 @@ from dlapp.gpuid.devices import Holder
 from dlapp.gpuid.factory import configured, open_cluster_ledger, open_ledger, web_certificates
 from dlapp.gpuid.ledger import reclaim_all
 from dlapp.gpuid.liveness.result import UNKNOWN
+from dlapp.gpuid.needs import PLAIN, Demand, eligible, too_few_text
 from dlapp.gpuid.record_json import fields_to_json
 from dlapp.gpuid.rules import CONDITIONS, HostRecord, LedgerError, Quarantine
-from dlapp.gpuid.selection import choose
+from dlapp.gpuid.selection import choose_for
 from dlapp.gpuid.stores.device_files import file_name
 from dlapp.gpuid.stores.xid_files import read_xids
 from dlapp.system import clock
@@ -169,7 +170,7 @@ class GpuLedger(Closeable):
                 yield from rules.original_map([record]).items()
 
     def why(self, count: int) -> dict[str, Any]:
-        """Return whether a request for ``count`` GPUs can be met now on some host, and if not, why.
+        """Return whether a request for ``count`` whole GPUs can be met now on some host, and if not, why.
 
         Returns:
             ``can``; ``host`` and ``devices`` (labels) of a host that can; ``lines``: a line for each host that cannot,
@@ -180,7 +181,7 @@ class GpuLedger(Closeable):
         """
         if count < 1:
             raise UsageError(f"asked for {count} GPUs, the minimum is 1")
-        now_ms, hosts = clock.now_ms(), 0
+        now_ms, hosts, demands = clock.now_ms(), 0, (Demand(count, PLAIN),)
         short: list[tuple[int, str, str]] = []
         for name, record in self._records(None):
             hosts += 1
@@ -193,15 +194,17 @@ class GpuLedger(Closeable):
             elsewhere = self._unrecorded_holders(name)
             free = [one for one in record.free() if one.uuid not in elsewhere]
             there = [one.device for one in record.devices if one.present]
-            chosen = choose(there, {one.uuid for one in free}, count)
+            chosen = choose_for(there, {one.uuid for one in free}, demands)
             if chosen is not None:
                 labels = [one.label for one in chosen]
                 return {"can": True, "host": name, "devices": labels, "lines": [], "hosts": hosts}
             if count > len(there):
                 line = f"{name}: asked for {counted(count, 'gcores')}, it has {len(there)}"
+            elif problem := too_few_text(demands, there, "it has"):
+                line = f"{name}: {problem}"
             else:
-                line = f"{name}: {rules.shortage_reason(record, count, now_ms, elsewhere)}"
-            short.append((-len(free), name, line))
+                line = f"{name}: {rules.shortage_reason(record, demands, now_ms, elsewhere)}"
+            short.append((-len(eligible(free, demands)), name, line))
             if len(short) > 4 * MAX_HOSTS_NAMED:
                 short = sorted(short)[:MAX_HOSTS_NAMED]
         lines = [line for _, _, line in sorted(short)[:MAX_HOSTS_NAMED]]

@@ -37,7 +37,7 @@ from dlapp.errors import NotFound, UsageError
 from dlapp.locations import HdfsPlace
 from dlapp.system.processes.spawn import PROGRAM
 from dlapp.values.ids import ApplicationId, ContainerId
-from dlapp.values.spec import AppSpec
+from dlapp.values.spec import AppSpec, Placement
 
 if TYPE_CHECKING:
     from dlapp.client import Client
@@ -103,7 +103,8 @@ def open_shell(
         install(directory)
         name = os.path.basename(directory)
         evidence = _evidence_of_docker(client.config, directory) if image else None
-        devices, kept_fds = stack.enter_context(leased(client.config, wanted, name, evidence))
+        held = leased(client.config, wanted, name, spec.placement_of(role), evidence)
+        devices, kept_fds = stack.enter_context(held)
         cache_paths, cache_locks = stack.enter_context(_held_caches(client, spec, note, in_docker=bool(image)))
         cached: Inputs | None = None
         if fetch_input and spec.inputs:
@@ -121,7 +122,7 @@ def open_shell(
             from dlapp.launcher.registry_credentials import collect_credentials
             from dlapp.node_policy import node_policy
             from dlapp.runtime.docker.shell import DockerShell
-            from dlapp.runtime.payload import PayloadDevice
+            from dlapp.runtime.gpu.environment import payload_devices
             from dlapp.values.launch_spec import DockerSettings
 
             docker, policy = client.config.runtime.docker, node_policy().docker
@@ -139,10 +140,7 @@ def open_shell(
                     env=inside,
                     defaults=defaults,
                     resources=role.resources,
-                    devices=[
-                        PayloadDevice(one.uuid, one.index, one.minor, one.mig, one.gpu_instance, one.compute_instance)
-                        for one in devices
-                    ],
+                    devices=payload_devices(devices),
                     caches=[(cache_paths[one.name], one.path) for one in spec.caches],
                     note=note,
                     progress=progress,
@@ -269,6 +267,7 @@ def environment(
         cache_paths: the cache paths of this machine, by the names of the application's caches.
         docker_network: the network of its container; empty: it is a plain process.
     """
+    from dlapp.runtime.gpu.environment import payload_devices
     from dlapp.task.environment import FRAMEWORKS, default_variables, payload_environment
     from dlapp.values.messages import Assignment
 
@@ -295,6 +294,7 @@ def environment(
         workspace_digest="",
         inputs=spec.inputs,
         outputs=spec.outputs,
+        cuda_visible_devices=spec.placement_of(role).cuda_visible_devices,
     )
     defaults = default_variables(
         assignment,
@@ -311,8 +311,7 @@ def environment(
         tmp=os.environ.get("TMPDIR", "/tmp"),
         submitter=None if in_docker else os.environ,
         user=user_env,
-        gpu_indices=[device.index for device in devices],
-        gpu_uuids=[device.uuid for device in devices],
+        gpus=payload_devices(devices),
         caches={one.name: one.path if in_docker else cache_paths[one.name] for one in spec.caches},
     )
 
@@ -337,7 +336,7 @@ def find_shell(path: str) -> str:
 
 @contextlib.contextmanager
 def leased(
-    config: Config, gcores: int, name: str, evidence: Mapping[str, Any] | None = None
+    config: Config, gcores: int, name: str, placement: Placement, evidence: Mapping[str, Any] | None = None
 ) -> Iterator[tuple[tuple[Device, ...], tuple[int, ...]]]:
     """Lease devices of this host from the configured ledger during the block; yield them, and the descriptors that hold
     them.
@@ -346,6 +345,7 @@ def leased(
         config: names the ledger.
         gcores: number of devices.
         name: the name of the lease, as application and as container.
+        placement: chooses them.
         evidence: for a shell that does not inherit the descriptors, see `dlapp.gpuid.liveness.probes`.
 
     Raises:
@@ -360,6 +360,7 @@ def leased(
     from dlapp.gpuid.factory import configured, open_ledger, web_certificates
     from dlapp.gpuid.health.inspection import Inspector
     from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
+    from dlapp.gpuid.needs import DeviceNeed
     from dlapp.gpuid.rules import LeaseRequest
     from dlapp.task.gpu_health import LeasedDevices
 
@@ -371,7 +372,8 @@ def leased(
         ledger = opened.enter_context(
             contextlib.closing(open_ledger(settings, certificates, inspect=inspect, nvml=nvml))
         )
-        lease = ledger.acquire(LeaseRequest(name, name, caller(), gcores, evidence=evidence or {}))
+        need = DeviceNeed(placement.gpu, placement.gpu_memory_mb)
+        lease = ledger.acquire(LeaseRequest(name, name, caller(), gcores, evidence=evidence or {}, need=need))
         # Its threads, if any, must not exist when the shell is forked; a release reconnects.
         ledger.close()
         try:

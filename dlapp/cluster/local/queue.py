@@ -41,7 +41,8 @@ _LATER = (
     "queue TEXT NOT NULL DEFAULT 'default', priority INTEGER, "
     "project TEXT NOT NULL DEFAULT '', tags TEXT NOT NULL DEFAULT '', waiting TEXT NOT NULL DEFAULT '', "
     "resumed_from TEXT NOT NULL DEFAULT '', again_of TEXT NOT NULL DEFAULT '', "
-    "after TEXT NOT NULL DEFAULT '', hold INTEGER NOT NULL DEFAULT 0, runs_at_most_s INTEGER"
+    "after TEXT NOT NULL DEFAULT '', hold INTEGER NOT NULL DEFAULT 0, runs_at_most_s INTEGER, "
+    "gpus TEXT NOT NULL DEFAULT ''"
 )
 """Columns that a database of an earlier version lacks until an application is submitted or has to wait."""
 
@@ -83,6 +84,7 @@ CREATE INDEX finished ON applications (finished_ms) WHERE state = 'done';
 # reason: what it waits for, as known to its runner; empty: others are ahead of it.
 # after: the conditions of its file that are not decided yet. hold: not released yet.
 # runs_at_most_s: limit of its run time (max_runtime and kill_grace).
+# gpus: which GPUs its gcores are, as text of `dlapp.gpuid.needs`; empty: any whole ones.
 # tags: one per line. waiting: JSON of `dlapp.values.waiting.Waiting`; `reason` is its message.
 # outcome: JSON, as in outcome.json. summary: JSON of the last view without most of its containers, for lists; before
 # the end only what no column has.
@@ -127,6 +129,7 @@ class ApplicationRow:
     after: str = ""
     hold: int = 0
     runs_at_most_s: int | None = None
+    gpus: str = ""
     order: tuple[int, int, str] = (0, 0, "")
     """Queue position by arrival, if the queue was read (`dlapp.cluster.local.queue_state`)."""
     arrived_ns: int = 0

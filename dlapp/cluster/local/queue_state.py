@@ -22,8 +22,10 @@ from dlapp.scheduler.values import Policy, QueueState, RunningJob, WaitingJob
 from dlapp.system.owners import user_name
 
 if TYPE_CHECKING:
+    from dlapp.cluster.local.gpu_sets import GpuSets
     from dlapp.cluster.local.state import StateDir
 
+UNLIMITED = 1 << 30
 POLICY_FILE = "/etc/dlapp/node.yaml"
 
 
@@ -112,6 +114,7 @@ def row_of(entry: SpoolEntry) -> ApplicationRow:
         "memory_mib": entry.memory_mib,
         "vcores": entry.vcores,
         "gcores": entry.gcores,
+        "gpus": entry.gpus,
         "priority": entry.priority,
         "runs_at_most_s": entry.runs_at_most_s,
         "started_ms": entry.started_ns // 1_000_000 or None,
@@ -129,6 +132,7 @@ def state_of(
     *,
     absent: Collection[int] = (),
     others_gcores: int = 0,
+    sets: GpuSets | None = None,
 ) -> QueueState:
     """Return the state of the queue for the scheduler.
 
@@ -139,13 +143,25 @@ def state_of(
         now_s: the time [s since 1970].
         absent: uids of users who start nothing now.
         others_gcores: number of GPUs that are held outside of this queue, or cannot be leased.
+        sets: sets of GPUs to count; None: all GPUs serve all requests, or it is not known which do.
     """
+    if sets is not None:
+        # Unless fewer are configured than there are, the sum limits nothing that the sets do not limit: a reservation
+        # of a GPU in it would keep a free slice from those who want one.
+        gcores = capacity.gcores if capacity.gcores < len(sets.devices) else UNLIMITED
+        capacity = capacity._replace(gcores=gcores, by_set=sets.count_in(sets.devices))
     running = [
-        RunningJob(row.uid, amounts_of(row), _end_s(row, now_s), row.used_since_ns / 1e9 or None)
+        RunningJob(
+            row.uid,
+            amounts_of(row) if sets is None else amounts_of(row)._replace(by_set=sets.count_held(row.id)),
+            _end_s(row, now_s),
+            row.used_since_ns / 1e9 or None,
+        )
         for row in contents.running
     ]
     if others_gcores:
-        running.append(RunningJob(None, Amounts(0, 0, others_gcores)))
+        by_set = () if sets is None else sets.count_in(sets.unavailable)
+        running.append(RunningJob(None, Amounts(0, 0, others_gcores, by_set)))
     uses = list(_uses(contents, policy))
     starts: dict[int, list[tuple[float, float]]] = {}
     for one in contents.past:
@@ -153,13 +169,14 @@ def state_of(
     for row in contents.running:
         if row.used_since_ns:
             starts.setdefault(row.uid, []).append((row.arrived_ns / 1e9, row.used_since_ns / 1e9))
-    waiting = list(map(_job_of, contents.waiting))
+    waiting = [_job_of(row, sets) for row in contents.waiting]
     return QueueState(capacity, running, waiting, hours_by_user(uses, now_s, policy.half_life_s), starts, absent)
 
 
-def _job_of(row: ApplicationRow) -> WaitingJob:
+def _job_of(row: ApplicationRow, sets: GpuSets | None) -> WaitingJob:
     limit_s = None if row.runs_at_most_s is None else float(row.runs_at_most_s)
-    return WaitingJob(row.id, row.uid, amounts_of(row), row.arrived_ns / 1e9, row.order, row.priority or 0, limit_s)
+    amounts = amounts_of(row) if sets is None else amounts_of(row)._replace(by_set=sets.count_asked(row))
+    return WaitingJob(row.id, row.uid, amounts, row.arrived_ns / 1e9, row.order, row.priority or 0, limit_s)
 
 
 def _end_s(row: ApplicationRow, now_s: float) -> float | None:

@@ -20,7 +20,7 @@ def facts_of(
     free: Amounts,
     running: Iterable[ApplicationRow],
     *,
-    gpus: tuple[int, int] | None = None,
+    gpus: Sequence[int] | None = None,
 ) -> WaitFacts:
     """Return what is known about containers that are needed at the same time.
 
@@ -28,8 +28,8 @@ def facts_of(
         asks: the containers.
         capacity, free: all amounts of this machine, and the free ones.
         running: all that run.
-        gpus: by the ledger, how many GPUs can be leased now, and how many more if they were not in quarantine;
-            None: it was not read.
+        gpus: by the ledger, how many GPUs that serve the containers can be leased now, and how many more if they were
+            not in quarantine; None: it was not read.
     """
     there, left = _amounts(capacity), _amounts(free)
     usable = None
@@ -42,7 +42,7 @@ def facts_of(
 
 def total_ask(row: ApplicationRow) -> PendingRequest:
     """Return the request of all containers of an application as that of one container."""
-    memory_mib, vcores, gcores = amounts_of(row)
+    memory_mib, vcores, gcores, _ = amounts_of(row)
     return PendingRequest(role="application", count=1, memory_mib=memory_mib, vcores=vcores, gcores=gcores)
 
 

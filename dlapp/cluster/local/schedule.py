@@ -141,7 +141,7 @@ class QueueOrder:
 
 
 def _amounts(requested: Amounts, available: Amounts) -> Iterable[tuple[str, int, int]]:
-    return zip(("memory", "vcores", "gcores"), requested, available, strict=True)
+    return zip(("memory", "vcores", "gcores"), requested[:3], available[:3], strict=True)
 
 
 def _shown(name: str, amount: int, beside: int, *, unit: bool = True) -> str:

@@ -9,6 +9,7 @@ data:
     application_1700000000000_0001.blocked      not ended, and without a queue position yet
     application_1700000000000_0001.asks.5.3600  its priority, and the limit of its run time [s] (0: not known); missing
                                                 if both are 0
+    application_1700000000000_0001.gpus.1*mig   which GPUs it requests, if not any whole ones (`dlapp.gpuid.needs`)
     application_1700000000000_0001.ended        ended; with ``running``, and without ``starting``, kept for its user's
                                                 usage
 
@@ -49,12 +50,14 @@ if TYPE_CHECKING:
     from dlapp.cluster.local.queue import ApplicationRow
 
 WAITING, STARTING, RUNNING, BLOCKED = "waiting", "starting", "running", "blocked"
-ASKS, ENDED = "asks", "ended"
+ASKS, GPUS, ENDED = "asks", "gpus", "ended"
 MAX_NAMES = 50_000
 """Limit of the names read in one user's spool."""
 MAX_PAST = 2_000
 """Limit of the ended applications kept in a spool, the latest ones."""
 _MAX_DIGITS = 12
+_MAX_GPUS = 200
+"""Limit of the characters about GPUs; the name of a directory has at most 255. Other users then count whole GPUs."""
 
 
 class SpoolEntry(NamedTuple):
@@ -63,6 +66,7 @@ class SpoolEntry(NamedTuple):
     Args:
         runs_at_most_s: limit of its run time; None: not known.
         started_ns: the kernel's creation time of its name ``running`` [ns since 1970]; 0: there is none.
+        gpus: which GPUs it requests, as text; empty: any whole ones.
     """
 
     order: tuple[int, int, str]
@@ -75,6 +79,7 @@ class SpoolEntry(NamedTuple):
     priority: int = 0
     runs_at_most_s: int | None = None
     started_ns: int = 0
+    gpus: str = ""
 
 
 class PastUse(NamedTuple):
@@ -109,6 +114,8 @@ def announce(state: StateDir, row: ApplicationRow) -> None:
     _remove(state, f"{row.id}.{BLOCKED}")
     if row.priority or row.runs_at_most_s:
         _make(state, f"{row.id}.{ASKS}.{row.priority or 0}.{row.runs_at_most_s or 0}")
+    if row.gpus and len(row.gpus) <= _MAX_GPUS:
+        _make(state, f"{row.id}.{GPUS}.{row.gpus}")
     _make(state, f"{row.id}.{row.memory_mib}.{row.vcores}.{row.gcores}")
 
 
@@ -238,6 +245,7 @@ def _entry(fd: int, uid: int, application_id: str, marks: set[str]) -> SpoolEntr
         (arrived_ns, uid, application_id),
         *(uid, application_id, memory_mib, vcores, gcores, phase, priority, runs_at_most_s or None),
         started_ns or 0,
+        next((one.removeprefix(f"{GPUS}.") for one in sorted(marks) if one.startswith(f"{GPUS}.")), ""),
     )
 
 

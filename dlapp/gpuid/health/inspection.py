@@ -27,6 +27,7 @@ from dlapp.system.clock import backoff_s
 
 if TYPE_CHECKING:
     from dlapp.gpuid.devices import Device
+    from dlapp.gpuid.needs import Demand
     from dlapp.gpuid.rules import DeviceRecord, HostRecord, Quarantine
 
 ALLOWED = ("Xorg", "Xwayland", "gnome-shell", "nvidia-cuda-mps-server", "nvidia-persistenced", "nv-hostengine", "dcgmi")
@@ -180,11 +181,14 @@ def count_usable(record: HostRecord, now_ms: int) -> int | None:
     return len(record.devices) - ill
 
 
-def count_free(record: HostRecord) -> tuple[int, int]:
-    """Return how many GPUs of a host can be leased now, and how many more could be without quarantine."""
+def count_free(record: HostRecord, demands: Sequence[Demand]) -> tuple[int, int, int]:
+    """Return how many GPUs of a host that serve demands can be leased now, how many more could be without quarantine,
+    and how many there are."""
     held = {uuid for one in record.leases for uuid in one.devices}
-    out = [one for one in record.devices if one.present and one.quarantine is not None and one.device.uuid not in held]
-    return len(record.free()), len(out)
+    there = [one for one in record.devices if one.present and any(each.need.accepts(one.device) for each in demands)]
+    unheld = [one for one in there if one.uuid not in held]
+    out = sum(one.quarantine is not None for one in unheld)
+    return len(unheld) - out, out, len(there)
 
 
 def due_for_inspection(record: HostRecord, now_ms: int, driver: str = "") -> tuple[Device, ...]:

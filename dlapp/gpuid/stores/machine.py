@@ -7,9 +7,9 @@ There is one ledger per machine, so two users with two queues never get the same
   exactly the processes concerned: they end with the last of these processes, however it ends, and not before.
 - All or none. A request that does not get all its devices releases those it got.
 - First come, first served, machine-wide. Each waiting request has a ticket, a locked file. While an earlier ticket
-  waits no later one is served, so a request for many devices is not starved by requests for few. A ticket whose process
-  is stopped (SIGSTOP) is skipped until the process continues. Between users, the kernel's file times decide which
-  ticket is earlier.
+  waits no later one gets a device that it could use, so a request for many devices is not starved by requests for few.
+  A ticket whose process is stopped (SIGSTOP) is skipped until the process continues. Between users, the kernel's file
+  times decide which ticket is earlier.
 - The unknown state of a user's own payloads never frees a device for that user.
 - Files of other users cannot block anyone by themselves. A name, a link, a FIFO or an invalid record neither holds nor
   frees a device; `problems` lists it.
@@ -30,20 +30,22 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 from dlapp.errors import Denied, RequestTooLarge
-from dlapp.gpuid import rules
+from dlapp.gpuid import needs, rules
 from dlapp.gpuid.devices import Device, Holder
 from dlapp.gpuid.health.driver_load import driver_load
 from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
 from dlapp.gpuid.ledger import Inspect, LeaseStatus, uninspected
 from dlapp.gpuid.liveness.probes import LivenessProbes
 from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
+from dlapp.gpuid.needs import PLAIN, Demand
 from dlapp.gpuid.rules import DeviceRecord, HostRecord, LeaseRequest, LedgerError, NotEnough
-from dlapp.gpuid.selection import ChoiceCache, choose
+from dlapp.gpuid.selection import ChoiceCache, Choose, choose, choose_for
 from dlapp.gpuid.stores.device_files import (
     HEALTH,
     HELD,
@@ -67,7 +69,7 @@ from dlapp.gpuid.stores.locked_devices import (
     lock_devices,
 )
 from dlapp.gpuid.stores.machine_reader import MachineReader
-from dlapp.gpuid.stores.queue_tickets import TICKET, QueueTicket, first_before, ticket_name
+from dlapp.gpuid.stores.queue_tickets import TICKET, QueueTicket, live_before, ticket_name
 from dlapp.gpuid.stores.record_liveness import RecordLiveness, uuid_of, who_removes
 from dlapp.system import clock
 from dlapp.system.files import UntrustedFile, closing_fd
@@ -89,13 +91,13 @@ class _ReservedDevices(NamedTuple):
     """Devices that are reserved for one application.
 
     Args:
-        total: how many of them this machine still has.
+        devices: those of them that this machine still has.
         free: uuids of those that can be leased now.
         held: holders of the others.
         broken: texts about those that cannot be leased at all.
     """
 
-    total: int
+    devices: list[Device]
     free: set[str]
     held: list[Holder]
     broken: list[str]
@@ -124,7 +126,7 @@ class MachineLedger:
         probes: LivenessProbes | None = None,
         inspect: Inspect = uninspected,
         application: str = "",
-        choose: rules.Choose = choose,
+        choose: Choose = choose,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -152,7 +154,7 @@ class MachineLedger:
         return self._devices
 
     def capacity(self) -> int:
-        """Return the number of devices that can be leased if none is in use."""
+        """Return the number of devices that can be leased if none is in use, GPUs and slices."""
         return len(self.devices())
 
     def holders(self) -> dict[str, Holder]:
@@ -169,19 +171,22 @@ class MachineLedger:
 
     # ---- waiting ----
 
-    def ticket(self, application: str, count: int, *, since_ms: int) -> QueueTicket:
+    def ticket(self, application: str, count: int, *, since_ms: int, demands: Sequence[Demand] = ()) -> QueueTicket:
         """Enter the machine's queue, behind the existing entries of other users.
 
         Args:
             application: the waiting application.
             count: how many devices it needs.
             since_ms: behind this user's own applications older than this time [ms since 1970].
+            demands: which devices these are; empty: any whole GPUs.
 
         Raises:
             RequestTooLarge: this machine has fewer devices, so the entry would block the queue forever.
         """
-        self._refuse_too_many(count)
+        self._refuse_too_many(count, demands or (Demand(count, PLAIN),))
         record = {"application": application, "count": count, "since_ms": since_ms}
+        if text := needs.to_text(demands):
+            record["gpus"] = text
         with self._open() as ledger:
             return QueueTicket(ledger.directory, ticket_name(application, since_ms), record, self._clock)
 
@@ -202,7 +207,8 @@ class MachineLedger:
                 raise LedgerError(f"{self.host}: {request.container} holds {len(again.devices)} gcores already")
             return again
         deadline = self._clock() + timeout_s
-        rules.check_amount(self.host, request.gcores, self.capacity())
+        rules.check_request(self.host, request, self.devices())
+        demands = request.demands
         if request.uuids:
             known = self.record()
             for name in request.uuids:
@@ -210,11 +216,18 @@ class MachineLedger:
         with contextlib.ExitStack() as waiting:
             place = None
             if timeout_s > 0:
-                place = waiting.enter_context(self.ticket(request.application, request.gcores, since_ms=clock.now_ms()))
+                place = waiting.enter_context(
+                    self.ticket(request.application, request.gcores, since_ms=clock.now_ms(), demands=demands)
+                )
             while True:
                 try:
                     reservation = self.reserve(
-                        request.application, request.gcores, ticket=place, uuids=request.uuids, spread=request.spread
+                        request.application,
+                        request.gcores,
+                        ticket=place,
+                        uuids=request.uuids,
+                        spread=request.spread,
+                        demands=demands,
                     )
                     break
                 except NotEnough as error:
@@ -223,7 +236,7 @@ class MachineLedger:
                         continue
                     if error.free >= request.gcores and not request.uuids:
                         raise  # enough are free; another ticket is first
-                    reason = rules.shortage_reason(self.record(), request.gcores, clock.now_ms())
+                    reason = rules.shortage_reason(self.record(), demands, clock.now_ms())
                     raise NotEnough(self.host, reason, request.gcores, error.free, error.holders) from error
         with contextlib.ExitStack() as kept:
             kept.enter_context(reservation)
@@ -247,8 +260,9 @@ class MachineLedger:
         ticket: QueueTicket | None = None,
         uuids: Collection[str] = (),
         spread: bool = False,
+        demands: Sequence[Demand] = (),
     ) -> Reservation:
-        """Reserve ``count`` devices for an application: all or none, and none while an earlier ticket waits.
+        """Reserve ``count`` devices for an application: all or none, and none that an earlier ticket waits for.
 
         Args:
             application: the application to reserve for.
@@ -256,13 +270,15 @@ class MachineLedger:
             ticket: queue ticket of the request; None: it is behind all tickets that wait now.
             uuids: exactly these devices; empty: any.
             spread: far from each other and from those in use, not close together.
+            demands: which devices these are, the strictest first; empty: any whole GPUs.
 
         Raises:
             NotEnough: not now; names the holders, or the first in the queue.
             RequestTooLarge: this machine has fewer devices.
             LedgerError: the ledger is invalid.
         """
-        self._refuse_too_many(count)
+        demands = demands or (Demand(count, PLAIN),)
+        self._refuse_too_many(count, () if uuids else demands)
         devices = self.devices()
         self._discover_devices()
         if ticket is not None:
@@ -273,20 +289,22 @@ class MachineLedger:
                 names = ledger.directory.names()
                 free, held, out = ledger.usable(devices, names)
                 own = ticket.name if ticket else None
-                if (first := first_before(ledger.directory, own, names, self._clock())) is not None:
-                    raise NotEnough(self.host, str(first), count, len(free), held)
-                if uuids:
-                    exactly = tuple(one for one in devices if one.uuid in uuids)
-                    chosen = exactly if len(exactly) == count and free.issuperset(uuids) else None
-                else:
-                    chosen = self._choose(devices, free, count, spread)
+                wanted = [one for one in devices if one.uuid in uuids] if uuids else needs.eligible(devices, demands)
+                usable = {one.uuid for one in wanted if one.uuid in free}
+                for earlier in live_before(ledger.directory, own, names, self._clock()):
+                    # An application that waits for whole GPUs does not wait for slices, and the other way round.
+                    if theirs := {one.uuid for one in needs.eligible(wanted, earlier.demands)}:
+                        if self._chosen(devices, free - theirs, demands, spread, uuids) is None:
+                            raise NotEnough(self.host, str(earlier), count, len(usable), held)
+                        free = free - theirs
+                chosen = self._chosen(devices, free, demands, spread, uuids)
                 if chosen is None:
                     if any(one.doubt for one in held) and not looked:
                         looked = True
                         self.reclaim()
                         continue
-                    reason = _shortage_reason(count, free, [*map(str, held), *out])
-                    raise NotEnough(self.host, reason, count, len(free), held)
+                    reason = _shortage_reason(demands, devices, free, held, out)
+                    raise NotEnough(self.host, reason, count, len(usable), held)
                 if (
                     device_locks := lock_devices(ledger, chosen, RESERVED, {"application": application}, is_unused)
                 ) is not None:
@@ -295,6 +313,20 @@ class MachineLedger:
                 # request.
                 self._sleep(random.uniform(*_RETRY_S))
         raise NotEnough(self.host, f"needs {count} gcores, which others are taking", count, len(free), held)
+
+    def _chosen(
+        self,
+        devices: tuple[Device, ...],
+        free: set[str],
+        demands: Sequence[Demand],
+        spread: bool,
+        uuids: Collection[str],
+    ) -> tuple[Device, ...] | None:
+        """Return the devices to reserve; None: not enough are free."""
+        if uuids:
+            exactly = tuple(one for one in devices if one.uuid in uuids)
+            return exactly if len(exactly) == sum(one.gcores for one in demands) and free.issuperset(uuids) else None
+        return choose_for(devices, free, demands, spread, choose=self._choose)
 
     def join_reservation(self, application: str) -> Reservation | None:
         """Add a second reservation of the devices that processes of an application still have reserved.
@@ -336,7 +368,7 @@ class MachineLedger:
             NotEnough: not in time; names the holders.
             LedgerError: the ledger is invalid.
         """
-        application, gcores, spread = request.application, request.gcores, request.spread
+        application, gcores, spread, need = request.application, request.gcores, request.spread, request.need
         if gcores == 0:
             return MachineLease((), DeviceLocks(self.directory, {}, ()))
         deadline, clear_at = self._clock() + timeout_s, self._clock()
@@ -346,8 +378,10 @@ class MachineLedger:
         with self._open() as ledger, contextlib.ExitStack() as kept:
             while True:
                 ours = _reserved(ledger, devices, application)
-                free, held = ours.free, ours.held
-                if (chosen := self._choose(devices, free, gcores, spread)) is not None:
+                free, held = {one.uuid for one in devices if one.uuid in ours.free and need.accepts(one)}, ours.held
+                # Of what is reserved for several roles, each takes the least that it needs.
+                chosen = choose_for(devices, free, request.demands, spread, choose=self._choose, least=True)
+                if chosen is not None:
                     device_locks = lock_devices(ledger, chosen, LEASED, record, partial(_is_reserved, application))
                     if device_locks is not None:
                         if extra is not None and set(extra.devices).isdisjoint(chosen):
@@ -358,14 +392,16 @@ class MachineLedger:
                 elif ours.broken and extra is None:
                     count = min(len(ours.broken), gcores - len(free))
                     try:
-                        extra = kept.enter_context(self.reserve(application, count, spread=spread))
+                        demands = (Demand(count, need),)
+                        extra = kept.enter_context(self.reserve(application, count, spread=spread, demands=demands))
                         continue
                     except (NotEnough, RequestTooLarge) as error:
                         if self._clock() >= deadline:
                             why = f"{', '.join(ours.broken)}, and in place of it: {getattr(error, 'reason', error)}"
                             raise NotEnough(self.host, why, gcores, len(free), held) from error
-                elif gcores > ours.total:
-                    reason = f"asked for {counted(gcores, 'gcores')}, {ours.total} are reserved for {application}"
+                elif gcores > (total := sum(map(need.accepts, ours.devices))):
+                    asked = needs.asked_text(request.demands, devices)
+                    reason = f"asked for {asked}, {total} are reserved for {application}"
                     raise NotEnough(self.host, reason, gcores, len(free), held)
                 if any(one.doubt for one in held) and self._clock() >= clear_at:
                     # Leftovers of a dead task in Docker stay until they are removed.
@@ -373,7 +409,7 @@ class MachineLedger:
                     self.reclaim(application)
                     continue
                 if self._clock() >= deadline:
-                    reason = _shortage_reason(gcores, free, list(map(str, held)))
+                    reason = _shortage_reason(request.demands, devices, free, held)
                     raise NotEnough(self.host, reason, gcores, len(free), held)
                 self._sleep(random.uniform(*_RETRY_S))
 
@@ -542,11 +578,13 @@ class MachineLedger:
         with closing_fd(fd):
             yield MachineReader(Directory(fd, self.directory, self.problems, self._files), self._liveness)
 
-    def _refuse_too_many(self, count: int) -> None:
+    def _refuse_too_many(self, count: int, demands: Sequence[Demand]) -> None:
         if count < 1:
             raise LedgerError(f"asked for {count} gcores, the minimum is 1")
         if count > (there := self.capacity()):
             raise RequestTooLarge(f"asked for {counted(count, 'gcores')}, this machine has {there}", "resources.gcores")
+        if problem := needs.too_few_text(demands, self.devices(), "this machine has"):
+            raise RequestTooLarge(problem, "resources.gcores")
 
 
 def _hold_record(request: LeaseRequest) -> Record:
@@ -583,10 +621,10 @@ def _reserved(ledger: MachineReader, devices: Sequence[Device], application: str
         if holder is not None and (holder.container or holder.doubt):
             held.append(holder)
         elif (quarantine := ledger.health(entries[name]).quarantine) is not None:
-            broken.append(f"gpu{device.index} {quarantine}")
+            broken.append(f"{device.label} {quarantine}")
         else:
             free.add(device.uuid)
-    return _ReservedDevices(len(ours & there.keys()), free, held, broken)
+    return _ReservedDevices([one for name, one in there.items() if name in ours], free, held, broken)
 
 
 def _remove(ledger: MachineReader, one: Entry) -> bool:
@@ -607,6 +645,24 @@ def _remove_unnamed(directory: Directory) -> None:
                 directory.remove(name)
 
 
-def _shortage_reason(requested: int, free: set[str], others: Sequence[str]) -> str:
-    text = f"needs {counted(requested, 'gcores')}, {len(free)} free"
+def _shortage_reason(
+    demands: Sequence[Demand],
+    devices: Sequence[Device],
+    free: set[str],
+    held: Sequence[Holder],
+    out: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Return why demands are not met now, with the holders of devices that would serve them.
+
+    Args:
+        demands: what is asked for.
+        devices: all of the machine.
+        free: uuids of those that are free.
+        held: holders of others.
+        out: what is said of those that are in quarantine, by uuid.
+    """
+    wanted = {one.uuid for one in needs.eligible(devices, demands)}
+    others = [str(one) for one in held if one.uuid in wanted] + [text for uuid, text in out.items() if uuid in wanted]
+    there = needs.free_text(demands, [one for one in devices if one.uuid in free])
+    text = f"needs {needs.asked_text(demands, devices)}, {there}"
     return f"{text}: {', '.join(others)}" if others else text

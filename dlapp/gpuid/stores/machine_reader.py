@@ -64,8 +64,9 @@ class MachineReader:
         if not shown:
             if not any(locked):
                 return None
-            uuid, index = (device.uuid, device.index) if device is not None else (name, None)
-            return Holder(uuid, index, "", doubt=_UNKNOWN_PROCESS)
+            if device is None:
+                return Holder(name, None, "", doubt=_UNKNOWN_PROCESS)
+            return Holder(device.uuid, device.index, "", doubt=_UNKNOWN_PROCESS, mig=device.mig)
         first, users = shown[0], sorted({user_text(one.uid) for one in shown})
         index = first.record.get("index") if device is None else device.index
         return Holder(
@@ -78,6 +79,7 @@ class MachineReader:
             doubt=doubt or ("several users claim it" if len(users) > 1 else ""),
             role=text_of(first.record, "role"),
             container_index=text_of(first.record, "container_index"),
+            mig=-1 if device is None else device.mig,
         )
 
     def holders(self) -> dict[str, Holder]:
@@ -94,9 +96,9 @@ class MachineReader:
         of_all = ((one.uuid, self.holder(name, entries.get(name, ()), one)) for one, name in named)
         return {uuid: holder for uuid, holder in of_all if holder is not None}
 
-    def usable(self, devices: Sequence[Device], names: list[str]) -> tuple[set[str], list[Holder], list[str]]:
-        """Return which devices are free, who holds the others, and as text which are in quarantine."""
-        free, held, out = set(), [], []
+    def usable(self, devices: Sequence[Device], names: list[str]) -> tuple[set[str], list[Holder], dict[str, str]]:
+        """Return which devices are free, who holds the others, and by uuid as text which are in quarantine."""
+        free, held, out = set[str](), list[Holder](), dict[str, str]()
         entries = self.entries(names=names)
         for device in devices:
             name = file_name(device.uuid)
@@ -104,7 +106,7 @@ class MachineReader:
             if (holder := self.holder(name, those, device)) is not None:
                 held.append(holder)
             elif (quarantine := self.health(those).quarantine) is not None:
-                out.append(f"gpu{device.index} {quarantine}")
+                out[device.uuid] = f"{device.label} {quarantine}"
             else:
                 free.add(device.uuid)
         return free, held, out

@@ -34,6 +34,7 @@ from dlapp.gpuid.devices import Device
 from dlapp.gpuid.health.inspection import is_due
 from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
 from dlapp.gpuid.ledger import Inspect, LeaseStatus, uninspected
+from dlapp.gpuid.needs import asked_text, inventory_text
 from dlapp.gpuid.rules import DeviceRecord, HostRecord, InQuarantine, LeaseRequest, LedgerError
 from dlapp.gpuid.stores.host_lock import waiting_lock
 from dlapp.gpuid.stores.locked_devices import HeldDevices
@@ -101,8 +102,9 @@ class NodeManagerGpuLedger:
 
         Raises:
             InQuarantine: a GPU that it assigned is in quarantine, or all are that this container sees.
-            LedgerError: it assigned none, or another number, NVML does not know them, or the machine's ledger has
-                another holder for longer than ``timeout_s``: then none is used, and never all.
+            LedgerError: it assigned none, another number, or GPUs with less memory than asked for, NVML does not know
+                them, or the machine's ledger has another holder for longer than ``timeout_s``: then none is used, and
+                never all.
             Unreachable: the NodeManager does not answer; it may still be busy with the request.
         """
         self._refuse_quarantined(request)
@@ -113,6 +115,9 @@ class NodeManagerGpuLedger:
                 f"{self._url} names {len(granted)} GPUs of {request.container}, and it asked for {request.gcores}"
             )
         devices, token = matched(granted, self._machine.devices()), secrets.token_hex(16)
+        if not all(map(request.need.accepts, devices)):
+            asked, given = asked_text(request.demands, devices), inventory_text(devices)
+            raise LedgerError(f"{self.host}: asked for {asked}, YARN gave {request.container} {given}")
         deadline = time.monotonic() + timeout_s
         while isinstance(held := self._machine.hold(devices, request, token=token), dict):
             if time.monotonic() >= deadline:

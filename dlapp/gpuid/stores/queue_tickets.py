@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from dlapp.gpuid.needs import Demand, from_text
 from dlapp.gpuid.stores.device_files import Directory, Record, text_of
 from dlapp.system import locks
 from dlapp.system.files import UntrustedFile
@@ -77,6 +78,11 @@ class WaitingTicket(NamedTuple):
     polled_s: float | None
     record: Record
 
+    @property
+    def demands(self) -> tuple[Demand, ...]:
+        """Return what its holder waits for; a ticket of an earlier version waits for whole GPUs."""
+        return from_text(text_of(self.record, "gpus"), 1)
+
     def __str__(self) -> str:
         who = f"{text_of(self.record, 'application') or 'an application'} ({user_text(self.uid)})"
         count = self.record.get("count")
@@ -89,8 +95,8 @@ def ticket_name(application: str, since_ms: int) -> str:
     return f"{TICKET}{since_ms:020d}-{safe}-{os.getpid()}-{random.getrandbits(32):08x}"
 
 
-def first_before(directory: Directory, name: str | None, names: list[str], now_s: float) -> WaitingTicket | None:
-    """Return the first live ticket of the queue before ``name`` (None: of all); None if there is none.
+def live_before(directory: Directory, name: str | None, names: list[str], now_s: float) -> list[WaitingTicket]:
+    """Return the live tickets of the queue before ``name`` (None: all), in order.
 
     Args:
         directory: directory of the ledger.
@@ -98,12 +104,13 @@ def first_before(directory: Directory, name: str | None, names: list[str], now_s
         names: listing of the directory, made after ``name`` arrived: it contains all earlier tickets.
         now_s: the time [s, monotonic].
     """
+    found = []
     for one in waiting(directory, now_s, names):
         if one.name == name:
-            return None
+            break
         if one.polled_s is not None and now_s - one.polled_s <= POLL_TIMEOUT_S:
-            return one
-    return None
+            found.append(one)
+    return found
 
 
 def waiting(directory: Directory, now_s: float, names: list[str]) -> list[WaitingTicket]:

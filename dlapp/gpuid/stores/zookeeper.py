@@ -42,7 +42,7 @@ from dlapp.gpuid.liveness.probes import LivenessProbes, docker_label
 from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
 from dlapp.gpuid.record_json import from_bytes, to_bytes
 from dlapp.gpuid.rules import HostRecord, LeaseRecord, LeaseRequest, LedgerError, NotEnough, OtherMachine
-from dlapp.gpuid.selection import ChoiceCache, choose
+from dlapp.gpuid.selection import ChoiceCache, Choose, choose
 from dlapp.gpuid.stores.deferred_releases import DeferredReleases
 from dlapp.gpuid.stores.ensemble import Ensemble, OutcomeUnknown, TlsFiles, VersionConflict
 from dlapp.gpuid.stores.host_lock import HostWriteLock, HostWriteLockHold
@@ -117,7 +117,7 @@ class ZooKeeperLedger(Closeable):
         discover: Callable[[], tuple[Device, ...]] | None = None,
         probes: LivenessProbes | None = None,
         inspect: Inspect = uninspected,
-        choose: rules.Choose = choose,
+        choose: Choose = choose,
         machine: str | None = None,
         applications: ApplicationProbe | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -163,7 +163,7 @@ class ZooKeeperLedger(Closeable):
             raise LedgerError(f"{self.host}: {request.container} holds {len(again.devices)} gcores already")
         deadline = self._clock() + max(timeout_s, MIN_WAIT_S)
         devices = self._discover()
-        rules.check_amount(self.host, request.gcores, len(devices))
+        rules.check_request(self.host, request, devices)
         self._later.flush(request.container)
         token = os.urandom(8).hex()
         task = {"task": liveness_probes.this_task(), **request.evidence}
@@ -610,7 +610,9 @@ class _DeviceHold:
                 break
             self._sleep(random.uniform(0.001, 0.005))  # another process held one for a moment
         else:
-            found = {one.uuid: Holder(one.uuid, one.index, "", doubt="it is being taken") for one in devices}
+            found = {
+                one.uuid: Holder(one.uuid, one.index, "", doubt="it is being taken", mig=one.mig) for one in devices
+            }
         self.lock_holders |= found
         return False
 

@@ -265,8 +265,7 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def _cdi_name(device: PayloadDevice, names: Collection[str]) -> str | None:
-    by_place = f"{device.index}" if device.mig < 0 else f"{device.index}:{device.mig}"
-    return next((name for name in (device.uuid, by_place) if name in names), None)
+    return next((name for name in (device.uuid, device.place) if name in names), None)
 
 
 # ---- settings of a container ----

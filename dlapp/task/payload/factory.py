@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dlapp.runtime.payload import Payload, PayloadDevice, Running
+from dlapp.runtime.gpu.environment import payload_devices
+from dlapp.runtime.payload import Payload, Running
 from dlapp.runtime.process import PlainRun
 from dlapp.system.owners import user_name
 from dlapp.task.environment import FRAMEWORKS, default_variables, payload_environment
@@ -92,6 +93,7 @@ def _payload(task: TaskState, submitter: dict[str, str] | None, paths: dict[str,
     from dlapp.values.program.placeholders import CACHE, OF_PORT, substitute  # not before the task asks for its work
 
     one, lease = task.assignment, task.lease
+    gpus = payload_devices(lease.devices) if lease else ()
     program = PayloadProgram(one.script, one.command, one.args)
     if task.mpi is not None and task.mpi.command:
         program = PayloadProgram("", task.mpi.command, ())
@@ -113,8 +115,7 @@ def _payload(task: TaskState, submitter: dict[str, str] | None, paths: dict[str,
             **paths,
             submitter=submitter,
             user=task.launch.env,
-            gpu_indices=task.gpus,
-            gpu_uuids=[device.uuid for device in lease.devices] if lease else [],
+            gpus=gpus,
             caches=caches,
         )
         | served,
@@ -131,12 +132,7 @@ def _payload(task: TaskState, submitter: dict[str, str] | None, paths: dict[str,
         mounts=tuple(task.inputs.mounts) if task.inputs else (),
         shared=tuple(path for _, path in task.mounted if path is not None),
         caches=tuple((task.cache_paths[cache.name], cache.path) for cache in one.caches),
-        gpus=tuple(
-            PayloadDevice(one.uuid, one.index, one.minor, one.mig, one.gpu_instance, one.compute_instance)
-            for one in lease.devices
-        )
-        if lease
-        else (),
+        gpus=gpus,
         keep_fds=(
             *task.keep_fds,
             *(lease.fds if lease else ()),

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from dlapp.errors import DlappError
+from dlapp.runtime.gpu.environment import VISIBLE, gpu_variables
 from dlapp.runtime.payload import Payload, PayloadError, PayloadExit, Running
 from dlapp.runtime.process import PlainRun
 from dlapp.storage.tree import remove_tree
@@ -181,8 +182,8 @@ class TensorBoard:
         seen = root if self._payload_workspace is None else os.path.join(self._payload_workspace, _WATCHED)
         payload = self._payload(self._board_dir)
         words = arguments(os.path.normpath(os.path.join(seen, self._directory)), *self._place, prefix)
-        env = {**payload.env, ARGUMENTS_VARIABLE: json.dumps(words), "NV_GPU": ""}
-        env |= {"CUDA_VISIBLE_DEVICES": ""} if is_plain else {"NVIDIA_VISIBLE_DEVICES": "void"}
+        env = {**payload.env, ARGUMENTS_VARIABLE: json.dumps(words), VISIBLE: ""}
+        env |= gpu_variables((), is_plain=is_plain)
         return replace(
             payload,
             directory=self._board_dir,

@@ -6,6 +6,7 @@ import os
 from contextlib import nullcontext
 from functools import partial
 
+from dlapp.runtime.gpu.environment import gpu_variables
 from dlapp.runtime.payload import Running
 from dlapp.runtime.process import PlainRun
 from dlapp.sweep.trial import TrialSpec
@@ -95,11 +96,12 @@ def _made_trial_ready(
     trial = TrialSpec(order.number, dict(order.parameters))
     one, is_plain = task.assignment, task.assignment.docker_image is None
     payload = plain_payload(task, trial_dir) if is_plain else docker_payload(task)
-    own = _share(len(payload.gpus), work.slots, slot)
-    devices, indices = payload.gpus[own], task.gpus[own]
-    env = {**payload.env, **trial.environment(), "NV_GPU": ",".join(map(str, indices))}
-    if is_plain:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(each.uuid for each in devices)
+    devices = payload.gpus[_share(len(payload.gpus), work.slots, slot)]
+    env = {
+        **payload.env,
+        **trial.environment(),
+        **gpu_variables(devices, names=one.cuda_visible_devices, is_plain=is_plain),
+    }
     amounts, defaults = one.resources, {**payload.defaults, THREADS: threads(one.resources.vcores, work.slots)}
     payload = replace(
         payload,

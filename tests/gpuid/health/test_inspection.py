@@ -26,6 +26,7 @@ from dlapp.gpuid.health.inspection import (
 )
 from dlapp.gpuid.health.readings import DeviceFault, DeviceSample, GpuProcess, Reading
 from dlapp.gpuid.health.watch import DeviceWatch
+from dlapp.gpuid.needs import PLAIN, Demand
 from dlapp.gpuid.record_json import from_bytes, to_bytes
 from dlapp.gpuid.rules import PROBE_FIRST_S, PROBE_LAST_S, HostRecord, LeaseRequest, Quarantine, next_probe_ms
 from tests.services.polling import PATIENCE_S, wait_until
@@ -175,7 +176,7 @@ def test_a_fault_is_noted_with_cause_time_and_count_and_the_other_devices_are_fr
     found = now.device("gpu2").quarantine
     assert found == Quarantine("ecc", "an uncorrectable ECC error", 5000, 1, 5000 + MINUTE_MS)
     assert (
-        rules.shortage_reason(now, 4, 5000)
+        rules.shortage_reason(now, (Demand(4, PLAIN),), 5000)
         == "asked for 4 gcores, 3 free: gpu2 quarantined (an uncorrectable ECC error)"
     )
 

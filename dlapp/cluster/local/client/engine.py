@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from dlapp.cluster.local.client.waits import MachineWaits
     from dlapp.cluster.local.runner.orphans import OrphanReaper
     from dlapp.config import Config
+    from dlapp.gpuid.devices import Device
     from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
     from dlapp.locations import HdfsPlace
     from dlapp.scheduler.values import Policy
@@ -214,24 +215,27 @@ class LocalEngine(Closeable):
 
     def _gcores(self) -> int:
         """Return the number of GPUs that applications can have; 0 while NVIDIA's driver does not work."""
-        return self._gpus()[0]
+        return self._usable(self._gpus()[0])
 
-    def _gpus(self) -> tuple[int, DlappError | None]:
-        """Return the number of GPUs that applications can have, and why that is not known if the driver does not
-        work."""
+    def _usable(self, devices: Sequence[Device]) -> int:
+        """Return how many of this machine's GPUs applications may have."""
+        return len(devices) if self._settings.gcores is None else min(len(devices), self._settings.gcores)
+
+    def _gpus(self) -> tuple[Sequence[Device], DlappError | None]:
+        """Return the GPUs and slices of this machine, none if its applications may have none, and why they are not
+        known if the driver does not work."""
         if self._settings.gcores == 0:
-            return 0, None
+            return (), None
         from dlapp.gpuid.health.nvml import NvmlError, has_library
 
         if not has_library():
-            return 0, None
+            return (), None
         from dlapp.gpuid.stores.machine import MachineLedger
 
         try:
-            devices = MachineLedger(self._settings.lock_dir, nvml=self._nvml).capacity()
+            return MachineLedger(self._settings.lock_dir, nvml=self._nvml).devices(), None
         except NvmlError as error:
-            return 0, error
-        return (devices if self._settings.gcores is None else min(devices, self._settings.gcores)), None
+            return (), error
 
     @cached_property
     def _nvml(self) -> NvmlProcess:
@@ -259,8 +263,9 @@ class LocalEngine(Closeable):
         from dlapp.cluster.local.queue_state import read_policy
 
         self._check_program()
-        gpus, driver_error = self._gpus()
-        capacity, refused, notes = capacity_of(self._settings, gpus), set[str](), list[str]()
+        devices, driver_error = self._gpus()
+        capacity, refused = capacity_of(self._settings, self._usable(devices)), set[str]()
+        notes: list[str] = []
         if driver_error is not None and spec.total()[2]:
             refuse(driver_error)
             capacity = capacity._replace(gcores=spec.total()[2])  # not known
@@ -278,8 +283,11 @@ class LocalEngine(Closeable):
                 )
         for never in schedule.too_large(Amounts(*spec.total()), capacity):
             if never.name not in refused:
+                refused.add(never.name)
                 problem = f"{spec.containers} containers {never.problem}, and they run at the same time ({never.hint})"
                 refuse(RequestTooLarge(problem, "resources.containers" if len(spec.roles) == 1 else "role"))
+        if spec.total()[2] and "gcores" not in refused:
+            _check_kinds(spec, devices, refuse)
         if spec.after:
             self._check_after(spec, refuse)
         if spec.view_acl or spec.modify_acl:
@@ -442,6 +450,7 @@ class LocalEngine(Closeable):
                     after=", ".join(map(str, spec.after)),
                     hold=int(spec.hold),
                     runs_at_most_s=_runs_at_most_s(spec),
+                    gpus=_gpus_of(spec),
                     summary=_summary_of(submission),
                 )
                 application_id = ApplicationId.from_text(text)
@@ -1214,6 +1223,32 @@ def _summary_of(submission: Submission) -> str:
     spec = submission.spec
     texts = {"program": spec.program_text, "source": submission.source, "comment": spec.comment}
     return json.dumps({name: text for name, text in texts.items() if text})
+
+
+def _check_kinds(spec: AppSpec, devices: Sequence[Device], refuse: Refuse) -> None:
+    """Reject a request for GPUs of a kind of which this machine has too few."""
+    from dlapp.gpuid.needs import Demand, DeviceNeed, demands_of, too_few_text
+
+    has, is_refused = "this machine has", False
+    for role in spec.roles:
+        place, section = spec.placement_of(role), spec.section_of(role)
+        demand = Demand(role.resources.gcores, DeviceNeed(place.gpu, place.gpu_memory_mb))
+        if demand.gcores and (problem := too_few_text((demand,), devices, has)):
+            each = "each container " if spec.containers > 1 else ""
+            refuse(RequestTooLarge(f"{each}{problem}", f"{section}.gcores"))
+            is_refused = True
+    if not is_refused and (problem := too_few_text(demands_of(spec), devices, has)):
+        text = f"{spec.containers} containers {problem}, and they run at the same time"
+        refuse(RequestTooLarge(text, "resources.containers" if len(spec.roles) == 1 else "role"))
+
+
+def _gpus_of(spec: AppSpec) -> str:
+    """Return which GPUs an application requests, for the queue; empty: any whole ones."""
+    if not spec.total()[2]:
+        return ""
+    from dlapp.gpuid.needs import demands_of, to_text
+
+    return to_text(demands_of(spec))
 
 
 def _runs_at_most_s(spec: AppSpec) -> int | None:

@@ -78,16 +78,19 @@ class MachineWaits:
             if one.phase != spool.WAITING:
                 running.append(row_of(one))
         count_returned(self._state, running)
-        gpus = None
+        gpus, capacity = None, self._capacity
         if spec.total()[2]:
             from dlapp.gpuid.health.inspection import count_free
+            from dlapp.gpuid.needs import demands_of
             from dlapp.gpuid.stores.machine import MachineLedger
 
             with contextlib.suppress(DlappError):
-                gpus = count_free(MachineLedger(self._lock_dir, nvml=self._nvml).record())
+                record = MachineLedger(self._lock_dir, nvml=self._nvml).record()
+                *gpus, there = count_free(record, demands_of(spec))
+                capacity = capacity._replace(gcores=min(capacity.gcores, there))
         # Placement has no effect here, and all containers run at the same time.
         asks = [replace(one, nodes=(), exclude_nodes=(), node_label="", together=True) for one in asks_of(spec)]
-        facts = facts_of(asks, self._capacity, self._capacity.without(running), running, gpus=gpus)
+        facts = facts_of(asks, capacity, capacity.without(running), running, gpus=gpus)
         ahead = tuple(Ahead(id=one.id, user=one.user, amounts=amounts_json(one.amounts)) for one in before)
         return replace(facts, before=ahead)
 
@@ -116,5 +119,5 @@ class MachineWaits:
         return jobs
 
     def _share(self, amounts: Amounts) -> float:
-        shares = (amount / there for amount, there in zip(amounts, self._capacity, strict=True) if there)
+        shares = (amount / there for amount, there in zip(amounts[:3], self._capacity[:3], strict=True) if there)
         return min(1.0, max(shares, default=0.0))

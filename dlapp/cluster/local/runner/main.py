@@ -54,7 +54,7 @@ from dlapp.cluster.local.outcome import (
     write_outcome,
 )
 from dlapp.cluster.local.queue import DONE, RUNNING, UNSTARTED, WAITING, ApplicationRow, Queue, SchemaMismatch
-from dlapp.cluster.local.queue_state import QueueContents, QueueReader, count_returned, row_of
+from dlapp.cluster.local.queue_state import UNLIMITED, QueueContents, QueueReader, count_returned, row_of
 from dlapp.cluster.local.runner.election import open_fifo
 from dlapp.cluster.local.runner.queue_pass import QueuePasses
 from dlapp.cluster.local.schedule import Obstacle, StartDecision
@@ -72,6 +72,7 @@ from dlapp.system.processes.spawn import FIRST_KEPT, spawn
 from dlapp.values.waiting import NEVER_FITS, NODES_FULL, SERVICE_AWAY, STARTING, Waiting
 
 if TYPE_CHECKING:
+    from dlapp.cluster.local.gpu_sets import GpuSets
     from dlapp.cluster.local.runner.orphans import OrphanReaper
     from dlapp.cluster.local.runner.prefork import PreforkedMaster
     from dlapp.gpuid.stores.locked_devices import Reservation
@@ -415,15 +416,15 @@ class Runner:
         """Start this user's applications whose turn it is; return the numbers of the rows that got a reason for their
         wait."""
         running, explained = list(contents.running), set[int]()
-        capacity, others_gcores = self._capacity_for(contents)
+        capacity, others_gcores, sets = self._capacity_for(contents)
         free = capacity.without(running)
-        found = self._passes.decide(contents, capacity, others_gcores)
+        found = self._passes.decide(contents, capacity, others_gcores, sets)
         row_by_id = {row.id: row for row in contents.waiting}
         for decision in found.decisions:
             row, obstacle = row_by_id[decision.job.id], None
             if row.id in own:
                 if decision.code == NEVER_FITS:
-                    obstacle = self._handle_misfit(row, decision, capacity)
+                    obstacle = self._handle_misfit(row, decision, capacity, sets)
                 elif decision.starts or decision.job is found.head:
                     # Try the head, too: only the ledger knows which GPUs others hold, and it keeps the order.
                     obstacle = self._start_if_fits(row, capacity, free, running)
@@ -445,10 +446,18 @@ class Runner:
                 break
         return explained
 
-    def _handle_misfit(self, row: ApplicationRow, decision: Decision, capacity: Amounts) -> Obstacle:
+    def _handle_misfit(
+        self, row: ApplicationRow, decision: Decision, capacity: Amounts, sets: GpuSets | None
+    ) -> Obstacle:
         """Return why an application can never start; if the machine is too small, end it after some patience."""
         if (never := next(schedule.too_large(schedule.amounts_of(row), capacity), None)) is not None:
             return self._handle_too_large(row, Obstacle(never.problem, NEVER_FITS))
+        if sets is not None:
+            from dlapp.cluster.local.gpu_sets import demands_of_row
+            from dlapp.gpuid.needs import too_few_text
+
+            if problem := too_few_text(demands_of_row(row), sets.devices, "this machine has"):
+                return self._handle_too_large(row, Obstacle(problem, NEVER_FITS))
         return Obstacle(decision.message, decision.code, is_known=True)
 
     def _record_reason(
@@ -506,24 +515,28 @@ class Runner:
                 return why
             return self._handle_too_large(row, why)
 
-    def _capacity_for(self, contents: QueueContents) -> tuple[Amounts, int]:
-        """Return the machine's amounts, and how many of its GPUs are held by others or in quarantine."""
+    def _capacity_for(self, contents: QueueContents) -> tuple[Amounts, int, GpuSets | None]:
+        """Return the machine's amounts, how many of its GPUs are held by others or in quarantine, and the sets of GPUs
+        to count."""
         capacity = self._capacity()
         if not any(row.gcores for row in contents.waiting):
-            return capacity, 0
+            return capacity, 0, None
+        from dlapp.cluster.local.gpu_sets import gpu_sets
+
         self._pause_s = min(self._pause_s, FOREIGN_S)  # released GPUs send no events
         try:
             record, devices = self._machine_ledger().record(), self._devices()
         except Unreachable:
             raise
         except DlappError:
-            return capacity, 0  # the first start that needs GPUs reports it
+            return capacity, 0, None  # the first start that needs GPUs reports it
         ids = {row.id for row in contents.running}
         out = {one.uuid for one in record.devices if one.present and one.quarantine is not None}
         for lease in record.leases:
             if lease.application not in ids:
                 out.update(lease.devices)
-        return capacity._replace(gcores=min(capacity.gcores, devices)), len(out)
+        sets = gpu_sets(record, contents.waiting, ids)
+        return capacity._replace(gcores=min(capacity.gcores, devices)), len(out), sets
 
     def _clear_reasons(self, rows: Sequence[ApplicationRow]) -> None:
         """Clear the wait reasons of rows that others have overtaken."""
@@ -554,7 +567,7 @@ class Runner:
             self._poll.register(os.pidfd_open(pid), select.POLLIN)
 
     def _capacity(self) -> Amounts:
-        gcores = 1 << 30 if self._settings.gcores is None else self._settings.gcores  # the ledger knows the number
+        gcores = UNLIMITED if self._settings.gcores is None else self._settings.gcores  # the ledger knows the number
         return capacity_of(self._settings, gcores)
 
     def _missing(
@@ -598,11 +611,12 @@ class Runner:
         if not obstacle.is_known:
             gpus = None
             if row.gcores:
+                from dlapp.cluster.local.gpu_sets import demands_of_row
                 from dlapp.gpuid.health.inspection import count_free
 
                 with contextlib.suppress(DlappError):
-                    gpus = count_free(self._machine_ledger().record())
-                    capacity = capacity._replace(gcores=min(capacity.gcores, self._devices()))
+                    *gpus, there = count_free(self._machine_ledger().record(), demands_of_row(row))
+                    capacity = capacity._replace(gcores=min(capacity.gcores, there))
             found = choose(facts_of([total_ask(row)], capacity, free, running, gpus=gpus))
             if found.code != STARTING:
                 reason = replace(found, message=obstacle.text, reserved_ms=latest_ms)
@@ -816,11 +830,12 @@ class Runner:
 
     def _reserve_again(self, row: ApplicationRow) -> Reservation | str:
         """Reserve the GPUs that its processes still hold, or others; or return the reason to wait."""
+        from dlapp.cluster.local.gpu_sets import demands_of_row
         from dlapp.gpuid.rules import NotEnough
 
         try:
-            ledger = self._machine_ledger()
-            return ledger.join_reservation(row.id) or ledger.reserve(row.id, row.gcores)
+            ledger, demands = self._machine_ledger(), demands_of_row(row)
+            return ledger.join_reservation(row.id) or ledger.reserve(row.id, row.gcores, demands=demands)
         except NotEnough as error:
             return error.reason
         except Unreachable:
@@ -829,17 +844,18 @@ class Runner:
             return str(error)
 
     def _reserve(self, row: ApplicationRow) -> Reservation | str:
+        from dlapp.cluster.local.gpu_sets import demands_of_row
         from dlapp.gpuid.rules import NotEnough
 
-        ledger = self._machine_ledger()
+        ledger, demands = self._machine_ledger(), demands_of_row(row)
         if self._ticket is None or self._ticket[0] != row.number:
             if self._ticket is not None:
                 self._ticket[1].close()
-            ticket = ledger.ticket(row.id, row.gcores, since_ms=row.submitted_ms)
+            ticket = ledger.ticket(row.id, row.gcores, since_ms=row.submitted_ms, demands=demands)
             self._ticket = (row.number, ticket)
         try:
             spread = bool(read_spec(self._state.application(row.id)).get("placement", {}).get("spread"))
-            return ledger.reserve(row.id, row.gcores, ticket=self._ticket[1], spread=spread)
+            return ledger.reserve(row.id, row.gcores, ticket=self._ticket[1], spread=spread, demands=demands)
         except NotEnough as error:
             self._pause_s = min(self._pause_s, FOREIGN_S)
             return error.reason

@@ -18,6 +18,7 @@ from dlapp.cluster.local.queue_state import QueueContents, state_of
 from dlapp.scheduler.decisions import decide
 
 if TYPE_CHECKING:
+    from dlapp.cluster.local.gpu_sets import GpuSets
     from dlapp.cluster.local.state import StateDir
     from dlapp.scheduler.amounts import Amounts
     from dlapp.scheduler.values import Policy, Schedule
@@ -43,11 +44,16 @@ class QueuePasses:
         self._passed_over: dict[int, float] = {}  # uids of users who did not take their turn -> since when
         self._started_ns: dict[int, int] = {}  # by uid, the last known start [ns since 1970]
 
-    def decide(self, contents: QueueContents, capacity: Amounts, others_gcores: int) -> Schedule:
+    def decide(
+        self, contents: QueueContents, capacity: Amounts, others_gcores: int, sets: GpuSets | None = None
+    ) -> Schedule:
         """Decide on all waiting applications.
 
         Args:
+            contents: contents of the queue.
+            capacity: amounts of the machine.
             others_gcores: number of GPUs that are held outside of this queue, or cannot be leased.
+            sets: sets of GPUs to count; None: all GPUs serve all requests.
 
         Raises:
             ConfigError: the operator's file is not trusted, or is invalid.
@@ -57,7 +63,7 @@ class QueuePasses:
         users = {row.uid for row in contents.waiting} - {own}
         absent = {uid for uid in users if not spool.has_runner(self._state.of(uid))} | self._passed_over.keys()
         policy, now_s = self._read_policy(), time.time()
-        state = state_of(contents, capacity, policy, now_s, absent=absent, others_gcores=others_gcores)
+        state = state_of(contents, capacity, policy, now_s, absent=absent, others_gcores=others_gcores, sets=sets)
         found = decide(state, policy, now_s)
         self._turns, self._decided_at = {one.job.user for one in found.decisions if one.starts} - {own}, now
         return found

@@ -184,6 +184,8 @@ class YarnEngine(Closeable):
             if not self._session.has_ledger():
                 raise ConfigError("gcores are requested, but there is no GPU ledger: set gpuid.zookeeper.ensemble")
             self._session.check_credentials()
+            is_plain = spec.image_of(role) is None
+            preflight.check_gpus(spec.placement_of(role), spec.section_of(role), dialect, is_plain=is_plain)
         found += preflight.check_memory(role.resources, configuration)
         return [f"{of_role}{line}" for line in found]
 

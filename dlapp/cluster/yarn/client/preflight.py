@@ -25,7 +25,7 @@ from dlapp.errors import (
 from dlapp.locations import remote_scheme
 from dlapp.system.text import counted, nearest, shown
 from dlapp.values.ids import ApplicationId
-from dlapp.values.spec import InputSpec, Placement, Resources
+from dlapp.values.spec import BY_INDEX, InputSpec, Placement, Resources
 
 _MAXIMUM: Mapping[str, str] = {
     "memory-mb": "yarn.scheduler.maximum-allocation-mb",
@@ -84,6 +84,27 @@ def check_limits(
         problem = f"asked for {requested}, and the cluster counts no GPUs ({SETTING}: none)"
         refuse(RequestTooLarge(problem, "resources.gcores"))
     return _field3(resources.gcores, configuration) if dialect is Dialect.FIELD3 else []
+
+
+def check_gpus(placement: Placement, section: str, dialect: Dialect, *, is_plain: bool) -> None:
+    """Reject a choice of GPUs that a NodeManager with yarn.io/gpu does not make.
+
+    Args:
+        placement: has the choice.
+        section: section of the properties file, for messages.
+        dialect: representation of GPUs in this cluster.
+        is_plain: the program runs without Docker.
+
+    Raises:
+        SpecError: the cluster has whole GPUs only, or CUDA's indexes are not known.
+    """
+    if dialect is not Dialect.YARN_GPU:
+        return
+    if placement.has_slices:
+        raise SpecError(f"{section}.gpu", f"is {placement.gpu}, and with yarn.io/gpu YARN assigns whole GPUs only")
+    if is_plain and placement.cuda_visible_devices == BY_INDEX:
+        text = "is index, and with yarn.io/gpu a container may see its GPUs under other indexes: use uuid, or Docker"
+        raise SpecError(f"{section}.cuda_visible_devices", text)
 
 
 def _field3(gcores: int, configuration: Configuration) -> list[str]:

@@ -1,0 +1,125 @@
+"""Test the sets of GPUs: whether the scheduler counts what the ledger can give."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlapp.cluster.local.gpu_sets import gpu_sets
+from dlapp.cluster.local.queue import RUNNING, WAITING, ApplicationRow
+from dlapp.cluster.local.queue_state import QueueContents, state_of
+from dlapp.gpuid import needs, rules
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.needs import MIG_SLICE, PLAIN, Demand, DeviceNeed
+from dlapp.gpuid.rules import HostRecord, LeaseRequest
+from dlapp.gpuid.selection import choose_for
+from dlapp.scheduler.amounts import Amounts
+from dlapp.scheduler.decisions import decide
+from dlapp.scheduler.values import Policy
+from tests.gpuid.test_needs import MIXED, NEEDS, SPLIT, hosts, record_of, whole
+
+NOW_S = 1000.0
+MACHINE = Amounts(1000, 100, 1 << 30)
+
+
+def row(
+    name: str, *demands: Demand, state: str = WAITING, place: int = 0, limit_s: int | None = None
+) -> ApplicationRow:
+    values = {
+        "id": name,
+        "uid": 1001,
+        "state": state,
+        "memory_mib": 1,
+        "vcores": 1,
+        "gcores": sum(one.gcores for one in demands),
+        "gpus": needs.to_text(demands),
+        "started_ms": int(NOW_S * 1000),
+        "runs_at_most_s": limit_s,
+        "order": (place, 1001, name),
+        "arrived_ns": place,
+        "used_since_ns": 0,
+    }
+    return ApplicationRow(list(values), list(values.values()))
+
+
+def held(record: HostRecord, name: str, gcores: int, need: DeviceNeed = PLAIN) -> HostRecord:
+    return rules.lease(record, LeaseRequest(name, name, "tony", gcores, need=need), token=name, now_ms=1)[0]
+
+
+def starts(
+    record: HostRecord, waiting: list[ApplicationRow], running: list[ApplicationRow], gcores: int | None = None
+) -> list[str]:
+    """Return what one pass over the queue starts, on a machine where so many GPUs are configured."""
+    sets = gpu_sets(record, waiting, {one.id for one in running})
+    devices = sum(one.present for one in record.devices)
+    capacity = MACHINE._replace(gcores=devices if gcores is None else gcores)
+    state = state_of(QueueContents(waiting, running, []), capacity, Policy(), NOW_S, sets=sets)
+    return [one.job.id for one in decide(state, Policy(), NOW_S).decisions if one.starts]
+
+
+def test_a_machine_of_equal_gpus_has_no_sets() -> None:
+    assert gpu_sets(record_of([whole(0), whole(1)]), [row("a", Demand(2, PLAIN))], ()) is None
+
+
+def test_who_waits_for_gpus_does_not_keep_a_slice_from_who_wants_one_and_nobody_gets_the_other_kind() -> None:
+    record = held(record_of(MIXED), "busy", 2)
+    busy = row("busy", Demand(2, PLAIN), state=RUNNING)
+    two, part, one = (
+        row("two", Demand(2, PLAIN)),
+        row("part", Demand(1, DeviceNeed(MIG_SLICE)), place=1),
+        row("one", Demand(1, PLAIN), place=2),
+    )
+    assert starts(record, [two, part, one], [busy]) == ["part"], "the free GPU is kept for the first"
+    assert starts(record, [one, part], [busy]) == ["part", "one"]
+    assert starts(record, [row("three", *[Demand(1, DeviceNeed(MIG_SLICE))] * 3)], [busy]) == []
+
+
+def test_the_only_free_slice_is_not_kept_for_who_waits_for_a_gpu_unless_fewer_gpus_are_configured() -> None:
+    record = held(held(record_of(MIXED), "busy", 3), "part", 1, DeviceNeed("mig:3g.40gb"))
+    running = [
+        row("busy", Demand(3, PLAIN), state=RUNNING),
+        row("part", Demand(1, DeviceNeed("mig:3g.40gb")), state=RUNNING),
+    ]
+    waiting = [row("gpu", Demand(1, PLAIN)), row("slice", Demand(1, DeviceNeed(MIG_SLICE)), place=1)]
+    assert starts(record, waiting, running) == ["slice"]
+    assert starts(record, waiting, running, gcores=4) == []
+
+
+def test_programs_without_gpus_start_behind_one_that_waits_for_more_memory() -> None:
+    record = held(record_of([whole(0), whole(1, 15360)]), "busy", 1, DeviceNeed("whole", 40_000))
+    busy = row("busy", Demand(1, DeviceNeed("whole", 40_000)), state=RUNNING)
+    large, small, none = (
+        row("large", Demand(1, DeviceNeed("whole", 40_000))),
+        row("small", Demand(1, PLAIN), place=1),
+        row("none", place=2),
+    )
+    assert starts(record, [large, small, none], [busy]) == ["none"], "the first has no end that is known: nobody passes"
+    soon = row("busy", Demand(1, DeviceNeed("whole", 40_000)), state=RUNNING, limit_s=60)
+    assert set(starts(record, [large, small, none], [soon])) == {"none", "small"}
+
+
+def test_what_the_machine_can_never_give_is_out_of_the_order_and_holds_up_nobody() -> None:
+    waiting = [row("never", Demand(1, PLAIN)), row("part", Demand(1, DeviceNeed(MIG_SLICE)), place=1)]
+    assert starts(record_of(SPLIT), waiting, []) == ["part"]
+
+
+@given(
+    hosts(),
+    st.lists(st.builds(Demand, st.integers(1, 2), NEEDS), min_size=1, max_size=4),
+    st.lists(st.builds(Demand, st.integers(1, 2), NEEDS), max_size=2),
+)
+def test_an_application_starts_by_the_counts_if_and_only_if_the_ledger_has_its_gpus(
+    devices: tuple[Device, ...], asked: list[Demand], used: list[Demand]
+) -> None:
+    free, record, running = {one.uuid for one in devices}, record_of(devices), []
+    for number, demand in enumerate(used):
+        taken = choose_for(devices, free, [demand])
+        if taken is None or (demand.gcores > 1 and demand.need.kind != "whole"):
+            continue
+        free -= {one.uuid for one in taken}
+        name = f"busy{number}"
+        record = held(record, name, demand.gcores, demand.need)
+        running.append(row(name, demand, state=RUNNING))
+    demands = sorted(asked, key=needs.strictness)
+    possible = choose_for(devices, free, demands) is not None
+    assert starts(record, [row("a", *demands)], running) == (["a"] if possible else [])
