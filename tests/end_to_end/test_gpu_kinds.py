@@ -77,6 +77,8 @@ def test_on_a_mixed_machine_each_application_gets_the_kind_that_it_asks_for(tmp_
     wait_for("why it waits", lambda: status(waits)["diagnostics"].startswith(reason), 120.0)
     assert reason in run("dlapp-why", waits).out
     assert "asked for 1 whole GPU, 0 free, and 1 slice that gpu=mig would use: gpu1 " in run("dlapp-gpu", "why", 1).out
+    assert run("dlapp-gpu", "why", 1, "mig").out.endswith(": yes, gpu0:0\n")
+    assert "program sees one slice only" in run("dlapp-gpu", "why", 2, "mig").err
     part = start(tmp_path, "part", resources={"gcores": 1, "memory": 64, "gpu": "mig"})
     assert found(tmp_path, "part")[:2] == ("0:0", "MIG-small"), "although an application for GPUs is ahead of it"
     assert not (tmp_path / "waits.worker").exists()

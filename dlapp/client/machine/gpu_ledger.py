@@ -34,7 +34,7 @@ from dlapp.gpuid.devices import Holder
 from dlapp.gpuid.factory import configured, open_cluster_ledger, open_ledger, web_certificates
 from dlapp.gpuid.ledger import reclaim_all
 from dlapp.gpuid.liveness.result import UNKNOWN
-from dlapp.gpuid.needs import PLAIN, Demand, eligible, too_few_text
+from dlapp.gpuid.needs import WHOLE_GPU, Demand, DeviceNeed, eligible, too_few_text
 from dlapp.gpuid.record_json import fields_to_json
 from dlapp.gpuid.rules import CONDITIONS, HostRecord, LedgerError, Quarantine
 from dlapp.gpuid.selection import choose_for
@@ -169,19 +169,29 @@ class GpuLedger(Closeable):
             if isinstance(record, HostRecord) and not record.forgotten_ms:
                 yield from rules.original_map([record]).items()
 
-    def why(self, count: int) -> dict[str, Any]:
-        """Return whether a request for ``count`` whole GPUs can be met now on some host, and if not, why.
+    def why(self, count: int, kind: str = WHOLE_GPU) -> dict[str, Any]:
+        """Return whether a request for ``count`` GPUs can be met now on some host, and if not, why.
+
+        Args:
+            count: how many.
+            kind: as `dlapp.values.spec.Placement.gpu`.
 
         Returns:
             ``can``; ``host`` and ``devices`` (labels) of a host that can; ``lines``: a line for each host that cannot,
             those with the most free GPUs first, at most `MAX_HOSTS_NAMED`; ``hosts``: their number.
 
         Raises:
-            UsageError: the count is below one.
+            UsageError: the count is below one, or above one for slices.
+            SpecError: there is no such kind.
         """
+        from dlapp.values.spec import check_gpu_kind
+
+        check_gpu_kind("KIND", kind)
         if count < 1:
             raise UsageError(f"asked for {count} GPUs, the minimum is 1")
-        now_ms, hosts, demands = clock.now_ms(), 0, (Demand(count, PLAIN),)
+        if count > 1 and kind != WHOLE_GPU:
+            raise UsageError(f"asked for {count} slices, the maximum is 1: a program sees one slice only")
+        now_ms, hosts, demands = clock.now_ms(), 0, (Demand(count, DeviceNeed(kind)),)
         short: list[tuple[int, str, str]] = []
         for name, record in self._records(None):
             hosts += 1

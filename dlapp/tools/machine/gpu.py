@@ -30,7 +30,7 @@ _WORDS = {
     "health": (0, 0, ""),
     "release": (1, 1, "GPU"),
     "forget": (1, 1, "HOST"),
-    "why": (1, 1, "N"),
+    "why": (1, 2, "N [KIND]"),
     "exporter": (0, 0, ""),
 }
 
@@ -81,7 +81,8 @@ def main(
     release GPU        end the lease of a container whose application ended over an hour ago,
                        where nothing shows that its program is gone; --force: of any
     forget HOST        no longer list a host that was removed from the cluster
-    why N              where N GPUs are free for one container; if nowhere, why
+    why N [KIND]       where N GPUs are free for one container; if nowhere, why. KIND is whole,
+                       mig or mig:PROFILE, as gpu= in a properties file
     exporter           serve this host's GPUs as metrics for Prometheus until it is ended
 
     GPU is an index (2, gpu2), a uuid or a PCI bus id.
@@ -119,7 +120,7 @@ def main(
             return maintenance.reset(config, ledger, words[0], as_json=as_json)
         if action == "why":
             count = _number(words[0])
-            answer = ledger.why(count)
+            answer = ledger.why(count, *words[1:])
             print_json(answer) if as_json else say(*show.why_lines(answer, count))
             return 0 if answer["can"] else EXIT_FAILED
         if action == "gc" and words:

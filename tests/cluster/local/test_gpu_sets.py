@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.cluster.local.gpu_sets import gpu_sets
+from dlapp.cluster.local import spool
+from dlapp.cluster.local.gpu_sets import demands_of_row, gpu_sets
 from dlapp.cluster.local.queue import RUNNING, WAITING, ApplicationRow
-from dlapp.cluster.local.queue_state import QueueContents, state_of
+from dlapp.cluster.local.queue_state import QueueContents, row_of, state_of
 from dlapp.gpuid import needs, rules
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.needs import MIG_SLICE, PLAIN, Demand, DeviceNeed
@@ -16,6 +20,7 @@ from dlapp.gpuid.selection import choose_for
 from dlapp.scheduler.amounts import Amounts
 from dlapp.scheduler.decisions import decide
 from dlapp.scheduler.values import Policy
+from tests.attacks.local_state import engine_in
 from tests.gpuid.test_needs import MIXED, NEEDS, SPLIT, hosts, record_of, whole
 
 NOW_S = 1000.0
@@ -123,3 +128,25 @@ def test_an_application_starts_by_the_counts_if_and_only_if_the_ledger_has_its_g
     demands = sorted(asked, key=needs.strictness)
     possible = choose_for(devices, free, demands) is not None
     assert starts(record, [row("a", *demands)], running) == (["a"] if possible else [])
+
+
+def test_other_users_read_which_gpus_an_application_asks_for_and_count_whole_ones_where_it_does_not_fit(
+    tmp_path: Path,
+) -> None:
+    state_dir = tmp_path / "state"
+    state_dir.mkdir()
+    state_dir.chmod(0o3770)
+    slices, many = Demand(3, DeviceNeed("mig:1g.10gb+me")), [Demand(1, DeviceNeed("whole", n)) for n in range(1, 30)]
+    with engine_in(state_dir, shared=True) as engine:
+        for number, demands in enumerate(([slices], [Demand(2, PLAIN)], many), 1):
+            one = row(f"application_5_{number:04d}", *demands)
+            one.priority = None
+            spool.announce(engine.state, one)
+        read = {entry.id: demands_of_row(row_of(entry)) for entry in spool.entries_of(engine.state)}
+        assert read == {
+            "application_5_0001": (slices,),
+            "application_5_0002": (Demand(2, PLAIN),),
+            "application_5_0003": (Demand(29, PLAIN),),
+        }
+        spool.end(engine.state, "application_5_0001")
+        assert not [name for name in os.listdir(engine.state.spool) if name.startswith("application_5_0001")]

@@ -17,10 +17,12 @@ from dlapp.gpuid.devices import Device
 from dlapp.gpuid.factory import open_ledger
 from dlapp.gpuid.health.inspection import DEFAULT_LIMITS, Inspector
 from dlapp.gpuid.health.readings import Reading
+from dlapp.gpuid.needs import DeviceNeed
 from dlapp.gpuid.rules import InQuarantine, LeaseRequest, LedgerError
 from dlapp.gpuid.stores.host_lock import waiting_lock
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.gpuid.stores.node_manager import TURN, NodeManagerGpuLedger, assigned, matched
+from dlapp.value import replace
 from dlapp.values.launch_spec import NODE_MANAGER, LedgerSettings
 from tests.services.http.http_server import Answer, Request, http_server
 
@@ -70,6 +72,19 @@ def test_the_devices_of_a_container_are_those_that_its_node_gave_it(node: Node, 
         assert given.release()
         assert locks.holders() == {}
     assert node.asked == ["/ws/v1/node/resources/yarn.io%2Fgpu"]
+
+
+def test_a_gpu_with_less_memory_than_asked_for_is_not_used(node: Node, tmp_path: Path) -> None:
+    cards = [Device("GPU-0", 0, 0, memory_mib=15360), Device("GPU-1", 1, 1, memory_mib=81559)]
+    node.body = json.dumps(answer((0, 0, ONE))).encode()
+    ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: tuple(cards))
+    need = DeviceNeed("whole", 40_000)
+    with pytest.raises(LedgerError, match=rf"asked for 1 whole GPU with 40 GB, YARN gave {ONE} 1 whole GPU \(16 GB\)"):
+        ledger.acquire(replace(ask(1), need=need))
+    assert MachineLedger(str(tmp_path), discover=lambda: tuple(cards)).holders() == {}
+    node.body = json.dumps(answer((1, 1, ONE))).encode()
+    with ledger.acquire(replace(ask(1), need=need)) as given:
+        assert [one.uuid for one in given.devices] == ["GPU-1"]
 
 
 def test_a_device_that_the_embedded_engine_has_is_waited_for_and_its_holder_named(node: Node, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from dlapp.cluster.yarn.client.preflight import (
+    check_gpus,
     check_label,
     check_memory,
     check_node_names,
@@ -140,3 +141,28 @@ def test_tags_within_the_limits_of_this_cluster_pass() -> None:
     check_tags(spec, lambda _: None)
     more = AppSpec(username="u", appname="a", command=("true",), project="p" * 190, tags=tags, roles=(RoleSpec(),))
     check_tags(more, lambda _: "200")
+
+
+@pytest.mark.parametrize(
+    ("placement", "is_plain", "problem"),
+    [
+        (Placement(gpu="mig:1g.10gb"), True, "resources.gpu: is mig:1g.10gb, and with yarn.io/gpu YARN assigns whole"),
+        (
+            Placement(cuda_visible_devices="index"),
+            True,
+            "resources.cuda_visible_devices: is index, and",
+        ),
+        (Placement(cuda_visible_devices="index"), False, ""),
+        (Placement(gpu_memory_mb=40_000), True, ""),
+    ],
+)
+def test_what_a_node_manager_that_assigns_gpus_cannot_choose_is_refused(
+    placement: Placement, is_plain: bool, problem: str
+) -> None:
+    check_gpus(placement, "resources", Dialect.GCORES, is_plain=is_plain)
+    if not problem:
+        check_gpus(placement, "resources", Dialect.YARN_GPU, is_plain=is_plain)
+        return
+    with pytest.raises(SpecError) as refused:
+        check_gpus(placement, "resources", Dialect.YARN_GPU, is_plain=is_plain)
+    assert str(refused.value).startswith(problem)
