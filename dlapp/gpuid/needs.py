@@ -79,7 +79,8 @@ class Demand(NamedTuple):
 def profile_of(device: Device) -> str:
     """Return the profile of a slice, ``1g.10gb``; empty: it is a whole GPU, or the driver does not say.
 
-    Source: NVML names a MIG device ``NVIDIA A100-SXM4-80GB MIG 1g.10gb``.
+    Source: NVML, nvmlDeviceGetName: the name of a MIG device identifies its attributes; ``… MIG 1g.10gb``, as in
+    nvidia-smi -L. MIG User Guide, "MIG Device Names".
     """
     found = _PROFILE.search(device.name) if device.mig >= 0 else None
     return found[1].lower() if found else ""

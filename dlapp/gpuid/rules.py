@@ -677,12 +677,11 @@ def check_request(host: str, request: LeaseRequest, devices: Sequence[Device]) -
         raise UsageError(f"{host}: asked for {count} gcores, the minimum is 1")
     if count > 1 and not need.is_whole:
         raise UsageError(f"{host}: asked for {count} slices (gpu={need.kind}), and a program sees one slice only")
-    if request.uuids:
+    if request.uuids or (need == needs.PLAIN and count <= sum(one.mig < 0 for one in devices)):
         return
     if count > len(devices) and need == needs.PLAIN:
-        raise RequestTooLarge(
-            f"{host}: asked for {counted(count, 'gcores')}, it has {len(devices)}", "resources.gcores"
-        )
+        asked = counted(count, "gcores")
+        raise RequestTooLarge(f"{host}: asked for {asked}, it has {len(devices)}", "resources.gcores")
     if problem := needs.too_few_text(request.demands, devices, "it has"):
         raise RequestTooLarge(f"{host}: {problem}", "resources.gcores")
 

@@ -91,17 +91,20 @@ def choose_for(
     Returns:
         In PCI bus order; None: not enough.
     """
+    if not least and len(demands) == 1 and demands[0].need == PLAIN:  # the usual request
+        fitting = {one.uuid for one in devices if one.mig < 0 and one.uuid in free}
+        return choose(devices, fitting, demands[0].gcores, spread)
     left, found = set(free), set[str]()
     for count, need in demands:
-        fitting = [one for one in devices if one.uuid in left and need.accepts(one)]
-        if count > len(fitting):
+        accepted = [one for one in devices if one.uuid in left and need.accepts(one)]
+        if count > len(accepted):
             return None
         certain = set[str]()
         if count and (least or need != PLAIN):
-            limit_mib = sorted(one.memory_mib for one in fitting)[count - 1]
-            certain = {one.uuid for one in fitting if one.memory_mib < limit_mib}
-            fitting = [one for one in fitting if one.memory_mib == limit_mib]
-        chosen = choose(devices, {one.uuid for one in fitting}, count - len(certain), spread)
+            limit_mib = sorted(one.memory_mib for one in accepted)[count - 1]
+            certain = {one.uuid for one in accepted if one.memory_mib < limit_mib}
+            accepted = [one for one in accepted if one.memory_mib == limit_mib]
+        chosen = choose(devices, {one.uuid for one in accepted}, count - len(certain), spread)
         if chosen is None:
             return None
         taken = certain | {one.uuid for one in chosen}

@@ -42,12 +42,12 @@ class Amounts(NamedTuple):
 
     def minus(self, other: Amounts) -> Amounts:
         """Return the difference; what is overdrawn is below 0."""
-        sets = _by_set(self, other, -1)
+        sets = _by_set(self, other, -1) if self[3] else ()
         return Amounts(self[0] - other[0], self[1] - other[1], self[2] - other[2], sets)
 
     def plus(self, other: Amounts) -> Amounts:
         """Return the sum."""
-        sets = _by_set(self, other, 1)
+        sets = _by_set(self, other, 1) if self[3] else ()
         return Amounts(self[0] + other[0], self[1] + other[1], self[2] + other[2], sets)
 
     def remaining(self, taken: Amounts) -> Amounts:
@@ -66,7 +66,7 @@ class Amounts(NamedTuple):
 
 
 def _by_set(one: Amounts, other: Amounts, sign: int) -> tuple[int, ...]:
-    """Return the sums of the sets of GPUs; amounts without sets change nothing, and none are known from others."""
-    if not (one.by_set and other.by_set):
+    """Return the sums of the sets of GPUs; amounts without sets change nothing."""
+    if not other.by_set:
         return one.by_set
     return tuple(first + sign * second for first, second in zip(one.by_set, other.by_set, strict=True))

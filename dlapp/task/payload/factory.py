@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dlapp.runtime.gpu.environment import payload_devices
 from dlapp.runtime.payload import Payload, Running
 from dlapp.runtime.process import PlainRun
 from dlapp.system.owners import user_name
@@ -90,7 +89,9 @@ def docker_payload(task: TaskState) -> Payload:
 
 def _payload(task: TaskState, submitter: dict[str, str] | None, paths: dict[str, str]) -> Payload:
     """Return the payload; ``paths`` are those of `payload_environment`, by parameter."""
-    from dlapp.values.program.placeholders import CACHE, OF_PORT, substitute  # not before the task asks for its work
+    # Not before the task asks for its work.
+    from dlapp.runtime.gpu.environment import payload_devices
+    from dlapp.values.program.placeholders import CACHE, OF_PORT, substitute
 
     one, lease = task.assignment, task.lease
     gpus = payload_devices(lease.devices) if lease else ()
