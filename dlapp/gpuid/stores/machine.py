@@ -552,14 +552,22 @@ class MachineLedger:
         """See `dlapp.gpuid.ledger.Ledger`: there is nothing to close."""
 
     def _discover_devices(self) -> None:
-        if self._inspect is not uninspected:
+        if self._inspect is uninspected:
+            return
+        for _ in range(_MAX_ROUNDS):
             old = self.record()
-            if (new := self._inspect(old)) != old:
-                # If a GPU was leased in the meantime, processes on it are not a defect.
-                with self._open() as ledger:
-                    held = ledger.holders_of(self.devices())
-                    unheld = tuple(one for one in new.devices if one.uuid not in held)
-                    write_health(ledger.directory, old, replace(new, devices=unheld))
+            if (new := self._inspect(old)) == old:
+                return
+            with self._open() as ledger:
+                # If a GPU was leased in the meantime, processes on it are not a defect. If one was healed, this
+                # inspection is from before that.
+                held = ledger.holders_of(self.devices())
+                healed_ms = {one.uuid: one.healed_ms for one in ledger.record(self.host, self.devices()).devices}
+                valid = [one for one in new.devices if one.healed_ms == healed_ms.get(one.uuid, one.healed_ms)]
+                unheld = tuple(one for one in valid if one.uuid not in held)
+                write_health(ledger.directory, old, replace(new, devices=unheld))
+            if len(valid) == len(new.devices):
+                return
 
     def _refuse_other_host(self, host: str | None) -> None:
         if host not in (None, self.host):

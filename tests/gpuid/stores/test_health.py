@@ -94,6 +94,25 @@ def test_a_probe_heals_what_is_well_again_but_not_before_its_time(store: Store, 
     assert [one.quarantine.count for one in ledger.record().devices if one.quarantine] == [2]
 
 
+def test_a_heal_during_an_inspection_counts_against_its_result(store: Store, nvml: Nvml) -> None:
+    """1. A request reads that a GPU is ill. 2. An operator repairs and heals it. 3. The request writes what it read."""
+    store().acquire(ask(1)).release()
+    nvml.ill["GPU-2"] = {"ecc_uncorrected": 1}
+    inspect = nvml.inspector()
+
+    def read(devices: Sequence[Device]) -> Mapping[str, Reading]:
+        found = nvml.read(devices)
+        if nvml.ill:
+            nvml.ill.clear()
+            store().heal("gpu2")
+        return found
+
+    inspect._read = read
+    with store(inspect=inspect).acquire(ask(4)) as lease:
+        lease.release()
+    assert quarantined(store()) == {}
+
+
 def test_a_condition_that_is_over_is_seen_by_the_next_request(store: Store, nvml: Nvml) -> None:
     ledger = store(inspect=nvml.inspector())
     nvml.ill["GPU-2"] = {"temperature_c": 95, "slowdown_c": 90}
