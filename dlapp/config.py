@@ -335,9 +335,9 @@ class GpuidConfig(Value):
         "a hotter GPU is not leased; none is its slowdown temperature; read on the host of the GPU",
         name="temperature_limit",
     )
-    xids: Mapping[int, str] = key(
+    xids: Mapping[int, str] | None = key(
         _read_xids,
-        "",
+        None,
         "code: class,…",
         "classes of [Xid errors](gpu.md#xid-errors) in place of those of the table: `{63: ignore, 94: reset}`; read "
         "on the host of the GPU",

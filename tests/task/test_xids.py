@@ -1,4 +1,4 @@
-"""What a task does about the Xid errors of its GPUs: which end the payload, and what is found after it."""
+"""Xid errors of a task's GPUs: which end the payload, and what is found after it."""
 
 from __future__ import annotations
 

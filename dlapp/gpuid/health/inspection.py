@@ -66,7 +66,7 @@ def host_limits() -> HealthLimits:
     from dlapp.config import load_config
 
     gpuid = load_config().gpuid
-    return HealthLimits(allowed=gpuid.allowed_processes, temperature_c=gpuid.temperature_limit_c, xids=gpuid.xids)
+    return HealthLimits(allowed=gpuid.allowed_processes, temperature_c=gpuid.temperature_limit_c, xids=gpuid.xids or {})
 
 
 def classify_reading(reading: Reading, limits: HealthLimits = DEFAULT_LIMITS) -> DeviceFault | None:

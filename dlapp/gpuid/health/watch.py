@@ -198,7 +198,7 @@ class DeviceWatch:
         causes = [
             one
             for one in self.seen.values()
-            if one.uuid in uuids and one.at_s >= since_s and one.xid.kind in (XidClass.PROGRAM, XidClass.PROGRAM_PROBE)
+            if one.uuid in uuids and one.at_s >= since_s and one.xid.kind not in (None, XidClass.IGNORE)
         ]
         first = min(causes, key=lambda one: one.at_s, default=None)
         if first is None:

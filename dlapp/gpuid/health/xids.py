@@ -20,7 +20,7 @@ _TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "xids.csv")
 
 
 class XidClass(StrEnum):
-    """What follows from an Xid; the words of ``gpuid.xids``."""
+    """Class of an Xid error; its values are the words of ``gpuid.xids``."""
 
     IGNORE = "ignore"
     """Nothing."""

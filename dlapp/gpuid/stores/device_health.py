@@ -20,7 +20,7 @@ from dlapp.system.owners import user_text
 
 
 class Health(NamedTuple):
-    """What binds a user of a device's health; the fields are those of `dlapp.gpuid.rules.DeviceRecord`."""
+    """Health of a device, as far as it binds a user; the fields are those of `dlapp.gpuid.rules.DeviceRecord`."""
 
     quarantine: Quarantine | None = None
     failures: int = 0

@@ -27,7 +27,7 @@ _MAX_COUNT = 1 << 53
 
 
 class XidCount(NamedTuple):
-    """How often a GPU reported one Xid error, and when last [ms since 1970]."""
+    """Number of times that a GPU reported one Xid error, and the last time [ms since 1970]."""
 
     times: int
     last_ms: int

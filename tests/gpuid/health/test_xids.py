@@ -1,4 +1,4 @@
-"""What follows from each Xid error of a GPU."""
+"""Xid errors of GPUs: their table, and what follows from each."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Driver:
 
 
 class Seen:
-    """What a watch tells of Xid errors."""
+    """Xid errors as a watch tells of them."""
 
     def __init__(self, *turns: Sequence[tuple[str, int]], classes: Mapping[int, str] = {}) -> None:
         self.notes: list[str] = []
