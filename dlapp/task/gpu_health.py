@@ -50,7 +50,7 @@ class LeasedDevices:
     ) -> None:
         self._ledger, self._nvml, self._devices, self._note, self._warn = ledger, nvml, tuple(devices), note, warn
         self._watch: DeviceWatch | None = None
-        self._noted = self._is_unrecorded = False
+        self._noted = self._is_unrecorded = self._hang_is_noted = False
         # Imported now, not at release: a NodeManager may have removed the code by then.
         self._limits: inspection.HealthLimits | DlappError
         try:
@@ -181,6 +181,9 @@ class LeasedDevices:
 
     def _quarantine_host(self, hang: DriverHangs) -> None:
         """Quarantine all GPUs of this host, whose driver hangs. The next inspection that gets an answer ends that."""
+        if self._hang_is_noted:  # output that waits for space tries again to release the GPUs
+            return
+        self._hang_is_noted = True
         try:
             self._ledger.quarantine_all(cause=DRIVER_HANGS, detail=hang.problem)
             self._warn(f"all GPUs of this host are in quarantine: {hang}")

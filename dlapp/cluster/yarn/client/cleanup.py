@@ -67,6 +67,7 @@ GONE_AFTER_S = 5.0
 with its next heartbeat (1 s), and SIGKILL follows SIGTERM after 250 ms. Seen: up to 1.3 s. Until then its
 ApplicationMaster may still commit, and its tasks may store output."""
 NOTHING_KEPT, COMMITTED = "no output kept", "the commit of its output, which had begun, is finished"
+KEPT = "its output is kept as partial output"
 
 
 class EndedApplication(NamedTuple):
@@ -159,6 +160,8 @@ def _settled(
             view = kept.get("view") or {}
             if any(one.get("committed") for one in view.get("outputs", ())):
                 result = COMMITTED
+            elif any(one.get("partial") for one in view.get("outputs", ())):
+                result = KEPT
     files.remove(staging)
     return result
 
@@ -195,7 +198,7 @@ def _settle_outputs(
     keep = files.status(f"{staging}/{KILL}") is None
     done = files.settle_outputs(application_id, specs, claim, keep=keep)
     if claim is None:
-        result = "its output is kept as partial output" if any(one.partial for one in done) else NOTHING_KEPT
+        result = KEPT if any(one.partial for one in done) else NOTHING_KEPT
     elif all(one.committed for one in done):
         result = COMMITTED
     else:

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from dlapp.cluster.yarn.client.am_client import REQUEST_TIMEOUT_S, AmClients
-from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, NOTHING_KEPT, EndedApplication, settle
+from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, KEPT, NOTHING_KEPT, EndedApplication, settle
 from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.cluster.yarn.client.rest import KILL_END_S, AppReport
 from dlapp.cluster.yarn.client.session import ClusterSession
@@ -127,7 +127,7 @@ class ApplicationKiller:
         except (DlappError, OSError) as error:
             return f"{application_id} has ended, but what became of its output cannot be read now: {error}"
         if ended.state is State.KILLED:
-            return f"{application_id} was killed, {NOTHING_KEPT}"
+            return f"{application_id} was killed, {KEPT if any(one.partial for one in ended.outputs) else NOTHING_KEPT}"
         return f"{application_id} had ended before the kill: {ended.state.value}, {ended.diagnostics}"
 
     def _settled(self, report: AppReport, by: str) -> str:

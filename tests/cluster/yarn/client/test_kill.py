@@ -12,7 +12,7 @@ import pytest
 
 from dlapp.cluster.yarn.client import kill as client_kill
 from dlapp.cluster.yarn.client.am_client import AmClients
-from dlapp.cluster.yarn.client.cleanup import COMMITTED, GONE_AFTER_S
+from dlapp.cluster.yarn.client.cleanup import COMMITTED, GONE_AFTER_S, KEPT
 from dlapp.cluster.yarn.client.kill import ApplicationKiller
 from dlapp.cluster.yarn.client.rest import AppReport, YarnRest
 from dlapp.errors import Denied, TimedOut, Unreachable
@@ -114,6 +114,14 @@ def test_a_commit_that_a_kill_cut_off_is_finished_and_said(files: Memory, slept:
     assert killed(files) == f"{APP} was killed, {COMMITTED}"
     assert slept == [GONE_AFTER_S]
     assert [one[0] for one in files.settled] == [A, B]
+
+
+def test_output_that_its_master_kept_after_the_kill_is_said(files: Memory, slept: list[float]) -> None:
+    stage(files)
+    kept = {"name": "", "target": "hdfs://nn/out", "partial": "hdfs://nn/out.partial"}
+    files.write(PLACES.history(APP), json.dumps({"view": {"outputs": [kept]}}).encode(), 0o600)
+    assert killed(files) == f"{APP} was killed, {KEPT}"
+    assert slept == []
 
 
 def test_nobody_waits_where_nothing_was_stored(files: Memory, slept: list[float]) -> None:
