@@ -12,6 +12,8 @@ from dlapp.gpuid.health.inspection import HealthLimits, Inspector
 from dlapp.gpuid.health.nvml import NvmlError
 from dlapp.gpuid.health.readings import GpuProcess, Reading
 from dlapp.gpuid.rules import LeaseRequest, NotEnough
+from dlapp.system import clock
+from tests.services.processes.ledger_process import fake_devices
 
 Store = Callable[..., Any]
 
@@ -157,3 +159,29 @@ def test_where_nothing_can_be_known_of_the_devices_none_is_given(store: Store) -
     with pytest.raises(NvmlError, match="version mismatch"):
         ledger.acquire(ask(1))
     assert store().record().leases == ()
+
+
+def test_a_hang_quarantines_all_devices_without_asking_the_driver_and_the_next_inspection_ends_that(
+    store: Store, nvml: Nvml
+) -> None:
+    hangs: list[str] = []
+
+    def discover() -> tuple[Device, ...]:
+        if hangs:
+            raise NvmlError(hangs[0])
+        return fake_devices(4)
+
+    ledger, nvml.now_ms = store(inspect=nvml.inspector(), discover=discover), clock.now_ms()
+    with ledger.acquire(ask(1)) as lease:
+        ledger.quarantine("gpu3", cause="operator", detail="fan", by="eve")
+        hangs.append("NVML: the driver hangs")
+        ledger.quarantine_all(cause="driver-hangs", detail=hangs[0])
+        hangs.clear()
+        assert quarantined(ledger) == {0: "driver-hangs", 1: "driver-hangs", 2: "driver-hangs", 3: "operator"}
+        assert lease.release()
+    with pytest.raises(NotEnough, match=r"gpu0 quarantined \(NVML: the driver hangs\)"):
+        ledger.acquire(ask(1, "container_2"))
+    nvml.now_ms = clock.now_ms() + 61_000
+    with ledger.acquire(ask(3, "container_3")) as lease:
+        assert lease.release()
+    assert quarantined(ledger) == {3: "operator"}
