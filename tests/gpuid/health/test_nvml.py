@@ -75,6 +75,16 @@ def test_a_library_without_a_driver_means_no_gpus(tmp_path: Path) -> None:
     assert discovered(with_devices(tmp_path, [StubDevice()], init=9)) == []
 
 
+def test_a_driver_that_is_not_loaded_is_an_error_where_there_is_hardware(tmp_path: Path) -> None:
+    code = "from dlapp.gpuid.health import driver; driver.hardware = lambda root='/': 'PCI device 0000:3b:00.0'\n"
+    variables = with_devices(tmp_path, [StubDevice()], init=9)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code + SHOW], env=os.environ | variables, capture_output=True, text=True
+    )
+    said = "NVML: the driver is not loaded, and there is PCI device 0000:3b:00.0; load it (modprobe nvidia)"
+    assert json.loads(done.stdout).startswith(said), done.stderr
+
+
 def test_a_driver_that_does_not_work_is_an_error_and_not_a_machine_without_gpus(tmp_path: Path) -> None:
     said = discovered(with_devices(tmp_path, [StubDevice()], init=18))
     assert said.startswith("NVML: Driver/library version mismatch: ")
