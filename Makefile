@@ -22,6 +22,8 @@
 #                          examples/frameworks (Lightning, transformers, accelerate, JAX, XGBoost), and feeds with pyarrow
 #                          (gigabytes; an hour)
 #   make test-beside       what runs beside a training, with PyPI's TensorBoard and JupyterLab (a quarter of an hour)
+#   make test-gpu [WHEELS=] [STUB=1]   a prepared run on a machine with GPUs of NVIDIA, at most six minutes (docs/gpu.md);
+#                          it needs no network, no root, no Docker. Without a GPU it runs on the stub of NVML
 #   make test-versions [VERSIONS="3.3.6"]   the tests on YARN and HDFS with Hadoop 2.10.2, 3.3.6 and 3.5.0 (long)
 #   make test-oldest       the tests with the oldest libraries that pyproject.toml allows
 #   make soak NAME=ledger  one part under faults for an hour, yarn, queue or sweep; ARGS="--seconds 300 --seed 1"
@@ -60,7 +62,7 @@ COMPILE = ls tests/__pycache__/conftest.*-pytest-*.pyc >/dev/null 2>&1 || \
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo yarn-up yarn-down demo-yarn demo-caffe images test-images test test-quick test-applications test-users test-hadoop \
-	test-zookeeper test-docker test-faults test-closes nightly test-federation test-frameworks test-beside test-versions test-oldest soak fuzz scale fix \
+	test-zookeeper test-docker test-faults test-closes nightly test-federation test-frameworks test-beside test-gpu test-versions test-oldest soak fuzz scale fix \
 	check dead-code coverage dist bench bench-against screenshots clean
 
 help:
@@ -170,6 +172,11 @@ test-beside:
 	@PATH="$(abspath $(VENV)-beside/bin):$$PATH" $(VENV)-beside/bin/python -m pytest -o faulthandler_timeout=600 \
 		tests/beside/in_*.py $(ARGS)
 
+# It installs nothing: the Python that there is, with the libraries that it has and the wheels that are named.
+WITH_GPU = $(or $(PYTHON),$(firstword $(wildcard $(BIN)/python) python3))
+test-gpu:
+	@$(WITH_GPU) -m tests.gpu_run $(if $(STUB),--stub) $(if $(RESULTS),--results "$(RESULTS)") $(ARGS) $(WHEELS)
+
 # All versions, also when one fails.
 VERSIONS ?= 2.10.2 3.3.6 3.5.0
 test-versions:
@@ -247,7 +254,7 @@ screenshots:
 	@$(BIN)/python -m tests.pages.screenshots
 
 clean:
-	rm -rf $(VENV) $(VENV)-frameworks $(VENV)-beside $(VENV)-oldest $(VENV)-closes .cache/closes .cache/nightly/tree dist build bench/results examples/digits/results* \
+	rm -rf .cache/test-gpu $(VENV) $(VENV)-frameworks $(VENV)-beside $(VENV)-oldest $(VENV)-closes .cache/closes .cache/nightly/tree dist build bench/results examples/digits/results* \
 		examples/caffe_mnist/hdfs examples/distributed/results \
 		.mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
