@@ -44,8 +44,8 @@ WATCH_ANSWER_S = 10.0
 IDLE_S = 5.0
 _SIZE = struct.Struct("!I")
 _PROGRAM = (
-    # Close everything inherited from the owner, in particular kernel locks.
-    "import os, sys; os.closerange(3, 1 << 16); sys.path[:0] = sys.argv[2:]; "
+    # Keep nothing of the owner's: no descriptor, in particular no kernel lock, and no container's directory.
+    "import os, sys; os.closerange(3, 1 << 16); os.chdir('/'); sys.path[:0] = sys.argv[2:]; "
     "from dlapp.gpuid.health.nvml_subprocess import serve; serve(float(sys.argv[1]))"
 )
 

@@ -187,6 +187,7 @@ def test_the_helper_holds_nothing_that_its_asker_has_open(asker: Asker, tmp_path
     asker.ask(f"os.set_inheritable(os.open({str(tmp_path)!r}, os.O_RDONLY), True)")
     assert asker.ask(BOTH) == [True, True]
     assert str(tmp_path) not in open_files(asker.helper)
+    assert os.readlink(f"/proc/{asker.helper}/cwd") == "/"
 
 
 def test_a_child_of_its_asker_does_not_talk_to_the_helper(asker: Asker) -> None:
