@@ -114,7 +114,7 @@ def serve(ledger: GpuLedger, listen: str) -> None:
         UsageError: it cannot listen there.
     """
     try:
-        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client import CollectorRegistry, make_wsgi_app
     except ModuleNotFoundError as error:
         raise ConfigError("prometheus-client is not installed: pip install 'dlapp[metrics]'") from error
     host, colon, port = listen.rpartition(":")
@@ -122,12 +122,13 @@ def serve(ledger: GpuLedger, listen: str) -> None:
         raise UsageError(f"{listen} is not host:port")
     registry = CollectorRegistry()
     registry.register(GpuCollector(ledger))
+    from dlapp.client.machine.scrape_server import ScrapeServer
+
     try:
-        server, thread = start_http_server(int(port), addr=host.strip("[]"), registry=registry)
+        server = ScrapeServer(host.strip("[]"), int(port))
     except OSError as error:
         raise UsageError(f"{listen}: {error.strerror}") from error
-    log.info(f"metrics of {ledger.host_name} at http://{host}:{server.server_port}/metrics")
-    try:
-        thread.join()
-    finally:
-        server.shutdown()
+    with server:
+        server.set_app(make_wsgi_app(registry))
+        log.info(f"metrics of {ledger.host_name} at http://{host}:{server.server_port}/metrics")
+        server.serve_forever()
