@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.cluster.local import spool
+from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.gpu_sets import demands_of_row, gpu_sets
-from dlapp.cluster.local.queue import RUNNING, WAITING, ApplicationRow
+from dlapp.cluster.local.queue import RUNNING, WAITING, ApplicationRow, Queue
 from dlapp.cluster.local.queue_state import QueueContents, row_of, state_of
 from dlapp.gpuid import needs, rules
 from dlapp.gpuid.devices import Device
@@ -22,6 +26,7 @@ from dlapp.scheduler.decisions import decide
 from dlapp.scheduler.values import Policy
 from tests.attacks.local_state import engine_in
 from tests.gpuid.test_needs import MIXED, NEEDS, SPLIT, hosts, record_of, whole
+from tests.services.processes.small_app import submit
 
 NOW_S = 1000.0
 MACHINE = Amounts(1000, 100, 1 << 30)
@@ -150,3 +155,19 @@ def test_other_users_read_which_gpus_an_application_asks_for_and_count_whole_one
         }
         spool.end(engine.state, "application_5_0001")
         assert not [name for name in os.listdir(engine.state.spool) if name.startswith("application_5_0001")]
+
+
+def test_a_row_from_before_there_were_kinds_asks_for_whole_gpus_and_a_new_one_is_added_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
+    with engine_in(tmp_path / "state", shared=False) as engine:
+        old = str(submit(engine, "finish", gcores=2))
+        with contextlib.closing(sqlite3.connect(engine.state.database)) as connection:
+            connection.execute("ALTER TABLE applications DROP COLUMN gpus")
+        with Queue(engine.state) as queue:
+            assert [demands_of_row(one) for one in queue.unsettled()] == [(Demand(2, PLAIN),)]
+        added = str(submit(engine, "finish", gcores=1, gpu="mig:1g.10gb"))
+        with Queue(engine.state) as queue:
+            found = {one.id: demands_of_row(one) for one in queue.unsettled()}
+        assert found == {old: (Demand(2, PLAIN),), added: (Demand(1, DeviceNeed("mig:1g.10gb")),)}

@@ -33,7 +33,13 @@ def engine_at(state_dir: str, options: Mapping[str, str] | None = None) -> Local
 
 
 def spec_of(
-    *words: str, memory_mib: int = 1, gcores: int = 0, containers: int = 1, spread: bool = False, **fields: Any
+    *words: str,
+    memory_mib: int = 1,
+    gcores: int = 0,
+    containers: int = 1,
+    spread: bool = False,
+    gpu: str = "whole",
+    **fields: Any,
 ) -> AppSpec:
     """A spec whose arguments say what the ApplicationMaster does; ``fields`` are of `AppSpec`."""
     resources = Resources(memory_mib=memory_mib, gcores=gcores)
@@ -43,7 +49,7 @@ def spec_of(
         workspace="/tmp",
         script="start.sh",
         args=words,
-        placement=Placement(spread=spread),
+        placement=Placement(spread=spread, gpu=gpu),
         roles=(RoleSpec(instances=containers, resources=resources),),
         **fields,
     )
