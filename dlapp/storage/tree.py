@@ -1,4 +1,4 @@
-"""Trees of local files: listing, copying, removing."""
+"""Trees of local files: listing and copying."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from dlapp.storage.links import TooManyLinks, link_kept_inside, link_reader, lin
 from dlapp.system.disk_space import FULL, free_space_text, mount_point
 from dlapp.system.files import UntrustedFile, check_own_directory, closing_fd, is_inside, open_file, shown_path
 from dlapp.system.text import human_size
-from dlapp.value import Record, field
+from dlapp.system.trees import remove_tree
 
 COPY_CHUNK = 64 << 20
 READ_CHUNK = 1 << 20
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_MAX_OPEN = 64
-"""Directories that are open at a time."""
 _MAX_NAME = 4096
 """Maximum length of a path in a stored tree [characters]; the kernel accepts no longer one."""
 MAX_LINKED = 1 << 20
@@ -747,109 +745,3 @@ def _copy_some(source: int, target: int, at: int, count: int) -> int:
     while left:
         left = left[os.pwrite(target, left, at + len(piece) - len(left)) :]
     return len(piece)
-
-
-def remove_tree(path: str, *, dir_fd: int | None = None, name: str = "", number: int | None = None) -> None:
-    """Remove a file, a link or a directory tree, also if write-protected; a missing one is no error.
-
-    No link is followed, even if one replaces a directory meanwhile: all operations use descriptors.
-
-    Args:
-        path: its absolute path.
-        dir_fd, name: its directory and its name there; without them ``path`` is removed.
-        number: the inode number that it must have; None for any.
-
-    Raises:
-        UntrustedFile: it has another inode number than ``number``.
-        Denied, DlappError: an entry cannot be removed; the message names it.
-    """
-    name = name or path
-    with explaining(path, "removed"):
-        try:
-            found = os.lstat(name, dir_fd=dir_fd)
-            if number not in (None, found.st_ino):
-                raise UntrustedFile(path, "is not what was to be removed")
-            if not stat.S_ISDIR(found.st_mode):
-                os.unlink(name, dir_fd=dir_fd)
-                return
-        except FileNotFoundError:
-            return
-    stack: list[_Emptied] = []
-    try:
-        _enter(stack, _Emptied(dir_fd, name, path, number=number))
-        while stack:
-            here = stack[-1]
-            if here.inner:
-                inner = here.inner.pop()
-                below = _Emptied(here.fd, inner, f"{here.path}/{inner}")
-                if len(stack) < _MAX_OPEN:
-                    _enter(stack, below)
-                else:
-                    _hoist(stack[0], below)
-                continue
-            stack.pop()
-            os.close(here.fd)
-            with explaining(here.path, "removed"), contextlib.suppress(FileNotFoundError):
-                os.rmdir(here.name, dir_fd=here.above)
-    finally:
-        for one in stack:
-            os.close(one.fd)
-
-
-class _Emptied(Record):
-    """A directory that is being emptied: descriptor ``fd``, with the name ``name`` in ``above``.
-
-    Args:
-        inner: names of its remaining subdirectories.
-        number: the inode number that it must have; None for any.
-    """
-
-    above: int | None
-    name: str
-    path: str
-    fd: int = -1
-    inner: list[str] = field(default_factory=list)
-    number: int | None = None
-
-
-def _enter(stack: list[_Emptied], one: _Emptied) -> None:
-    """Remove everything but subdirectories from a directory, and push it on the stack; a missing one is no error."""
-    with explaining(one.path, "removed"), contextlib.suppress(FileNotFoundError):
-        one.fd = _open_for_removal(one)
-        stack.append(one)
-        if one.number not in (None, os.fstat(one.fd).st_ino):
-            raise UntrustedFile(one.path, "is not what was to be removed")
-        with os.scandir(one.fd) as found:
-            for entry in found:
-                if entry.is_dir(follow_symlinks=False):
-                    one.inner.append(entry.name)
-                else:
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(entry.name, dir_fd=one.fd)
-
-
-def _open_for_removal(one: _Emptied) -> int:
-    flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        fd = os.open(one.name, os.O_RDONLY | flags, dir_fd=one.above)
-    except PermissionError:
-        # Its owner may change that, through a descriptor that needs no permission.
-        with closing_fd(os.open(one.name, os.O_PATH | flags, dir_fd=one.above)) as handle:
-            os.chmod(f"/proc/self/fd/{handle}", 0o700)
-            return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if os.fstat(fd).st_mode & 0o700 != 0o700:
-            os.fchmod(fd, 0o700)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _hoist(top: _Emptied, one: _Emptied) -> None:
-    """Move a directory that is nested too deep into the outermost one, to be removed there."""
-    new = f".dlapp-remove-{os.urandom(8).hex()}"
-    with explaining(one.path, "removed"), contextlib.suppress(FileNotFoundError):
-        os.close(_open_for_removal(one))  # makes it writable, which moving a directory requires
-        os.rename(one.name, new, src_dir_fd=one.above, dst_dir_fd=top.fd)
-        top.inner.append(new)

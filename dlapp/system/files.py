@@ -287,26 +287,6 @@ def list_names(dir_fd: int, *, limit: int) -> list[str]:
     return sorted(found)
 
 
-def walk(top: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield each directory of a tree before those below it, as `os.walk` does: its path, the names of its directories
-    and those of its other entries. Links are not followed; what is removed from the list of directories is not entered.
-
-    `os.walk` of Python 3.11 calls itself for each level, so a program could end the caller by a deep tree. This one has
-    a stack, and ends at the longest path that the kernel takes. A directory that cannot be read is empty.
-    """
-    todo = [top]
-    while todo:
-        directory = todo.pop()
-        directories: list[str] = []
-        others: list[str] = []
-        with contextlib.suppress(OSError), os.scandir(directory) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):
-                    (directories if entry.is_dir(follow_symlinks=False) else others).append(entry.name)
-        yield directory, directories, others
-        todo += [os.path.join(directory, name) for name in reversed(directories)]
-
-
 @contextlib.contextmanager
 def closing_fd(fd: int) -> Iterator[int]:
     """Yield an open descriptor, and close it at the end."""

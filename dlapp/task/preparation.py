@@ -9,9 +9,9 @@ from functools import partial
 from dlapp.errors import DlappError
 from dlapp.locations import HdfsPlace, file_system, is_on_hdfs
 from dlapp.storage.api import DiskFull
-from dlapp.storage.tree import remove_tree
 from dlapp.system.clock import backoff_s
 from dlapp.system.disk_space import mount_point
+from dlapp.system.trees import remove_tree
 from dlapp.system.waits import Wait
 from dlapp.task.data.inputs import Inputs
 from dlapp.task.data.outputs import inside_workspace

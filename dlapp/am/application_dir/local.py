@@ -28,12 +28,13 @@ from dlapp.am.model.events import Kill, Published
 from dlapp.am.model.journal_compaction import JournalCompaction
 from dlapp.errors import DlappError, NotFound, UsageError
 from dlapp.locations import HdfsPlace
-from dlapp.storage.tree import explaining, remove_tree
+from dlapp.storage.tree import explaining
 from dlapp.sweep.spec import MAX_RESULTS_BYTES
 from dlapp.system import clock, files
 from dlapp.system.files import UntrustedFile
 from dlapp.system.logs import log
 from dlapp.system.short_tmpdir import remove_stale_links
+from dlapp.system.trees import remove_tree
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.report import ApplicationView, CommitClaim, ContainerView
 from dlapp.values.serialization import from_json, to_json

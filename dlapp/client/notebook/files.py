@@ -22,8 +22,9 @@ from dlapp.locations import HdfsPlace, last_name
 from dlapp.runtime.notebook_program import SKIPPED, list_files
 from dlapp.storage.glob import literal_pattern
 from dlapp.storage.open import plan_fetch
-from dlapp.storage.tree import explaining, remove_tree
+from dlapp.storage.tree import explaining
 from dlapp.system import files
+from dlapp.system.trees import remove_tree, walk
 
 STAGING = ".dlapp-notebook-"
 _STALE_S = 3600.0
@@ -99,7 +100,7 @@ def _place_all(found: str, workspace: str, packed: Mapping[str, FileFacts], trus
         return any(os.path.lexists(os.path.join(top, path)) for top in (found, real))
 
     with files.closing_fd(files.open_directory(real)) as top:
-        for directory, names, file_names in files.walk(found):
+        for directory, names, file_names in walk(found):
             names.sort()
             below = os.path.relpath(directory, found)
             for name in sorted(file_names):

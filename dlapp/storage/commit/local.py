@@ -76,7 +76,7 @@ from dlapp.storage.commit.written import (
     is_unchanged_since_commit,
     mark_written,
 )
-from dlapp.storage.tree import explained, explaining, remove_tree
+from dlapp.storage.tree import explained, explaining
 from dlapp.system.files import (
     UntrustedFile,
     closing_fd,
@@ -88,6 +88,7 @@ from dlapp.system.files import (
     write_all,
 )
 from dlapp.system.owners import other_writers, user_text
+from dlapp.system.trees import remove_tree
 from dlapp.value import replace
 
 _NEW_READY, _NEW_MARKER, _NEW_PARTIAL = "ready.new", "commit.new", "partial.new"

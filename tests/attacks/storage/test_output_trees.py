@@ -18,7 +18,8 @@ import pytest
 from dlapp.errors import DlappError
 from dlapp.storage.api import Workspace
 from dlapp.storage.local import LocalFiles
-from dlapp.storage.tree import OpenTree, nodes_to_store, remove_tree
+from dlapp.storage.tree import OpenTree, nodes_to_store
+from dlapp.system.trees import remove_tree
 from tests.attacks.hostile_files import Bait
 from tests.attacks.identities import Identities, User, deadline
 from tests.attacks.snapshots import unchanged
