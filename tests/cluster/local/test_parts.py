@@ -464,7 +464,7 @@ def test_an_outcome_that_is_no_json_is_an_error_by_name(tmp_path: Path) -> None:
 
 
 def test_a_row_with_bytes_that_are_no_text_is_read(state: StateDir, queue: Queue) -> None:
-    """Its owner may have written them; root and members of a shared queue read the row, too."""
+    """Root and members of a shared queue read what its owner may have written."""
     with queue.change():
         one = insert(queue)
     with sqlite3.connect(state.database) as connection:
