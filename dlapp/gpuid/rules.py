@@ -124,6 +124,11 @@ class DeviceRecord(Value):
     unknown: Unknown = field(default_factory=dict)
 
     @property
+    def has_condition(self) -> bool:
+        """Return whether it is in quarantine for what may be over at each moment, and no failure."""
+        return self.quarantine is not None and self.quarantine.cause in CONDITIONS and not self.quarantine.by
+
+    @property
     def uuid(self) -> str:
         """Return the device's identity."""
         return self.device.uuid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from dlapp.gpuid.health.nvml_subprocess import ANSWER_S, WATCH_ANSWER_S, DriverH
 from dlapp.gpuid.health.readings import DeviceFault
 from dlapp.gpuid.health.watch import DeviceUse, DeviceWatch
 from dlapp.gpuid.health.xids import XidClass, XidTable
-from dlapp.gpuid.rules import NEEDS_REBOOT
+from dlapp.gpuid.rules import NEEDS_REBOOT, NEEDS_RESET
 from dlapp.gpuid.stores.xid_files import add_xids
 from dlapp.system.text import human_size
 
@@ -137,7 +138,7 @@ class LeasedDevices:
         except DlappError as error:
             self._warn(f"the GPUs could not be inspected: {error}")
             known = self._to_probe() | known
-        for uuid, fault in known.items():
+        for uuid, fault in self._with_other_slices(known).items():
             try:
                 self._ledger.quarantine(uuid, cause=fault.cause, detail=fault.detail, until=fault.until)
                 self._warn(f"{uuid} is in quarantine: {fault.detail}")
@@ -147,6 +148,17 @@ class LeasedDevices:
         if hang is not None:
             self._quarantine_host(hang)
         return hang is None
+
+    def _with_other_slices(self, known: Mapping[str, DeviceFault]) -> dict[str, DeviceFault]:
+        """Return the faults also of the other slices of a GPU that needs a reset."""
+        found = dict(known)
+        cards = {one.pci_bus_id: known[one.uuid] for one in self._devices if one.mig >= 0 and _of_card(known, one)}
+        if cards:
+            with contextlib.suppress(DlappError):
+                for one in self._ledger.record().devices:
+                    if one.device.mig >= 0 and one.device.pci_bus_id in cards:
+                        found.setdefault(one.uuid, cards[one.device.pci_bus_id])
+        return found
 
     def _quarantine_for_reboot(self, known: Mapping[str, DeviceFault]) -> None:
         """Quarantine the other GPUs of the host if the fault of one needs a reboot."""
@@ -189,3 +201,9 @@ class LeasedDevices:
             self._warn(f"all GPUs of this host are in quarantine: {hang}")
         except DlappError as error:
             self._warn(f"{hang}; the GPUs could not be put into quarantine: {error}")
+
+
+def _of_card(known: Mapping[str, DeviceFault], device: Device) -> bool:
+    """Return whether a slice has a fault of its whole GPU."""
+    fault = known.get(device.uuid)
+    return fault is not None and fault.until == NEEDS_RESET

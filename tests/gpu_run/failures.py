@@ -69,7 +69,7 @@ def xid(place: Workplace) -> Result:
     watch = threading.Thread(target=_collect_xids, args=(place, found, end))
     watch.start()
     try:
-        view = _failed(place, "store", "gpu_program_error")
+        view = _failed(place, "store", "gpu_program_error", "gpu_xid_program")
         end_s = time.monotonic() + XID_S
         while not found and time.monotonic() < end_s:
             time.sleep(0.1)
@@ -83,14 +83,14 @@ def xid(place: Workplace) -> Result:
     return Result(OK, f"{view['cause_found']}; NVML's events {found}, {logged}; no quarantine", values)
 
 
-def _failed(place: Workplace, mode: str, rule: str) -> dict[str, Any]:
+def _failed(place: Workplace, mode: str, *rules: str) -> dict[str, Any]:
     """Run the CUDA program in a mode that fails; return what was found. Raises Failed: another cause, or quarantine."""
     with place.application(mode, place.cuda(mode)) as application:
         view = application.ended(40.0)
         printed = application.printed()[-500:]
     cause = view["diagnosis"]["diagnosis"] if view["diagnosis"] else {}
     values = {"diagnostics": view["diagnostics"], "printed": printed, "cause_found": cause.get("cause")}
-    if view["cause"] == "succeeded" or rule_of(view) != rule or cause["fault"] != "user":
+    if view["cause"] == "succeeded" or rule_of(view) not in rules or cause["fault"] != "user":
         raise Failed(f"{view['cause']}, {cause or view['diagnostics']}: {printed}", values)
     place.expect_free()
     return values

@@ -228,17 +228,21 @@ def device_files(place: Workplace) -> Result:
                         if target.startswith("/dev/nvidia"):
                             files.add(target)
             if files:
-                found[f"{pid} {Path(f'/proc/{pid}/comm').read_text().strip()}"] = sorted(files)
+                is_nvml = b"nvml_subprocess" in Path(f"/proc/{pid}/cmdline").read_bytes()
+                name = NVML_PROCESS if is_nvml else Path(f"/proc/{pid}/comm").read_text().strip()
+                found[f"{pid} {name}"] = sorted(files)
     started_s = round(at_s - application.submitted_s, 2)
     values = {"open": found, "nodes": nodes, "first_context_s": started_s}
     others = {f"/dev/{name}" for name in nodes} - {f"/dev/nvidia{minor}"}
-    wrong = {who: sorted(others & set(files)) for who, files in found.items() if who.endswith(" dlapp-task")}
+    own = (" dlapp-task", NVML_PROCESS)
+    wrong = {who: sorted(others & set(files)) for who, files in found.items() if who.endswith(own)}
     if any(wrong.values()):
         raise Failed(f"a task has other GPUs open: {wrong}", values)
     text = "; ".join(f"{who}: {' '.join(name.removeprefix('/dev/') for name in files)}" for who, files in found.items())
     return Result(OK, f"{text or 'none is open'}; {started_s:.1f} s from the submission to memory on the GPU", values)
 
 
+NVML_PROCESS = "dlapp's process for NVML"
 TURN = "date +%s.%N >output/began; {work}; date +%s.%N >output/ended"
 
 

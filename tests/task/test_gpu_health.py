@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from dlapp.gpuid.devices import Device
+from dlapp.gpuid.health.readings import DeviceFault, Reading
+from dlapp.gpuid.health.watch import DeviceWatch
+from dlapp.gpuid.rules import NEEDS_RESET
 from dlapp.gpuid.stores.machine import MachineLedger
+from dlapp.task.gpu_health import LeasedDevices
 from dlapp.values.messages import Fault
 from dlapp.values.spec import Resources
 from tests.services.containers.nvml_stub import MIB, StubDevice, with_devices
@@ -133,3 +138,18 @@ def test_a_device_whose_memory_somebody_holds_when_it_is_given_back_goes_into_qu
         (am.home / "tmp" / "finish").touch()
         assert am.result().fault is Fault.NONE
     assert quarantines(place) == {"GPU-0": "memory-held: 700 MiB are in use by no known process"}
+
+
+def test_a_fault_that_needs_a_reset_closes_all_slices_of_the_gpu(place: Path) -> None:
+    slices = tuple(
+        Device(f"MIG-{card}{part}", card, card, pci_bus_id=f"00000000:0{card}:00.0", mig=part)
+        for card in (0, 1)
+        for part in (0, 1)
+    )
+    ledger = MachineLedger(str(place / "locks"), discover=lambda: slices)
+    nvml: Any = SimpleNamespace(read=lambda devices: {one.uuid: Reading(one.uuid) for one in devices}, answer_s=1.0)
+    leased = LeasedDevices(ledger, nvml, slices[:1], print, print)
+    fault = DeviceFault("needs-reset", "Xid 95", until=NEEDS_RESET)
+    leased._watch = cast(DeviceWatch, SimpleNamespace(failed={"MIG-00": fault}, use={}))
+    assert leased.quarantine_failed()
+    assert [one.uuid for one in ledger.record().devices if one.quarantine is not None] == ["MIG-00", "MIG-01"]

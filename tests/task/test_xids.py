@@ -134,6 +134,16 @@ def test_a_device_to_inspect_whose_driver_does_not_answer_is_not_leased_before_i
         assert {uuid: one.cause for uuid, one in found.items()} == {"GPU-0": "xid"}
 
 
+def test_an_error_that_needs_a_reset_closes_the_device_also_if_the_driver_hangs_at_the_end(place: Path) -> None:
+    """The firmware of the GPU does not answer: the error, and then no answer to any question."""
+    with running(place, SAVES) as run:
+        with_devices(place, [replace(CARDS[0], xid=119, hang="nvmlDeviceGet"), CARDS[1]])
+        assert run.am.result().fault is Fault.NODE
+        found = run.quarantines()
+        assert {uuid: one.cause for uuid, one in found.items()} == {"GPU-0": "needs-reset", "GPU-1": "driver-hangs"}
+        assert found["GPU-0"].boot_id != ""
+
+
 @pytest.mark.parametrize("xid", [63, 4711])
 def test_what_is_ignored_or_unknown_is_noted_counted_and_ends_nothing(place: Path, xid: int) -> None:
     with running(place, WAITS + "exit 0") as run:

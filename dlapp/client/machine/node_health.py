@@ -23,6 +23,7 @@ from dlapp.gpuid.health import nvml
 from dlapp.gpuid.health.inspection import HealthLimits, classify_reading, is_allowed, is_due
 from dlapp.gpuid.health.nvml import NvmlError
 from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
+from dlapp.gpuid.rules import CONDITIONS
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.system import clock
 
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 DRIVER_GPUS = "/proc/driver/nvidia/gpus"
 """One directory for each GPU of the driver, also for one that NVML has lost."""
-_CONDITIONS = ("foreign-process", "memory-held", "hot")
-"""Causes that need no repair."""
 _EXCLUDED = re.compile(r"^GPU (?:Excluded|Blacklisted):\s*Yes", re.M)
 _MAX_FILE_BYTES = 4096
 
@@ -69,7 +68,9 @@ def _machine_health(config: Config, process: NvmlProcess) -> MachineHealth:
     try:
         record = ledger.record()
         devices = [one.device for one in record.devices if one.present]
-        readings = process.read(devices) if devices else {}
+        # One that an operator took out of use is not opened: it may be reset just now.
+        opened = [one.device for one in record.devices if one.present and not (one.quarantine and one.quarantine.by)]
+        readings = process.read(opened) if opened else {}
     except NvmlError as error:
         return MachineHealth((str(error),), tuple(users))
     limits = HealthLimits(allowed=config.gpuid.allowed_processes, temperature_c=config.gpuid.temperature_limit_c)
@@ -79,18 +80,18 @@ def _machine_health(config: Config, process: NvmlProcess) -> MachineHealth:
         quarantine, reading = one.quarantine, readings.get(one.uuid)
         fault = None if reading is None else classify_reading(reading, limits)
         # No program starts on a node that is reported, so nobody inspects a GPU when that is due: its reading decides.
-        if quarantine is not None and quarantine.cause not in _CONDITIONS and not is_due(quarantine, now_ms):
+        if quarantine is not None and quarantine.cause not in CONDITIONS and not is_due(quarantine, now_ms):
             problems.append(f"{one.device.label} ({one.uuid}) is {quarantine}")
-        elif fault is not None and fault.cause not in _CONDITIONS:
+        elif fault is not None and fault.cause not in CONDITIONS:
             problems.append(f"{one.device.label} ({one.uuid}): {fault.detail}")
-    return MachineHealth(tuple(problems), (*users, *_processes(devices, readings, limits.allowed)))
+    return MachineHealth(tuple(problems), (*users, *_processes(opened, readings, limits.allowed)))
 
 
 def _processes(devices: Sequence[Device], readings: Mapping[str, Reading], allowed: Collection[str]) -> list[str]:
     return [
         f"{device.label} process {process.pid} ({process.name or 'whose name is hidden'})"
         for device in devices
-        for process in readings[device.uuid].compute or ()
+        for process in (*(readings[device.uuid].compute or ()), *readings[device.uuid].mps_clients)
         if not is_allowed(process.name, allowed)
     ]
 

@@ -521,6 +521,8 @@ def _sample(nvml: Any, gpu: Any, part: Any) -> DeviceSample:
     rates = _query(nvml, handle, "nvmlDeviceGetUtilizationRates")
     milliwatts = query("nvmlDeviceGetPowerUsage")
     processes = _listed_processes(nvml, handle, "nvmlDeviceGetComputeRunningProcesses")
+    if processes is not None:
+        processes = [*processes, *(_listed_processes(nvml, handle, "nvmlDeviceGetMPSComputeRunningProcesses") or ())]
     millijoules = query("nvmlDeviceGetTotalEnergyConsumption") if part is None else None
     return DeviceSample(
         utilisation=None if rates is None else min(rates.gpu, 100) / 100,

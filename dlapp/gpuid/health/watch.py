@@ -253,9 +253,10 @@ class DeviceWatch:
             while not self._ended:
                 asked = self._requested
                 try:
-                    found = watched.poll()
-                    if codes := watched.take_xids():
-                        found = found | self._xid_faults(codes)
+                    # First the events: a query that hangs loses them with the process that calls NVML.
+                    codes = watched.take_xids()
+                    found = self._xid_faults(codes) if codes else {}
+                    found = found or watched.poll()
                     if found:
                         self.failed = found
                         self._on_fault()

@@ -48,8 +48,10 @@ def processes_on(uuids: Iterable[str], nvml_process: NvmlProcess, *, is_apart: b
             if not is_allowed(process.name, allowed):
                 name = f" ({process.name})" if process.name else ""
                 return Liveness(ALIVE, f"process {process.pid}{name} computes on {device.label}")
-        if is_apart and not reading.error and (reading.used_mib is None or reading.used_mib > _NO_CONTEXT_MIB):
+        is_hidden = is_apart or reading.compute is None
+        if is_hidden and not reading.error and (reading.used_mib is None or reading.used_mib > _NO_CONTEXT_MIB):
             used = "unknown memory" if reading.used_mib is None else f"{reading.used_mib} MiB"
-            why = f"{used} of it is in use, and the driver hides processes of other pid namespaces"
+            reason = "does not list processes" if reading.compute is None else "hides processes of other pid namespaces"
+            why = f"{used} of it is in use, and the driver {reason}"
             finding = Liveness(UNKNOWN, f"{device.label}: {why}")
     return finding

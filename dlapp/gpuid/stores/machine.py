@@ -39,6 +39,7 @@ from dlapp.errors import Denied, RequestTooLarge
 from dlapp.gpuid import needs, rules
 from dlapp.gpuid.devices import Device, Holder
 from dlapp.gpuid.health.driver_load import driver_load
+from dlapp.gpuid.health.nvml import NvmlError
 from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
 from dlapp.gpuid.ledger import Inspect, LeaseStatus, uninspected
 from dlapp.gpuid.liveness.probes import LivenessProbes
@@ -500,21 +501,21 @@ class MachineLedger:
         """
         self._refuse_other_host(host)
         now_ms, driver = clock.now_ms(), driver_load()
-        old = self.record()
+        old = self._record_for_change()
         new = rules.quarantine(old, name, cause=cause, detail=detail, by=by, now_ms=now_ms, until=until, driver=driver)
         with self._open() as ledger:
             write_health(ledger.directory, old, new)
 
     def quarantine_all(self, *, cause: str, detail: str = "") -> None:
         """See `dlapp.gpuid.ledger.Ledger`. The GPUs are those that NVML last reported, and those of the files."""
+        old = self._record_of(self._devices or ())
+        new = rules.quarantine_all(old, cause=cause, detail=detail, now_ms=clock.now_ms())
         with self._open() as ledger:
-            old = ledger.record(self.host, self._devices or ())
-            new = rules.quarantine_all(old, cause=cause, detail=detail, now_ms=clock.now_ms())
             write_health(ledger.directory, old, new)
 
     def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> bool:
         self._refuse_other_host(host)
-        old = self.record()
+        old = self._record_for_change()
         device = old.device(name).device
         file, me = file_name(device.uuid), os.geteuid()
         with self._open() as ledger:
@@ -533,6 +534,14 @@ class MachineLedger:
     def record(self) -> HostRecord:
         """See `dlapp.gpuid.ledger.Ledger`. A device that is only reserved appears as a lease without a container."""
         return self._record_of(self.devices())
+
+    def _record_for_change(self) -> HostRecord:
+        """Return the record also while the driver does not work, which is often the reason for a quarantine: with the
+        GPUs that NVML last reported, and those of the files."""
+        try:
+            return self.record()
+        except NvmlError:
+            return self._record_of(self._devices or ())
 
     def record_of_files(self) -> HostRecord:
         """Return what the files say of this host, without NVML: the GPUs that somebody holds or that are in quarantine.

@@ -176,7 +176,8 @@ class NodeManagerGpuLedger:
         """
         now_ms = clock.now_ms()
         there = [one for one in self._machine.record().devices if one.present]
-        out = [one for one in there if not is_due(one.quarantine, now_ms)]
+        # A condition may be over: the GPUs are inspected when it is known which they are.
+        out = [one for one in there if not is_due(one.quarantine, now_ms) and not one.has_condition]
         if out and len(there) - len(out) < request.gcores:
             raise InQuarantine(self._refusal(request, [(one.device.label, one) for one in out]))
 

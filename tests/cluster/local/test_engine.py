@@ -35,7 +35,7 @@ from dlapp.values.messages import StopAnswer
 from dlapp.values.report import ApplicationView, FinalStatus, State
 from dlapp.values.serialization import from_json
 from tests.applications import open_files
-from tests.services.containers.nvml_stub import StubDevice, with_devices
+from tests.services.containers.nvml_stub import Part, StubDevice, with_devices
 from tests.services.polling import wait_until
 from tests.services.processes import small_app
 from tests.services.processes.small_app import engine_at, spec_of, submit
@@ -978,6 +978,20 @@ def test_an_ask_for_more_gpus_than_there_are_is_refused(start_engine: Callable[.
     with pytest.raises(RequestTooLarge, match="asked for 2 gcores, this machine has 1 gcore "):
         start_engine("-less", local__gcores="1").check(spec_of(gcores=2))
     assert not start_engine("-none", local__gcores="0").info().has_gpus
+
+
+def test_a_machine_whose_gpus_are_all_split_has_none_for_a_file_that_names_none(
+    start_engine: Callable[..., LocalEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dlapp.gpuid.health import nvml
+
+    split = StubDevice(mig=(Part("MIG-a"), Part("MIG-b")))
+    for name, value in with_devices(tmp_path, [split]).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(nvml, "has_library", lambda: True)
+    assert not start_engine().info().has_gpus
+    with_devices(tmp_path, [split, StubDevice()])
+    assert start_engine("-2").info().has_gpus
 
 
 @pytest.mark.parametrize(("init", "said"), [(18, "Driver/library version mismatch"), (999, "Unknown Error")])

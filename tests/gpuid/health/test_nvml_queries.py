@@ -221,6 +221,17 @@ def test_in_a_pid_namespace_of_its_own_an_empty_list_counts_only_for_a_gpu_witho
     assert state == "gone" or "hides processes of other pid namespaces" in found[1]
 
 
+@pytest.mark.parametrize(("used", "state"), [(0, "gone"), (9000 * MIB, "unknown")])
+def test_without_a_list_of_processes_used_memory_is_no_proof_that_nothing_computes(
+    see: Any, used: int, state: str
+) -> None:
+    errors = tuple((f"nvmlDeviceGet{kind}RunningProcesses", 3) for kind in ("Compute", "Graphics", "MPSCompute"))
+    process = see(StubDevice(uuid="GPU-a", used=used, errors=errors))
+    found = process.ask(COMPUTING.format(False))
+    assert found[0] == state
+    assert state == "gone" or "does not list processes" in found[1]
+
+
 def test_without_a_driver_nothing_computes(see: Any) -> None:
     process = see(StubDevice(uuid="GPU-a"))
     process.change(StubDevice(uuid="GPU-a"), init=9)

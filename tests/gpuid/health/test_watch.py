@@ -14,6 +14,7 @@ from dlapp.errors import DlappError
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.health.attribution import ProcessAttribution
 from dlapp.gpuid.health.nvml import NvmlError
+from dlapp.gpuid.health.nvml_subprocess import DriverHangs
 from dlapp.gpuid.health.readings import DeviceFault, DeviceSample, ListedProcess
 from dlapp.gpuid.health.watch import DeviceUse, DeviceWatch
 
@@ -106,6 +107,23 @@ def test_a_watch_adds_up_the_use_of_its_devices() -> None:
     assert first.unknown_s > 0.0, "the time after the driver failed"
     assert (second.busy_s, second.idle_s) == (0.0, 0.0)
     assert second.unknown_s == pytest.approx(first.busy_s + first.unknown_s)
+
+
+class Hanging(Sampled):
+    """A device with an Xid error, and a driver that hangs in the next query: the firmware does not answer."""
+
+    def poll(self) -> dict[str, DeviceFault]:
+        raise DriverHangs("NVML: no answer in 10 s: the driver hangs")
+
+    def take_xids(self) -> list[tuple[str, int]]:
+        return [("GPU-0", 119)]
+
+
+def test_an_xid_error_is_read_before_the_query_in_which_the_driver_hangs() -> None:
+    failed = threading.Event()
+    with DeviceWatch(DEVICES, open=lambda _: Hanging(1), on_fault=failed.set, every_s=0.001) as watch:
+        assert failed.wait(120)
+    assert {uuid: one.until for uuid, one in watch.failed.items()} == {"GPU-0": "needs-reset"}
 
 
 def test_without_nvml_the_use_of_devices_is_not_known() -> None:

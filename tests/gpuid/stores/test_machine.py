@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 
 from dlapp.errors import RequestTooLarge
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.health.nvml import NvmlError
 from dlapp.gpuid.liveness.probes import LivenessProbes
 from dlapp.gpuid.liveness.result import ALIVE, GONE, Liveness
-from dlapp.gpuid.rules import LeaseRequest, LedgerError, NotEnough
+from dlapp.gpuid.rules import NEEDS_RESET, LeaseRequest, LedgerError, NotEnough
 from dlapp.gpuid.stores.device_files import Directory
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.system import locks
@@ -634,3 +636,27 @@ def test_a_file_that_was_removed_under_its_holder_is_not_locked_in_vain(director
     assert not Directory(handle, str(directory), {}).is_current(fd, "GPU-0")
     os.close(fd)
     os.close(handle)
+
+
+@pytest.mark.parametrize("until", ["", NEEDS_RESET])
+def test_a_device_is_closed_and_healed_while_the_driver_does_not_work(tmp_path: Path, until: str) -> None:
+    """The GPUs are those that NVML last reported, however long ago that was."""
+    now_s, broken = 0.0, False
+
+    def discover() -> tuple[Device, ...]:
+        if broken:
+            raise NvmlError("NVML: no answer")
+        return (Device("GPU-0", 0, 0), Device("GPU-1", 1, 1))
+
+    ledger = MachineLedger(str(tmp_path / "locks"), discover=discover, clock=lambda: now_s)
+    assert len(ledger.record().devices) == 2
+    now_s, broken = 1000.0, True
+    ledger.quarantine("gpu1", cause="needs-reset", detail="Xid 119", until=until)
+    ledger.quarantine_all(cause="driver-hangs")
+    broken = False
+    found = {one.uuid: one.quarantine.cause for one in ledger.record().devices if one.quarantine is not None}
+    assert found == {"GPU-0": "driver-hangs", "GPU-1": "needs-reset"}
+    now_s, broken = 2000.0, True
+    assert ledger.heal("gpu1")
+    broken = False
+    assert [one.uuid for one in ledger.record().devices if one.quarantine is not None] == ["GPU-0"]

@@ -300,3 +300,21 @@ def test_a_gpu_that_was_lost_under_its_program_can_be_put_into_quarantine(node: 
         gone.quarantine("GPU-0", cause="lost", detail="it fell off the bus (Xid 79)")
         assert [(one.uuid, one.present) for one in gone.record().devices] == [("GPU-0", False)]
         assert gone.record().devices[0].quarantine is not None
+
+
+def test_a_condition_of_a_given_gpu_is_inspected_at_each_request(node: Node, tmp_path: Path) -> None:
+    """A hot GPU becomes cool: its quarantine refuses nothing before the GPU was looked at again."""
+    own, hot = (Device("GPU-3", 0, 3),), True
+
+    def read(devices: Sequence[Device]) -> dict[str, Reading]:
+        return {one.uuid: Reading(one.uuid, temperature_c=95 if hot else 40, slowdown_c=90) for one in devices}
+
+    node.body = json.dumps(answer((2, 3, ONE))).encode()
+    inspect = Inspector(DEFAULT_LIMITS, read=read)
+    inspect.MAX_CONDITION_AGE_S = inspect.MAX_FAILED_AGE_S = 0.0
+    ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: own, inspect=inspect)
+    with pytest.raises(InQuarantine, match="95 °C"):
+        ledger.acquire(ask(1))
+    hot = False
+    with ledger.acquire(ask(1)) as given:
+        assert given.devices[0].uuid == "GPU-3"

@@ -193,7 +193,7 @@ class LocalEngine(Closeable):
         if not self._is_others:
             self._queue().count_unsettled(self._uid)
         hdfs, why = self._hdfs
-        return EngineInfo(name="local", version=__version__, has_gpus=self._gcores() > 0, hdfs=hdfs, no_hdfs=why)
+        return EngineInfo(name="local", version=__version__, has_gpus=self._has_whole_gpus(), hdfs=hdfs, no_hdfs=why)
 
     @cached_property
     def _hdfs(self) -> tuple[HdfsPlace | None, str]:
@@ -216,6 +216,10 @@ class LocalEngine(Closeable):
     def _gcores(self) -> int:
         """Return the number of GPUs that applications can have; 0 while NVIDIA's driver does not work."""
         return self._usable(self._gpus()[0])
+
+    def _has_whole_gpus(self) -> bool:
+        """Return whether ``gcores=auto`` means one GPU: slices are given only to those who ask for them."""
+        return any(one.mig < 0 for one in self._gpus()[0])
 
     def _usable(self, devices: Sequence[Device]) -> int:
         """Return how many of this machine's GPUs applications may have."""
