@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from dlapp.diagnosis.rules import load_rules
 from dlapp.diagnosis.search import LogTail, diagnose
+from dlapp.gpuid.health.xids import XidClass, XidTable
 from dlapp.values.messages import Diagnosis, Fault
 
 RULES = load_rules("/none")
@@ -146,3 +149,17 @@ def test_a_program_that_takes_uuids_for_numbers_is_told_the_key_that_gives_numbe
     found = cause_of("ValueError: invalid literal for int() with base 10: 'GPU-8932f937'")
     assert found is not None
     assert "cuda_visible_devices=index" in found.next_step
+
+
+def test_the_kernels_lines_on_xid_errors_are_judged_as_the_table_of_xids_says() -> None:
+    codes = {}
+    for rule in load_rules():
+        match = None if rule.line is None else re.search(r"Xid .*?: \(([\d|]+)\)", rule.line.pattern)
+        if match is not None:
+            codes[rule.name] = {int(one) for one in match[1].split("|")}
+    table = XidTable()
+    ending = {code for code in range(1, 200) if table[code].kind in (XidClass.RESET, XidClass.NODE)}
+    assert codes["gpu_lost"] == ending - codes["gpu_memory_error"]
+    own = (XidClass.PROGRAM, XidClass.IGNORE)
+    assert {code for code in codes["gpu_program_error"] if table[code].kind not in own} == set()
+    assert {code for code in codes["gpu_memory_error"] if table[code].kind in own} == set()

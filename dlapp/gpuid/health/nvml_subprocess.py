@@ -145,7 +145,8 @@ class NvmlProcess(Closeable):
                 self._stuck = self._pid
                 self._end()
                 self._again_at = time.monotonic() + next(self._pauses_s)
-                self._hang = DriverHangs(f"NVML: no answer in {answer_s:g} s: the driver hangs", driver.HANGS)
+                slow = "" if answer_s > SHORT_ANSWER_S else ", or initializes GPUs without persistence mode"
+                self._hang = DriverHangs(f"NVML: no answer in {answer_s:g} s: the driver hangs{slow}", driver.HANGS)
                 raise self._hang from None
             except BaseException:
                 self._end()  # an interrupted step: the next request must not get the answer to this one
