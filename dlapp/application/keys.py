@@ -571,7 +571,7 @@ KEYS: tuple[PropertyKey, ...] = (
     PropertyKey(
         _in("cuda_visible_devices", *_OF_A_CONTAINER),
         forms.choice(*spec.VISIBLE_DEVICES),
-        "what `CUDA_VISIBLE_DEVICES` names the GPUs by: `uuid`, or `index` for programs that need numbers "
+        "how `CUDA_VISIBLE_DEVICES` names the GPUs: `uuid`, or `index` for programs that need numbers "
         "([payload.md](payload.md#gpus)); `auto` is `uuid`, and in Docker leaves the variable unset",
         {"resources": "`auto`", "role": "that of `[resources]`", "service": "that of `[resources]`"},
         field="placement.cuda_visible_devices",

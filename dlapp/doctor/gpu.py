@@ -9,6 +9,14 @@ from collections.abc import Iterator
 from dlapp.config import NO_CREDENTIALS
 from dlapp.doctor.findings import REQUEST_TIMEOUT_S, Check, CheckContext, Finding, failed, passed, warned
 
+_REPAIRS = {
+    "ecc": "dlapp-gpu reset {one.label} when nobody uses it",
+    "needs-reset": "dlapp-gpu reset {one.label} when nobody uses it",
+    "prohibited": "nvidia-smi -c 0 -i {one.index}",
+    "hot": "look at its fans and the load of the machine",
+    "fabric": "systemctl start nvidia-fabricmanager; its log says why it does not run",
+}
+"""What to do about a fault, by its cause."""
 MAX_PROBLEMS = 20
 """Maximum number of invalid entries of the ledger's directory in a message."""
 
@@ -60,7 +68,8 @@ def _devices(context: CheckContext) -> Iterator[Finding]:
             yield passed(f"gpu.{one.label}", words)
         else:
             # A payload that holds the GPU is an ordinary process on it; the ledger distinguishes them.
-            yield warned(f"gpu.{one.label}", f"{words}: {fault.detail}", "dlapp-gpu list shows its holder")
+            repair = _REPAIRS.get(fault.cause, "dlapp-gpu list shows its holder").format(one=one)
+            yield warned(f"gpu.{one.label}", f"{words}: {fault.detail}", repair)
     if off := [one.label for one in devices if readings[one.uuid].persistent is False]:
         yield warned(
             "gpu.persistence",

@@ -31,7 +31,7 @@ PROBE_FIRST_S, PROBE_LAST_S = 60.0, 6 * 3600.0
 """Minimum and maximum probe interval for a GPU in quarantine."""
 NEEDS_RESET, NEEDS_REBOOT = "needs-reset", "needs-reboot"
 """Causes of a quarantine that may last until a reset of the GPU, or until a reboot of the host."""
-CONDITIONS = frozenset(("foreign-process", "memory-held", "hot"))
+CONDITIONS = frozenset(("foreign-process", "memory-held", "hot", "driver-hangs"))
 """Causes that are no failure of the GPU: they do not count, and each request on the host inspects the GPU."""
 FADE_MS = 7 * 24 * 3600 * 1000
 """Time after which half of the failures of a GPU are forgotten [ms]: a bad connector fails more often than that, a

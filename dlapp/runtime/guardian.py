@@ -178,14 +178,15 @@ def _fork_inner(channel: socket.socket, *, own_namespace: bool) -> int:
     return pid
 
 
-def kill_descendants() -> None:
-    """Send SIGKILL to every descendant of this process; the caller repeats it until none is left.
+def kill_descendants(spared: Collection[int] = ()) -> None:
+    """Send SIGKILL to every descendant of this process except those with the given pids; the caller repeats it until
+    none is left.
 
     They are stopped first, repeatedly while new ones appear, so that none forks while the others are being killed.
     """
     stopped: set[int] = set()
     for _ in range(20):
-        more = [pid for pid in descendants(os.getpid()) if pid not in stopped]
+        more = [pid for pid in descendants(os.getpid()) if pid not in stopped and pid not in spared]
         if not more:
             break
         for pid in more:

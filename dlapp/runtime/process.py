@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from dlapp.runtime.guardian import kill_descendants
@@ -39,6 +39,7 @@ class Guardian:
         self._outer, self._channel = outer, channel
         self.siblings = siblings
         self._received = bytearray()
+        self.spared: Callable[[], Collection[int]] = tuple
         self._ordering = threading.Lock()
         self._inner: int | None = None
         self.gone = False
@@ -135,7 +136,10 @@ class Guardian:
                 left.pop(pid, None)
             else:
                 if not left:
-                    kill_descendants()  # outer was killed: its children are ours
+                    spared = set(self.spared())
+                    if spared.issuperset(descendants(os.getpid())):
+                        return
+                    kill_descendants(spared)  # outer was killed: its children are ours
                 elif time.monotonic() > deadline:
                     deadline += _PATIENCE_S
                     for one in left.values():

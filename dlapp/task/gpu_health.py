@@ -129,6 +129,7 @@ class LeasedDevices:
         hang: DriverHangs | None = None
         # Others wait for the container's end. After a watch no GPU has to be initialized.
         self._nvml.answer_s = ANSWER_S if self._watch is None else WATCH_ANSWER_S
+        self._nvml.try_again()  # a slow answer before says nothing about this one
         try:
             if isinstance(self._limits, DlappError):
                 raise self._limits
@@ -152,12 +153,12 @@ class LeasedDevices:
     def _with_other_slices(self, known: Mapping[str, DeviceFault]) -> dict[str, DeviceFault]:
         """Return the faults also of the other slices of a GPU that needs a reset."""
         found = dict(known)
-        cards = {one.pci_bus_id: known[one.uuid] for one in self._devices if one.mig >= 0 and _of_card(known, one)}
-        if cards:
+        whole = {one.pci_bus_id: known[one.uuid] for one in self._devices if one.mig >= 0 and _needs_reset(known, one)}
+        if whole:
             with contextlib.suppress(DlappError):
                 for one in self._ledger.record().devices:
-                    if one.device.mig >= 0 and one.device.pci_bus_id in cards:
-                        found.setdefault(one.uuid, cards[one.device.pci_bus_id])
+                    if one.device.mig >= 0 and one.device.pci_bus_id in whole:
+                        found.setdefault(one.uuid, whole[one.device.pci_bus_id])
         return found
 
     def _quarantine_for_reboot(self, known: Mapping[str, DeviceFault]) -> None:
@@ -203,7 +204,7 @@ class LeasedDevices:
             self._warn(f"{hang}; the GPUs could not be put into quarantine: {error}")
 
 
-def _of_card(known: Mapping[str, DeviceFault], device: Device) -> bool:
+def _needs_reset(known: Mapping[str, DeviceFault], device: Device) -> bool:
     """Return whether a slice has a fault of its whole GPU."""
     fault = known.get(device.uuid)
     return fault is not None and fault.until == NEEDS_RESET

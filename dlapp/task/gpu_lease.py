@@ -117,6 +117,11 @@ class GpuLease:
         return tuple(one.index for one in self.devices)
 
     @property
+    def nvml_pids(self) -> Collection[int]:
+        """Return the processes of this task that call NVML: a hanging driver does not let them end."""
+        return self._nvml.pids
+
+    @property
     def is_exclusive(self) -> bool:
         """Return whether a leased device allows only one process, by its compute mode."""
         return any(one.compute_mode == "exclusive" for one in self.devices)

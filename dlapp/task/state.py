@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -81,10 +81,12 @@ class TaskState:
         self.check_node = check_node
         self.container_dir, self.keep_fds, self._starting_fds = container_dir, keep_fds, starting_fds
         self.guardian = Guardian(outer, channel)
+        self.guardian.spared = self.nvml_pids
         self.guardians = [self.guardian]
         self.stopper = InterruptHandler()
         self.log = TaskLog(os.path.join(container_dir, "dlapp.log"))
         self.lease: GpuLease | None = None
+        self._former_lease: GpuLease | None = None
         self.planned: list[PlannedInput] = []
         self.mounted: list[tuple[InputSpec, str | None]] = []
         self.inputs: Inputs | None = None
@@ -243,6 +245,15 @@ class TaskState:
         finally:
             wait.end()
         raise AssertionError
+
+    def nvml_pids(self) -> Collection[int]:
+        """Return the children of this process that are no payload's, and may never end."""
+        lease = self.lease or self._former_lease
+        return () if lease is None else lease.nvml_pids
+
+    def forget_lease(self) -> None:
+        """Have no GPUs any more; they are released."""
+        self._former_lease, self.lease = self.lease, None
 
     def release_lease(self) -> None:
         """Release the GPUs. Idempotent."""

@@ -147,6 +147,7 @@ def test_a_program_that_needs_numbers_gets_those_of_the_driver(tmp_path: Path, s
 def test_numbers_are_refused_where_a_gpu_is_split_because_cuda_counts_otherwise_there(tmp_path: Path, see: Any) -> None:
     see(MIXED)
     numbers = {"gcores": 1, "memory": 64, "cuda_visible_devices": "index"}
-    end = ended(launch(properties(tmp_path, "exit 0", resources=numbers)))
-    assert end["final_status"] == "FAILED"
-    assert "gpu0 is split by MIG, so CUDA's indexes are not those of the driver" in end["diagnostics"]
+    refused = run("dlapp-launcher", properties(tmp_path, "exit 0", resources=numbers))
+    assert refused.code == 2
+    said = "gpu0 of this machine is split by MIG, so CUDA's indexes are not those of the driver (uuid)"
+    assert f"resources.cuda_visible_devices: index needs GPUs that are whole: {said}" in refused.err

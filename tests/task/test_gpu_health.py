@@ -147,7 +147,8 @@ def test_a_fault_that_needs_a_reset_closes_all_slices_of_the_gpu(place: Path) ->
         for part in (0, 1)
     )
     ledger = MachineLedger(str(place / "locks"), discover=lambda: slices)
-    nvml: Any = SimpleNamespace(read=lambda devices: {one.uuid: Reading(one.uuid) for one in devices}, answer_s=1.0)
+    nvml: Any = SimpleNamespace(read=lambda devices: {one.uuid: Reading(one.uuid) for one in devices})
+    nvml.try_again = lambda: None
     leased = LeasedDevices(ledger, nvml, slices[:1], print, print)
     fault = DeviceFault("needs-reset", "Xid 95", until=NEEDS_RESET)
     leased._watch = cast(DeviceWatch, SimpleNamespace(failed={"MIG-00": fault}, use={}))

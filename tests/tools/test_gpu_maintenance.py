@@ -117,18 +117,18 @@ def test_a_healthy_machine_is_ok_for_a_node_manager(machine: Machine) -> None:
 
 
 def test_a_faulty_gpu_that_nobody_uses_is_an_error_for_a_node_manager(machine: Machine) -> None:
-    machine.has(CARDS[0], replace(CARDS[1], ecc=2), CARDS[2])
+    machine.has(CARDS[0], replace(CARDS[1], ecc=2, recovery=None), CARDS[2])
     assert machine.gpu("health") == [f"ERROR {HOST}: gpu1 (GPU-b): 2 uncorrectable ECC errors"]
     answer = json.loads("\n".join(machine.gpu("health", "--json")))
     assert (answer["problems"], answer["users"]) == (["gpu1 (GPU-b): 2 uncorrectable ECC errors"], [])
 
 
 def test_a_machine_with_a_running_program_is_no_error_because_yarn_would_end_the_program(machine: Machine) -> None:
-    machine.has(CARDS[0], replace(CARDS[1], ecc=2), CARDS[2])
+    machine.has(CARDS[0], replace(CARDS[1], ecc=2, recovery=None), CARDS[2])
     with machine.hold("GPU-a"):
         (line,) = machine.gpu("health")
     assert line.startswith(f"not reported yet, because YARN would end what runs: gpu0 {HELD} ({ME}): {HOST}: gpu1")
-    machine.has(CARDS[0], replace(CARDS[1], ecc=2), replace(CARDS[2], pids=(os.getpid(),)))
+    machine.has(CARDS[0], replace(CARDS[1], ecc=2, recovery=None), replace(CARDS[2], pids=(os.getpid(),)))
     (line,) = machine.gpu("health")
     assert line.startswith(f"not reported yet, because YARN would end what runs: gpu2 process {os.getpid()} (")
 
@@ -193,6 +193,16 @@ def test_a_drained_gpu_gets_no_new_program_and_its_holder_is_named(machine: Mach
         assert second.endswith("), no end is known")
     assert machine.gpu("drain", "gpu1") == [first, f"{HOST}: nobody uses it"]
     assert machine.states() == ["free", "quarantined", "free"]
+
+
+def test_a_gpu_that_dlapp_has_closed_is_drained_also_while_the_driver_does_not_work(machine: Machine) -> None:
+    machine.ledger.quarantine("GPU-b", cause="ecc", detail="2 uncorrectable ECC errors")
+    machine.has(*CARDS, init=18)
+    (first, *_) = machine.gpu("drain", "GPU-b")
+    assert "no new program gets it until dlapp-gpu heal" in first
+    machine.has(*CARDS)
+    found = {one.uuid: one.quarantine.by for one in machine.ledger.record().devices if one.quarantine is not None}
+    assert found == {"GPU-b": ME}
 
 
 def test_a_drain_without_a_name_is_of_this_host_and_heal_ends_it(machine: Machine) -> None:
@@ -301,7 +311,7 @@ def test_only_root_resets_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_root
 def test_a_reset_gpu_that_is_healthy_is_leased_again(machine: Machine) -> None:
-    machine.has(CARDS[0], replace(CARDS[1], ecc=2), CARDS[2])
+    machine.has(CARDS[0], replace(CARDS[1], ecc=2, recovery=None), CARDS[2])
     machine.repairs(*CARDS)
     assert machine.gpu("drain", "gpu1")[1] == f"{HOST}: nobody uses it"
     assert machine.gpu("reset", "gpu1") == [f"{HOST}: reset: gpu1", f"{HOST}: healthy, and leased again: gpu1"]
@@ -328,7 +338,7 @@ def test_a_reset_is_refused_while_a_lease_holds_a_gpu_that_it_touches(machine: M
     with machine.hold("GPU-c"):
         assert machine.gpu("reset", "gpu0", code=4) == [
             f"Error: {HOST}: gpu0 is not reset, and the same reset touches gpu1, gpu2: {HELD} ({ME}) holds gpu2 "
-            "(dlapp-gpu drain shows until when)"
+            "(dlapp-gpu drain gpu2 shows until when)"
         ]
     assert (machine.resets, machine.states()) == ([], ["free"] * 3)
     machine.gpu("quarantine", "gpu2", "--reason", "fan")
@@ -353,6 +363,18 @@ def test_a_reset_that_the_driver_refuses_changes_nothing_for_healthy_gpus(machin
     (line,) = machine.gpu("reset", "gpu1", code=1)[:1]
     assert line.startswith(f"{HOST}: not reset: gpu1: nvidia-smi ended with exit code 3: The following GPUs could not")
     assert machine.states() == ["free"] * 3
+
+
+@needs_root
+def test_a_reset_that_the_driver_refuses_leaves_the_quarantine_that_was_there(machine: Machine) -> None:
+    machine.ledger.quarantine("GPU-b", cause="needs-reset", detail="Xid 119", until="needs-reset")
+    (machine.place / "refused").touch()
+    machine.gpu("reset", "gpu1", code=1)
+    found = {one.uuid: one.quarantine for one in machine.ledger.record().devices if one.quarantine is not None}
+    assert {uuid: (one.cause, one.detail, one.by) for uuid, one in found.items()} == {
+        "GPU-b": ("needs-reset", "Xid 119", "")
+    }
+    assert found["GPU-b"].boot_id != "", "a reboot ends it"
 
 
 @needs_root

@@ -93,9 +93,9 @@ def select_devices(ledger: GpuLedger, name: str | None, host: str | None = None)
 
 def _devices_of(ledger: GpuLedger, host: str) -> tuple[DeviceView, ...]:
     for view in ledger.hosts(host):
-        if view["error"]:
+        if view["error"] and not view["devices"]:
             raise DlappError(view["error"])
-        return tuple(view["devices"])
+        return tuple(view["devices"])  # also while the driver does not work
     return ()
 
 
@@ -118,7 +118,7 @@ def close_devices(ledger: GpuLedger, selection: DeviceSelection, *, reason: str,
     """
     closed = []
     for one in selection.devices:
-        if not (one["quarantine"] and one["quarantine"]["by"]):
+        if not (one["quarantine"] and one["quarantine"].get("by")):
             ledger.quarantine(one["uuid"], host=selection.host, reason=reason, by=by)
             closed.append(one["uuid"])
     return tuple(closed)

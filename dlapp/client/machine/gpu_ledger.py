@@ -35,8 +35,8 @@ from dlapp.gpuid.factory import configured, open_cluster_ledger, open_ledger, we
 from dlapp.gpuid.ledger import reclaim_all
 from dlapp.gpuid.liveness.result import UNKNOWN
 from dlapp.gpuid.needs import WHOLE_GPU, Demand, DeviceNeed, eligible, too_few_text
-from dlapp.gpuid.record_json import fields_to_json
-from dlapp.gpuid.rules import CONDITIONS, HostRecord, LedgerError, Quarantine
+from dlapp.gpuid.record_json import fields_to_json, quarantine_from_json
+from dlapp.gpuid.rules import CONDITIONS, NEEDS_REBOOT, NEEDS_RESET, HostRecord, LedgerError, Quarantine
 from dlapp.gpuid.selection import choose_for
 from dlapp.gpuid.stores.device_files import file_name
 from dlapp.gpuid.stores.xid_files import read_xids
@@ -305,6 +305,19 @@ class GpuLedger(Closeable):
             NotFound: there is no such GPU.
         """
         return self._ledger.heal(device, host=host)
+
+    def restore(self, device: str, former: Mapping[str, Any], *, host: str | None) -> None:
+        """Put a GPU back into the quarantine that it was in before an operator's. Raises NotFound.
+
+        Args:
+            device: its uuid.
+            former: the quarantine, as in a view.
+            host: its name; None for this one.
+        """
+        found = quarantine_from_json(former)
+        until = found.cause if found.boot_id and found.cause in (NEEDS_RESET, NEEDS_REBOOT) else ""
+        self._ledger.heal(device, forgive=False, host=host)
+        self._ledger.quarantine(device, cause=found.cause, detail=found.detail, host=host, until=until)
 
     def release(
         self,

@@ -20,7 +20,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.gpuid.health import nvml
-from dlapp.gpuid.health.inspection import HealthLimits, classify_reading, is_allowed, is_due
+from dlapp.gpuid.health.driver_load import driver_load
+from dlapp.gpuid.health.inspection import HealthLimits, classify_reading, is_allowed, is_closed
 from dlapp.gpuid.health.nvml import NvmlError
 from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
 from dlapp.gpuid.rules import CONDITIONS
@@ -75,12 +76,13 @@ def _machine_health(config: Config, process: NvmlProcess) -> MachineHealth:
         return MachineHealth((str(error),), tuple(users))
     limits = HealthLimits(allowed=config.gpuid.allowed_processes, temperature_c=config.gpuid.temperature_limit_c)
     problems = [f"{bus_id} is not found by NVML" for bus_id in missing_gpus(devices)]
-    now_ms = clock.now_ms()
+    now_ms, driver = clock.now_ms(), driver_load()
     for one in record.devices:
         quarantine, reading = one.quarantine, readings.get(one.uuid)
         fault = None if reading is None else classify_reading(reading, limits)
         # No program starts on a node that is reported, so nobody inspects a GPU when that is due: its reading decides.
-        if quarantine is not None and quarantine.cause not in CONDITIONS and not is_due(quarantine, now_ms):
+        waits = quarantine is not None and quarantine.needs_reset(record.boot_id, driver)
+        if waits or is_closed(one, record.boot_id, now_ms, driver):
             problems.append(f"{one.device.label} ({one.uuid}) is {quarantine}")
         elif fault is not None and fault.cause not in CONDITIONS:
             problems.append(f"{one.device.label} ({one.uuid}): {fault.detail}")

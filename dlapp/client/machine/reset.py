@@ -101,15 +101,16 @@ def _reset(ledger: GpuLedger, config: Config, name: str, nvml: NvmlProcess, prog
     touched = DeviceSelection(named.host, False, touched_devices(device, everything, has_switches()))
     if split := [one["label"] for one in touched.devices if one["mig"] >= 0]:
         raise UsageError(f"{', '.join(split)}: a reset removes MIG devices, so dlapp does not reset their GPUs")
-    if held := [_holder_text(one) for one in touched.devices if one["state"] == "held"]:
-        raise Denied(f"{_not_reset(named, touched)}: {'; '.join(held)} (dlapp-gpu drain shows until when)")
+    if held := [one for one in touched.devices if one["state"] == "held"]:
+        until = f"dlapp-gpu drain {held[0]['label']} shows until when"
+        raise Denied(f"{_not_reset(named, touched)}: {'; '.join(map(_holder_text, held))} ({until})")
     devices = [_device(one) for one in touched.devices]
     machine = MachineLedger(config.gpuid.lock_dir, docker_host=config.runtime.docker.host)
     request = LeaseRequest(application="dlapp-gpu reset", container="", user=by, gcores=len(devices))
     lock = machine.hold(devices, request, token=secrets.token_hex(16))
     if isinstance(lock, dict):
-        held = [str(one) for uuid, one in lock.items() if uuid in touched.uuids]
-        raise Denied(f"{_not_reset(named, touched)}: {'; '.join(held)}")
+        holders = [str(one) for uuid, one in lock.items() if uuid in touched.uuids]
+        raise Denied(f"{_not_reset(named, touched)}: {'; '.join(holders)}")
     try:
         if users := _settled_users(devices, nvml):
             more = f" and {len(users) - MAX_NAMED} more" if len(users) > MAX_NAMED else ""
@@ -291,6 +292,8 @@ def _reopen(
         if is_meant and uuid not in faults:
             ledger.heal(uuid, host=touched.host)
             healed.append(one["label"])
+        elif uuid in closed and had_quarantine and not is_reset:
+            ledger.restore(uuid, one["quarantine"], host=touched.host)
     return tuple(healed)
 
 

@@ -169,6 +169,24 @@ def is_due(quarantine: Quarantine | None, now_ms: int) -> bool:
     return now_ms >= quarantine.probe_at_ms or quarantine.probe_at_ms - now_ms > PROBE_LAST_S * 1000
 
 
+def is_closed(one: DeviceRecord, boot_id: str, now_ms: int, driver: str = "") -> bool:
+    """Return whether a device may not even be inspected now: an operator has closed it, or it waits for a reset, a
+    reboot, or its next probe. A condition may be over at each moment.
+
+    Args:
+        one: the device.
+        boot_id: that of the host.
+        now_ms: the time [ms since 1970].
+        driver: identity of the driver's load; empty: not known.
+    """
+    quarantine = one.quarantine
+    if quarantine is None or one.has_condition:
+        return False
+    if quarantine.boot_id and not quarantine.by:
+        return quarantine.needs_reset(boot_id, driver) and not is_due(quarantine, now_ms)
+    return not is_due(quarantine, now_ms)
+
+
 def count_usable(record: HostRecord, now_ms: int) -> int | None:
     """Return how many of a host's GPUs may be leased, in use or not, if not all may; None: all may.
 

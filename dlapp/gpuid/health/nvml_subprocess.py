@@ -103,7 +103,9 @@ class NvmlProcess(Closeable):
     def watch(self, devices: Sequence[Device]) -> WatchedDevices:
         """Open a `dlapp.gpuid.health.nvml.NvmlWatch` in the subprocess. Raises NvmlError, as `discover` does."""
         watched = WatchedDevices(self, devices)
-        watched.request("open")
+        # One that hangs now is watched when it answers.
+        with contextlib.suppress(DriverHangs):
+            watched.request("open")
         return watched
 
     def request_of_watch(self, devices: tuple[Device, ...], what: str, answer_s: float) -> Any:
@@ -202,8 +204,17 @@ class NvmlProcess(Closeable):
             os.close(theirs)
             os.close(back)
 
+    @property
+    def pids(self) -> set[int]:
+        """Return the subprocess, and one that hangs: children of this process that may never end."""
+        return {self._pid, self._stuck} - {0} if self._owner == os.getpid() else set()
+
+    def try_again(self) -> None:
+        """Call the driver at the next request also if it did not answer a moment ago."""
+        self._again_at = 0.0
+
     def _end(self) -> None:
-        if self._pid:
+        if self._pid and not _has_ended(self._pid):  # else another process may have its pid by now
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
             _has_ended(self._pid)

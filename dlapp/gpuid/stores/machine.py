@@ -446,11 +446,15 @@ class MachineLedger:
         Returns:
             Those that are in quarantine.
         """
-        uuids, whole = {one.uuid for one in held.devices}, self.record()
-        old = replace(whole, devices=tuple(one for one in whole.devices if one.uuid in uuids), leases=())
-        if (new := self._inspect(old)) != old:
+        uuids = {one.uuid for one in held.devices}
+        for _ in range(_MAX_ROUNDS):
+            whole = self.record()
+            old = replace(whole, devices=tuple(one for one in whole.devices if one.uuid in uuids), leases=())
+            if (new := self._inspect(old)) == old:
+                break
             with self._open() as ledger:
-                write_health(ledger.directory, old, new)
+                if self._write_inspection(ledger, old, new):
+                    break
         return tuple(one for one in new.devices if one.quarantine is not None)
 
     def reclaim(self, application: str | None = None) -> list[LeaseStatus]:
@@ -568,15 +572,29 @@ class MachineLedger:
             if (new := self._inspect(old)) == old:
                 return
             with self._open() as ledger:
-                # If a GPU was leased in the meantime, processes on it are not a defect. If one was healed, this
-                # inspection is from before that.
-                held = ledger.holders_of(self.devices())
-                healed_ms = {one.uuid: one.healed_ms for one in ledger.record(self.host, self.devices()).devices}
-                valid = [one for one in new.devices if one.healed_ms == healed_ms.get(one.uuid, one.healed_ms)]
-                unheld = tuple(one for one in valid if one.uuid not in held)
-                write_health(ledger.directory, old, replace(new, devices=unheld))
-            if len(valid) == len(new.devices):
-                return
+                # If a GPU was leased in the meantime, processes on it are not a defect.
+                if self._write_inspection(ledger, old, new, but=ledger.holders_of(self.devices())):
+                    return
+
+    def _write_inspection(
+        self, ledger: MachineReader, old: HostRecord, new: HostRecord, *, but: Collection[str] = ()
+    ) -> bool:
+        """Write the result of an inspection, except that of GPUs which an operator has closed or healed since its
+        begin: it is from before that.
+
+        Args:
+            ledger: the opened ledger.
+            old, new: the record before and after the inspection.
+            but: uuids of other GPUs whose result does not count.
+
+        Returns:
+            Whether no GPU was closed or healed.
+        """
+        now = {one.uuid: one for one in ledger.record(self.host, self.devices()).devices}
+        before = {one.uuid: one for one in old.devices}
+        valid = [one for one in new.devices if _is_unchanged(before.get(one.uuid), now.get(one.uuid))]
+        write_health(ledger.directory, old, replace(new, devices=tuple(one for one in valid if one.uuid not in but)))
+        return len(valid) == len(new.devices)
 
     def _refuse_other_host(self, host: str | None) -> None:
         if host not in (None, self.host):
@@ -683,3 +701,10 @@ def _shortage_reason(
     there = needs.free_text(demands, [one for one in devices if one.uuid in free])
     text = f"needs {needs.asked_text(demands, devices)}, {there}"
     return f"{text}: {', '.join(others)}" if others else text
+
+
+def _is_unchanged(before: DeviceRecord | None, now: DeviceRecord | None) -> bool:
+    """Return whether nobody has closed or healed a device between two readings."""
+    if before is None or now is None:
+        return True
+    return (before.healed_ms, before.quarantine) == (now.healed_ms, now.quarantine)

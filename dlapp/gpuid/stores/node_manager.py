@@ -31,7 +31,8 @@ from typing import Any
 
 from dlapp.errors import Unreachable
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.health.inspection import is_due
+from dlapp.gpuid.health.driver_load import driver_load
+from dlapp.gpuid.health.inspection import is_closed
 from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
 from dlapp.gpuid.ledger import Inspect, LeaseStatus, uninspected
 from dlapp.gpuid.needs import asked_text, inventory_text
@@ -175,9 +176,10 @@ class NodeManagerGpuLedger:
             InQuarantine: fewer of the GPUs that it sees may be used than it was given.
         """
         now_ms = clock.now_ms()
-        there = [one for one in self._machine.record().devices if one.present]
+        record, driver = self._machine.record(), driver_load()
+        there = [one for one in record.devices if one.present]
         # A condition may be over: the GPUs are inspected when it is known which they are.
-        out = [one for one in there if not is_due(one.quarantine, now_ms) and not one.has_condition]
+        out = [one for one in there if is_closed(one, record.boot_id, now_ms, driver)]
         if out and len(there) - len(out) < request.gcores:
             raise InQuarantine(self._refusal(request, [(one.device.label, one) for one in out]))
 

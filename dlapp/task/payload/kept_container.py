@@ -27,7 +27,7 @@ _SLEEPS = "sh", "-c", "while :; do sleep 3600; done"
 def release_gpus(task: TaskState) -> None:
     """Release the GPUs; commands that run here from now on have none."""
     task.release_devices()
-    task.lease = None
+    task.forget_lease()
     task.report_phase(Phase.STARTING, detail="keeping the failed container")
 
 
@@ -66,6 +66,7 @@ def _is_over(task: TaskState) -> bool:
 def _place(task: TaskState) -> KeptRun | DockerRun:
     if task.assignment.docker_image is None:
         task.guardian = Guardian(*start_guardian())
+        task.guardian.spared = task.nvml_pids
         return KeptRun(replace(plain_payload(task, task.container_dir), keep_fds=()), task.guardian, task.log.write)
     payload = replace(docker_payload(task), name="kept", script="", command=_SLEEPS, args=())
     run = make_docker_run(task, payload)

@@ -95,7 +95,7 @@ def test_a_driver_that_hangs_is_said_in_time_and_nobody_asks_again_until_it_has_
     # In a driver that hangs a process does not die by SIGKILL; here it is as if: nobody has collected it yet.
     asker.ask("setattr(nvml_subprocess, '_has_ended', lambda pid: False)")
     with_devices(asker.directory, [], init=HANGS)
-    assert asker.ask("one.discover()").startswith("NVML: no answer in 0.5 s: the driver hangs; dmesg shows why")
+    assert asker.ask("one.discover()").startswith("NVML: no answer in 0.5 s: the driver hangs, or ")
     said = f"NVML: the driver hangs: process {helper} that called it has not returned; dmesg"
     assert asker.ask("one.discover()").startswith(said)
     asker.ask("setattr(one, 'answer_s', 60.0)")
@@ -127,7 +127,7 @@ def test_after_a_hang_all_requests_fail_at_once_for_a_while(tmp_path: Path) -> N
         ("nvmlDeviceGetComputeMode", "one.discover()"),
         ("nvmlDeviceGetComputeRunningProcesses", "one.read(DEVICES)"),
         ("nvmlDeviceGetTemperature", "one.read(DEVICES)"),
-        ("nvmlDeviceRegisterEvents", "one.watch(DEVICES)"),
+        ("nvmlDeviceRegisterEvents", "one.watch(DEVICES).poll()"),
         ("nvmlDeviceGetMemoryInfo", "one.watch(DEVICES).poll()"),
         ("nvmlDeviceGetUtilizationRates", "one.watch(DEVICES).sample()"),
     ],
@@ -136,7 +136,9 @@ def test_a_hang_at_any_call_is_said_in_time_and_ends_with_it(asker: Asker, quest
     asker.ask("globals().__setitem__('DEVICES', nvml.discover())")
     with_devices(asker.directory, [StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b", hang=question)])
     asker.ask("setattr(one, 'answer_s', 0.5)")
-    assert str(asker.ask(call)).startswith("NVML: no answer in 0.5 s: the driver hangs")
+    said = str(asker.ask(call))
+    # A watch that cannot be opened now is opened by the first question that is answered.
+    assert said.startswith(("NVML: no answer in 0.5 s: the driver hangs", "NVML: the driver hangs: process"))
     with_devices(asker.directory, [StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b")])
     asker.ask("setattr(one, 'answer_s', 60.0)")
     wait_until(lambda: asker.ask(f"bool({call}) in (True, False)") is True)  # the killed process has to be gone

@@ -290,7 +290,7 @@ class LocalEngine(Closeable):
                 refused.add(never.name)
                 problem = f"{spec.containers} containers {never.problem}, and they run at the same time ({never.hint})"
                 refuse(RequestTooLarge(problem, "resources.containers" if len(spec.roles) == 1 else "role"))
-        if spec.total()[2] and "gcores" not in refused:
+        if spec.total()[2] and "gcores" not in refused and driver_error is None:
             _check_kinds(spec, devices, refuse)
         if spec.after:
             self._check_after(spec, refuse)
@@ -1232,11 +1232,17 @@ def _summary_of(submission: Submission) -> str:
 def _check_kinds(spec: AppSpec, devices: Sequence[Device], refuse: Refuse) -> None:
     """Reject a request for GPUs of a kind of which this machine has too few."""
     from dlapp.gpuid.needs import Demand, DeviceNeed, demands_of, too_few_text
+    from dlapp.values.spec import BY_INDEX
 
     has, is_refused = "this machine has", False
     for role in spec.roles:
         place, section = spec.placement_of(role), spec.section_of(role)
         demand = Demand(role.resources.gcores, DeviceNeed(place.gpu, place.gpu_memory_mb))
+        split = next((one for one in devices if one.mig >= 0), None)
+        by_index = place.cuda_visible_devices == BY_INDEX and spec.image_of(role) is None
+        if demand.gcores and by_index and split is not None:
+            text = f"index needs GPUs that are whole: gpu{split.index} of this machine is split by MIG, so CUDA's"
+            refuse(SpecError(f"{section}.cuda_visible_devices", f"{text} indexes are not those of the driver (uuid)"))
         if demand.gcores and (problem := too_few_text((demand,), devices, has)):
             each = "each container " if spec.containers > 1 else ""
             refuse(RequestTooLarge(f"{each}{problem}", f"{section}.gcores"))
