@@ -22,8 +22,8 @@ from dlapp.storage import commit
 from dlapp.storage.api import DiskFull, FileTotals, Workspace
 from dlapp.storage.open import open_output
 from dlapp.storage.settlement import ApplicationOutputs, Retried
+from dlapp.system.files import remove_tree
 from dlapp.system.logs import log
-from dlapp.system.trees import remove_tree
 from dlapp.system.waits import FILE_SYSTEM, Wait
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId, ContainerId

@@ -77,7 +77,7 @@ def session_directory(config: Config) -> Iterator[str]:
 def _remove(path: str) -> None:
     """Remove a directory of a session, into which a container may have written anything; what cannot be removed stays
     for the next session."""
-    from dlapp.system.trees import remove_tree
+    from dlapp.system.files import remove_tree
 
     with contextlib.suppress(DlappError):
         remove_tree(path)

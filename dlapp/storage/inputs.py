@@ -18,8 +18,8 @@ from dlapp.storage.api import FileTotals, Progress
 from dlapp.storage.fetch_plan import FetchPlan, counter
 from dlapp.storage.open import SourceFiles, plan_fetch
 from dlapp.storage.tree import TreeNode, explaining, make_directories
+from dlapp.system.files import remove_tree
 from dlapp.system.text import human_size
-from dlapp.system.trees import remove_tree
 from dlapp.values.spec import FeedSpec, InputSpec
 
 FetchFiles = Callable[[FetchPlan], FileTotals]

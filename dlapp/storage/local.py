@@ -29,9 +29,8 @@ from dlapp.storage.tree import (
     nodes_to_store,
 )
 from dlapp.system.disk_space import existing_above, free_bytes, free_space_text, mount_point
-from dlapp.system.files import UntrustedFile, closing_fd, open_own_directory, shown_path
+from dlapp.system.files import UntrustedFile, closing_fd, open_own_directory, remove_tree, shown_path
 from dlapp.system.text import human_size
-from dlapp.system.trees import remove_tree
 
 if TYPE_CHECKING:
     from dlapp.storage.commit.marker import OutputCommit

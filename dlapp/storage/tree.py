@@ -15,9 +15,16 @@ from dlapp.locations import shown
 from dlapp.storage.api import DiskFull
 from dlapp.storage.links import TooManyLinks, link_kept_inside, link_reader, link_target
 from dlapp.system.disk_space import FULL, free_space_text, mount_point
-from dlapp.system.files import UntrustedFile, check_own_directory, closing_fd, is_inside, open_file, shown_path
+from dlapp.system.files import (
+    UntrustedFile,
+    check_own_directory,
+    closing_fd,
+    is_inside,
+    open_file,
+    remove_tree,
+    shown_path,
+)
 from dlapp.system.text import human_size
-from dlapp.system.trees import remove_tree
 
 COPY_CHUNK = 64 << 20
 READ_CHUNK = 1 << 20

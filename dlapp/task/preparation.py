@@ -11,7 +11,7 @@ from dlapp.locations import HdfsPlace, file_system, is_on_hdfs
 from dlapp.storage.api import DiskFull
 from dlapp.system.clock import backoff_s
 from dlapp.system.disk_space import mount_point
-from dlapp.system.trees import remove_tree
+from dlapp.system.files import remove_tree
 from dlapp.system.waits import Wait
 from dlapp.task.data.inputs import Inputs
 from dlapp.task.data.outputs import inside_workspace

@@ -34,9 +34,9 @@ from dlapp.errors import DlappError, UsageError
 from dlapp.node_policy import FILE as NODE_FILE
 from dlapp.node_policy import node_policy
 from dlapp.runtime.process import CompanionGuardian, Guardian
+from dlapp.system.files import remove_tree
 from dlapp.system.logs import log_times
 from dlapp.system.short_tmpdir import remove_stale_links
-from dlapp.system.trees import remove_tree
 from dlapp.task import preparation
 from dlapp.task.data.outputs import Outputs
 from dlapp.task.failure import with_cause

@@ -15,8 +15,7 @@ from dlapp.storage import tree as tree_module
 from dlapp.storage.api import DiskFull, MatchedEntry, Workspace
 from dlapp.storage.local import LocalFiles
 from dlapp.storage.open import open_location
-from dlapp.system.files import UntrustedFile
-from dlapp.system.trees import remove_tree
+from dlapp.system.files import UntrustedFile, remove_tree
 from tests.storage.fetching import fetch_entries, fetch_sources
 
 FILES = LocalFiles()

@@ -31,10 +31,9 @@ from dlapp.locations import HdfsPlace
 from dlapp.storage.tree import explaining
 from dlapp.sweep.spec import MAX_RESULTS_BYTES
 from dlapp.system import clock, files
-from dlapp.system.files import UntrustedFile
+from dlapp.system.files import UntrustedFile, remove_tree
 from dlapp.system.logs import log
 from dlapp.system.short_tmpdir import remove_stale_links
-from dlapp.system.trees import remove_tree
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.report import ApplicationView, CommitClaim, ContainerView
 from dlapp.values.serialization import from_json, to_json

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
 from dlapp.locations import FILE, file_location, local_path, remote_scheme
 from dlapp.net.streams import StreamRefused
-from dlapp.system.files import is_inside, is_plain_path
+from dlapp.system.files import is_inside, is_plain_path, remove_tree
 from dlapp.system.text import human_size
-from dlapp.system.trees import remove_tree
 from dlapp.tensorboard import EVENTS, MAX_FILES, MAX_LINE_BYTES
 from dlapp.values.access import STREAM_EVENT_FILES
 from dlapp.values.messages import Phase

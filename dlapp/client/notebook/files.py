@@ -24,7 +24,7 @@ from dlapp.storage.glob import literal_pattern
 from dlapp.storage.open import plan_fetch
 from dlapp.storage.tree import explaining
 from dlapp.system import files
-from dlapp.system.trees import remove_tree, walk
+from dlapp.system.files import remove_tree, walk
 
 STAGING = ".dlapp-notebook-"
 _STALE_S = 3600.0

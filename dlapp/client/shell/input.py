@@ -24,7 +24,7 @@ from dlapp.storage.fetch_plan import FetchPlan
 from dlapp.storage.inputs import PlannedInput, plan_input
 from dlapp.storage.tree import copy_nodes, explained, explaining, nodes_to_fetch
 from dlapp.system import files
-from dlapp.system.trees import remove_tree
+from dlapp.system.files import remove_tree
 from dlapp.values.spec import InputSpec
 
 STAGING = ".dlapp-shell-input-"

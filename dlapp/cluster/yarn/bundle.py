@@ -36,9 +36,9 @@ from dlapp.system.files import (
     make_below_home,
     open_own_directory,
     read_file,
+    walk,
     write_all,
 )
-from dlapp.system.trees import walk
 
 NAME = "dlapp.pyz"
 """File name in a container's working directory."""

@@ -19,14 +19,17 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlapp.errors import DlappError
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.health import condition, driver
-from dlapp.gpuid.health.gpm import GpmMeter
+from dlapp.gpuid.health import driver
 from dlapp.gpuid.health.readings import DeviceFault, DeviceSample, GpuProcess, ListedProcess, Reading
 from dlapp.system.processes.proc import command_line
+
+if TYPE_CHECKING:
+    from dlapp.gpuid.health import condition
+    from dlapp.gpuid.health.gpm import GpmMeter
 
 _LIBRARY = "libnvidia-ml.so.1"
 _NOT_IN_MIG_MODE = -1
@@ -199,6 +202,8 @@ class NvmlWatch:
 
     def _gpm(self, device: Device, gpu: Any) -> GpmMeter:
         if (meter := self._gpm_of.get(device.uuid)) is None:
+            from dlapp.gpuid.health.gpm import GpmMeter
+
             instance = self._instance_of.get(device.uuid, _EVERY_INSTANCE) if device.mig >= 0 else None
             meter = self._gpm_of[device.uuid] = GpmMeter(self._nvml, gpu, instance)
             self._open.callback(meter.close)  # before NVML is closed
@@ -427,6 +432,8 @@ _SWITCH = -1
 
 def _nvlinks(nvml: Any, gpu: _Gpu, gpus: Sequence[_Gpu]) -> dict[int, int]:
     """Return the number of NVLinks by the index of the GPU at the other end, or `_SWITCH`."""
+    from dlapp.gpuid.health import condition  # most commands only look whether there is NVML
+
     by_bus_id = {one.bus_id.upper(): one.index for one in gpus if one.bus_id}
     found: dict[int, int] = {}
     for link in range(condition.MAX_NVLINKS):
@@ -481,6 +488,8 @@ def _reading(nvml: Any, device: Device, detailed: bool) -> Reading:
 
 def _reading_of(nvml: Any, uuid: str, gpu: Any, part: Any, detailed: bool) -> Reading:
     """Return the state of a GPU, or of a MIG device on it, whose handle supports only memory and processes."""
+    from dlapp.gpuid.health import condition
+
     handle, query = gpu if part is None else part, partial(_query, nvml, gpu)
     used, reserved = _memory(nvml, handle)
     compute = _processes(nvml, handle, "nvmlDeviceGetComputeRunningProcesses")
@@ -624,6 +633,8 @@ def _fields(nvml: Any, gpu: Any, *names: str) -> list[int | None]:
 
 def _fabric(nvml: Any, gpu: Any) -> condition.Fabric | None:
     """Return the state of a GPU in its NVLink fabric; None: it is in none, or the driver does not report it."""
+    from dlapp.gpuid.health import condition
+
     if (kind := getattr(nvml, "c_nvmlGpuFabricInfo_v2_t", None)) is None:
         return None
     info = kind()

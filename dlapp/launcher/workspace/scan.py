@@ -15,8 +15,8 @@ from dlapp.errors import UsageError
 from dlapp.locations import shown
 from dlapp.storage.links import link_kept_inside, link_reader
 from dlapp.storage.tree import kind_text
+from dlapp.system.files import walk
 from dlapp.system.text import human_size
-from dlapp.system.trees import walk
 from dlapp.value import Value
 
 SPARSE_FROM = 64 << 10

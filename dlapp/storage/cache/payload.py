@@ -26,9 +26,8 @@ from dlapp.storage.cache.entry import CacheLocation, make_cache_directories, nam
 from dlapp.storage.tree import Note, explained
 from dlapp.system import lock_files
 from dlapp.system.disk_space import free_bytes, size_bytes
-from dlapp.system.files import UntrustedFile, closing_fd, open_directory, open_own_directory
+from dlapp.system.files import UntrustedFile, closing_fd, open_directory, open_own_directory, remove_tree
 from dlapp.system.text import human_size
-from dlapp.system.trees import remove_tree
 from dlapp.system.waits import Wait
 
 WAIT_S = 60.0

@@ -50,9 +50,8 @@ from dlapp.storage.cache.entry import (
 from dlapp.storage.tree import Note, explained
 from dlapp.system import lock_files, machine
 from dlapp.system.disk_space import free_bytes, size_bytes
-from dlapp.system.files import closing_fd, open_own_directory, read_file, sync_file_system
+from dlapp.system.files import closing_fd, open_own_directory, read_file, remove_tree, sync_file_system
 from dlapp.system.text import human_size
-from dlapp.system.trees import remove_tree
 from dlapp.system.waits import Wait
 
 _REPORT_EVERY_S = 0.2

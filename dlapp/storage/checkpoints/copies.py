@@ -27,8 +27,7 @@ from dlapp.storage.checkpoints.selection import DirectoryState, FileIdentity
 from dlapp.storage.checkpoints.snapshot import CheckpointChanged, DirectorySnapshot, is_same_content
 from dlapp.storage.checkpoints.store import OBJECTS, CheckpointStore, CopyAborted, is_temporary
 from dlapp.storage.tree import READ_CHUNK, Note, TreeNode, explaining
-from dlapp.system.files import closing_fd, open_directory
-from dlapp.system.trees import remove_tree
+from dlapp.system.files import closing_fd, open_directory, remove_tree
 
 MAX_LISTED = 100
 """Maximum number of the newest checkpoints that are tried for a restore."""

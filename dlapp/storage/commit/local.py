@@ -84,11 +84,11 @@ from dlapp.system.files import (
     open_directory,
     open_file,
     open_own_directory,
+    remove_tree,
     sync_file_system,
     write_all,
 )
 from dlapp.system.owners import other_writers, user_text
-from dlapp.system.trees import remove_tree
 from dlapp.value import replace
 
 _NEW_READY, _NEW_MARKER, _NEW_PARTIAL = "ready.new", "commit.new", "partial.new"

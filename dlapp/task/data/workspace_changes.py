@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Collection
 from typing import NamedTuple
 
-from dlapp.system.trees import walk
+from dlapp.system.files import walk
 
 _MAX_NAMES = 5
 _MAX_CANDIDATES = 1000

@@ -19,9 +19,8 @@ from typing import Any
 from dlapp.errors import DlappError
 from dlapp.locations import shown
 from dlapp.storage.tree import make_directories
-from dlapp.system.files import closing_fd, open_own_directory, write_all
+from dlapp.system.files import closing_fd, open_own_directory, remove_tree, write_all
 from dlapp.system.processes.spawn import spawn
-from dlapp.system.trees import remove_tree
 from dlapp.task.data.outputs import inside_workspace
 from dlapp.task.environment import add_places
 from dlapp.task.feed.fifos import fifo_name

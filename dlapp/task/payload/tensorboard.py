@@ -24,9 +24,9 @@ from dlapp.runtime.gpu.environment import VISIBLE, gpu_variables
 from dlapp.runtime.payload import Payload, PayloadError, PayloadExit, Running
 from dlapp.runtime.process import PlainRun
 from dlapp.system.clock import backoff_s
+from dlapp.system.files import remove_tree
 from dlapp.system.network.ports import LockedPorts
 from dlapp.system.network.readiness import ReadinessProbe
-from dlapp.system.trees import remove_tree
 from dlapp.task.payload.factory import docker_payload, make_docker_run, plain_payload
 from dlapp.task.rendezvous import lock_node_ports, node_address
 from dlapp.task.state import TaskState

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from dlapp.runtime.payload import Running
 from dlapp.system.clock import backoff_s
+from dlapp.system.files import remove_tree
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCounters
-from dlapp.system.trees import remove_tree
 from dlapp.task.data.outputs import Outputs
 from dlapp.task.data.workspace_changes import WorkspaceChanges
 from dlapp.task.failure import with_cause

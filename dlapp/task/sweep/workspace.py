@@ -13,8 +13,7 @@ import stat
 from collections.abc import Callable, Sequence
 
 from dlapp.storage.tree import OpenTree, TreeNode, copy_nodes
-from dlapp.system.files import is_inside
-from dlapp.system.trees import walk
+from dlapp.system.files import is_inside, walk
 
 
 class WorkspaceTemplate:

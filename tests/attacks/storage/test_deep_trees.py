@@ -15,7 +15,7 @@ from dlapp.cluster.local.runner import history
 from dlapp.cluster.local.settings import settings_of
 from dlapp.cluster.local.state import open_state
 from dlapp.config import load_config
-from dlapp.system.trees import remove_tree, walk
+from dlapp.system.files import remove_tree, walk
 from dlapp.task.data.workspace_changes import WorkspaceChanges
 from dlapp.task.streams.event_files import _event_files
 from tests.cluster.local.test_parts import insert

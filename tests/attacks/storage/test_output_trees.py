@@ -19,7 +19,7 @@ from dlapp.errors import DlappError
 from dlapp.storage.api import Workspace
 from dlapp.storage.local import LocalFiles
 from dlapp.storage.tree import OpenTree, nodes_to_store
-from dlapp.system.trees import remove_tree
+from dlapp.system.files import remove_tree
 from tests.attacks.hostile_files import Bait
 from tests.attacks.identities import Identities, User, deadline
 from tests.attacks.snapshots import unchanged

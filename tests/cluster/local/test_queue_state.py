@@ -305,7 +305,7 @@ def test_the_policy_names_users_by_name_or_uid(policy_file: Path) -> None:
 
 def test_limits_refuse_at_submission(engine: LocalEngine, policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
-    monkeypatch.setattr(LocalEngine, "_devices", lambda self: fake_devices(8))
+    monkeypatch.setattr(LocalEngine, "_gpus", lambda self: (fake_devices(8), None))
     monkeypatch.setattr(LocalEngine, "_check_ledger", lambda self, refuse: None)
     policy_file.write_text(f"queue: {{user_gcores: 1, user_gcores_of: [{os.getuid()}=4], user_queued: 2}}\n")
     engine.check(spec_of(gcores=4))

@@ -17,7 +17,7 @@ from dlapp.storage.cache import payload
 from dlapp.storage.cache.entry import CacheLocation
 from dlapp.storage.cache.payload import PayloadCaches
 from dlapp.system import lock_files
-from dlapp.system.trees import remove_tree
+from dlapp.system.files import remove_tree
 from tests.services.users import ONLY_ROOT, place_for_everybody
 
 DAY_S = 86_400.0

@@ -463,7 +463,7 @@ class LocalEngine(Closeable):
                     write_atomically(place, json.dumps(to_json(named)), mode=0o640)
                 self._move_into_place(staging, self._state.application(text))
         except BaseException:
-            from dlapp.system.trees import remove_tree
+            from dlapp.system.files import remove_tree
 
             with contextlib.suppress(DlappError):
                 remove_tree(staging)

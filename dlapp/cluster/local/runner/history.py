@@ -15,8 +15,8 @@ from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import STALE_STAGING_S, StateDir
 from dlapp.cluster.local.views import unstored_in
 from dlapp.errors import DlappError
+from dlapp.system.files import remove_tree
 from dlapp.system.retention import KeptItem, Retention, files_in
-from dlapp.system.trees import remove_tree
 
 FRESH_ARCHIVE_S = 3600.0
 """Younger archives are kept: a submission packs its archive before it inserts its row."""
