@@ -69,7 +69,7 @@ def test_a_node_manager_that_does_not_answer_is_waited_for_as_a_service_of_its_n
 
 
 def test_a_gpu_that_fails_its_inspection_is_not_used_and_closes_the_node(node: Node) -> None:
-    node.start(StubDevice(), StubDevice(ecc=3))
+    node.start(StubDevice(), StubDevice(ecc=3, recovery=None))
     result = node.am.result()
     assert (result.fault, result.is_closed) == (Fault.NODE, True), node.am.log()
     assert f"gpu1 ({CARDS[1]}) is quarantined (3 uncorrectable ECC errors)" in result.message

@@ -152,7 +152,7 @@ if FULL:
         def states() -> set[str]:
             return {node["state"] for node in nodes(hadoop_with_gpus)}
 
-        with_devices(machine, [StubDevice(), StubDevice(ecc=2), StubDevice(), StubDevice()])
+        with_devices(machine, [StubDevice(), StubDevice(ecc=2, recovery=None), StubDevice(), StubDevice()])
         until(lambda: states() == {"UNHEALTHY"}, 120)
         for node in nodes(hadoop_with_gpus):
             assert re.search(r"ERROR \S+: gpu1 \(GPU-\S+\): 2 uncorrectable ECC errors", node["healthReport"])
