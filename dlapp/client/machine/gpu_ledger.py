@@ -70,7 +70,7 @@ class GpuLedger(Closeable):
 
         self._nvml = NvmlProcess(SHORT_ANSWER_S, idle_s=SCRAPED_EVERY_S) if is_display else NvmlProcess()
         settings = configured(config)
-        self._allowed, self._hottest_c = config.gpuid.allowed_processes, config.gpuid.temperature_limit_c
+        self._config = config.gpuid
         self._cluster: ClusterLedger | None = None
         if settings.covers_cluster:
             self._cluster = open_cluster_ledger(settings, web_certificates(config, settings), nvml=self._nvml)
@@ -155,9 +155,9 @@ class GpuLedger(Closeable):
         """Return what makes GPUs unavailable, by uuid."""
         if not readings:
             return {}
-        from dlapp.gpuid.health.inspection import HealthLimits, classify_reading
+        from dlapp.gpuid.health.inspection import classify_reading, limits_in
 
-        limits = HealthLimits(allowed=self._allowed, temperature_c=self._hottest_c)
+        limits = limits_in(self._config)
         faults = {uuid: classify_reading(one, limits) for uuid, one in readings.items()}
         return {uuid: fault.detail for uuid, fault in faults.items() if fault is not None}
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.gpuid.health import nvml
 from dlapp.gpuid.health.driver_load import driver_load
-from dlapp.gpuid.health.inspection import HealthLimits, classify_reading, is_allowed, is_closed
+from dlapp.gpuid.health.inspection import classify_reading, is_allowed, is_closed, limits_in
 from dlapp.gpuid.health.nvml import NvmlError
 from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
 from dlapp.gpuid.rules import CONDITIONS
@@ -74,7 +74,7 @@ def _machine_health(config: Config, process: NvmlProcess) -> MachineHealth:
         readings = process.read(opened) if opened else {}
     except NvmlError as error:
         return MachineHealth((str(error),), tuple(users))
-    limits = HealthLimits(allowed=config.gpuid.allowed_processes, temperature_c=config.gpuid.temperature_limit_c)
+    limits = limits_in(config.gpuid)
     problems = [f"{bus_id} is not found by NVML" for bus_id in missing_gpus(devices)]
     now_ms, driver = clock.now_ms(), driver_load()
     for one in record.devices:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dlapp.client.machine.drain import DeviceSelection, DeviceView, close_devices, select_devices
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.health.inspection import HealthLimits, inspect_devices
+from dlapp.gpuid.health.inspection import inspect_devices, limits_in
 from dlapp.gpuid.health.nvml import NvmlError
 from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
 from dlapp.gpuid.rules import LeaseRequest
@@ -260,7 +260,7 @@ def _run(command: Sequence[str]) -> str:
 
 def _inspected(devices: Sequence[Device], config: Config, nvml: NvmlProcess) -> dict[str, str]:
     """Return what is wrong with the GPUs now, by uuid."""
-    limits = HealthLimits(allowed=config.gpuid.allowed_processes, temperature_c=config.gpuid.temperature_limit_c)
+    limits = limits_in(config.gpuid)
     try:
         there = {one.uuid: one for one in nvml.discover()}
         known = [there[one.uuid] for one in devices if one.uuid in there]

@@ -26,6 +26,7 @@ from dlapp.system import clock
 from dlapp.system.clock import backoff_s
 
 if TYPE_CHECKING:
+    from dlapp.config import GpuidConfig
     from dlapp.gpuid.devices import Device
     from dlapp.gpuid.needs import Demand
     from dlapp.gpuid.rules import DeviceRecord, HostRecord, Quarantine
@@ -65,7 +66,11 @@ def host_limits() -> HealthLimits:
     """
     from dlapp.config import load_config
 
-    gpuid = load_config().gpuid
+    return limits_in(load_config().gpuid)
+
+
+def limits_in(gpuid: GpuidConfig) -> HealthLimits:
+    """Return the limits of a configuration."""
     return HealthLimits(allowed=gpuid.allowed_processes, temperature_c=gpuid.temperature_limit_c, xids=gpuid.xids or {})
 
 
