@@ -366,10 +366,17 @@ class TaskCheckpoints:
             if self._by_step and (self._step is None or not (reported or is_unchanged)):
                 none = "the program has reported no checkpoint with its step"
                 return none if self._step is None else self._changed_text, True
-            if reported or is_unchanged:
-                self._store(first, everything, is_fixed=True)
-                return "", True
-            if not self._waited_until(time.monotonic() + QUIET_S) or self._is_reported:
+            is_whole = reported or is_unchanged
+            if is_whole:
+                try:
+                    self._store(first, everything, is_fixed=True)
+                    return "", True
+                except CheckpointChanged:
+                    if self._by_step:
+                        raise
+                    # It saves faster than a copy is made. Reports would end each wait for the second inspection.
+            until = time.monotonic() + QUIET_S
+            if not self._waited_until(until, ends_at_report=not is_whole) or (self._is_reported and not is_whole):
                 return self._status.why, False
             if (second := self._snapshot()) is None:
                 return self._nothing, True
@@ -380,11 +387,13 @@ class TaskCheckpoints:
             self._store(first, found)
             return "", True
 
-    def _waited_until(self, until: float) -> bool:
-        """Wait until a time [s, monotonic] or for a report; return False if the payload has ended."""
-        if not (self._is_over or self._is_reported):
-            self._wake.wait(max(0.0, until - time.monotonic()))
-        self._wake.clear()
+    def _waited_until(self, until: float, *, ends_at_report: bool = True) -> bool:
+        """Wait until a time [s, monotonic] or, if asked for, for a report; return False if the payload has ended."""
+        while not self._is_over and not (ends_at_report and self._is_reported):
+            if (left_s := until - time.monotonic()) <= 0:
+                break
+            self._wake.wait(left_s)
+            self._wake.clear()
         return not self._is_over
 
     def _snapshot(self) -> DirectorySnapshot | None:

@@ -109,6 +109,34 @@ def test_a_reported_checkpoint_is_copied_at_once_and_the_next_one_when_it_is_due
     assert payload.numbers() == [1]
 
 
+def test_a_program_that_reports_faster_than_copies_are_made_gets_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "QUIET_S", 0.2)
+    payload = Payload(tmp_path, every_s=1.0)
+    original, reports = Checkpoints.store, 0
+
+    def is_copied_twice() -> bool:
+        nonlocal reports
+        reports += 1
+        (payload.model / "weights.new").write_text(str(reports))
+        (payload.model / "weights.new").replace(payload.model / "weights")
+        payload.checkpoints.handle_reports(reports, None)
+        return payload.status().number > 1
+
+    def store(*arguments: Any) -> Any:
+        before = reports
+        wait_for("a later save", lambda: reports > before)
+        return original(*arguments)
+
+    monkeypatch.setattr(Checkpoints, "store", store)
+    assert not is_copied_twice()
+    with payload.checkpoints.copying():
+        wait_for("two copies", is_copied_twice)
+    payload.checkpoints.restore_newest(1)
+    assert int((payload.model / "weights").read_text()) > 0
+
+
 def test_a_file_that_is_open_is_copied_when_it_was_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "QUIET_S", 0.05)
     payload = Payload(tmp_path, every_s=1.0)
