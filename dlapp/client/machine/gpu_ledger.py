@@ -39,7 +39,7 @@ from dlapp.gpuid.record_json import fields_to_json, quarantine_from_json
 from dlapp.gpuid.rules import CONDITIONS, NEEDS_REBOOT, NEEDS_RESET, HostRecord, LedgerError, Quarantine
 from dlapp.gpuid.selection import choose_for
 from dlapp.gpuid.stores.device_files import file_name
-from dlapp.gpuid.stores.xid_files import read_xids
+from dlapp.gpuid.stores.xid_files import XidCount, read_xids
 from dlapp.system import clock
 from dlapp.system.text import counted
 from dlapp.value import Closeable
@@ -122,7 +122,7 @@ class GpuLedger(Closeable):
             readings, problem = self._readings(record)
         faults = self._faults(readings)
         holders = {**elsewhere, **{uuid: one for one in record.leases for uuid in one.devices}}
-        xids = read_xids(self._ledger.directory) if here else {}
+        xids = {name: _xid_facts(found) for name, found in read_xids(self._ledger.directory).items()} if here else {}
         devices = []
         for one in record.devices:
             device, holder, reading = one.device, holders.get(one.uuid), readings.get(one.uuid)
@@ -138,7 +138,7 @@ class GpuLedger(Closeable):
                     "present": one.present,
                     **(_holder_facts(holder) if holder else _NOBODY),
                     "quarantine": _quarantine_facts(one.quarantine) if one.quarantine else None,
-                    "xids": {str(code): count._asdict() for code, count in xids.get(file_name(one.uuid), {}).items()},
+                    "xids": xids.get(file_name(one.uuid), {}) if xids else {},
                     **(_reading_facts(reading) if reading else _UNREAD),
                 }
             )
@@ -375,6 +375,10 @@ class GpuLedger(Closeable):
         if self._cluster is None:
             raise UsageError("forget is for the ledger of a cluster; this one is of this machine only")
         self._cluster.forget(host, by=by)
+
+
+def _xid_facts(found: Mapping[int, XidCount]) -> dict[str, Any]:
+    return {str(code): count._asdict() for code, count in found.items()}
 
 
 def _quarantine_facts(one: Quarantine) -> dict[str, Any]:
