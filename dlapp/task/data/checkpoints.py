@@ -376,7 +376,7 @@ class TaskCheckpoints:
                         raise
                     # It saves faster than a copy is made. Reports would end each wait for the second inspection.
             until = time.monotonic() + QUIET_S
-            if not self._waited_until(until, ends_at_report=not is_whole) or (self._is_reported and not is_whole):
+            if not self._waited_until(until, ends_at_report=not is_whole) or self._is_reported:
                 return self._status.why, False
             if (second := self._snapshot()) is None:
                 return self._nothing, True
@@ -388,12 +388,18 @@ class TaskCheckpoints:
             return "", True
 
     def _waited_until(self, until: float, *, ends_at_report: bool = True) -> bool:
-        """Wait until a time [s, monotonic] or, if asked for, for a report; return False if the payload has ended."""
+        """Wait until a time [s, monotonic]; return False if the payload has ended.
+
+        Args:
+            ends_at_report: a report ends the wait; else those that come meanwhile are old at its end, and forgotten.
+        """
         while not self._is_over and not (ends_at_report and self._is_reported):
             if (left_s := until - time.monotonic()) <= 0:
                 break
             self._wake.wait(left_s)
             self._wake.clear()
+        if not ends_at_report:
+            self._is_reported = False
         return not self._is_over
 
     def _snapshot(self) -> DirectorySnapshot | None:
@@ -453,7 +459,7 @@ class TaskCheckpoints:
         stored = self._checkpoints.store(directory, number, check, DirectoryPart(snapshot, found.names, is_fixed))
         self._stored, self._stored_number = found.key, stored.number
         if not self._by_step:
-            self._copied_at = time.monotonic()
+            self._copied_at, self._is_reported = time.monotonic(), False  # what was reported meanwhile came too early
         self._note(
             f"checkpoint {stored.number} at {self._spec.target}: {stored.files} files, {stored.size_bytes} bytes, "
             f"{stored.new_bytes} of them new"

@@ -137,6 +137,44 @@ def test_a_program_that_reports_faster_than_copies_are_made_gets_checkpoints(
     assert int((payload.model / "weights").read_text()) > 0
 
 
+@pytest.mark.parametrize("reported_in", [1, 2])
+def test_a_report_from_before_a_copy_says_nothing_of_what_is_written_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported_in: int
+) -> None:
+    monkeypatch.setattr(module, "QUIET_S", 0.05)
+    payload = Payload(tmp_path, every_s=1.0)
+    original, calls = Checkpoints.store, 0
+    half_written = os.open(tmp_path / "next", os.O_WRONLY | os.O_CREAT)
+
+    def ticked_ns() -> int:
+        (tmp_path / "clock").touch()
+        return (tmp_path / "clock").stat().st_ctime_ns
+
+    def store(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:  # at once, and it fails
+            (payload.model / "weights.new").write_text("2")
+            (payload.model / "weights.new").replace(payload.model / "weights")
+        if calls == reported_in:
+            payload.checkpoints.handle_reports(2, None)
+        if calls == 2:  # after two inspections
+            now_ns = time.time_ns()
+            wait_for("a tick of the file system's clock", lambda: ticked_ns() > now_ns)
+            (tmp_path / "next").rename(payload.model / "next")
+        return original(*arguments)
+
+    monkeypatch.setattr(Checkpoints, "store", store)
+    (payload.model / "weights").write_text("1")
+    with payload.checkpoints.copying():
+        payload.checkpoints.handle_reports(1, None)
+        wait_for("a copy", lambda: payload.status().number)
+        wait_for("the reason or a second copy", lambda: payload.status().why or payload.status().number > 1)
+        found = payload.status()
+    os.close(half_written)
+    assert (found.number, found.why) == (1, "model/next is open for writing")
+
+
 def test_a_file_that_is_open_is_copied_when_it_was_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "QUIET_S", 0.05)
     payload = Payload(tmp_path, every_s=1.0)
