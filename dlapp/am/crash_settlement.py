@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 
 from dlapp.am.application_dir.local import LocalApplicationDir
-from dlapp.am.decisions.assessment import container_name
 from dlapp.am.decisions.shutdown import NOTHING_KEPT, complete_text
 from dlapp.am.model.events import ApplicationEnd, Part, in_order
 from dlapp.am.model.journal import done, records, replay
@@ -84,7 +83,7 @@ def decide(
 
     A begun commit is completed: that decision had been made. If that is impossible, the output is kept apart, also
     after a kill. Without a commit, stored output is kept apart; if a kill was requested, only that of containers that
-    had ended successfully.
+    had ended successfully, and of trials that had ended.
 
     Args:
         app_dir: directory of the application, with its commit claim.
@@ -110,8 +109,7 @@ def decide(
         complete = _parts(app_dir, submission, complete=True)[0]
         left = settlement.keep_partial(in_order(tuple(complete)) or None)
         app_dir.clear_leftovers(app_dir.container_ids())
-        names = [container_name(one.index, one.role, one.role_index) for one in complete]
-        kept = f", {complete_text(names)}" if any(one.partial for one in left) else NOTHING_KEPT
+        kept = f", {complete_text(complete)}" if any(one.partial for one in left) else NOTHING_KEPT
         return ApplicationEnd(FinalStatus.KILLED, Cause.KILLED, f"killed by {by}{kept}"), left
     stored, lost = _parts(app_dir, submission)
     stored_parts, unstored = settlement.store_lost_outputs(lost)
@@ -127,15 +125,13 @@ def _parts(
     """Return from the journals the containers that stored output, and those without a result.
 
     Of an index that succeeded only its last container counts. Of another one an earlier try may have stored something
-    that the last one did not. With ``complete`` only indexes that succeeded count.
+    that the last one did not. With ``complete`` only indexes that succeeded count, and trials with a result.
     """
     former = replay(records(app_dir.all_journal_lines()))
-    if submission.spec.sweep is not None and complete:
-        return [], []
     if submission.spec.sweep is not None:
         from dlapp.am.model.trials import recovered_parts
 
-        return recovered_parts(former.trials), []
+        return recovered_parts(former.trials, ended_only=complete), []
     succeeded = set(done(former))
     stored, lost = [], []
     for container_id, known in former.containers.items():

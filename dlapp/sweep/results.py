@@ -40,7 +40,7 @@ class TrialState(Enum):
     FAILED = "failed"
 
 
-_WITH_RESULT = (TrialState.DONE, TrialState.STOPPED)
+WITH_RESULT = (TrialState.DONE, TrialState.STOPPED)
 
 
 class TrialView(Value, kw_only=True):
@@ -109,7 +109,7 @@ class SweepResults(Value, kw_only=True):
 
     def best(self) -> TrialView | None:
         """Return the best of the trials that are done or were stopped; None if none has a metric."""
-        ended = (one for one in self.ranked() if one.state in _WITH_RESULT and one.metric is not None)
+        ended = (one for one in self.ranked() if one.state in WITH_RESULT and one.metric is not None)
         return next(ended, None)
 
     def counts(self) -> dict[str, int]:

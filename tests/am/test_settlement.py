@@ -337,7 +337,7 @@ def test_the_aftermath_commits_trials_that_had_ended_where_each_is_committed_by_
     results = read_results((tmp_path / "home" / "trials.jsonl").read_text())
     assert [one.is_committed for one in results.trials] == [not asked_to_kill] * 2 + [False] * 2
     kept = {one.name: (one / "model").read_text() for one in tmp_path.glob("out.*.partial/*")}
-    assert kept == ({} if asked_to_kill else {"3": "killed"})
+    assert kept == ({"0": "done", "1": "stopped"} if asked_to_kill else {"3": "killed"})
 
 
 @pytest.mark.parametrize("asked_to_kill", [False, True])

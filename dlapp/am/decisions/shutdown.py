@@ -9,6 +9,7 @@ not known by then.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from dlapp.am.decisions import assessment, containers
 from dlapp.am.model import journal
@@ -26,6 +27,7 @@ from dlapp.am.model.events import (
 )
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.state import ApplicationState
+from dlapp.system.text import counted
 from dlapp.value import replace
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Diagnosis, Fault, Stop, StopAnswer, StoredOutput
@@ -358,18 +360,26 @@ def settle(state: ApplicationState) -> None:
                 SettleOutputs(state.settlement, state.ending, in_order(done + kept), (), lost, dead, committed)
             )
         case Settlement.DROP:
-            # What a container has stored completely is kept apart, also after a kill.
-            complete = () if state.sweep is not None else tuple(one for one in parts if state.instances[one.index].done)
+            # What a container or a trial has stored completely is kept apart, also after a kill.
+            if state.sweep is not None:
+                from dlapp.sweep.results import WITH_RESULT
+
+                complete = tuple(one for one in parts if state.sweep.trials[one.index].state in WITH_RESULT)
+            else:
+                complete = tuple(one for one in parts if state.instances[one.index].done)
             if any(_filled(one.outputs) for one in complete):
-                names = [assessment.container_name(one.index, one.role, one.role_index) for one in complete]
-                text = f"{state.ending.diagnostics.removesuffix(NOTHING_KEPT)}, {complete_text(names)}"
+                text = f"{state.ending.diagnostics.removesuffix(NOTHING_KEPT)}, {complete_text(complete)}"
                 state.ending = replace(state.ending, diagnostics=text)
             state.add_action(SettleOutputs(state.settlement, state.ending, complete, dead=dead, committed=committed))
 
 
-def complete_text(names: list[str]) -> str:
-    """Return which containers' output a kill keeps apart: that which was complete."""
-    return f"the complete output of {assessment.listed(names)} kept as partial"
+def complete_text(parts: Sequence[Part]) -> str:
+    """Return whose output a kill keeps apart: that of containers or trials which was complete."""
+    if parts and parts[0].trial:
+        whose = f"{counted(len(parts), 'trials')} ({assessment.listed([str(one.index) for one in parts])})"
+    else:
+        whose = assessment.listed([assessment.container_name(one.index, one.role, one.role_index) for one in parts])
+    return f"the complete output of {whose} kept as partial"
 
 
 def _filled(outputs: tuple[StoredOutput, ...]) -> set[str]:

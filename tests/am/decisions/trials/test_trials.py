@@ -98,6 +98,20 @@ def test_a_sweep_that_is_killed_says_how_many_trials_are_committed() -> None:
     assert ending.diagnostics.endswith(f"; the output of {count} trials is committed in file:///results/run")
 
 
+def test_a_sweep_that_is_killed_keeps_the_output_of_the_trials_that_have_ended() -> None:
+    cluster = SweepCluster(3, sweep_of(20))
+    cluster.at(4, lambda: cluster.handle(events.Kill("ann")))
+    ending = cluster.run()
+    assert cluster.settled is not None
+    results = read_results(trials_of(cluster).results()).trials
+    ended = [one.number for one in results if one.state in (TrialState.DONE, TrialState.STOPPED)]
+    assert cluster.settled.how is events.Settlement.DROP
+    assert 1 < len(ended) < 20
+    assert [one.index for one in cluster.settled.parts] == ended
+    assert ending.diagnostics.startswith(f"killed by ann, the complete output of {len(ended)} trials (")
+    assert ending.diagnostics.endswith(") kept as partial")
+
+
 def test_a_trial_that_fails_is_tried_again_and_does_not_end_the_sweep() -> None:
     def outcome(number: int, try_number: int) -> tuple[TaskResult, tuple[tuple[float, float], ...]]:
         if number == 3 or (number == 5 and try_number == 1):
