@@ -375,7 +375,7 @@ def _devices(nvml: Any, gpu: _Gpu, links: tuple[str, ...]) -> list[Device]:
             index=gpu.index,
             minor=minor,
             name=_text(_or(nvml, "", nvml.nvmlDeviceGetName, handle)),
-            memory_mib=getattr(_or(nvml, None, nvml.nvmlDeviceGetMemoryInfo, handle), "total", 0) >> _MIB,
+            memory_mib=_total_mib(nvml, handle, part),
             pci_bus_id=gpu.bus_id,
             compute_mode=mode,
             numa=numa,
@@ -386,6 +386,16 @@ def _devices(nvml: Any, gpu: _Gpu, links: tuple[str, ...]) -> list[Device]:
         )
         for part, handle in handles
     ]
+
+
+def _total_mib(nvml: Any, handle: Any, part: int) -> int:
+    """Return the memory of a GPU or a slice [MiB]; 0: the driver does not say."""
+    if (info := _or(nvml, None, nvml.nvmlDeviceGetMemoryInfo, handle)) is not None:
+        return int(info.total >> _MIB)
+    # The name of a slice has a rounded size: a slice 1g.18gb of an H200 has 16 GiB. Source: NVML,
+    # nvmlDeviceAttributes_t, of MIG devices only: memorySizeMB is in MiB.
+    attributes = None if part == _NOT_IN_MIG_MODE else _query(nvml, handle, "nvmlDeviceGetAttributes")
+    return 0 if attributes is None else int(attributes.memorySizeMB)
 
 
 def _instance(nvml: Any, get: Any, part: int, handle: Any) -> int:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.needs import DeviceNeed
 from tests.services.containers.nvml_stub import LINK_DOWN, MIB, NVSWITCH, Part, StubDevice, with_devices
 
 PYTHON = """
@@ -133,6 +135,15 @@ def test_a_device_in_mig_mode_is_its_parts_and_they_have_its_place(see: Any) -> 
         ("MIG-a", 1, 5, 0, 5120),
         ("MIG-b", 1, 5, 1, 10240),
     ]
+
+
+@pytest.mark.parametrize("errors", [(), (("nvmlDeviceGetMemoryInfo", 4),)], ids=["memory", "attributes only"])
+def test_the_memory_of_a_part_is_what_the_driver_says_and_not_what_its_name_says(see: Any, errors: Any) -> None:
+    part = Part("MIG-a", name="NVIDIA H200 MIG 1g.18gb", memory_bytes=16384 * MIB)
+    (found,) = see(StubDevice(mig=(part,), errors=errors)).devices()
+    device = Device("MIG-a", 0, 0, found["name"], found["memory_mib"], mig=0)
+    assert device.memory_mib == 16384
+    assert [DeviceNeed("mig:1g.18gb", memory_mb).accepts(device) for memory_mb in (17_000, 18_000)] == [True, False]
 
 
 def test_the_instances_of_a_part_are_known_and_a_whole_gpu_has_none(see: Any) -> None:

@@ -41,6 +41,7 @@ typedef struct thing {
 } thing;
 typedef struct { u64 total, free, used; } memory_info;
 typedef struct { unsigned version; u64 total, reserved, free, used; } memory_info_v2;
+typedef struct { unsigned counts[8]; u64 memory_mib; } attributes;
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } pci_info;
 typedef struct { unsigned pid; u64 used; unsigned gpu_instance, compute_instance; } process_info;
 typedef struct { thing *device; u64 type, data; unsigned gpu_instance, compute_instance; } event_data;
@@ -401,6 +402,15 @@ int nvmlDeviceGetMigDeviceHandleByIndex(thing *c, unsigned part, void **out) {
     if (error) return error;
     if (part >= part_count[c->place]) return NOT_FOUND;
     *out = &parts[c->place][part];
+    return OK;
+}
+/* Of MIG devices only: eight counts, then the memory in MiB. */
+int nvmlDeviceGetAttributes_v2(thing *c, attributes *out) {
+    int error = ask(c);
+    if (error) return error;
+    if (c->part < 0) return INVALID_ARGUMENT;
+    memset(out, 0, sizeof *out);
+    out->memory_mib = c->memory >> 20;
     return OK;
 }
 int nvmlDeviceGetGpuInstanceId(thing *c, unsigned *out) {
