@@ -10,15 +10,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
 
 from dlapp.am.model.events import DeviceCountsRead
 from dlapp.cluster.engine import ContainerRequest
 from dlapp.errors import DlappError
 from dlapp.gpuid.factory import open_cluster_ledger
+from dlapp.gpuid.needs import DeviceNeed, count_for, demands_of, number_text
 from dlapp.system import clock
 from dlapp.system.logs import log
 from dlapp.values.launch_spec import LedgerSettings
+
+if TYPE_CHECKING:
+    from dlapp.gpuid.devices import Device
+    from dlapp.values.spec import AppSpec
 
 READ_EVERY_S, MAX_TIME_SHARE = 60.0, 0.01
 """Minimum interval between readings, and maximum share of the time spent on them."""
@@ -33,25 +39,29 @@ class DeviceCountReader:
 
     Args:
         settings: location of a ledger of many hosts.
+        needs: which GPUs the containers of the application accept.
         put: receives the result, from that thread.
     """
 
     def __init__(
         self,
         settings: LedgerSettings,
+        needs: Collection[DeviceNeed],
         put: Callable[[DeviceCountsRead], None],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings, self._put, self._clock = settings, put, clock
+        self._settings, self._needs, self._put, self._clock = settings, needs, put, clock
         self._next_at = clock()
         self._thread: threading.Thread | None = None
-        self._last_read: dict[str, int] = {}
+        self._last_read: dict[str, tuple[Device, ...]] = {}
 
     @classmethod
-    def of(cls, settings: LedgerSettings, put: Callable[[DeviceCountsRead], None]) -> DeviceCountReader | None:
-        """Return a reader; None: the ledger covers only its own host."""
-        return cls(settings, put) if settings.covers_cluster else None
+    def of(
+        cls, settings: LedgerSettings, spec: AppSpec, put: Callable[[DeviceCountsRead], None]
+    ) -> DeviceCountReader | None:
+        """Return a reader for an application; None: the ledger covers only its own host."""
+        return cls(settings, {one.need for one in demands_of(spec)}, put) if settings.covers_cluster else None
 
     def refresh_for(self, requests: Sequence[ContainerRequest]) -> None:
         """Read again if a request waits for GPUs and the last reading is old. Does not block."""
@@ -78,10 +88,11 @@ class DeviceCountReader:
             self._log_changes(found)
         ended = self._clock()
         self._next_at = ended + max(READ_EVERY_S, (ended - began) / MAX_TIME_SHARE)
-        self._put(DeviceCountsRead(found))
+        serving = {need: {host: count_for(need, there) for host, there in found.items()} for need in self._needs}
+        self._put(DeviceCountsRead({host: len(there) for host, there in found.items()}, serving))
 
-    def _read_ledger(self) -> dict[str, int]:
-        from dlapp.gpuid.health.inspection import count_usable
+    def _read_ledger(self) -> dict[str, tuple[Device, ...]]:
+        from dlapp.gpuid.counts import usable_devices
 
         found = {}
         ledger = open_cluster_ledger(self._settings)
@@ -89,15 +100,15 @@ class DeviceCountReader:
             for host, record in ledger.short_hosts(timeout_s=ANSWER_S):
                 if isinstance(record, DlappError):
                     continue  # an unreadable record proves nothing about its host
-                if (count := count_usable(record, clock.now_ms())) is not None:
-                    found[host] = count
+                if (usable := usable_devices(record, clock.now_ms())) is not None:
+                    found[host] = usable
         finally:
             ledger.close()
         return found
 
-    def _log_changes(self, found: dict[str, int]) -> None:
+    def _log_changes(self, found: dict[str, tuple[Device, ...]]) -> None:
         if found and found != self._last_read:
-            shown = [f"{host} ({count} left)" for host, count in sorted(found.items())]
+            shown = [f"{host} ({number_text(there)} left)" for host, there in sorted(found.items())]
             more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
             log.warning(f"hosts with GPUs in quarantine: {', '.join(shown[:_NAMED])}{more}")
         self._last_read = found

@@ -154,7 +154,7 @@ class Loop:
         if ledger is not None and self._has_devices:
             from dlapp.am.device_counts import WAIT_MS, DeviceCountReader  # imports the ledger, 10 ms
 
-            self._devices = DeviceCountReader.of(ledger, wakes.put)
+            self._devices = DeviceCountReader.of(ledger, submission.spec, wakes.put)
             if self._devices is not None:
                 self._devices.refresh()
                 devices_wait_ms = WAIT_MS

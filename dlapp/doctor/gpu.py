@@ -109,11 +109,12 @@ def _files(context: CheckContext) -> Iterator[Finding]:
         return
     for path, problem in sorted(ledger.problems.items())[:MAX_PROBLEMS]:
         yield warned("gpu.ledger.entry", f"{path}: {problem}", "its owner or root removes it")
-    yield passed("gpu.ledger", f"{directory}: {held} GPUs leased or reserved")
+    yield passed("gpu.ledger", f"{directory}: {held} GPUs and slices leased or reserved")
 
 
 def _zookeeper(context: CheckContext) -> Iterator[Finding]:
     from dlapp.gpuid.factory import OPEN, configured, open_cluster_ledger
+    from dlapp.gpuid.needs import number_text
     from dlapp.gpuid.rules import LedgerError
 
     zookeeper = context.config.gpuid.zookeeper
@@ -140,8 +141,9 @@ def _zookeeper(context: CheckContext) -> Iterator[Finding]:
     for name, record in records:
         if isinstance(record, LedgerError):
             yield failed("gpu.ledger.record", f"{name}: {record}")
-    devices = sum(one.present for record in good if not record.forgotten_ms for one in record.devices)
-    ill = sum(one.quarantine is not None for record in good if not record.forgotten_ms for one in record.devices)
-    yield passed("gpu.ledger", f"{settings.ensemble}{settings.root}: {len(good)} hosts, {devices} GPUs")
-    if ill:
-        yield warned("gpu.quarantine", f"{ill} GPUs are in quarantine", "dlapp-gpu list says why")
+    devices = [one for record in good if not record.forgotten_ms for one in record.devices]
+    there = number_text(one.device for one in devices if one.present)
+    yield passed("gpu.ledger", f"{settings.ensemble}{settings.root}: {len(good)} hosts, {there}")
+    if ill := [one.device for one in devices if one.quarantine is not None]:
+        are = "is" if len(ill) == 1 else "are"
+        yield warned("gpu.quarantine", f"{number_text(ill)} {are} in quarantine", "dlapp-gpu list says why")

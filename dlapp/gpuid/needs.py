@@ -29,6 +29,7 @@ WHOLE_GPU, MIG_SLICE = "whole", "mig"
 """Kinds of devices, as in `dlapp.values.spec.Placement.gpu`, whose module the ledger's commands need not load."""
 _MB = 10**6
 _PROFILE = re.compile(r"\bMIG (\d\S*)$")
+_GIGABYTES = re.compile(r"\.(\d+)gb")
 _DEMAND = re.compile(r"(\d{1,9})\*([a-z0-9:.+-]{1,60})(?:@(\d{1,9}))?", re.ASCII)
 _MAX_DEMANDS = 100
 """Limit of the demands in a text that another process wrote."""
@@ -122,6 +123,11 @@ def is_within(one: DeviceNeed, other: DeviceNeed, devices: Iterable[Device]) -> 
     return all(other.accepts(device) for device in devices if one.accepts(device))
 
 
+def count_for(need: DeviceNeed, devices: Iterable[Device]) -> int:
+    """Return how many of some devices a need accepts."""
+    return sum(map(need.accepts, devices))
+
+
 def eligible(devices: Iterable[Device], demands: Iterable[Demand]) -> list[Device]:
     """Return the devices that at least one of the demands accepts."""
     needs = [one.need for one in demands]
@@ -138,9 +144,14 @@ def asked_text(demands: Sequence[Demand], devices: Iterable[Device]) -> str:
         demands: what is asked for.
         devices: all of the host.
     """
-    if all(one.need == PLAIN for one in demands) and all(one.mig < 0 for one in devices):
+    if are_plain(demands, devices):
         return counted(sum(one.gcores for one in demands), "gcores")
     return " and ".join(map(_demand_text, demands))
+
+
+def are_plain(demands: Sequence[Demand], devices: Iterable[Device]) -> bool:
+    """Return whether it goes without saying that GPUs are whole ones."""
+    return all(one.need == PLAIN for one in demands) and all(map(PLAIN.accepts, devices))
 
 
 def _demand_text(demand: Demand) -> str:
@@ -148,7 +159,7 @@ def _demand_text(demand: Demand) -> str:
     what = "whole GPU" if need.is_whole else "slice" if need.profile else "MIG slice"
     more = f" {need.profile}" if need.profile else ""
     memory = f" with {_memory_text(need.memory_mb)}" if need.memory_mb else ""
-    return f"{count} {what}{'' if count == 1 else 's'}{more}{memory}"
+    return f"{_number_text(count, what)}{more}{memory}"
 
 
 def _memory_text(memory_mb: int) -> str:
@@ -157,14 +168,43 @@ def _memory_text(memory_mb: int) -> str:
 
 def inventory_text(devices: Sequence[Device]) -> str:
     """Return what a host has: ``1 whole GPU (85 GB) and 3 slices (2 x 1g.10gb, 3g.40gb)``."""
-    whole, slices = [one for one in devices if one.mig < 0], [one for one in devices if one.mig >= 0]
+    whole, slices = _by_kind(devices)
     parts = []
     if whole:
-        sizes = (f"{(one.memory_mib << 20) // 10**9} GB" if one.memory_mib else "" for one in whole)
-        parts.append(f"{len(whole)} whole GPU{'' if len(whole) == 1 else 's'}{_names_text(sizes)}")
+        parts.append(f"{_number_text(len(whole), 'whole GPU')}{_names_text(map(_size_text, whole))}")
     if slices:
-        parts.append(f"{len(slices)} slice{'' if len(slices) == 1 else 's'}{_names_text(map(profile_of, slices))}")
+        parts.append(f"{_number_text(len(slices), 'slice')}{_names_text(map(_slice_text, slices))}")
     return " and ".join(parts) or "no GPU"
+
+
+def number_text(devices: Iterable[Device]) -> str:
+    """Return how many devices there are, for many hosts: ``12 GPUs``, ``1 GPU and 7 slices``."""
+    whole, slices = _by_kind(devices)
+    parts = [_number_text(len(whole), "GPU")] if whole or not slices else []
+    return " and ".join([*parts, *([_number_text(len(slices), "slice")] if slices else [])])
+
+
+def _by_kind(devices: Iterable[Device]) -> tuple[list[Device], list[Device]]:
+    """Return the whole GPUs and the slices."""
+    listed = list(devices)
+    return list(filter(PLAIN.accepts, listed)), [one for one in listed if not PLAIN.accepts(one)]
+
+
+def _number_text(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _size_text(device: Device) -> str:
+    return f"{(device.memory_mib << 20) // _MB // 1000} GB" if device.memory_mib else ""
+
+
+def _slice_text(device: Device) -> str:
+    """Return the profile of a slice; with its memory if that is not what the name says: ``1g.18gb of 17 GB``."""
+    profile, size = profile_of(device), _size_text(device)
+    named = _GIGABYTES.search(profile)
+    if not size or (named and device.memory_mib << 20 >= int(named[1]) * 10**9):
+        return profile
+    return f"{profile} of {size}" if profile else size
 
 
 def _names_text(names: Iterable[str]) -> str:
@@ -173,8 +213,20 @@ def _names_text(names: Iterable[str]) -> str:
     return f" ({', '.join(shown[:_NAMED])}{', …' if len(shown) > _NAMED else ''})" if shown else ""
 
 
-def too_few_text(demands: Sequence[Demand], devices: Sequence[Device], has: str) -> str:
-    """Return why devices can never serve demands, whoever holds them, with the key that helps; empty: they can.
+class Shortage(NamedTuple):
+    """Demand that a host can never meet.
+
+    Args:
+        text: what is asked for and what there is, with the key that helps.
+        key: the key whose value is wrong: ``gcores``, ``gpu`` or ``gpu_memory``.
+    """
+
+    text: str
+    key: str
+
+
+def too_few(demands: Sequence[Demand], devices: Sequence[Device], has: str) -> Shortage | None:
+    """Return why devices can never serve demands, whoever holds them; None: they can.
 
     Args:
         demands: what is asked for.
@@ -182,11 +234,26 @@ def too_few_text(demands: Sequence[Demand], devices: Sequence[Device], has: str)
         has: what has them: ``this machine has``.
     """
     for one in demands:
-        within = [device for device in devices if one.need.accepts(device)]
+        there = count_for(one.need, devices)
+        if one.gcores <= there and len(demands) == 1:
+            return None  # the usual request
         asked = sum(other.gcores for other in demands if other is one or is_within(other.need, one.need, devices))
-        if asked > len(within):
-            return f"asked for {asked_text(demands, devices)}, {has} {inventory_text(devices)}{_hint(one, devices)}"
-    return ""
+        if asked > there:
+            what = asked_text(demands, devices)
+            if are_plain(demands, devices):
+                return Shortage(f"asked for {what}, {has} {len(devices)}", "gcores")
+            return Shortage(
+                f"asked for {what}, {has} {inventory_text(devices)}{_hint(one, devices)}", _key(asked, one, devices)
+            )
+    return None
+
+
+def _key(asked: int, demand: Demand, devices: Sequence[Device]) -> str:
+    """Return the key because of which there are fewer devices than asked for."""
+    of_kind = count_for(DeviceNeed(demand.need.kind), devices)
+    if asked <= of_kind:
+        return "gpu_memory"
+    return "gcores" if of_kind or not devices else "gpu"
 
 
 def _hint(demand: Demand, devices: Sequence[Device]) -> str:
@@ -204,15 +271,15 @@ def free_text(demands: Sequence[Demand], free: Collection[Device]) -> str:
     gpu=mig would use``."""
     usable = eligible(free, demands)
     others = [one for one in free if one not in usable]
-    slices, whole = sum(one.mig >= 0 for one in others), sum(one.mig < 0 for one in others)
+    whole, slices = map(len, _by_kind(others))
     kinds = {one.need.kind for one in demands}
     more = []
     if slices and kinds == {WHOLE_GPU}:
-        more.append(f"{slices} slice{'' if slices == 1 else 's'} that gpu=mig would use")
+        more.append(f"{_number_text(slices, 'slice')} that gpu=mig would use")
     elif slices:
-        more.append(f"{slices} other slice{'' if slices == 1 else 's'}")
+        more.append(_number_text(slices, "other slice"))
     if whole and WHOLE_GPU in kinds:
         more.append(f"{whole} with less memory")
     elif whole:
-        more.append(f"{whole} whole GPU{'' if whole == 1 else 's'} that gpu=whole would use")
+        more.append(f"{_number_text(whole, 'whole GPU')} that gpu=whole would use")
     return ", and ".join([f"{len(usable)} free", *more])

@@ -21,7 +21,7 @@ from dlapp.errors import Denied, DlappError, NotFound, RequestTooLarge, UsageErr
 from dlapp.gpuid import needs, selection
 from dlapp.gpuid.devices import Device, Holder
 from dlapp.gpuid.needs import Demand, DeviceNeed
-from dlapp.system.text import counted, short_duration
+from dlapp.system.text import short_duration
 from dlapp.value import Value, field, replace
 
 FORMAT = 1
@@ -682,13 +682,10 @@ def check_request(host: str, request: LeaseRequest, devices: Sequence[Device]) -
         raise UsageError(f"{host}: asked for {count} gcores, the minimum is 1")
     if count > 1 and not need.is_whole:
         raise UsageError(f"{host}: asked for {count} slices (gpu={need.kind}), and a program sees one slice only")
-    if request.uuids or (need == needs.PLAIN and count <= sum(one.mig < 0 for one in devices)):
+    if request.uuids:
         return
-    if count > len(devices) and need == needs.PLAIN:
-        asked = counted(count, "gcores")
-        raise RequestTooLarge(f"{host}: asked for {asked}, it has {len(devices)}", "resources.gcores")
-    if problem := needs.too_few_text(request.demands, devices, "it has"):
-        raise RequestTooLarge(f"{host}: {problem}", "resources.gcores")
+    if shortage := needs.too_few(request.demands, devices, "it has"):
+        raise RequestTooLarge(f"{host}: {shortage.text}", f"resources.{shortage.key}")
 
 
 def check_host(host: str) -> str:
@@ -703,6 +700,7 @@ def shortage_reason(
     demands: Sequence[Demand],
     now_ms: int,
     unrecorded_holders: Mapping[str, Holder] = MappingProxyType({}),
+    faults: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Return why a request is not satisfied, as one line without the host's name.
 
@@ -711,6 +709,7 @@ def shortage_reason(
         demands: what is asked for; only devices that serve it are named.
         now_ms: the time [ms since 1970].
         unrecorded_holders: holders that are not in the record, by uuid.
+        faults: why devices cannot be leased although the record does not say so, by uuid.
     """
     holders = {**unrecorded_holders, **record.holder_by_uuid()}
     parts = []
@@ -727,7 +726,9 @@ def shortage_reason(
             parts.append(f"{one.device.label} {one.quarantine}")
         elif not one.present:
             parts.append(f"{one.device.label} is not there now")
-    free = [one for one in record.free() if one.uuid not in unrecorded_holders]
+        elif one.uuid in faults:
+            parts.append(f"{one.device.label} unavailable ({faults[one.uuid]})")
+    free = [one for one in record.free() if one.uuid not in unrecorded_holders and one.uuid not in faults]
     there = [one.device for one in record.devices if one.present]
     text = f"asked for {needs.asked_text(demands, there)}, {needs.free_text(demands, free)}"
     return f"{text}: {', '.join(parts)}" if parts else text

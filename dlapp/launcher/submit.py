@@ -321,11 +321,7 @@ def _check_engine(application: ResolvedApplication, engine: Engine, problems: Pr
         if not isinstance(error, RequestTooLarge) or not error.field:
             problems.add_error(error)
             return
-        section, _, key = error.field.partition(".")
-        given = application.properties.sections.get(section, {}) if application.properties is not None else {}
-        if key not in given and section.startswith(("role ", "service ")):
-            section = "resources"
-        where = f"{section}.{key}" if key else section
+        where = _setting_of(application, error.field)
         problems.keep(RequestTooLarge(f"{application.place(where)}: {where}: {error}", where), application.line(where))
 
     try:
@@ -333,6 +329,19 @@ def _check_engine(application: ResolvedApplication, engine: Engine, problems: Pr
     except DlappError as error:
         refuse(error)
         return []
+
+
+def _setting_of(application: ResolvedApplication, where: str) -> str:
+    """Return the key of the file that sets what is wrong: of the section, or of all containers; for the kind of GPUs,
+    if none is named, that which asks for GPUs."""
+    section, _, key = where.partition(".")
+    sections = application.properties.sections if application.properties is not None else {}
+    above = "resources" if section.startswith(("role ", "service ")) else section
+    for name in (key, "gcores") if key in ("gpu", "gpu_memory") else (key,):
+        for one in (section, above):
+            if name in sections.get(one, {}):
+                return f"{one}.{name}"
+    return f"{above}.{key}" if key else section
 
 
 def _scan_notes(scan: Scan) -> Iterator[str]:

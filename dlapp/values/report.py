@@ -317,7 +317,7 @@ class ApplicationView(Value, kw_only=True):
         receipt: its cost so far, for all tries of all containers; None: not known.
         waiting: why it, or some of its containers, cannot start yet; None: all run, or it has ended.
         lacking: containers that its ApplicationMaster has requested and does not have.
-        usable_gpus: hosts on which not all GPUs may be leased -> number of those that may, by the ledger.
+        usable_gpus: hosts on which not all GPUs and slices may be leased -> number of those that may, by the ledger.
         idle: its unused GPUs; None: none, or no guard.
         restarts: latest restarts of its gangs, oldest first.
         links: pages served by its running containers.

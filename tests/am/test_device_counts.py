@@ -12,13 +12,20 @@ from dlapp.am.device_counts import DeviceCountReader
 from dlapp.am.model.events import DeviceCountsRead
 from dlapp.cluster.engine import ContainerRequest
 from dlapp.gpuid.devices import Device
+from dlapp.gpuid.needs import PLAIN, DeviceNeed
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 from dlapp.values.launch_spec import MACHINE, NODE_MANAGER, LedgerSettings
 from dlapp.values.spec import Resources
 from tests.services.polling import PATIENCE_S
+from tests.services.processes.small_app import spec_of
 from tests.services.zookeeper import ZooKeeper, ledger_settings, wait_long
 
-DEVICES = tuple(Device(f"GPU-{place}", place, place) for place in range(4))
+DEVICES = (
+    *(Device(f"GPU-{place}", place, place) for place in range(3)),
+    *(Device(f"MIG-{part}", 3, 3, "NVIDIA H100 80GB HBM3 MIG 1g.10gb", 9984, mig=part) for part in range(2)),
+)
+SLICE = DeviceNeed("mig:1g.10gb")
+SPEC = spec_of(gcores=1)
 WAITS = (ContainerRequest(request_id=1, count=1, resources=Resources(memory_mib=1, gcores=1)),)
 NO_GPU = (ContainerRequest(request_id=1, count=1, resources=Resources(memory_mib=1)),)
 MET = (ContainerRequest(request_id=1, count=0, resources=Resources(memory_mib=1, gcores=1)),)
@@ -30,10 +37,10 @@ class Reader:
     def __init__(self, where: LedgerSettings) -> None:
         self.now = 0.0
         self.told: SimpleQueue[DeviceCountsRead] = SimpleQueue()
-        self.devices = DeviceCountReader(where, self.told.put, clock=lambda: self.now)
+        self.devices = DeviceCountReader(where, {PLAIN, SLICE}, self.told.put, clock=lambda: self.now)
 
-    def next(self) -> dict[str, int]:
-        return dict(self.told.get(timeout=PATIENCE_S).usable)
+    def next(self) -> DeviceCountsRead:
+        return self.told.get(timeout=PATIENCE_S)
 
     def nothing(self) -> bool:
         with pytest.raises(Empty):
@@ -51,7 +58,7 @@ def test_hosts_with_devices_in_quarantine_are_told_and_the_ledger_is_read_seldom
     )
     reader = Reader(settings)
     reader.devices.refresh()
-    assert reader.next() == {}
+    assert reader.next().usable == {}
     for host in ("node1", "node2"):
         with ZooKeeperLedger(settings, host=host, discover=lambda: DEVICES) as ledger:
             ledger.update_inventory()
@@ -64,8 +71,10 @@ def test_hosts_with_devices_in_quarantine_are_told_and_the_ledger_is_read_seldom
     reader.devices.refresh_for(MET)
     assert reader.nothing()
     reader.devices.refresh_for(WAITS)
-    assert reader.next() == {"node2": 3}
-    assert "hosts with GPUs in quarantine: node2 (3 left)" in capfd.readouterr().out
+    read = reader.next()
+    assert read.serving == {PLAIN: {"node2": 2}, SLICE: {"node2": 2}}, "a slice is not a GPU"
+    assert read.usable == {"node2": 4}, "YARN counts both as gcores"
+    assert "hosts with GPUs in quarantine: node2 (2 GPUs and 2 slices left)" in capfd.readouterr().out
 
 
 def test_an_ensemble_that_does_not_answer_is_a_line_and_changes_nothing(
@@ -74,10 +83,10 @@ def test_an_ensemble_that_does_not_answer_is_a_line_and_changes_nothing(
     monkeypatch.setattr(module, "ANSWER_S", 0.3)
     reader = Reader(ledger_settings("127.0.0.1:1", "/cards", lock_dir=str(tmp_path)))
     reader.devices.refresh()
-    assert reader.next() == {}
+    assert reader.next().usable == {}
     assert "the hosts with healthy GPUs are unknown: no ZooKeeper answered" in capfd.readouterr().out
 
 
 def test_only_a_ledger_of_many_hosts_is_asked() -> None:
-    assert DeviceCountReader.of(LedgerSettings(NODE_MANAGER, web="http://n:8042"), lambda _: None) is None
-    assert DeviceCountReader.of(LedgerSettings(MACHINE, "/x"), lambda _: None) is None
+    assert DeviceCountReader.of(LedgerSettings(NODE_MANAGER, web="http://n:8042"), SPEC, lambda _: None) is None
+    assert DeviceCountReader.of(LedgerSettings(MACHINE, "/x"), SPEC, lambda _: None) is None

@@ -90,45 +90,71 @@ def test_on_a_mixed_machine_each_application_gets_the_kind_that_it_asks_for(tmp_
 
 
 @pytest.mark.parametrize(
-    ("devices", "resources", "problem"),
+    ("devices", "resources", "wrong", "problem"),
     [
         (
             [StubDevice(mig=(SMALL, SMALL))],
             {"gcores": 1},
+            "gcores",
             "asked for 1 whole GPU, this machine has 2 slices (2 x 1g.10gb); gpu=mig takes a slice",
         ),
         (
             MIXED,
             {"gcores": 4},
+            "gcores",
             "asked for 4 whole GPUs, this machine has 3 whole GPUs (3 x 85 GB) and 2 slices (1g.10gb, 3g.40gb)",
         ),
         (
             MIXED,
             {"gcores": 2, "containers": 2},
+            "containers",
             "2 containers asked for 4 whole GPUs, this machine has 3 whole GPUs (3 x 85 GB) and 2 slices "
             "(1g.10gb, 3g.40gb), and they run at the same time",
         ),
         (
             MIXED,
             {"gcores": 1, "gpu": "mig:7g.80gb"},
+            "gpu",
             "asked for 1 slice 7g.80gb, this machine has 3 whole GPUs (3 x 85 GB) and 2 slices (1g.10gb, 3g.40gb); "
             "gpu=whole takes a whole GPU",
         ),
         (
             MIXED,
             {"gcores": 1, "gpu_memory": "90g"},
+            "gpu_memory",
             "asked for 1 whole GPU with 90 GB, this machine has 3 whole GPUs (3 x 85 GB) and 2 slices",
         ),
-        (MIXED, {"gcores": 2, "gpu": "mig"}, "is 2 with gpu=mig, the maximum is 1: a program sees one slice only"),
+        (
+            MIXED,
+            {"gcores": 2, "gpu": "mig"},
+            "gcores",
+            "is 2 with gpu=mig, the maximum is 1: a program sees one slice only",
+        ),
+        (
+            [StubDevice(mig=(SMALL, SMALL))],
+            {"gcores": 1, "gpu": "whole"},
+            "gpu",
+            "asked for 1 whole GPU, this machine has 2 slices (2 x 1g.10gb); gpu=mig takes a slice",
+        ),
+        (
+            [StubDevice(mig=(SMALL, SMALL))],
+            {"gcores": 8},
+            "gcores",
+            "asked for 8 whole GPUs, this machine has 2 slices (2 x 1g.10gb)",
+        ),
     ],
 )
 def test_what_the_machine_can_never_give_is_refused_before_submission_with_what_it_has(
-    tmp_path: Path, see: Any, devices: Sequence[StubDevice], resources: dict[str, Any], problem: str
+    tmp_path: Path, see: Any, devices: Sequence[StubDevice], resources: dict[str, Any], wrong: str, problem: str
 ) -> None:
     see(devices)
-    refused = run("dlapp-launcher", properties(tmp_path, "exit 0", resources={"memory": 64, **resources}))
+    file = properties(tmp_path, "exit 0", resources={"memory": 64, **resources})
+    refused = run("dlapp-launcher", file)
     assert refused.code != 0
     assert problem in refused.err, refused.err
+    lines = file.read_text().splitlines()
+    number = next(number for number, line in enumerate(lines, 1) if line.startswith((f"{wrong}=", f"{wrong} =")))
+    assert f"{file}:{number}: resources.{wrong}: " in refused.err, refused.err
     assert "Traceback" not in refused.err
 
 

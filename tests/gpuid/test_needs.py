@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dlapp.errors import RequestTooLarge, UsageError
 from dlapp.gpuid import needs, rules
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.needs import MIG_SLICE, PLAIN, WHOLE_GPU, Demand, DeviceNeed, from_text, to_text, too_few_text
+from dlapp.gpuid.needs import MIG_SLICE, PLAIN, WHOLE_GPU, Demand, DeviceNeed, from_text, to_text, too_few
 from dlapp.gpuid.record_json import from_bytes, to_bytes
 from dlapp.gpuid.rules import HostRecord, LeaseRequest, NotEnough
 from dlapp.gpuid.selection import choose_for
@@ -86,43 +86,56 @@ def test_two_slices_are_refused_because_a_program_sees_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "count", "need", "problem"),
+    ("devices", "count", "need", "key", "problem"),
     [
-        (SPLIT, 1, PLAIN, "asked for 1 whole GPU, it has 7 slices (7 x 1g.10gb); gpu=mig takes a slice"),
-        (SPLIT, 2, PLAIN, "asked for 2 whole GPUs, it has 7 slices (7 x 1g.10gb)"),
+        (SPLIT, 1, PLAIN, "gpu", "asked for 1 whole GPU, it has 7 slices (7 x 1g.10gb); gpu=mig takes a slice"),
+        (SPLIT, 2, PLAIN, "gpu", "asked for 2 whole GPUs, it has 7 slices (7 x 1g.10gb)"),
+        (SPLIT, 8, PLAIN, "gpu", "asked for 8 whole GPUs, it has 7 slices (7 x 1g.10gb)"),
         (
             MIXED,
             4,
             PLAIN,
+            "gcores",
             "asked for 4 whole GPUs, it has 3 whole GPUs (3 x 85 GB) and 2 slices (1g.10gb, 3g.40gb)",
         ),
         (
             (whole(0), whole(1, 15360)),
             1,
             DeviceNeed(MIG_SLICE),
+            "gpu",
             "asked for 1 MIG slice, it has 2 whole GPUs (16 GB, 85 GB); gpu=whole takes a whole GPU",
         ),
         (
             SPLIT,
             1,
             DeviceNeed("mig:3g.40gb"),
+            "gpu",
             "asked for 1 slice 3g.40gb, it has 7 slices (7 x 1g.10gb)",
         ),
         (
             (whole(0), whole(1, 15360)),
             2,
             DeviceNeed(WHOLE_GPU, 24_000),
+            "gpu_memory",
             "asked for 2 whole GPUs with 24 GB, it has 2 whole GPUs (16 GB, 85 GB)",
         ),
-        ((whole(0),), 2, PLAIN, "asked for 2 gcores, it has 1"),
+        (
+            (part(0, 0, "1g.18gb", 16384), part(0, 1, "", 16384)),
+            1,
+            DeviceNeed(MIG_SLICE, 18_000),
+            "gpu_memory",
+            "asked for 1 MIG slice with 18 GB, it has 2 slices (17 GB, 1g.18gb of 17 GB)",
+        ),
+        ((whole(0),), 2, PLAIN, "gcores", "asked for 2 gcores, it has 1"),
+        ((), 1, PLAIN, "gcores", "asked for 1 gcore, it has 0"),
     ],
 )
-def test_what_a_host_can_never_give_is_refused_with_what_it_has(
-    devices: Sequence[Device], count: int, need: DeviceNeed, problem: str
+def test_what_a_host_can_never_give_is_refused_with_what_it_has_and_the_key_that_is_wrong(
+    devices: Sequence[Device], count: int, need: DeviceNeed, key: str, problem: str
 ) -> None:
     with pytest.raises(RequestTooLarge) as refused:
         leased(record_of(devices), "c", count, need)
-    assert str(refused.value) == f"host03: {problem}"
+    assert (str(refused.value), refused.value.field) == (f"host03: {problem}", f"resources.{key}")
 
 
 @pytest.mark.parametrize(
@@ -210,7 +223,7 @@ def test_demands_that_can_be_met_are_met_and_the_others_are_told_so(
     possible = can_be_met(devices, [one.need for one in demands for _ in range(one.gcores)])
     found = choose_for(devices, {one.uuid for one in devices}, demands)
     assert (found is not None) == possible
-    assert bool(too_few_text(demands, devices, "it has")) == (not possible)
+    assert bool(too_few(demands, devices, "it has")) == (not possible)
     if found is not None:
         assert len(found) == sum(one.gcores for one in demands)
         assert can_be_met(found, [one.need for one in demands for _ in range(one.gcores)])

@@ -32,6 +32,8 @@ CARDS = (
         uuid="GPU-c", name="Tesla T4", memory_bytes=15 << 30, utilization=None, temperature=None, pcie=(50, 50, 0)
     ),
 )
+FREE = (replace(CARDS[0], used=0), *CARDS[1:])
+"""The same machine while nobody uses its GPUs."""
 DEVICES = tuple(Device(device.uuid, place, place) for place, device in enumerate(CARDS))
 
 
@@ -139,6 +141,7 @@ def test_a_device_that_an_operator_took_out_is_listed_and_not_read(machine: Mach
 def test_an_operator_takes_a_device_out_and_back(machine: Machine) -> None:
     assert "in quarantine until dlapp-gpu heal" in machine.gpu("quarantine", "GPU-c", "--reason", "fan")
     assert "quarantined (fan" in machine.gpu("list").splitlines()[2]
+    with_devices(machine.directory, FREE)
     assert machine.gpu("why", "3", code=1) == f"{HOST}: asked for 3 gcores, 2 free: gpu2 quarantined (fan)\n"
     assert machine.gpu("heal", "2") == f"{HOST}: 2: healed\n"
     assert machine.gpu("heal", "2") == f"{HOST}: 2: was not in quarantine; earlier failures no longer count\n"
@@ -154,6 +157,7 @@ def test_recent_xid_errors_of_a_device_are_listed(machine: Machine) -> None:
 
 
 def test_why_names_who_is_in_the_way_and_which_devices_one_would_get(machine: Machine) -> None:
+    with_devices(machine.directory, FREE)
     with machine.hold("GPU-c"):
         assert machine.gpu("why", "2") == f"{HOST}: yes, gpu0, gpu1\n"
         assert machine.gpu("why", "3", code=1) == (
@@ -161,6 +165,21 @@ def test_why_names_who_is_in_the_way_and_which_devices_one_would_get(machine: Ma
         )
         assert machine.gpu("why", "9", code=1) == f"{HOST}: asked for 9 gcores, it has 3\n"
         assert json.loads(machine.gpu("why", "2", "--json"))["devices"] == ["gpu0", "gpu1"]
+
+
+def test_why_does_not_call_a_device_free_that_a_request_would_not_get(machine: Machine) -> None:
+    with_devices(machine.directory, [FREE[0], replace(FREE[1], pids=(1,)), FREE[2]])
+    machine.gpu("drain", "gpu2")
+    process = r"process 1 \(\S+\) computes on it"
+    assert machine.gpu("why", "1") == f"{HOST}: yes, gpu0\n"
+    said = machine.gpu("why", "2", code=1)
+    assert re.fullmatch(
+        rf"{HOST}: asked for 2 gcores, 1 free: gpu1 unavailable \({process}\), gpu2 quarantined \(drained\)\n", said
+    )
+    with machine.hold("GPU-a"):
+        assert ", 0 free: gpu0 application_" in machine.gpu("why", "1", code=1)
+    with_devices(machine.directory, FREE, init=18)
+    assert "Driver/library version mismatch" in machine.gpu("why", "1", code=1)
 
 
 def test_gc_frees_nothing_that_is_in_use(machine: Machine) -> None:

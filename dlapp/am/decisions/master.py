@@ -83,8 +83,8 @@ class Master:
                 dispatch.handle_committed(state, event)
             case SettlementWaits(lack):
                 state.waiting_for = lack
-            case DeviceCountsRead(usable):
-                state.devices.set_usable(usable)
+            case DeviceCountsRead(usable, serving):
+                state.devices.set_usable(usable, serving)
             case OthersEnded():
                 start_gate.handle_others_ended(state, event)
             case Release():

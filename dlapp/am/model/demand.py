@@ -174,14 +174,15 @@ class UsableDevices:
         self._wait_ms = wait_ms
         self._until_ms: int | None = None
         self._usable: Mapping[str, int] | None = None
+        self._serving: Mapping[tuple[str, int], Mapping[str, int]] = {}
 
-    def set_usable(self, usable: Mapping[str, int]) -> None:
-        """Set the ledger's latest answer: the number of leasable GPUs, for hosts on which some are not leasable."""
-        self._usable = usable
+    def set_usable(self, usable: Mapping[str, int], serving: Mapping[tuple[str, int], Mapping[str, int]]) -> None:
+        """Set the ledger's latest answer, as `dlapp.am.model.events.DeviceCountsRead` has it."""
+        self._usable, self._serving = usable, serving
 
     @property
     def usable(self) -> Mapping[str, int]:
-        """Return the number of leasable GPUs, for hosts on which some are not leasable, as far as known."""
+        """Return the number of leasable GPUs and slices, for hosts on which some are not leasable, as far as known."""
         return self._usable or {}
 
     def is_awaited(self, now_ms: int) -> bool:
@@ -192,9 +193,10 @@ class UsableDevices:
             self._until_ms = now_ms + self._wait_ms
         return now_ms < self._until_ms
 
-    def short_of(self, gcores: int) -> tuple[str, ...]:
-        """Return the hosts with too few GPUs for one container."""
-        return tuple(sorted(host for host, count in self.usable.items() if count < gcores))
+    def short_of(self, gcores: int, placement: Placement) -> tuple[str, ...]:
+        """Return the hosts with too few GPUs of its kind for one container."""
+        counts = self._serving.get((placement.gpu, placement.gpu_memory_mb), {})
+        return tuple(sorted(host for host, count in counts.items() if count < gcores))
 
 
 def container_requests(
@@ -219,15 +221,16 @@ def container_requests(
     found = []
     for role in roles:
         resources, count, short = role.spec.resources, max(0, role.missing) if wanted else 0, tuple[str, ...]()
+        place = placement if role.spec.placement is None else role.spec.placement
         if devices is not None and resources.gcores:
             count = 0 if devices.is_awaited(now_ms) else count
-            short = devices.short_of(resources.gcores)
+            short = devices.short_of(resources.gcores, place)
         found.append(
             ContainerRequest(
                 request_id=role.request_id,
                 count=count,
                 resources=resources,
-                placement=placement if role.spec.placement is None else role.spec.placement,
+                placement=place,
                 avoid=avoid,
                 short_of_gpus=short,
             )

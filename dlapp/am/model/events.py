@@ -68,10 +68,13 @@ class DeviceCountsRead(Value):
     """Result of reading the ledger.
 
     Args:
-        usable: number of leasable GPUs, for hosts on which some are not leasable.
+        usable: number of leasable GPUs and slices, as YARN counts them, for hosts on which some are not leasable.
+        serving: kind and least memory of the GPUs that containers request (`dlapp.values.spec.Placement`) -> how many
+            of those serve such a request, by host.
     """
 
     usable: Mapping[str, int]
+    serving: Mapping[tuple[str, int], Mapping[str, int]]
 
 
 class OthersEnded(Value):

@@ -30,18 +30,18 @@ from typing import TYPE_CHECKING, Any
 
 from dlapp.errors import Denied, NotFound, UsageError
 from dlapp.gpuid import rules
+from dlapp.gpuid.counts import count_devices
 from dlapp.gpuid.devices import Holder
 from dlapp.gpuid.factory import configured, open_cluster_ledger, open_ledger, web_certificates
 from dlapp.gpuid.ledger import reclaim_all
 from dlapp.gpuid.liveness.result import UNKNOWN
-from dlapp.gpuid.needs import WHOLE_GPU, Demand, DeviceNeed, eligible, too_few_text
+from dlapp.gpuid.needs import WHOLE_GPU, Demand, DeviceNeed, too_few
 from dlapp.gpuid.record_json import fields_to_json, quarantine_from_json
 from dlapp.gpuid.rules import CONDITIONS, NEEDS_REBOOT, NEEDS_RESET, HostRecord, LedgerError, Quarantine
 from dlapp.gpuid.selection import choose_for
 from dlapp.gpuid.stores.device_files import file_name
 from dlapp.gpuid.stores.xid_files import XidCount, read_xids
 from dlapp.system import clock
-from dlapp.system.text import counted
 from dlapp.value import Closeable
 
 if TYPE_CHECKING:
@@ -151,6 +151,11 @@ class GpuLedger(Closeable):
             "devices": devices,
         }
 
+    def _inspected(self, record: HostRecord) -> tuple[Mapping[str, str], str]:
+        """Return what makes GPUs of this host unavailable, by uuid, and why that is not known if NVML does not work."""
+        readings, problem = self._readings(record)
+        return self._faults(readings), problem
+
     def _faults(self, readings: Mapping[str, Reading]) -> dict[str, str]:
         """Return what makes GPUs unavailable, by uuid."""
         if not readings:
@@ -201,20 +206,22 @@ class GpuLedger(Closeable):
             if record.forgotten_ms:
                 hosts -= 1
                 continue
-            elsewhere = self._unrecorded_holders(name)
-            free = [one for one in record.free() if one.uuid not in elsewhere]
             there = [one.device for one in record.devices if one.present]
-            chosen = choose_for(there, {one.uuid for one in free}, demands)
+            if shortage := too_few(demands, there, "it has"):
+                short.append((0, name, f"{name}: {shortage.text}"))
+                continue
+            elsewhere = self._unrecorded_holders(name)
+            faults, problem = self._inspected(record) if name == self.host_name else ({}, "")
+            if problem:
+                short.append((1, name, f"{name}: {problem}"))
+                continue
+            unavailable = elsewhere.keys() | faults.keys()
+            chosen = choose_for(there, {one.uuid for one in record.free()} - unavailable, demands)
             if chosen is not None:
                 labels = [one.label for one in chosen]
                 return {"can": True, "host": name, "devices": labels, "lines": [], "hosts": hosts}
-            if count > len(there):
-                line = f"{name}: asked for {counted(count, 'gcores')}, it has {len(there)}"
-            elif problem := too_few_text(demands, there, "it has"):
-                line = f"{name}: {problem}"
-            else:
-                line = f"{name}: {rules.shortage_reason(record, demands, now_ms, elsewhere)}"
-            short.append((-len(eligible(free, demands)), name, line))
+            reason = rules.shortage_reason(record, demands, now_ms, elsewhere, faults)
+            short.append((-count_devices(record, demands, unavailable).free, name, f"{name}: {reason}"))
             if len(short) > 4 * MAX_HOSTS_NAMED:
                 short = sorted(short)[:MAX_HOSTS_NAMED]
         lines = [line for _, _, line in sorted(short)[:MAX_HOSTS_NAMED]]

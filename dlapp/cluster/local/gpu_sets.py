@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from dlapp.cluster.local.queue import ApplicationRow
+from dlapp.gpuid.counts import devices_out_of
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.needs import PLAIN, Demand, DeviceNeed, from_text, is_within
 from dlapp.gpuid.rules import HostRecord
@@ -68,13 +69,8 @@ def gpu_sets(record: HostRecord, waiting: Iterable[ApplicationRow], running: Col
         return None
     by_uuid = {device.uuid: device for device in devices}
     held: dict[str, list[Device]] = {}
-    out = {one.uuid for one in record.devices if one.quarantine is not None}
     for lease in record.leases:
         if lease.application in running:
             own = held.setdefault(lease.application, [])
             own += [by_uuid[uuid] for uuid in lease.devices if uuid in by_uuid]
-            out -= set(lease.devices)
-        else:
-            out |= set(lease.devices)
-    unavailable = tuple(device for device in devices if device.uuid in out)
-    return GpuSets(tuple(sorted(needs)), devices, held, unavailable)
+    return GpuSets(tuple(sorted(needs)), devices, held, devices_out_of(record, running))

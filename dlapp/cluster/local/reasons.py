@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from dlapp.cluster.local.queue import ApplicationRow
 from dlapp.cluster.local.schedule import amounts_of
@@ -10,6 +11,9 @@ from dlapp.cluster.local.views import amounts_json
 from dlapp.cluster.reasons.facts import GCORES, MEMORY, VCORES, NodeFacts, WaitFacts
 from dlapp.scheduler.amounts import Amounts
 from dlapp.values.waiting import Ahead, PendingRequest
+
+if TYPE_CHECKING:
+    from dlapp.gpuid.counts import DeviceCounts
 
 THIS_MACHINE = "this machine"
 
@@ -20,7 +24,7 @@ def facts_of(
     free: Amounts,
     running: Iterable[ApplicationRow],
     *,
-    gpus: Sequence[int] | None = None,
+    gpus: DeviceCounts | None = None,
 ) -> WaitFacts:
     """Return what is known about containers that are needed at the same time.
 
@@ -28,13 +32,12 @@ def facts_of(
         asks: the containers.
         capacity, free: all amounts of this machine, and the free ones.
         running: all that run.
-        gpus: by the ledger, how many GPUs that serve the containers can be leased now, and how many more if they were
-            not in quarantine; None: it was not read.
+        gpus: GPUs that serve the containers, by the ledger; None: it was not read.
     """
     there, left = _amounts(capacity), _amounts(free)
     usable = None
     if gpus is not None:
-        left[GCORES], usable = sum(gpus), there[GCORES] - gpus[1]
+        left[GCORES], usable = gpus.free + gpus.out, there[GCORES] - gpus.out
     node = NodeFacts(host=THIS_MACHINE, total=there, free=left, usable_gpus=usable)
     holders = tuple(Ahead(id=one.id, user=one.submitter, amounts=amounts_json(amounts_of(one))) for one in running)
     return WaitFacts(asks=tuple(asks), nodes=(node,), holders=holders, one_machine=True)

@@ -28,7 +28,6 @@ from dlapp.system.clock import backoff_s
 if TYPE_CHECKING:
     from dlapp.config import GpuidConfig
     from dlapp.gpuid.devices import Device
-    from dlapp.gpuid.needs import Demand
     from dlapp.gpuid.rules import DeviceRecord, HostRecord, Quarantine
 
 ALLOWED = ("Xorg", "Xwayland", "gnome-shell", "nvidia-cuda-mps-server", "nvidia-persistenced", "nv-hostengine", "dcgmi")
@@ -190,28 +189,6 @@ def is_closed(one: DeviceRecord, boot_id: str, now_ms: int, driver: str = "") ->
     if quarantine.boot_id and not quarantine.by:
         return quarantine.needs_reset(boot_id, driver) and not is_due(quarantine, now_ms)
     return not is_due(quarantine, now_ms)
-
-
-def count_usable(record: HostRecord, now_ms: int) -> int | None:
-    """Return how many of a host's GPUs may be leased, in use or not, if not all may; None: all may.
-
-    A GPU whose probe is due counts, as only a request on the host probes it. For the same reason GPUs not found in the
-    host's last inspection are ignored.
-    """
-    ill = sum(not is_due(one.quarantine, now_ms) for one in record.devices)
-    if not ill or record.forgotten_ms:
-        return None
-    return len(record.devices) - ill
-
-
-def count_free(record: HostRecord, demands: Sequence[Demand]) -> tuple[int, int, int]:
-    """Return how many GPUs of a host that serve demands can be leased now, how many more could be without quarantine,
-    and how many there are."""
-    held = {uuid for one in record.leases for uuid in one.devices}
-    there = [one for one in record.devices if one.present and any(each.need.accepts(one.device) for each in demands)]
-    unheld = [one for one in there if one.uuid not in held]
-    out = sum(one.quarantine is not None for one in unheld)
-    return len(unheld) - out, out, len(there)
 
 
 def due_for_inspection(record: HostRecord, now_ms: int, driver: str = "") -> tuple[Device, ...]:

@@ -76,7 +76,6 @@ from dlapp.system import clock
 from dlapp.system.files import UntrustedFile, closing_fd
 from dlapp.system.owners import user_text
 from dlapp.system.shared_directory import open_shared_directory
-from dlapp.system.text import counted
 from dlapp.value import replace
 
 DEVICES_LAST_S = 30.0
@@ -153,10 +152,6 @@ class MachineLedger:
         if self._devices is None or self._clock() - self._devices_at > DEVICES_LAST_S:
             self._devices, self._devices_at = self._discover(), self._clock()
         return self._devices
-
-    def capacity(self) -> int:
-        """Return the number of devices that can be leased if none is in use, GPUs and slices."""
-        return len(self.devices())
 
     def holders(self) -> dict[str, Holder]:
         """Return the holders by uuid; a device without an entry is free. Needs no NVML.
@@ -616,10 +611,8 @@ class MachineLedger:
     def _refuse_too_many(self, count: int, demands: Sequence[Demand]) -> None:
         if count < 1:
             raise LedgerError(f"asked for {count} gcores, the minimum is 1")
-        if count > (there := self.capacity()):
-            raise RequestTooLarge(f"asked for {counted(count, 'gcores')}, this machine has {there}", "resources.gcores")
-        if problem := needs.too_few_text(demands, self.devices(), "this machine has"):
-            raise RequestTooLarge(problem, "resources.gcores")
+        if shortage := needs.too_few(demands, self.devices(), "this machine has"):
+            raise RequestTooLarge(shortage.text, f"resources.{shortage.key}")
 
 
 def _hold_record(request: LeaseRequest) -> Record:

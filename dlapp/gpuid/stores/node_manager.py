@@ -177,7 +177,7 @@ class NodeManagerGpuLedger:
         """
         now_ms = clock.now_ms()
         record, driver = self._machine.record(), driver_load()
-        there = [one for one in record.devices if one.present]
+        there = [one for one in record.devices if one.present and request.need.accepts(one.device)]
         # A condition may be over: the GPUs are inspected when it is known which they are.
         out = [one for one in there if is_closed(one, record.boot_id, now_ms, driver)]
         if out and len(there) - len(out) < request.gcores:

@@ -142,7 +142,7 @@ def test_gpus_are_asked_for_when_the_ledger_has_spoken_or_not_in_time() -> None:
     assert counts(2500) == [1, 1]
     devices = UsableDevices(wait_ms=2000)
     assert counts(0) == [1, 0]
-    devices.set_usable({})
+    devices.set_usable({}, {})
     assert counts(1) == [1, 1]
     devices = UsableDevices(wait_ms=0)
     assert counts(0) == [1, 1]
@@ -150,11 +150,14 @@ def test_gpus_are_asked_for_when_the_ledger_has_spoken_or_not_in_time() -> None:
 
 def test_hosts_with_too_few_devices_are_avoided_by_those_who_want_more() -> None:
     devices = UsableDevices(wait_ms=0)
-    devices.set_usable({"node1": 0, "node2": 3})
+    whole, slices = ("whole", 0), ("mig", 0)
+    devices.set_usable({"node1": 7, "node2": 3}, {whole: {"node1": 0, "node2": 3}, slices: {"node1": 7, "node2": 0}})
     found = container_requests(of_gcores(0, 1, 3, 4), Placement(), ("node9",), devices, wanted=True)
     assert [ask.avoid for ask in found] == [("node9",)] * 4
     assert [ask.short_of_gpus for ask in found] == [(), ("node1",), ("node1",), ("node1", "node2")]
-    devices.set_usable({})
+    (of_slice,) = container_requests(of_gcores(1), Placement(gpu="mig"), (), devices, wanted=True)
+    assert of_slice.short_of_gpus == ("node2",)
+    devices.set_usable({}, {})
     assert [ask.short_of_gpus for ask in container_requests(of_gcores(1), Placement(), (), devices, wanted=True)] == [
         ()
     ]

@@ -18,7 +18,6 @@ from dlapp.gpuid.health.inspection import (
     HealthLimits,
     Inspector,
     classify_reading,
-    count_usable,
     due_for_inspection,
     inspect_devices,
     is_due,
@@ -512,13 +511,3 @@ def test_the_default_of_the_configuration_is_what_is_allowed() -> None:
     from dlapp.gpuid.health.inspection import ALLOWED
 
     assert load_config({}, {"HOME": "/nowhere"}, system_file="/nowhere").gpuid.allowed_processes == ALLOWED
-
-
-def test_of_a_host_the_devices_count_that_may_be_given_out_or_are_due_for_a_look() -> None:
-    assert count_usable(HostRecord("host03"), 0) is count_usable(record(), 0) is None
-    operators = rules.quarantine(record(), "gpu0", cause="operator", by="root", now_ms=0)
-    assert count_usable(operators, 0) == count_usable(operators, int(PROBE_LAST_S * 2000)) == 3
-    found = rules.quarantine(operators, "gpu2", cause="ecc", now_ms=0)
-    assert count_usable(found, 0) == 2
-    assert count_usable(found, int(PROBE_FIRST_S * 1000)) == 3
-    assert count_usable(rules.forget(found, by="root", now_ms=1), 1) is None

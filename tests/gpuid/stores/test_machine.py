@@ -138,7 +138,7 @@ def test_an_ask_for_more_than_there_is_is_refused_with_the_numbers(ledger: Machi
 
 def test_without_devices_nothing_is_made_and_nobody_holds_anything(directory: Path) -> None:
     ledger = MachineLedger(str(directory), discover=lambda: ())
-    assert (ledger.capacity(), ledger.holders()) == (0, {})
+    assert (ledger.devices(), ledger.holders()) == ((), {})
     assert not directory.exists()
 
 

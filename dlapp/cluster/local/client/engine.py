@@ -219,10 +219,14 @@ class LocalEngine(Closeable):
 
     def _has_whole_gpus(self) -> bool:
         """Return whether ``gcores=auto`` means one GPU: slices are given only to those who ask for them."""
-        return any(one.mig < 0 for one in self._gpus()[0])
+        if not (devices := self._gpus()[0]):
+            return False
+        from dlapp.gpuid.needs import PLAIN, count_for
+
+        return count_for(PLAIN, devices) > 0
 
     def _usable(self, devices: Sequence[Device]) -> int:
-        """Return how many of this machine's GPUs applications may have."""
+        """Return how many of this machine's GPUs and slices applications may have."""
         return len(devices) if self._settings.gcores is None else min(len(devices), self._settings.gcores)
 
     def _gpus(self) -> tuple[Sequence[Device], DlappError | None]:
@@ -275,6 +279,8 @@ class LocalEngine(Closeable):
             capacity = capacity._replace(gcores=spec.total()[2])  # not known
         elif driver_error is not None:
             notes.append(f"it runs without GPUs: {driver_error}")
+        if spec.total()[2] and devices and _check_kinds(spec, devices, refuse):
+            refused.add("gcores")
         for role in spec.roles:
             for never in schedule.too_large(Amounts(*role.resources.times(1)), capacity):
                 each = "each container " if spec.containers > 1 else ""
@@ -290,8 +296,6 @@ class LocalEngine(Closeable):
                 refused.add(never.name)
                 problem = f"{spec.containers} containers {never.problem}, and they run at the same time ({never.hint})"
                 refuse(RequestTooLarge(problem, "resources.containers" if len(spec.roles) == 1 else "role"))
-        if spec.total()[2] and "gcores" not in refused and driver_error is None:
-            _check_kinds(spec, devices, refuse)
         if spec.after:
             self._check_after(spec, refuse)
         if spec.view_acl or spec.modify_acl:
@@ -1229,12 +1233,15 @@ def _summary_of(submission: Submission) -> str:
     return json.dumps({name: text for name, text in texts.items() if text})
 
 
-def _check_kinds(spec: AppSpec, devices: Sequence[Device], refuse: Refuse) -> None:
-    """Reject a request for GPUs of a kind of which this machine has too few."""
-    from dlapp.gpuid.needs import Demand, DeviceNeed, demands_of, too_few_text
+def _check_kinds(spec: AppSpec, devices: Sequence[Device], refuse: Refuse) -> bool:
+    """Reject a request for GPUs of a kind of which this machine has too few; return whether it does. Where all are of
+    one kind, their number is checked with the other amounts."""
+    from dlapp.gpuid.needs import Demand, DeviceNeed, are_plain, demands_of, too_few
     from dlapp.values.spec import BY_INDEX
 
-    has, is_refused = "this machine has", False
+    demands, has, is_refused = demands_of(spec), "this machine has", False
+    if are_plain(demands, devices):
+        return False
     for role in spec.roles:
         place, section = spec.placement_of(role), spec.section_of(role)
         demand = Demand(role.resources.gcores, DeviceNeed(place.gpu, place.gpu_memory_mb))
@@ -1243,13 +1250,15 @@ def _check_kinds(spec: AppSpec, devices: Sequence[Device], refuse: Refuse) -> No
         if demand.gcores and by_index and split is not None:
             text = f"index needs GPUs that are whole: gpu{split.index} of this machine is split by MIG, so CUDA's"
             refuse(SpecError(f"{section}.cuda_visible_devices", f"{text} indexes are not those of the driver (uuid)"))
-        if demand.gcores and (problem := too_few_text((demand,), devices, has)):
+        if demand.gcores and (shortage := too_few((demand,), devices, has)):
             each = "each container " if spec.containers > 1 else ""
-            refuse(RequestTooLarge(f"{each}{problem}", f"{section}.gcores"))
+            refuse(RequestTooLarge(f"{each}{shortage.text}", f"{section}.{shortage.key}"))
             is_refused = True
-    if not is_refused and (problem := too_few_text(demands_of(spec), devices, has)):
-        text = f"{spec.containers} containers {problem}, and they run at the same time"
+    if not is_refused and (shortage := too_few(demands, devices, has)):
+        text = f"{spec.containers} containers {shortage.text}, and they run at the same time"
         refuse(RequestTooLarge(text, "resources.containers" if len(spec.roles) == 1 else "role"))
+        is_refused = True
+    return is_refused
 
 
 def _gpus_of(spec: AppSpec) -> str:

@@ -80,14 +80,14 @@ class MachineWaits:
         count_returned(self._state, running)
         gpus, capacity = None, self._capacity
         if spec.total()[2]:
-            from dlapp.gpuid.health.inspection import count_free
+            from dlapp.gpuid.counts import count_devices
             from dlapp.gpuid.needs import demands_of
             from dlapp.gpuid.stores.machine import MachineLedger
 
             with contextlib.suppress(DlappError):
                 record = MachineLedger(self._lock_dir, nvml=self._nvml).record()
-                *gpus, there = count_free(record, demands_of(spec))
-                capacity = capacity._replace(gcores=min(capacity.gcores, there))
+                gpus = count_devices(record, demands_of(spec))
+                capacity = capacity._replace(gcores=min(capacity.gcores, gpus.total))
         # Placement has no effect here, and all containers run at the same time.
         asks = [replace(one, nodes=(), exclude_nodes=(), node_label="", together=True) for one in asks_of(spec)]
         facts = facts_of(asks, capacity, capacity.without(running), running, gpus=gpus)

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from dlapp.cluster.local.gpu_sets import GpuSets
     from dlapp.cluster.local.runner.orphans import OrphanReaper
     from dlapp.cluster.local.runner.prefork import PreforkedMaster
+    from dlapp.gpuid.devices import Device
     from dlapp.gpuid.stores.locked_devices import Reservation
     from dlapp.gpuid.stores.machine import MachineLedger
     from dlapp.gpuid.stores.queue_tickets import QueueTicket
@@ -450,15 +451,25 @@ class Runner:
         self, row: ApplicationRow, decision: Decision, capacity: Amounts, sets: GpuSets | None
     ) -> Obstacle:
         """Return why an application can never start; if the machine is too small, end it after some patience."""
-        if (never := next(schedule.too_large(schedule.amounts_of(row), capacity), None)) is not None:
-            return self._handle_too_large(row, Obstacle(never.problem, NEVER_FITS))
-        if sets is not None:
-            from dlapp.cluster.local.gpu_sets import demands_of_row
-            from dlapp.gpuid.needs import too_few_text
-
-            if problem := too_few_text(demands_of_row(row), sets.devices, "this machine has"):
-                return self._handle_too_large(row, Obstacle(problem, NEVER_FITS))
+        problem = self._too_large(row, capacity, () if sets is None else sets.devices)
+        if problem:
+            return self._handle_too_large(row, Obstacle(problem, NEVER_FITS))
         return Obstacle(decision.message, decision.code, is_known=True)
+
+    def _too_large(self, row: ApplicationRow, capacity: Amounts, devices: Sequence[Device]) -> str:
+        """Return what a row asks for and the machine can never give; empty: nothing.
+
+        Args:
+            devices: all GPUs and slices; empty: it has none, or they are not known.
+        """
+        if row.gcores and devices:
+            from dlapp.cluster.local.gpu_sets import demands_of_row
+            from dlapp.gpuid.needs import too_few
+
+            if shortage := too_few(demands_of_row(row), devices, "this machine has"):
+                return shortage.text
+        never = next(schedule.too_large(schedule.amounts_of(row), capacity), None)
+        return "" if never is None else never.problem
 
     def _record_reason(
         self,
@@ -522,21 +533,19 @@ class Runner:
         if not any(row.gcores for row in contents.waiting):
             return capacity, 0, None
         from dlapp.cluster.local.gpu_sets import gpu_sets
+        from dlapp.gpuid.counts import devices_out_of
 
         self._pause_s = min(self._pause_s, FOREIGN_S)  # released GPUs send no events
         try:
-            record, devices = self._machine_ledger().record(), self._devices()
+            record, devices = self._machine_ledger().record(), self._machine_ledger().devices()
         except Unreachable:
             raise
         except DlappError:
             return capacity, 0, None  # the first start that needs GPUs reports it
         ids = {row.id for row in contents.running}
-        out = {one.uuid for one in record.devices if one.present and one.quarantine is not None}
-        for lease in record.leases:
-            if lease.application not in ids:
-                out.update(lease.devices)
+        out = devices_out_of(record, ids)
         sets = gpu_sets(record, contents.waiting, ids)
-        return capacity._replace(gcores=min(capacity.gcores, devices)), len(out), sets
+        return capacity._replace(gcores=min(capacity.gcores, len(devices))), len(out), sets
 
     def _clear_reasons(self, rows: Sequence[ApplicationRow]) -> None:
         """Clear the wait reasons of rows that others have overtaken."""
@@ -575,10 +584,11 @@ class Runner:
     ) -> Obstacle | None:
         """Return why a row cannot start now; None: it can, as far as memory, vcores and the configured gcores go."""
         requested = schedule.amounts_of(row)
+        devices = self._machine_ledger().devices() if row.gcores else ()
         if row.gcores:
-            capacity = capacity._replace(gcores=min(capacity.gcores, self._devices()))
-        if (never := next(schedule.too_large(requested, capacity), None)) is not None:
-            return self._handle_too_large(row, Obstacle(never.problem, NEVER_FITS))
+            capacity = capacity._replace(gcores=min(capacity.gcores, len(devices)))
+        if problem := self._too_large(row, capacity, devices):
+            return self._handle_too_large(row, Obstacle(problem, NEVER_FITS))
         lack = schedule.lack(requested, free, running)
         return None if lack is None else Obstacle(lack, NODES_FULL)
 
@@ -612,11 +622,11 @@ class Runner:
             gpus = None
             if row.gcores:
                 from dlapp.cluster.local.gpu_sets import demands_of_row
-                from dlapp.gpuid.health.inspection import count_free
+                from dlapp.gpuid.counts import count_devices
 
                 with contextlib.suppress(DlappError):
-                    *gpus, there = count_free(self._machine_ledger().record(), demands_of_row(row))
-                    capacity = capacity._replace(gcores=min(capacity.gcores, there))
+                    gpus = count_devices(self._machine_ledger().record(), demands_of_row(row))
+                    capacity = capacity._replace(gcores=min(capacity.gcores, gpus.total))
             found = choose(facts_of([total_ask(row)], capacity, free, running, gpus=gpus))
             if found.code != STARTING:
                 reason = replace(found, message=obstacle.text, reserved_ms=latest_ms)
@@ -824,9 +834,6 @@ class Runner:
             where, docker_host = self._settings.lock_dir, self._settings.docker_host
             self._ledger = MachineLedger(where, docker_host=docker_host, nvml=nvml, inspect=Inspector(read=nvml.read))
         return self._ledger
-
-    def _devices(self) -> int:
-        return self._machine_ledger().capacity()
 
     def _reserve_again(self, row: ApplicationRow) -> Reservation | str:
         """Reserve the GPUs that its processes still hold, or others; or return the reason to wait."""
