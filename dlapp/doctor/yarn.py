@@ -65,6 +65,8 @@ def _resource_manager(config: Config, rest: YarnRest) -> Iterator[Finding]:
 
 def _gpus(config: Config, rest: YarnRest, types: set[str]) -> Generator[Finding, None, Dialect | None]:
     """Yield how GPUs are counted, and return it; None if that is misconfigured."""
+    from dlapp.gpuid.factory import yarn_assigns_gpus
+
     configured = config.yarn.dialect
     try:
         dialect = choose_dialect(configured, types, has_field3=rest.configuration(FIELD3_LIMIT) is not None)
@@ -87,6 +89,9 @@ def _gpus(config: Config, rest: YarnRest, types: set[str]) -> Generator[Finding,
         yield _calculator(rest, dialect)
     if config.gpuid.zookeeper.ensemble is None and dialect is not Dialect.YARN_GPU:
         yield warned("gpu.ledger", "there is no GPU ledger; gcores are refused", "set gpuid.zookeeper.ensemble")
+    if config.gpuid.zookeeper.ensemble is not None and dialect is Dialect.YARN_GPU and not yarn_assigns_gpus(config):
+        found = f"with {dialect.value} tasks do not read the ledger on ZooKeeper, and dlapp-gpu here changes it"
+        yield warned("gpu.ledger", found, f"set {SETTING}: {dialect.value} on each machine of the cluster")
     return dialect
 
 

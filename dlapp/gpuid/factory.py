@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 FORMER_ROOT = "/dlapp"
 """Former root of the ledgers of all clusters; the default root of each cluster is below it now."""
 MAX_CERTIFICATES = 64 << 10
+_YARN_GPU = "yarn.io/gpu"
+_GPU_SETTINGS = ("yarn.nodemanager.resource-plugins", "yarn.resource-types")
 SYSTEM = "system"
 """Value that selects the system's CAs instead of a CA file."""
 OPEN = "none"
@@ -39,7 +41,7 @@ def configured(config: Config) -> LedgerSettings:
     gpuid, docker_host = config.gpuid, config.runtime.docker.host
     zookeeper = gpuid.zookeeper
     if zookeeper.ensemble is None:
-        return LedgerSettings(MACHINE, gpuid.lock_dir, docker_host)
+        return of_machine(config)
     if zookeeper.credentials is None:
         raise ConfigError(NO_CREDENTIALS)
     site = _site(config)
@@ -58,6 +60,21 @@ def configured(config: Config) -> LedgerSettings:
         certificates=_certificates(zookeeper.ca),
         client_certificate=_client_certificate(zookeeper.certificate, zookeeper.ca),
     )
+
+
+def of_machine(config: Config) -> LedgerSettings:
+    """Return the location of the ledger of this machine."""
+    return LedgerSettings(MACHINE, config.gpuid.lock_dir, config.runtime.docker.host)
+
+
+def yarn_assigns_gpus(config: Config) -> bool:
+    """Return whether NodeManagers assign the GPUs of the configured cluster, as far as the files here say: their tasks
+    use the ledgers of their hosts, also if there is one on ZooKeeper."""
+    if config.yarn.dialect != "auto":
+        return config.yarn.dialect == _YARN_GPU
+    site = _site(config)
+    named = () if site is None else (site.get(name) or "" for name in _GPU_SETTINGS)
+    return any(one.strip() == _YARN_GPU for text in named for one in text.split(","))
 
 
 def _site(config: Config) -> HadoopConfiguration | None:

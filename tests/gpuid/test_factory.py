@@ -10,7 +10,7 @@ import pytest
 
 from dlapp.config import load_config
 from dlapp.errors import ConfigError
-from dlapp.gpuid.factory import configured, full_name_of, host_of_task
+from dlapp.gpuid.factory import configured, full_name_of, host_of_task, yarn_assigns_gpus
 from dlapp.values.launch_spec import LedgerSettings
 from tests.services.http.tls import CERTIFICATE, KEY
 from tests.services.missing import missing
@@ -38,6 +38,28 @@ def test_credentials_that_others_may_read_are_refused(tmp_path: Path) -> None:
         settings(str(file))
     file.chmod(0o600)
     assert settings(str(file)) == "dlapp:secret"
+
+
+def test_the_key_says_whether_yarn_assigns_gpus_and_with_auto_the_files_of_hadoop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+
+    def found(dialect: str, **keys: str) -> bool:
+        return yarn_assigns_gpus(load_config({"yarn.dialect": dialect, **keys}, {}, system_file=missing()))
+
+    def write(name: str, value: str) -> None:
+        entry = f"<property><name>{name}</name><value>{value}</value></property>"
+        (tmp_path / "yarn-site.xml").write_text(f"<configuration>{entry}</configuration>")
+
+    here = {"yarn.conf_dir": str(tmp_path)}
+    assert [found(one) for one in ("auto", "gcores", "yarn.io/gpu")] == [False, False, True]
+    write("yarn.nodemanager.resource-plugins", "yarn.io/fpga,yarn.io/gpu")
+    assert [found(one, **here) for one in ("auto", "gcores")] == [True, False]
+    write("yarn.resource-types", "gcores, yarn.io/gpu")
+    assert found("auto", **here)
+    write("yarn.resource-types", "gcores")
+    assert not found("auto", **here)
 
 
 def test_tls_needs_a_ca_and_what_is_in_its_files_goes_along(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.rules import LeaseRequest
+from dlapp.gpuid.rules import InQuarantine, LeaseRequest
 from dlapp.gpuid.stores.machine import MachineLedger
+from dlapp.gpuid.stores.node_manager import NodeManagerGpuLedger
 from dlapp.gpuid.stores.xid_files import add_xids
 from dlapp.system.owners import user_name
 from dlapp.tools.display import gpu as gpu_text
@@ -180,6 +181,38 @@ def test_why_does_not_call_a_device_free_that_a_request_would_not_get(machine: M
         assert ", 0 free: gpu0 application_" in machine.gpu("why", "1", code=1)
     with_devices(machine.directory, FREE, init=18)
     assert "Driver/library version mismatch" in machine.gpu("why", "1", code=1)
+
+
+@pytest.mark.parametrize("named", ["the key", "a file of Hadoop"])
+def test_where_yarn_assigns_gpus_an_operator_closes_them_where_its_tasks_look(machine: Machine, named: str) -> None:
+    """No ZooKeeper answers at this address: nothing is written there."""
+    machine.variables |= {"DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": "127.0.0.1:1", "DLAPP_GPUID_ZOOKEEPER_CREDENTIALS": "none"}
+    machine.variables |= (
+        {"DLAPP_YARN_DIALECT": "yarn.io/gpu"}
+        if named == "the key"
+        else {"HADOOP_CONF_DIR": node_configuration(machine.directory)}
+    )
+    machine.gpu("drain", "gpu1", "--reason", "fan")
+    machine.gpu("quarantine", "gpu2", "--reason", "fan")
+    tasks = NodeManagerGpuLedger("http://127.0.0.1:1", machine.locks, discover=lambda: DEVICES)
+    with pytest.raises(InQuarantine, match=r"gpu1 .* is quarantined \(fan\), gpu2 .* is quarantined \(fan\)"):
+        tasks.acquire(LeaseRequest("application_1_0042", "container_1", "tony", 2))
+    for words in (("quarantine", "gpu0"), ("heal", "gpu0"), ("drain", "gpu0")):
+        refused = machine.gpu(*words, "--host", "host99", code=2)
+        assert "run this on host99: YARN assigns the GPUs of this cluster (yarn.io/gpu)" in refused
+    assert "run this on host99" in machine.gpu("drain", "host99", code=2)
+    assert machine.gpu("heal", HOST) == f"{HOST}: healed: gpu1, gpu2\n"
+
+
+def node_configuration(directory: Path) -> str:
+    """Return the directory of the configuration of a node whose NodeManager assigns GPUs."""
+    there = directory / "hadoop"
+    there.mkdir()
+    values = {"yarn.nodemanager.resource-plugins": "yarn.io/fpga, yarn.io/gpu", "fs.defaultFS": "hdfs://host01:8020"}
+    entries = "".join(f"<property><name>{k}</name><value>{v}</value></property>" for k, v in values.items())
+    for name in ("core-site.xml", "yarn-site.xml"):
+        (there / name).write_text(f"<configuration>{entries}</configuration>")
+    return str(there)
 
 
 def test_gc_frees_nothing_that_is_in_use(machine: Machine) -> None:

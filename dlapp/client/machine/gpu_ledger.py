@@ -32,7 +32,14 @@ from dlapp.errors import Denied, NotFound, UsageError
 from dlapp.gpuid import rules
 from dlapp.gpuid.counts import count_devices
 from dlapp.gpuid.devices import Holder
-from dlapp.gpuid.factory import configured, open_cluster_ledger, open_ledger, web_certificates
+from dlapp.gpuid.factory import (
+    configured,
+    of_machine,
+    open_cluster_ledger,
+    open_ledger,
+    web_certificates,
+    yarn_assigns_gpus,
+)
 from dlapp.gpuid.ledger import reclaim_all
 from dlapp.gpuid.liveness.result import UNKNOWN
 from dlapp.gpuid.needs import WHOLE_GPU, Demand, DeviceNeed, too_few
@@ -69,7 +76,9 @@ class GpuLedger(Closeable):
         from dlapp.gpuid.health.nvml_subprocess import SHORT_ANSWER_S, NvmlProcess
 
         self._nvml = NvmlProcess(SHORT_ANSWER_S, idle_s=SCRAPED_EVERY_S) if is_display else NvmlProcess()
-        settings = configured(config)
+        is_on_zookeeper = config.gpuid.zookeeper.ensemble is not None
+        self._is_of_nodes = is_on_zookeeper and yarn_assigns_gpus(config)
+        settings = of_machine(config) if self._is_of_nodes else configured(config)
         self._config = config.gpuid
         self._cluster: ClusterLedger | None = None
         if settings.covers_cluster:
@@ -95,6 +104,19 @@ class GpuLedger(Closeable):
     def is_cluster(self) -> bool:
         """Return True if the ledger is a cluster's; False if it covers this machine only."""
         return self._cluster is not None
+
+    @property
+    def is_of_nodes(self) -> bool:
+        """Return True if each host of the cluster has its own ledger: YARN assigns the GPUs (yarn.io/gpu)."""
+        return self._is_of_nodes
+
+    def _check_host(self, host: str | None) -> None:
+        """Refuse another host whose ledger is only there. Raises UsageError."""
+        if self._is_of_nodes and host not in (None, self.host_name):
+            text = (
+                f"run this on {host}: YARN assigns the GPUs of this cluster (yarn.io/gpu), so their ledger is on their"
+            )
+            raise UsageError(f"{text} host ({self._ledger.directory}), not in ZooKeeper")
 
     # ---- reading ----
 
@@ -238,6 +260,7 @@ class GpuLedger(Closeable):
                 is an error.
         """
         if self._cluster is None:
+            self._check_host(host)
             if host not in (None, self.host_name):
                 raise NotFound(f"the GPU ledger of this machine knows {self.host_name} only, not {host}")
             from dlapp.gpuid.health.nvml import NvmlError
@@ -299,6 +322,7 @@ class GpuLedger(Closeable):
             reason: one line for other operators.
             by: name of the operator.
         """
+        self._check_host(host)
         self._ledger.quarantine(device, cause="operator", detail=reason or f"by {by}", by=by, host=host)
 
     def heal(self, device: str, *, host: str | None) -> bool:
@@ -311,6 +335,7 @@ class GpuLedger(Closeable):
         Raises:
             NotFound: there is no such GPU.
         """
+        self._check_host(host)
         return self._ledger.heal(device, host=host)
 
     def restore(self, device: str, former: Mapping[str, Any], *, host: str | None) -> None:

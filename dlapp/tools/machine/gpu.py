@@ -238,7 +238,7 @@ def _collect_on(config: Config, ledger: GpuLedger, hosts: Sequence[str], *, time
         if ledger.host_name in hosts:
             yield {"host": ledger.host_name, "error": "", "leases": ledger.reclaim()}
         if others := [one for one in hosts if one != ledger.host_name]:
-            if not ledger.is_cluster:
+            if not (ledger.is_cluster or ledger.is_of_nodes):
                 raise UsageError(f"the GPU ledger is of this machine, {ledger.host_name}, not of {', '.join(others)}")
             yield from reclaim_on(Client(config), others, timeout_s=timeout_s)
 
