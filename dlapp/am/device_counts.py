@@ -88,7 +88,9 @@ class DeviceCountReader:
             self._log_changes(found)
         ended = self._clock()
         self._next_at = ended + max(READ_EVERY_S, (ended - began) / MAX_TIME_SHARE)
-        serving = {need: {host: count_for(need, there) for host, there in found.items()} for need in self._needs}
+        serving: dict[tuple[str, int], dict[str, int]] = {
+            need: {host: count_for(need, there) for host, there in found.items()} for need in self._needs
+        }
         self._put(DeviceCountsRead({host: len(there) for host, there in found.items()}, serving))
 
     def _read_ledger(self) -> dict[str, tuple[Device, ...]]:

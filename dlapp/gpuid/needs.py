@@ -118,6 +118,35 @@ def from_text(text: str, count: int) -> tuple[Demand, ...]:
     return tuple(sorted(demands, key=strictness))
 
 
+def may_share(one: DeviceNeed, other: DeviceNeed) -> bool:
+    """Return whether a device can serve both needs, on whatever host, but for its memory."""
+    if one.is_whole or other.is_whole:
+        return one.is_whole and other.is_whole
+    return "" in (one.profile, other.profile) or one.profile == other.profile
+
+
+def other_kinds(need: DeviceNeed, devices: Iterable[Device], free: Iterable[Device]) -> list[str]:
+    """Return other kinds of the free devices of a host: those with as much memory as the need's first, the nearest
+    first, and last slices of whatever profile.
+
+    Args:
+        need: what is asked for; other kinds must have its least memory.
+        devices: all of the host.
+        free: those that are free.
+    """
+    own_mib = max((one.memory_mib for one in devices if need.accepts(one)), default=0)
+    sizes_mib: dict[str, int] = {}
+    for one in free:
+        profile = profile_of(one)
+        kind = WHOLE_GPU if PLAIN.accepts(one) else f"{MIG_SLICE}:{profile}" if profile else MIG_SLICE
+        if not need.accepts(one) and DeviceNeed(kind, need.memory_mb).accepts(one):
+            sizes_mib[kind] = max(one.memory_mib, sizes_mib.get(kind, 0))
+    kinds = sorted(sizes_mib, key=lambda kind: (sizes_mib[kind] < own_mib, abs(sizes_mib[kind] - own_mib), kind))
+    if any(kind != WHOLE_GPU for kind in kinds):
+        kinds = [*(kind for kind in kinds if kind != MIG_SLICE), MIG_SLICE]
+    return [kind for kind in kinds if kind != need.kind]
+
+
 def is_within(one: DeviceNeed, other: DeviceNeed, devices: Iterable[Device]) -> bool:
     """Return whether all devices that ``one`` accepts are among those that ``other`` accepts."""
     return all(other.accepts(device) for device in devices if one.accepts(device))
@@ -146,7 +175,7 @@ def asked_text(demands: Sequence[Demand], devices: Iterable[Device]) -> str:
     """
     if are_plain(demands, devices):
         return counted(sum(one.gcores for one in demands), "gcores")
-    return " and ".join(map(_demand_text, demands))
+    return " and ".join(map(demand_text, demands))
 
 
 def are_plain(demands: Sequence[Demand], devices: Iterable[Device]) -> bool:
@@ -154,7 +183,8 @@ def are_plain(demands: Sequence[Demand], devices: Iterable[Device]) -> bool:
     return all(one.need == PLAIN for one in demands) and all(map(PLAIN.accepts, devices))
 
 
-def _demand_text(demand: Demand) -> str:
+def demand_text(demand: Demand) -> str:
+    """Return a demand for users: ``2 whole GPUs``, ``1 slice 1g.10gb``, ``1 MIG slice with 20 GB``."""
     count, need = demand
     what = "whole GPU" if need.is_whole else "slice" if need.profile else "MIG slice"
     more = f" {need.profile}" if need.profile else ""

@@ -64,6 +64,23 @@ class Amounts(NamedTuple):
             and (not free[3] or all(one <= left or not one for one, left in zip(self[3], free[3], strict=False)))
         )
 
+    def is_behind(self, earlier: Amounts, free: Amounts, extra: Amounts) -> bool:
+        """Return whether a request waits because of an earlier one that does not fit.
+
+        It does if both wait for the same, or if it must leave what is free to the earlier one.
+
+        Args:
+            earlier: the earlier request.
+            free: free amounts now.
+            extra: what remains of them for others than the earlier request.
+        """
+        asked = zip(_flat(self), _flat(earlier), _flat(free), _flat(extra), strict=True)
+        return any((one > left if one <= there else first > 0) for one, first, there, left in asked if one)
+
+
+def _flat(one: Amounts) -> tuple[int, ...]:
+    return one[0], one[1], one[2], *one[3]
+
 
 def _by_set(one: Amounts, other: Amounts, sign: int) -> tuple[int, ...]:
     """Return the sums of the sets of GPUs; amounts without sets change nothing."""

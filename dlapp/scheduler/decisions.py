@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from dlapp.scheduler.amounts import Amounts
 from dlapp.scheduler.backfill import StartReservation, by_area, reservation_after, reserve
 from dlapp.scheduler.order import queue_order, user_order
 from dlapp.scheduler.values import Decision, Policy, QueueState, RunningJob, Schedule, WaitingJob
@@ -78,18 +79,24 @@ class _Pass:
             return Schedule([*decisions, *self._excluded])
         reservation = reserve(head, self._free, self._running, self._now_s)
         decisions.append(Decision(head, ahead=0, expected_s=reservation.at_s))
-        backfilled = self._backfill(head, behind, reservation)
-        ahead = 1
+        backfilled, extra = self._backfill(head, behind, reservation)
+        ahead, firsts = 1, [(head.amounts, self._free, extra)]
         for job in behind:
             if job.id in backfilled:
                 decisions.append(Decision(job, True, STARTING, "", ahead, None, True))
-            else:
-                decisions.append(Decision(job, False, NODES_FULL, "", ahead))
-                ahead += 1
+                continue
+            is_first = bool(job.amounts.by_set) and not any(job.amounts.is_behind(*one) for one in firsts)
+            if is_first:
+                firsts.append((job.amounts, self._free, self._free.remaining(job.amounts)))
+            decisions.append(Decision(job, False, NODES_FULL, "", 0 if is_first else ahead))
+            ahead += 1
         return Schedule([*decisions, *self._excluded], head)
 
-    def _backfill(self, head: WaitingJob, behind: list[WaitingJob], reservation: StartReservation) -> set[str]:
-        """Return the ids of those of the jobs behind the head that start beside its reservation."""
+    def _backfill(
+        self, head: WaitingJob, behind: list[WaitingJob], reservation: StartReservation
+    ) -> tuple[set[str], Amounts]:
+        """Return the ids of those of the jobs behind the head that start beside its reservation, and what it leaves to
+        others then."""
         found = set[str]()
         candidates = [job for job in behind if job.amounts.fits(self._free)]
         candidates.sort(key=partial(by_area, policy=self._policy))
@@ -99,7 +106,7 @@ class _Pass:
                 reservation = after
                 found.add(job.id)
                 self._start(job)
-        return found
+        return found, reservation.extra
 
     def _is_within_limit_with_head(self, job: WaitingJob, head: WaitingJob) -> bool:
         """Return whether a job's user stays within the limit if it starts, and the head after it."""

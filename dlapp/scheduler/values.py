@@ -110,7 +110,8 @@ class Decision(NamedTuple):
         starts: start it now.
         code, message: otherwise the reason, as in `dlapp.values.waiting.Waiting`; ``message`` is empty if others come
             before it (``ahead``), and for the job with the reservation: what it lacks is shown with the holders.
-        ahead: number of non-starting jobs before it; None: it is not in the order.
+        ahead: number of non-starting jobs before it; 0 if all of them wait for other GPUs than it; None: it is not in
+            the order.
         expected_s: latest start of the job with the reservation; None: not known.
         is_backfilled: it starts before an earlier job.
     """

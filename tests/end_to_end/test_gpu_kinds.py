@@ -75,17 +75,23 @@ def test_on_a_mixed_machine_each_application_gets_the_kind_that_it_asks_for(tmp_
     waits = start(tmp_path, "waits", resources={"gcores": 1, "memory": 64})
     reason = "needs 1 whole GPU, 0 free, and 1 slice that gpu=mig would use: gpu1 "
     wait_for("why it waits", lambda: status(waits)["diagnostics"].startswith(reason), 120.0)
-    assert reason in run("dlapp-why", waits).out
+    why = run("dlapp-why", waits).out
+    assert reason in why
+    assert "change : 1 slice 1g.10gb: now (--set resources.gpu=mig:1g.10gb)" in why
     assert "asked for 1 whole GPU, 0 free, and 1 slice that gpu=mig would use: gpu1 " in run("dlapp-gpu", "why", 1).out
     assert run("dlapp-gpu", "why", 1, "mig").out.endswith(": yes, gpu0:0\n")
     assert "program sees one slice only" in run("dlapp-gpu", "why", 2, "mig").err
     part = start(tmp_path, "part", resources={"gcores": 1, "memory": 64, "gpu": "mig"})
     assert found(tmp_path, "part")[:2] == ("0:0", "MIG-small"), "although an application for GPUs is ahead of it"
     assert not (tmp_path / "waits.worker").exists()
+    next_part = start(tmp_path, "next", resources={"gcores": 1, "memory": 64, "gpu": "mig"})
+    lack = f"needs 1 MIG slice, 0 free: gpu0:0 {part}"
+    wait_for("why it waits", lambda: status(next_part)["diagnostics"].startswith(lack), 120.0)
+    assert waits not in run("dlapp-why", next_part).out, "who waits for GPUs is not ahead of it"
 
     (tmp_path / "go").touch()
-    ends = [ended(application) for application in (both, one, waits, part)]
-    assert [end["final_status"] for end in ends] == ["SUCCEEDED"] * 4, ends
+    ends = [ended(application) for application in (both, one, waits, part, next_part)]
+    assert [end["final_status"] for end in ends] == ["SUCCEEDED"] * 5, ends
     assert found(tmp_path, "waits")[1].startswith("GPU-")
 
 

@@ -16,6 +16,7 @@ from dlapp.gpuid.needs import MIG_SLICE, PLAIN, WHOLE_GPU, Demand, DeviceNeed, f
 from dlapp.gpuid.record_json import from_bytes, to_bytes
 from dlapp.gpuid.rules import HostRecord, LeaseRequest, NotEnough
 from dlapp.gpuid.selection import choose_for
+from dlapp.value import replace
 from dlapp.values import spec
 
 APP = "application_1700000000000_0042"
@@ -120,7 +121,7 @@ def test_two_slices_are_refused_because_a_program_sees_one() -> None:
             "asked for 2 whole GPUs with 24 GB, it has 2 whole GPUs (16 GB, 85 GB)",
         ),
         (
-            (part(0, 0, "1g.18gb", 16384), part(0, 1, "", 16384)),
+            (part(0, 0, "1g.18gb", 16384), replace(part(0, 1, "1g.18gb", 16384), name="")),
             1,
             DeviceNeed(MIG_SLICE, 18_000),
             "gpu_memory",
@@ -182,6 +183,20 @@ def test_the_kinds_are_those_of_the_properties_file() -> None:
 def test_a_record_from_before_there_were_kinds_serves_them() -> None:
     old = record_of(MIXED)
     assert leased(from_bytes(to_bytes(old), "host03"), "c", 1, DeviceNeed("mig:3g.40gb"))[1] == [LARGE.uuid]
+
+
+def test_other_kinds_are_those_that_are_free_the_nearest_in_memory_first() -> None:
+    def kinds(need: DeviceNeed, *free: Device) -> list[str]:
+        return needs.other_kinds(need, MIXED, free)
+
+    assert kinds(PLAIN, SMALL, LARGE) == ["mig:3g.40gb", "mig:1g.10gb", "mig"]
+    assert kinds(PLAIN, SMALL) == ["mig:1g.10gb", "mig"]
+    assert kinds(PLAIN, whole(2)) == kinds(PLAIN) == []
+    assert kinds(DeviceNeed(WHOLE_GPU, 20_000), SMALL, LARGE) == ["mig:3g.40gb", "mig"]
+    assert kinds(DeviceNeed("mig:1g.10gb"), LARGE, whole(1)) == ["mig:3g.40gb", "whole", "mig"]
+    assert kinds(DeviceNeed("mig:3g.40gb"), SMALL, whole(1)) == ["whole", "mig:1g.10gb", "mig"]
+    assert kinds(DeviceNeed(MIG_SLICE), whole(1)) == ["whole"]
+    assert kinds(PLAIN, replace(SMALL, name="")) == ["mig"]
 
 
 # ---- several demands ----

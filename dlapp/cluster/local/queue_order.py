@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from dlapp.cluster.local import spool
@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from dlapp.cluster.local.state import StateDir
 
 
-def order_of(state: StateDir, rows: Iterable[ApplicationRow], policy: Policy) -> QueueOrder:
+def order_of(
+    state: StateDir, rows: Iterable[ApplicationRow], policy: Policy, capacity_of: Callable[[], Amounts] | None = None
+) -> QueueOrder:
     """Return the order in which all that waits is to start.
 
     Whether an application could start now is not considered: all of the machine counts as used.
 
     Args:
         rows: the rows of this user that wait or run.
+        capacity_of: returns the memory and the vcores of the machine; None: see `QueueOrder`.
     """
     contents = QueueReader(state).read(rows)
     now_s = time.time()
@@ -43,5 +46,6 @@ def order_of(state: StateDir, rows: Iterable[ApplicationRow], policy: Policy) ->
         if one.ahead is None:
             obstacles[row.id] = Obstacle(one.message, one.code)
         else:
-            entries.append(QueuedApplication(row.id, row.submitter, amounts_of(row)))
-    return QueueOrder(entries, obstacles, found.hours)
+            entries.append(QueuedApplication(row.id, row.submitter, amounts_of(row), row.gpus))
+    free = None if capacity_of is None else lambda: capacity_of().without(contents.running)
+    return QueueOrder(entries, obstacles, found.hours, free)

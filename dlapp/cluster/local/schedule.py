@@ -5,13 +5,16 @@ Which application may start is decided by `dlapp.scheduler`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.cluster.local.queue import RUNNING, ApplicationRow
 from dlapp.scheduler.amounts import Amounts
 from dlapp.system.text import counted, memory_text
+
+if TYPE_CHECKING:
+    from dlapp.gpuid.needs import Demand
 
 
 class TooLarge(NamedTuple):
@@ -106,11 +109,16 @@ def amounts_of(row: ApplicationRow) -> Amounts:
 
 
 class QueuedApplication(NamedTuple):
-    """Waiting application: its id, its user and its requested amounts."""
+    """Waiting application: its id, its user and its requested amounts.
+
+    Args:
+        gpus: which GPUs its gcores are, as in `dlapp.cluster.local.queue`.
+    """
 
     id: str
     user: str
     amounts: Amounts
+    gpus: str = ""
 
 
 class QueueOrder:
@@ -120,6 +128,8 @@ class QueueOrder:
         entries: applications of all users, in queue order.
         obstacles: why some of them are not in the order, by id; then none counts as ahead of them.
         hours: current usage of each user, by uid; in a shared queue only.
+        free: returns the free memory and vcores; None: all that come before an application are ahead of it, also those
+            that wait for GPUs of another kind.
     """
 
     def __init__(
@@ -127,17 +137,59 @@ class QueueOrder:
         entries: Sequence[QueuedApplication] = (),
         obstacles: Mapping[str, Obstacle] | None = None,
         hours: Mapping[int, float] | None = None,
+        free: Callable[[], Amounts] | None = None,
     ) -> None:
-        self.entries, self._obstacles, self.hours = entries, obstacles or {}, hours or {}
+        self.entries, self._obstacles, self.hours, self._read_free = entries, obstacles or {}, hours or {}, free
         self._places = {one.id: place for place, one in enumerate(entries)}
+        self._free: Amounts | None = None
 
     def before(self, application_id: str) -> Sequence[QueuedApplication]:
         """Return the applications ahead of one; none for the first."""
-        return self.entries[: self._places.get(application_id, 0)]
+        place = self._places.get(application_id, 0)
+        return self._ahead_of(self.entries[place], place) if place else ()
+
+    def before_with(self, application_id: str | None, amounts: Amounts, gpus: str) -> Sequence[QueuedApplication]:
+        """Return the applications that would be ahead of one with this request.
+
+        Args:
+            application_id: its id, if it is in the order; None: it is to be submitted.
+            amounts: its requested amounts.
+            gpus: which GPUs these are, as in an entry.
+        """
+        place = len(self.entries) if application_id is None else self._places.get(application_id, 0)
+        return self._ahead_of(QueuedApplication("", "", amounts, gpus), place)
+
+    def _ahead_of(self, later: QueuedApplication, place: int) -> Sequence[QueuedApplication]:
+        """Return those of the applications before a place that are ahead of one there."""
+        earlier = self.entries[:place]
+        if self._read_free is None or not (later.gpus or any(one.gpus for one in earlier)):
+            return earlier
+        if self._free is None:
+            self._free = self._read_free()
+        behind: dict[tuple[Amounts, str], bool] = {}
+        for one in earlier:
+            if (key := (one.amounts, one.gpus)) not in behind:
+                behind[key] = _is_behind(later, one, self._free)
+        return [one for one in earlier if behind[one.amounts, one.gpus]]
 
     def obstacle(self, application_id: str) -> Obstacle | None:
         """Return why an application is not in the order; None: it is, or is not known."""
         return self._obstacles.get(application_id)
+
+
+def _is_behind(later: QueuedApplication, earlier: QueuedApplication, free: Amounts) -> bool:
+    """Return whether an application waits because of an earlier one, while no GPU is free."""
+    from dlapp.gpuid.needs import from_text, may_share
+
+    theirs, own = (from_text(one.gpus, one.amounts.gcores) for one in (earlier, later))
+    needs = sorted({one.need for one in (*theirs, *own)})
+
+    def counted_by_need(amounts: Amounts, demands: Sequence[Demand]) -> Amounts:
+        by_set = (sum(one.gcores for one in demands if may_share(one.need, need)) for need in needs)
+        return amounts._replace(gcores=0, by_set=tuple(by_set))
+
+    first, there = counted_by_need(earlier.amounts, theirs), counted_by_need(free, ())
+    return counted_by_need(later.amounts, own).is_behind(first, there, there.remaining(first))
 
 
 def _amounts(requested: Amounts, available: Amounts) -> Iterable[tuple[str, int, int]]:

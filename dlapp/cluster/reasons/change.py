@@ -12,7 +12,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from dlapp.cluster.reasons.facts import GCORES, MEMORY, VCORES, LimitFacts, NodeFacts, WaitFacts, amount_text, each
+from dlapp.cluster.reasons.facts import (
+    GCORES,
+    MEMORY,
+    VCORES,
+    LimitFacts,
+    NodeFacts,
+    WaitFacts,
+    amount_text,
+    each,
+    total,
+)
 from dlapp.cluster.reasons.tiers import can_start, fitting_nodes
 from dlapp.value import replace
 from dlapp.values.spec import DEFAULT_ROLE
@@ -25,7 +35,7 @@ _STEP_MIB = 256
 def smallest_change(facts: WaitFacts) -> str:
     """Return the smallest change with which the application would start now, with the option for it; empty if none of
     those that are tried would do: ``2 GPUs: now, on host03 (--set resources.gcores=2)``."""
-    if not facts.asks or facts.nodes is None or facts.dependency or facts.held or facts.before or can_start(facts):
+    if not facts.asks or facts.nodes is None or facts.dependency or facts.held or can_start(facts):
         return ""
     for name, option, changed in _changes(_resubmitted(facts)):
         if can_start(changed):
@@ -71,12 +81,28 @@ def _changes(facts: WaitFacts) -> Iterator[tuple[str, str, WaitFacts]]:
             yield f"without {key}", "", replace(facts, asks=asks)
     for name, limits in facts.other_queues:
         yield f"queue {name}", f"--set application.queue={name}", replace(facts, limits=limits, am_limit="")
+    yield from _other_gpus(facts)
+    if facts.before:
+        return  # these changes leave it behind the others
     for name in (GCORES, MEMORY, VCORES):
         yield from _less(facts, name)
     yield from _fewer(facts)
     ask = max(facts.asks, key=lambda one: one.gcores)
     if ask.gcores:
         yield "no GPU", f"--set {_section(facts, ask)}.gcores=0", _with(facts, ask, gcores=0)
+
+
+def _other_gpus(facts: WaitFacts) -> Iterator[tuple[str, str, WaitFacts]]:
+    """Yield the facts with GPUs of another kind for one role, of which enough are free."""
+    needed = total(facts.asks)[GCORES]
+    for one in facts.other_gpus:
+        ask = next(ask for ask in facts.asks if ask.role == one.role)
+        nodes = tuple(
+            replace(node, total={**node.total, GCORES: needed}, free={**node.free, GCORES: needed}, usable_gpus=None)
+            for node in facts.nodes or ()
+        )
+        option = f"--set {_section(facts, ask)}.gpu={one.kind}"
+        yield one.text, option, replace(facts, nodes=nodes, before=one.before)
 
 
 def _less(facts: WaitFacts, name: str) -> Iterator[tuple[str, str, WaitFacts]]:

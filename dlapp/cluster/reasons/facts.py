@@ -92,6 +92,22 @@ class LimitFacts(Value, kw_only=True):
         return max((amounts.get(name, 0) / there for name, there in self.whole.items() if there > 0), default=0.0)
 
 
+class GpuChoice(Value, kw_only=True):
+    """Other GPUs of which enough are free for an application.
+
+    Args:
+        role: role whose containers would get them.
+        kind: as `dlapp.values.spec.Placement.gpu`.
+        text: number and kind, for users: ``1 slice 3g.40gb``.
+        before: applications that would be ahead of it.
+    """
+
+    role: str
+    kind: str
+    text: str
+    before: tuple[Ahead, ...] = ()
+
+
 class WaitFacts(Value, kw_only=True):
     """All known facts about an application that lacks some of its containers.
 
@@ -115,6 +131,7 @@ class WaitFacts(Value, kw_only=True):
         master: amounts of its ApplicationMaster on a node, if the engine counts them.
         master_host: host on which it runs now; empty: none.
         memory_step: the engine's memory allocation step [MiB]; 0: not known.
+        other_gpus: what can be had in place of the GPUs that it waits for, the nearest first; on one machine only.
     """
 
     asks: tuple[PendingRequest, ...] = ()
@@ -136,6 +153,7 @@ class WaitFacts(Value, kw_only=True):
     master: Amounts = field(default_factory=dict)
     master_host: str = ""
     memory_step: int = 0
+    other_gpus: tuple[GpuChoice, ...] = ()
 
 
 def asks_of(spec: AppSpec) -> tuple[PendingRequest, ...]:

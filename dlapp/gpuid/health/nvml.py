@@ -392,7 +392,7 @@ def _total_mib(nvml: Any, handle: Any, part: int) -> int:
     """Return the memory of a GPU or a slice [MiB]; 0: the driver does not say."""
     if (info := _or(nvml, None, nvml.nvmlDeviceGetMemoryInfo, handle)) is not None:
         return int(info.total >> _MIB)
-    # The name of a slice has a rounded size: a slice 1g.18gb of an H200 has 16 GiB. Source: NVML,
+    # The name of a slice has a rounded size: a slice 1g.18gb may have 16 GiB. Source: NVML,
     # nvmlDeviceAttributes_t, of MIG devices only: memorySizeMB is in MiB.
     attributes = None if part == _NOT_IN_MIG_MODE else _query(nvml, handle, "nvmlDeviceGetAttributes")
     return 0 if attributes is None else int(attributes.memorySizeMB)

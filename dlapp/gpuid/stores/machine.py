@@ -310,6 +310,17 @@ class MachineLedger:
                 self._sleep(random.uniform(*_RETRY_S))
         raise NotEnough(self.host, f"needs {count} gcores, which others are taking", count, len(free), held)
 
+    def shortage(self, demands: Sequence[Demand]) -> str:
+        """Return why demands are not met now, with the holders of devices that would serve them; empty: they are met.
+
+        Raises:
+            LedgerError: the ledger is invalid.
+        """
+        devices = self.devices()
+        with self._open() as ledger:
+            free, held, out = ledger.usable(devices, ledger.directory.names())
+        return "" if choose_for(devices, free, demands) else _shortage_reason(demands, devices, free, held, out)
+
     def _chosen(
         self,
         devices: tuple[Device, ...],

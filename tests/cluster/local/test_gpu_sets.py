@@ -12,21 +12,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.cluster.local import spool
+from dlapp.cluster.local.client import waits
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.gpu_sets import demands_of_row, gpu_sets
 from dlapp.cluster.local.queue import RUNNING, WAITING, ApplicationRow, Queue
 from dlapp.cluster.local.queue_state import QueueContents, row_of, state_of
+from dlapp.cluster.local.schedule import QueueOrder
 from dlapp.gpuid import needs, rules
 from dlapp.gpuid.devices import Device
+from dlapp.gpuid.health import nvml
 from dlapp.gpuid.needs import MIG_SLICE, PLAIN, Demand, DeviceNeed
 from dlapp.gpuid.rules import HostRecord, LeaseRequest
 from dlapp.gpuid.selection import choose_for
+from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.scheduler.amounts import Amounts
 from dlapp.scheduler.decisions import decide
 from dlapp.scheduler.values import Policy
 from tests.attacks.local_state import engine_in
-from tests.gpuid.test_needs import MIXED, NEEDS, SPLIT, hosts, record_of, whole
-from tests.services.processes.small_app import submit
+from tests.gpuid.test_needs import LARGE, MIXED, NEEDS, SMALL, SPLIT, hosts, record_of, whole
+from tests.services.containers.nvml_stub import MIB, Part, StubDevice, with_devices
+from tests.services.processes.small_app import spec_of, submit
 
 NOW_S = 1000.0
 MACHINE = Amounts(1000, 100, 1 << 30)
@@ -95,6 +100,29 @@ def test_the_only_free_slice_is_not_kept_for_who_waits_for_a_gpu_unless_fewer_gp
     assert starts(record, waiting, running, gcores=4) == []
 
 
+@pytest.mark.parametrize(("memory_mib", "ahead"), [(1, [0, 0, 2, 3]), (996, [0, 1, 0, 3])], ids=["enough", "scarce"])
+def test_who_waits_for_gpus_is_not_ahead_of_who_waits_for_a_slice_while_there_is_memory_for_both(
+    memory_mib: int, ahead: list[int]
+) -> None:
+    record = held(
+        held(held(record_of(MIXED), "busy", 2), "p1", 1, DeviceNeed(MIG_SLICE)), "p2", 1, DeviceNeed(MIG_SLICE)
+    )
+    running = [row("busy", Demand(2, PLAIN), state=RUNNING)]
+    running += [row(name, Demand(1, DeviceNeed(MIG_SLICE)), state=RUNNING) for name in ("p1", "p2")]
+    waiting = [
+        row("two", Demand(2, PLAIN)),
+        row("part", Demand(1, DeviceNeed(MIG_SLICE)), place=1),
+        row("next", Demand(1, DeviceNeed("mig:1g.10gb")), place=2),
+        row("one", Demand(1, PLAIN), place=3),
+    ]
+    waiting[0].memory_mib = memory_mib
+    waiting[1].memory_mib = 2
+    sets = gpu_sets(record, waiting, {one.id for one in running})
+    state = state_of(QueueContents(waiting, running, []), MACHINE._replace(gcores=5), Policy(), NOW_S, sets=sets)
+    found = decide(state, Policy(), NOW_S).decisions
+    assert [(one.job.id, one.ahead) for one in found] == list(zip(("two", "part", "next", "one"), ahead, strict=True))
+
+
 def test_programs_without_gpus_start_behind_one_that_waits_for_more_memory() -> None:
     record = held(record_of([whole(0), whole(1, 15360)]), "busy", 1, DeviceNeed("whole", 40_000))
     busy = row("busy", Demand(1, DeviceNeed("whole", 40_000)), state=RUNNING)
@@ -155,6 +183,52 @@ def test_other_users_read_which_gpus_an_application_asks_for_and_count_whole_one
         }
         spool.end(engine.state, "application_5_0001")
         assert not [name for name in os.listdir(engine.state.spool) if name.startswith("application_5_0001")]
+
+
+def test_commands_show_as_ahead_who_waits_for_the_same_gpus_and_what_other_gpus_would_end_the_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
+    monkeypatch.setattr(nvml, "has_library", lambda: True)
+    parts = tuple(Part(one.uuid, one.name, one.memory_mib * MIB) for one in (SMALL, LARGE))
+    for name, value in with_devices(tmp_path, [StubDevice(mig=parts), StubDevice(uuid="GPU-1")]).items():
+        monkeypatch.setenv(name, value)
+    with engine_in(tmp_path / "state", shared=False) as engine, contextlib.ExitStack() as held:
+        ledger = MachineLedger(engine._settings.lock_dir, nvml=engine._nvml)
+
+        def hold(uuid: str) -> None:
+            held.enter_context(ledger.acquire(LeaseRequest("busy", uuid, "tony", 1, (uuid,))))
+
+        def why(application: str) -> tuple[list[str], str]:
+            found = engine.view_in_full_json(application)["waiting"]
+            return [one["id"] for one in found["ahead"]], found["change"]
+
+        hold("GPU-1")
+        first, second = (str(submit(engine, "finish", gcores=1)) for _ in range(2))
+        part, third = (str(submit(engine, "finish", gcores=1, gpu=kind)) for kind in ("mig:1g.10gb", "whole"))
+        a_slice = "1 slice 3g.40gb: now (--set resources.gpu=mig:3g.40gb)"
+        assert why(first) == ([], a_slice)
+        assert why(second) == ([first], a_slice)
+        hold(SMALL.uuid)
+        assert why(part) == ([], a_slice)
+        assert why(third) == ([first, second], a_slice)
+        any_part = str(submit(engine, "finish", gcores=1, gpu="mig"))
+        assert why(any_part) == ([part], ""), "it wants what the other waits for, and who waits for GPUs does not count"
+        hold(LARGE.uuid)
+        assert why(first) == ([], "no GPU: now (--set resources.gcores=0)")
+        assert why(second) == ([first], "")
+        plan = engine.plan(spec_of(gcores=1, gpu="mig:2g.20gb"))
+        assert [one.id for one in plan.facts.before] == [any_part]
+        large = str(submit(engine, "finish", gcores=1, memory_mib=engine.capacity().memory_mib, gpu="mig:3g.40gb"))
+        assert why(large)[0] == [first, second, part, third, any_part], "they need memory that it needs"
+
+
+@pytest.mark.parametrize("gpu", ["whole", "mig"])
+def test_two_gpus_for_one_container_are_never_replaced_by_slices(gpu: str) -> None:
+    record = held(record_of(MIXED), "busy", 2)
+    spec = spec_of(gcores=2) if gpu == "whole" else spec_of(gcores=1, gpu=gpu, containers=2)
+    found = [one.kind for one in waits._other_gpus(spec, record, QueueOrder(), None)]
+    assert found == []
 
 
 def test_a_row_from_before_there_were_kinds_asks_for_whole_gpus_and_a_new_one_is_added_beside_it(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dlapp.cluster.reasons.change import smallest_change
-from dlapp.cluster.reasons.facts import LimitFacts, NodeFacts, WaitFacts
+from dlapp.cluster.reasons.facts import GpuChoice, LimitFacts, NodeFacts, WaitFacts
 from dlapp.cluster.reasons.tiers import can_start, choose
 from dlapp.value import replace
 from dlapp.values.waiting import CODES, Ahead, PendingRequest, Waiting, first_of
@@ -98,6 +98,40 @@ CASES: dict[str, tuple[WaitFacts, str, str]] = {
     "service_away": (WaitFacts(asks=(ask(),), unread="HTTP 503"), "why it waits is not known: HTTP 503", ""),
     "starting": (WaitFacts(asks=(ask(),), nodes=TWO), "starting", ""),
 }
+
+
+SLICE = GpuChoice(role="worker", kind="mig:3g.40gb", text="1 slice 3g.40gb")
+
+
+@pytest.mark.parametrize(
+    ("others", "left", "change"),
+    [
+        ((SLICE,), 16 * GIB, "1 slice 3g.40gb: now (--set resources.gpu=mig:3g.40gb)"),
+        ((SLICE,), 1, ""),
+        (
+            (replace(SLICE, before=(HOLDER,)), replace(SLICE, kind="mig", text="1 MIG slice")),
+            16 * GIB,
+            "1 MIG slice: now (--set resources.gpu=mig)",
+        ),
+        ((), 16 * GIB, "no GPU: now (--set resources.gcores=0)"),
+    ],
+    ids=["a slice is free", "too little memory is", "others wait for the nearest", "no other GPU"],
+)
+def test_gpus_of_another_kind_are_a_change_if_all_else_is_free(
+    others: tuple[GpuChoice, ...], left: int, change: str
+) -> None:
+    there = node("this machine", free=0, left={"memory": left})
+    facts = WaitFacts(asks=(ask(gcores=1, together=True),), nodes=(there,), one_machine=True, other_gpus=others)
+    assert smallest_change(facts) == change
+
+
+def test_behind_others_only_gpus_that_they_do_not_wait_for_are_a_change() -> None:
+    there = node("this machine", free=0)
+    facts = WaitFacts(asks=(ask(gcores=1),), nodes=(there,), one_machine=True, before=(HOLDER,))
+    assert smallest_change(facts) == ""
+    found = smallest_change(replace(facts, other_gpus=(SLICE,)))
+    assert found == "1 slice 3g.40gb: now (--set resources.gpu=mig:3g.40gb)"
+    assert smallest_change(replace(facts, other_gpus=(replace(SLICE, before=(HOLDER,)),))) == ""
 
 
 @pytest.mark.parametrize("code", CODES)

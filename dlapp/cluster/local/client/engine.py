@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from dlapp import __version__
@@ -647,13 +647,13 @@ class LocalEngine(Closeable):
 
         spec = from_json(Submission, self._submission_json(application_id)).spec
         order = self._waiting()
-        found = self._waits().in_full(spec, order.before(row.id), row)
+        found = self._waits().in_full(spec, order, row)
         if order.obstacle(row.id) is not None:
             found["change"] = ""  # it would still exceed a limit
         return view | {"waiting": view["waiting"] | found}
 
     def plan(self, spec: AppSpec) -> PlanFacts:
-        return self._waits().plan(spec, self._waiting().entries)
+        return self._waits().plan(spec, self._waiting())
 
     def queue_facts(self) -> QueueFacts:
         """Return the start order of the waiting applications and, for the caller's own, the expected times."""
@@ -700,10 +700,11 @@ class LocalEngine(Closeable):
 
     def _waiting(self) -> QueueOrder:
         """Return all waiting applications in queue order."""
+        from dlapp.cluster.local.capacity import capacity_of
         from dlapp.cluster.local.queue_order import order_of
 
         rows = self._queue().rows("state IN ('waiting', 'running')")
-        return order_of(self._state, rows, _readable_policy())
+        return order_of(self._state, rows, _readable_policy(), partial(capacity_of, self._settings, 0))
 
     def _inspect(self, application_id: str) -> tuple[bool, bool, ApplicationRow]:
         """Return whether an application is alive, whether it had a runner otherwise, and its row. Raises NotFound."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster.engine import PlanFacts
@@ -12,14 +12,14 @@ from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow, Qu
 from dlapp.cluster.local.queue_state import count_returned, row_of
 from dlapp.cluster.local.reasons import THIS_MACHINE, facts_of
 from dlapp.cluster.local.runner.dependencies import ends_of
-from dlapp.cluster.local.schedule import QueuedApplication, amounts_of
+from dlapp.cluster.local.schedule import QueueOrder, amounts_of
 from dlapp.cluster.local.state import StateDir
 from dlapp.cluster.local.views import amounts_json
 from dlapp.cluster.reasons.change import smallest_change
 from dlapp.cluster.reasons.estimate import MAX_JOBS, Job, StartEstimator
-from dlapp.cluster.reasons.facts import WaitFacts, asks_of
+from dlapp.cluster.reasons.facts import GpuChoice, WaitFacts, asks_of
 from dlapp.cluster.reasons.tiers import choose, fitting_nodes
-from dlapp.errors import DlappError
+from dlapp.errors import DlappError, SpecError
 from dlapp.scheduler.amounts import Amounts
 from dlapp.system import clock
 from dlapp.value import replace
@@ -30,6 +30,7 @@ from dlapp.values.waiting import STARTING, Ahead, Estimate
 
 if TYPE_CHECKING:
     from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
+    from dlapp.gpuid.rules import HostRecord
 
 
 class MachineWaits:
@@ -47,20 +48,20 @@ class MachineWaits:
         self._state, self._queue, self._capacity, self._lock_dir = state, queue, capacity, lock_dir
         self._nvml = nvml
 
-    def in_full(self, spec: AppSpec, before: Sequence[QueuedApplication], row: ApplicationRow) -> dict[str, Any]:
+    def in_full(self, spec: AppSpec, order: QueueOrder, row: ApplicationRow) -> dict[str, Any]:
         """Return the change and the estimate of a waiting application, as fields of `dlapp.values.waiting.Waiting` in
         JSON.
 
         Args:
-            before: applications ahead of it in the queue.
+            order: all that waits.
         """
-        change = "" if before else smallest_change(self._facts(spec, before))
+        change = smallest_change(self._facts(spec, order, row.id))
         return {"change": change, "estimate": to_json(self._estimate(spec, row))}
 
-    def plan(self, spec: AppSpec, waiting: Sequence[QueuedApplication]) -> PlanFacts:
-        """Return the facts about an application that might be submitted now, behind all waiting ones."""
+    def plan(self, spec: AppSpec, order: QueueOrder) -> PlanFacts:
+        """Return the facts about an application that might be submitted now, behind all that waits."""
         dependency, held = plan_texts(spec.after, ends_of(self._queue, spec.after), is_held=spec.hold)
-        facts = replace(self._facts(spec, waiting), dependency=dependency, held=held)
+        facts = replace(self._facts(spec, order, None), dependency=dependency, held=held)
         reason = choose(facts)
         if reason.code == STARTING:
             reason = replace(reason, message="it would start now")
@@ -72,13 +73,19 @@ class MachineWaits:
             nodes=nodes,
         )
 
-    def _facts(self, spec: AppSpec, before: Sequence[QueuedApplication]) -> WaitFacts:
+    def _facts(self, spec: AppSpec, order: QueueOrder, application_id: str | None) -> WaitFacts:
+        """Return the facts about an application.
+
+        Args:
+            order: all that waits.
+            application_id: its id; None: it is not submitted.
+        """
         running = [row for row in self._queue.unsettled() if row.state == RUNNING]
         for one in spool.entries_of_others(self._state) if self._state.shared else ():
             if one.phase != spool.WAITING:
                 running.append(row_of(one))
         count_returned(self._state, running)
-        gpus, capacity = None, self._capacity
+        gpus, capacity, others = None, self._capacity, tuple[GpuChoice, ...]()
         if spec.total()[2]:
             from dlapp.gpuid.counts import count_devices
             from dlapp.gpuid.needs import demands_of
@@ -86,13 +93,13 @@ class MachineWaits:
 
             with contextlib.suppress(DlappError):
                 record = MachineLedger(self._lock_dir, nvml=self._nvml).record()
+                others = tuple(_other_gpus(spec, record, order, application_id))
                 gpus = count_devices(record, demands_of(spec))
                 capacity = capacity._replace(gcores=min(capacity.gcores, gpus.total))
         # Placement has no effect here, and all containers run at the same time.
         asks = [replace(one, nodes=(), exclude_nodes=(), node_label="", together=True) for one in asks_of(spec)]
         facts = facts_of(asks, capacity, capacity.without(running), running, gpus=gpus)
-        ahead = tuple(Ahead(id=one.id, user=one.user, amounts=amounts_json(one.amounts)) for one in before)
-        return replace(facts, before=ahead)
+        return replace(facts, before=_ahead(order, application_id, spec), other_gpus=others)
 
     def estimates(self) -> dict[str, Estimate]:
         """Return the estimated starts of the user's waiting applications, by id."""
@@ -121,3 +128,37 @@ class MachineWaits:
     def _share(self, amounts: Amounts) -> float:
         shares = (amount / there for amount, there in zip(amounts[:3], self._capacity[:3], strict=True) if there)
         return min(1.0, max(shares, default=0.0))
+
+
+def _ahead(order: QueueOrder, application_id: str | None, spec: AppSpec) -> tuple[Ahead, ...]:
+    """Return what is ahead of an application with this request; its id is None: it is not submitted."""
+    gpus = ""
+    if spec.total()[2]:
+        from dlapp.gpuid.needs import demands_of, to_text
+
+        gpus = to_text(demands_of(spec))
+    before = order.before_with(application_id, Amounts(*spec.total()), gpus)
+    return tuple(Ahead(id=one.id, user=one.user, amounts=amounts_json(one.amounts)) for one in before)
+
+
+def _other_gpus(
+    spec: AppSpec, record: HostRecord, order: QueueOrder, application_id: str | None
+) -> Iterator[GpuChoice]:
+    """Yield what an application can have now in place of its GPUs, the nearest in memory first."""
+    from dlapp.gpuid.needs import Demand, DeviceNeed, demand_text, demands_of, other_kinds
+    from dlapp.gpuid.selection import choose_for
+
+    there, free = [one.device for one in record.devices if one.present], record.free()
+    uuids = {one.uuid for one in free}
+    for place, role in enumerate(spec.roles):
+        placement, count = spec.placement_of(role), role.instances * role.resources.gcores
+        for kind in other_kinds(DeviceNeed(placement.gpu, placement.gpu_memory_mb), there, free) if count else ():
+            roles = list(spec.roles)
+            try:
+                roles[place] = replace(role, placement=replace(placement, gpu=kind))
+                other = replace(spec, roles=tuple(roles))
+            except SpecError:
+                continue  # several slices for one container
+            if choose_for(there, uuids, demands_of(other)) is not None:
+                text = demand_text(Demand(count, DeviceNeed(kind)))
+                yield GpuChoice(role=role.name, kind=kind, text=text, before=_ahead(order, application_id, other))

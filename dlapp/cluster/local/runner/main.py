@@ -429,6 +429,8 @@ class Runner:
                 elif decision.starts or decision.job is found.head:
                     # Try the head, too: only the ledger knows which GPUs others hold, and it keeps the order.
                     obstacle = self._start_if_fits(row, capacity, free, running)
+                elif decision.ahead == 0 and (lack := self._lack_of_first(row, free, running)):
+                    obstacle = Obstacle(lack, NODES_FULL)  # those before it wait for other GPUs
                 else:
                     continue
             elif not decision.starts:
@@ -579,17 +581,43 @@ class Runner:
         gcores = UNLIMITED if self._settings.gcores is None else self._settings.gcores  # the ledger knows the number
         return capacity_of(self._settings, gcores)
 
+    def _lack_of_first(self, row: ApplicationRow, free: Amounts, running: Sequence[ApplicationRow]) -> str:
+        """Return what a row with GPUs lacks if those before it wait for other GPUs; empty: nothing, or it is not
+        known."""
+        from dlapp.cluster.local.gpu_sets import demands_of_row
+
+        with contextlib.suppress(DlappError):  # the start of the first in the queue reports it
+            lack = self._lack(row, free, running, self._machine_ledger().devices())
+            return self._machine_ledger().shortage(demands_of_row(row)) if lack is None else lack
+        return ""
+
+    def _lack(
+        self, row: ApplicationRow, free: Amounts, running: Sequence[ApplicationRow], devices: Sequence[Device]
+    ) -> str | None:
+        """Return what a row lacks of the free amounts; of GPUs of several kinds only the ledger knows which are free.
+
+        Args:
+            devices: all GPUs and slices.
+        """
+        requested = schedule.amounts_of(row)
+        if row.gcores and self._settings.gcores is None:
+            from dlapp.cluster.local.gpu_sets import demands_of_row
+            from dlapp.gpuid.needs import are_plain
+
+            if not are_plain(demands_of_row(row), devices):
+                requested = requested._replace(gcores=0)
+        return schedule.lack(requested, free, running)
+
     def _missing(
         self, row: ApplicationRow, capacity: Amounts, free: Amounts, running: Sequence[ApplicationRow]
     ) -> Obstacle | None:
         """Return why a row cannot start now; None: it can, as far as memory, vcores and the configured gcores go."""
-        requested = schedule.amounts_of(row)
         devices = self._machine_ledger().devices() if row.gcores else ()
         if row.gcores:
             capacity = capacity._replace(gcores=min(capacity.gcores, len(devices)))
         if problem := self._too_large(row, capacity, devices):
             return self._handle_too_large(row, Obstacle(problem, NEVER_FITS))
-        lack = schedule.lack(requested, free, running)
+        lack = self._lack(row, free, running, devices)
         return None if lack is None else Obstacle(lack, NODES_FULL)
 
     def _handle_too_large(self, row: ApplicationRow, why: Obstacle) -> Obstacle:
