@@ -425,12 +425,16 @@ class Client(Closeable):
         """
         from dlapp.client.logs import STREAMS, Logs, of_generation, of_trial, pieces_since, read_logs
         from dlapp.system.logs.log_times import former_name
+        from dlapp.values.foreign import CUT
 
         application_id, trial_name = self._id(application_id), ""
         if trial is not None:
             container, trial_name = self._try_of_trial(application_id, trial)
             application_id = container.application  # this sweep may continue the one that ran it
         latest, engine = self.status(application_id), self._engine_of(application_id)
+        for line in latest.changes:
+            if line.startswith(CUT):
+                missing(line)
         wanted = (lambda log: container in (None, log.index, log.container_id)) if container is not None else None
 
         def poll() -> tuple[bool, Sequence[LogFiles]]:

@@ -15,6 +15,7 @@ from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.queue import Queue
 from dlapp.config import load_config
 from dlapp.system import locks
+from dlapp.system.processes import caller  # noqa: F401
 from dlapp.values.serialization import to_json
 from tests.services.processes.small_app import spec_of
 

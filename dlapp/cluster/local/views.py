@@ -305,16 +305,16 @@ def _checked_view(row: ApplicationRow, seen: View | None) -> View | None:
 
 
 def checked_view(seen: object) -> View:
-    """Return a complete view from an untrusted one.
+    """Return a complete view from an untrusted one, without the entries beyond `dlapp.values.foreign.MAX_ENTRIES`.
 
     Raises:
         DlappError: it is not a view, or has an invalid time, or an output or role name that escapes the directory.
     """
-    from dlapp.values.report import ApplicationView
-    from dlapp.values.serialization import from_json, to_json
+    from dlapp.values.foreign import read_foreign_view
+    from dlapp.values.serialization import to_json
 
     try:
-        view: View = to_json(from_json(ApplicationView, seen))
+        view: View = to_json(read_foreign_view(seen))
     except (ValueError, TypeError, RecursionError) as error:  # SpecError is a ValueError
         raise DlappError(f"its view cannot be read: {str(error)[:200]}") from error
     times = [view[name] for name in ("submitted_ms", "started_ms", "finished_ms")]

@@ -105,6 +105,15 @@ class Entry(NamedTuple):
         return self.kind == HEALTH
 
 
+class OwnedName(NamedTuple):
+    """File by its owner. Many links to one file may be made by other users: of a user's files they come last."""
+
+    negative_links: int
+    written_ns: int
+    name: str
+    uid: int
+
+
 class OpenFile:
     """File of the directory, open for reading while it is referenced.
 
@@ -147,11 +156,20 @@ class Directory:
         problems: receives the problems of entries: path -> problem.
         files: files kept open between two listings, by name. Opening and reading is most of the cost of a listing, and
             waiting processes list often; the locks are checked each time.
+        owners: owners of files, kept between two listings like ``files``, while the directory has too many.
     """
 
-    def __init__(self, fd: int, path: str, problems: dict[str, str], files: dict[str, OpenFile] | None = None) -> None:
+    def __init__(
+        self,
+        fd: int,
+        path: str,
+        problems: dict[str, str],
+        files: dict[str, OpenFile] | None = None,
+        owners: dict[str, OwnedName] | None = None,
+    ) -> None:
         self.fd, self.path, self.problems = fd, path, problems
         self._files = {} if files is None else files
+        self._owners = {} if owners is None else owners
         self._listed: set[str] | None = None
 
     def names(self) -> list[str]:
@@ -165,20 +183,44 @@ class Directory:
         return names
 
     def _without_excess(self, names: list[str]) -> list[str]:
-        by_uid: dict[int, list[tuple[int, int, str]]] = {}
-        for name in names:
-            with contextlib.suppress(OSError):
-                about = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
-                # Many links to one file may be made by other users: they come last.
-                by_uid.setdefault(about.st_uid, []).append((-about.st_nlink, about.st_mtime_ns, name))
         kept = []
-        for uid, those in by_uid.items():
+        for uid, those in self._by_owner(names).items():
             if len(those) > MAX_NAMES:
                 what = f"{user_text(uid)} has {len(those)} files there; of these the newest {MAX_NAMES} are read"
-                self.problems[self.path] = what
+                self.problems[self.path] = f"{what} (dlapp-gpu gc as root removes the others)"
                 those = sorted(those)[-MAX_NAMES:]
-            kept += [name for _, _, name in those]
+            kept += [one.name for one in those]
         return sorted(kept)
+
+    def _by_owner(self, names: list[str]) -> dict[int, list[OwnedName]]:
+        """Return files by their owners' uids. The owner of a name is read once: reading 200,000 takes a second."""
+        for name in names:
+            if name not in self._owners:
+                with contextlib.suppress(OSError):
+                    about = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+                    self._owners[name] = OwnedName(-about.st_nlink, about.st_mtime_ns, name, about.st_uid)
+        found: dict[int, list[OwnedName]] = {}
+        for gone in self._owners.keys() - set(names):
+            del self._owners[gone]
+        for one in self._owners.values():
+            found.setdefault(one.uid, []).append(one)
+        return found
+
+    def remove_excess(self) -> int:
+        """Remove the files of users with more than `MAX_NAMES` that `names` does not return; return their number.
+
+        Only root may remove other users' files. What is locked or was just written stays, and what has a second name:
+        another user may have linked a record here, to have it removed.
+        """
+        every = sorted(os.listdir(self.fd))
+        excess = set(every) - set(self.names()) if len(every) > MAX_NAMES else ()
+        removed = 0
+        for name in excess:
+            with contextlib.suppress(OSError), self._unlocked(name, None, None) as fd:
+                if os.fstat(fd).st_nlink == 1:
+                    os.unlink(name, dir_fd=self.fd)
+                    removed += 1
+        return removed
 
     def open_to_read(self, name: str, max_bytes: int | None = MAX_BYTES) -> OpenFile:
         """Return a regular file of the directory, opened by `files.open_file` or open since an earlier listing.
@@ -373,10 +415,15 @@ class Directory:
     def own_unlocked(self, name: str, max_bytes: int | None) -> Iterator[None]:
         """Run the block if an old file is this user's, unlocked and of the expected size or less; else raise
         OSError."""
-        with closing_fd(open_file(name, dir_fd=self.fd, path=name, owners=[os.geteuid()], max_bytes=max_bytes)) as fd:
+        with self._unlocked(name, [os.geteuid()], max_bytes):
+            yield
+
+    @contextlib.contextmanager
+    def _unlocked(self, name: str, owners: Collection[int] | None, max_bytes: int | None) -> Iterator[int]:
+        with closing_fd(open_file(name, dir_fd=self.fd, path=name, owners=owners, max_bytes=max_bytes)) as fd:
             if locks.is_write_locked(fd) or time.time() - os.fstat(fd).st_ctime < _WRITTEN_IN_S:
                 raise UntrustedFile(name, "is in use")
-            yield
+            yield fd
 
     def remove(self, name: str) -> None:
         """Empty a record of this user (as root: of any user) and remove its name. No error if it does not exist."""

@@ -55,6 +55,7 @@ from dlapp.gpuid.stores.device_files import (
     Directory,
     Entry,
     OpenFile,
+    OwnedName,
     Record,
     file_name,
     text_of,
@@ -144,6 +145,7 @@ class MachineLedger:
         self._devices: tuple[Device, ...] | None = None
         self._devices_at = 0.0
         self._files: dict[str, OpenFile] = {}
+        self._owners: dict[str, OwnedName] = {}
 
     # ---- reading ----
 
@@ -472,6 +474,8 @@ class MachineLedger:
         """
         found: dict[tuple[str, str, int], tuple[list[str], Liveness]] = {}
         with contextlib.suppress(FileNotFoundError), self._open(make=False) as ledger:
+            if application is None and os.geteuid() == 0:
+                ledger.directory.remove_excess()
             entries = ledger.entries(patience_s=REMOVE_S)
             _remove_unnamed(ledger.directory)
             for one in (one for name in sorted(entries) for one in entries[name]):
@@ -617,7 +621,7 @@ class MachineLedger:
             raise LedgerError(f"gpuid.lock_dir: {error}") from error
         self.problems.clear()
         with closing_fd(fd):
-            yield MachineReader(Directory(fd, self.directory, self.problems, self._files), self._liveness)
+            yield MachineReader(Directory(fd, self.directory, self.problems, self._files, self._owners), self._liveness)
 
     def _refuse_too_many(self, count: int, demands: Sequence[Demand]) -> None:
         if count < 1:

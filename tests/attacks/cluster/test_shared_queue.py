@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import stat
 import subprocess
 import time
@@ -521,3 +523,28 @@ def test_an_error_of_another_users_file_is_a_line(identities: Identities, shared
             assert "/proc/" not in done.out + done.err
         with pytest.raises(DlappError):
             identities.call(user, lambda: engine_in(shared_state, shared=True).view_json("application_1_0001"))
+
+
+def test_a_view_of_eight_mebibytes_costs_others_seconds_and_they_read_what_is_left_out(
+    identities: Identities, shared_state: Path, tmp_path: Path
+) -> None:
+    """80,000 containers of some 100 bytes."""
+
+    def prepare() -> str:
+        with engine_in(shared_state, shared=True) as engine:
+            application = make_application(engine)
+            container = f"container_{application.removeprefix('application_')}_01_"
+            containers = [
+                {"container_id": f"{container}{one:06d}", "role": "m", "role_index": one, "index": one}
+                for one in range(80_000)
+            ]
+            view = {"application_id": application, "attempt": 1, "state": "RUNNING", "containers": containers}
+            (Path(engine.state.application(application)) / "view.json").write_text(json.dumps(view))
+            return application
+
+    application = identities.call(MEMBER, prepare, deadline_s=30)
+    for command, *options in (("dlapp-status",), ("dlapp-logs",), ("dlapp-report", "-o", "-")):
+        done = identities.run(VICTIM, command, application, *options, env=env(shared_state), deadline_s=30)
+        assert done.code == 0, done.err
+        said = done.err if command == "dlapp-logs" else done.out
+        assert re.search(r"not all is shown: another .* with [67]\d\d\d of 80000 containers", said)

@@ -483,14 +483,16 @@ class ApplicationReader:
     def _view_of_another(self, report: AppReport) -> ApplicationView:
         """Return another user's ApplicationMaster's view for the caller: complete if its owner grants access.
         Raises DlappError."""
+        from dlapp.values.foreign import read_foreign_view
+
         token = self._viewer_tokens.get(report.application_id)
-        view = from_json(ApplicationView, self._masters.view(report, token=token))
+        view = read_foreign_view(self._masters.view(report, token=token))
         if not view.view_acl or report.application_id in self._viewer_tokens:
             return view
         with contextlib.suppress(DlappError):
             token = self._viewer_tokens[report.application_id] = find_token(self._session, report, VIEWERS)
             if token is not None:
-                return from_json(ApplicationView, self._masters.view(report, token=token))
+                return read_foreign_view(self._masters.view(report, token=token))
         return view
 
     def _final_state(self, report: AppReport, *, live: bool) -> AmState:
