@@ -5,7 +5,6 @@ Containers of dead tasks are found and removed by their labels, also those that 
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Sequence
 
@@ -36,8 +35,8 @@ def labels_of(container_id: str, directory: str, devices: Sequence[PayloadDevice
 
 def remove_leftover_containers(
     docker: Dockerd, note: Callable[[str], None], *, application: str = "", but: str = ""
-) -> None:
-    """Remove our user's containers on this host whose tasks are dead.
+) -> bool:
+    """Remove our user's containers on this host whose tasks are dead; return whether none of them is left.
 
     Args:
         docker: the daemon of this machine.
@@ -48,13 +47,17 @@ def remove_leftover_containers(
     labels = [f"{LABEL_UID}={os.getuid()}", f"{LABEL_HOST}={os.uname().nodename}"]
     if application:
         labels.append(f"{LABEL_APP}={application}")
+    is_done = True
     for found in docker.labelled(labels):
         directory = found.labels.get(LABEL_DIRECTORY, "")
         if (but and directory == but) or not is_task_dead(directory):
             continue
         note(f"removing container {found.name} ({found.state}): its task is dead")
-        with contextlib.suppress(DockerRefused):  # another task may be doing the same
+        try:
             docker.remove(found.id)
+        except DockerRefused:  # another task may be doing the same
+            is_done = False
+    return is_done
 
 
 def is_task_dead(directory: str) -> bool:
