@@ -430,6 +430,16 @@ def node_policy(path: str = FILE, *, owner: int = 0) -> NodePolicy:
     return NodePolicy(**section_fields(NodePolicy, values))
 
 
+def root_problem(policy: NodePolicy, what: str = "the program") -> str:
+    """Return why this process, on a node of a cluster, may not run a program with its own rights; empty: it may.
+
+    On one machine, root is the submitter; on a node it only means that the NodeManager runs as root.
+    """
+    if os.getuid() != 0 or policy.docker.root:
+        return ""
+    return f"{what} would be root on this node (docker.root of {FILE})"
+
+
 def read_operators_file(path: str, *, owner: int = 0) -> bytes | None:
     """Return the content of a file that only the operator can write; None: there is none.
 

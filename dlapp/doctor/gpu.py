@@ -146,4 +146,6 @@ def _zookeeper(context: CheckContext) -> Iterator[Finding]:
     yield passed("gpu.ledger", f"{settings.ensemble}{settings.root}: {len(good)} hosts, {there}")
     if ill := [one.device for one in devices if one.quarantine is not None]:
         are = "is" if len(ill) == 1 else "are"
-        yield warned("gpu.quarantine", f"{number_text(ill)} {are} in quarantine", "dlapp-gpu list says why")
+        usable = any(one.present and one.quarantine is None for one in devices)
+        text = f"{number_text(ill)} {are} in quarantine" + ("" if usable else ", and no other GPU is there")
+        yield (warned if usable else failed)("gpu.quarantine", text, "dlapp-gpu list says why")

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dlapp.doctor.findings import REQUEST_TIMEOUT_S, Check, CheckContext, Finding, clock_finding, failed, passed, warned
-from dlapp.errors import Denied, DlappError, Unreachable, UsageError
+from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
 from dlapp.locations import NATIVE, WEBHDFS
 
 if TYPE_CHECKING:
+    from dlapp.config import Config
     from dlapp.locations import HdfsPlace
     from dlapp.storage.hdfs.native import NativeHdfs
     from dlapp.storage.hdfs.staging import HdfsStagingFiles
@@ -29,10 +30,13 @@ def checks(context: CheckContext) -> list[Check]:
     """Check the cluster's default file system, if there is one, and the other nameservices of its configuration."""
     if context.hdfs is None:
         return []
-    return [
+    found = [
         Check("hdfs", functools.partial(_hdfs, context.hdfs, on_node=context.on_node)),
         Check("hdfs.nameservices", functools.partial(_others, context)),
     ]
+    if context.config.yarn.python_archive and not context.on_node:
+        found.append(Check("yarn.python_archive", functools.partial(_python_archive, context.config, context.hdfs)))
+    return found
 
 
 def _others(context: CheckContext) -> Iterator[Finding]:
@@ -79,6 +83,20 @@ def _answers(place: HdfsPlace, used: bool) -> Finding:
     return passed(subject, f"{place.location} answers")
 
 
+def _python_archive(config: Config, place: HdfsPlace) -> Iterator[Finding]:
+    """Yield whether YARN can give the configured Python to containers; each submission checks the same."""
+    from dlapp.cluster.yarn.client.interpreter import archive_resource, check_archive, interpreter
+    from dlapp.storage.hdfs.staging import HdfsStagingFiles
+
+    archive = config.yarn.python_archive
+    assert archive is not None
+    check_archive(archive)
+    path, location = interpreter(config.yarn.python, archive), place.resolve(archive)
+    with contextlib.closing(HdfsStagingFiles(place, patience_s=REQUEST_TIMEOUT_S)) as files:
+        found = archive_resource(files, location, public=False)
+    yield passed("yarn.python_archive", f"{location}, {found.size} bytes; {path} runs dlapp")
+
+
 def _hdfs(place: HdfsPlace, *, on_node: bool) -> Iterator[Finding]:
     from dlapp.storage.hdfs.staging import HdfsStagingFiles
 
@@ -102,6 +120,8 @@ def _protocol(place: HdfsPlace, *, on_node: bool = False) -> Finding:
                 _transfer_natively(native, place)
                 why = native.webhdfs_reason()
         except DlappError as error:
+            if place.protocol == NATIVE:
+                return failed(subject, f"{setting}: {error}", "set storage.hdfs to auto or webhdfs")
             why = str(error)
     if why and place.protocol == NATIVE:
         return warned(subject, f"{setting}: {why}", "set storage.hdfs to auto or webhdfs")
@@ -133,35 +153,37 @@ def _transfer_natively(native: NativeHdfs, place: HdfsPlace) -> None:
 
 
 def _writes(files: HdfsStagingFiles, place: HdfsPlace) -> Iterator[Finding]:
+    from dlapp.cluster.yarn.client.preflight import check_home
+    from dlapp.cluster.yarn.staging import StagingPaths
+
     home, user = files.home, place.login.user
     try:
-        found = files.status(home)
+        files.status(home)
     except Unreachable as error:
         yield failed("hdfs", str(error), f"start HDFS, or correct {_SETTINGS}")
         return
     yield passed("hdfs", f"{place.location} answers")
     path = place.path(home)
-    if found is None:
-        yield failed(
-            "hdfs.home",
-            f"{home} is not there",
-            f"as the superuser of HDFS: hdfs dfs -mkdir -p {path} && hdfs dfs -chown {user} {path}",
-        )
-        return
-    if found.owner != user:
-        yield warned(
-            "hdfs.home", f"{home} is {found.owner}'s", f"as the superuser of HDFS: hdfs dfs -chown {user} {path}"
-        )
-    else:
-        yield passed("hdfs.home", f"{home}, mode {found.mode:o}")
+    own = f"as the superuser of HDFS: hdfs dfs -mkdir -p {path} && hdfs dfs -chown {user} {path}"
     try:
-        files.check_one_destination(home)
+        check_home(files, user)
+        found = files.status(home)
+    except (NotFound, Denied) as error:
+        yield failed("hdfs.home", str(error), "" if isinstance(error, NotFound) else own)
+        return
     except UsageError as error:
         yield failed(
             "hdfs.home", str(error), "let the operator of the router mount home directories on one nameservice"
         )
         return
-    name, text = f"{home}/.dlapp-doctor-{os.urandom(4).hex()}", b"a file of dlapp-doctor\n"
+    except DlappError as error:
+        yield failed("hdfs.write", str(error), "are NameNode and DataNodes up, and reachable from here?")
+        return
+    if found is not None and found.owner != user:
+        yield warned("hdfs.home", f"{home} is {found.owner}'s, who can replace what you keep there", own)
+    else:
+        yield passed("hdfs.home", f"{home}, mode {found.mode:o}" if found is not None else home)
+    name, text = f"{StagingPaths(home).directory}/.dlapp-doctor-{os.urandom(4).hex()}", b"a file of dlapp-doctor\n"
     try:
         began = time.time()
         files.write(name, text, 0o600)

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.doctor.findings import REQUEST_TIMEOUT_S, Check, CheckContext, Finding, failed, passed, run_checks, warned
+from dlapp.doctor.local import ENOUGH_FREE_BYTES, MIN_FREE_BYTES
 from dlapp.errors import DlappError
 from dlapp.system.disk_space import is_noexec
 from dlapp.system.text import human_size
@@ -31,7 +32,6 @@ SECRET = "dlapp.doctor"
 TIMEOUT_S = 120.0
 """Time limit from the submission to the last output: a container is allocated in a second if there is room."""
 REGISTER_S = 20.0
-MIN_FREE_BYTES = 1 << 30
 MAX_CONTAINERS = 10_000
 """Number of containers of an application for which a node's limit of open files must suffice."""
 _RECOVERY = "yarn.nodemanager.recovery.enabled"
@@ -155,10 +155,13 @@ def _python() -> Iterator[Finding]:
 
 def _user() -> Iterator[Finding]:
     from dlapp.client import caller
+    from dlapp.node_policy import node_policy, root_problem
 
     user, submitter = caller(), os.environ.get("USER", "")
-    if os.geteuid() == 0:
-        repair = "run NodeManagers as a user of their own, or use LinuxContainerExecutor (docs/yarn.md)"
+    repair = "run NodeManagers as a user of their own, or use LinuxContainerExecutor (docs/yarn.md)"
+    if problem := root_problem(node_policy()):
+        yield failed("node.user", f"containers run as root, and every application fails: {problem}", repair)
+    elif os.geteuid() == 0:
         yield warned("node.user", "containers run as root", repair)
     elif submitter and submitter != user:
         yield passed("node.user", f"containers of {submitter} run as {user}")
@@ -174,6 +177,8 @@ def _disk() -> Iterator[Finding]:
         words = f"{os.getcwd()}: its file system executes nothing (noexec), and no start script in a workspace there"
         yield failed("node.exec", words, "set yarn.nodemanager.local-dirs to directories on other disks")
     if free < MIN_FREE_BYTES:
+        yield failed("node.disk", words, "make room under yarn.nodemanager.local-dirs: nothing can be unpacked there")
+    elif free < ENOUGH_FREE_BYTES:
         yield warned("node.disk", words, "make room under yarn.nodemanager.local-dirs")
     else:
         yield passed("node.disk", words)
@@ -184,9 +189,10 @@ def _files() -> Iterator[Finding]:
 
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < MAX_CONTAINERS + OWN_DESCRIPTORS:
-        yield warned(
+        tasks = max(0, hard - OWN_DESCRIPTORS)
+        yield (warned if tasks else failed)(
             "node.files",
-            f"a process may open {hard} files: an ApplicationMaster here serves {max(0, hard - OWN_DESCRIPTORS)} tasks",
+            f"a process may open {hard} files: an ApplicationMaster here serves {tasks} tasks",
             "raise the hard limit of open files of the NodeManagers (LimitNOFILE of their service, or nofile)",
         )
     else:

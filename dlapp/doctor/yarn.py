@@ -173,6 +173,8 @@ def _queues(queues: Sequence[QueueInfo]) -> Iterator[Finding]:
         text += f"; {', '.join(stopped)} do not"
     if "default" in open_:
         yield passed("yarn.queues", text)
+    elif not open_:
+        yield failed("yarn.queues", text, "set the state of a queue to RUNNING in capacity-scheduler.xml")
     else:
         yield warned("yarn.queues", text, "a file without `queue` goes to default: name another in [application]")
 

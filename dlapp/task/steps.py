@@ -31,8 +31,7 @@ from functools import partial
 from typing import Any
 
 from dlapp.errors import DlappError, UsageError
-from dlapp.node_policy import FILE as NODE_FILE
-from dlapp.node_policy import node_policy
+from dlapp.node_policy import node_policy, root_problem
 from dlapp.runtime.process import CompanionGuardian, Guardian
 from dlapp.system.files import remove_tree
 from dlapp.system.logs import log_times
@@ -323,13 +322,10 @@ def _prepare_generation(task: TaskState) -> None:
 
 
 def _refuse_root(task: TaskState) -> None:
-    """Refuse to run a program as root on a cluster, with or without Docker, unless the node's operator allows it.
-
-    On one machine, root is the submitter; on a node it only means that the NodeManager runs as root.
-    """
-    if os.getuid() == 0 and task.on_a_node and not task.policy.docker.root:
-        where = "a payload in Docker" if task.assignment.docker_image is not None else "the program"
-        raise StepFailed(Fault.NODE, f"{where} would be root on this node (docker.root of {NODE_FILE})")
+    """Refuse to run a program as root on a cluster, with or without Docker, unless the node's operator allows it."""
+    what = "a payload in Docker" if task.assignment.docker_image is not None else "the program"
+    if task.on_a_node and (problem := root_problem(task.policy, what)):
+        raise StepFailed(Fault.NODE, problem)
 
 
 def _run_without_payload(task: TaskState, problem: str, work: Callable[[], Mapping[str, Any]]) -> TaskResult:

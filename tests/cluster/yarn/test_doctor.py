@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from dlapp.cluster.yarn.client.preflight import check_queue
 from dlapp.cluster.yarn.client.rest import NewApplication, NodeInfo, QueueInfo, YarnRest
 from dlapp.config import Config, load_config
 from dlapp.doctor import hdfs as doctor_hdfs
 from dlapp.doctor.findings import FAIL, PASS, WARN, CheckContext, Finding
 from dlapp.doctor.run import diagnosis
 from dlapp.doctor.yarn import _history, _resource_manager
-from dlapp.errors import Unreachable
+from dlapp.errors import SpecError, Unreachable
 from dlapp.hadoop.configuration import HadoopConfiguration
 from dlapp.locations import HdfsPlace, HdfsService, MountTable
 from dlapp.login import Login
@@ -202,6 +203,10 @@ def test_no_nodes_ill_nodes_small_maxima_and_odd_queues_each_have_their_line() -
     assert said(cluster)["yarn.maximum"].verdict == FAIL
     cluster.queue_list = [QueueInfo(name="a", path="root.a", state="RUNNING", leaf=True)]
     assert "name another in [application]" in said(cluster)["yarn.queues"].repair
+    cluster.queue_list = [QueueInfo(name="default", path="root.default", state="STOPPED", leaf=True)]
+    assert said(cluster)["yarn.queues"].verdict == FAIL
+    with pytest.raises(SpecError, match="takes no applications"):
+        check_queue(cluster.queue_list, "default")
     cluster.settings = {"yarn.resourcemanager.am.max-attempts": "1"}
     assert {"yarn.recovery", "yarn.attempts"} <= set(said(cluster))
 
@@ -265,5 +270,5 @@ def test_a_home_that_is_not_there_is_a_failure_with_the_commands(
     monkeypatch.setenv("HADOOP_USER_NAME", "nobody9")
     found = {one.subject: one for one in diagnosis(cluster="yarn")}
     assert found["hdfs.home"].verdict == FAIL
-    assert "hdfs dfs -mkdir -p /user/nobody9" in found["hdfs.home"].repair
+    assert "hdfs dfs -mkdir -p /user/nobody9" in found["hdfs.home"].found
     assert "nobody9 (from HADOOP_USER_NAME)" in found["hadoop.user"].found

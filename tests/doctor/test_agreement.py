@@ -1,0 +1,186 @@
+"""What makes every application fail is a failure for dlapp-doctor, in the words of the application."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dlapp.cluster.yarn.client.preflight import check_home
+from dlapp.config import load_config
+from dlapp.doctor import gpu, hdfs, node
+from dlapp.doctor.findings import FAIL, PASS, WARN, Check, CheckContext, Finding, run_checks
+from dlapp.errors import Denied, DlappError, Unreachable, UsageError
+from dlapp.gpuid import factory
+from dlapp.locations import NATIVE, FileInfo, HdfsPlace
+from dlapp.login import Login
+from dlapp.node_policy import DockerPolicy, NodePolicy
+from dlapp.storage.hdfs import staging
+from dlapp.storage.hdfs.native import NativeHdfs
+from dlapp.task import steps
+from dlapp.values.launch_spec import LedgerSettings
+
+PLACE = HdfsPlace("hdfs://nn", ("http://127.0.0.1:1",), Login("tony"))
+HOME = "hdfs://nn/user/tony"
+
+
+def by_subject(found: Iterator[Finding]) -> dict[str, Finding]:
+    return {one.subject: one for one in found}
+
+
+@pytest.mark.parametrize(("allowed", "verdict"), [(False, FAIL), (True, WARN)])
+def test_root_on_nodes_fails_unless_the_operator_allows_it(
+    allowed: bool, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = NodePolicy(docker=DockerPolicy(root=allowed))
+    monkeypatch.setattr("dlapp.node_policy.node_policy", lambda: policy)
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    (found,) = node._user()
+    assert found.verdict == verdict
+    task: Any = SimpleNamespace(on_a_node=True, policy=policy, assignment=SimpleNamespace(docker_image=None))
+    if allowed:
+        steps._refuse_root(task)
+        return
+    with pytest.raises(steps.StepFailed) as refused:
+        steps._refuse_root(task)
+    assert str(refused.value) in found.found
+
+
+def test_a_node_that_opens_no_files_for_tasks_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    for hard, verdict in ((200, FAIL), (4096, WARN), (524_288, PASS)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, hard=hard: (1024, hard))
+        assert [one.verdict for one in node._files()] == [verdict]
+
+
+@pytest.mark.parametrize(("free_mib", "verdict"), [(10, FAIL), (500, WARN), (5000, PASS)])
+def test_a_node_whose_disk_is_full_fails(free_mib: int, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=free_mib << 8, f_frsize=4096))
+    monkeypatch.setattr(node, "is_noexec", lambda _: False)
+    assert [one.verdict for one in node._disk()] == [verdict]
+
+
+def test_a_file_system_of_nodes_that_executes_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "is_noexec", lambda _: True)
+    assert by_subject(node._disk())["node.exec"].verdict == FAIL
+
+
+class Files:
+    """An HDFS where the user may write or not, and home directories exist or not."""
+
+    home = HOME
+
+    def __init__(self, owner: str | None = "tony", problem: DlappError | None = None, mounts: str = "") -> None:
+        self.owner, self.problem, self.mounts = owner, problem, mounts
+        self.content: dict[str, bytes] = {}
+
+    def close(self) -> None: ...
+
+    def home_by_server(self) -> str:
+        return "/user/tony"
+
+    def check_one_destination(self, location: str) -> None:
+        if self.mounts:
+            raise UsageError(f"{location} is on {self.mounts}")
+
+    def status(self, location: str) -> FileInfo | None:
+        if location == HOME:
+            return self.owner and self._info(0, self.owner)  # type: ignore[return-value]
+        return self._info(len(self.content[location]), "tony") if location in self.content else None
+
+    @staticmethod
+    def _info(size: int, owner: str) -> FileInfo:
+        info = dict.fromkeys(FileInfo._fields, 0) | {"size_bytes": size, "owner": owner, "mode": 0o755}
+        return FileInfo(**info)  # type: ignore[arg-type]
+
+    def make(self, location: str, mode: int) -> None:
+        if self.problem:
+            raise self.problem
+        self.owner = self.owner or "tony"
+
+    def write(self, location: str, data: bytes, mode: int, *, once: bool = False) -> bool:
+        if once and location in self.content:
+            return False
+        self.content[location] = data
+        return True
+
+    def read(self, location: str, *, max_bytes: int) -> bytes:
+        return self.content[location]
+
+    def remove(self, location: str) -> None:
+        self.content.pop(location, None)
+
+
+@pytest.mark.parametrize(
+    ("files", "verdicts"),
+    [
+        (Files(), {"hdfs": PASS, "hdfs.home": PASS, "hdfs.write": PASS}),
+        (Files(owner=None), {"hdfs": PASS, "hdfs.home": PASS, "hdfs.write": PASS}),  # who may create it has it
+        (Files(owner="eve"), {"hdfs": PASS, "hdfs.home": WARN, "hdfs.write": PASS}),
+        (Files(owner="eve", problem=Denied("tony may not write there")), {"hdfs": PASS, "hdfs.home": FAIL}),
+        (Files(owner=None, problem=Denied("tony may not write there")), {"hdfs": PASS, "hdfs.home": FAIL}),
+        (Files(mounts="two nameservices"), {"hdfs": PASS, "hdfs.home": FAIL}),
+        (Files(problem=Unreachable("in safe mode")), {"hdfs": PASS, "hdfs.write": FAIL}),
+    ],
+    ids=["own", "may-create", "of-another", "of-another-closed", "missing", "router", "safe-mode"],
+)
+def test_a_home_on_hdfs_fails_where_a_submission_does(files: Files, verdicts: Mapping[str, str]) -> None:
+    found = by_subject(hdfs._writes(files, PLACE))  # type: ignore[arg-type]
+    found.pop("clock.hdfs", None)  # these files have no time
+    assert {name: one.verdict for name, one in found.items()} == verdicts
+    failures = [one.found for one in found.values() if one.verdict == FAIL]
+    if not failures:
+        check_home(files, "tony")  # type: ignore[arg-type]
+        return
+    with pytest.raises(DlappError) as refused:
+        check_home(files, "tony")  # type: ignore[arg-type]
+    assert failures == [str(refused.value)]
+
+
+def test_native_access_that_cannot_begin_fails_where_nothing_else_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_answer(_: NativeHdfs) -> str:
+        raise Unreachable("127.0.0.1:1: refused")
+
+    monkeypatch.setattr(NativeHdfs, "webhdfs_reason", no_answer)
+    found = hdfs._protocol(PLACE._replace(protocol=NATIVE))
+    assert (found.verdict, found.repair) == (FAIL, "set storage.hdfs to auto or webhdfs")
+    assert hdfs._protocol(PLACE).verdict == PASS
+
+
+@pytest.mark.parametrize(
+    ("python", "archive", "problem"),
+    [
+        ("python3", "/apps/python.rar", "a NodeManager unpacks .tar.gz"),
+        ("/usr/bin/python3", "/apps/python.tgz", "with yarn.python_archive it is a path in the archive"),
+        ("python3", "/apps/python.tgz", "hdfs://nn/apps/python.tgz is not there"),
+    ],
+)
+def test_a_python_that_yarn_cannot_bring_to_containers_fails(
+    python: str, archive: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config({"yarn.python": python, "yarn.python_archive": archive}, environ={})
+    monkeypatch.setattr(staging, "HdfsStagingFiles", lambda *_, **__: Files())
+    checks = [one for one in hdfs.checks(CheckContext(config, hdfs=PLACE)) if one.subject == "yarn.python_archive"]
+    (found,) = run_checks(checks)
+    assert found.verdict == FAIL
+    assert problem in found.found
+    assert not [one for one in hdfs.checks(CheckContext(config, on_node=True, hdfs=PLACE)) if "python" in one.subject]
+
+
+@pytest.mark.parametrize(("ill", "verdict"), [(0, None), (1, WARN), (2, FAIL)])
+def test_a_cluster_whose_gpus_are_all_in_quarantine_fails(
+    ill: int, verdict: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = [SimpleNamespace(present=True, quarantine="hot" if one < ill else None) for one in range(2)]
+    record = SimpleNamespace(forgotten_ms=None, devices=devices)
+    ledger = SimpleNamespace(hosts=lambda **_: [("h1", record)], close=lambda: None)
+    monkeypatch.setattr(factory, "open_cluster_ledger", lambda _: ledger)
+    config = load_config({"gpuid.zookeeper.ensemble": "zk:2181", "gpuid.zookeeper.credentials": "none"}, environ={})
+    settings = LedgerSettings(ensemble="zk:2181", root="/dlapp")
+    found = by_subject(run_checks([Check("gpu", lambda: gpu._zookeeper(CheckContext(config, ledger=settings)))]))
+    assert found["gpu.ledger"].verdict == PASS
+    assert (found["gpu.quarantine"].verdict if ill else None) == verdict
