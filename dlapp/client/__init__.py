@@ -94,7 +94,8 @@ class Client(Closeable):
         config: the configuration; None reads the configuration files and DLAPP_* variables of the process.
         cluster: the engine to submit to, instead of the configured one. Submitted applications are found on any engine.
         engine: an existing engine to use for everything; None to create the configured ones.
-        note: called once if something keeps applications from running: a full disk of this machine's state.
+        note: called once if something keeps applications from running: a full disk of this machine's state; and with
+            the application that a number means, if several have it.
 
     Raises:
         ConfigError: the configuration is invalid.
@@ -186,12 +187,27 @@ class Client(Closeable):
 
     def _ids_with_suffix(self, text: str) -> list[str]:
         """Return the caller's own ids with this suffix; if there are none, everybody's. If some have exactly this
-        number, return only those."""
+        number, return only those.
+
+        YARN numbers applications from 1 again after each start or failover of a ResourceManager: of the caller's own on
+        one cluster the latest has the number.
+        """
         for everybody in (False, True):
-            engines = self._engines.used()
-            if found := [one for each in engines for one in each.ids(everybody=everybody) if one.endswith(text)]:
-                exact = [one for one in found if text.isdecimal() and int(one.rpartition("_")[2]) == int(text)]
-                return exact or found
+            by_engine = [
+                [one for one in each.ids(everybody=everybody) if one.endswith(text)] for each in self._engines.used()
+            ]
+            exact = [
+                [one for one in those if text.isdecimal() and int(one.rpartition("_")[2]) == int(text)]
+                for those in by_engine
+            ]
+            if not everybody and len(numbered := [those for those in exact if those]) == 1:
+                *earlier, latest = numbered[0]
+                if earlier:
+                    self._note(f"{text} is {latest}, the latest of your {len(earlier) + 1} with this number")
+                return [latest]
+            for those in exact, by_engine:
+                if found := [one for each in those for one in each]:
+                    return found
         return []
 
     def _ids_of(self, user: str) -> list[str]:

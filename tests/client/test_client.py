@@ -96,6 +96,19 @@ def test_the_number_of_an_application_names_it_where_others_end_so_too(text: str
     assert client(view(15)).resolve("5").number == 15
 
 
+def test_a_number_that_yarn_gave_again_after_a_failover_is_the_latest_of_ones_own() -> None:
+    later = ApplicationId(1700000009999, 5)
+    views = [view(5), replace(view(5), application_id=later), view(15)]
+    notes: list[str] = []
+    there = Client(load_config(), engine=EngineInMemory(*views), note=notes.append)  # type: ignore[arg-type]
+    assert there.resolve("5") == later
+    assert notes == [f"5 is {later}, the latest of your 2 with this number"]
+    assert there.resolve("1700000000000_0005").cluster_timestamp_ms == 1700000000000
+    of_others = [replace(one, submitter="kim", username="kim") for one in views]
+    with pytest.raises(UsageError, match="2 applications end with '5'"):
+        client(*of_others).resolve("5")
+
+
 def test_an_ending_is_looked_for_among_ones_own_first() -> None:
     theirs = view(142, submitter="kim", username="kim")
     assert client(theirs, view(42)).resolve("42") == APP
