@@ -212,6 +212,10 @@ class StagingPaths(NamedTuple):
         """Return the histories of ended applications."""
         return f"{self.directory}/history"
 
+    def starts(self, cluster: str) -> str:
+        """Return the start times of the ResourceManagers of a cluster, by its key."""
+        return f"{self.directory}/clusters/{cluster}.json"
+
     def staging(self, application_id: ApplicationId) -> str:
         """Return the staging directory of one application."""
         return f"{self.all_staging}/{application_id}"

@@ -12,6 +12,7 @@ registered.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +27,7 @@ from dlapp.cluster.yarn.staging import (
     MAX_HISTORY_BYTES,
     MAX_SUBMISSION_BYTES,
     MAX_VIEW_BYTES,
+    OWN_FILE_MODE,
     OWN_MODE,
     SUBMISSION,
     TRIALS,
@@ -37,7 +39,7 @@ from dlapp.cluster.yarn.staging import (
     StagingPaths,
     history_json,
 )
-from dlapp.errors import DlappError, NotFound, SpecError, Unreachable, UsageError
+from dlapp.errors import Denied, DlappError, NotFound, SpecError, Unreachable, UsageError
 from dlapp.sweep.spec import MAX_RESULTS_BYTES
 from dlapp.system import clock
 from dlapp.system.retention import KeptItem, Retention, files_in
@@ -57,6 +59,8 @@ USED_EVERY_S = 86_400.0
 _TEMPORARY_S = 86_400.0
 """A temporary file is renamed within seconds, a large archive within hours."""
 _BUSY_S = 3600.0
+_MAX_STARTS, _MAX_STARTS_BYTES = 1000, 32 << 10
+"""Maximum number of kept start times of a cluster's ResourceManagers, and size limit of their file."""
 _FORGOTTEN_S = 2 * 86_400.0
 """A directory that the ResourceManager has forgotten and that is unchanged for this long belongs to an ended
 application."""
@@ -218,9 +222,31 @@ def own_applications(rest: YarnRest, files: StagingFiles, user: str) -> OwnAppli
         one.application_id: EndedApplication(one.state, rest.ended_ago_s(one)) for one in reports if one.state.ended
     }
     known = {one.application_id for one in reports}
-    starts = {one.cluster_timestamp_ms for one in known} | {started_ms}
+    starts = _with_earlier_starts(files, rest.cluster_key(), {one.cluster_timestamp_ms for one in known} | {started_ms})
     ended |= forgotten(files, known, starts, clock.now_ms())
     return OwnApplications(ended, {one.application_id: one.started_ms for one in reports if not one.state.ended})
+
+
+def _with_earlier_starts(files: StagingFiles, cluster: str, starts: set[int]) -> set[int]:
+    """Return the start times of a cluster's ResourceManagers, with those that this user's commands saw before.
+
+    A failover or a restart changes the time in new ids, and applications with an older one are forgotten some day. A
+    file on HDFS keeps the times, so that what such an application left is still known as this cluster's.
+
+    Args:
+        files: the default file system, as the user.
+        cluster: key of the cluster.
+        starts: those that are known now, as in ids [ms since 1970].
+    """
+    location, kept = StagingPaths(files.home).starts(cluster), set[int]()
+    with contextlib.suppress(NotFound, ValueError, TypeError):
+        kept = {one for one in parse_json(files.read(location, max_bytes=_MAX_STARTS_BYTES)) if type(one) is int}
+    both = kept | starts
+    if both != kept:
+        with contextlib.suppress(Denied):  # with a quota that is used up there is most to remove
+            files.make(location.rpartition("/")[0], OWN_MODE)
+            files.write(location, json.dumps(sorted(both)[-_MAX_STARTS:]).encode(), OWN_FILE_MODE)
+    return both
 
 
 def settle_all(

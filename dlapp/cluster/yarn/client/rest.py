@@ -9,7 +9,9 @@ Source: Hadoop's ResourceManagerRest.md, RMWebServices; answers of 3.4.2.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -194,6 +196,16 @@ class YarnRest(Closeable):
         """Return the clock of the last server that answered, at that time, in seconds [s since 1970]; None: not
         reported."""
         return _seconds_of(self.server_date)
+
+    def cluster_key(self) -> str:
+        """Return a name for the cluster, made of its ResourceManagers' addresses.
+
+        A loopback address names another cluster on each machine.
+        """
+        addresses = sorted(url.rpartition("/")[2] for url in self._urls)
+        if any(one.startswith(("localhost", "127.", "[::1]")) for one in addresses):
+            addresses.append(os.uname().nodename)
+        return hashlib.sha256(" ".join(addresses).encode()).hexdigest()[:16]
 
     def close(self) -> None:
         """Close the connections."""

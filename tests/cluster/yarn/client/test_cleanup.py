@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,10 +20,13 @@ from dlapp.cluster.yarn.client.cleanup import (
     clean_up_cache,
     forgotten,
     mark_use,
+    own_applications,
     settle,
 )
+from dlapp.cluster.yarn.client.rest import YarnRest
 from dlapp.cluster.yarn.staging import StagingPaths
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
+from dlapp.login import Login
 from dlapp.storage.commit import CommitRefused
 from dlapp.storage.settlement import ApplicationOutputs
 from dlapp.sweep.results import TrialState, TrialView, head_line, read_results, trial_line
@@ -317,6 +322,61 @@ def test_what_the_resource_manager_has_forgotten_is_settled_when_nobody_has_chan
     starts = {1700000000000, 1650000000000}
     found = forgotten(files, {known}, starts, NOW_MS)  # type: ignore[arg-type]
     assert {one: ended.state for one, ended in found.items()} == {old: State.FAILED}
+
+
+class Rest:
+    """A cluster's ResourceManagers: the active one, started at a time, remembers applications."""
+
+    def __init__(self, started_ms: int, *remembered: ApplicationId, key: str = "here") -> None:
+        self.started_ms, self.remembered, self.key = started_ms, remembered, key
+
+    def info(self) -> dict[str, int]:
+        return {"id": self.started_ms}
+
+    def cluster_key(self) -> str:
+        return self.key
+
+    def reports(self, user: str) -> list[Any]:
+        values = {"state": State.RUNNING, "started_ms": 1}
+        return [SimpleNamespace(application_id=one, **values) for one in self.remembered]
+
+
+def test_what_an_application_left_is_settled_also_when_a_later_resource_manager_has_forgotten_it(
+    files: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "now_ms", lambda: NOW_MS)
+
+    def ended(rest: Rest) -> list[ApplicationId]:
+        return list(own_applications(rest, files, "tony").ended)  # type: ignore[arg-type]
+
+    left_over = ApplicationId(1600000000000, 9)
+    assert ended(Rest(1500000000000, left_over)) == []  # the first failover: it is still remembered
+    files.put(f"{PLACES.staging(left_over)}/view.json", days_old=9)
+    assert ended(Rest(1700000000000)) == [left_over]
+    assert ended(Rest(1700000000000, key="another")) == []
+    # A file that cannot be read is written anew.
+    files.put(PLACES.starts("here"), text={"no": "list"})
+    assert ended(Rest(1700000000000)) == []
+    assert json.loads(files.files[PLACES.starts("here")][0]) == [1700000000000]
+
+
+def test_a_quota_that_is_used_up_does_not_stop_the_clean_up(files: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> bool:
+        raise Denied("the quota is exceeded")
+
+    monkeypatch.setattr(clock, "now_ms", lambda: NOW_MS)
+    monkeypatch.setattr(files, "write", refuse)
+    files.put(f"{PLACES.staging(APP)}/view.json", days_old=9)
+    rest = Rest(APP.cluster_timestamp_ms)
+    assert list(own_applications(rest, files, "tony").ended) == [APP]  # type: ignore[arg-type]
+
+
+def test_a_cluster_has_one_name_whatever_the_order_of_its_resource_managers_and_the_scheme() -> None:
+    def key(*urls: str) -> str:
+        return YarnRest(urls, Login("tony")).cluster_key()
+
+    assert key("http://rm1:8088", "http://rm2:8088") == key("https://rm2:8088/", "https://rm1:8088")
+    assert key("http://rm1:8088") != key("http://rm1:8088", "http://rm2:8088")
 
 
 def test_an_empty_directory_that_the_resource_manager_has_forgotten_is_as_old_as_its_last_change(

@@ -104,7 +104,7 @@ def reader(
             raise Unreachable("the ResourceManager is starting")
         return {"id": 1700000000000}
 
-    rest = SimpleNamespace(reports=of, ended_ago_s=lambda _: ago_s, info=info)
+    rest = SimpleNamespace(reports=of, ended_ago_s=lambda _: ago_s, info=info, cluster_key=lambda: "here")
     session: Any = SimpleNamespace(
         user="tony",
         login=Login("tony"),
