@@ -15,8 +15,14 @@ from dlapp.value import replace
 from dlapp.values.messages import Diagnosis, Fault
 from dlapp.values.report import Cause, ContainerDiagnosis
 
-_OF_NODES = {StopReason.SILENT: "task_silent", StopReason.LATE: "task_late"}
+_OF_NODES = {
+    StopReason.SILENT: "task_silent",
+    StopReason.LATE: "task_late",
+    StopReason.PREEMPTED: "preempted",
+    StopReason.DECOMMISSIONED: "node_decommissioned",
+}
 """Reason for stopping a container, if its node may be responsible -> name of the rule."""
+_ANNOUNCED = (StopReason.PREEMPTED, StopReason.DECOMMISSIONED)
 _WAITED = "collective_timeout"
 """Rule for a rank that waited for another one."""
 
@@ -52,9 +58,12 @@ def of_application(state: ApplicationState) -> ContainerDiagnosis | None:
 
 def of_container(container: Container) -> Diagnosis | None:
     """Return why a container failed; None: it did not, or no rule found the cause."""
-    if container.preempted and container.result is not None and container.result.fault is not Fault.NONE:
-        return assessment.diagnosis_of_status(assessment.PREEMPTED)
     result, end, why = container.result, container.end, container.stop_reason
+    announced = container.announced
+    if result is not None and result.lost:  # an earlier attempt had the notice, and its task repeats the reason
+        announced = announced or next((one for one in _ANNOUNCED if one.value == result.message), None)
+    if announced is not None and result is not None and result.fault is not Fault.NONE:
+        return _of_node(announced)
     if result is not None:
         return assessment.diagnosis_of_status(assessment.LOST) if result.lost else result.diagnosis
     if end is None:
@@ -62,8 +71,12 @@ def of_container(container: Container) -> Diagnosis | None:
     if why in (StopReason.SILENT, StopReason.UNCONFIRMED) and (container.presumed_end is not None or end.presumed):
         return assessment.diagnosis_of_end(container.presumed_end or end)
     if why in _OF_NODES:
-        return Diagnosis(rule=_OF_NODES[why], cause=why.value, fault=Fault.NODE, next_step=assessment.TRIED_AGAIN)
+        return _of_node(why)
     return assessment.diagnosis_of_end(end) if why is None else None
+
+
+def _of_node(why: StopReason) -> Diagnosis:
+    return Diagnosis(rule=_OF_NODES[why], cause=why.value, fault=Fault.NODE, next_step=assessment.TRIED_AGAIN)
 
 
 def _missing(state: ApplicationState, waited: Instance) -> Sequence[Instance]:

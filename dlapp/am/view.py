@@ -20,7 +20,7 @@ from dlapp.am.decisions.start.start_gate import closed_text
 from dlapp.am.decisions.usage import receipts
 from dlapp.am.model.demand import Role
 from dlapp.am.model.gate import MAX_RESTARTS, Gate
-from dlapp.am.model.instance import Container, Instance, Stage
+from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.state import ApplicationState
 from dlapp.frameworks import bracketed
 from dlapp.system.waits import SHOWN_AFTER_S
@@ -266,8 +266,11 @@ def _phase_of(state: ApplicationState) -> str:
     if storing:
         what = "storing" if storing == total or not running else f"{storing} storing"
         words.append(what + obstacles.get(Phase.STORING, ""))
-    if preempted := sum(one.preempted for one in state.open.values()):
+    announced = Counter(one.announced for one in state.open.values())
+    if preempted := announced[StopReason.PREEMPTED]:
         words.append(f"{preempted} preempted")
+    if leaving := announced[StopReason.DECOMMISSIONED]:
+        words.append(f"{leaving} on nodes that are decommissioned")
     unrecorded = sum(
         container.phase is Phase.WAITING and container.container_id in state.open and state.role_of(container).may_start
         for _, container in state.unrecorded

@@ -364,6 +364,19 @@ class ContainerEnd(Value, kw_only=True):
     is_silent: bool = False
 
 
+class AnnouncedEnd(Value, kw_only=True):
+    """Notice that the engine is going to take a container away.
+
+    Args:
+        wait_s: how long it waits before it does [s].
+        is_decommissioned: because its node is decommissioned; False: for another queue.
+    """
+
+    container_id: ContainerId
+    wait_s: float
+    is_decommissioned: bool = False
+
+
 class Heartbeat(Value, kw_only=True):
     """Events since the last heartbeat.
 
@@ -371,8 +384,8 @@ class Heartbeat(Value, kw_only=True):
         started: containers whose node has accepted their tasks and is fetching their files.
         preparing: of those checked with `AmEngine.check_start`, the ones whose node is still fetching their files.
         ending: containers that the engine is taking away; the end of each follows, until then it may run.
-        preempted: containers that the engine is going to preempt unless they end before; reported once.
-        preemption_wait_s: how long it waits before it preempts them.
+        announced: containers that the engine is going to take away unless they end before; each is reported once.
+        removed_nodes: hosts that an operator has removed, which end their containers.
         resync: the engine was restarted and has re-registered us: earlier refusals of nodes no longer count.
         shut_down: the engine requires this attempt to end at once; with the reason.
         killed_in_s: time until the engine kills the application [s]; infinity: never; None: no change.
@@ -385,8 +398,8 @@ class Heartbeat(Value, kw_only=True):
     ended: tuple[ContainerEnd, ...] = ()
     start_failed: tuple[ContainerEnd, ...] = ()
     ending: tuple[ContainerId, ...] = ()
-    preempted: tuple[ContainerId, ...] = ()
-    preemption_wait_s: float = 0.0
+    announced: tuple[AnnouncedEnd, ...] = ()
+    removed_nodes: tuple[str, ...] = ()
     resync: bool = False
     shut_down: str | None = None
     killed_in_s: float | None = None

@@ -42,8 +42,8 @@ from dlapp.values.spec import (
 )
 from dlapp.values.usage import USAGE_EVERY_S, Receipt, Usage
 
-PREEMPTED = "preempted"
-"""Reason of a soft stop (`Orders.reason`): the engine takes the container for others."""
+PREEMPTED, DECOMMISSIONED = TAKEN_AWAY = "preempted", "decommissioned"
+"""Reasons of a soft stop (`Orders.reason`): the engine takes the container for others, or with its node."""
 MAX_METRICS = 64
 _MAX_HOSTS, _HOST = 32, re.compile(r"[A-Za-z0-9_.:-]{1,255}")
 _METRIC = re.compile(r"[A-Za-z0-9_.:/@%+-]{1,64}")

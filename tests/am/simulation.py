@@ -22,7 +22,7 @@ from dlapp.am.model.roster import roster_of
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.view import of as view_of
 from dlapp.am.view import phase_of
-from dlapp.cluster.engine import ContainerEnd, Grant, Heartbeat, Registered, ResourceLimits
+from dlapp.cluster.engine import AnnouncedEnd, ContainerEnd, Grant, Heartbeat, Registered, ResourceLimits
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import (
     PREEMPTED,
@@ -458,8 +458,7 @@ class World:
             ended=ended,
             start_failed=failed,
             ending=ending,
-            preempted=preempted,
-            preemption_wait_s=PREEMPTION_WAIT_S,
+            announced=tuple(AnnouncedEnd(container_id=one, wait_s=PREEMPTION_WAIT_S) for one in preempted),
         )
 
     def grant_some(self, attempt: int) -> None:

@@ -127,6 +127,8 @@ PREEMPTION = {
 }
 """What a queue lacks of its capacity it is given at once by those that use more than theirs."""
 NAMESERVICE = "dlapp"
+EXCLUDED = "excluded"
+"""File with the hosts that an operator has removed."""
 
 # Quick to start and small, rather than fast later: a test cluster lives for minutes on two cores.
 JAVA_OPTIONS = (
@@ -361,6 +363,7 @@ class Hadoop:
             directory = Path(tempfile.mkdtemp(prefix="dlapp-hadoop-"))
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         (directory / "ports.json").write_text(json.dumps({**free_ports(), **(ports or {})}))
+        (directory / EXCLUDED).touch()
         cluster = cls(directory)
         cluster._datanodes = sum(part in DATANODES for part in parts)
         namenodes = tuple(one for one in NAMENODES if one in parts)
@@ -492,18 +495,31 @@ class Hadoop:
         self._transition("-transitionToStandby", part)
 
     def _transition(self, *arguments: str) -> None:
-        command = [java(), *JAVA_OPTIONS, "-cp", f"{self.configuration}:{library()}/*"]
-        tool = ["org.apache.hadoop.hdfs.tools.DFSHAAdmin", *arguments]
         deadline = time.monotonic() + READY_TIMEOUT_S
-        while True:
-            done = subprocess.run(
-                [*command, *tool], env=_environment(), input="Y\n", capture_output=True, text=True, cwd=self.directory
-            )
-            if done.returncode == 0:
-                return
+        while (problem := self._run_tool("org.apache.hadoop.hdfs.tools.DFSHAAdmin", *arguments)) is not None:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{' '.join(arguments)} failed: {done.stderr[-2000:]}")
+                raise TimeoutError(f"{' '.join(arguments)} failed: {problem}")
             time.sleep(0.5)
+
+    def _run_tool(self, tool: str, *arguments: str) -> str | None:
+        """Run one of Hadoop's command lines, which says yes to its questions; return its error, None: none."""
+        command = [java(), *JAVA_OPTIONS, "-cp", f"{self.configuration}:{library()}/*", tool, *arguments]
+        done = subprocess.run(
+            command, env=_environment(), input="Y\n", capture_output=True, text=True, cwd=self.directory
+        )
+        return done.stderr[-2000:] if done.returncode else None
+
+    def decommission(self, *parts: str, timeout_s: int | None = None) -> None:
+        """Exclude these NodeManagers, and no others, from the cluster.
+
+        Args:
+            parts: names of NodeManagers; none: all may come back.
+            timeout_s: how long their containers may run (``-g``); None: they end at once.
+        """
+        (self.directory / EXCLUDED).write_text("".join(f"{NODES[part]}\n" for part in parts))
+        how = [] if timeout_s is None else ["-g", str(timeout_s), "-server"]
+        if problem := self._run_tool("org.apache.hadoop.yarn.client.cli.RMAdminCLI", "-refreshNodes", *how):
+            raise RuntimeError(f"-refreshNodes {' '.join(how)} failed: {problem}")
 
     def status(self) -> dict[str, Any]:
         """Process id and exit status (None: it runs) of each part that was ever started."""
@@ -659,6 +675,7 @@ class Hadoop:
                 # A NodeManager that gives up ends what runs there, and is not there when the ResourceManager is back.
                 "yarn.resourcemanager.connect.max-wait.ms": "600000",
                 "yarn.resourcemanager.connect.retry-interval.ms": "500",
+                "yarn.resourcemanager.nodes.exclude-path": f"{here}/{EXCLUDED}",
                 "yarn.acl.enable": "true",
                 "yarn.admin.acl": me,
                 "yarn.scheduler.maximum-allocation-mb": str(NODE_MEMORY_MIB),

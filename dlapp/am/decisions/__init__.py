@@ -11,7 +11,7 @@ function of one module; all of them change an `ApplicationState`, and each modul
     notices     events that the user is notified of
     start       an application that waits for others, roles that wait for others
     failures    ends and silence of containers, and what becomes of their indexes
-    preemption  containers that YARN is going to take
+    preemption  containers that YARN is going to take, for others or with their nodes
     services    containers that wait for a service
     blockers    containers of which nobody knows what they run
     idle        GPUs and services that nobody uses

@@ -48,8 +48,10 @@ def handle_heartbeat(state: ApplicationState, heartbeat: Heartbeat) -> None:
         shutdown.handle_lifetime(state, heartbeat.killed_in_s)
     for container_id in heartbeat.ending:
         _handle_ending(state, container_id)
-    for container_id in heartbeat.preempted:
-        preemption.handle_preemption_notice(state, container_id, heartbeat.preemption_wait_s)
+    for notice in heartbeat.announced:
+        preemption.handle_notice(state, notice)
+    if heartbeat.removed_nodes:
+        failures.handle_removed_nodes(state, heartbeat.removed_nodes)
     for end in heartbeat.ended:
         failures.handle_end(state, end)
     for end in heartbeat.start_failed:
@@ -80,6 +82,7 @@ def handle_grant(state: ApplicationState, grant: Grant) -> None:
     if state.stage is not Stage.ACTIVE or role is None or role.missing <= 0:
         state.released[grant.container_id] = None
         return
+    state.removed_nodes.discard(grant.node)
     container = state.add_container(grant, role)
     role.unbound[grant.container_id] = container
     _record_change(state, role.spec, grant.resources)

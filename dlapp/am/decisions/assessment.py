@@ -33,8 +33,9 @@ GOOD_MS = 600_000
 FORGIVEN_MS = 3_600_000
 """Run time of a container that forgives its index one failure that its program did not cause."""
 
-LOST, PREEMPTED = -100, -102
-TAKEN_AWAY = (LOST, -101, PREEMPTED, -106, -108)
+LOST = -100
+_PREEMPTED = -102
+TAKEN_AWAY = (LOST, -101, _PREEMPTED, -106, -108)
 """Statuses of containers that YARN took away; it does not count the first four against an ApplicationMaster either.
 Source: RMAppAttemptImpl.shouldCountTowardsMaxAttemptRetry."""
 _BY_US = -105
@@ -46,7 +47,7 @@ _MORE_MEMORY = "request more memory in [resources], or use less"
 _STATUSES = {
     LOST: ("the container was lost with its node or taken away", "node_lost", TRIED_AGAIN),
     -101: ("the disks of the node failed", "node_disks", "ask the operator to look at the disks of the node"),
-    PREEMPTED: ("the container was preempted", "preempted", TRIED_AGAIN),
+    _PREEMPTED: ("the container was preempted", "preempted", TRIED_AGAIN),
     -103: ("it used more virtual memory than it asked for", "virtual_memory_limit", _MORE_MEMORY),
     -104: ("it used more memory than it asked for", "memory_limit", _MORE_MEMORY),
     _BY_US: ("it was stopped by an earlier attempt", "", ""),

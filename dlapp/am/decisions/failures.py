@@ -4,6 +4,7 @@ fails."""
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 
 from dlapp.am.decisions import assessment, assignment, blockers, containers, preemption, services, shutdown
 from dlapp.am.decisions.assessment import Assessment
@@ -46,11 +47,20 @@ def handle_end(state: ApplicationState, end: ContainerEnd) -> None:
         _assess_end(state, container, end)
 
 
+def handle_removed_nodes(state: ApplicationState, hosts: Sequence[str]) -> None:
+    """Handle that an operator has removed nodes: their NodeManagers end all containers."""
+    state.removed_nodes.update(hosts)
+    for container in [one for one in state.open.values() if one.grant.node in hosts]:
+        if container.presumed_end is not None:
+            handle_end(state, container.presumed_end)
+
+
 def _may_run_on(state: ApplicationState, end: ContainerEnd, container: Container | None) -> bool:
     """Return whether a container of a lost node may still run an index; then its end does not count yet.
 
     Its task was ordered to end, or will be when it connects. Then its result counts; otherwise its silence, or
-    the recovery's deadline, as for every container that the engine does not list.
+    the recovery's deadline, as for every container that the engine does not list. A node that the operator has removed
+    is not lost: its NodeManager ends its containers.
     """
     if container is None:
         is_stranger = any(end.container_id in role.blockers for role in state.roles)
@@ -58,6 +68,8 @@ def _may_run_on(state: ApplicationState, end: ContainerEnd, container: Container
             return False
         state.presumed_ends.append(end)
         return True
+    if container.grant.node in state.removed_nodes:
+        return False
     if container.unconfirmed:
         is_waited_for = state.recovery_until_ms is not None
     else:
@@ -92,8 +104,8 @@ def _assess_end(state: ApplicationState, container: Container, end: ContainerEnd
             assessed = Assessment(Fault.NODE, why.value, avoid_node=why is not StopReason.UNCONFIRMED)
         case StopReason.SERVICE:
             assessed = services.assess_wait(state, container.instance)
-        case StopReason.PREEMPTED:
-            assessed = preemption.ASSESSMENT
+        case StopReason.PREEMPTED | StopReason.DECOMMISSIONED as why:
+            assessed = preemption.assess(why)
         case why:
             assessed = Assessment(Fault.STOPPED, why.value, free=True)
     assessed = _assess_earlier_generation(state, container, assessed)
@@ -161,10 +173,10 @@ def assess_result(state: ApplicationState, container: Container, result: TaskRes
     if not is_outdated:
         record_stored_output(instance, container, result)
     if state.stage is Stage.ACTIVE:
-        is_preempted = container.preempted and result.fault in (Fault.USER, Fault.STOPPED)
-        assessed = _assess_earlier_generation(
-            state, container, preemption.ASSESSMENT if is_preempted else assessment.of_result(result)
-        )
+        assessed = assessment.of_result(result)
+        if container.announced is not None and result.fault in (Fault.USER, Fault.STOPPED):
+            assessed = preemption.assess(container.announced)
+        assessed = _assess_earlier_generation(state, container, assessed)
         if container.stop_reason is StopReason.GANG_RESTARTED:
             assessed = gang.GANG_RESTARTED
         elif container.stop_reason is StopReason.WINDOW:

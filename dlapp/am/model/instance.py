@@ -38,6 +38,7 @@ class StopReason(Enum):
     SURPLUS = "there is no work left for this container"
     GANG_RESTARTED = "the whole gang is restarted"
     PREEMPTED = "the container was preempted"
+    DECOMMISSIONED = "the node of the container was decommissioned"
     WINDOW = "its gang was not complete within gang_window"
     LATE = "its task did not start in time"
     SILENT = "its task stopped reporting"
@@ -126,7 +127,7 @@ class Container(Record):
         listed: the engine reports it as live; False: only a journal does.
         renumber: its task may have seen orders of an earlier attempt with higher numbers than ours.
         is_recorded: its index is durable in the journal, if a next attempt depends on that.
-        preempted: the engine has announced its preemption.
+        announced: reason for which the engine has announced its end; None: it has not.
         trials_wait_ms: when a trial last failed for a service that is away [ms since 1970]; None: none does.
         presumed_end: its node is lost; it counts as ended once its task has sent its result or is silent for too long.
         generation: gang generation of its last report, and before the first one that of its assignment.
@@ -164,7 +165,7 @@ class Container(Record):
     listed: bool = True
     renumber: bool = False
     is_recorded: bool = False
-    preempted: bool = False
+    announced: StopReason | None = None
     presumed_end: ContainerEnd | None = None
     stop_reason: StopReason | None = None
     result: TaskResult | None = None

@@ -146,6 +146,7 @@ class ApplicationState:
         journal_lines: number of lines that this attempt has written to the journal, durable or not.
         unrecorded: containers whose index is not yet durable in the journal, each with its line, in this order.
         avoided, devices: which nodes not to request.
+        removed_nodes: hosts that an operator has removed, until the engine grants a container there again.
         roster: addresses of the containers.
         checkpoints: index -> the checkpoint numbers that its task last reported.
         newest_checkpoints: index -> its newest checkpoint, as its tasks have reported it.
@@ -224,6 +225,7 @@ class ApplicationState:
         self.released: dict[ContainerId, None] = {}
         self.gone: set[ContainerId] = set()
         self.presumed_ends: list[ContainerEnd] = []
+        self.removed_nodes: set[str] = set()
         self.journal_lines = 0
         self.unrecorded: deque[tuple[int, Container]] = deque()
         self.service_waits: dict[int, str] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import urllib.parse
 from collections.abc import Mapping
 
@@ -127,12 +128,22 @@ def status_from_proto(message: pb.ContainerStatusProto) -> ContainerStatus:
 
 
 def node_report_from_proto(message: pb.NodeReportProto, dialect: Dialect) -> NodeReport:
-    """Return the node in a message; a node in an unknown state is not usable."""
+    """Return the node in a message; a node in an unknown state is not usable.
+
+    Hadoop before 3.2 does not report the time of a graceful decommission: there it counts as unlimited.
+    """
+    state = message.node_state if message.HasField("node_state") else None
+    leaves_in_s = None
+    if state == pb.NS_DECOMMISSIONING:
+        is_limited = message.HasField("decommissioning_timeout") and message.decommissioning_timeout >= 0
+        leaves_in_s = float(message.decommissioning_timeout) if is_limited else math.inf
     return NodeReport(
         node=node_from_proto(message.nodeId),
         rack=message.rackName,
-        usable=message.HasField("node_state") and message.node_state in _USABLE,
+        usable=state in _USABLE,
         capability=dialect.decode(message.capability),
+        leaves_in_s=leaves_in_s,
+        is_removed=state == pb.NS_DECOMMISSIONED,
     )
 
 

@@ -164,12 +164,20 @@ class Launch(Value, kw_only=True):
 
 
 class NodeReport(Value, kw_only=True):
-    """A node of the cluster, as the ResourceManager reports it."""
+    """A node of the cluster, as the ResourceManager reports it.
+
+    Args:
+        leaves_in_s: how long the containers of a node that is decommissioned gracefully may run from the operator's
+            order on [s]; infinity: until they end; None: it is not.
+        is_removed: it is decommissioned, and its NodeManager ends its containers.
+    """
 
     node: NodeId
     rack: str
     usable: bool
     capability: Resources
+    leaves_in_s: float | None = None
+    is_removed: bool = False
 
 
 ContainerLaunch = Callable[["Grant", "TaskLaunch"], tuple[tuple[str, ...], bytes]]

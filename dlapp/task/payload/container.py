@@ -19,7 +19,7 @@ from dlapp.task.protocol.report_file import ReportFile
 from dlapp.task.protocol.use_watch import UseWatch
 from dlapp.task.state import TaskState
 from dlapp.value import replace
-from dlapp.values.messages import PREEMPTED, BoardStatus, Fault, PayloadStatus, Phase, Stop, TaskResult
+from dlapp.values.messages import TAKEN_AWAY, BoardStatus, Fault, PayloadStatus, Phase, Stop, TaskResult
 from dlapp.values.spec import Framework
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def result_of(task: TaskState, outcome: PayloadOutcome, device: str) -> TaskResu
         device: the GPU failure; empty if there was none.
     """
     stopper, is_soft = task.stopper, outcome.is_soft
-    if is_soft and stopper.wanted is Stop.SOFT and stopper.reason == PREEMPTED:
+    if is_soft and stopper.wanted is Stop.SOFT and stopper.reason in TAKEN_AWAY:
         return outcome.result((Fault.NODE, stopper.why), lost=True)
     if stopper.wanted is Stop.NO and task.feeds is not None and not task.is_gang_restarted and not device:
         failure = task.feeds.failure if is_soft or outcome.ended.exit_code != 0 else task.feeds.fifo_failure

@@ -1905,6 +1905,29 @@ def lost(am: Driver, number: int, attempt: int | None = None) -> list[events.Act
     return am.ended(number, -100, attempt=attempt, node_fault=True, presumed=True)
 
 
+@pytest.mark.parametrize("is_known_first", [True, False])
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_an_index_of_a_node_that_the_operator_has_removed_runs_again_at_once(
+    attempt: int, is_known_first: bool
+) -> None:
+    first = am = Driver(RoleSpec())
+    first.running(2)
+    if attempt == 2:
+        am = Driver(RoleSpec(), attempt=2, former=first.journal())
+    removed = Heartbeat(removed_nodes=("node1",))
+    if is_known_first:
+        am.do(removed)
+    lost(am, 2, attempt=1)
+    if not is_known_first:
+        assert am.asked() == [0]
+        am.do(removed)
+    assert pause_s(am) == 1
+    assert am.state.instances[0].node_faults == 0
+    am.running(3)  # the operator has taken the node back
+    lost(am, 3)
+    assert am.asked() == [0], "this time it is lost"
+
+
 def test_an_index_of_a_lost_node_runs_again_when_its_task_has_said_that_it_is_over() -> None:
     am = Driver(RoleSpec())
     am.running(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from dlapp.cluster.yarn.convert import (
     container_id_from_proto,
     container_id_to_proto,
     launch_to_proto,
+    node_report_from_proto,
     row_to_proto,
     status_from_proto,
     url_to_proto,
@@ -134,6 +136,30 @@ HARD = [
     "%",
     "\t",
 ]
+
+
+@pytest.mark.parametrize(
+    ("state", "timeout", "expected"),
+    [
+        (pb.NS_RUNNING, None, (True, None, False)),
+        (pb.NS_DECOMMISSIONING, 25, (False, 25.0, False)),
+        (pb.NS_DECOMMISSIONING, None, (False, math.inf, False)),  # Hadoop before 3.2
+        (pb.NS_DECOMMISSIONED, None, (False, None, True)),
+        (pb.NS_LOST, None, (False, None, False)),
+    ],
+)
+def test_a_node_that_is_decommissioned_says_how_long_its_containers_may_run(
+    state: pb.NodeStateProto, timeout: int | None, expected: tuple[bool, float | None, bool]
+) -> None:
+    message = pb.NodeReportProto(node_state=state, decommissioning_timeout=timeout)
+    node = node_report_from_proto(message, Dialect.GCORES)
+    assert (node.usable, node.leaves_in_s, node.is_removed) == expected
+
+
+def test_no_limit_of_a_decommission_is_read_as_hadoop_writes_it() -> None:
+    unlimited = b"\x38\x07\x68\xff\xff\xff\xff\x0f"  # the state, and uint32 -1 in five bytes
+    message = pb.NodeReportProto.FromString(unlimited)
+    assert node_report_from_proto(message, Dialect.GCORES).leaves_in_s == math.inf
 
 
 def test_every_word_arrives_as_it_was_given() -> None:

@@ -31,7 +31,7 @@ _INCOMPLETE = "it was incomplete after the death of an ApplicationMaster"
 def handle_ready(state: ApplicationState, container: Container) -> None:
     """Record that a task is ready and waits at the gate."""
     index, role = container.bound_instance.index, state.role_of(container)
-    if container.stop_reason is not None or container.preempted:
+    if container.stop_reason is not None or container.announced is not None:
         return
     if not has_address(state, container):
         return  # its peers could not find it
@@ -197,7 +197,7 @@ def _begin_generation(state: ApplicationState, gate: Gate, generation: int) -> N
         if container.container_id not in state.open:
             if is_earlier:
                 assignment.free(state, instance)
-        elif container.preempted:
+        elif container.announced is not None:
             continue  # it saves its state, and is replaced then
         elif is_earlier and (container.storing or _is_stopping(container)):
             containers.stop(state, container, StopReason.GANG_RESTARTED)

@@ -19,9 +19,9 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from dlapp.cluster.engine import NODE_MANAGER, STATUS_UNKNOWN, ContainerEnd, Grant, Heartbeat
+from dlapp.cluster.engine import NODE_MANAGER, STATUS_UNKNOWN, AnnouncedEnd, ContainerEnd, Grant, Heartbeat
 from dlapp.cluster.yarn.am.exit_status import ABORTED, end_of, is_of_lost_node, was_taken_away
-from dlapp.cluster.yarn.values import ContainerStage, ContainerStatus, Granted, NodeId
+from dlapp.cluster.yarn.values import ContainerStage, ContainerStatus, Granted, NodeId, NodeReport
 from dlapp.hadoop.errors import ConnectionLost, NotHadoop, RemoteError, TokenRefused, TryAgain
 from dlapp.value import Record, replace
 from dlapp.values.ids import ContainerId
@@ -35,6 +35,9 @@ MAX_QUERIED, LAST_QUERY_INTERVAL_S = 64, 0.1
 """Maximum number of containers whose nodes are queried for their ends when nothing else is awaited, and the interval.
 """
 _REFUSED_AFTER_RESTART = ("allocated by a previous RM", "This token is expired")
+NOTICE_S = 300.0
+"""Time before the end of a graceful decommission in which programs save their work. Until then they go on: with an hour
+(the default of yarn.resourcemanager.nodemanager-graceful-decommission-timeout-secs) many end by themselves."""
 UNKNOWN_S = 600.0
 """A container that YARN was ordered to release, and about which it reports nothing for this long, is unknown to it:
 YARN was restarted while the container's node was down. YARN waits as long for a node before it considers its containers
@@ -52,7 +55,8 @@ class AllocateEvents:
         self.ended: list[ContainerEnd] = []
         self.start_failed: list[ContainerEnd] = []
         self.ending: list[ContainerId] = []
-        self.preempted: list[ContainerId] = []
+        self.announced: list[AnnouncedEnd] = []
+        self.removed_nodes: list[str] = []
         self.refused: list[tuple[int, str]] = []
         self.shut_down: str | None = None
         self.killed_in_s: float | None = None
@@ -61,12 +65,12 @@ class AllocateEvents:
     def __bool__(self) -> bool:
         return vars(self) != vars(AllocateEvents())
 
-    def to_heartbeat(self, preemption_wait_s: float) -> Heartbeat:
+    def to_heartbeat(self) -> Heartbeat:
         """Return the same as a `Heartbeat`, whose fields have the same names."""
         fields: dict[str, Any] = {
             name: tuple(one) if isinstance(one, list) else one for name, one in vars(self).items()
         }
-        return Heartbeat(preemption_wait_s=preemption_wait_s, **fields)
+        return Heartbeat(**fields)
 
 
 class _ReleasedContainer(Record):
@@ -109,6 +113,9 @@ class ContainerTracker:
         self._uncertain_starts: dict[ContainerId, str] = {}
         # Time of the next query to its node, of a container that was queried; infinity: a query is pending.
         self._query_at: dict[ContainerId, float] = {}
+        # When a node that is decommissioned gracefully is removed; and the containers of which that is announced.
+        self._leaving: dict[NodeId, float] = {}
+        self._announced: set[ContainerId] = set()
 
     def adopt(self, live: Iterable[Granted]) -> tuple[Grant, ...]:
         """Add the containers that an earlier attempt left running, and return them; they are no new events."""
@@ -207,9 +214,37 @@ class ContainerTracker:
         else:
             self.events.ended.append(end)
 
-    def record_preempted(self, containers: Iterable[ContainerId]) -> None:
-        """Record that the ResourceManager announced their preemption."""
-        self.events.preempted += [one for one in containers if one in self._live]
+    def record_preempted(self, containers: Iterable[ContainerId], wait_s: float) -> None:
+        """Record that the ResourceManager announced their preemption in ``wait_s`` seconds."""
+        live = [one for one in containers if one in self._live]
+        self.events.announced += [AnnouncedEnd(container_id=one, wait_s=wait_s) for one in live]
+
+    def record_nodes(self, nodes: Iterable[NodeReport], now: float) -> None:
+        """Record which nodes the operator removes, from reports of their changes."""
+        for one in nodes:
+            self._leaving.pop(one.node, None)
+            if one.leaves_in_s is not None:
+                self._leaving[one.node] = now + one.leaves_in_s
+            if one.is_removed:
+                self.events.removed_nodes.append(one.node.host)
+
+    def record_leaving(self, nodes: Iterable[NodeReport], now: float) -> None:
+        """Record which nodes of a list the operator removes: the change was reported to an earlier attempt, or not at
+        all. How much of the time has passed is not known.
+        """
+        for one in nodes:
+            if one.leaves_in_s is not None and math.isfinite(one.leaves_in_s):
+                self._leaving.setdefault(one.node, now + min(one.leaves_in_s, NOTICE_S))
+
+    def announce_leaving(self, now: float) -> list[ContainerId]:
+        """Announce the ends of containers whose nodes are removed within `NOTICE_S`, each once. Return them."""
+        due = {node: at for node, at in self._leaving.items() if at - now <= NOTICE_S}
+        new = [one for one, granted in self._live.items() if granted.node in due and one not in self._announced]
+        for one in new:
+            self._announced.add(one)
+            wait_s = max(0.0, due[self._live[one].node] - now)
+            self.events.announced.append(AnnouncedEnd(container_id=one, wait_s=wait_s, is_decommissioned=True))
+        return new
 
     def _forget(self, container_id: ContainerId) -> None:
         """Forget a container whose end is known, or will be reported by `report_gone`."""
@@ -220,6 +255,7 @@ class ContainerTracker:
         self._unknown_at.pop(container_id, None)
         self._uncertain_starts.pop(container_id, None)
         self._query_at.pop(container_id, None)
+        self._announced.discard(container_id)
 
     def report_gone(self, now: float) -> None:
         """Report containers that were taken away and whose processes must be gone by now; and those unknown to YARN."""

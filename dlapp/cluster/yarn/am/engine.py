@@ -184,7 +184,7 @@ class YarnAmEngine:
             self._progress = progress
             if new or any(self._requests.rows_due(ask.request_id) for ask in asks):
                 self._use_short_interval()
-        return events.to_heartbeat(self._cluster.preemption_wait_s)
+        return events.to_heartbeat()
 
     def start(self, grant: Grant, launch: TaskLaunch) -> None:
         with self._lock:
@@ -289,6 +289,7 @@ class YarnAmEngine:
         try:
             while not self._closed.is_set() and self._send_heartbeat():
                 self._give_up_unsatisfiable()
+                self._announce_leaving()
                 self._report_gone()
                 with self._lock:
                     waits = self._requests.waiting() or self._progress >= 1.0
@@ -406,10 +407,18 @@ class YarnAmEngine:
                 self._busy_until = self._clock() + BUSY_FOR_S
             if answer.preempted:
                 log.info(f"the ResourceManager preempts {', '.join(map(str, answer.preempted))}")
-            self._containers.record_preempted(answer.preempted)
+            self._containers.record_preempted(answer.preempted, self._cluster.preemption_wait_s)
+            self._containers.record_nodes(answer.nodes, self._clock())
             for status in answer.ended:
                 self._containers.record_end(status, self._clock())
         self._publish_events()
+
+    def _announce_leaving(self) -> None:
+        with self._lock:
+            announced = self._containers.announce_leaving(self._clock())
+        if announced:
+            log.info(f"the nodes of {', '.join(map(str, announced))} are decommissioned")
+            self._publish_events()
 
     def _report_gone(self) -> None:
         with self._lock:
@@ -489,6 +498,7 @@ class YarnAmEngine:
     def _set_nodes(self, nodes: Sequence[NodeReport]) -> None:
         with self._lock:
             self._requests.set_nodes(nodes)
+            self._containers.record_leaving(nodes, self._clock())
 
     # ---- the nodes' threads ----
 

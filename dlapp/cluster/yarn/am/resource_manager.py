@@ -213,7 +213,7 @@ class ResourceManager:
 def usable_nodes(
     addresses: Sequence[tuple[str, int]], login: Login, dialect: Dialect, *, timeout_s: float
 ) -> list[NodeReport]:
-    """Return the running nodes.
+    """Return the running nodes, and those that are decommissioned gracefully, which take no new containers.
 
     A request that names hosts is met within one heartbeat of theirs; one without takes a second per container.
 
@@ -228,7 +228,7 @@ def usable_nodes(
         ConnectionLost: no ResourceManager answered in ``timeout_s``.
     """
     with RpcClient("ResourceManager", addresses, CLIENT_PROTOCOL, login) as rpc:
-        request = pb.GetClusterNodesRequestProto(nodeStates=[pb.NS_RUNNING])
+        request = pb.GetClusterNodesRequestProto(nodeStates=[pb.NS_RUNNING, pb.NS_DECOMMISSIONING])
         answer = rpc.call("getClusterNodes", request, pb.GetClusterNodesResponseProto, timeout_s=timeout_s)
     return [node_report_from_proto(one, dialect) for one in answer.nodeReports]
 

@@ -281,18 +281,20 @@ class RegisterApplicationMasterResponseProto(_message.Message):
     def __init__(self, maximumCapability: _Optional[_Union[ResourceProto, _Mapping]] = ..., containers_from_previous_attempts: _Optional[_Iterable[_Union[ContainerProto, _Mapping]]] = ..., nm_tokens_from_previous_attempts: _Optional[_Iterable[_Union[NMTokenProto, _Mapping]]] = ...) -> None: ...
 
 class NodeReportProto(_message.Message):
-    __slots__ = ("nodeId", "rackName", "capability", "node_state", "node_labels")
+    __slots__ = ("nodeId", "rackName", "capability", "node_state", "node_labels", "decommissioning_timeout")
     NODEID_FIELD_NUMBER: _ClassVar[int]
     RACKNAME_FIELD_NUMBER: _ClassVar[int]
     CAPABILITY_FIELD_NUMBER: _ClassVar[int]
     NODE_STATE_FIELD_NUMBER: _ClassVar[int]
     NODE_LABELS_FIELD_NUMBER: _ClassVar[int]
+    DECOMMISSIONING_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     nodeId: NodeIdProto
     rackName: str
     capability: ResourceProto
     node_state: NodeStateProto
     node_labels: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, nodeId: _Optional[_Union[NodeIdProto, _Mapping]] = ..., rackName: _Optional[str] = ..., capability: _Optional[_Union[ResourceProto, _Mapping]] = ..., node_state: _Optional[_Union[NodeStateProto, str]] = ..., node_labels: _Optional[_Iterable[str]] = ...) -> None: ...
+    decommissioning_timeout: int
+    def __init__(self, nodeId: _Optional[_Union[NodeIdProto, _Mapping]] = ..., rackName: _Optional[str] = ..., capability: _Optional[_Union[ResourceProto, _Mapping]] = ..., node_state: _Optional[_Union[NodeStateProto, str]] = ..., node_labels: _Optional[_Iterable[str]] = ..., decommissioning_timeout: _Optional[int] = ...) -> None: ...
 
 class AllocateRequestProto(_message.Message):
     __slots__ = ("ask", "release", "blacklist_request", "response_id", "progress", "tracking_url")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 
 from dlapp.am.model.events import SoftKill
-from dlapp.cluster.engine import Heartbeat
+from dlapp.cluster.engine import AnnouncedEnd, Heartbeat
 from dlapp.values.messages import Fault, Phase, Stop
 from dlapp.values.report import Cause, FinalStatus
 from dlapp.values.spec import Gang, RoleFailure, RoleSpec
 from tests.am.driving import Driver, result
 
 
-def notice(am: Driver, *numbers: int, wait_s: float = 15.0) -> None:
-    am.do(Heartbeat(preempted=tuple(map(am.id, numbers)), preemption_wait_s=wait_s))
+def notice(am: Driver, *numbers: int, wait_s: float = 15.0, is_decommissioned: bool = False) -> None:
+    ids = map(am.id, numbers)
+    ends = (AnnouncedEnd(container_id=one, wait_s=wait_s, is_decommissioned=is_decommissioned) for one in ids)
+    am.do(Heartbeat(announced=tuple(ends)))
 
 
 def faults(am: Driver) -> list[tuple[int, int]]:
@@ -42,6 +44,25 @@ def test_the_payload_of_a_preempted_container_gets_sigterm_and_its_index_waits_a
     for number in (3, 4):
         am.finished(number)
     assert am.settlement().ending.final_status is FinalStatus.SUCCEEDED
+
+
+def test_the_payload_on_a_node_that_is_decommissioned_gets_sigterm_and_goes_on_elsewhere_uncounted() -> None:
+    am = Driver(RoleSpec(instances=2), kill_grace_s=30.0)
+    am.running(2, 3)
+    notice(am, 2, wait_s=30.0, is_decommissioned=True)
+    orders = am.orders(2)
+    assert (orders.stop, orders.reason, orders.grace_s) == (Stop.SOFT, "decommissioned", 20.0)
+    assert am.orders(3).stop is Stop.NO
+    assert "1 on nodes that are decommissioned" in am.phase()
+    am.finished(2, result(Fault.USER, 1, None))
+    found = am.view().containers[0]
+    assert found.diagnosis is not None
+    assert (found.diagnosis.rule, found.diagnosis.cause) == (
+        "node_decommissioned",
+        "the node of the container was decommissioned",
+    )
+    am.wait(2)
+    assert (am.asked(), faults(am)) == ([1], [(0, 0)] * 2)
 
 
 def test_a_short_grace_of_the_application_stays_as_it_is() -> None:

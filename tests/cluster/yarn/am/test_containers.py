@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from dlapp.cluster.engine import STATUS_UNKNOWN
+from dlapp.cluster.engine import STATUS_UNKNOWN, AnnouncedEnd
 from dlapp.cluster.yarn.am.containers import (
     LAST_QUERY_INTERVAL_S,
     MAX_QUERIED,
+    NOTICE_S,
     QUERY_INTERVAL_S,
     TAKEN_AWAY_S,
     UNKNOWN_S,
     ContainerTracker,
 )
 from dlapp.cluster.yarn.am.node_manager import NodeManager
-from dlapp.cluster.yarn.values import ContainerStage, ContainerStatus, Granted, NodeId
+from dlapp.cluster.yarn.values import ContainerStage, ContainerStatus, Granted, NodeId, NodeReport
 from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, RemoteError, remote_error
 from dlapp.value import replace
 from dlapp.values.ids import ContainerId
@@ -309,3 +312,62 @@ def test_a_start_that_is_refused_after_a_restart_is_as_if_the_container_was_take
     (end,) = holdings.pop_events().start_failed
     assert (end.exit_status, end.node_fault) == (-100, True)
     assert "could not be started" in end.diagnostics
+
+
+def node(leaves_in_s: float | None = None, *, is_removed: bool = False) -> NodeReport:
+    usable = leaves_in_s is None and not is_removed
+    amounts = Resources(memory_mib=4096)
+    return NodeReport(
+        node=NODE, rack="/r", usable=usable, capability=amounts, leaves_in_s=leaves_in_s, is_removed=is_removed
+    )
+
+
+def announced(holdings: ContainerTracker, now: float) -> list[AnnouncedEnd]:
+    holdings.announce_leaving(now)
+    return holdings.pop_events().announced
+
+
+def test_the_end_of_a_graceful_decommission_is_announced_once_and_early_enough_to_save_the_work() -> None:
+    holdings = started()
+    holdings.record_nodes([node(3600.0)], 100.0)
+    assert announced(holdings, 3700.0 - NOTICE_S - 1) == []
+    (one,) = announced(holdings, 3700.0 - NOTICE_S)
+    assert one == AnnouncedEnd(container_id=OURS, wait_s=NOTICE_S, is_decommissioned=True)
+    assert announced(holdings, 3700.0) == []
+
+
+def test_of_a_short_decommission_a_container_that_is_granted_late_hears_what_is_left() -> None:
+    holdings = ContainerTracker(2, "tony")
+    holdings.record_nodes([node(25.0)], 0.0)
+    assert announced(holdings, 0.0) == []
+    holdings.add_granted([granted(OURS)])
+    (one,) = announced(holdings, 5.0)
+    assert one.wait_s == 20.0
+
+
+def test_a_decommission_that_is_taken_back_or_has_no_limit_is_not_announced() -> None:
+    holdings = started()
+    holdings.record_nodes([node(25.0)], 0.0)
+    holdings.record_nodes([node()], 1.0)
+    assert announced(holdings, 1000.0) == []
+    holdings.record_nodes([node(math.inf)], 1000.0)
+    holdings.record_leaving([node(math.inf)], 1000.0)
+    assert announced(holdings, 1e9) == []
+
+
+def test_a_decommission_that_only_a_list_shows_is_announced_at_once() -> None:
+    """Of the time that is left nobody knows how much has passed."""
+    holdings = started()
+    holdings.record_leaving([node(3600.0)], 0.0)
+    (one,) = announced(holdings, 0.0)
+    assert one.wait_s == NOTICE_S
+    later = started()
+    later.record_nodes([node(3600.0)], 0.0)
+    later.record_leaving([node(3600.0)], 10.0)
+    assert announced(later, 10.0) == [], "what a heartbeat has said is exact"
+
+
+def test_a_node_that_is_removed_is_reported_by_its_host() -> None:
+    holdings = started()
+    holdings.record_nodes([node(is_removed=True)], 0.0)
+    assert holdings.pop_events().removed_nodes == ["node1"]

@@ -12,7 +12,7 @@ import pytest
 from dlapp.am.decisions.master import Master
 from dlapp.am.model.events import StartTask
 from dlapp.am.model.state import ApplicationState
-from dlapp.cluster.engine import ContainerRequest, TaskLaunch
+from dlapp.cluster.engine import AnnouncedEnd, ContainerRequest, TaskLaunch
 from dlapp.cluster.yarn.am import engine as engine_module
 from dlapp.cluster.yarn.am import node_list, request_timeouts
 from dlapp.cluster.yarn.am.engine import YarnAmEngine
@@ -169,10 +169,10 @@ def test_a_notice_of_preemption_reaches_the_master_with_the_time_that_is_left(
     notice.contract.container.add(id=container_id_to_proto(ours[1]))
     notice.contract.container.add(id=container_id_to_proto(ContainerId(APPLICATION, 1, 1)))  # the ApplicationMaster's
     scheduler.preempt = notice
-    until(lambda: engine._containers.events.preempted)
+    until(lambda: engine._containers.events.announced)
     told = engine.heartbeat((), (), 0.0)
-    assert (told.preempted, told.preemption_wait_s) == ((ours[0], ours[1]), 15.0)
-    assert not engine.heartbeat((), (), 0.0).preempted
+    assert told.announced == tuple(AnnouncedEnd(container_id=one, wait_s=15.0) for one in ours[:2])
+    assert not engine.heartbeat((), (), 0.0).announced
 
 
 @pytest.mark.slow
