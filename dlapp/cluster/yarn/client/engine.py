@@ -260,7 +260,8 @@ class YarnEngine(Closeable):
 
     def queue_facts(self) -> QueueFacts:
         """Return the start order of the waiting applications by queue, and the expected times. Raises Unreachable."""
-        waiting = [one for one in self._session.rest().reports(user=None) if one.state in WAITING_STATES]
+        reports = self._session.rest().reports(user=None)
+        waiting = [one for one in reports if one.state in WAITING_STATES and not one.am_attempt]
         self._reader.notify_waits(waiting)
         return ClusterFacts(self._session).of_queues(waiting, clock.now_ms())
 

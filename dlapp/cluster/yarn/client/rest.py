@@ -12,6 +12,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -49,6 +50,7 @@ MAX_IN_QUEUE = 1_000
 _UNREAD = "resourceRequests,timeouts,appNodeLabelExpression,amNodeLabelExpression,resourceInfo"
 """Unused fields of an application, left out of answers; the resource requests of a large one take some MiB. Versions
 before 2.9 ignore the parameter. Source: DeSelectFields, 2.9.2 to 3.5.0."""
+_MASTER = re.compile(r"/container_(?:e\d+_)?\d+_\d+_(\d{2,9})_\d+(?:/|$)", re.ASCII)
 _FEWER = "name one user, or lower yarn.resourcemanager.max-completed-applications"
 _KINDS: Mapping[int, type[RemoteError]] = {401: NotAllowed, 403: NotAllowed, 404: ApplicationNotFound}
 
@@ -108,6 +110,8 @@ class AppReport(Value, kw_only=True):
         tracking_url: URL through YARN's proxy; empty before the ApplicationMaster has registered.
         started_ms: time of submission [ms since 1970]; ``finished_ms`` is 0 until the end.
         priority: None: not reported by this version, or by the timeline server.
+        am_node: web address of the node of its ApplicationMaster; empty: no container has been granted for it.
+        am_attempt: number of the attempt of that container; 0: there is none.
     """
 
     application_id: ApplicationId
@@ -124,6 +128,7 @@ class AppReport(Value, kw_only=True):
     tags: tuple[str, ...] = ()
     priority: int | None = None
     am_node: str = ""
+    am_attempt: int = 0
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
@@ -581,8 +586,15 @@ def _report(raw: dict[str, Any]) -> AppReport:
         tags=tuple(tag for tag in str(raw.get("applicationTags") or "").split(",") if tag),
         priority=_number(raw["priority"]) if "priority" in raw else None,
         am_node=str(raw.get("amHostHttpAddress") or ""),
+        am_attempt=_attempt_in(str(raw.get("amContainerLogs") or "")),
         raw=raw,
     )
+
+
+def _attempt_in(log_url: str) -> int:
+    """Return the attempt of the container whose log has this URL; 0: none, or of an unknown form."""
+    found = _MASTER.search(log_url)
+    return int(found[1]) if found else 0
 
 
 def _node(raw: dict[str, Any]) -> NodeInfo:

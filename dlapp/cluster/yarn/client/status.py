@@ -105,14 +105,16 @@ class ApplicationReader:
             text = "; ".join(filter(None, (written.diagnostics, f"the ResourceManager does not answer: {error}")))
             return replace(written, diagnostics=text)
         self.notify_waits([report])
-        return ClusterFacts(self._session).explained(report, self._merged(report))
+        report, view = self._merged(report)
+        return ClusterFacts(self._session).explained(report, view)
 
     def view_in_full(self, application_id: ApplicationId) -> ApplicationView:
         """Return `view`, with the smallest change that ends its wait and an estimated start. Raises NotFound,
         Unreachable."""
         report = self.report(application_id)
         self.notify_waits([report])
-        return ClusterFacts(self._session).in_full(report, self._merged(report), clock.now_ms())
+        report, view = self._merged(report)
+        return ClusterFacts(self._session).in_full(report, view, clock.now_ms())
 
     def notify_waits(self, reports: Sequence[AppReport]) -> None:
         """Notify the caller of their applications that wait too long for their first ApplicationMaster: until it runs,
@@ -133,13 +135,16 @@ class ApplicationReader:
                 found.setdefault(one.user, []).append(one)
         return found
 
-    def _merged(self, report: AppReport) -> ApplicationView:
+    def _merged(self, report: AppReport) -> tuple[AppReport, ApplicationView]:
+        """Return the view of an application, and its report with the state that this shows."""
         am_state = self._am_state(report)
+        report = client_views.as_it_runs(report, am_state)
         server = self._log_server(report)
         if am_state.view is None or not server:
-            return client_views.merged(report, am_state)
+            return report, client_views.merged(report, am_state)
         nodes = self._nodes_of(am_state.view.containers, report)
-        return client_views.merged(report, am_state, lambda url: client_views.completed_log_url(url, server, nodes))
+        view = client_views.merged(report, am_state, lambda url: client_views.completed_log_url(url, server, nodes))
+        return report, view
 
     def _written_view(self, application_id: ApplicationId) -> ApplicationView | None:
         """Return the last view on HDFS of an ApplicationMaster of the caller; None: there is none."""
@@ -170,14 +175,16 @@ class ApplicationReader:
             reports.sort(key=lambda one: (one.started_ms, one.application_id))
             ended = [one for one in reports if one.state.ended]
             kept = set(ended if limit is None else ended[len(ended) - limit :] if limit else ())
-            running = [one for one in reports if one.state is State.RUNNING and one.user == self._session.user]
+            running = [one for one in reports if _may_run(one) and one.user == self._session.user]
             read = _in_time(lambda one: (one.application_id, self._last_view(one)), running[::-1])
             last = {name: found for name, found in read if found is not None}
             self._unread_views = {one.application_id for one in running} - last.keys()
             facts = ClusterFacts(self._session, of_others=False)
+            states = [(one, last.get(one.application_id, AmState())) for one in reports]
+            states = [(client_views.as_it_runs(one, am_state), am_state) for one, am_state in states]
             return [
-                facts.explained(one, client_views.merged(one, last.get(one.application_id, AmState())))
-                for one in reports
+                facts.explained(one, client_views.merged(one, am_state))
+                for one, am_state in states
                 if not one.state.ended or one in kept
             ]
 
@@ -516,7 +523,7 @@ class ApplicationReader:
             return kept
         with contextlib.suppress(NotFound, Denied, ValueError):
             am_state = _staged(files, report.application_id)
-            if not live or report.state is not State.RUNNING:
+            if not live or client_views.as_it_runs(report, am_state).state is not State.RUNNING:
                 return am_state
             self._request_views(files, report.application_id)
             written = files.status(f"{StagingPaths(files.home).staging(report.application_id)}/{VIEW}")
@@ -532,6 +539,11 @@ class ApplicationReader:
 
     def _is_own(self, report: AppReport) -> bool:
         return tools_tokens.is_own(report.application_id, report.user, self._session.user)
+
+
+def _may_run(report: AppReport) -> bool:
+    """Return whether the ApplicationMaster of an application may run (`dlapp.cluster.yarn.client.views.as_it_runs`)."""
+    return report.state is State.RUNNING or (report.state is State.ACCEPTED and bool(report.am_attempt))
 
 
 def _at_once(call: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:

@@ -45,6 +45,7 @@ _AM_LIMIT = "AM resource limit exceeded"
 """Source: CSAMContainerLaunchDiagnosticsConstants, 2.8 to 3.5."""
 _ON_THE_WAY = "AM container is launched", "Scheduler has assigned a container for AM"
 """Source: SchedulerApplicationAttempt.AMState, 2.8 to 3.5."""
+_REGISTERING = "its ApplicationMaster has a container, and has yet to register with the ResourceManager"
 WAITING_STATES = (State.NEW, State.NEW_SAVING, State.SUBMITTED, State.ACCEPTED)
 OF_CLUSTER = "of the cluster, now"
 NO_ASK = PendingRequest(role="", count=0, memory_mib=0, vcores=0)
@@ -81,7 +82,9 @@ class ClusterFacts:
             since_ms = min((one.since_ms for one in asks if one.since_ms is not None), default=None)
         else:
             text = first_line(report.diagnostics)
-            is_coming = report.state is not State.ACCEPTED or text.startswith(_ON_THE_WAY)
+            if report.am_attempt and not text.startswith(_ON_THE_WAY):
+                text = _REGISTERING
+            is_coming = report.state is not State.ACCEPTED or bool(report.am_attempt) or text.startswith(_ON_THE_WAY)
             asks = () if is_coming else (self._master(report),)
             own, starting = None, text or "YARN is taking it"
             since_ms = report.started_ms or None
@@ -91,8 +94,9 @@ class ClusterFacts:
             # 3. We read the queue, which now has no room for a container that it already has.
             self._read_cluster()
             now = self._session.rest().report(report.application_id)
-            if now.state is not State.ACCEPTED or first_line(now.diagnostics).startswith(_ON_THE_WAY):
-                asks, starting = (), first_line(now.diagnostics) or starting
+            text = first_line(now.diagnostics)
+            if now.state is not State.ACCEPTED or now.am_attempt or text.startswith(_ON_THE_WAY):
+                asks, starting = (), text or starting
         has_containers = report.state is State.RUNNING and bool(view.containers)
         facts = self._of(asks, report.queue, report.user, view.usable_gpus, exclude=str(report.application_id))
         host = report.am_node.rpartition(":")[0] if report.state is State.RUNNING else ""

@@ -83,6 +83,27 @@ def test_what_it_wrote_to_hdfs_is_shown_with_its_age(reader: ApplicationReader) 
     assert "as of : 0:00:14 ago, read on HDFS: its ApplicationMaster does not answer here" in lines
 
 
+REGISTERING = replace(REPORT, state=State.ACCEPTED, tracking_url="", am_node="node7:8042", am_attempt=1)
+"""What a ResourceManager says that has just become active."""
+
+
+def test_while_its_master_has_yet_to_register_with_a_new_resourcemanager_it_is_shown_as_it_runs(
+    reader: ApplicationReader,
+) -> None:
+    reader._session.rest = lambda: SimpleNamespace(report=lambda _id: REGISTERING)  # type: ignore[method-assign]
+    for shown in (reader.view(APP), reader.view_in_full(APP)):
+        assert (shown.state, shown.phase, shown.as_of_ms) == (State.RUNNING, "running 1 of 1", WRITTEN_MS)
+        assert shown.waiting is None
+
+
+@pytest.mark.parametrize("report", [replace(REGISTERING, am_attempt=2), replace(REGISTERING, am_node="", am_attempt=0)])
+def test_what_an_earlier_attempt_wrote_does_not_show_that_the_next_one_runs(
+    reader: ApplicationReader, report: AppReport
+) -> None:
+    _, shown = reader._merged(report)
+    assert (shown.state, shown.phase) == (State.ACCEPTED, "waiting for its ApplicationMaster")
+
+
 def test_it_is_asked_for_views_every_25_s(
     reader: ApplicationReader, files: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> None:

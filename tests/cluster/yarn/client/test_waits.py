@@ -119,6 +119,17 @@ def test_a_container_that_yarn_has_just_given_is_no_reason_for_a_wait() -> None:
     assert (found.code, found.message) == ("starting", now.diagnostics)
 
 
+def test_one_whose_master_has_a_container_waits_for_no_room_whatever_the_queue_says() -> None:
+    """So it is after a failover: of a recovered application the queue only knows that it is active."""
+    said = report(diagnostics="Application is Activated, waiting for resources to be assigned for AM." + DETAILS)
+    found = facts(Server([FULL], [node("a", 4)])).in_full(replace(said, am_attempt=1), view(), 10).waiting
+    assert found is not None
+    assert (found.code, found.message) == (
+        "starting",
+        "its ApplicationMaster has a container, and has yet to register with the ResourceManager",
+    )
+
+
 def test_a_queue_that_the_user_may_not_submit_to_is_no_change() -> None:
     def guarded(*acls: str) -> QueueInfo:
         told = [{"accessType": "SUBMIT_APPLICATIONS", "accessControlList": one} for one in acls]
