@@ -25,6 +25,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -86,6 +87,7 @@ MAIN = {
     "dn2": "org.apache.hadoop.hdfs.server.datanode.DataNode",
     "dn3": "org.apache.hadoop.hdfs.server.datanode.DataNode",
     "rm": "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager",
+    "rm2": "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager",
     "nm1": "org.apache.hadoop.yarn.server.nodemanager.NodeManager",
     "nm2": "org.apache.hadoop.yarn.server.nodemanager.NodeManager",
     "ahs": "org.apache.hadoop.yarn.server.applicationhistoryservice.ApplicationHistoryServer",
@@ -93,11 +95,13 @@ MAIN = {
     "kms": "org.apache.hadoop.crypto.key.kms.server.KMSWebServer",
     "reader": "org.apache.hadoop.yarn.server.timelineservice.reader.TimelineReaderServer",
 }
-PARTS = tuple(part for part in MAIN if part not in ("nn2", "nn3", "jn", "dn2", "dn3", "router", "kms", "reader"))
+PARTS = tuple(part for part in MAIN if part not in ("nn2", "nn3", "jn", "dn2", "dn3", "rm2", "router", "kms", "reader"))
 """What makes a usual cluster. With ``nn2`` the NameNodes share their edits, and all wait to be made active: by a
 directory, or with ``jn`` by a JournalNode, from which they read what is not finished, but ``nn3``, which lags. With
+``rm2`` the ResourceManagers keep their state in ZooKeeper, by which they fail over (`with_zookeeper`). With
 ``reader`` Timeline Service v2, with its store of files, takes the place of the timeline server."""
 NAMENODES = ("nn", "nn2", "nn3")
+RESOURCEMANAGERS = ("rm", "rm2")
 DATANODES = ("dn", "dn2", "dn3")
 # Files have one replica where a test asks for no more. A DataNode that is silent is avoided after 3 s, dead after 12 s.
 QUICK_TO_NOTICE = {
@@ -126,6 +130,25 @@ PREEMPTION = {
     f"{_MONITOR}.natural_termination_factor": "1.0",
 }
 """What a queue lacks of its capacity it is given at once by those that use more than theirs."""
+
+
+def with_zookeeper(ensemble: str) -> dict[str, str]:
+    """Return settings of yarn-site.xml for two ResourceManagers: their ZooKeeper, and short times."""
+    return {
+        "hadoop.zk.address": ensemble,
+        "yarn.resourcemanager.zk-address": ensemble,
+        "yarn.resourcemanager.zk-timeout-ms": "3000",
+        "hadoop.zk.timeout-ms": "3000",
+        "yarn.resourcemanager.store.class": f"{_RECOVERY}.ZKRMStateStore",
+        # One that is stopped keeps its connections. The tests stop it for 20 s.
+        "yarn.nm.liveness-monitor.expiry-interval-ms": "30000",
+        "yarn.timeline-service.enabled": "false",
+        "yarn.system-metrics-publisher.enabled": "false",
+        "yarn.resourcemanager.system-metrics-publisher.enabled": "false",
+    }
+
+
+_RECOVERY = "org.apache.hadoop.yarn.server.resourcemanager.recovery"
 NAMESERVICE = "dlapp"
 EXCLUDED = "excluded"
 """File with the hosts that an operator has removed."""
@@ -191,6 +214,7 @@ MORE_PORTS = (
         "dn3_http",
         "dn3_ipc",
     ),
+    *("rm2", "rm2_scheduler", "rm2_tracker", "rm2_admin", "rm2_http"),
     *("router", "router_http", "router_admin", "kms", "reader"),
 )
 """Of parts that only a test's own cluster has."""
@@ -297,7 +321,7 @@ class Hadoop:
 
     @property
     def rm_url(self) -> str:
-        """The ResourceManager's web address."""
+        """The ResourceManager's web address; of two, of the first, which on standby redirects to the other."""
         return f"http://127.0.0.1:{self.ports['rm_http']}"
 
     @property
@@ -368,6 +392,7 @@ class Hadoop:
         cluster._datanodes = sum(part in DATANODES for part in parts)
         namenodes = tuple(one for one in NAMENODES if one in parts)
         cluster._write_configuration(settings or {}, namenodes, parts)
+        own = (*NODES, *DATANODES[1:], *NAMENODES[1:], *(RESOURCEMANAGERS if "rm2" in parts else ()))
         commands = {
             part: {
                 # What a server unpacks for itself, its pages and its native libraries, goes with the cluster.
@@ -384,7 +409,7 @@ class Hadoop:
                 "environment": _environment(),
             }
             for part in MAIN
-            for conf in [directory / (f"conf-{part}" if part in (*NODES, *DATANODES[1:], *NAMENODES[1:]) else "conf")]
+            for conf in [directory / (f"conf-{part}" if part in own else "conf")]
         }
         (directory / "parts.json").write_text(json.dumps(commands))
         cluster._format_hdfs(runtime, jars, kept)
@@ -482,6 +507,36 @@ class Hadoop:
         """SIGKILL a part; what a NodeManager had started runs on."""
         keeper.ask(self.directory, do="kill", part=part)
 
+    def pause_part(self, part: str) -> None:
+        """SIGSTOP a part: it keeps its connections and answers nothing."""
+        os.kill(self.status()[part]["pid"], signal.SIGSTOP)
+
+    def resume_part(self, part: str) -> None:
+        """SIGCONT it."""
+        os.kill(self.status()[part]["pid"], signal.SIGCONT)
+
+    def url_of(self, manager: str) -> str:
+        """Return the web address of one of two ResourceManagers."""
+        return f"http://127.0.0.1:{self.ports[f'{manager}_http']}"
+
+    def state_of(self, manager: str) -> str:
+        """Return the state of one of two ResourceManagers: ACTIVE or STANDBY; empty: it does not answer."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            found = self.get(f"{self.url_of(manager)}/ws/v1/cluster/info", timeout_s=1.0)["clusterInfo"]
+            return str(found["haState"])
+        return ""
+
+    def wait_until_both_serve(self) -> str:
+        """Wait until one of two ResourceManagers is active, with all nodes, and the other on standby; return it."""
+
+        def is_ready() -> bool:
+            if sorted(map(self.state_of, RESOURCEMANAGERS)) != ["ACTIVE", "STANDBY"]:
+                return False
+            return self.nodes_ready()
+
+        self._until("both ResourceManagers", is_ready, READY_TIMEOUT_S)
+        return next(one for one in RESOURCEMANAGERS if self.state_of(one) == "ACTIVE")
+
     def make_active(self, part: str) -> None:
         """Make this one of several NameNodes serve; no other may."""
         self._transition("-transitionToActive", "--forceactive", part)
@@ -577,10 +632,10 @@ class Hadoop:
         beans = self.get(f"{self.hdfs_url}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystem")["beans"]
         return bool(beans) and beans[0]["NumLiveDataNodes"] == self._datanodes
 
-    def get(self, url: str, method: str = "GET") -> Any:
+    def get(self, url: str, method: str = "GET", *, timeout_s: float = 60.0) -> Any:
         """The JSON that ``url`` answers with."""
         request = urllib.request.Request(url, method=method, headers={"Accept": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             return json.load(answer)
 
     def _until(self, what: str, condition: Callable[[], bool], timeout_s: float) -> None:
@@ -603,7 +658,8 @@ class Hadoop:
     def _write_configuration(
         self, settings: dict[str, dict[str, str]], namenodes: tuple[str, ...], parts: tuple[str, ...]
     ) -> None:
-        hosts = dict.fromkeys(("", *DATANODES[1:], *namenodes[1:]), "127.0.0.1") | NODES
+        managers = RESOURCEMANAGERS if "rm2" in parts else ()
+        hosts = dict.fromkeys(("", *DATANODES[1:], *namenodes[1:], *managers), "127.0.0.1") | NODES
         for part, host in hosts.items():
             directory = self.directory / (f"conf-{part}" if part else "conf")
             directory.mkdir(exist_ok=True)
@@ -613,6 +669,8 @@ class Hadoop:
                 own["hdfs-site.xml"] |= self._of_datanode(part)
             if "reader" in parts:
                 own["yarn-site.xml"] |= self._of_timeline_reader()
+            if managers:
+                own["yarn-site.xml"] |= self._of_two_resourcemanagers(part if part in managers else "")
             if "kms" in parts:
                 provider = f"kms://http@127.0.0.1:{self.ports['kms']}/kms"
                 own["core-site.xml"]["hadoop.security.key.provider.path"] = provider
@@ -739,6 +797,28 @@ class Hadoop:
         for one in namenodes:
             found[f"dfs.namenode.rpc-address.{NAMESERVICE}.{one}"] = f"{local}:{self.ports[one]}"
             found[f"dfs.namenode.http-address.{NAMESERVICE}.{one}"] = f"{local}:{self.ports[f'{one}_http']}"
+        return found
+
+    def _of_two_resourcemanagers(self, part: str) -> dict[str, str]:
+        """Return what makes them fail over by themselves; ``part`` empty: of a client, or a NodeManager."""
+        prefix = "yarn.resourcemanager"
+        found = {
+            f"{prefix}.ha.enabled": "true",
+            f"{prefix}.ha.rm-ids": ",".join(RESOURCEMANAGERS),
+            f"{prefix}.cluster-id": NAMESERVICE,
+            "yarn.client.failover-sleep-base-ms": "200",
+            "yarn.client.failover-sleep-max-ms": "1000",
+            **({f"{prefix}.ha.id": part} if part else {}),
+        }
+        for one in RESOURCEMANAGERS:
+            for name, port in (
+                ("address", one),
+                ("scheduler.address", f"{one}_scheduler"),
+                ("resource-tracker.address", f"{one}_tracker"),
+                ("admin.address", f"{one}_admin"),
+                ("webapp.address", f"{one}_http"),
+            ):
+                found[f"{prefix}.{name}.{one}"] = f"127.0.0.1:{self.ports[port]}"
         return found
 
     def _of_timeline_reader(self) -> dict[str, str]:

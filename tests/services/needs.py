@@ -24,6 +24,7 @@ NEEDS = {
     "others": "hadoop",
     "secured": "hadoop",
     "two": "hadoop",
+    "pair": "hadoop",
     "zookeeper": "zookeeper",
     "ensemble": "zookeeper",
     "dockerd": "docker",
