@@ -544,7 +544,7 @@ def test_the_owner_of_each_of_many_files_is_read_once_by_a_process_and_root_remo
             return real(name, **more)
 
         real = os.stat
-        monkeypatch.setattr(device_files.os, "stat", stat_of)
+        monkeypatch.setattr(os, "stat", stat_of)
         mine = ledger(directory)
         for _ in range(5):
             mine.holders()

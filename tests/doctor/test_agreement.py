@@ -16,12 +16,14 @@ from dlapp.doctor import gpu, hdfs, node
 from dlapp.doctor.findings import FAIL, PASS, WARN, Check, CheckContext, Finding, run_checks
 from dlapp.errors import Denied, DlappError, Unreachable, UsageError
 from dlapp.gpuid import factory
+from dlapp.gpuid.devices import Device
 from dlapp.locations import NATIVE, FileInfo, HdfsPlace
 from dlapp.login import Login
 from dlapp.node_policy import DockerPolicy, NodePolicy
 from dlapp.storage.hdfs import staging
 from dlapp.storage.hdfs.native import NativeHdfs
 from dlapp.task import steps
+from dlapp.task.step_errors import StepFailed
 from dlapp.values.launch_spec import LedgerSettings
 
 PLACE = HdfsPlace("hdfs://nn", ("http://127.0.0.1:1",), Login("tony"))
@@ -46,7 +48,7 @@ def test_root_on_nodes_fails_unless_the_operator_allows_it(
     if allowed:
         steps._refuse_root(task)
         return
-    with pytest.raises(steps.StepFailed) as refused:
+    with pytest.raises(StepFailed) as refused:
         steps._refuse_root(task)
     assert str(refused.value) in found.found
 
@@ -175,7 +177,8 @@ def test_a_python_that_yarn_cannot_bring_to_containers_fails(
 def test_a_cluster_whose_gpus_are_all_in_quarantine_fails(
     ill: int, verdict: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    devices = [SimpleNamespace(present=True, quarantine="hot" if one < ill else None) for one in range(2)]
+    gpus = [Device(uuid=f"GPU-{one}", index=one, minor=one) for one in range(2)]
+    devices = [SimpleNamespace(device=one, present=True, quarantine="hot" if one.index < ill else None) for one in gpus]
     record = SimpleNamespace(forgotten_ms=None, devices=devices)
     ledger = SimpleNamespace(hosts=lambda **_: [("h1", record)], close=lambda: None)
     monkeypatch.setattr(factory, "open_cluster_ledger", lambda _: ledger)

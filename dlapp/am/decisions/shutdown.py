@@ -27,7 +27,6 @@ from dlapp.am.model.events import (
 )
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.state import ApplicationState
-from dlapp.system.text import counted
 from dlapp.value import replace
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Diagnosis, Fault, Stop, StopAnswer, StoredOutput
@@ -376,7 +375,7 @@ def settle(state: ApplicationState) -> None:
 def complete_text(parts: Sequence[Part]) -> str:
     """Return whose output a kill keeps apart: that of containers or trials which was complete."""
     if parts and parts[0].trial:
-        whose = f"{counted(len(parts), 'trials')} ({assessment.listed([str(one.index) for one in parts])})"
+        whose = ("trial " if len(parts) == 1 else "trials ") + assessment.listed([str(one.index) for one in parts])
     else:
         whose = assessment.listed([assessment.container_name(one.index, one.role, one.role_index) for one in parts])
     return f"the complete output of {whose} kept as partial"

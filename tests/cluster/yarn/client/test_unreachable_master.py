@@ -90,7 +90,8 @@ REGISTERING = replace(REPORT, state=State.ACCEPTED, tracking_url="", am_node="no
 def test_while_its_master_has_yet_to_register_with_a_new_resourcemanager_it_is_shown_as_it_runs(
     reader: ApplicationReader,
 ) -> None:
-    reader._session.rest = lambda: SimpleNamespace(report=lambda _id: REGISTERING)  # type: ignore[method-assign]
+    rest = SimpleNamespace(report=lambda _id: REGISTERING)
+    reader._session.rest = lambda: rest  # type: ignore[method-assign, assignment, misc]
     for shown in (reader.view(APP), reader.view_in_full(APP)):
         assert (shown.state, shown.phase, shown.as_of_ms) == (State.RUNNING, "running 1 of 1", WRITTEN_MS)
         assert shown.waiting is None
