@@ -688,6 +688,18 @@ def check_request(host: str, request: LeaseRequest, devices: Sequence[Device]) -
         raise RequestTooLarge(f"{host}: {shortage.text}", f"resources.{shortage.key}")
 
 
+def check_indexes(record: HostRecord) -> None:
+    """Refuse indexes on a host where CUDA may count otherwise than NVML: it leaves out GPUs in MIG mode.
+
+    Raises:
+        LedgerError: a GPU of the host is in MIG mode.
+    """
+    for one in record.devices:
+        if one.present and one.device.mig >= 0:
+            text = f"gpu{one.device.index} is split by MIG, so CUDA's indexes are not those of the driver"
+            raise LedgerError(f"{record.host}: {text}: cuda_visible_devices=index needs another host, or uuid")
+
+
 def check_host(host: str) -> str:
     """Reject an invalid host name. Raises UsageError."""
     if not _HOST.fullmatch(host):

@@ -16,7 +16,7 @@ from dlapp.gpuid.health.watch import DeviceUse
 from dlapp.gpuid.ledger import Lease, reclaim_all
 from dlapp.gpuid.liveness.probes import this_task
 from dlapp.gpuid.needs import DeviceNeed
-from dlapp.gpuid.rules import LeaseRequest, LedgerError
+from dlapp.gpuid.rules import LeaseRequest, check_indexes
 from dlapp.runtime.docker.labels import LABEL_CONTAINER
 from dlapp.runtime.payload import PayloadPlace
 from dlapp.system.waits import Wait
@@ -87,24 +87,11 @@ class GpuLease:
         with Wait(self._waits_for or free, None if self._waits_for else timeout_s):
             self._lease = self._ledger.acquire(ask, timeout_s=timeout_s)
         if one.cuda_visible_devices == BY_INDEX and one.docker_image is None:
-            self._check_indexes()
+            check_indexes(self._ledger.record())
         self._health = LeasedDevices(self._ledger, self._nvml, self._lease.devices, self._note, self._warn)
         # A payload runs for days. With permanent sessions, the restart of an ensemble would get all of them back at
         # once; so a release reconnects.
         self._ledger.close()
-
-    def _check_indexes(self) -> None:
-        """Refuse indexes on a host where CUDA may count otherwise than NVML: it leaves out GPUs in MIG mode.
-
-        Raises:
-            LedgerError: a GPU of the host is in MIG mode.
-        """
-        for other in self._ledger.record().devices:
-            if other.present and other.device.mig >= 0:
-                text = f"gpu{other.device.index} is split by MIG, so CUDA's indexes are not those of the driver"
-                raise LedgerError(
-                    f"{self._ledger.host}: {text}: cuda_visible_devices=index needs another host, or uuid"
-                )
 
     @property
     def devices(self) -> Sequence[Device]:

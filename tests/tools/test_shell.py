@@ -20,7 +20,7 @@ import dlapp
 from tests.applications import BIN, Done, ended, processes, properties, run, status, wait_for
 from tests.engines import Engine, on_yarn_when_full
 from tests.services.containers.dockerd import GPU_IMAGE, IMAGE, Dockerd, busybox_root
-from tests.services.containers.nvml_stub import MIB, StubDevice, with_devices
+from tests.services.containers.nvml_stub import MIB, Part, StubDevice, with_devices
 from tests.services.containers.registry import Registry
 from tests.tools.terminal import Terminal
 
@@ -377,6 +377,19 @@ def test_more_gpus_than_are_free_are_refused_with_who_has_them(tmp_path: Path) -
         terminal.type("exit 0\n")
         assert terminal.wait() == 0
     assert shell(file, "", "--gcores", "2", env=env).code == 2
+
+
+def test_indexes_of_gpus_are_refused_where_one_is_split_as_at_submission(tmp_path: Path) -> None:
+    devices = [StubDevice(mig=(Part("MIG-a"),)), StubDevice()]
+    env = {**with_devices(tmp_path, devices), "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
+    file = properties(tmp_path, "true", resources={"gcores": 1, "memory": 64, "cuda_visible_devices": "index"})
+    for _ in range(2):  # nothing stays leased
+        refused = shell(file, "echo it ran", env=env)
+        assert (refused.code, refused.out) == (1, "")
+        said = "gpu0 is split by MIG, so CUDA's indexes are not those of the driver: cuda_visible_devices=index needs"
+        assert said in refused.err.splitlines()[-1]
+    with_devices(tmp_path, devices[1:])
+    assert shell(file, 'echo "$CUDA_VISIBLE_DEVICES"', env=env).out == "0\n"
 
 
 @pytest.mark.slow

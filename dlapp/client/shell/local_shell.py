@@ -37,7 +37,7 @@ from dlapp.errors import NotFound, UsageError
 from dlapp.locations import HdfsPlace
 from dlapp.system.processes.spawn import PROGRAM
 from dlapp.values.ids import ApplicationId, ContainerId
-from dlapp.values.spec import AppSpec, Placement
+from dlapp.values.spec import BY_INDEX, AppSpec, Placement
 
 if TYPE_CHECKING:
     from dlapp.client import Client
@@ -351,6 +351,7 @@ def leased(
     Raises:
         NotEnough: fewer are free; the message names the holders.
         RequestTooLarge: this host has fewer.
+        LedgerError: the placement asks for CUDA's indexes, and a GPU of this host is split by MIG.
         Unreachable: the ledger is in ZooKeeper, which does not answer.
     """
     if not gcores:
@@ -361,7 +362,7 @@ def leased(
     from dlapp.gpuid.health.inspection import Inspector
     from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
     from dlapp.gpuid.needs import DeviceNeed
-    from dlapp.gpuid.rules import LeaseRequest
+    from dlapp.gpuid.rules import LeaseRequest, check_indexes
     from dlapp.task.gpu_health import LeasedDevices
 
     settings = configured(config)
@@ -374,9 +375,11 @@ def leased(
         )
         need = DeviceNeed(placement.gpu, placement.gpu_memory_mb)
         lease = ledger.acquire(LeaseRequest(name, name, caller(), gcores, evidence=evidence or {}, need=need))
-        # Its threads, if any, must not exist when the shell is forked; a release reconnects.
-        ledger.close()
         try:
+            if placement.cuda_visible_devices == BY_INDEX and evidence is None:
+                check_indexes(ledger.record())
+            # Its threads, if any, must not exist when the shell is forked; a release reconnects.
+            ledger.close()
             yield lease.devices, lease.fds
         finally:
             # The terminal may be gone: findings are in the ledger.
