@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from dlapp.config import NO_CREDENTIALS
 from dlapp.doctor.findings import REQUEST_TIMEOUT_S, Check, CheckContext, Finding, failed, passed, warned
+
+if TYPE_CHECKING:
+    from dlapp.gpuid.devices import Device, Holder
+    from dlapp.gpuid.rules import Quarantine
 
 _REPAIRS = {
     "ecc": "dlapp-gpu reset {one.label} when nobody uses it",
@@ -17,6 +22,7 @@ _REPAIRS = {
     "fabric": "systemctl start nvidia-fabricmanager; its log says why it does not run",
 }
 """What to do about a fault, by its cause."""
+_USES = ("foreign-process", "memory-held")
 MAX_PROBLEMS = 20
 """Maximum number of invalid entries of the ledger's directory in a message."""
 
@@ -49,12 +55,18 @@ def _devices(context: CheckContext) -> Iterator[Finding]:
     try:
         devices = process.discover()
         readings = process.read(devices, detailed=True) if devices else {}
+        others = process.discover_unleasable({one.index for one in devices})
     except nvml.NvmlError as error:
         yield failed("gpu.driver", error.problem, error.repair)
         return
+    for one, reason in others:
+        repair = "nvidia-smi mig -cgi creates instances" if reason == nvml.NO_INSTANCES else "see nvidia-smi and dmesg"
+        yield warned(f"gpu.{one.label}", ", ".join(filter(None, (one.name, one.pci_bus_id, reason))), repair)
     if not devices:
-        yield warned("gpu", "NVML works, and shows no GPU", "see nvidia-smi")
+        if not others:
+            yield warned("gpu", "NVML works, and shows no GPU", "see nvidia-smi")
         return
+    holders, quarantine_of = _in_ledger(context, devices)
     limits = host_limits()
     for one in devices:
         reading = readings[one.uuid]
@@ -64,12 +76,21 @@ def _devices(context: CheckContext) -> Iterator[Finding]:
         if reading.unreported:
             words += f"; not reported: {', '.join(reading.unreported)}"
         words += "".join(f"; {note}" for note in reading.notes)
-        if (fault := classify_reading(reading, limits)) is None:
-            yield passed(f"gpu.{one.label}", words)
-        else:
-            # A payload that holds the GPU is an ordinary process on it; the ledger distinguishes them.
+        holder, quarantine = holders.get(one.uuid), quarantine_of.get(one.uuid)
+        if holder is not None:
+            words += f"; {'held by ' if holder.application else ''}{str(holder).partition(' ')[2]}"
+        if quarantine is not None:
+            words += f"; {quarantine}"
+        fault = classify_reading(reading, limits)
+        # The program of a holder is an ordinary process on the GPU.
+        if fault is not None and not (holder and fault.cause in _USES):
             repair = _REPAIRS.get(fault.cause, "dlapp-gpu list shows its holder").format(one=one)
             yield warned(f"gpu.{one.label}", f"{words}: {fault.detail}", repair)
+        elif quarantine is not None:
+            repair = _REPAIRS.get(quarantine.cause, "dlapp-gpu heal {one.label} leases it again").format(one=one)
+            yield warned(f"gpu.{one.label}", words, repair)
+        else:
+            yield passed(f"gpu.{one.label}", words)
     if off := [one.label for one in devices if readings[one.uuid].persistent is False]:
         yield warned(
             "gpu.persistence",
@@ -77,6 +98,21 @@ def _devices(context: CheckContext) -> Iterator[Finding]:
             "inspected (1 to 3 s), and forgets its ECC errors in between",
             "start nvidia-persistenced at each boot",
         )
+
+
+def _in_ledger(
+    context: CheckContext, devices: tuple[Device, ...]
+) -> tuple[Mapping[str, Holder], Mapping[str, Quarantine]]:
+    """Return who holds GPUs of this machine, and which of them its files have in quarantine, by uuid."""
+    from dlapp.gpuid.rules import LedgerError
+    from dlapp.gpuid.stores.machine import MachineLedger
+
+    gpuid, docker_host = context.config.gpuid, context.config.runtime.docker.host
+    try:
+        record = MachineLedger(gpuid.lock_dir, docker_host=docker_host, discover=lambda: devices).record()
+    except LedgerError:
+        return {}, {}  # the check of the ledger reports it
+    return record.holder_by_uuid(), {one.uuid: one.quarantine for one in record.devices if one.quarantine is not None}
 
 
 def _files(context: CheckContext) -> Iterator[Finding]:
@@ -145,7 +181,15 @@ def _zookeeper(context: CheckContext) -> Iterator[Finding]:
     there = number_text(one.device for one in devices if one.present)
     yield passed("gpu.ledger", f"{settings.ensemble}{settings.root}: {len(good)} hosts, {there}")
     if ill := [one.device for one in devices if one.quarantine is not None]:
-        are = "is" if len(ill) == 1 else "are"
+        here = [
+            f"{one.device.label} {one.quarantine}"
+            for record in good
+            if record.host == ledger.host
+            for one in record.devices
+            if one.quarantine is not None
+        ]
         usable = any(one.present and one.quarantine is None for one in devices)
-        text = f"{number_text(ill)} {are} in quarantine" + ("" if usable else ", and no other GPU is there")
+        text = f"{number_text(ill)} {'is' if len(ill) == 1 else 'are'} in quarantine"
+        text += "" if usable else ", and no other GPU is there"
+        text += f"; of this host {', '.join(here)}" if here else ""
         yield (warned if usable else failed)("gpu.quarantine", text, "dlapp-gpu list says why")

@@ -179,8 +179,8 @@ def test_a_cluster_whose_gpus_are_all_in_quarantine_fails(
 ) -> None:
     gpus = [Device(uuid=f"GPU-{one}", index=one, minor=one) for one in range(2)]
     devices = [SimpleNamespace(device=one, present=True, quarantine="hot" if one.index < ill else None) for one in gpus]
-    record = SimpleNamespace(forgotten_ms=None, devices=devices)
-    ledger = SimpleNamespace(hosts=lambda **_: [("h1", record)], close=lambda: None)
+    record = SimpleNamespace(host="h1", forgotten_ms=None, devices=devices)
+    ledger = SimpleNamespace(host="h2", hosts=lambda **_: [("h1", record)], close=lambda: None)
     monkeypatch.setattr(factory, "open_cluster_ledger", lambda _: ledger)
     config = load_config({"gpuid.zookeeper.ensemble": "zk:2181", "gpuid.zookeeper.credentials": "none"}, environ={})
     settings = LedgerSettings(ensemble="zk:2181", root="/dlapp")

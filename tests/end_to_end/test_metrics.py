@@ -127,6 +127,7 @@ def test_the_exporter_says_who_holds_which_gpu(monkeypatch: pytest.MonkeyPatch) 
         "memory_mib": 80,
         "temperature_c": None,
         "xids": {"63": {"times": 3, "last_ms": 5}},
+        "notes": ["PCIe has 8 of 16 lanes"],
     }
 
     def hosts(_: object, host: str) -> Iterator[dict[str, Any]]:
@@ -147,6 +148,7 @@ def test_the_exporter_says_who_holds_which_gpu(monkeypatch: pytest.MonkeyPatch) 
     assert found["dlapp_node_gpu_lease"] == (lease, 1)
     assert "dlapp_node_gpu_temperature_celsius" not in found
     assert found["dlapp_node_gpu_xid_total"] == ({**where, "xid": "63"}, 3)
+    assert found["dlapp_node_gpu_note"] == ({**where, "note": "PCIe has 8 of 16 lanes"}, 1)
 
 
 def test_the_dashboard_asks_for_metrics_that_there_are() -> None:

@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 
 from dlapp.doctor.findings import failed, passed
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.rules import LeaseRequest
+from dlapp.gpuid.stores.machine import MachineLedger
+from dlapp.system.owners import user_name
 from dlapp.tools.machine.doctor import line_of, node_table
 from tests.services.containers.nvml_stub import HANGS, LINK_DOWN, MIB, NVSWITCH, StubDevice, with_devices
 
@@ -135,6 +139,30 @@ def test_each_device_is_a_line_and_one_that_is_ill_a_warning(doctor: Doctor, tmp
     assert (found["gpu.gpu0"]["verdict"], found["gpu.gpu1"]["verdict"]) == ("pass", "warn")
     assert "Tesla V100" in found["gpu.gpu0"]["found"]
     assert "dlapp-gpu list" in found["gpu.gpu1"]["repair"]
+
+
+def test_the_holder_and_the_quarantine_of_each_device_are_told(doctor: Doctor, tmp_path: Path) -> None:
+    devices = [StubDevice(uuid=f"GPU-{name}", pids=(os.getpid(),) if name == "a" else ()) for name in "abc"]
+    doctor.variables |= with_devices(tmp_path, devices)
+    found = tuple(Device(one.uuid, place, place) for place, one in enumerate(devices))
+    ledger = MachineLedger(str(doctor.home / "gpus"), discover=lambda: found)
+    ledger.quarantine("GPU-b", cause="operator", detail="fan", by="ann")
+    with ledger.acquire(LeaseRequest("application_1700000000000_0042", "container_1", "tony", 1, ("GPU-a",))):
+        said = doctor.findings()
+    first, second, third = (said[f"gpu.gpu{place}"] for place in range(3))
+    me = user_name(os.geteuid())
+    assert first["verdict"] == "pass", "its program is not foreign"
+    assert first["found"].endswith(f"; held by application_1700000000000_0042 ({me})")
+    assert (second["verdict"], third["verdict"]) == ("warn", "pass")
+    assert second["found"].endswith("; quarantined (fan)")
+    assert second["repair"] == "dlapp-gpu heal gpu1 leases it again"
+
+
+def test_a_device_in_mig_mode_without_instances_is_a_warning(doctor: Doctor, tmp_path: Path) -> None:
+    doctor.variables |= with_devices(tmp_path, [StubDevice(mig=()), StubDevice()])
+    found = doctor.findings()
+    assert (found["gpu.gpu0"]["verdict"], found["gpu.gpu1"]["verdict"]) == ("warn", "pass")
+    assert found["gpu.gpu0"]["found"].endswith("in MIG mode, without instances")
 
 
 def test_what_a_driver_does_not_report_is_told_with_the_device(doctor: Doctor, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from dlapp.gpuid.stores.node_manager import NodeManagerGpuLedger
 from dlapp.gpuid.stores.xid_files import add_xids
 from dlapp.system.owners import user_name
 from dlapp.tools.display import gpu as gpu_text
-from tests.services.containers.nvml_stub import HANGS, MIB, Part, StubDevice, with_devices
+from tests.services.containers.nvml_stub import HANGS, MIB, Part, StubDevice, calls, record_calls, with_devices
 from tests.services.polling import wait_until
 
 HOST = os.uname().nodename
@@ -129,7 +129,9 @@ def test_json_has_what_an_operator_should_know_of_a_device(machine: Machine) -> 
         "its clocks are lowered by the power brake: the power supply is overloaded or has failed",
     ]
     assert (third["state"], third["unverified"]) == ("free", "the driver does not list processes")
-    assert machine.gpu("list").splitlines()[2].endswith("| free, unverified (the driver does not list processes)")
+    lines = machine.gpu("list").splitlines()
+    assert lines[1].endswith("| free, PCIe has 8 of 16 lanes, its clocks are lowered by the power brake")
+    assert lines[2].endswith("| free, unverified (the driver does not list processes)")
 
 
 def test_a_device_that_an_operator_took_out_is_listed_and_not_read(machine: Machine) -> None:
@@ -234,6 +236,35 @@ def test_the_parts_of_a_device_are_named_by_their_number_on_it(machine: Machine)
     assert [one["label"] for one in machine.devices()] == ["gpu0:0", "gpu0:1", "gpu1"]
     machine.gpu("quarantine", "gpu0:1")
     assert [one["state"] for one in machine.devices()] == ["free", "quarantined", "free"]
+
+
+def test_a_device_in_mig_mode_without_instances_and_a_lost_one_are_listed_with_the_reason(machine: Machine) -> None:
+    empty = StubDevice(uuid="GPU-s", name="NVIDIA A100", mig=())
+    with_devices(machine.directory, [StubDevice(uuid="GPU-a"), replace(CARDS[1], error=15), empty, CARDS[2]])
+    assert [(one["label"], one["state"]) for one in machine.devices()] == [
+        ("gpu0", "free"),
+        ("gpu1", "unavailable"),
+        ("gpu2", "unavailable"),
+        ("gpu3", "free"),
+    ]
+    assert [one["uuid"] for one in machine.devices()] == ["GPU-a", "", "GPU-s", "GPU-c"]
+    lines = machine.gpu("list").splitlines()
+    assert lines[1].endswith("| unavailable (GPU is lost)")
+    assert lines[2].endswith("| unavailable (in MIG mode, without instances)")
+    assert "NVIDIA A100" in lines[2]
+
+
+def test_what_is_listed_besides_opens_no_device_that_an_operator_took_out(machine: Machine) -> None:
+    machine.gpu("quarantine", "gpu1")
+    record_calls(machine.directory)
+    machine.gpu("list")
+    sessions: list[set[int]] = []  # each after nvmlInit: discovery, readings, others
+    for _, function, place in calls(machine.directory):
+        if function.startswith("nvmlInit"):
+            sessions.append(set())
+        elif place >= 0:
+            sessions[-1].add(place)
+    assert sessions == [{0, 1, 2}, {0, 2}, set()]
 
 
 @pytest.mark.parametrize(
@@ -362,6 +393,7 @@ def view(**changes: Any) -> dict[str, Any]:
         "quarantine": None,
         "problem": "",
         "unverified": "",
+        "notes": [],
     }
     load = {"utilization": None, "used_mib": None, "temperature_c": None}
     return {
@@ -385,6 +417,10 @@ def view(**changes: Any) -> dict[str, Any]:
         ({"unverified": "no list of processes"}, "free, unverified (no list of processes)"),
         ({"unverified": "no list of processes", "state": "held", "application": "a", "container": "c"}, "a"),
         ({"state": "unavailable", "problem": "it is hot"}, "unavailable (it is hot)"),
+        (
+            {"notes": ["PCIe has 8 of 16 lanes", "lowered clocks: heat", "nvmlDeviceGetX: Unknown Error"]},
+            "free, PCIe has 8 of 16 lanes, lowered clocks",
+        ),
         ({"state": "held", "application": "a", "user": "tony", "since_ms": 1}, "a (tony, 2 h, reserved)"),
         ({"state": "held", "application": "a", "container": "c", "doubt": "dockerd is down"}, "a, dockerd is down"),
         (

@@ -172,6 +172,23 @@ def test_a_users_configuration_does_not_matter_and_no_failure_has_another_exit_c
     assert line.startswith(f"unknown: {HOST}: gpuid.lock_dir: ")
 
 
+def test_a_gpu_in_mig_mode_without_instances_is_not_missing(machine: Machine, tmp_path: Path) -> None:
+    machine.has(CARDS[0], replace(CARDS[1], mig=()), replace(CARDS[2], error=15))
+    for place in (1, 2, 3):
+        (tmp_path / "driver" / f"0000:0{place}:00.0").mkdir(parents=True)
+    program = (
+        "import sys; from dlapp.client.machine.node_health import machine_health; "
+        "from dlapp.config import load_config; print(*machine_health(load_config(), sys.argv[1]).problems, sep='|')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "driver")],
+        env={**os.environ, **machine.variables, "DLAPP_GPUID_LOCK_DIR": machine.locks},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "0000:03:00.0 is not found by NVML\n", done.stderr
+
+
 def test_a_gpu_that_only_the_driver_still_lists_is_missing(tmp_path: Path) -> None:
     for name, text in (("0000:3b:00.0", "No"), ("0000:af:00.0", "No"), ("0000:d8:00.0", "Yes")):
         (tmp_path / name).mkdir()

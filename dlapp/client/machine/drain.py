@@ -92,7 +92,7 @@ def select_devices(ledger: GpuLedger, name: str | None, host: str | None = None)
 
 
 def _devices_of(ledger: GpuLedger, host: str) -> tuple[DeviceView, ...]:
-    for view in ledger.hosts(host):
+    for view in ledger.hosts(host, is_read=False):
         if view["error"] and not view["devices"]:
             raise DlappError(view["error"])
         return tuple(view["devices"])  # also while the driver does not work

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dlapp.client.machine.gpu_ledger import short_notes
 from dlapp.errors import ConfigError, DlappError, UsageError
 from dlapp.system.logs import log
 
@@ -64,6 +65,9 @@ class GpuCollector:
             "1; the labels say who holds it.",
             labels=[*_LABELS, "app", "user", "role", "index", "container"],
         )
+        note = GaugeMetricFamily(
+            "dlapp_node_gpu_note", "1; the label says what makes it slow and is no fault.", labels=[*_LABELS, "note"]
+        )
         for one in devices:
             where = _labels(host_name, one)
             info.add_metric([*where, one["name"]], 1)
@@ -72,7 +76,9 @@ class GpuCollector:
             if one["application"]:
                 who = [one[name] for name in ("application", "user", "role", "container_index", "container")]
                 lease.add_metric([*where, *who], 1)
-        yield from (info, state, lease, _xids(host_name, devices))
+            for text in short_notes(one):
+                note.add_metric([*where, text], 1)
+        yield from (info, state, lease, note, _xids(host_name, devices))
         for name, field, unit, text in _VALUES:
             family = GaugeMetricFamily(f"dlapp_node_gpu_{name}", text, labels=_LABELS)
             for one in devices:

@@ -4,7 +4,8 @@ Hosts are yielded one by one, as dictionaries: a cluster has thousands of them. 
 
     {"host": "host03", "here": true, "seen_ms": …, "forgotten_ms": 0, "error": "", "devices": [one each, PCI bus order]}
 
-If NVML does not work, ``error`` says why, and ``devices`` has what the ledger knows.
+If NVML does not work, ``error`` says why, and ``devices`` has what the ledger knows. On this host it also has the GPUs
+that no ledger leases: those in MIG mode without instances, and those that do not answer, whose uuid is empty.
 
 A device has the fields of `dlapp.gpuid.devices.Device`, and
 
@@ -24,14 +25,14 @@ A device has the fields of `dlapp.gpuid.devices.Device`, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from dlapp.errors import Denied, NotFound, UsageError
 from dlapp.gpuid import rules
 from dlapp.gpuid.counts import count_devices
-from dlapp.gpuid.devices import Holder
+from dlapp.gpuid.devices import Device, Holder
 from dlapp.gpuid.factory import (
     configured,
     of_machine,
@@ -120,8 +121,15 @@ class GpuLedger(Closeable):
 
     # ---- reading ----
 
-    def hosts(self, host: str | None = None, *, forgotten: bool = False) -> Iterator[dict[str, Any]]:
+    def hosts(
+        self, host: str | None = None, *, forgotten: bool = False, is_read: bool = True
+    ) -> Iterator[dict[str, Any]]:
         """Yield all hosts by name, or only the given one; forgotten ones only on request.
+
+        Args:
+            host: None: all.
+            forgotten: also those that were forgotten.
+            is_read: read the GPUs of this host; otherwise only the ledger.
 
         Raises:
             NotFound: the host is not in the ledger.
@@ -133,15 +141,17 @@ class GpuLedger(Closeable):
                 yield {"host": name, "here": name == self.host_name, "error": str(record), "devices": []}
             elif host is not None or forgotten or not record.forgotten_ms:
                 elsewhere = self._unrecorded_holders(name)
-                yield self._host_view(record, "".join(problems), here=name == self.host_name, elsewhere=elsewhere)
+                here = name == self.host_name
+                yield self._host_view(record, "".join(problems), here=here, is_read=is_read, elsewhere=elsewhere)
 
     def _host_view(
-        self, record: HostRecord, problem: str, *, here: bool, elsewhere: Mapping[str, Holder]
+        self, record: HostRecord, problem: str, *, here: bool, is_read: bool, elsewhere: Mapping[str, Holder]
     ) -> dict[str, Any]:
         """Return a host as the module's docstring describes it; ``problem``: why NVML does not work."""
         readings: Mapping[str, Reading] = {}
-        if here and not problem:
-            readings, problem = self._readings(record)
+        unleasable: Sequence[dict[str, Any]] = ()
+        if here and is_read and not problem:
+            readings, unleasable, problem = self._readings(record)
         faults = self._faults(readings)
         holders = {**elsewhere, **{uuid: one for one in record.leases for uuid in one.devices}}
         xids = {name: _xid_facts(found) for name, found in read_xids(self._ledger.directory).items()} if here else {}
@@ -164,6 +174,8 @@ class GpuLedger(Closeable):
                     **(_reading_facts(reading) if reading else _UNREAD),
                 }
             )
+        if unleasable:
+            devices = sorted((*devices, *unleasable), key=lambda one: (one["index"] < 0, one["index"], one["mig"]))
         return {
             "host": record.host,
             "here": here,
@@ -282,19 +294,48 @@ class GpuLedger(Closeable):
                 raise NotFound(f"{host}: the GPU ledger knows no such host")
             yield host, record
 
-    def _readings(self, record: HostRecord) -> tuple[Mapping[str, Reading], str]:
-        """Return the readings of this host's GPUs by uuid, and why there are none if NVML does not work. Those that an
-        operator took out of use are not opened."""
+    def _readings(self, record: HostRecord) -> tuple[Mapping[str, Reading], Sequence[dict[str, Any]], str]:
+        """Return the readings of this host's GPUs by uuid, the views of those that are not in its record, and why there
+        are none if NVML does not work. GPUs that an operator took out of use are not opened."""
         from dlapp.gpuid.health import nvml
 
         is_closed = {one.uuid: one.quarantine is not None and bool(one.quarantine.by) for one in record.devices}
         devices = [one.device for one in record.devices if one.present and not is_closed[one.uuid]]
-        if not devices or not nvml.has_library():
-            return {}, ""
+        if not nvml.has_library():
+            return {}, (), ""
         try:
-            return self._nvml.read(devices, detailed=True), ""
+            readings = self._nvml.read(devices, detailed=True) if devices else {}
+            others = self._nvml.discover_unleasable({one.device.index for one in record.devices})
         except nvml.NvmlError as error:
-            return {}, str(error)
+            return {}, (), str(error)
+        return readings, [_unleasable_view(*one) for one in others], ""
+
+    def bus_id_of_split(self, uuid: str) -> str:
+        """Return the PCI bus id of a GPU of this host that is split by MIG; empty: there is none, or NVML does not
+        work. The ledger has only its slices, which have uuids of their own."""
+        from dlapp.gpuid.health.nvml import NvmlError
+
+        try:
+            split = self._nvml.discover_unleasable()
+        except NvmlError:
+            return ""
+        return next((one.pci_bus_id for one, _ in split if one.uuid == uuid), "")
+
+    def read(self, uuids: Collection[str]) -> Mapping[str, Reading]:
+        """Return the readings of GPUs of this host by uuid, also of those that an operator took out of use.
+
+        Raises:
+            NvmlError: NVML does not work.
+        """
+        from dlapp.gpuid.health import nvml
+
+        devices = [one.device for one in self._ledger.record().devices if one.uuid in uuids and one.present]
+        return self._nvml.read(devices) if devices and nvml.has_library() else {}
+
+    @property
+    def allowed_programs(self) -> Collection[str]:
+        """Return the names of programs that may run on a GPU that is not leased."""
+        return self._config.allowed_processes
 
     def _unrecorded_holders(self, host: str) -> Mapping[str, Holder]:
         """Return the holders of a host's GPUs that are missing in its record; known for this host only."""
@@ -407,6 +448,17 @@ class GpuLedger(Closeable):
         if self._cluster is None:
             raise UsageError("forget is for the ledger of a cluster; this one is of this machine only")
         self._cluster.forget(host, by=by)
+
+
+def short_notes(device: Mapping[str, Any]) -> list[str]:
+    """Return the notes of a device's view on its links and clocks, without their explanations."""
+    return [text.partition(":")[0] for text in device["notes"] if not text.startswith("nvml")]
+
+
+def _unleasable_view(device: Device, reason: str) -> dict[str, Any]:
+    """Return the view of a GPU of this host that is not in its record; nobody can hold it."""
+    state = {"label": device.label, "state": "unavailable", "problem": reason, "present": True}
+    return {**state, **_device_facts(device), **_NOBODY, "quarantine": None, "xids": {}, **_UNREAD}
 
 
 def _xid_facts(found: Mapping[int, XidCount]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.gpuid.health import nvml
 from dlapp.gpuid.health.driver_load import driver_load
-from dlapp.gpuid.health.inspection import classify_reading, is_allowed, is_closed, limits_in
+from dlapp.gpuid.health.inspection import classify_reading, foreign_processes, is_closed, limits_in
 from dlapp.gpuid.health.nvml import NvmlError
 from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
 from dlapp.gpuid.rules import CONDITIONS
@@ -51,17 +51,21 @@ class MachineHealth(NamedTuple):
     users: tuple[str, ...]
 
 
-def machine_health(config: Config) -> MachineHealth:
+def machine_health(config: Config, driver_gpus: str = DRIVER_GPUS) -> MachineHealth:
     """Return the state of this machine's GPUs, in about a minute at most, also if the driver hangs.
+
+    Args:
+        config: the configuration of this machine.
+        driver_gpus: see `DRIVER_GPUS`.
 
     Raises:
         LedgerError: the machine's ledger is invalid.
     """
     with NvmlProcess() as process:
-        return _machine_health(config, process)
+        return _machine_health(config, process, driver_gpus)
 
 
-def _machine_health(config: Config, process: NvmlProcess) -> MachineHealth:
+def _machine_health(config: Config, process: NvmlProcess, driver_gpus: str) -> MachineHealth:
     ledger = MachineLedger(config.gpuid.lock_dir, docker_host=config.runtime.docker.host, nvml=process)
     users = [str(one) for one in ledger.holders().values()]  # from files only
     if not nvml.has_library():
@@ -72,10 +76,12 @@ def _machine_health(config: Config, process: NvmlProcess) -> MachineHealth:
         # One that an operator took out of use is not opened: it may be reset just now.
         opened = [one.device for one in record.devices if one.present and not (one.quarantine and one.quarantine.by)]
         readings = process.read(opened) if opened else {}
+        # A GPU in MIG mode is there, also without instances.
+        split = [one for one, _ in process.discover_unleasable({one.index for one in devices}) if one.pci_bus_id]
     except NvmlError as error:
         return MachineHealth((str(error),), tuple(users))
     limits = limits_in(config.gpuid)
-    problems = [f"{bus_id} is not found by NVML" for bus_id in missing_gpus(devices)]
+    problems = [f"{bus_id} is not found by NVML" for bus_id in missing_gpus([*devices, *split], driver_gpus)]
     now_ms, driver = clock.now_ms(), driver_load()
     for one in record.devices:
         quarantine, reading = one.quarantine, readings.get(one.uuid)
@@ -93,12 +99,11 @@ def _processes(devices: Sequence[Device], readings: Mapping[str, Reading], allow
     return [
         f"{device.label} process {process.pid} ({process.name or 'whose name is hidden'})"
         for device in devices
-        for process in (*(readings[device.uuid].compute or ()), *readings[device.uuid].mps_clients)
-        if not is_allowed(process.name, allowed)
+        for process in foreign_processes(readings[device.uuid], allowed)
     ]
 
 
-def missing_gpus(devices: Sequence[Device], driver_gpus: str = DRIVER_GPUS) -> list[str]:
+def missing_gpus(devices: Sequence[Device], driver_gpus: str) -> list[str]:
     """Return the PCI bus ids of the driver's GPUs that NVML does not show; those that the operator excluded are not.
 
     Args:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.gpuid import rules
 from dlapp.gpuid.health.driver_load import driver_load
-from dlapp.gpuid.health.readings import DeviceFault, Reading
+from dlapp.gpuid.health.readings import DeviceFault, GpuProcess, Reading
 from dlapp.gpuid.rules import CONDITIONS, PROBE_LAST_S
 from dlapp.system import clock
 from dlapp.system.clock import backoff_s
@@ -100,8 +100,7 @@ def classify_reading(reading: Reading, limits: HealthLimits = DEFAULT_LIMITS) ->
 
 def _occupied(reading: Reading, limits: HealthLimits) -> DeviceFault | None:
     processes = (*(reading.compute or ()), *reading.mps_clients)
-    foreign = [one for one in processes if not is_allowed(one.name, limits.allowed)]
-    if foreign:
+    if foreign := foreign_processes(reading, limits.allowed):
         who = ", ".join(f"{one.pid} ({one.name or 'whose name is hidden'})" for one in foreign[:3])
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         return DeviceFault("foreign-process", f"process {who}{more} computes on it", passing=True)
@@ -111,6 +110,11 @@ def _occupied(reading: Reading, limits: HealthLimits) -> DeviceFault | None:
     if used_mib > most and not processes and not reading.graphics:
         return DeviceFault("memory-held", f"{reading.used_mib} MiB are in use by no known process", passing=True)
     return None
+
+
+def foreign_processes(reading: Reading, allowed: Collection[str]) -> list[GpuProcess]:
+    """Return the processes that compute on a GPU, except programs that may run on it although it is not leased."""
+    return [one for one in (*(reading.compute or ()), *reading.mps_clients) if not is_allowed(one.name, allowed)]
 
 
 def is_allowed(name: str, allowed: Collection[str]) -> bool:

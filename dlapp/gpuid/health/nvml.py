@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from dlapp.gpuid.health.gpm import GpmMeter
 
 _LIBRARY = "libnvidia-ml.so.1"
+SPLIT, NO_INSTANCES = "split by MIG", "in MIG mode, without instances"
+"""Reasons why a GPU in MIG mode is not leased itself."""
 _NOT_IN_MIG_MODE = -1
 _EVERY_INSTANCE = 0xFFFFFFFF
 _WSL = "/dev/dxg"
@@ -90,6 +92,32 @@ def discover() -> tuple[Device, ...]:
                 found += _devices(nvml, gpu, links[gpu.index])
     if all(one.pci_bus_id for one in found):
         found.sort(key=lambda one: (one.pci_bus_id.upper(), one.mig))
+    return tuple(found)
+
+
+def discover_unleasable(known: Collection[int] = ()) -> tuple[tuple[Device, str], ...]:
+    """Return the GPUs that `discover` does not list, each with the reason: those in MIG mode, of which it lists the MIG
+    devices, if there are any, and those that do not answer, of which only the index is known.
+
+    Args:
+        known: indexes of GPUs that are left out, and not opened.
+
+    Raises:
+        NvmlError: the driver does not work at all.
+    """
+    found: list[tuple[Device, str]] = []
+    with _session() as nvml:
+        for index, gpu in () if nvml is None else _gpus(nvml, but=known):
+            try:
+                if isinstance(gpu, Exception):
+                    raise gpu
+                (device,) = _devices(nvml, gpu, (), is_whole=True)
+                if _in_mig_mode(nvml, gpu.handle):
+                    found.append((device, SPLIT if _parts(nvml, gpu.handle) else NO_INSTANCES))
+            except nvml.NVMLError as error:
+                if error.value in _OF_ALL:
+                    raise
+                found.append((Device("", index, -1), _words(error)))
     return tuple(found)
 
 
@@ -298,9 +326,12 @@ class _Gpu:
         self.index, self.handle, self.bus_id = index, handle, bus_id
 
 
-def _gpus(nvml: Any) -> Iterator[tuple[int, _Gpu | Exception]]:
-    """Return each GPU by its index, or its error. NVML numbers them in PCI bus order, like nvidia-smi."""
+def _gpus(nvml: Any, but: Collection[int] = ()) -> Iterator[tuple[int, _Gpu | Exception]]:
+    """Return each GPU by its index, or its error, except those with the indexes ``but``. NVML numbers them in PCI bus
+    order, like nvidia-smi."""
     for index in range(nvml.nvmlDeviceGetCount()):
+        if index in but:
+            continue
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             yield index, _Gpu(index, handle, _bus_id(_or(nvml, None, nvml.nvmlDeviceGetPciInfo, handle)))
@@ -357,7 +388,8 @@ def _in_mig_mode(nvml: Any, handle: Any) -> bool:
     return bool(_or(nvml, (0, 0), nvml.nvmlDeviceGetMigMode, handle)[0] == 1)
 
 
-def _devices(nvml: Any, gpu: _Gpu, links: tuple[str, ...]) -> list[Device]:
+def _devices(nvml: Any, gpu: _Gpu, links: tuple[str, ...], *, is_whole: bool = False) -> list[Device]:
+    """Return the devices of a GPU: itself, or its MIG devices unless ``is_whole``."""
     minor = _or(nvml, -1, nvml.nvmlDeviceGetMinorNumber, gpu.handle)
     numa = _numa_node(nvml, gpu)
     modes = {
@@ -367,8 +399,8 @@ def _devices(nvml: Any, gpu: _Gpu, links: tuple[str, ...]) -> list[Device]:
         nvml.NVML_COMPUTEMODE_PROHIBITED: "prohibited",
     }
     mode = modes.get(_or(nvml, None, nvml.nvmlDeviceGetComputeMode, gpu.handle), "")
-    in_mig_mode = _in_mig_mode(nvml, gpu.handle)
-    handles = _parts(nvml, gpu.handle) if in_mig_mode else [(_NOT_IN_MIG_MODE, gpu.handle)]
+    in_parts = not is_whole and _in_mig_mode(nvml, gpu.handle)
+    handles = _parts(nvml, gpu.handle) if in_parts else [(_NOT_IN_MIG_MODE, gpu.handle)]
     return [
         Device(
             uuid=_text(nvml.nvmlDeviceGetUUID(handle)),

@@ -21,7 +21,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from dlapp.gpuid.devices import Device
@@ -93,6 +93,13 @@ class NvmlProcess(Closeable):
         if not nvml.has_library():
             return ()
         found: tuple[Device, ...] = self._request(("discover",))
+        return found
+
+    def discover_unleasable(self, known: Collection[int] = ()) -> tuple[tuple[Device, str], ...]:
+        """Call `dlapp.gpuid.health.nvml.discover_unleasable`. Raises NvmlError, as `discover` does."""
+        if not nvml.has_library():
+            return ()
+        found: tuple[tuple[Device, str], ...] = self._request(("unleasable", frozenset(known)))
         return found
 
     def read(self, devices: Sequence[Device], *, detailed: bool = False) -> dict[str, Reading]:
@@ -301,6 +308,8 @@ def serve(idle_s: float) -> None:
                 match what:
                     case "discover":
                         answer = nvml.discover()
+                    case "unleasable":
+                        answer = nvml.discover_unleasable(words[0])
                     case "read":
                         answer = nvml.read(words[0], detailed=words[1])
                     case _:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dlapp.client.machine.gpu_ledger import short_notes
 from dlapp.system.text import counted, short_duration, xids_text
 
 View = Mapping[str, Any]
@@ -58,6 +59,8 @@ def _who(one: View, now_ms: int) -> str:
     said = said or ["free"]
     if one["unverified"] and one["state"] == "free":
         said.append(f"unverified ({one['unverified']})")
+    if one["notes"]:
+        said += short_notes(one)
     return ", ".join(filter(None, (*said, _recent_xids(one.get("xids", {}), now_ms))))
 
 
