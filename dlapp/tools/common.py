@@ -110,6 +110,18 @@ def command(name: str, *, example: str, kind: type[click.Command] = Command) -> 
     return declare
 
 
+class ActionChoice(click.Choice):  # type: ignore[type-arg]
+    """Action of a command; an unknown one is refused with the nearest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the action."""
+        if value not in self.choices:
+            from dlapp.system.text import nearest, shown
+
+            self.fail(f"{shown(value)} is no action, {nearest(value, map(str, self.choices))}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def json_option(help: str) -> Callable[[Body], Body]:
     """Add ``--json``, as the parameter ``as_json``; the formats are in docs/json.md."""
     return click.option("--json", "as_json", is_flag=True, help=help)
@@ -351,6 +363,20 @@ def _point_stdout_at_nothing() -> None:
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     os.close(nothing)
+
+
+def read_duration(option: str, text: str, *, minimum_s: float) -> float:
+    """Return the duration of an option such as ``--timeout``: ``30s``, ``10m``, or a number of seconds [s].
+
+    Raises:
+        UsageError: it is none, or shorter than ``minimum_s``.
+    """
+    from dlapp.system.text import read_duration_s
+
+    try:
+        return read_duration_s(text, minimum_s)
+    except ValueError as problem:
+        raise UsageError(f"{option} {problem}") from None
 
 
 def read_time_ms(option: str, text: str, now_ms: int) -> int:

@@ -51,10 +51,10 @@ class Machine:
         ask = LeaseRequest("application_1700000000000_0042", "container_1", "tony", len(uuids), uuids)
         return self.ledger.acquire(ask)
 
-    def gpu(self, *words: str, code: int = 0, gone: bool = False) -> str:
-        """Standard output of dlapp-gpu, or where it fails standard error."""
+    def run(self, *words: str, gone: bool = False) -> subprocess.CompletedProcess[str]:
+        """Run dlapp-gpu."""
         variables = {} if gone else self.variables
-        done = subprocess.run(
+        return subprocess.run(
             [sys.executable, "-m", "dlapp.tools", "gpu", *words],
             env={
                 **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
@@ -65,6 +65,10 @@ class Machine:
             capture_output=True,
             text=True,
         )
+
+    def gpu(self, *words: str, code: int = 0, gone: bool = False) -> str:
+        """Standard output of dlapp-gpu, or where it fails standard error."""
+        done = self.run(*words, gone=gone)
         assert done.returncode == code, done.stderr
         return re.sub(r", \d+ s\)", ", 0 s)", done.stdout if done.stdout else done.stderr)
 
@@ -146,8 +150,8 @@ def test_an_operator_takes_a_device_out_and_back(machine: Machine) -> None:
     assert "quarantined (fan" in machine.gpu("list").splitlines()[2]
     with_devices(machine.directory, FREE)
     assert machine.gpu("why", "3", code=1) == f"{HOST}: asked for 3 gcores, 2 free: gpu2 quarantined (fan)\n"
-    assert machine.gpu("heal", "2") == f"{HOST}: 2: healed\n"
-    assert machine.gpu("heal", "2") == f"{HOST}: 2: was not in quarantine; earlier failures no longer count\n"
+    assert machine.gpu("heal", "2") == f"{HOST}: healed: gpu2\n"
+    assert machine.gpu("heal", "2") == f"{HOST}: gpu2: was not in quarantine; earlier failures no longer count\n"
     assert machine.gpu("why", "3") == f"{HOST}: yes, gpu0, gpu1, gpu2\n"
 
 
@@ -238,6 +242,20 @@ def test_the_parts_of_a_device_are_named_by_their_number_on_it(machine: Machine)
     assert [one["state"] for one in machine.devices()] == ["free", "quarantined", "free"]
 
 
+def test_a_split_device_is_named_whole_by_its_number_bus_id_and_uuid(machine: Machine) -> None:
+    with_devices(machine.directory, [StubDevice(uuid="GPU-s", mig=(Part("MIG-a"), Part("MIG-b"))), CARDS[1]])
+    for name in ("gpu0", "0", "00000000:01:00.0", "GPU-s"):
+        said = machine.gpu("quarantine", name, "gpu1")
+        slices = "all slices of gpu0 (gpu0:0, gpu0:1)"
+        assert said == f"{HOST}: {slices}, gpu1: in quarantine until dlapp-gpu heal gpu0 gpu1\n"
+        assert [one["state"] for one in machine.devices()] == ["quarantined"] * 3
+        assert machine.gpu("heal", name) == f"{HOST}: healed: gpu0:0, gpu0:1\n"
+        assert [one["state"] for one in machine.devices()] == ["free", "free", "quarantined"]
+    assert "all slices of gpu0" in machine.gpu("drain", "gpu0").splitlines()[0]
+    assert [one["state"] for one in machine.devices()] == ["quarantined"] * 3
+    assert json.loads(machine.gpu("heal", "gpu0", "gpu1", "--json"))["devices"] == ["gpu0:0", "gpu0:1", "gpu1"]
+
+
 def test_a_device_in_mig_mode_without_instances_and_a_lost_one_are_listed_with_the_reason(machine: Machine) -> None:
     empty = StubDevice(uuid="GPU-s", name="NVIDIA A100", mig=())
     with_devices(machine.directory, [StubDevice(uuid="GPU-a"), replace(CARDS[1], error=15), empty, CARDS[2]])
@@ -252,6 +270,7 @@ def test_a_device_in_mig_mode_without_instances_and_a_lost_one_are_listed_with_t
     assert lines[1].endswith("| unavailable (GPU is lost)")
     assert lines[2].endswith("| unavailable (in MIG mode, without instances)")
     assert "NVIDIA A100" in lines[2]
+    assert "there is no GPU 'gpu2'; it has gpu0, gpu3" in machine.gpu("drain", "gpu2", "gpu0", code=3)
 
 
 def test_what_is_listed_besides_opens_no_device_that_an_operator_took_out(machine: Machine) -> None:
@@ -301,7 +320,15 @@ def test_a_device_that_is_lost_is_shown_where_somebody_holds_it(machine: Machine
         (("list", "host99"), 3, f"knows {HOST} only, not host99"),
         (("quarantine", "gpu9"), 3, "there is no GPU 'gpu9'; it has gpu0, gpu1, gpu2"),
         (("heal", "gpu9"), 3, "there is no GPU 'gpu9'"),
-        (("quarantine",), 2, "quarantine takes GPU: dlapp-gpu quarantine GPU"),
+        (("quarantine",), 2, "quarantine takes GPU...: dlapp-gpu quarantine GPU..."),
+        (("reset", "gpu0", "gpu1"), 2, "reset takes GPU, one at a time: dlapp-gpu reset GPU"),
+        (("quarantine", "gpu0", "gpu9"), 3, "there is no GPU 'gpu9'"),
+        (("drain", "gpu0", "host99"), 3, "there is no GPU 'host99'; it has gpu0, gpu1, gpu2"),
+        (("drain", "--wait", "--timeout", "soon"), 2, "--timeout 'soon' is not a duration"),
+        (("drain", "--wait", "--timeout", "0"), 2, "--timeout is 0 s, the minimum is 1 s"),
+        (("list", "host99", "--original"), 3, f"knows {HOST} only, not host99"),
+        (("list", "host99", "--json"), 3, f"knows {HOST} only, not host99"),
+        (("quarantin", "gpu0"), 2, "'quarantin' is no action, the nearest is quarantine"),
         (("why",), 2, "why takes N [KIND]: dlapp-gpu why N [KIND]"),
         (("why", "1", "half"), 2, "KIND: 'half' is not whole, mig or mig:PROFILE"),
         (("why", "2", "mig"), 2, "asked for 2 slices, the maximum is 1: a program sees one slice only"),
@@ -315,12 +342,14 @@ def test_a_device_that_is_lost_is_shown_where_somebody_holds_it(machine: Machine
         (("release", "gpu0"), 2, "release is for the ledger of a cluster"),
         (("forget", "host99"), 2, "forget is for the ledger of a cluster"),
         (("heal", "gpu0", "--original"), 2, "--original is not for heal"),
-        (("explode",), 2, "'explode' is not one of"),
-        (("quarantine", "gpu0", "--host", "host99"), 1, "this ledger is of"),
+        (("xxx",), 2, "'xxx' is no action, known are list, gc, quarantine,"),
+        (("quarantine", "gpu0", "--host", "host99"), 3, f"knows {HOST} only, not host99"),
     ],
 )
 def test_bad_input_is_one_clear_line(machine: Machine, words: tuple[str, ...], code: int, said: str) -> None:
-    text = machine.gpu(*words, code=code)
+    done = machine.run(*words)
+    text = done.stdout + done.stderr
+    assert done.returncode == code
     assert said in text
     assert len(text.splitlines()) == 1
 

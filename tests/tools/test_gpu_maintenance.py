@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -22,6 +23,7 @@ from dlapp.gpuid.devices import Device
 from dlapp.gpuid.rules import LeaseRequest
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.system.owners import user_name
+from dlapp.tools.machine.gpu import main as gpu
 from dlapp.values.ids import ApplicationId
 from tests.services.containers.nvml_stub import NVSWITCH, Part, StubDevice, with_devices
 
@@ -98,6 +100,11 @@ class Machine:
             out, err = process.communicate()
         assert process.returncode == code, (out, err)
         return (out or err).splitlines()
+
+    def error(self, *words: str) -> str:
+        """The last line of standard error."""
+        with self.start(*words) as process:
+            return process.communicate()[1].splitlines()[-1]
 
     def states(self) -> list[str]:
         (host,) = json.loads("\n".join(self.gpu("list", "--json")))["hosts"]
@@ -224,7 +231,8 @@ def test_a_gpu_that_dlapp_has_closed_is_drained_also_while_the_driver_does_not_w
 
 def test_a_drain_without_a_name_is_of_this_host_and_heal_ends_it(machine: Machine) -> None:
     machine.gpu("quarantine", "gpu0", "--reason", "fan")
-    lines = [f"{HOST}: gpu0, gpu1, gpu2: no new program gets it until dlapp-gpu heal {HOST}", f"{HOST}: nobody uses it"]
+    first = f"{HOST}: gpu0, gpu1, gpu2: no new program gets them until dlapp-gpu heal {HOST}"
+    lines = [first, f"{HOST}: nobody uses it"]
     assert machine.gpu("drain") == machine.gpu("drain", HOST) == lines
     assert "quarantined (fan" in machine.gpu("list")[0], "the reason of an operator stays"
     assert machine.gpu("heal", HOST) == [f"{HOST}: healed: gpu0, gpu1, gpu2"]
@@ -241,6 +249,53 @@ def test_drain_waits_until_nobody_uses_the_gpu(machine: Machine) -> None:
             lease.release()
             assert process.stdout.read() == f"{HOST}: nobody uses it\n"
     assert process.returncode == 0
+
+
+def test_drain_names_the_processes_that_compute_without_a_lease(machine: Machine) -> None:
+    me = os.getpid()
+    machine.has(replace(CARDS[0], pids=(me,)), replace(CARDS[1], mps=(me,)), replace(CARDS[2], pids=(me,)))
+    with machine.hold("GPU-c"):
+        _, *left = machine.gpu("drain", code=1)
+    who = re.escape(f"{HOST}: ") + r"gpu{} process " + rf"{me} \([^ ,]+, {ME}\), without a lease"
+    assert left[0].startswith(f"{HOST}: gpu2 {HELD} ({ME}, "), "the programs of a holder are not named"
+    assert [re.fullmatch(who.format(place), line) is not None for place, line in enumerate(left[1:])] == [True] * 2
+    answer = json.loads("\n".join(machine.gpu("drain", "gpu1", "--json", code=1)))
+    assert [(one["pid"], one["user"], one["devices"]) for one in answer["left"]] == [(me, ME, ["gpu1"])]
+    assert f"still in use after 1 s by process {me} (" in machine.error("drain", "gpu1", "--wait", "--timeout", "1s")
+    machine.has(CARDS[0], replace(CARDS[1], errors=(("nvmlDeviceGetComputeRunningProcesses", 3),)), CARDS[2])
+    unknown = "gpu1: processes without a lease are not known: the driver does not list processes"
+    assert machine.error("drain", "gpu1") == unknown
+    machine.has(*CARDS)
+    assert machine.gpu("drain", "gpu1")[1:] == [f"{HOST}: nobody uses it"]
+
+
+def test_several_gpus_are_drained_at_once_and_none_if_a_name_is_wrong(machine: Machine) -> None:
+    assert "there is no GPU 'gpu7'" in machine.gpu("drain", "gpu0", "gpu7", code=3)[0]
+    assert machine.states() == ["free"] * 3
+    assert machine.gpu("drain", "gpu2", "GPU-a")[0] == (
+        f"{HOST}: gpu0, gpu2: no new program gets them until dlapp-gpu heal gpu0 gpu2"
+    )
+    assert machine.states() == ["quarantined", "free", "quarantined"]
+    assert machine.gpu("heal", "gpu0", "gpu1", "gpu2") == [
+        f"{HOST}: healed: gpu0, gpu2",
+        f"{HOST}: gpu1: was not in quarantine; earlier failures no longer count",
+    ]
+
+
+@pytest.mark.parametrize("action", ["quarantine", "drain"])
+def test_a_user_who_is_not_root_is_told_whom_a_quarantine_binds(
+    machine: Machine, action: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from dlapp.client.machine.gpu_ledger import GpuLedger
+
+    monkeypatch.setenv("DLAPP_GPUID_LOCK_DIR", machine.locks)
+    device = {"label": "gpu0", "uuid": "GPU-a", "mig": -1, "pci_bus_id": "", "state": "free", "quarantine": None}
+    monkeypatch.setattr(GpuLedger, "hosts", lambda *_, **__: [{"error": "", "devices": [device]}])
+    monkeypatch.setattr(GpuLedger, "quarantine", lambda *_, **__: None)
+    monkeypatch.setattr(GpuLedger, "read", lambda *_: {})
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert gpu.main([action, "gpu0"], standalone_mode=False) == 0
+    assert f"only your own applications: root's {action} binds all users of {HOST}" in capsys.readouterr().err
 
 
 def test_a_name_that_is_nothing_is_refused(machine: Machine) -> None:
@@ -345,7 +400,22 @@ def test_a_gpu_that_is_not_healthy_after_its_reset_stays_in_quarantine(machine: 
         f"{HOST}: gpu1 stays in quarantine: the driver asks for a reboot",
     ]
     assert machine.states() == ["free", "quarantined", "free"]
-    assert "by" in machine.gpu("list")[1]
+    assert "quarantined (dlapp-gpu reset; found: the driver asks for a reboot, by " in machine.gpu("list")[1]
+
+
+@needs_root
+def test_a_gpu_that_was_drained_keeps_what_dlapp_and_then_its_reset_found_on_it(machine: Machine) -> None:
+    machine.ledger.quarantine("GPU-b", cause="ecc", detail="2 uncorrectable ECC errors")
+    machine.gpu("drain", "gpu1", "--reason", "RMA 17")
+    assert "quarantined (RMA 17; found: 2 uncorrectable ECC errors, by " in machine.gpu("list")[1]
+    machine.gpu("quarantine", "gpu1", "--reason", "RMA 18")
+    assert "quarantined (RMA 18; found: 2 uncorrectable ECC errors, by " in machine.gpu("list")[1]
+    machine.has(CARDS[0], replace(CARDS[1], recovery=2), CARDS[2])
+    machine.gpu("reset", "gpu1", code=1)
+    assert "quarantined (RMA 18; found: the driver asks for a reboot, by " in machine.gpu("list")[1]
+    machine.has(*CARDS)
+    machine.gpu("reset", "gpu1")
+    assert machine.states() == ["free"] * 3
 
 
 @needs_root
@@ -400,4 +470,6 @@ def test_split_gpus_and_unknown_ones_are_not_reset(machine: Machine) -> None:
     assert machine.gpu("reset", "gpu1:0", code=2) == [
         "Error: gpu1:0, gpu1:1: a reset removes MIG devices, so dlapp does not reset their GPUs"
     ]
-    assert machine.gpu("reset", "gpu7", code=3) == [f"Error: {HOST}: there is no GPU 'gpu7'"]
+    assert machine.gpu("reset", "gpu7", code=3) == [
+        f"Error: {HOST}: there is no GPU 'gpu7'; it has gpu0, gpu1:0, gpu1:1, gpu2"
+    ]

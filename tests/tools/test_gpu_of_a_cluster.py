@@ -110,7 +110,7 @@ def test_all_hosts_are_listed_with_who_holds_what(cluster: Cluster) -> None:
 def test_a_host_of_the_cluster_is_drained_and_healed_from_elsewhere(cluster: Cluster) -> None:
     cluster.lease("host02", 2, 1)
     first, second = cluster.gpu("drain", "host02", "--reason", "new PSU", code=1)[0].splitlines()
-    assert first == "host02: gpu0, gpu1: no new program gets it until dlapp-gpu heal host02"
+    assert first == "host02: gpu0, gpu1: no new program gets them until dlapp-gpu heal host02"
     assert re.fullmatch(r"host02: gpu0 application_1_0042 \(tony, \d+ s\), no end is known(, .*)?", second)
     assert cluster.gpu("drain", "gpu1", "--host", "host02")[0].endswith("host02: nobody uses it\n")
     found = json.loads(cluster.gpu("list", "host02", "--json")[0])["hosts"][0]["devices"]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlapp.errors import DlappError, NotFound
+from dlapp.gpuid.health.inspection import foreign_processes
+from dlapp.gpuid.health.nvml import NvmlError
+from dlapp.system.owners import user_text
 
 if TYPE_CHECKING:
     from dlapp.client.machine.gpu_ledger import GpuLedger
@@ -15,17 +19,23 @@ DeviceView = Mapping[str, Any]
 """A device as `dlapp.client.machine.gpu_ledger` describes it."""
 
 
+FOUND = "; found: "
+"""Begins what dlapp found, in the reason of an operator's quarantine."""
+
+
 class DeviceSelection(NamedTuple):
     """Devices of one host that an operator named.
 
     Args:
         is_host: the whole host was named.
         devices: their views.
+        split: labels of the GPUs split by MIG that were named whole: all their slices are meant.
     """
 
     host: str
     is_host: bool
     devices: tuple[DeviceView, ...]
+    split: tuple[str, ...] = ()
 
     @property
     def uuids(self) -> tuple[str, ...]:
@@ -34,18 +44,30 @@ class DeviceSelection(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return the labels as text."""
-        return ", ".join(one["label"] for one in self.devices)
+        """Return the labels as text: ``gpu1``, ``all slices of gpu0 (gpu0:0, gpu0:1)``."""
+        return ", ".join(name if name not in self.split else self._slices(name) for name in self.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the labels of the devices, of the slices of a GPU that was named whole the GPU's."""
+        whole = ((one["label"], gpu_label(one)) for one in self.devices)
+        return tuple(dict.fromkeys(gpu if gpu in self.split else label for label, gpu in whole))
+
+    def _slices(self, gpu: str) -> str:
+        labels = ", ".join(one["label"] for one in self.devices if gpu_label(one) == gpu)
+        return f"all slices of {gpu} ({labels})"
 
 
 class RemainingUser(NamedTuple):
-    """Application that still holds devices.
+    """Application that still holds devices, or a process that computes on one without a lease.
 
     Args:
+        user: empty: not known.
         devices: their labels.
         since_ms: since when [ms since 1970]; 0: not known.
         ends_ms: when it ends at the latest [ms since 1970]; None: not known.
         doubt: why the devices are not free although the holder seems to be gone; empty: no doubt.
+        pid, program: of a process without a lease; 0 and empty: it is an application.
     """
 
     application: str
@@ -54,14 +76,16 @@ class RemainingUser(NamedTuple):
     since_ms: int
     ends_ms: int | None
     doubt: str
+    pid: int = 0
+    program: str = ""
 
 
-def select_devices(ledger: GpuLedger, name: str | None, host: str | None = None) -> DeviceSelection:
-    """Return the devices that a name means: of a GPU, or of a host, with all its GPUs.
+def select_devices(ledger: GpuLedger, names: Sequence[str], host: str | None = None) -> DeviceSelection:
+    """Return the devices that names mean: GPUs, or one host, with all its GPUs.
 
     Args:
         ledger: the ledger that has them.
-        name: a GPU of ``host`` (index, ``gpu0``, uuid, PCI bus id), or a host; None: all of ``host``.
+        names: see `select_gpus`; or one host; empty: all of ``host``.
         host: None: this host.
 
     Raises:
@@ -69,26 +93,54 @@ def select_devices(ledger: GpuLedger, name: str | None, host: str | None = None)
         DlappError: the record of the host is not readable.
     """
     where = host or ledger.host_name
-    if name is not None:
+    if names:
         # A GPU of this host is meant before a host of that name.
         try:
-            found = [one for one in _devices_of(ledger, where) if name in _names_of(one)]
+            return select_gpus(ledger, names, host)
         except NotFound:
-            found = []
-        if found:
-            return DeviceSelection(where, False, tuple(found))
-        if host is not None:
-            raise NotFound(f"{where}: there is no GPU {name!r}")
-        where = name
+            if host is not None or len(names) > 1:
+                raise
+        (where,) = names
     try:
         devices = _devices_of(ledger, where)
     except NotFound:
-        if name is None:
+        if not names:
             raise
-        raise NotFound(f"{name} is neither a GPU of {ledger.host_name} nor a host of the GPU ledger") from None
+        raise NotFound(f"{where} is neither a GPU of {ledger.host_name} nor a host of the GPU ledger") from None
     if not devices:
         raise NotFound(f"{where} has no GPU")
     return DeviceSelection(where, True, devices)
+
+
+def select_gpus(ledger: GpuLedger, names: Sequence[str], host: str | None = None) -> DeviceSelection:
+    """Return the devices of one host that names of GPUs mean; a GPU that is split by MIG means all its slices.
+
+    Args:
+        ledger: the ledger that has them.
+        names: each an index, ``gpu0``, a uuid or a PCI bus id.
+        host: None: this host.
+
+    Raises:
+        NotFound: there is no such GPU, or no such host.
+        DlappError: the record of the host is not readable.
+    """
+    where = host or ledger.host_name
+    devices = _devices_of(ledger, where)
+    uuids: set[str] = set()
+    split: list[str] = []
+    for name in names:
+        found = [one for one in devices if name in _names_of(one)]
+        if not found:
+            found = [one for one in devices if name in _names_of_gpu(one)]
+        if not found and name.startswith("GPU-") and where == ledger.host_name:
+            bus_id = ledger.bus_id_of_split(name)
+            found = [one for one in devices if bus_id and one["pci_bus_id"] == bus_id]
+        if not found:
+            known = ", ".join(one["label"] for one in devices) or "none"
+            raise NotFound(f"{where}: there is no GPU {name!r}; it has {known}")
+        uuids |= {one["uuid"] for one in found}
+        split += [gpu_label(one) for one in found if one["mig"] >= 0 and name not in _names_of(one)]
+    return DeviceSelection(where, False, tuple(one for one in devices if one["uuid"] in uuids), tuple(split))
 
 
 def _devices_of(ledger: GpuLedger, host: str) -> tuple[DeviceView, ...]:
@@ -99,29 +151,60 @@ def _devices_of(ledger: GpuLedger, host: str) -> tuple[DeviceView, ...]:
     return ()
 
 
+def gpu_label(device: DeviceView) -> str:
+    """Return the label of a device's GPU: of the slice ``gpu0:1`` it is ``gpu0``."""
+    label: str = device["label"]
+    return label.partition(":")[0] if device["mig"] >= 0 else label
+
+
 def _names_of(device: DeviceView) -> Collection[str]:
     label = device["label"]
-    return {device["uuid"], device["pci_bus_id"], label, label.removeprefix("gpu")} - {""}
+    # The PCI bus id of a slice is that of its GPU.
+    bus_id = device["pci_bus_id"] if device["mig"] < 0 else ""
+    return {device["uuid"], bus_id, label, label.removeprefix("gpu")} - {""}
 
 
-def close_devices(ledger: GpuLedger, selection: DeviceSelection, *, reason: str, by: str) -> tuple[str, ...]:
-    """Put devices into quarantine, except those that an operator has put there already.
+def _names_of_gpu(device: DeviceView) -> Collection[str]:
+    label = gpu_label(device)
+    return {device["pci_bus_id"], label, label.removeprefix("gpu")} - {""}
+
+
+def close_devices(
+    ledger: GpuLedger, selection: DeviceSelection, *, reason: str, by: str, replaces: bool = False
+) -> tuple[str, ...]:
+    """Put devices into quarantine. What dlapp has found stays in the reason.
 
     Args:
         ledger: the ledger that has them.
         selection: the devices.
-        reason: one line for other operators.
+        reason: one line for other operators; empty: the name of the operator.
         by: name of the operator.
+        replaces: also those that an operator has put there already, for another reason.
 
     Returns:
         The uuids of those that were put there now.
     """
     closed = []
     for one in selection.devices:
-        if not (one["quarantine"] and one["quarantine"].get("by")):
-            ledger.quarantine(one["uuid"], host=selection.host, reason=reason, by=by)
+        old = one["quarantine"]
+        if replaces or not (old and old.get("by")):
+            text = with_finding(reason or f"by {by}", finding_of(old))
+            ledger.quarantine(one["uuid"], host=selection.host, reason=text, by=by)
             closed.append(one["uuid"])
     return tuple(closed)
+
+
+def finding_of(quarantine: Mapping[str, Any] | None) -> str:
+    """Return what dlapp has found on a GPU, also if an operator has closed it since; empty: nothing."""
+    if quarantine is None:
+        return ""
+    detail: str = quarantine.get("detail") or quarantine["cause"]
+    return detail.partition(FOUND)[2] if quarantine.get("by") else detail
+
+
+def with_finding(reason: str, finding: str) -> str:
+    """Return the reason of an operator's quarantine with what dlapp has found, in place of an earlier finding."""
+    return f"{reason.partition(FOUND)[0]}{FOUND}{finding}" if finding else reason
 
 
 def remaining_users(
@@ -174,3 +257,41 @@ def latest_ends(config: Config) -> Callable[[str], int | None]:
         return known[application]
 
     return ends_ms
+
+
+def foreign_users(
+    ledger: GpuLedger, selection: DeviceSelection, note: Callable[[str], None]
+) -> Sequence[RemainingUser]:
+    """Return the processes that compute without a lease on devices of this host that nobody holds.
+
+    Args:
+        ledger: the ledger that has them.
+        selection: the devices; those of another host have none that are known here.
+        note: takes why they are not known although NVML could tell.
+    """
+    if selection.host != ledger.host_name:
+        return ()
+    uuids = set(selection.uuids)
+    free = [one for one in _devices_of(ledger, selection.host) if one["uuid"] in uuids and one["state"] != "held"]
+    try:
+        readings = ledger.read({one["uuid"] for one in free})
+    except NvmlError as error:
+        note(f"processes without a lease are not known: {error}")
+        return ()
+    left = []
+    for one in free:
+        if (reading := readings.get(one["uuid"])) is None:
+            continue
+        if reading.unverified:
+            note(f"{one['label']}: processes without a lease are not known: {reading.unverified}")
+        for process in foreign_processes(reading, ledger.allowed_programs):
+            user, labels = _owner_of(process.pid), (one["label"],)
+            left.append(RemainingUser("", user, labels, 0, None, "", process.pid, process.name))
+    return left
+
+
+def _owner_of(pid: int) -> str:
+    try:
+        return user_text(os.stat(f"/proc/{pid}").st_uid)
+    except OSError:
+        return ""  # it has ended, or is of another pid namespace

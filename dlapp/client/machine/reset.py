@@ -23,7 +23,14 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from dlapp.client.machine.drain import DeviceSelection, DeviceView, close_devices, select_devices
+from dlapp.client.machine.drain import (
+    DeviceSelection,
+    DeviceView,
+    close_devices,
+    select_devices,
+    select_gpus,
+    with_finding,
+)
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.health.inspection import inspect_devices, limits_in
@@ -40,6 +47,8 @@ if TYPE_CHECKING:
     from dlapp.config import Config
 
 PROGRAM = "nvidia-smi"
+REASON = "dlapp-gpu reset"
+"""Holder of the GPUs while they are reset, and reason of their quarantine."""
 RESET_S = 300.0
 """Time limit of nvidia-smi. A reset of the eight GPUs of a machine with NVSwitches takes one to two minutes."""
 SETTLE_S = 8.0
@@ -95,8 +104,8 @@ def reset_gpu(ledger: GpuLedger, config: Config, name: str, *, by: str) -> Reset
 
 
 def _reset(ledger: GpuLedger, config: Config, name: str, nvml: NvmlProcess, program: str, by: str) -> ResetResult:
-    everything = _as_found(select_devices(ledger, None), nvml)
-    named = select_devices(ledger, name, ledger.host_name)
+    everything = _as_found(select_devices(ledger, ()), nvml)
+    named = select_gpus(ledger, (name,))
     device = next(one for one in everything if one["uuid"] == named.uuids[0])
     touched = DeviceSelection(named.host, False, touched_devices(device, everything, has_switches()))
     if split := [one["label"] for one in touched.devices if one["mig"] >= 0]:
@@ -106,7 +115,7 @@ def _reset(ledger: GpuLedger, config: Config, name: str, nvml: NvmlProcess, prog
         raise Denied(f"{_not_reset(named, touched)}: {'; '.join(map(_holder_text, held))} ({until})")
     devices = [_device(one) for one in touched.devices]
     machine = MachineLedger(config.gpuid.lock_dir, docker_host=config.runtime.docker.host)
-    request = LeaseRequest(application="dlapp-gpu reset", container="", user=by, gcores=len(devices))
+    request = LeaseRequest(application=REASON, container="", user=by, gcores=len(devices))
     lock = machine.hold(devices, request, token=secrets.token_hex(16))
     if isinstance(lock, dict):
         holders = [str(one) for uuid, one in lock.items() if uuid in touched.uuids]
@@ -116,11 +125,11 @@ def _reset(ledger: GpuLedger, config: Config, name: str, nvml: NvmlProcess, prog
             more = f" and {len(users) - MAX_NAMED} more" if len(users) > MAX_NAMED else ""
             who = f"in use by {', '.join(users[:MAX_NAMED])}{more}"
             raise Denied(f"{_not_reset(named, touched)}: {who}; end them first, also monitors and daemons")
-        closed = close_devices(ledger, touched, reason="dlapp-gpu reset", by=by)
+        closed = close_devices(ledger, touched, reason=REASON, by=by)
         nvml.close()  # it must have no GPU open
         problem = _run([program, "--gpu-reset", "-i", ",".join(dict.fromkeys(map(_id, devices)))])
         faults = _inspected(devices, config, nvml)
-        healed = _reopen(ledger, named, touched, faults, closed, is_reset=not problem)
+        healed = _reopen(ledger, named, touched, faults, closed, is_reset=not problem, by=by)
     finally:
         lock.release()
     return ResetResult(
@@ -279,8 +288,10 @@ def _reopen(
     closed: Collection[str],
     *,
     is_reset: bool,
+    by: str,
 ) -> tuple[str, ...]:
-    """End the quarantine of healthy devices; return their labels.
+    """End the quarantine of healthy devices, and add what was found to that of the others; return the labels of the
+    healthy ones.
 
     After a reset these are the named one and those that were closed for it, also if dlapp had found a fault before.
     After a failure they are those that had no quarantine before.
@@ -294,6 +305,9 @@ def _reopen(
             healed.append(one["label"])
         elif uuid in closed and had_quarantine and not is_reset:
             ledger.restore(uuid, one["quarantine"], host=touched.host)
+        elif uuid in faults:
+            own = REASON if uuid in closed else one["quarantine"].get("detail") or REASON
+            ledger.quarantine(uuid, host=touched.host, reason=with_finding(own, faults[uuid]), by=by)
     return tuple(healed)
 
 

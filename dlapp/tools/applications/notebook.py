@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlapp.errors import EXIT_FAILED, EXIT_INTERRUPTED, DlappError, UsageError
-from dlapp.tools.common import command, json_option, note, print_json, say
+from dlapp.tools.common import command, json_option, note, print_json, read_duration, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ def main(
             client,
             file,
             gcores=gcores,
-            idle_s=_idle_s(max_idle),
+            idle_s=int(read_duration("--max-idle", max_idle, minimum_s=MIN_IDLE_S)),
             save=save,
             say=note,
             note=note,
@@ -89,18 +89,6 @@ def main(
     except KeyboardInterrupt:
         note(f"* dlapp-status {notebook.application}   to see where its files are stored")
         return EXIT_INTERRUPTED
-
-
-def _idle_s(text: str) -> int:
-    from dlapp.system.text import read_duration_s
-
-    try:
-        seconds = int(read_duration_s(text))
-    except ValueError as problem:
-        raise UsageError(f"--max-idle {problem}") from None
-    if seconds < MIN_IDLE_S:
-        raise UsageError(f"--max-idle is {seconds} s, the minimum is {MIN_IDLE_S} s")
-    return seconds
 
 
 def _wait_until_ready(client: Client, notebook: Notebook) -> ReadyNotebook | None:

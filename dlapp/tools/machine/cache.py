@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlapp.errors import EXIT_FAILED, NotFound, UsageError
-from dlapp.tools.common import command, json_option, note, print_json, say
+from dlapp.tools.common import ActionChoice, command, json_option, note, print_json, say
 
 if TYPE_CHECKING:
     from dlapp.client.machine.input_cache import CacheEntry, CacheLocation, InputCache
@@ -21,7 +21,7 @@ _ACTIONS = ("list", "clear", "pin", "unpin")
 
 
 @command("dlapp-cache", example="dlapp-cache pin hdfs://namenode:8020/data/imagenet")
-@click.argument("action", type=click.Choice(_ACTIONS))
+@click.argument("action", type=ActionChoice(_ACTIONS))
 @click.argument("entries", metavar="[ENTRY]...", nargs=-1)
 @click.option("--directory", metavar="DIR", help="Use the input cache in DIR, for example on a node of a cluster.")
 @json_option("Print the answer as JSON.")

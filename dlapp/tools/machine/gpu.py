@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dlapp.errors import EXIT_FAILED, EXIT_UNREACHABLE, UsageError
-from dlapp.tools.common import command, json_option, note, print_json, say
+from dlapp.tools.common import ActionChoice, command, json_option, note, print_json, read_duration, say
 
 if TYPE_CHECKING:
     from dlapp.client.machine.gpu_ledger import GpuLedger
@@ -18,14 +19,16 @@ if TYPE_CHECKING:
 GC_TIMEOUT_S = 120.0
 LISTEN = "127.0.0.1:9441"
 LINES_AT_ONCE = 500
+MAX_GPUS = 1000
+"""Maximum number of GPUs of one host in a command."""
 MAX_PROBLEMS = 20
 """Maximum number of invalid entries of the machine's ledger in a message."""
 _WORDS = {
     "list": (0, 1, "[HOST]"),
     "gc": (0, 100_000, "[HOST]..."),
-    "quarantine": (1, 1, "GPU"),
-    "heal": (1, 1, "GPU|HOST"),
-    "drain": (0, 1, "[GPU|HOST]"),
+    "quarantine": (1, MAX_GPUS, "GPU..."),
+    "heal": (1, MAX_GPUS, "GPU...|HOST"),
+    "drain": (0, MAX_GPUS, "[GPU...|HOST]"),
     "reset": (1, 1, "GPU"),
     "health": (0, 0, ""),
     "release": (1, 1, "GPU"),
@@ -36,7 +39,7 @@ _WORDS = {
 
 
 @command("dlapp-gpu", example="dlapp-gpu list")
-@click.argument("action", metavar="ACTION", type=click.Choice(list(_WORDS)))
+@click.argument("action", metavar="ACTION", type=ActionChoice(list(_WORDS)))
 @click.argument("words", metavar="[WORD]...", nargs=-1)
 @click.option("--host", help="quarantine, heal, drain, release: the GPU's host; by default this host.")
 @click.option("--force", is_flag=True, help="release: also if the application has not ended.")
@@ -44,9 +47,8 @@ _WORDS = {
 @click.option("--wait", is_flag=True, help="drain: until nobody uses it.")
 @click.option(
     "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=1),
-    help="gc HOST: time limit for each host, in seconds; by default 120. drain --wait: time limit; by default none.",
+    metavar="DURATION",
+    help="gc HOST: time limit for each host, such as 10m; by default 120s. drain --wait: time limit; by default none.",
 )
 @click.option("--forgotten", is_flag=True, help="list: also hosts that were forgotten.")
 @click.option("--listen", metavar="HOST:PORT", help=f"exporter: address to listen on; by default {LISTEN}.")
@@ -59,7 +61,7 @@ def main(
     force: bool,
     reason: str,
     wait: bool,
-    timeout_s: float | None,
+    timeout: str | None,
     forgotten: bool,
     listen: str | None,
     original: bool,
@@ -71,10 +73,11 @@ def main(
     list [HOST]        a line for each GPU: model, load (on this host), holder, quarantine
     gc [HOST]...       reclaim leases whose programs are gone: of this host, or of others,
                        by an application of one container on each
-    quarantine GPU     stop leasing a GPU; its holder keeps it
-    heal GPU|HOST      lease it again, or all of a host
-    drain [GPU|HOST]   stop leasing a GPU, or all of a host (by default this one), and show who
-                       still uses it and until when; exit code 0 if nobody does
+    quarantine GPU...  stop leasing GPUs; their holders keep them
+    heal GPU...|HOST   lease them again, or all of a host
+    drain [GPU...|HOST]
+                       stop leasing GPUs, or all of a host (by default this one), and show who
+                       still uses them and until when; exit code 0 if nobody does
     reset GPU          as root: reset a GPU of this host that nobody uses, inspect it, lease it again
     health             for the health script of a NodeManager: print ERROR and the GPU if this
                        machine must get no containers
@@ -85,10 +88,11 @@ def main(
                        mig or mig:PROFILE, as gpu= in a properties file
     exporter           serve this host's GPUs as metrics for Prometheus until it is ended
 
-    GPU is an index (2, gpu2), a uuid or a PCI bus id.
+    GPU is an index (2, gpu2), a uuid or a PCI bus id. A GPU split by MIG means all its slices.
     """
-    options = {"host": host, "force": force, "reason": reason, "timeout": timeout_s, "listen": listen, "wait": wait}
+    options = {"host": host, "force": force, "reason": reason, "timeout": timeout, "listen": listen, "wait": wait}
     _check(action, words, **options, forgotten=forgotten, original=original)
+    timeout_s = None if timeout is None else read_duration("--timeout", timeout, minimum_s=1)
     if action == "health":
         from dlapp.tools.machine.gpu_maintenance import health
 
@@ -107,15 +111,16 @@ def main(
 
             serve(ledger, listen or LISTEN)
             return 0
-        name = words[0] if words else None
-        if action in ("drain", "heal", "reset"):
+        if action in ("quarantine", "drain", "heal", "reset"):
             from dlapp.tools.machine import gpu_maintenance as maintenance
+        if action == "quarantine":
+            return maintenance.quarantine(ledger, words, host=host, reason=reason, as_json=as_json)
         if action == "drain":
             return maintenance.drain(
-                config, ledger, name, host=host, reason=reason, wait=wait, timeout_s=timeout_s, as_json=as_json
+                config, ledger, words, host=host, reason=reason, wait=wait, timeout_s=timeout_s, as_json=as_json
             )
-        if action == "heal" and maintenance.may_be_host(words[0]) and not host:
-            return maintenance.heal_host(ledger, words[0], as_json=as_json)
+        if action == "heal":
+            return maintenance.heal(ledger, words, host=host, as_json=as_json)
         if action == "reset":
             return maintenance.reset(config, ledger, words[0], as_json=as_json)
         if action == "why":
@@ -130,15 +135,7 @@ def main(
             done: Any = {"host": ledger.host_name, "leases": leases}
             lines = show.collect_lines(leases, ledger.host_name)
         else:
-            done = {"host": host or ledger.host_name}
-            if action == "quarantine":
-                ledger.quarantine(words[0], host=host, reason=reason, by=caller())
-                lines = [f"{done['host']}: {words[0]} is in quarantine until dlapp-gpu heal {words[0]}"]
-            elif action == "heal":
-                done["healed"] = ledger.heal(words[0], host=host)
-                text = "healed" if done["healed"] else "was not in quarantine; earlier failures no longer count"
-                lines = [f"{done['host']}: {words[0]}: {text}"]
-            elif action == "release":
+            if action == "release":
                 ended_ms = None if force else partial(_ended_ms, config)
                 done = ledger.release(words[0], host=host, by=caller(), ended_ms=ended_ms)
                 what = f"{done['host']}: {', '.join(done['devices'])} of {done['container']}"
@@ -198,9 +195,12 @@ def _list(ledger: GpuLedger, host: str | None, *, forgotten: bool, original: boo
 
 
 def _print_pieces(begin: str, pieces: Iterable[str], end: str) -> None:
-    """Print one JSON document piece by piece: that of a large cluster is too large to hold in memory at once."""
+    """Print one JSON document piece by piece: that of a large cluster is too large to hold in memory at once. An error
+    before the first piece, such as an unknown host, leaves the output empty."""
+    left = iter(pieces)
+    first = list(islice(left, 1))
     click.echo(begin, nl=False)
-    for place, piece in enumerate(pieces):
+    for place, piece in enumerate(chain(first, left)):
         click.echo(("\n" if place == 0 else ",\n") + piece, nl=False)
     click.echo(end)
 
@@ -214,7 +214,8 @@ def _json(value: Any) -> str:
 def _check(action: str, words: tuple[str, ...], **options: Any) -> None:
     least, most, form = _WORDS[action]
     if not least <= len(words) <= most:
-        raise UsageError(f"{action} takes {form or 'no word'}: dlapp-gpu {action} {form}".rstrip())
+        at_a_time = ", one at a time" if most == 1 < len(words) else ""
+        raise UsageError(f"{action} takes {form or 'no word'}{at_a_time}: dlapp-gpu {action} {form}".rstrip())
     allowed = {
         "list": ("forgotten", "original"),
         "gc": ("timeout",) if words else (),

@@ -1,4 +1,4 @@
-"""Actions of dlapp-gpu for maintenance: health, drain, reset, and heal of a whole host."""
+"""Actions of dlapp-gpu for maintenance: health, quarantine, drain, reset and heal."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dlapp.system.waits import Wait
 from dlapp.tools.common import note, print_json, say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from dlapp.client.machine.drain import RemainingUser
+    from dlapp.client.machine.drain import DeviceSelection, RemainingUser
     from dlapp.client.machine.gpu_ledger import GpuLedger
     from dlapp.config import Config
 
@@ -50,10 +50,36 @@ def health(*, as_json: bool) -> int:
     return 0
 
 
+def quarantine(ledger: GpuLedger, names: Sequence[str], *, host: str | None, reason: str, as_json: bool) -> int:
+    """Stop leasing GPUs; return 0.
+
+    Args:
+        ledger: the ledger that has them.
+        names: see `dlapp.client.machine.drain.select_gpus`.
+        host: None: this host.
+        reason: one line for other operators.
+        as_json: print the answer as JSON.
+
+    Raises:
+        NotFound: there is no such GPU; then none is closed.
+    """
+    from dlapp.client import caller
+    from dlapp.client.machine.drain import close_devices, select_gpus
+
+    selection = select_gpus(ledger, names, host)
+    close_devices(ledger, selection, reason=reason, by=caller(), replaces=True)
+    if as_json:
+        print_json({"host": selection.host, "devices": _labels(selection)})
+        return 0
+    say(f"{selection.host}: {selection.text}: in quarantine until {_heal_command(ledger, selection)}")
+    _note_author(ledger, "quarantine")
+    return 0
+
+
 def drain(
     config: Config,
     ledger: GpuLedger,
-    name: str | None,
+    names: Sequence[str],
     *,
     host: str | None,
     reason: str,
@@ -61,12 +87,12 @@ def drain(
     timeout_s: float | None,
     as_json: bool,
 ) -> int:
-    """Stop leasing a GPU, or all of a host, and show who still uses it; return 0 if nobody does.
+    """Stop leasing GPUs, or all of a host, and show who still uses them; return 0 if nobody does.
 
     Args:
         config: for the engine that knows when applications end.
         ledger: the ledger that has the GPUs.
-        name: a GPU, or a host; None: all GPUs of ``host``.
+        names: GPUs, or a host; empty: all GPUs of ``host``.
         host: None: this host.
         reason: one line for other operators.
         wait: until nobody uses them.
@@ -77,30 +103,44 @@ def drain(
         TimedOut: they are still in use.
     """
     from dlapp.client import caller
-    from dlapp.client.machine.drain import close_devices, latest_ends, remaining_users, select_devices
+    from dlapp.client.machine.drain import (
+        close_devices,
+        foreign_users,
+        latest_ends,
+        remaining_users,
+        select_devices,
+    )
 
-    selection = select_devices(ledger, name, host)
+    selection = select_devices(ledger, names, host)
     close_devices(ledger, selection, reason=reason or "drained", by=caller())
-    left = remaining_users(ledger, selection, latest_ends(config))
+    noted: set[str] = set()
+
+    def note_once(text: str) -> None:
+        if text not in noted:
+            noted.add(text)
+            note(text)
+
+    def users(ends_ms: Callable[[str], int | None]) -> list[RemainingUser]:
+        return [*remaining_users(ledger, selection, ends_ms), *foreign_users(ledger, selection, note_once)]
+
+    left = users(latest_ends(config))
     where = selection.host
     if not as_json:
-        heal = where if selection.is_host else selection.text
-        say(f"{where}: {selection.text}: no new program gets it until dlapp-gpu heal {heal}")
-        if not ledger.is_cluster and os.geteuid() != 0:
-            note(f"only your own programs: root's drain binds all users of {where}")
+        what = "it" if len(selection.devices) == 1 else "them"
+        say(f"{where}: {selection.text}: no new program gets {what} until {_heal_command(ledger, selection)}")
+        _note_author(ledger, "drain")
         say(*_remaining_lines(where, left))
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     if left and wait:
         with Wait(f"the end of the programs on {selection.text} of {where}", timeout_s):
-            while left := remaining_users(ledger, selection, lambda _: None):
+            while left := users(lambda _: None):
                 if deadline is not None and time.monotonic() >= deadline:
-                    raise TimedOut(f"{where}: still in use after {timeout_s:g} s by {_applications(left)}")
+                    raise TimedOut(f"{where}: still in use after {timeout_s:g} s by {', '.join(map(_who, left))}")
                 time.sleep(_LOOK_EVERY_S)
         if not as_json:
             say(*_remaining_lines(where, left))
     if as_json:
-        devices = [one["label"] for one in selection.devices]
-        print_json({"host": where, "devices": devices, "left": [one._asdict() for one in left]})
+        print_json({"host": where, "devices": _labels(selection), "left": [one._asdict() for one in left]})
     return EXIT_FAILED if left else 0
 
 
@@ -109,17 +149,36 @@ def may_be_host(name: str) -> bool:
     return not _GPU.fullmatch(name)
 
 
-def heal_host(ledger: GpuLedger, host: str, *, as_json: bool) -> int:
-    """End the quarantine of all GPUs of a host that are in one; return 0. Raises NotFound: there is no such host."""
-    from dlapp.client.machine.drain import select_devices
+def heal(ledger: GpuLedger, names: Sequence[str], *, host: str | None, as_json: bool) -> int:
+    """End the quarantine of GPUs, or of all of a host; return 0.
 
-    selection = select_devices(ledger, host)
-    healed = [one for one in selection.devices if one["quarantine"]]
-    for one in healed:
-        ledger.heal(one["uuid"], host=selection.host)
-    labels = [one["label"] for one in healed]
-    done = f"healed: {', '.join(labels)}" if labels else "no GPU was in quarantine"
-    print_json({"host": selection.host, "devices": labels}) if as_json else say(f"{selection.host}: {done}")
+    Args:
+        ledger: the ledger that has them.
+        names: GPUs, or a host.
+        host: None: this host.
+        as_json: print the answer as JSON.
+
+    Raises:
+        NotFound: there is no such GPU, or no such host; then none is healed.
+    """
+    from dlapp.client.machine.drain import select_devices, select_gpus
+
+    is_host = host is None and len(names) == 1 and may_be_host(names[0])
+    selection = select_devices(ledger, names) if is_host else select_gpus(ledger, names, host)
+    devices = [one for one in selection.devices if one["quarantine"]] if selection.is_host else selection.devices
+    is_healed = {one["label"]: ledger.heal(one["uuid"], host=selection.host) for one in devices}
+    healed = [label for label, was_closed in is_healed.items() if was_closed]
+    others = [label for label, was_closed in is_healed.items() if not was_closed]
+    if as_json:
+        print_json({"host": selection.host, "devices": healed, "healed": bool(healed)})
+        return 0
+    if healed:
+        say(f"{selection.host}: healed: {', '.join(healed)}")
+    if others:
+        were = "was" if len(others) == 1 else "were"
+        say(f"{selection.host}: {', '.join(others)}: {were} not in quarantine; earlier failures no longer count")
+    if not is_healed:
+        say(f"{selection.host}: no GPU was in quarantine")
     return 0
 
 
@@ -148,19 +207,39 @@ def reset(config: Config, ledger: GpuLedger, name: str, *, as_json: bool) -> int
     return EXIT_FAILED if done.problem or done.faults else 0
 
 
+def _labels(selection: DeviceSelection) -> list[str]:
+    return [one["label"] for one in selection.devices]
+
+
+def _heal_command(ledger: GpuLedger, selection: DeviceSelection) -> str:
+    if selection.is_host:
+        return f"dlapp-gpu heal {selection.host}"
+    elsewhere = "" if selection.host == ledger.host_name else f" --host {selection.host}"
+    return f"dlapp-gpu heal {' '.join(selection.names)}{elsewhere}"
+
+
+def _note_author(ledger: GpuLedger, what: str) -> None:
+    if not ledger.is_cluster and os.geteuid() != 0:
+        note(f"only your own applications: root's {what} binds all users of {ledger.host_name}")
+
+
 def _remaining_lines(host: str, left: Sequence[RemainingUser]) -> list[str]:
     now_ms = clock.now_ms()
     return [_remaining_line(host, one, now_ms) for one in left] or [f"{host}: nobody uses it"]
 
 
 def _remaining_line(host: str, one: RemainingUser, now_ms: int) -> str:
+    if one.pid:
+        return f"{host}: {', '.join(one.devices)} {_who(one)}, without a lease"
     about = [one.user, short_duration(max(0, now_ms - one.since_ms) // 1000) if one.since_ms else ""]
-    who = f"{one.application or 'an unknown holder'} ({', '.join(filter(None, about))})".removesuffix(" ()")
+    who = f"{_who(one)} ({', '.join(filter(None, about))})".removesuffix(" ()")
     until = (
         "no end is known" if one.ends_ms is None else f"until {clock.date_and_time(one.ends_ms / 1000)} at the latest"
     )
     return f"{host}: {', '.join(one.devices)} {who}, {until}" + (f", {one.doubt}" if one.doubt else "")
 
 
-def _applications(left: Sequence[RemainingUser]) -> str:
-    return ", ".join(one.application or "an unknown holder" for one in left)
+def _who(one: RemainingUser) -> str:
+    if one.pid:
+        return f"process {one.pid} ({', '.join(filter(None, (one.program, one.user))) or 'whose name is hidden'})"
+    return one.application or "an unknown holder"
