@@ -310,3 +310,9 @@ def test_the_doctor_says_what_the_ledger_of_a_cluster_has(cluster: Cluster) -> N
     bad, good = lines()
     assert bad.startswith("fail  gpu.ledger.record         host02: ")
     assert good == f"pass  gpu.ledger                {where}: 1 hosts, 2 GPUs"
+    cluster.lease(HERE, 2, 1)
+    cluster.gpu("quarantine", "gpu1", "--reason", "fan")
+    cluster.gpu("quarantine", "gpu0", "--host", "host01")
+    assert lines()[-1].startswith(
+        "warn  gpu.quarantine            2 GPUs are in quarantine; of this host gpu1 quarantined (fan); "
+    )
