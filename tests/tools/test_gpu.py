@@ -191,7 +191,7 @@ def test_why_does_not_call_a_device_free_that_a_request_would_not_get(machine: M
 
 @pytest.mark.parametrize("named", ["the key", "a file of Hadoop"])
 def test_where_yarn_assigns_gpus_an_operator_closes_them_where_its_tasks_look(machine: Machine, named: str) -> None:
-    """No ZooKeeper answers at this address: nothing is written there."""
+    # No ZooKeeper answers at this address: nothing is written there.
     machine.variables |= {"DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": "127.0.0.1:1", "DLAPP_GPUID_ZOOKEEPER_CREDENTIALS": "none"}
     machine.variables |= (
         {"DLAPP_YARN_DIALECT": "yarn.io/gpu"}

@@ -26,7 +26,9 @@ def order_of(
     Whether an application could start now is not considered: all of the machine counts as used.
 
     Args:
+        state: the caller's state directory.
         rows: the rows of this user that wait or run.
+        policy: the operator's.
         capacity_of: returns the memory and the vcores of the machine; None: see `QueueOrder`.
     """
     contents = QueueReader(state).read(rows)
