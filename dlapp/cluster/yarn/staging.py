@@ -164,7 +164,7 @@ class StagingFiles(Protocol):
         """Remove an empty directory."""
 
     def settle_outputs(
-        self, application_id: ApplicationId, outputs: tuple[OutputSpec, ...], claim: CommitClaim | None, *, keep: bool
+        self, application_id: ApplicationId, outputs: tuple[OutputSpec, ...], claim: CommitClaim | None
     ) -> tuple[OutputView, ...]:
         """Settle the outputs of an application without its ApplicationMaster.
 
@@ -174,8 +174,7 @@ class StagingFiles(Protocol):
         Args:
             application_id: id of the application.
             outputs: outputs of the submission.
-            claim: the commit that its ApplicationMaster had decided; None: none.
-            keep: without a claim, keep the stored parts; else remove them.
+            claim: the commit that its ApplicationMaster had decided; None: none, and the stored parts are kept.
 
         Raises:
             DlappError, OSError: an output cannot be settled; everything needed by a later call is kept.

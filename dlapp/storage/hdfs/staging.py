@@ -169,12 +169,12 @@ class HdfsStagingFiles:
         web.delete_if_empty(path)
 
     def settle_outputs(
-        self, application_id: ApplicationId, outputs: tuple[OutputSpec, ...], claim: CommitClaim | None, *, keep: bool
+        self, application_id: ApplicationId, outputs: tuple[OutputSpec, ...], claim: CommitClaim | None
     ) -> tuple[OutputView, ...]:
         """Settle the outputs of an application without an ApplicationMaster; see `StagingFiles.settle_outputs`.
 
         Args:
-            application_id, outputs, claim, keep: see there.
+            application_id, outputs, claim: see there.
         """
         from dlapp.storage.commit import parts_location
         from dlapp.storage.commit.marker import is_part
@@ -188,4 +188,4 @@ class HdfsStagingFiles:
             above = parts_location(output.target, application_id)
             return [(name, f"{above}/{name}") for name in self.names(above) if is_part(name, str(application_id))]
 
-        return settled.keep_or_drop(parts_of if keep else None)
+        return settled.keep_or_drop(parts_of)

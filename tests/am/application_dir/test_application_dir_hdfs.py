@@ -109,7 +109,7 @@ class FilesInMemory:
         raise NotImplementedError
 
     def settle_outputs(
-        self, application_id: ApplicationId, outputs: tuple[OutputSpec, ...], claim: CommitClaim | None, *, keep: bool
+        self, application_id: ApplicationId, outputs: tuple[OutputSpec, ...], claim: CommitClaim | None
     ) -> tuple[OutputView, ...]:
         raise NotImplementedError
 

@@ -23,7 +23,7 @@ from dlapp.storage.settlement import ApplicationOutputs
 from dlapp.system.files import UntrustedFile
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.report import Cause, CommitClaim, FinalStatus, OutputClaim, OutputView
-from dlapp.values.spec import OutputSpec
+from dlapp.values.spec import OnFailure, OutputSpec
 from tests.services.hadoop import IS_HADOOP_2
 from tests.storage.mortal import Killed, mortal
 
@@ -353,7 +353,7 @@ def settled(
     *,
     app: ApplicationId = APP,
     overwrite: bool = True,
-    keep: bool = True,
+    on_failure: OnFailure = OnFailure.KEEP,
 ) -> OutputView:
     """Settle one output without an ApplicationMaster; ``parts``: those of its commit claim."""
     claim = None
@@ -365,7 +365,8 @@ def settled(
             diagnostics="",
             outputs=(OutputClaim(target=target, overwrite=overwrite, parts=dict(parts)),),
         )
-    (view,) = staged.settle_outputs(app, (OutputSpec(output_path="out", target=target),), claim, keep=keep)
+    spec = OutputSpec(output_path="out", target=target, on_failure=on_failure)
+    (view,) = staged.settle_outputs(app, (spec,), claim)
     return view
 
 
@@ -375,8 +376,9 @@ def test_what_nobody_is_left_for_is_kept_aside_or_removed(
 ) -> None:
     staged, old = HdfsStagingFiles(place), old_target(files, target)
     plant(files, target, ["0", "1"])
+    how = OnFailure.KEEP if keep else OnFailure.DROP
     for _ in range(2):
-        assert (settled(staged, target, keep=keep).partial is not None) == keep
+        assert (settled(staged, target, on_failure=how).partial is not None) == keep
         assert tree(files, target) == old
         assert len(beside(files, target)) == keep
     if keep:
@@ -569,7 +571,7 @@ def test_who_settles_has_the_patience_of_who_asked_it_to() -> None:
     with pytest.raises(Unreachable):
         settled(staged, "hdfs://nn/run", [("", part_location("hdfs://nn/run", APP, ContainerId(APP, 1, 2)))])
     with pytest.raises(Unreachable):
-        settled(staged, "hdfs://nn/run", keep=False)
+        settled(staged, "hdfs://nn/run", on_failure=OnFailure.DROP)
     assert time.monotonic() - began < 30
 
 

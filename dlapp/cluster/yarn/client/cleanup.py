@@ -14,14 +14,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlapp.cluster.yarn.staging import (
     COMMIT,
     HISTORY_SUFFIX,
     JOURNAL_PREFIX,
-    KILL,
     MAX_CLAIM_BYTES,
     MAX_GROUP_BYTES,
     MAX_HISTORY_BYTES,
@@ -40,6 +39,7 @@ from dlapp.cluster.yarn.staging import (
     history_json,
 )
 from dlapp.errors import Denied, DlappError, NotFound, SpecError, Unreachable, UsageError
+from dlapp.locations import shown
 from dlapp.sweep.spec import MAX_RESULTS_BYTES
 from dlapp.system import clock
 from dlapp.system.retention import KeptItem, Retention, files_in
@@ -99,8 +99,8 @@ def settle(
     """Write the history of an application that was ended from outside, and remove its staging directory.
 
     Its outputs come first. If their commit was decided, it is completed, whatever happened to the application since.
-    Otherwise stored output is kept as partial output, also if YARN or an operator killed the application; it is removed
-    if dlapp-kill left its mark.
+    Otherwise stored output is kept as partial output, whoever killed the application: which of it is complete is not
+    known without the ApplicationMaster.
 
     Args:
         files: the default file system, as the application's user.
@@ -162,10 +162,11 @@ def _settled(
             if notices is not None:
                 notices.record_end(application_id, kept)
             view = kept.get("view") or {}
-            if any(one.get("committed") for one in view.get("outputs", ())):
+            outputs = view.get("outputs", ())
+            if any(one.get("committed") for one in outputs):
                 result = COMMITTED
-            elif any(one.get("partial") for one in view.get("outputs", ())):
-                result = KEPT
+            else:
+                result = kept_text([one.get("partial") for one in outputs])
     files.remove(staging)
     return result
 
@@ -190,7 +191,7 @@ def _trials(files: StagingFiles, staging: str, sweep: Any) -> bytes:
 def _settle_outputs(
     files: StagingFiles, staging: str, application_id: ApplicationId, outputs: Sequence[Any]
 ) -> tuple[str, tuple[OutputView, ...]]:
-    """Complete the commit by its claim or, without a claim, keep or remove the stored output.
+    """Complete the commit by its claim or, without a claim, keep the stored output.
 
     Returns:
         The result, as text and for each output.
@@ -199,15 +200,25 @@ def _settle_outputs(
     with contextlib.suppress(NotFound):
         claim = from_json(CommitClaim, parse_json(files.read(f"{staging}/{COMMIT}", max_bytes=MAX_CLAIM_BYTES)))
     specs = from_json(tuple[OutputSpec, ...], outputs)
-    keep = files.status(f"{staging}/{KILL}") is None
-    done = files.settle_outputs(application_id, specs, claim, keep=keep)
+    done = files.settle_outputs(application_id, specs, claim)
+    kept = kept_text([one.partial for one in done])
     if claim is None:
-        result = KEPT if any(one.partial for one in done) else NOTHING_KEPT
+        result = kept
     elif all(one.committed for one in done):
         result = COMMITTED
     else:
-        result = "its output could not be committed and is kept as partial output"
+        result = f"its output could not be committed; {kept}"
     return result, done
+
+
+def kept_text(partial: Iterable[str | None]) -> str:
+    """Return where output is kept as partial output, as text.
+
+    Args:
+        partial: the location of each output; None: nothing of it is kept.
+    """
+    places = [shown(one) for one in partial if one]
+    return f"{KEPT} at {', '.join(places)}" if places else NOTHING_KEPT
 
 
 def own_applications(rest: YarnRest, files: StagingFiles, user: str) -> OwnApplications:

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from dlapp.cluster.yarn.client.am_client import REQUEST_TIMEOUT_S, AmClients
-from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, KEPT, NOTHING_KEPT, EndedApplication, settle
+from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, NOTHING_KEPT, EndedApplication, kept_text, settle
 from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.cluster.yarn.client.rest import KILL_END_S, AppReport
 from dlapp.cluster.yarn.client.session import ClusterSession
@@ -116,7 +116,7 @@ class ApplicationKiller:
             text = "was killed" if killed else f"had ended before the kill: {state.value}"
             return f"{application_id} {text}; {report.user}'s next command settles its output"
         if state is State.KILLED:
-            return f"{application_id} was killed, {self._settled(report, by)}"
+            return f"{application_id} was killed, {self._settled(report)}"
         # Usually the ApplicationMaster did this itself; otherwise the user's next command completes it.
         try:
             with contextlib.suppress(DlappError, OSError):
@@ -127,18 +127,13 @@ class ApplicationKiller:
         except (DlappError, OSError) as error:
             return f"{application_id} has ended, but what became of its output cannot be read now: {error}"
         if ended.state is State.KILLED:
-            return f"{application_id} was killed, {KEPT if any(one.partial for one in ended.outputs) else NOTHING_KEPT}"
+            return f"{application_id} was killed, {kept_text(one.partial for one in ended.outputs)}"
         return f"{application_id} had ended before the kill: {ended.state.value}, {ended.diagnostics}"
 
-    def _settled(self, report: AppReport, by: str) -> str:
-        """Remove the output of an application that was just killed, and return the result as text."""
-        later = "your next command keeps what was stored as partial output"
+    def _settled(self, report: AppReport) -> str:
+        """Settle the output of an application that was just killed, and return the result as text."""
         try:
             files = self._session.files(report.user)
-            if files.status(StagingPaths(files.home).staging(report.application_id)) is not None:
-                # Without this file the output is kept, because another user may have ended the application.
-                self._mark(report, KILL, by)
-            later = "your next command tries it again"
             notices = self._session.notices(files)
             text = settle(files, report.application_id, EndedApplication(State.KILLED, 0.0), notices)
             if text is None:
@@ -147,7 +142,7 @@ class ApplicationKiller:
                 ended = EndedApplication(State.KILLED, GONE_AFTER_S)
                 text = settle(files, report.application_id, ended, notices)
         except (DlappError, OSError) as error:
-            text = f"but its output cannot be settled now: {error}; {later}"
+            text = f"but its output cannot be settled now: {error}; your next command tries it again"
         return text or NOTHING_KEPT
 
     def _wait_for_end(self, application_id: ApplicationId, timeout_s: float) -> None:

@@ -113,13 +113,13 @@ class Memory:
         return data
 
     def settle_outputs(
-        self, application_id: ApplicationId, outputs: tuple[OutputSpec, ...], claim: CommitClaim | None, *, keep: bool
+        self, application_id: ApplicationId, outputs: tuple[OutputSpec, ...], claim: CommitClaim | None
     ) -> tuple[OutputView, ...]:
         """Settle by the real rules, with a commit that fails where ``overwrite`` is set."""
         settled = ApplicationOutputs(application_id, outputs, open_files=lambda _: self)  # type: ignore[arg-type, return-value]
         if claim is not None:
             return settled.commit(claim, is_retry=True, retried=(Unreachable,))[0]
-        return settled.keep_or_drop((lambda _: ()) if keep else None)
+        return settled.keep_or_drop(lambda _: ())
 
     def interrupted_commits(self, target: str) -> list[str]:
         return []
@@ -228,19 +228,16 @@ def test_an_application_that_others_ended_keeps_its_last_words_and_no_staging_di
 
 @pytest.mark.parametrize("by_dlapp", [False, True])
 @pytest.mark.parametrize("state", [State.FAILED, State.KILLED, State.FINISHED])
-def test_its_outputs_are_settled_before_anything_is_removed_and_only_dlapp_kill_drops_them(
+def test_its_outputs_are_settled_before_anything_is_removed_whoever_ended_it(
     files: Memory, state: State, by_dlapp: bool
 ) -> None:
     staging = stage(files)
-    keeps = [not by_dlapp, False]  # the second is not kept where its application has failed
     if by_dlapp:
         files.put(f"{staging}/kill.json", text={"by": "tony"})
-    assert settled(files, state) == ("its output is kept as partial output" if any(keeps) else NOTHING_KEPT)
-    assert files.settled == [(A, keeps[0]), (B, keeps[1])]
-    assert told_of_outputs(files) == [
-        ("", A, False, f"{A}~" if keeps[0] else None),
-        ("more", B, False, f"{B}~" if keeps[1] else None),
-    ]
+    assert settled(files, state) == f"its output is kept as partial output at {A}~"
+    # The second is not kept where its application has failed.
+    assert files.settled == [(A, True), (B, False)]
+    assert told_of_outputs(files) == [("", A, False, f"{A}~"), ("more", B, False, None)]
     assert left(files, staging) == []
     settled(files, state)
     assert len(files.settled) == 2
@@ -255,7 +252,7 @@ def test_what_was_to_be_committed_is_whatever_became_of_the_application(files: M
     assert told_of_outputs(files) == [("", A, True, None), ("more", B, True, None)]
     stage(files, OTHER, [{**CLAIM[0], "overwrite": True}, CLAIM[1]])
     said = settle(files, OTHER, EndedApplication(state, 60.0))  # type: ignore[arg-type]
-    assert said == "its output could not be committed and is kept as partial output"
+    assert said == f"its output could not be committed; its output is kept as partial output at {A}~"
 
 
 def test_who_may_still_be_at_its_output_is_left_alone(files: Memory) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from dlapp.cluster.yarn.client import kill as client_kill
 from dlapp.cluster.yarn.client.am_client import AmClients
-from dlapp.cluster.yarn.client.cleanup import COMMITTED, GONE_AFTER_S, KEPT
+from dlapp.cluster.yarn.client.cleanup import COMMITTED, GONE_AFTER_S, NOTHING_KEPT
 from dlapp.cluster.yarn.client.kill import ApplicationKiller
 from dlapp.cluster.yarn.client.rest import AppReport, YarnRest
 from dlapp.errors import Denied, TimedOut, Unreachable
@@ -101,11 +101,13 @@ def killed(files: Memory) -> str:
     return ender(files, Rest(), RUNNING).kill(APP, "tony")
 
 
-def test_output_of_a_killed_application_goes_when_its_processes_are_gone(files: Memory, slept: list[float]) -> None:
+def test_stored_output_of_a_killed_application_is_kept_when_its_processes_are_gone(
+    files: Memory, slept: list[float]
+) -> None:
     stage(files)
-    assert killed(files) == f"{APP} was killed, no output kept"
+    assert killed(files) == f"{APP} was killed, its output is kept as partial output at {A}~"
     assert slept == [GONE_AFTER_S]
-    assert files.settled[0] == (A, False)
+    assert files.settled == [(A, True), (B, False)]  # the second has on_failure=drop
     assert files.files.keys() == {PLACES.history(APP)}
 
 
@@ -120,12 +122,12 @@ def test_output_that_its_master_kept_after_the_kill_is_said(files: Memory, slept
     stage(files)
     kept = {"name": "", "target": "hdfs://nn/out", "partial": "hdfs://nn/out.partial"}
     files.write(PLACES.history(APP), json.dumps({"view": {"outputs": [kept]}}).encode(), 0o600)
-    assert killed(files) == f"{APP} was killed, {KEPT}"
+    assert killed(files) == f"{APP} was killed, its output is kept as partial output at hdfs://nn/out.partial"
     assert slept == []
 
 
 def test_nobody_waits_where_nothing_was_stored(files: Memory, slept: list[float]) -> None:
-    assert killed(files) == f"{APP} was killed, no output kept"
+    assert killed(files) == f"{APP} was killed, {NOTHING_KEPT}"
     assert slept == []
 
 
@@ -135,15 +137,13 @@ def test_what_cannot_be_settled_does_not_hide_that_it_was_killed(files: Memory, 
     assert killed(files) == (
         f"{APP} was killed, but its output cannot be settled now: not yours; your next command tries it again"
     )
-    assert json.loads(files.read(KILL_MARK, max_bytes=1 << 20))["by"] == "tony"
 
 
 def test_a_file_system_that_takes_no_changes_does_not_stop_a_kill(slept: list[float]) -> None:
     files, rest = SafeMode(), Rest()
     stage(files)
     assert ender(files, rest, WITH_MASTER).kill(APP, "tony") == (
-        f"{APP} was killed, but its output cannot be settled now: {SAFE_MODE}; "
-        "your next command keeps what was stored as partial output"
+        f"{APP} was killed, but its output cannot be settled now: {SAFE_MODE}; your next command tries it again"
     )
     assert rest.calls == ["ApplicationMaster", "YARN"]
 
