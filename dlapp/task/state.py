@@ -20,7 +20,7 @@ from dlapp.storage.tree import TransferRate
 from dlapp.system.clock import backoff_s
 from dlapp.system.waits import Wait
 from dlapp.task.environment import NODE_MANAGERS
-from dlapp.task.interrupt import InterruptHandler
+from dlapp.task.interrupt import InterruptHandler, Stopped
 from dlapp.task.logs import TaskLog
 from dlapp.task.step_errors import step
 from dlapp.values.launch_spec import RESERVED_FROM, LaunchSpec
@@ -256,10 +256,15 @@ class TaskState:
         self._former_lease, self.lease = self.lease, None
 
     def release_lease(self) -> None:
-        """Release the GPUs. Idempotent."""
+        """Release the GPUs; an error, after which the lease ends with this process, is logged. Idempotent."""
         if self.lease is not None:
             self.meter.end_lease()
-            self.lease.release()
+            try:
+                self.lease.release()
+            except Stopped:
+                raise
+            except Exception as error:  # the result counts more
+                self.log.warn(f"the GPUs could not be released: {error!r}")
 
     def release_devices(self) -> None:
         """Release the GPUs, and the descriptors that hold the application's devices on a single machine; its guardian

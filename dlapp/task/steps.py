@@ -124,13 +124,13 @@ def run_task(task: TaskState) -> int:
         if is_replaced and launch.on_a_cluster:
             # The node ended this container. YARN reports why (memory, preemption), and that decides about the
             # index; our report would only arrive first.
-            _release_gpus(task)
+            task.release_lease()
             return 128 + signal.SIGTERM
         if link.end_reason:
-            _release_gpus(task)
+            task.release_lease()
             return 1  # there is no ApplicationMaster any more to report to
         link.send_result(result)
-        _release_gpus(task)
+        task.release_lease()
         deadline_s = RESULT_ON_A_CLUSTER_S if launch.on_a_cluster else RESULT_DEADLINE_S
         # After the ApplicationMaster of a replaced task there will be none; it may die also during the report.
         return 0 if link.finish(deadline_s, waits_for_master=not is_replaced) else 1
@@ -167,13 +167,6 @@ def _all_steps(task: TaskState) -> TaskResult:
     task.meter.output_bytes += sum(one.size_bytes for one in result.outputs)
     task.meter.end_lease()
     return replace(result, receipt=task.meter.receipt())
-
-
-def _release_gpus(task: TaskState) -> None:
-    try:
-        task.release_lease()
-    except Exception as error:  # the result is known; the lease ends with this process, by its evidence
-        task.log.warn(f"the GPUs could not be released: {error!r}")
 
 
 def _work(task: TaskState) -> TaskResult:
@@ -229,8 +222,8 @@ def _work(task: TaskState) -> TaskResult:
         return _with_output(task, result, ran_s)
     from dlapp.task.payload import kept_container
 
-    kept_container.release_gpus(task)
     stored = _with_output(task, result, ran_s)
+    kept_container.release_gpus(task)
     kept_container.keep_container(task, keep_s, result)
     return stored
 

@@ -259,8 +259,8 @@ class Outputs:
                     wait.why = "" if isinstance(error, DiskFull) else str(error)
                     wait.longest_s = wait.lasted_s + left_s
                     wait.begin()
-                    self._release()
                     self._report_phase(Phase.STORING, detail=wait.text)
+                    self._release()  # last: a driver may hang
                 except DlappError as error:
                     raise self._keep_on_node(local, path, error) from error
                 time.sleep(pause_s)

@@ -1,7 +1,8 @@
 """The container of a failed payload, kept for inspection (`dlapp.am.decisions.failures`).
 
-Its GPUs are released before. The directories are kept, and an environment for commands: a guardian without the
-payload's resources, or in Docker another container of the same image with the same directories.
+Its output is stored, and then its GPUs are released, before. The directories are kept, and an environment for
+commands: a guardian without the payload's resources, or in Docker another container of the same image with the same
+directories.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _SLEEPS = "sh", "-c", "while :; do sleep 3600; done"
 
 def release_gpus(task: TaskState) -> None:
     """Release the GPUs; commands that run here from now on have none."""
+    task.report_phase(Phase.STARTING, detail="keeping the failed container")  # before a driver may hang
     task.release_devices()
     task.forget_lease()
     task.report_phase(Phase.STARTING, detail="keeping the failed container")

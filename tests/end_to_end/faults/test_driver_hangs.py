@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.applications import launch, properties, run, status, wait_for
+from tests.applications import ended, kill_processes, launch, processes, properties, run, status, wait_for
 from tests.services.containers.nvml_stub import HANGS, StubDevice, seen_by_all, with_devices
 
 END_S = 180.0
@@ -75,6 +75,26 @@ def test_a_kill_while_a_driver_hangs_at_the_end_keeps_the_output(tmp_path: Path,
     assert "no output kept" not in killed.out
     assert status(application)["final_status"] == "SUCCEEDED"
     assert (tmp_path / "result" / "model").read_text() == "trained\n"
+
+
+@pytest.mark.slow
+def test_output_of_a_container_that_is_kept_is_stored_before_a_driver_can_hang(tmp_path: Path, stub: Path) -> None:
+    go, up = tmp_path / "go", tmp_path / "up"
+    script = f"touch {up}; until [ -e {go} ]; do sleep 0.05; done; mkdir output; echo trained >output/model; exit 3"
+    output = {"output_path": "output", "hdfs": f"file://{tmp_path}/result"}
+    application = launch(
+        properties(tmp_path, script, resources={"gcores": 1}, application={"keep_failed": "30m"}, to_hdfs=output)
+    )
+    wait_for("it runs", up.exists, END_S)
+    with_devices(stub, [StubDevice(hang="nvml"), StubDevice()])
+    go.touch()
+    wait_for("its end is known", lambda: "exit code 3" in status(application)["diagnostics"], END_S)
+    wait_for("its output", lambda: [*tmp_path.glob("result.*/*/model")], 8.0)
+    # While it waits 10 s for the driver.
+    kill_processes([one.pid for one in processes(tmp_path) if one.role == "task"])
+    end = ended(application)
+    assert (end["final_status"], "exit code 3" in end["diagnostics"]) == ("FAILED", True)
+    assert Path(end["outputs"][0]["partial"].removeprefix("file://"), "model").read_text() == "trained\n"
 
 
 @pytest.mark.parametrize("init", [18, 999, pytest.param(HANGS, marks=pytest.mark.slow)])

@@ -7,11 +7,14 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from dlapp.errors import DlappError
+from dlapp.storage.api import DiskFull
+from dlapp.task.data import outputs as module
 from dlapp.task.data.outputs import Outputs
 from dlapp.task.data.workspace_changes import WorkspaceChanges
 from dlapp.values.ids import ApplicationId, ContainerId
@@ -244,3 +247,25 @@ def test_a_failed_try_to_store_does_not_count_as_stored(payload: Payload) -> Non
     assert linked == []
     LocalFiles().store(f"{payload.workspace}/out", f"file://{payload.parts}/own/0", workspace=around)
     assert linked == ["best.pt"]
+
+
+def test_a_wait_for_space_is_reported_before_the_gpus_are_released(
+    payload: Payload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payload.write(**{"out/model": "weights"})
+    payload.parts.chmod(0o700)
+    outputs, calls, real = payload.outputs("out"), list[str](), module.open_output
+
+    def full_at_first(*where: Any) -> Any:
+        if not calls:
+            raise DiskFull("disk full", place="/data")
+        return real(*where)
+
+    monkeypatch.setattr(module, "open_output", full_at_first)
+    monkeypatch.setattr(module, "_STORE_AGAIN_S", (0.001, 0.001))
+    monkeypatch.setattr(outputs, "_report_phase", lambda phase, detail="": calls.append(detail) if detail else None)
+    monkeypatch.setattr(outputs, "_release", lambda: calls.append("released"))
+    result = payload.store(outputs)
+    assert [one.files for one in result.outputs] == [1], result
+    assert "released" in calls[1:]
+    assert "/data" in calls[0]
