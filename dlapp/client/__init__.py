@@ -1048,7 +1048,7 @@ class Client(Closeable):
             self._runner_checked_at[id(engine)] = now
 
     def _check_can_end(self, application_id: ApplicationId, user: str | None) -> None:
-        self.status_json(str(application_id))
+        self._ensure_runner(self._engine_of(application_id))
         if user is not None:
             self._check_owner(str(application_id), user)
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from dlapp.cluster.yarn.client.am_client import REQUEST_TIMEOUT_S, AmClients
 from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, NOTHING_KEPT, EndedApplication, kept_text, settle
@@ -14,8 +17,8 @@ from dlapp.cluster.yarn.client.rest import KILL_END_S, AppReport
 from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.client.shared_tokens import find_token
 from dlapp.cluster.yarn.client.status import ApplicationReader
-from dlapp.cluster.yarn.staging import KILL, OWN_MODE, RELEASE, SOFT_KILL, StagingPaths
-from dlapp.errors import Denied, DlappError, Unreachable
+from dlapp.cluster.yarn.staging import AM, KILL, MAX_REQUEST_BYTES, OWN_MODE, RELEASE, SOFT_KILL, StagingPaths
+from dlapp.errors import Denied, DlappError, NotFound, Unreachable
 from dlapp.hadoop.errors import NotAllowed
 from dlapp.system import clock
 from dlapp.system.waits import Wait
@@ -23,10 +26,15 @@ from dlapp.values.access import MODIFIERS
 from dlapp.values.ids import ApplicationId
 from dlapp.values.messages import StopAnswer, StopRequest
 from dlapp.values.report import FinalStatus, State
-from dlapp.values.serialization import from_json, to_json
+from dlapp.values.serialization import from_json, parse_json, to_json
 
 KILL_REQUEST_TIMEOUT_S = 2.0
 """Time limit for an ApplicationMaster to end by itself after a request by dlapp-kill."""
+
+REPORT_S, MASTER_S = 18.0, 9.0
+"""Time limits for a ResourceManager to report an application that is to be killed, and then for its ApplicationMaster
+to be found on HDFS and asked: together less than 30 s. A failover takes 10 to 20 s."""
+_T = TypeVar("_T")
 
 
 class ApplicationKiller:
@@ -82,14 +90,22 @@ class ApplicationKiller:
             return f"{application_id} cannot be reached now; if it is held, it starts when it finds the request on HDFS"
 
     def kill(self, application_id: ApplicationId, by: str) -> str:
-        """Kill an application: request it from its ApplicationMaster, then from YARN, and remove its output and files.
-        If YARN fails, leave a request file.
+        """Kill an application: request it from its ApplicationMaster, then from YARN, and settle its output and files.
+        If YARN fails, leave a request file. If no ResourceManager answers, only the ApplicationMaster is asked.
 
         Raises:
             NotFound, Denied: the application does not exist, or is another user's.
             TimedOut: YARN did not end it within a minute; YARN continues.
+            Unreachable: neither YARN nor the ApplicationMaster answers.
         """
-        report, token = self._permitted(application_id, by)
+        lack = f"no answer in {REPORT_S:g} s"
+        try:
+            report, token = _within(REPORT_S, lambda: self._permitted(application_id, by), lack)
+        except Unreachable as error:
+            yarn = f"no ResourceManager answers: {error}"
+            lack = f"{application_id} was not killed: {yarn}; HDFS does not answer"
+            answer = _within(MASTER_S, lambda: self._kill_without_yarn(application_id, by, yarn), lack)
+            return f"{answer}; YARN may show it as running until a ResourceManager answers"
         if report.state.ended:
             return _ended_text(report)
         own = self._is_own(report)
@@ -129,6 +145,41 @@ class ApplicationKiller:
         if ended.state is State.KILLED:
             return f"{application_id} was killed, {kept_text(one.partial for one in ended.outputs)}"
         return f"{application_id} had ended before the kill: {ended.state.value}, {ended.diagnostics}"
+
+    def _kill_without_yarn(self, application_id: ApplicationId, by: str, yarn: str) -> str:
+        """Request a kill from the ApplicationMaster at the address that it has written on HDFS. Return its answer.
+
+        Raises:
+            Unreachable: it does not answer; there is a request file for it if it lives.
+        """
+        kept = tools_tokens.find(application_id)
+        user, request = kept.user if kept is not None else self._session.user, "nothing was done"
+        try:
+            files = self._session.files(user)
+            written = files.read(
+                f"{StagingPaths(files.home).staging(application_id)}/{AM}", max_bytes=MAX_REQUEST_BYTES
+            )
+            address = urlsplit(str(parse_json(written)["control_url"])).netloc
+            report = AppReport(
+                application_id=application_id,
+                user=user,
+                name="",
+                queue="",
+                state=State.RUNNING,
+                final_status=FinalStatus.UNDEFINED,
+                raw={"amRPCAddress": address},
+            )
+            try:
+                answer = from_json(StopAnswer, self._request(report, "kill", by, KILL_REQUEST_TIMEOUT_S, None))
+                return answer.line(str(application_id))
+            except Unreachable:
+                self._mark(report, KILL, by)
+                request = "its ApplicationMaster ends it if it lives and finds the request on HDFS"
+                raise
+        except (DlappError, OSError, ValueError, LookupError, TypeError) as error:
+            why = "it has no ApplicationMaster" if isinstance(error, NotFound) else str(error)
+            text = f"{application_id} was not killed: {yarn}; {why}; {request}"
+            raise Unreachable(f"{text}; run dlapp-kill again when a ResourceManager answers") from error
 
     def _settled(self, report: AppReport) -> str:
         """Settle the output of an application that was just killed, and return the result as text."""
@@ -176,3 +227,24 @@ class ApplicationKiller:
 
 def _ended_text(report: AppReport) -> str:
     return f"{report.application_id} had already ended: {report.final_status.value.lower()}"
+
+
+def _within(timeout_s: float, call: Callable[[], _T], lack: str) -> _T:
+    """Return the result of a call that may wait for servers. Raises its errors; Unreachable with ``lack``: it still
+    waits."""
+    results, errors = list[_T](), list[BaseException]()
+
+    def work() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="yarn-kill", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise Unreachable(lack)
+    return results[0]

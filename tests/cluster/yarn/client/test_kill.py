@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from email.utils import formatdate
 from types import SimpleNamespace
@@ -190,3 +191,76 @@ def test_how_long_ago_is_by_the_resourcemanagers_clock() -> None:
         rest.server_date = formatdate(now_ms // 1000 - 3600, usegmt=True)
         assert rest.ended_ago_s(ended) < -3590
         assert rest.ended_ago_s(RUNNING) == 0
+
+
+def without_yarn(files: Memory, answer: object, *, hangs: bool = False) -> tuple[ApplicationKiller, list[Any]]:
+    """Make a killer that no ResourceManager answers, and the list of what an ApplicationMaster is asked."""
+    asked: list[Any] = []
+
+    def ask(report: AppReport, what: str, body: Any, *, timeout_s: float, token: str | None = None) -> Any:
+        asked.append((report.raw["amRPCAddress"], what, body["user"]))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def report(application_id: ApplicationId) -> AppReport:
+        if hangs:
+            threading.Event().wait()
+        raise Unreachable("http://rm:8088: connection refused")
+
+    session = SimpleNamespace(user="tony", files=lambda user: files)
+    reader = SimpleNamespace(report=report)
+    return ApplicationKiller(session, SimpleNamespace(request=ask), reader), asked  # type: ignore[arg-type]
+
+
+def write_address(files: Memory) -> None:
+    text = {"attempt": 1, "control_url": "http://n1:40123"}
+    files.write(f"{PLACES.staging(APP)}/am.json", json.dumps(text).encode(), 0o600)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_without_a_resourcemanager_the_master_is_asked_at_the_address_that_it_has_written(
+    files: Memory, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    monkeypatch.setattr(client_kill, "REPORT_S", 0.1)
+    write_address(files)
+    killer, asked = without_yarn(files, {"state": "stopping", "left_s": 0.0, "commits": False}, hangs=hangs)
+    said = killer.kill(APP, "tony")
+    assert asked == [("n1:40123", "kill", "tony")]
+    assert said.startswith(f"{APP} is being stopped")
+    assert said.endswith("; YARN may show it as running until a ResourceManager answers")
+
+
+def test_what_is_not_done_without_a_resourcemanager_and_a_master_is_said_in_one_line(files: Memory) -> None:
+    write_address(files)
+    killer, _ = without_yarn(files, Unreachable("n1:40123: no answer in 2 s"))
+    with pytest.raises(Unreachable) as error:
+        killer.kill(APP, "tony")
+    assert str(error.value) == (
+        f"{APP} was not killed: no ResourceManager answers: http://rm:8088: connection refused; "
+        "n1:40123: no answer in 2 s; its ApplicationMaster ends it if it lives and finds the request on HDFS; "
+        "run dlapp-kill again when a ResourceManager answers"
+    )
+    assert json.loads(files.read(KILL_MARK, max_bytes=1 << 20))["by"] == "tony"
+
+
+def test_a_kill_of_what_has_no_master_yet_needs_a_resourcemanager(files: Memory) -> None:
+    killer, asked = without_yarn(files, None)
+    with pytest.raises(Unreachable, match=r"it has no ApplicationMaster; nothing was done; run dlapp-kill again"):
+        killer.kill(APP, "tony")
+    assert (asked, files.files) == ([], {})
+
+
+def test_a_kill_while_no_server_answers_ends_in_half_a_minute() -> None:
+    assert client_kill.REPORT_S + client_kill.MASTER_S < 30
+
+    class Stuck(Memory):
+        def read(self, location: str, *, max_bytes: int) -> bytes:
+            threading.Event().wait()
+            raise AssertionError
+
+    killer, _ = without_yarn(Stuck(), None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client_kill, "MASTER_S", 0.1)
+        with pytest.raises(Unreachable, match=r"was not killed: no ResourceManager answers: .*; HDFS does not answer"):
+            killer.kill(APP, "tony")
