@@ -141,10 +141,10 @@ class YarnEngine(Closeable):
             with refusals(refuse):
                 if failure := evaluate_conditions(spec.after, self._ends_of(spec)).failure:
                     raise SpecError("application.after", failure)
-        for key, _ in spec.placement_keys():
+        for key, (first, *_) in spec.placement_keys():
             if key.endswith("node_label"):
                 with refusals(refuse):
-                    preflight.check_label(key, self._session.configuration)
+                    preflight.check_label(key, first, self._session.configuration, rest.node_labels)
         lines += self._node_lines(spec)
         if spec.requeue:
             lines.append("application.requeue has no effect on a cluster: YARN restarts what is lost with a node")

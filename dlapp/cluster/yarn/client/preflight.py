@@ -6,7 +6,7 @@ Each error names the setting of the limit, because the user has to ask the opera
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dlapp.cluster.yarn.client.rest import NodeInfo, QueueInfo
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, FIELD3_MINIMUM, FIELD3_NODE, SETTING, Dialect
@@ -177,10 +177,19 @@ def check_node_names(key: str, names: Sequence[str], nodes: Sequence[NodeInfo]) 
     ]
 
 
-def check_label(key: str, configuration: Configuration) -> None:
-    """Reject a node label, set by this key, on a cluster without labels. Raises SpecError."""
+def check_label(key: str, label: str, configuration: Configuration, labels: Callable[[], Collection[str]]) -> None:
+    """Reject a node label, set by this key, that the cluster does not have.
+
+    Args:
+        labels: returns the cluster's labels; none: not reported.
+
+    Raises:
+        SpecError: the cluster has no labels, or not this one.
+    """
     if configuration(NODE_LABELS) == "false":
         raise SpecError(key, f"the nodes of this cluster have no labels ({NODE_LABELS} is false)")
+    if (known := sorted(labels())) and label not in known:
+        raise SpecError(key, f"no nodes have the label {shown(label)}, {nearest(label, dict.fromkeys(known))}")
 
 
 def check_queue(queues: Sequence[QueueInfo], name: str) -> None:
@@ -191,12 +200,12 @@ def check_queue(queues: Sequence[QueueInfo], name: str) -> None:
 
     Raises:
         SpecError: the queue does not exist, is not a leaf, or is stopped.
-        UsageError: it is full.
+        Denied: it is full.
     """
     if not queues:
         return
     found = [one for one in queues if name in (one.name, one.path)]
-    open_ = ", ".join(one.name for one in queues if one.leaf and one.state == "RUNNING")
+    open_ = ", ".join(one.name for one in queues if one.leaf and one.state == "RUNNING" and not _is_full(one))
     if not found:
         raise SpecError("application.queue", f"there is no queue {name!r}; there are {open_}")
     queue = found[0]
@@ -207,12 +216,18 @@ def check_queue(queues: Sequence[QueueInfo], name: str) -> None:
             "application.queue",
             f"{name!r} takes no applications, it is {queue.state} ({_CAPACITY}.{queue.path}.state); there are {open_}",
         )
-    most, there = queue.raw.get("maxApplications"), int(queue.raw.get("numApplications") or 0)
-    if isinstance(most, int) and there >= most:
-        raise UsageError(
+    if _is_full(queue):
+        there, most = queue.raw.get("numApplications") or 0, queue.raw["maxApplications"]
+        raise Denied(
             f"application.queue: {name!r} is full now: it has {there} applications, the maximum is {most} "
-            f"({_CAPACITY}.{queue.path}.maximum-applications); wait, or name another: {open_}"
+            f"({_CAPACITY}.{queue.path}.maximum-applications); submit again later"
+            + (f", or to another queue that takes yours: {open_}" if open_ else "")
         )
+
+
+def _is_full(queue: QueueInfo) -> bool:
+    most = queue.raw.get("maxApplications")
+    return isinstance(most, int) and int(queue.raw.get("numApplications") or 0) >= most
 
 
 def refusal(diagnostics: str, application_id: ApplicationId, queue: str, user: str) -> DlappError:
@@ -238,7 +253,7 @@ def refusal(diagnostics: str, application_id: ApplicationId, queue: str, user: s
         return UsageError(f"application.queue: {queue!r} takes no applications, it is {stopped[2]} ({setting})")
     if full := _FULL.search(text):
         setting = f"{_CAPACITY}.{full[1]}.maximum-applications"
-        return UsageError(f"application.queue: {queue!r} is full now: it has {full[2]} applications ({setting})")
+        return Denied(f"application.queue: {queue!r} is full now: it has {full[2]} applications ({setting})")
     return UsageError(f"YARN refused {application_id}: {_JAVA_CLASS.sub('', text)}")
 
 

@@ -292,6 +292,16 @@ class YarnRest(Closeable):
             raise NotHadoop(f"{self.active_url()}: its queues are nested too deeply") from error
         return found
 
+    def node_labels(self) -> list[str]:
+        """Return the labels that nodes of the cluster may have; empty if there are none, or not reported."""
+        try:
+            answer = self._call("GET", f"{_CLUSTER}/get-node-labels")
+        except (RemoteError, NotHadoop, ApplicationNotFound):
+            return []
+        # Hadoop 3.5 wraps it in an outer object.
+        found = as_list((as_object(answer.get("nodeLabelsInfo")) or answer).get("nodeLabelInfo"))
+        return [name for one in found if (name := str(one.get("name") or ""))]
+
     def scheduled_types(self) -> set[str] | None:
         """Return the resource types that the scheduler uses; None: not reported by this version (before 3.4)."""
         try:
@@ -584,7 +594,8 @@ def _report(raw: dict[str, Any]) -> AppReport:
         finished_ms=finished_ms,
         kind=str(raw.get("applicationType", "")),
         tags=tuple(tag for tag in str(raw.get("applicationTags") or "").split(",") if tag),
-        priority=_number(raw["priority"]) if "priority" in raw else None,
+        # Hadoop 3.5 reports -1 for an application without a priority.
+        priority=_number(raw["priority"]) if "priority" in raw and _number(raw["priority"]) >= 0 else None,
         am_node=str(raw.get("amHostHttpAddress") or ""),
         am_attempt=_attempt_in(str(raw.get("amContainerLogs") or "")),
         raw=raw,

@@ -12,12 +12,13 @@ from dlapp.cluster.yarn.client.preflight import (
     check_memory,
     check_node_names,
     check_nodes,
+    check_queue,
     check_schemes,
 )
-from dlapp.cluster.yarn.client.rest import NodeInfo
+from dlapp.cluster.yarn.client.rest import NodeInfo, QueueInfo
 from dlapp.cluster.yarn.client.views import check_tags
 from dlapp.cluster.yarn.dialect import Dialect
-from dlapp.errors import SpecError
+from dlapp.errors import Denied, SpecError
 from dlapp.values.spec import AppSpec, InputSpec, Placement, Resources, RoleSpec
 
 
@@ -59,12 +60,33 @@ def test_a_name_that_no_node_has_is_told_of_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("setting", ["true", None])
 def test_a_label_of_nodes_passes_where_the_cluster_may_have_it(setting: str | None) -> None:
-    check_label("resources.node_label", lambda _: setting)
+    check_label("resources.node_label", "fast", lambda _: setting, list)
+    check_label("resources.node_label", "fast", lambda _: setting, lambda: ["slow", "fast"])
+
+
+def test_a_label_that_no_nodes_have_is_refused_with_the_nearest() -> None:
+    with pytest.raises(SpecError, match=r"resources\.node_label.*no nodes have the label 'fats', the nearest is fast"):
+        check_label("resources.node_label", "fats", lambda _: "true", lambda: ["slow", "fast"])
 
 
 def test_a_label_of_nodes_is_refused_where_the_cluster_has_none() -> None:
     with pytest.raises(SpecError, match=r"role ps\.node_label.*no labels \(yarn\.node-labels\.enabled is false\)"):
-        check_label("role ps.node_label", {"yarn.node-labels.enabled": "false"}.get)
+        check_label("role ps.node_label", "fast", {"yarn.node-labels.enabled": "false"}.get, list)
+
+
+def test_a_full_queue_is_no_error_of_the_file_and_offers_only_queues_that_are_not_full() -> None:
+    queues = [
+        QueueInfo(
+            name=name, path=f"root.{name}", state=state, leaf=True, raw={"maxApplications": 2, "numApplications": there}
+        )
+        for name, state, there in (("full", "RUNNING", 2), ("busy", "RUNNING", 3), ("default", "RUNNING", 1))
+    ]
+    with pytest.raises(Denied) as refused:
+        check_queue(queues, "full")
+    assert str(refused.value).endswith("submit again later, or to another queue that takes yours: default")
+    with pytest.raises(Denied, match=r"submit again later$"):
+        check_queue(queues[:2], "full")
+    check_queue(queues, "default")
 
 
 @pytest.mark.parametrize(

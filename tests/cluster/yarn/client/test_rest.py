@@ -10,6 +10,7 @@ from dlapp.cluster.yarn.client.rest import ACTIVE_TIMEOUT_S, YarnRest
 from dlapp.errors import EXIT_UNREACHABLE, Unreachable
 from dlapp.login import Login
 from dlapp.system import waits
+from dlapp.values.ids import ApplicationId
 from tests.services.http.http_server import Answer, Request, as_json, http_server
 
 NOBODY = "http://127.0.0.1:1"
@@ -98,3 +99,34 @@ def test_a_single_one_is_not_waited_for(clock: Clock) -> None:
     ):
         rest.info()
     assert clock.now_s == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "labels"),
+    [
+        ({"nodeLabelInfo": [{"name": "fast", "exclusivity": True}, {"name": "slow"}]}, ["fast", "slow"]),
+        ({"nodeLabelInfo": {"name": "fast"}}, ["fast"]),
+        ({"nodeLabelsInfo": {"nodeLabelInfo": [{"name": "fast"}]}}, ["fast"]),
+        ({"nodeLabelsInfo": None}, []),
+        ({}, []),
+    ],
+)
+def test_the_labels_of_nodes_are_read_in_the_forms_of_all_versions(answer: object, labels: list[str]) -> None:
+    def labelled(request: Request) -> Answer:
+        return as_json(answer) if "/get-node-labels" in request.target else as_json({"clusterInfo": {}})
+
+    with http_server(labelled) as url, YarnRest([url], Login("u")) as rest:
+        assert rest.node_labels() == labels
+    with http_server(lambda _: Answer(404)) as url, YarnRest([url], Login("u")) as rest:
+        assert rest.node_labels() == []
+
+
+@pytest.mark.parametrize(("raw", "priority"), [({}, None), ({"priority": -1}, None), ({"priority": 0}, 0)])
+def test_an_application_without_a_priority_has_none(raw: dict[str, int], priority: int | None) -> None:
+    app = {"id": "application_1700000000000_0001", "state": "RUNNING", **raw}
+
+    with (
+        http_server(lambda _: as_json({"app": app})) as url,
+        YarnRest([url], Login("u")) as rest,
+    ):
+        assert rest.report(ApplicationId(1700000000000, 1)).priority == priority

@@ -83,7 +83,7 @@ def refused(client: Client, path: str, kind: type[DlappError]) -> str:
         ("nowhere", FileRefused, "there is no queue 'nowhere'; there are default, research"),
         ("root", FileRefused, "'root' has queues under it, name one of them: default"),
         ("closed", FileRefused, "it is STOPPED (yarn.scheduler.capacity.root.closed.state)"),
-        ("full", UsageError, "it has 0 applications, the maximum is 0 (yarn.scheduler.capacity.root.full.maximum-appl"),
+        ("full", Denied, "it has 0 applications, the maximum is 0 (yarn.scheduler.capacity.root.full.maximum-appl"),
     ],
 )
 def test_a_queue_that_takes_nothing_is_refused(
@@ -104,7 +104,8 @@ def test_a_queue_that_changed_since_it_was_looked_at_is_refused_in_the_same_word
     client_of: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue: str, words: str
 ) -> None:
     monkeypatch.setattr("dlapp.cluster.yarn.client.preflight.check_queue", lambda *_: None)
-    said = refused(client_of(), properties(tmp_path, f"queue={queue}"), UsageError)
+    kind = Denied if queue == "full" else UsageError
+    said = refused(client_of(), properties(tmp_path, f"queue={queue}"), kind)
     assert said.startswith("application.queue: ")
     assert said.endswith(words)
 
