@@ -130,6 +130,8 @@ class HdfsPlace(NamedTuple):
         mounts: the mount tables of the configuration.
         view: mount table of paths without a scheme (``fs.defaultFS`` is viewfs); empty: they are on this HDFS.
         protocol: protocol to use (``storage.hdfs``): `WEBHDFS`, `NATIVE` or `AUTO`.
+        by_hostname: DataNodes are reached by their names, not by the addresses that the NameNode sees
+            (``dfs.client.use.datanode.hostname``).
     """
 
     location: str
@@ -145,6 +147,7 @@ class HdfsPlace(NamedTuple):
     mounts: tuple[MountTable, ...] = ()
     view: str = ""
     protocol: str = WEBHDFS
+    by_hostname: bool = False
 
     @property
     def home(self) -> str:

@@ -224,6 +224,7 @@ class HadoopConfiguration(NamedTuple):
             homes=(self.get("dfs.user.home.dir.prefix") or "/user").rstrip("/"),
             others=services,
             mounts=mounts,
+            by_hostname=self.is_on("dfs.client.use.datanode.hostname"),
         )
         if protocol is not None:
             place = place._replace(protocol=protocol)

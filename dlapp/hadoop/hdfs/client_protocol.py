@@ -26,6 +26,7 @@ _MAX_DATA_BLOCKS = 16
 """Maximum number of blocks of a group; the low bits of the group's id are the block's index. Source:
 HdfsServerConstants.MAX_BLOCKS_IN_GROUP."""
 _IP = re.compile(r"[0-9A-Fa-f.:]{2,45}")
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}", re.ASCII)
 _CREATE = 1
 _ACL, _ENCRYPTED, _STRIPED = 1, 2, 4
 """Flags of a status; before 3.0 they are the bits 12 to 14 of its permissions."""
@@ -64,11 +65,17 @@ class HdfsBlock(NamedTuple):
 
 
 class DataNode(NamedTuple):
-    """DataNode: its transfer address, and all that the NameNode reports about it, as a DatanodeInfoProto."""
+    """DataNode: its transfer address, and all that the NameNode reports about it, as a DatanodeInfoProto.
+
+    Args:
+        host: its IP address.
+        hostname: the name that it has registered with; empty: not reported, or not a host name.
+    """
 
     host: str
     port: int
     info: bytes
+    hostname: str = ""
 
     @property
     def name(self) -> str:
@@ -499,7 +506,8 @@ def _node(info: bytes, nodes: dict[bytes, DataNode]) -> DataNode:
             raise NotHadoop(f"the NameNode names a DataNode at {host[:60]!r}, port {port}")
         if len(nodes) >= _MAX_KEPT:
             nodes.clear()  # a DataNode's data, such as free space, changes between parts of a listing
-        nodes[info] = found = DataNode(host, port, info)
+        hostname = said.text(2) if said.has(2) else ""
+        nodes[info] = found = DataNode(host, port, info, hostname if _HOST_NAME.fullmatch(hostname) else "")
     return found
 
 

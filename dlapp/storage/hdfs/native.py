@@ -671,7 +671,7 @@ class NativeHdfs(WebHdfs):
         block = kept[1]
         if not block.nodes or block.offset or not kept[0] == block.block.size_bytes == size_bytes:
             return None
-        return block.nodes[0].host, block.nodes[0].port
+        return self._address_of(block.nodes[0])
 
     def read_small(self, paths: Sequence[str], on_content: Callable[[bytes], None]) -> None:
         kept = [self._located.get(path) for path in paths]
@@ -876,7 +876,7 @@ class NativeHdfs(WebHdfs):
 
     def _use_datanode(self, node: DataNode, use: Callable[[DataNodeConnection, Wait], None]) -> None:
         """Call ``use`` with a connection to a DataNode, and its wait, which restarts whenever data arrived."""
-        address = node.host, node.port
+        address = self._address_of(node)
         wait = self._wait_for_datanode(address)
         for is_new in (False, True):
             connection, was_used = self._nodes.acquire(address, self._connect_datanode, is_new=is_new)
@@ -891,6 +891,10 @@ class NativeHdfs(WebHdfs):
                     raise  # else the DataNode had closed it meanwhile
             finally:
                 self._nodes.release(address, connection, reusable=good)
+
+    def _address_of(self, node: DataNode) -> Address:
+        """Return the address of a DataNode's data port, by its name if the configuration wants that."""
+        return (node.hostname if self.place.by_hostname and node.hostname else node.host), node.port
 
     def _wait_for_datanode(self, address: Address) -> Wait:
         return Wait(f"HDFS at {address[0]}:{address[1]}", self._timeout_s[1])
@@ -990,7 +994,7 @@ class NativeHdfs(WebHdfs):
         answered = False
         while len(failures) < MAX_DEAD_ENDS:
             located = self._add_block(path, file_id, previous, excluded)
-            address = located.nodes[0].host, located.nodes[0].port
+            address = self._address_of(located.nodes[0])
             try:
                 connection, _ = self._nodes.acquire(address, self._connect_datanode, is_new=True)
                 try:

@@ -285,3 +285,10 @@ def test_a_refusal_names_the_datanode_of_the_pipeline() -> None:
     refused = packets.parse_answer(encode((1, 1), (2, "10.0.0.2:9866"), (5, "no disk")))
     assert refused == BlockRefusal(1, "no disk", "10.0.0.2:9866")
     assert isinstance(packets.parse_answer(encode((1, 0), (2, ""))), Fields)
+
+
+@pytest.mark.parametrize(("said", "hostname"), [("dn1.example", "dn1.example"), ("", ""), ("a b\n", "")])
+def test_the_name_of_a_datanode_is_a_host_name_or_nothing(said: str, hostname: str) -> None:
+    info = encode((1, encode((1, "10.0.0.1"), (2, said), (4, 9866))))
+    found = client_protocol._node(info, {})
+    assert (found.host, found.port, found.hostname) == ("10.0.0.1", 9866, hostname)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from dlapp.hadoop.connection import CallIds, Connection
 from dlapp.hadoop.errors import ConnectionLost
 from dlapp.hadoop.hdfs import checksums, client_protocol, packets
 from dlapp.hadoop.hdfs.checksums import CRC32, CRC32C, has_crc32c, installed_library
-from dlapp.hadoop.hdfs.client_protocol import Call, LocatedBlock
+from dlapp.hadoop.hdfs.client_protocol import Call, DataNode, LocatedBlock
 from dlapp.hadoop.hdfs.connections import Address
 from dlapp.hadoop.hdfs.datanode import BlockRefused, DataNodeConnection
 from dlapp.hadoop.hdfs.packets import BlockRefusal
@@ -342,6 +342,32 @@ def test_encrypted_data_transfer_is_left_to_webhdfs(place: HdfsPlace, monkeypatc
     encrypts = NativeHdfs(place)._server_defaults()._replace(encrypts=True)
     monkeypatch.setattr("dlapp.hadoop.hdfs.client_protocol.parse_server_defaults", lambda _: encrypts)
     assert NativeHdfs(place).webhdfs_reason() == "it encrypts data transfer"
+
+
+@pytest.mark.parametrize("by_hostname", [False, True])
+def test_datanodes_are_reached_by_name_if_the_configuration_wants_it(
+    files: HdfsFiles, place: HdfsPlace, monkeypatch: pytest.MonkeyPatch, by_hostname: bool
+) -> None:
+    """A name that only this client can resolve, in place of the one that the DataNode has registered with."""
+    files.make_directory(place.home)
+    reached: list[str] = []
+    real = NativeHdfs._connect_datanode
+
+    def connect(hdfs: NativeHdfs, address: Address) -> DataNodeConnection:
+        reached.append(address[0])
+        return real(hdfs, ("127.0.0.1", address[1]))
+
+    def node(info: bytes, nodes: dict[bytes, DataNode]) -> DataNode:
+        return real_node(info, nodes)._replace(hostname="datanode.example")
+
+    real_node = client_protocol._node
+    monkeypatch.setattr(client_protocol, "_node", node)
+    monkeypatch.setattr(NativeHdfs, "_connect_datanode", connect)
+    with closing(NativeHdfs(place._replace(by_hostname=by_hostname))) as hdfs:
+        path = f"{place.path(place.home)}/by-name"
+        hdfs.write(path, b"text", 0o600, parents=False)
+        assert hdfs.read_part(path, 0, 4) == b"text"
+    assert set(reached) == {"datanode.example" if by_hostname else "127.0.0.1"}
 
 
 def test_the_doctor_says_which_way_files_go_and_why(
