@@ -88,10 +88,11 @@ REGISTERING = replace(REPORT, state=State.ACCEPTED, tracking_url="", am_node="no
 
 
 def test_while_its_master_has_yet_to_register_with_a_new_resourcemanager_it_is_shown_as_it_runs(
-    reader: ApplicationReader,
+    files: Staged,
 ) -> None:
     rest = SimpleNamespace(report=lambda _id: REGISTERING)
-    reader._session.rest = lambda: rest  # type: ignore[method-assign, assignment, misc]
+    session = SimpleNamespace(user="tony", files=lambda _user: files, rest=lambda: rest)
+    reader = ApplicationReader(session, Silent())  # type: ignore[arg-type]
     for shown in (reader.view(APP), reader.view_in_full(APP)):
         assert (shown.state, shown.phase, shown.as_of_ms) == (State.RUNNING, "running 1 of 1", WRITTEN_MS)
         assert shown.waiting is None
