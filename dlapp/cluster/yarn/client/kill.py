@@ -52,7 +52,8 @@ class ApplicationKiller:
         report, token = self._permitted(application_id, by)
         if report.state.ended:
             return _ended_text(report)
-        if not report.tracking_url:
+        # After a failover YARN has no address of an ApplicationMaster that runs, until that registers again.
+        if not report.tracking_url and not report.am_attempt:
             return self.kill(application_id, by)
         own = self._is_own(report)
         if not own and token is None:
