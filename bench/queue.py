@@ -1,4 +1,4 @@
-"""The queue of one machine, and commands that look at waiting and at many applications.
+"""The queue of one machine, the failover of a cluster, and commands that look at waiting and at many applications.
 
 why              dlapp-why of an application that waits, a whole process, against dlapp-status of the same one
 list-1000        dlapp-list of 1,000 applications, a whole process; the ratio is its time [s], cpu_s what it computes
@@ -7,6 +7,8 @@ submit-load      submissions a second from 8 long-lived Python clients at once, 
                  (Debian's slurm-wlm: slurmctld without nodes; installed if this user may)
 utilisation      GPU-hours that traces of jobs get on one machine, against plain EASY (arrival order); all jobs have
                  max_runtime, as EASY needs it, and ask for 1.5 times what the machine can do in the week
+failover         from the SIGKILL of the active one of two ResourceManagers to the answer of a dlapp-list begun then;
+                 the ratio is by how much that comes after the answer to a plain REST client, which asks each 0.1 s [s]
 
 The first two are in a state directory that is thrown away. The 1,000 applications have ended; their rows and views are
 those of one that ran, under other ids. The traces are simulated.
@@ -25,6 +27,7 @@ from contextlib import closing
 from pathlib import Path
 
 from bench import Row, alternately, median_ratio
+from bench._failover import failover
 from bench._submit_load import submit_load
 from bench._throwaway import COMMANDS, command, own_state, wait_until_nothing_runs_in, whole_process_s
 from dlapp.scheduler.amounts import Amounts
@@ -45,7 +48,7 @@ def rows() -> list[Row]:
     """Measure all."""
     with own_state() as (root, environment):
         rows = [why(root, environment), list_1000(root, environment), submit_load(root, environment)]
-    return [*rows, schedule_10000(), utilisation()]
+    return [*rows, schedule_10000(), utilisation(), failover()]
 
 
 def why(root: Path, environment: dict[str, str]) -> Row:
