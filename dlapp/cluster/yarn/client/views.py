@@ -103,13 +103,13 @@ def as_it_runs(report: AppReport, am_state: AmState) -> AppReport:
     """Return the report of an application that runs, also while its ApplicationMaster has yet to register again.
 
     A ResourceManager that has just become active, or was restarted, reports such applications as waiting for their
-    ApplicationMasters. What the ApplicationMaster of the same attempt has written shows that it runs. Source:
-    RMAppAttemptImpl.AttemptRecoveredTransition.
+    ApplicationMasters. What the ApplicationMaster of the same attempt has written shows that it runs, or that all is
+    done but its report to YARN. Source: RMAppAttemptImpl.AttemptRecoveredTransition.
     """
     view = am_state.view
-    if report.state is not State.ACCEPTED or view is None or view.state is not State.RUNNING:
+    if report.state is not State.ACCEPTED or view is None or view.attempt != report.am_attempt:
         return report
-    return replace(report, state=State.RUNNING) if view.attempt == report.am_attempt else report
+    return replace(report, state=State.RUNNING)
 
 
 def merged(report: AppReport, am_state: AmState, log_url: Callable[[str], str] = lambda url: url) -> ApplicationView:

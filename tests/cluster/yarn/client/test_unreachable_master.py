@@ -13,7 +13,7 @@ from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.cluster.yarn.client.local_files.tools_tokens import KeptToken
 from dlapp.cluster.yarn.client.rest import AppReport
 from dlapp.cluster.yarn.client.status import ApplicationReader
-from dlapp.cluster.yarn.client.views import merged
+from dlapp.cluster.yarn.client.views import AmState, as_it_runs, merged
 from dlapp.cluster.yarn.staging import SUBMISSION, VIEW, StagingPaths, history_json
 from dlapp.errors import Denied, Unreachable
 from dlapp.locations import FileInfo
@@ -96,6 +96,13 @@ def test_while_its_master_has_yet_to_register_with_a_new_resourcemanager_it_is_s
     for shown in (reader.view(APP), reader.view_in_full(APP)):
         assert (shown.state, shown.phase, shown.as_of_ms) == (State.RUNNING, "running 1 of 1", WRITTEN_MS)
         assert shown.waiting is None
+
+
+def test_one_that_has_yet_to_report_its_end_to_a_new_resourcemanager_is_shown_as_ending() -> None:
+    view = ApplicationView(application_id=APP, attempt=1, state=State.FINISHED, final_status=FinalStatus.SUCCEEDED)
+    shown = merged(as_it_runs(REGISTERING, AmState(view)), AmState(view))
+    assert (shown.state, shown.final_status) == (State.RUNNING, FinalStatus.UNDEFINED)
+    assert shown.phase == "ending: reporting to YARN"
 
 
 @pytest.mark.parametrize("report", [replace(REGISTERING, am_attempt=2), replace(REGISTERING, am_node="", am_attempt=0)])
