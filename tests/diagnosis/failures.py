@@ -829,6 +829,13 @@ ON_SERVERS = {
         "test_a_preempted_program_goes_on_from_the_checkpoint_that_it_saved_at_the_notice",
         "YARN",
     ),
+    "the node of the container is decommissioned": OnServer(
+        "node_decommissioned",
+        "node",
+        "cluster/yarn/faults/test_decommission.py::"
+        "test_a_graceful_decommission_lets_programs_save_their_work_and_go_on_before_their_master_is_taken",
+        "YARN",
+    ),
     "the time is up": OnServer(
         "time_limit",
         "user",

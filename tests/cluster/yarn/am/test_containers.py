@@ -356,7 +356,7 @@ def test_a_decommission_that_is_taken_back_or_has_no_limit_is_not_announced() ->
 
 
 def test_a_decommission_that_only_a_list_shows_is_announced_at_once() -> None:
-    """Of the time that is left nobody knows how much has passed."""
+    # How much of its time has passed is not known.
     holdings = started()
     holdings.record_leaving([node(3600.0)], 0.0)
     (one,) = announced(holdings, 0.0)

@@ -162,7 +162,7 @@ def test_a_mark_is_left_for_the_master_where_yarn_does_not_end_it(files: Memory,
 
 @pytest.mark.parametrize("report", [WITH_MASTER, replace(RUNNING, state=State.ACCEPTED, am_attempt=1)])
 def test_a_soft_kill_of_one_that_cannot_be_asked_leaves_a_request(files: Memory, report: AppReport) -> None:
-    """It was submitted elsewhere; or it runs, and has yet to register with a ResourceManager that has become active."""
+    # It was submitted elsewhere; or it has yet to register with a ResourceManager that has become active.
     there = SimpleNamespace(user="tony", files=lambda user: files, notices=lambda files: None)
     looker = SimpleNamespace(report=lambda application_id: report)
     said = ApplicationKiller(there, AmClients(), looker).soft_kill(APP, "tony")  # type: ignore[arg-type]

@@ -120,7 +120,7 @@ def test_a_container_that_yarn_has_just_given_is_no_reason_for_a_wait() -> None:
 
 
 def test_one_whose_master_has_a_container_waits_for_no_room_whatever_the_queue_says() -> None:
-    """So it is after a failover: of a recovered application the queue only knows that it is active."""
+    # After a failover the queue knows of a recovered application only that it is active.
     said = report(diagnostics="Application is Activated, waiting for resources to be assigned for AM." + DETAILS)
     found = facts(Server([FULL], [node("a", 4)])).in_full(replace(said, am_attempt=1), view(), 10).waiting
     assert found is not None

@@ -6,7 +6,6 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -82,14 +81,16 @@ def test_a_graceful_decommission_lets_programs_save_their_work_and_go_on_before_
         assert host_of(application) == NODES["nm2"]
         (place / "one/done").touch()
         (one,) = wait_for_end(application)["containers"]
-        check_only_try_before(one)
+        (earlier,) = one["earlier"]
+        cause = "the node of the container was decommissioned"
+        assert (earlier["message"], earlier["diagnosis"]["rule"]) == (cause, "node_decommissioned")
 
 
 @pytest.mark.slow
 @pytest.mark.hadoop
 @pytest.mark.parametrize("engine", ["yarn"], indirect=True)
 def test_what_a_node_had_that_is_removed_without_notice_is_started_again_soon(engine: Engine, place: Path) -> None:
-    """With its ApplicationMaster; a lost node instead would be waited for, because its tasks could still run."""
+    """Remove the ApplicationMaster, too. A lost node would be waited for, as its tasks could still run."""
     hadoop = engine.hadoop
     assert hadoop is not None
     with on_first_node(hadoop):
@@ -101,10 +102,3 @@ def test_what_a_node_had_that_is_removed_without_notice_is_started_again_soon(en
         (place / "one/done").touch()
         (one,) = wait_for_end(application)["containers"]
         assert len(one["earlier"]) == 1
-
-
-def check_only_try_before(container: dict[str, Any]) -> None:
-    """See that it was started a second time for the decommission alone."""
-    (earlier,) = container["earlier"]
-    cause = "the node of the container was decommissioned"
-    assert (earlier["message"], earlier["diagnosis"]["rule"]) == (cause, "node_decommissioned")
