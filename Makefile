@@ -12,8 +12,9 @@
 #   make test-applications those that run applications on the embedded engine, or tasks
 #   make test-users        those that need root alone, most to become other users
 #   make test-hadoop, test-zookeeper, test-docker    those that need a server
-#   make test-faults [PART=2/6]   all tests with every fault injected, the slow ones and all cases of those marked
-#                          sampled; or those of make test, and a part of the slow ones and of the further cases
+#   make test-faults [PART=2/6] [FULL=2/4]   all tests with every fault injected, the slow ones and all cases of those
+#                          marked sampled. PART: those of make test, and a part of the slow ones and of the further
+#                          cases. FULL: a part of all tests, with all cases
 #   make test-closes       the tests of make test in a copy that records who closes a descriptor; a double close fails
 #   make nightly [PART=2]  what runs each night: each documented command that is too long for .ci/run, in parts of at
 #                          most 80 minutes; goes on where it ended at this commit (PART=list: the parts and results)
@@ -135,7 +136,7 @@ test-faults:
 	@.ci/venv $(VENV) $(TESTED)
 	@$(BIN)/python -m tests.services.install
 	@$(COMPILE)
-	@DLAPP_FAULTS=$(or $(PART),full) $(PYTEST) $(ARGS)
+	@DLAPP_FAULTS="$(or $(PART),full $(FULL))" $(PYTEST) $(ARGS)
 
 # The commands of an environment import the dlapp that is installed there, so the copy has its own.
 CLOSES := $(abspath .cache/closes)

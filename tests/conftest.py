@@ -103,7 +103,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     """Set the marks before any plugin chooses by them, and the order of the workers when all have chosen."""
     needs.mark(items)
-    if not FULL and (left_out := needs.left_out(items, by_group=_is_worker(config))):
+    if left_out := needs.left_out(items, by_group=_is_worker(config)):
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=list(left_out))
     if _is_worker(config):

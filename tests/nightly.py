@@ -234,7 +234,7 @@ class Nights:
             copy_tree(where)
             environment.pop("VENV", None)
         # A call of make inside a call of make would take on what that was given, as PART.
-        for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES", "PART", "ARGS", "NAME"):
+        for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES", "PART", "FULL", "ARGS", "NAME"):
             environment.pop(name, None)
         with log.open("wb") as file:
             process = subprocess.Popen(

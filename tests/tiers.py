@@ -1,6 +1,7 @@
 """The tiers: `make test-faults` runs every case, the others and pytest alone fewer of those that are many.
 
 `make test-faults PART=2/6` runs what `make test` runs, and the second of six parts of the tests that it leaves out.
+`make test-faults FULL=2/4` runs the second of four parts of `make test-faults`, with all its cases.
 """
 
 from __future__ import annotations
@@ -9,17 +10,17 @@ import os
 import zlib
 
 TIER = os.environ.get("DLAPP_FAULTS", "quick")
-FULL = TIER == "full"
+FULL = TIER.split()[0] == "full"
 
 
 def in_part(test: str, tier: str) -> bool:
-    """Return whether a test that `make test` leaves out belongs to the part of this run; it stays in its part.
+    """Return whether a test belongs to the part of this run; it stays in its part.
 
     Args:
         test: its node id.
-        tier: the part and the number of parts, as in 2/6; without a slash no test belongs to it.
+        tier: the part and the number of parts, as in ``2/6`` or ``full 2/4``; without a slash no test belongs to it.
     """
-    part, _, parts = tier.partition("/")
+    part, _, parts = tier.split()[-1].partition("/")
     return bool(parts) and zlib.crc32(test.encode()) % int(parts) == int(part) - 1
 
 

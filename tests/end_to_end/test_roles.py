@@ -16,6 +16,7 @@ from tests.end_to_end.test_applications import END_S, id_of, printed, waited
 from tests.engines import Engine, on_yarn_when_full
 from tests.services.containers.dockerd import Dockerd
 from tests.services.containers.host_images import PYTHON_IMAGE, import_python_image
+from tests.tiers import FULL
 
 
 def file_of(
@@ -351,11 +352,11 @@ def test_where_one_rank_is_killed_its_gang_starts_again_in_the_same_containers(e
 @pytest.mark.slow
 @pytest.mark.hadoop
 @pytest.mark.parametrize("engine", ["yarn"], indirect=True)
-@pytest.mark.parametrize("part", range(int(os.environ.get("DLAPP_GANG_PARTS", "1"))))
+@pytest.mark.parametrize("part", range(10 if FULL else 1))
 def test_two_gangs_of_four_on_a_cluster_with_room_for_six_always_both_finish(
     engine: Engine, tmp_path: Path, part: int
 ) -> None:
-    del part  # of the rounds: all of them take longer than a test may; ten parts, 20 rounds, take eight minutes
+    del part  # each is two rounds; all 20 take eight minutes
     # Of each node an ApplicationMaster leaves room for three containers of 1 GiB.
     # What the first gang has it keeps until the other one was seen to wait or to give back, at most for a minute.
     seen_one = tmp_path / "seen"

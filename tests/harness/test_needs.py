@@ -114,6 +114,14 @@ def test_the_parts_of_the_faults_tier_together_are_what_is_left_out_each_test_on
     assert sorted(item.nodeid for part in parts for item in part) == sorted(item.nodeid for item in out)
 
 
+def test_the_parts_of_all_cases_together_are_all_tests_each_once() -> None:
+    items = items_of(40)
+    assert left_out(items, by_group=True, tier="full") == left_out(items, by_group=True, tier="full ") == set()
+    parts = [set(items) - left_out(items, by_group=True, tier=f"full {part}/3") for part in (1, 2, 3)]
+    assert all(parts)
+    assert sorted(item.nodeid for part in parts for item in part) == sorted(item.nodeid for item in items)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("chosen", "passed"), [("zookeeper", "3 passed"), ("not zookeeper", "5 passed")])
 def test_the_marks_follow_from_the_fixtures(tmp_path: Path, chosen: str, passed: str) -> None:

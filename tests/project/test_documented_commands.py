@@ -51,7 +51,7 @@ def test_no_row_is_there_twice() -> None:
 
 
 def test_each_part_and_version_that_a_target_divides_into_is_a_row() -> None:
-    assert {call for call in calls() if "test-faults" in call} == {f"make test-faults PART={k}/2" for k in (1, 2)}
+    assert {call for call in calls() if "test-faults" in call} == {f"make test-faults FULL={k}/4" for k in range(1, 5)}
     versions = re.findall(r"^VERSIONS \?= (.*)", MAKEFILE, re.MULTILINE)[0].split()
     assert {call for call in calls() if "test-versions" in call} == {
         f"make test-versions VERSIONS={v}" for v in versions

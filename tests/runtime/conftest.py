@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 from tests.runtime.driver import place, plain, runner
+from tests.tiers import FULL
 
-collect_ignore = [] if os.environ.get("DLAPP_FAULTS") == "full" else ["docker/test_newer_podman.py"]
+collect_ignore = [] if FULL else ["docker/test_newer_podman.py"]
 
 __all__ = ["place", "plain", "runner"]

@@ -76,13 +76,16 @@ def left_out(items: Iterable[pytest.Item], *, by_group: bool, tier: str = TIER) 
     """Return the cases that this tier leaves out: of tests marked ``sampled(n)`` all but every n-th.
 
     Where n and the numbers of values of the parameters have no common divisor, each value stays in some cases.
-    Those of the tier's part stay, too.
+    Those of the tier's part stay, too. The faults tier leaves none out, and a part of it all that are not its own.
 
     Args:
         items: the tests of the session.
         by_group: this process is a worker of xdist, as of ``make test``: there tests marked ``slow`` are left out, too.
         tier: see `in_part`.
     """
+    kind, *part = tier.split()
+    if kind == "full":
+        return {item for item in items if part and not in_part(item.nodeid, tier)}
     found = set()
     seen: Counter[str] = Counter()
     for item in items:

@@ -13,9 +13,10 @@ from dlapp.locations import NATIVE, HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.hdfs.file_system import HdfsFiles
 from tests.services.hadoop import JAVA_OPTIONS, Hadoop, java, library
+from tests.tiers import FULL
 
 # A cluster of its own, and a minute: only where every fault is injected.
-collect_ignore = [] if os.environ.get("DLAPP_FAULTS") == "full" else ["test_hdfs_two_namenodes.py"]
+collect_ignore = [] if FULL else ["test_hdfs_two_namenodes.py"]
 
 # Read at import: no test sees the caller's DLAPP_*.
 WAY = os.environ.get("DLAPP_TEST_HDFS", NATIVE)

@@ -23,6 +23,7 @@ from dlapp.system.files import remove_tree
 from tests.attacks.hostile_files import Bait
 from tests.attacks.identities import Identities, User, deadline
 from tests.attacks.snapshots import unchanged
+from tests.tiers import FULL
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
@@ -30,7 +31,7 @@ EVENTS = {"open", "os.scandir", "os.remove", "os.rmdir", "os.rename", "os.chmod"
 """Before which calls a name may change its meaning, in `sweep`. Source: Python's audit event table."""
 SWEPT = 300
 """More calls than any of these trees takes."""
-RACES = 100 if os.environ.get("DLAPP_FAULTS") == "full" else 25
+RACES = 100 if FULL else 25
 
 
 def exchange(one: Path, other: Path) -> None:

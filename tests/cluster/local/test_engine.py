@@ -684,7 +684,7 @@ def test_whatever_is_killed_at_whatever_moment_everything_comes_to_its_end_and_n
     seed = random.randrange(1 << 30)
     print("seed", seed)
     chance = random.Random(seed)
-    rounds = 120 if os.environ.get("DLAPP_FAULTS") == "full" else 20
+    rounds = 120 if FULL else 20
     ids = []
     for _ in range(rounds):
         ids.append(submit(engine, chance.choice(["finish", "quick", "commit-die", "raise"]), memory_mib=400))

@@ -28,6 +28,7 @@ from tests.services.polling import wait_until
 from tests.services.processes import ledger_process
 from tests.services.processes.ledger_process import fake_devices
 from tests.services.users import interpreter_for_everybody, place_for_everybody
+from tests.tiers import FULL
 
 APP, OTHER = "application_1700000000000_0001", "application_1700000000000_0002"
 ANN, TONY = 60001, 60002
@@ -501,7 +502,7 @@ def test_nobody_waits_for_more_than_there_is(ledger: MachineLedger) -> None:
 
 @pytest.mark.slow
 def test_no_device_is_ever_held_by_two_of_eight_processes(directory: Path, tmp_path: Path) -> None:
-    operations = "200" if os.environ.get("DLAPP_FAULTS") == "full" else "60"
+    operations = "200" if FULL else "60"
     command = [sys.executable, "-I", ledger_process.__file__, str(directory), "4", "storm", operations, str(tmp_path)]
     storm = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(8)]
     for one in storm:

@@ -28,6 +28,7 @@ from dlapp.storage.local import LocalFiles
 from dlapp.storage.tree import nodes_to_fetch
 from dlapp.system import lock_files
 from tests.storage.fetching import fetch_entries
+from tests.tiers import FULL
 
 DAY_S = 86400.0
 PATIENCE_S = 120.0
@@ -287,7 +288,7 @@ def test_killed_anywhere_it_is_whole_or_not_there_and_the_next_one_has_it(tmp_pa
 def test_many_processes_that_fetch_use_and_evict_at_once_never_see_half_of_anything(tmp_path: Path) -> None:
     sources = [source(tmp_path, f"s{number}", files=2, size=4000 * number + 1) for number in range(6)]
     some = place(tmp_path, limit_bytes=3 * wanted(sources[3]).room_bytes)
-    rounds = 400 if os.environ.get("DLAPP_FAULTS") == "full" else 60
+    rounds = 400 if FULL else 60
     InputCache(some)
     children = []
     for seed in range(4):

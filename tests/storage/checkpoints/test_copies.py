@@ -18,8 +18,9 @@ from dlapp.storage.checkpoints.manifest import IncompleteCheckpoint, manifest_na
 from dlapp.storage.checkpoints.snapshot import CheckpointChanged
 from dlapp.storage.checkpoints.store import CopyAborted, open_store
 from dlapp.system.files import UntrustedFile
+from tests.tiers import FULL
 
-MOMENTS = range(0, 400, 1 if os.environ.get("DLAPP_FAULTS") == "full" else 7)
+MOMENTS = range(0, 400, 1 if FULL else 7)
 """Changes of a file system before which a copy is killed."""
 CHANGES = {f"os.{name}" for name in ("rename", "remove", "rmdir", "mkdir", "link", "symlink", "chmod", "utime")} | {
     "open"

@@ -30,10 +30,11 @@ from dlapp.storage.commit import local as commit_module
 from dlapp.storage.commit.written import ATTRIBUTE, mark_written
 from dlapp.storage.open import open_output
 from dlapp.values.ids import ApplicationId, ContainerId
+from tests.tiers import FULL
 
 APP = ApplicationId(1700000000000, 42)
 OTHER = ApplicationId(1700000000000, 43)
-MOMENTS = range(0, 200, 1 if os.environ.get("DLAPP_FAULTS") == "full" else 3)
+MOMENTS = range(0, 200, 1 if FULL else 3)
 """Changes of a file system before which a commit is killed: each one, or every third."""
 
 

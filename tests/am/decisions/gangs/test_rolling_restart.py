@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
@@ -15,9 +14,10 @@ from dlapp.values.messages import Phase
 from dlapp.values.report import FinalStatus
 from dlapp.values.spec import RoleSpec
 from tests.am.driving import Driver
+from tests.tiers import FULL
 
 COUNT = 1000
-SEEDS = 100 if os.environ.get("DLAPP_FAULTS") == "full" else 1
+SEEDS = 100 if FULL else 1
 QUIET = Timing(hello_ms=10**9, silence_ms=10**9)
 """Tasks that say nothing while nothing happens; their reports are not what this is about."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +18,9 @@ from dlapp.values.report import Cause, ContainerView
 from tests.cluster.yarn.on_yarn import until
 from tests.services.hadoop import NODES, Hadoop
 from tests.services.keeper import end_all_in
+from tests.tiers import FULL
 
-KILLS = 10 if os.environ.get("DLAPP_FAULTS") == "full" else 1
+KILLS = 10 if FULL else 1
 SCRIPT = """#!/bin/sh
 echo begun >> {runs}
 if [ $(wc -l < {runs}) -gt {kills} ]; then exit 0; fi

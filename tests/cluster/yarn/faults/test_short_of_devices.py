@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.hadoop import NODES, Hadoop
 from tests.services.processes import am_at_points
 from tests.services.zookeeper import ZooKeeper, ledger_settings
+from tests.tiers import FULL
 
 FIRST, SECOND = NODES.values()
 DEVICES = tuple(Device(f"GPU-{place}", place, place) for place in range(4))
@@ -137,9 +137,9 @@ def test_gpus_in_quarantine_are_the_reason_of_a_wait_and_with_fewer_it_starts(pl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(int(os.environ.get("DLAPP_GANG_PARTS", "1"))))
+@pytest.mark.parametrize("part", range(10 if FULL else 1))
 def test_two_gangs_of_four_gpus_on_six_always_both_finish(place: Place, part: int) -> None:
-    del part  # of the rounds: ten parts, 20 rounds, take some minutes
+    del part  # each is two rounds; all 20 take some minutes
     for host in (FIRST, SECOND):  # YARN counts eight
         place.ill(host, 1)
     # What the first gang has it keeps until the other one was seen to wait or to give back, at most for a minute.
