@@ -23,6 +23,7 @@ import hypothesis
 import pytest
 
 from dlapp.values.program.submitter import is_well_known
+from tests import seeds
 from tests.closes import copy as closes
 from tests.services import needs, users
 from tests.services.containers.dockerd import dockerd
@@ -79,6 +80,7 @@ def pytest_report_header() -> list[str]:
         f"machine: {platform.system()} {platform.release()}, {os.cpu_count()} cores, {getpass.getuser()}",
         f"docker: {docker}; two users: {setpriv}; NVIDIA GPUs: {nvidia_devices()}",
         f"faults: {os.environ.get('DLAPP_FAULTS', 'quick')}; a skipped test is {_skipped_is()}",
+        f"seeds: {seeds.VARIABLE}={seeds.FIRST}",
     ]
 
 
@@ -94,7 +96,8 @@ class _FailuresAtOnce:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Show failures at once where nobody watches the run."""
+    """Show failures at once where nobody watches the run, and give the workers the same seeds, also after midnight."""
+    os.environ[seeds.VARIABLE] = str(seeds.FIRST)
     if "CI" in os.environ and not _is_worker(config):
         config.pluginmanager.register(_FailuresAtOnce(config))
 

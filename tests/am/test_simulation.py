@@ -30,6 +30,7 @@ from dlapp.values.report import Cause, FinalStatus
 from dlapp.values.spec import ContainerFailure, Gang, RoleFailure, RoleSpec
 from tests.am.plan import Plan, Violation
 from tests.am.simulation import World
+from tests.seeds import COUNT, seeds
 from tests.tiers import FULL
 
 TIMES = int(os.environ.get("DLAPP_TIMES", "8"))
@@ -41,7 +42,7 @@ LESS = 1 if FULL else 24
 def test_whatever_goes_wrong_it_ends_as_it_must() -> None:
     causes: Counter[Cause] = Counter()
     attempts: Counter[int] = Counter()
-    for seed in range(200 * TIMES if FULL else 200):  # so many reach every end
+    for seed in seeds("all faults", 200 * TIMES if FULL else 200):  # so many reach every end
         world = World(Plan.of_seed(seed))
         causes[world.run().cause] += 1
         attempts[world.attempt] += 1
@@ -59,7 +60,7 @@ def unlucky_in_journal(seed: int) -> Plan:
 
 
 def test_a_next_attempt_goes_on_without_any_journal() -> None:
-    for seed in range(60 * TIMES // LESS):
+    for seed in seeds("no journal", max(60 * TIMES // LESS, COUNT)):
         World(unlucky_in_journal(seed)).run()
 
 
@@ -73,7 +74,7 @@ def of_lost_nodes(seed: int) -> Plan:
 
 
 def test_where_the_engine_loses_a_node_on_which_all_runs_on_no_index_runs_twice_at_a_time() -> None:
-    for seed in range(120 * TIMES // LESS):
+    for seed in seeds("lost nodes", max(120 * TIMES // LESS, COUNT)):
         World(of_lost_nodes(seed)).run()
 
 
@@ -88,7 +89,7 @@ def of_silent_tasks(seed: int) -> Plan:
 
 
 def test_an_index_of_a_silent_task_on_a_lost_node_runs_elsewhere_when_it_was_silent_for_long_enough() -> None:
-    for seed in range(120 * TIMES // LESS):
+    for seed in seeds("silent tasks", max(120 * TIMES // LESS, COUNT)):
         World(of_silent_tasks(seed)).run()
 
 
@@ -104,7 +105,7 @@ def of_preemptions(seed: int) -> Plan:
 
 
 def test_however_often_containers_are_preempted_the_application_succeeds() -> None:
-    for seed in range(40 * TIMES // LESS):
+    for seed in seeds("preemptions", max(40 * TIMES // LESS, COUNT)):
         world = World(of_preemptions(seed))
         ending = world.run()
         assert ending.final_status is FinalStatus.SUCCEEDED, f"seed {seed}: {ending.diagnostics}"
@@ -114,7 +115,7 @@ def test_however_often_containers_are_preempted_the_application_succeeds() -> No
 
 
 def test_whatever_goes_wrong_with_preemptions_too_it_ends_as_it_must() -> None:
-    for seed in range(20 * TIMES // LESS):
+    for seed in seeds("preemptions and faults", max(20 * TIMES // LESS, COUNT)):
         plan = Plan.of_seed(seed)
         plan.preemptions = of_preemptions(seed).preemptions
         World(plan).run()
@@ -136,7 +137,7 @@ def of_services(seed: int) -> Plan:
 
 
 def test_of_services_whose_nodes_or_masters_are_lost_nothing_is_left() -> None:
-    for seed in range(40 * TIMES // LESS):
+    for seed in seeds("services", max(40 * TIMES // LESS, COUNT)):
         World(of_services(seed)).run()
 
 
@@ -159,7 +160,7 @@ def of_checkpoints(seed: int) -> Plan:
 
 def test_all_members_of_a_generation_begin_with_the_same_checkpoint() -> None:
     resumed: Counter[bool] = Counter()
-    for seed in range(120 * TIMES // LESS):
+    for seed in seeds("checkpoints", max(120 * TIMES // LESS, COUNT)):
         world = World(of_checkpoints(seed))
         world.run()
         resumed[any(world.checkpoints.numbers)] += 1

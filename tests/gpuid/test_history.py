@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from tests.gpuid import history
 from tests.gpuid.planted import PLANTS
+from tests.seeds import each_seed, seeds
 from tests.services.zookeeper import ZooKeeper
 from tests.tiers import FULL
 
-SEED = int(os.environ.get("DLAPP_SEED", "1"))
-SEEDS = range(SEED, SEED + (8 if FULL else 4))
 OPERATIONS = 500
 """Of each of so many histories one after the other: 4,000 together, else 2,000. One that fails names its seed, and make
 soak NAME=ledger goes on for as long as one wants."""
@@ -26,14 +24,14 @@ def check_amount(found: history.History, operations: int = OPERATIONS) -> None:
     assert found.operations >= operations
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each_seed("histories", 8 if FULL else 4)
 def test_no_history_on_zookeeper_shows_a_device_used_twice_or_lost(
     zookeeper: ZooKeeper, tmp_path: Path, seed: int
 ) -> None:
     found = history.run(
         tmp_path / "run", operations=OPERATIONS, seed=seed, zookeeper=zookeeper, mixed=True, timeout_s=PATIENCE_S
     )
-    assert found.problems == [], f"DLAPP_SEED={seed}"
+    assert found.problems == [], f"seed {seed}"
     check_amount(found)
     assert min(found.faults.values()) > 0
     assert len(found.writes) > found.operations / 3
@@ -41,25 +39,26 @@ def test_no_history_on_zookeeper_shows_a_device_used_twice_or_lost(
 
 # Its queue is in strict order, so a task that is paused holds up all for a while.
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", SEEDS if FULL else [SEED])
+@each_seed("histories on one machine", 8 if FULL else 3)
 def test_no_history_on_one_machine_shows_a_device_used_twice_or_lost(tmp_path: Path, seed: int) -> None:
-    operations = OPERATIONS if FULL else 120
+    operations = OPERATIONS if FULL else 60
     found = history.run(
         tmp_path / "run", operations=operations, seed=seed, zookeeper=None, workers=6, hosts=3, timeout_s=PATIENCE_S
     )
-    assert found.problems == [], f"DLAPP_SEED={seed}"
+    assert found.problems == [], f"seed {seed}"
     check_amount(found, operations)
 
 
 @pytest.mark.slow
+@each_seed("histories on an ensemble")
 def test_no_history_on_an_ensemble_whose_servers_are_restarted_shows_a_device_used_twice_or_lost(
-    ensemble: ZooKeeper, tmp_path: Path
+    ensemble: ZooKeeper, tmp_path: Path, seed: int
 ) -> None:
-    operations, kinds = OPERATIONS if FULL else 200, (*history.KINDS, "server")
+    operations, kinds = OPERATIONS if FULL else 100, (*history.KINDS, "server")
     found = history.run(
-        tmp_path / "run", operations=operations, seed=SEED, zookeeper=ensemble, kinds=kinds, timeout_s=PATIENCE_S
+        tmp_path / "run", operations=operations, seed=seed, zookeeper=ensemble, kinds=kinds, timeout_s=PATIENCE_S
     )
-    assert found.problems == [], f"DLAPP_SEED={SEED}"
+    assert found.problems == [], f"seed {seed}"
     check_amount(found, operations)
     assert found.faults["server"] > 0
 
@@ -70,7 +69,7 @@ def test_a_mistake_in_the_ledger_shows_in_its_history(zookeeper: ZooKeeper, tmp_
     found = history.run(
         tmp_path / "run",
         operations=600 if plant == "recreate" else 20_000,
-        seed=SEED,
+        seed=seeds(plant, 1)[0],
         zookeeper=zookeeper,
         hosts=1,
         plant=plant,

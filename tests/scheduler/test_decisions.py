@@ -18,6 +18,7 @@ from dlapp.scheduler.usage import HOUR_S, Use, decayed_hours, hours_by_user
 from dlapp.scheduler.values import DAY_S, Decision, Policy, QueueState, RunningJob, Schedule, WaitingJob
 from dlapp.values.waiting import NEVER_FITS, NODES_FULL, SERVICE_AWAY, STARTING, USER_LIMIT
 from tests.scheduler.simulation import Machine, Task, task
+from tests.seeds import each_seed
 
 ANN, TONY, EVE = 1001, 1002, 1003
 MACHINE = Amounts(64 << 10, 32, 8)
@@ -109,8 +110,8 @@ def test_a_job_is_raised_while_no_earlier_one_of_its_user_starts() -> None:
     assert ordered(passed([old, high], hours={ANN: 9.0}, policy=policy, starts=later)) == [old.id, high.id]
 
 
-def test_all_runners_come_to_the_same_decisions_in_whatever_order_they_read() -> None:
-    seed = 7
+@each_seed("orders of reading")
+def test_all_runners_come_to_the_same_decisions_in_whatever_order_they_read(seed: int) -> None:
     chance = random.Random(seed)
     jobs = [
         job(number, chance.choice((ANN, TONY, EVE)), chance.choice((1, 2, 4)), waited_s=number) for number in range(40)
@@ -359,10 +360,11 @@ def backlogged(seed: int, users: Iterable[int], depth: int = 15) -> Machine:
 
 
 @pytest.mark.slow
+@each_seed("shares of a week")
 @pytest.mark.parametrize("users", [2, 3, 4])
-def test_continuously_backlogged_users_get_their_shares_within_5_percent_over_a_week(users: int) -> None:
+def test_continuously_backlogged_users_get_their_shares_within_5_percent_over_a_week(users: int, seed: int) -> None:
     uids = tuple(range(1001, 1001 + users))
-    machine = backlogged(users, uids)
+    machine = backlogged(seed, uids)
     machine.run(7 * DAY_S)
     got = {user: machine.hours(user, 7 * DAY_S) for user in uids}
     fair = sum(got.values()) / users
@@ -372,7 +374,7 @@ def test_continuously_backlogged_users_get_their_shares_within_5_percent_over_a_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
+@each_seed("jobs that need the whole machine")
 def test_no_job_waits_for_ever_behind_higher_priorities_less_usage_and_smaller_jobs(seed: int) -> None:
     chance, numbers = random.Random(seed), itertools.count()
     print("seed", seed)
@@ -397,8 +399,8 @@ def test_no_job_waits_for_ever_behind_higher_priorities_less_usage_and_smaller_j
 
 
 @pytest.mark.slow
-def test_a_reservation_is_kept_while_nobody_comes_before_it() -> None:
-    seed = 3
+@each_seed("reservations")
+def test_a_reservation_is_kept_while_nobody_comes_before_it(seed: int) -> None:
     chance = random.Random(seed)
     print("seed", seed)
     tasks = []

@@ -27,6 +27,7 @@ from dlapp.node_policy import node_policy
 from dlapp.scheduler.amounts import Amounts
 from dlapp.scheduler.values import Policy
 from tests.attacks.local_state import engine_in, make_application
+from tests.seeds import each_seed
 from tests.services.polling import wait_until
 from tests.services.processes.ledger_process import fake_devices
 from tests.services.processes.small_app import spec_of, submit
@@ -198,9 +199,8 @@ def test_usage_that_was_read_is_not_looked_at_again_until_it_is_gone(
     assert known == {}
 
 
-def test_names_that_mean_nothing_are_passed_over(engine: LocalEngine) -> None:
-    seed = 5
-    print("seed", seed)
+@each_seed("names")
+def test_names_that_mean_nothing_are_passed_over(engine: LocalEngine, seed: int) -> None:
     chance = random.Random(seed)
     application = make_application(engine, "waiting")
     for number in range(200):

@@ -42,6 +42,7 @@ from tests.applications import (
     wait_for,
 )
 from tests.engines import Engine, on_yarn_when_full
+from tests.seeds import seeds
 from tests.tiers import FULL
 
 OUTPUT = {"output_path": "output", "hdfs": "result", "overwrite": "true"}
@@ -169,8 +170,8 @@ def test_a_killed_runner_is_no_matter_for_what_runs_and_the_next_command_starts_
 def test_killed_at_any_moment_the_output_is_the_old_or_the_new_and_the_state_says_which(
     engine: Engine, tmp_path: Path
 ) -> None:
-    seed = int(os.environ.get("DLAPP_SEED", time.time_ns() % 1_000_000))
-    print(f"DLAPP_SEED={seed}")
+    seed = seeds("kills", 1)[0]
+    print("seed", seed)
     chance = random.Random(seed)
     rounds, whole_s = (40 if FULL else 4, 0.7) if engine.name == "local" else (6, 4.0)
     engine.put("somewhere else", "")

@@ -14,6 +14,7 @@ import pytest
 
 from tests.applications import application_dir, ended, launch, processes, properties, run, status, wait_for
 from tests.engines import Engine, on_yarn_when_full
+from tests.seeds import each_seed
 from tests.services.containers.dockerd import IMAGE, Dockerd
 
 SCRIPT = """
@@ -136,7 +137,8 @@ def test_a_trial_that_has_ended_is_committed_by_itself_and_not_again_by_who_goes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "commit"), [(1, "end"), (2, "trial")])
+@each_seed("sweep")
+@pytest.mark.parametrize("commit", ["end", "trial"])
 def test_killed_at_random_no_trial_is_lost_and_none_runs_again(
     seed: int, commit: str, state_dir: Path, tmp_path: Path
 ) -> None:

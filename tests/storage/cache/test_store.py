@@ -27,6 +27,7 @@ from dlapp.storage.cache.store import CacheHold, InputCache
 from dlapp.storage.local import LocalFiles
 from dlapp.storage.tree import nodes_to_fetch
 from dlapp.system import lock_files
+from tests.seeds import seeds
 from tests.storage.fetching import fetch_entries
 from tests.tiers import FULL
 
@@ -291,7 +292,7 @@ def test_many_processes_that_fetch_use_and_evict_at_once_never_see_half_of_anyth
     rounds = 400 if FULL else 60
     InputCache(some)
     children = []
-    for seed in range(4):
+    for seed in seeds("processes", 4):
         child = os.fork()
         if child == 0:  # pragma: no cover
             code = 1

@@ -34,6 +34,7 @@ from dlapp.storage.hdfs.file_system import PARALLEL_READS, HdfsFiles
 from dlapp.storage.hdfs.webhdfs import WebHdfs
 from dlapp.storage.open import plan_fetch
 from dlapp.system.files import UntrustedFile
+from tests.seeds import each_seed, seeds
 from tests.services.hadoop import DATANODES, IS_HADOOP_2, Hadoop
 from tests.services.http.proxy import Plan, Proxy
 from tests.services.polling import wait_until
@@ -42,7 +43,7 @@ from tests.tiers import FULL
 
 TIMES = 10 if FULL else 1
 ROUNDS = 50
-SEED = int(os.environ.get("DLAPP_SEED", "1"))
+SEED = seeds("trees on HDFS", 1)[0]
 
 
 def grown(top: Path, seed: object, count: int = 5) -> Path:
@@ -226,7 +227,7 @@ def rough(hadoop: Hadoop, place: HdfsPlace) -> Iterator[Callable[[object, float]
         yield made
 
 
-@pytest.mark.parametrize("seed", range(20 if FULL else 3))
+@each_seed("cut connections", 20 if FULL else 3)
 def test_trees_arrive_whole_through_connections_that_are_cut_anywhere(
     rough: Callable[[object, float], HdfsFiles], base: str, tmp_path: Path, seed: int
 ) -> None:

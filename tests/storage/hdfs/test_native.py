@@ -39,6 +39,7 @@ from dlapp.storage.hdfs.webhdfs import INODES, WebHdfs
 from dlapp.system import waits
 from dlapp.system.logs.log import message_of
 from dlapp.values.serialization import to_json
+from tests.seeds import each_seed
 from tests.services.hadoop import DATANODES, IS_HADOOP_2, JAVA_OPTIONS, Hadoop, java, library
 from tests.services.http.proxy import Plan, Proxy
 from tests.services.polling import wait_until
@@ -587,7 +588,7 @@ def proxies(hadoop: Hadoop) -> Iterator[dict[int, Proxy]]:
         yield {port: stack.enter_context(Proxy(("127.0.0.1", port))) for port in ports}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@each_seed("cut connections")
 def test_trees_arrive_whole_through_connections_that_are_cut_anywhere(
     place: HdfsPlace, proxies: dict[int, Proxy], base: str, tmp_path: Path, seed: int
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from dlapp.feed import FeedError
 from dlapp.task.feed.order import ReaderPart
 from dlapp.values.spec import FeedFormat, FeedSpec
+from tests.seeds import each_seed
 from tests.task.feed.serving import ServedFeed
 
 pyarrow: Any = pytest.importorskip("pyarrow", reason="pyarrow is not installed: make test-frameworks has it")
@@ -59,7 +60,7 @@ def test_each_epoch_has_every_row_group_once_in_an_order_of_its_own(tmp_path: Pa
     assert (orders[0][0] == orders[0][1] == groups) == (shuffle is None)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_seed("parquet", 20)
 def test_every_row_group_is_read_once_by_a_role_whose_containers_are_killed_and_continue(
     tmp_path: Path, seed: int
 ) -> None:

@@ -15,6 +15,7 @@ from dlapp.errors import DlappError
 from dlapp.feed import FeedError
 from dlapp.task.feed.order import FeedPosition, ReaderPart
 from dlapp.values.spec import FeedFormat, FeedSpec
+from tests.seeds import each_seed
 from tests.task.feed.serving import ServedFeed, files_of, record_of, tar_of
 
 KINDS = (FeedFormat.FILES, FeedFormat.LINES, FeedFormat.TAR, FeedFormat.TFRECORD)
@@ -42,7 +43,7 @@ def test_a_seed_gives_the_same_order_each_time(tmp_path: Path) -> None:
     assert orders[0] == orders[1] != orders[2]
 
 
-@pytest.mark.parametrize("seed", range(50))
+@each_seed("reading", 50)
 def test_every_record_of_an_epoch_is_read_once_by_a_group_whose_members_are_killed_and_continue(
     tmp_path: Path, seed: int
 ) -> None:

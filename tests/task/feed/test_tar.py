@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from dlapp.feed import FeedError, _sample_name, _samples
 from tests.fuzz.parsing import limits
+from tests.seeds import each_seed
 from tests.task.feed.serving import source_of, tar_of
 
 LONG = "d" * 90 + "/" + "e" * 90
@@ -66,7 +67,7 @@ def header(name: str, size: bytes, kind: bytes = b"0") -> bytes:
 
 
 @pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-@pytest.mark.parametrize("seed", range(5))
+@each_seed("tar", 5)
 def test_what_python_writes_is_read_as_python_reads_it(format: int, seed: int) -> None:
     dice = random.Random(seed)
     members = []

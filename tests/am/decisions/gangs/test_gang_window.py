@@ -13,6 +13,7 @@ from dlapp.am.model.state import Timing
 from dlapp.values.messages import Fault, Phase, Stop
 from dlapp.values.spec import Gang, Resources, RoleSpec
 from tests.am.driving import Driver, result
+from tests.seeds import seeds
 from tests.tiers import FULL
 
 
@@ -225,7 +226,7 @@ class Cluster:
 @pytest.mark.parametrize("has_leases", [False, True], ids=["containers", "leases"])
 def test_two_gangs_of_four_gpus_always_both_finish_on_six(has_leases: bool) -> None:
     released = 0
-    for seed in range(200 if FULL else 20):
+    for seed in seeds("two gangs", 200 if FULL else 20):
         gangs = [Contender(f"{seed} {n}", 4, 1, 30, 20.0) for n in range(2)]
         cluster = Cluster(6, has_leases=has_leases, most_grants=1)
         cluster.run(gangs, random.Random(seed), 3600)
@@ -236,7 +237,7 @@ def test_two_gangs_of_four_gpus_always_both_finish_on_six(has_leases: bool) -> N
 
 @pytest.mark.parametrize("has_leases", [False, True], ids=["containers", "leases"])
 def test_many_gangs_on_a_contended_cluster_always_all_finish(has_leases: bool) -> None:
-    for seed in range(20 if FULL else 2):
+    for seed in seeds("many gangs", 20 if FULL else 3):
         chance = random.Random(seed)
         gpus = chance.randint(8, 40)
         sizes = [(chance.randint(1, 6), chance.choice((1, 1, 2, 4))) for _ in range(12)]

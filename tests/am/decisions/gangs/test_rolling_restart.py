@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from dlapp.am.model.state import Timing
 from dlapp.values.messages import Phase
 from dlapp.values.report import FinalStatus
 from dlapp.values.spec import RoleSpec
 from tests.am.driving import Driver
+from tests.seeds import each_seed
 from tests.tiers import FULL
 
 COUNT = 1000
-SEEDS = 100 if FULL else 1
 QUIET = Timing(hello_ms=10**9, silence_ms=10**9)
 """Tasks that say nothing while nothing happens; their reports are not what this is about."""
 
@@ -51,7 +49,7 @@ class Cluster:
         self.grant()
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@each_seed("rolling restarts", 100 if FULL else 3)
 def test_every_node_is_restarted_under_an_application_and_it_succeeds(seed: int) -> None:
     cluster = Cluster(seed)
     cluster.grant()

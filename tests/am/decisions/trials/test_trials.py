@@ -20,6 +20,7 @@ from dlapp.values.messages import Fault, TaskResult
 from dlapp.values.report import FinalStatus
 from tests.am.decisions.trials.sweep_cluster import Outcome, SweepCluster, stored, well
 from tests.am.driving import APPLICATION
+from tests.seeds import each_seed
 
 
 def sweep_of(trials: int, **fields: object) -> SweepSpec:
@@ -48,7 +49,7 @@ def test_each_trial_runs_once_and_its_output_is_committed() -> None:
     assert (best.number, best.metric) == (19, 19.0)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each_seed("results of trials", 60)
 def test_no_result_is_lost_and_none_counts_twice_whoever_is_killed(seed: int) -> None:
     cluster = SweepCluster(
         seed,
@@ -66,7 +67,7 @@ def test_no_result_is_lost_and_none_counts_twice_whoever_is_killed(seed: int) ->
     assert parts == {number: state.partition(" ")[2] for number, state in cluster.on_record.items()}
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_seed("commits of trials", 40)
 def test_each_trial_is_committed_by_itself_once_whoever_is_killed(seed: int) -> None:
     cluster = SweepCluster(
         seed,
@@ -137,7 +138,7 @@ def away(until_s: float, box: list[SweepCluster], fault: Fault = Fault.NODE) -> 
     return outcome
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@each_seed("trials that wait")
 @pytest.mark.parametrize("fault", [Fault.NODE, Fault.SERVICE])
 @pytest.mark.parametrize("until_s", [8.0, 900.0])
 def test_trials_wait_for_a_service_as_containers_do(seed: int, fault: Fault, until_s: float) -> None:

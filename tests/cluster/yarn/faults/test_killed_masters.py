@@ -30,6 +30,7 @@ from dlapp.values.ids import ApplicationId
 from dlapp.values.messages import Phase
 from dlapp.values.report import ApplicationView, Cause, State
 from tests.cluster.yarn.on_yarn import set_safe_mode, until, until_heard_of
+from tests.seeds import seeds
 from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.hadoop import NODES, Hadoop
 from tests.services.processes import am_at_points
@@ -213,8 +214,8 @@ def runs(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 @pytest.fixture(scope="module")
 def chosen(hadoop: Hadoop, tmp_path_factory: pytest.TempPathFactory) -> list[list[tuple[str, int]]]:
     """Choose for each round where its masters are killed: points, and which passing of each."""
-    seed = int(os.environ.get("DLAPP_SEED", time.time_ns() % 1_000_000))
-    print(f"DLAPP_SEED={seed}")
+    seed = seeds("masters on YARN", 1)[0]
+    print("seed", seed)
     chance = random.Random(seed)
     if not FULL:
         return [[(name, 1) for name in chance.sample(POINTS, 3)]]
