@@ -39,6 +39,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from tests.services import keeper, needs
+from tests.services.executor.linux_executor import LinuxExecutor
 from tests.services.install import nvidia_devices
 from tests.services.ports import held
 from tests.services.zookeeper import NoZooKeeper, ZooKeeper
@@ -309,6 +310,7 @@ class Hadoop:
         self.directory = directory
         self.ports: dict[str, int] = json.loads((directory / "ports.json").read_text())
         self._datanodes = 1
+        self._executor: LinuxExecutor | None = None
         self._lifeline: int | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
 
@@ -362,6 +364,7 @@ class Hadoop:
         wait: bool = True,
         parts: tuple[str, ...] = PARTS,
         kept: str = "name",
+        executor: LinuxExecutor | None = None,
     ) -> Hadoop:
         """Bring a cluster up.
 
@@ -373,6 +376,7 @@ class Hadoop:
             wait: return when it is ready.
             parts: those that are started; ``("nn", "dn")`` is HDFS alone.
             kept: the empty file system to begin with; those of different names have different block pools.
+            executor: the NodeManagers run containers as their users; None: as their own.
 
         Raises:
             NoHadoop: Java or the jars are missing.
@@ -385,10 +389,12 @@ class Hadoop:
         classes += f":{library('lib-kms', KMS_ARTIFACTS)}/*" if "kms" in parts else ""
         if directory is None:
             directory = Path(tempfile.mkdtemp(prefix="dlapp-hadoop-"))
+        readable = f"{directory}/jars/*"
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         (directory / "ports.json").write_text(json.dumps({**free_ports(), **(ports or {})}))
         (directory / EXCLUDED).touch()
         cluster = cls(directory)
+        cluster._executor = executor
         cluster._datanodes = sum(part in DATANODES for part in parts)
         namenodes = tuple(one for one in NAMENODES if one in parts)
         cluster._write_configuration(settings or {}, namenodes, parts)
@@ -397,14 +403,14 @@ class Hadoop:
             part: {
                 # What a server unpacks for itself, its pages and its native libraries, goes with the cluster.
                 "command": [
-                    *(_where_programs_may_be_root(directory) if part in NODES else ()),
+                    *(cluster._beginning(part, jars) if part in NODES else ()),
                     *(runtime, *JAVA_OPTIONS, f"-Ddlapp.part={part}", f"-Djava.io.tmpdir={directory / part}"),
                     *(
                         (f"-Dkms.config.dir={conf}", f"-Dlog4j.configuration=file:{conf}/log4j.properties")
                         if part == "kms"
                         else ()
                     ),
-                    *("-cp", f"{conf}:{classes}", MAIN[part]),
+                    *("-cp", f"{conf}:{classes if executor is None or part not in NODES else readable}", MAIN[part]),
                 ],
                 "environment": _environment(),
             }
@@ -473,6 +479,8 @@ class Hadoop:
             self._lifeline = None
         if self._keeper is not None:
             self._keeper.wait(120)
+        if self._executor is not None:
+            self._executor.clean()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     # ---- parts ----
@@ -655,6 +663,21 @@ class Hadoop:
 
     # ---- files ----
 
+    def _beginning(self, part: str, jars: Path) -> list[str]:
+        """Return what a NodeManager's command begins with."""
+        if self._executor is not None:
+            return self._executor.command(self.directory, part, jars)
+        return _where_programs_may_be_root(self.directory)
+
+    def make_home(self, user: str) -> None:
+        """Make a user's home directory on HDFS."""
+        base, me = f"{self.hdfs_url}/webhdfs/v1/user/{user}", getpass.getuser()
+        self.get(f"{base}?op=MKDIRS&permission=700&user.name={me}", method="PUT")
+        urllib.request.urlopen(
+            urllib.request.Request(f"{base}?op=SETOWNER&owner={user}&group={user}&user.name={me}", method="PUT"),
+            timeout=60,
+        ).close()
+
     def _write_configuration(
         self, settings: dict[str, dict[str, str]], namenodes: tuple[str, ...], parts: tuple[str, ...]
     ) -> None:
@@ -667,6 +690,8 @@ class Hadoop:
             own = self._settings(host)
             if part in DATANODES:
                 own["hdfs-site.xml"] |= self._of_datanode(part)
+            if part in NODES and self._executor is not None:
+                own["yarn-site.xml"] |= self._executor.prepare(self.directory, part, host)
             if "reader" in parts:
                 own["yarn-site.xml"] |= self._of_timeline_reader()
             if managers:

@@ -21,6 +21,7 @@ from tests.tiers import TIER, in_part
 NEEDS = {
     "hadoop": "hadoop",
     "hadoop_with_gpus": "hadoop",
+    "hadoop_with_users": "hadoop",
     "others": "hadoop",
     "secured": "hadoop",
     "two": "hadoop",
@@ -125,7 +126,7 @@ def order(item: pytest.Item) -> tuple[int, bool]:
 
     Of those with a Hadoop the tests of the shared cluster come first, and those with clusters of a module's own last.
     """
-    own = {"hadoop_with_gpus", "secured", "two"} & set(_fixtures(item))
+    own = {"hadoop_with_gpus", "hadoop_with_users", "secured", "two"} & set(_fixtures(item))
     return GROUPS.index(group_of(item)), bool(own)
 
 

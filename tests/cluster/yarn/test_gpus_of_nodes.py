@@ -1,8 +1,8 @@
 """yarn.io/gpu on a real YARN: found, asked for and counted there, and no ledger of ours.
 
-What is not here: a container that gets its GPUs. A NodeManager hands them out with the LinuxContainerExecutor alone,
-which needs a native program of Hadoop that belongs to root, and cgroups. This one has the plug-in and four devices, and
-assigns none: so what a task does then is seen. What it makes of GPUs that are assigned is in gpuid/test_given.py.
+What is not here: a container that gets its GPUs, in executor/test_gpus.py. A NodeManager hands them out with the
+LinuxContainerExecutor alone. This one has the plug-in and four devices, and assigns none: so what a task does then is
+seen. What it makes of GPUs that are assigned is in gpuid/test_given.py.
 """
 
 from __future__ import annotations

@@ -200,7 +200,8 @@ class ContainerTracker:
             return
         if earlier:
             self._ended_before_us.add(container_id)
-        end, uncertain = end_of(status), self._uncertain_starts.get(container_id)
+        host = granted.node.host if granted is not None else ""
+        end, uncertain = end_of(status, host), self._uncertain_starts.get(container_id)
         may_run = earlier or container_id in self._started
         self._forget(container_id)
         if was_taken_away(status) and may_run:

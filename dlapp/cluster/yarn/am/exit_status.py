@@ -9,12 +9,14 @@ import re
 from collections.abc import Mapping
 
 from dlapp.cluster.engine import ContainerEnd
+from dlapp.cluster.yarn.container_executor import launch_failure
 from dlapp.cluster.yarn.values import ContainerStatus
 
 INVALID = -1000
 ABORTED = -100
 NODE_FAULTS: Mapping[int, str] = {
     INVALID: "could not be prepared on its node",
+    -1: "could not be started by its NodeManager",
     ABORTED: "was taken away",
     -101: "ended because its node's disks failed",
     -102: "was preempted",
@@ -45,9 +47,16 @@ OWN_FAULTS: Mapping[int, str] = {
 }
 
 
-def end_of(status: ContainerStatus) -> ContainerEnd:
-    """Return how a container ended, with YARN's own message and its numbers if YARN ended it."""
+def end_of(status: ContainerStatus, node: str = "") -> ContainerEnd:
+    """Return how a container ended, with YARN's own message and its numbers if YARN ended it.
+
+    Args:
+        node: host of its node; empty: not known.
+    """
     code = status.exit_status
+    if failure := launch_failure(status.diagnostics):
+        message = f"the container could not be started{f' on {node}' if node else ''}: {failure}"
+        return ContainerEnd(container_id=status.container_id, exit_status=code, diagnostics=message, node_fault=True)
     if code in NO_PYTHON and (message := _own_message(status.diagnostics)):
         return ContainerEnd(container_id=status.container_id, exit_status=code, diagnostics=message, node_fault=True)
     text = NODE_FAULTS.get(code) or OWN_FAULTS.get(code)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from dlapp.cluster.yarn.client.rest import KIND, AppReport
+from dlapp.cluster.yarn.container_executor import launch_failure
 from dlapp.errors import SpecError
 from dlapp.id_text import is_application_id
 from dlapp.locations import shown
@@ -308,6 +309,8 @@ def _wait_for_am(report: AppReport, am_state: AmState) -> str:
 
 def first_line(diagnostics: str) -> str:
     """Return the essential part of YARN's diagnostics, on one line: dlapp's own text if any, else YARN's first line."""
+    if failure := launch_failure(diagnostics):
+        return f"no node could start the ApplicationMaster: {failure}"
     lines = [_DATE.sub("", line).strip() for line in diagnostics.splitlines()]
     own = [line for line in lines if line.startswith("dlapp")]
     found = own or [line for line in lines if line]

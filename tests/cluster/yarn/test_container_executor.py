@@ -1,0 +1,108 @@
+"""Failures of container-executor, as YARN reports them: the node is to blame, and named with the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlapp.cluster.yarn.am.exit_status import end_of
+from dlapp.cluster.yarn.client.views import first_line
+from dlapp.cluster.yarn.container_executor import EXIT_CODES, launch_failure
+from dlapp.cluster.yarn.values import ContainerStage, ContainerStatus
+from dlapp.values.ids import ContainerId
+
+ONE = ContainerId.from_text("container_1700000000000_0042_01_000002")
+BEGIN = "main : command provided 1\nmain : run as user is alice\nmain : requested yarn user is alice\n"
+STEPS = "Getting exit code file...\nCreating script paths...\n"
+LOCALIZER = (
+    "[2026-11-29 08:00:00.001]Application application_1700000000000_0042 initialization failed (exitCode={code}) with "
+    "output: main : command provided 0\nmain : run as user is alice\nmain : requested yarn user is alice\n{reason}\n\n"
+)
+
+
+def launch(code: int, output: str, error: str = "") -> str:
+    """Return YARN's diagnostics of a container whose container-executor ended so. Source: LinuxContainerExecutor."""
+    shown = f"Shell error output: {error}\n" if error else ""
+    return (
+        f"[2026-11-29 08:00:00.001]Exception from container-launch.\nContainer id: {ONE}\nExit code: {code}\n"
+        f"Exception message: Launch container failed\n{shown}Shell output: {output}\n\n"
+        f"[2026-11-29 08:00:00.002]Container exited with a non-zero exit code {code}. Error file: prelaunch.err.\n"
+    )
+
+
+def status(code: int, told: str) -> ContainerStatus:
+    return ContainerStatus(container_id=ONE, stage=ContainerStage.ENDED, exit_status=code, diagnostics=told)
+
+
+@pytest.mark.parametrize("code", EXIT_CODES)
+def test_each_of_its_exit_codes_before_the_command_ran_blames_the_node_by_name(code: int) -> None:
+    end = end_of(status(code, launch(code, BEGIN + STEPS)), "node7")
+    assert end.node_fault
+    assert end.diagnostics == (
+        f"the container could not be started on node7: container-executor failed (exit code {code}): {EXIT_CODES[code]}"
+    )
+
+
+@pytest.mark.parametrize("code", [*EXIT_CODES, 1, 2, 137])
+def test_the_same_exit_codes_of_a_command_that_ran_are_its_own(code: int) -> None:
+    told = launch(code, f"{BEGIN}{STEPS}Writing pid file...\nLaunching container...\n{STEPS}")
+    assert not launch_failure(told)
+    assert not end_of(status(code, told), "node7").node_fault
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 126, 127, 143])
+def test_other_exit_codes_are_the_commands_also_where_the_output_does_not_say_that_it_ran(code: int) -> None:
+    assert not launch_failure(launch(code, BEGIN))
+
+
+def test_with_another_executor_a_failed_command_has_no_output_of_container_executor() -> None:
+    assert not launch_failure(launch(35, "").replace("Shell output: ", ""))
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        (LOCALIZER.format(code=255, reason="User alice not found"), "255): User alice not found"),
+        (
+            LOCALIZER.format(code=255, reason="Can't create directory /d1/nm - Permission denied\nDid not create any"),
+            "255): Can't create directory /d1/nm - Permission denied",
+        ),
+        (LOCALIZER.format(code=1, reason="java.io.IOException: no space"), "1): java.io.IOException: no space"),
+        (
+            launch(35, BEGIN + STEPS, "Could not create container dirs\nCould not create local files"),
+            "35): Could not create container dirs",
+        ),
+        (
+            launch(24, "", "File /etc/hadoop/x.cfg must be owned by root"),
+            "24): File /etc/hadoop/x.cfg must be owned by",
+        ),
+        (
+            launch(255, BEGIN + "Requested user alice is not whitelisted and has id 99,which is below the minimum"),
+            "255): Requested user alice is not whitelisted",
+        ),
+    ],
+)
+def test_its_own_message_is_the_reason(told: str, reason: str) -> None:
+    assert f"container-executor failed (exit code {reason}" in launch_failure(told)
+    end = end_of(status(-1000, told), "node7")
+    assert (end.node_fault, "on node7" in end.diagnostics) == (True, True)
+
+
+def test_an_applicationmaster_that_it_cannot_start_is_told_with_the_reason() -> None:
+    told = (
+        "Application application_1700000000000_0042 failed 2 times due to AM Container for "
+        "appattempt_1700000000000_0042_000002 exited with  exitCode: -1000\nFailing this attempt.Diagnostics: "
+        + LOCALIZER.format(code=255, reason="User dave not found")
+        + "For more detailed output, check the application tracking page: http://rm:8088/x Then click on links to logs"
+        " of each attempt.\n. Failing the application."
+    )
+    assert first_line(told) == (
+        "no node could start the ApplicationMaster: container-executor failed (exit code 255): User dave not found"
+    )
+
+
+def test_a_container_that_its_nodemanager_could_not_launch_is_no_failure_of_the_program() -> None:
+    end = end_of(status(-1, "[2026-11-29 08:00:00.001]ResourceHandlerChain.preStart() failed!"))
+    assert end.node_fault
+    assert end.diagnostics == (
+        "the container could not be started by its NodeManager: ResourceHandlerChain.preStart() failed!"
+    )
