@@ -34,7 +34,6 @@ class LinuxExecutor:
 
     Args:
         users: uid by name, on both nodes; see `without_account`.
-        local_user: all containers run as this one; empty: as their submitters.
         minors: by part, the minor numbers of the GPUs that YARN assigns.
     """
 
@@ -42,7 +41,6 @@ class LinuxExecutor:
         self,
         users: Mapping[str, int],
         *,
-        local_user: str = "",
         minors: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         if os.geteuid() != 0:
@@ -51,7 +49,7 @@ class LinuxExecutor:
             pytest.skip("no C compiler: the stand-in of container-executor cannot be made")
         if minors and not _CGROUPS.is_dir():
             pytest.skip("no devices controller of cgroup v1")
-        self._compiler, self._users, self._local_user = compiler, users, local_user
+        self._compiler, self._users = compiler, users
         self._minors = minors or {}
         self._groups: list[Path] = []
 
@@ -75,10 +73,8 @@ class LinuxExecutor:
             ),
             f"{_PREFIX}.path": str(program),
             f"{_PREFIX}.group": NM_GROUP,
-            f"{_PREFIX}.nonsecure-mode.limit-users": str(bool(self._local_user)).lower(),
+            f"{_PREFIX}.nonsecure-mode.limit-users": "false",
         }
-        if self._local_user:
-            settings[f"{_PREFIX}.nonsecure-mode.local-user"] = self._local_user
         text = f"{_PREFIX}.group={NM_GROUP}\nmin.user.id=1000\nbanned.users=hdfs,yarn,mapred,bin\n"
         if minors := self._minors.get(part, ()):
             group = self._make_cgroup(part)

@@ -147,3 +147,29 @@ def test_a_user_without_an_account_on_the_nodes_is_told_so(
     told = r"for reasons other than its program, .* could not be started on 127\.0\.1\.[12]: "
     told += re.escape(reason.format(CAROL))
     assert re.search(told, end.diagnostics), end.diagnostics
+
+
+def test_a_node_that_can_start_no_container_costs_the_program_no_retry(
+    client_of: Callable[[str], Client], executor: LinuxExecutor, hadoop_with_users: Hadoop, place: Path
+) -> None:
+    client = client_of(ALICE)
+    script = f"echo x >>{place}/runs\n[ ! -e {place}/go ] || exit 0\n" + RUNS.format(place=place).replace("$1", "at")
+    file = properties(place / "w", f"{script}exit 3", application={"username": ALICE}, resources={"retries": 1})
+    application = client.submit(str(file))
+    until((place / "at").exists)
+    # With the GPU plug-in the NodeManager calls container-executor for the container's cgroup first.
+    refused = "ResourceHandlerChain.preStart() failed!"
+    configurations = [executor.configuration(hadoop_with_users.directory, part) for part in NODES]
+    assert not any(refused in hadoop_with_users.log(part) for part in NODES)
+    try:
+        for one in configurations:
+            one.chmod(0o664)
+        (place / "go").touch()
+        until(lambda: any(refused in hadoop_with_users.log(part) for part in NODES))
+    finally:
+        for one in configurations:
+            one.chmod(0o644)
+    end = client.wait(application, timeout_s=240)
+    assert end.cause is Cause.SUCCEEDED, end.diagnostics
+    # The only retry was that of the program.
+    assert len((place / "runs").read_text().split()) == 2
