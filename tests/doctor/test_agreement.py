@@ -1,4 +1,4 @@
-"""What makes every application fail is a failure for dlapp-doctor, in the words of the application."""
+"""Tests of dlapp-doctor: what makes every application fail is a failure for it, in the words of the application."""
 
 from __future__ import annotations
 

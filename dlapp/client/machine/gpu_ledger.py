@@ -187,7 +187,7 @@ class GpuLedger(Closeable):
 
     def _inspected(self, record: HostRecord) -> tuple[Mapping[str, str], str]:
         """Return what makes GPUs of this host unavailable, by uuid, and why that is not known if NVML does not work."""
-        readings, problem = self._readings(record)
+        readings, _, problem = self._readings(record)
         return self._faults(readings), problem
 
     def _faults(self, readings: Mapping[str, Reading]) -> dict[str, str]:

@@ -254,7 +254,7 @@ def test_a_wait_for_space_is_reported_before_the_gpus_are_released(
 ) -> None:
     payload.write(**{"out/model": "weights"})
     payload.parts.chmod(0o700)
-    outputs, calls, real = payload.outputs("out"), list[str](), module.open_output
+    outputs, calls, real = payload.outputs("out"), list[str](), open_output
 
     def full_at_first(*where: Any) -> Any:
         if not calls:
