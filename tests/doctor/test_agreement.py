@@ -1,4 +1,4 @@
-"""Tests of dlapp-doctor: what makes every application fail is a failure for it, in the words of the application."""
+"""Faults that make every application fail: dlapp-doctor reports each as a failure, as an application would."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from dlapp.errors import Denied, Unreachable
 from dlapp.gpuid.rules import LedgerError
+from dlapp.system.waits import Wait
 
 PARALLEL_READS = 256
 """Number of nodes requested concurrently."""
@@ -299,10 +300,13 @@ class Ensemble:
             if self._client is None:
                 self._client = self._start()
             client = self._client
-        while not client.connected:
-            if self._clock() >= deadline:
-                raise Unreachable(self._no_answer)
-            self._sleep(0.005)
+        if client.connected:
+            return client
+        with Wait(f"ZooKeeper at {self._hosts}", max(0.0, deadline - self._clock())):
+            while not client.connected:
+                if self._clock() >= deadline:
+                    raise Unreachable(self._no_answer)
+                self._sleep(0.005)
         return client
 
     def _start(self) -> Any:

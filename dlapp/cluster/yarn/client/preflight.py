@@ -181,9 +181,9 @@ def check_label(key: str, label: str, configuration: Configuration, labels: Call
     """Reject a node label, set by this key, that the cluster does not have.
 
     Args:
-        key: the key.
+        key: the key, for messages.
         label: its value.
-        configuration: returns a value of the cluster's configuration.
+        configuration: the ResourceManager's configuration.
         labels: returns the cluster's labels; none: not reported.
 
     Raises:
