@@ -9,6 +9,10 @@ utilisation      GPU-hours that traces of jobs get on one machine, against plain
                  max_runtime, as EASY needs it, and ask for 1.5 times what the machine can do in the week
 failover         from the SIGKILL of the active one of two ResourceManagers to the answer of a dlapp-list begun then;
                  the ratio is by how much that comes after the answer to a plain REST client, which asks each 0.1 s [s]
+estimate-...     estimates of starts on simulated clusters, six seeds, and on the traces in ``DLAPP_BENCH_TRACES`` (a
+                 directory with CSV files that have columns timestamp, duration and num_gpus). Coverage: the largest
+                 distance of a trace from what is stated; width: the largest median width of a trace over its median
+                 wait; share: the smallest of those that wait and get an estimate
 
 The first two are in a state directory that is thrown away. The 1,000 applications have ended; their rows and views are
 those of one that ran, under other ids. The traces are simulated.
@@ -27,6 +31,7 @@ from contextlib import closing
 from pathlib import Path
 
 from bench import Row, alternately, median_ratio
+from bench._estimates import estimates
 from bench._failover import failover
 from bench._submit_load import submit_load
 from bench._throwaway import COMMANDS, command, own_state, wait_until_nothing_runs_in, whole_process_s
@@ -48,7 +53,7 @@ def rows() -> list[Row]:
     """Measure all."""
     with own_state() as (root, environment):
         rows = [why(root, environment), list_1000(root, environment), submit_load(root, environment)]
-    return [*rows, schedule_10000(), utilisation(), failover()]
+    return [*rows, schedule_10000(), utilisation(), failover(), *estimates()]
 
 
 def why(root: Path, environment: dict[str, str]) -> Row:

@@ -52,10 +52,11 @@ class Estimate(Value, kw_only=True):
     """Estimated range of an application's start.
 
     Args:
-        earliest_ms, latest_ms: the range [ms since 1970]; None: the history is too short.
+        earliest_ms, latest_ms: the range [ms since 1970]; None: the history is too short, or too few of the latest
+            ranges held.
         coverage: share of the earlier applications that started within the range estimated for them; None: the history
             is too short.
-        samples: number of these applications.
+        samples: number of these applications; without a range, of the comparable ones in the history.
     """
 
     earliest_ms: int | None = None

@@ -1,31 +1,53 @@
 """Estimate of a waiting application's start: a range, learned from earlier waits.
 
-For each application the work ahead of it at its submission is computed: the expected remaining runtime of the running
-ones, from the runtimes of others that had run as long, and the expected runtime of those ahead of it in the queue.
-Divided by the capacity, that is a prediction of its wait. The history shows by which factors such predictions are
-wrong: the range uses the factors of the earlier applications with the most similar predictions. Its ends are the
-quantiles between which `COVERAGE` of them lie.
+For an application at some moment its *scale* is the time in which as many applications started as are ahead of it, and
+one more; only applications that use no larger share of the cluster are counted, and only time in which one of them
+waited. Its wait divided by this scale is a factor. The range of a new wait is its scale times two quantiles of the
+factors of earlier waits. Runtimes are not used: they have so long tails that their mean predicts less than the latest
+starts do (Ibrahim and Whitt, "Real-time delay estimation based on delay history", 2009).
 
-The same history shows how often such ranges were right: for each of the latest applications the range is computed from
-earlier ones only. With fewer than `MIN_SAMPLES` there is no range.
+The quantiles are corrected by what became of the ranges: the history is replayed, each earlier application gets the
+range that it would have got, and each range that does not hold moves the ends outwards, each that holds inwards
+(adaptive conformal inference: Gibbs and Candès 2021). So `COVERAGE` of the ranges hold also while the load changes. A
+range that ends while its application still waits counts at that moment, not only at the start.
+
+An application that has waited for some time is compared with earlier ones that had waited as long. Applications for
+which there was room are compared with one another, by their waits.
+
+There is no range if fewer than `MIN_SAMPLES` earlier waits are comparable, or if the latest ranges held so rarely that
+they had to be stretched more than `_MAX_STRETCH`.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from bisect import bisect_right, insort
+from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from dlapp.values.waiting import MIN_SAMPLES, Estimate
 
 COVERAGE = 0.8
-MAX_JOBS = 400
-"""Number of the latest applications in the history that are used."""
-_NEAREST = 150
+MAX_JOBS = 1000
+"""Number of the latest ended applications in the history that are used, and of the oldest that have not ended."""
+_EARLY, _LATE = 0.03, 0.15
+"""Share of the starts before the range, and after it. Waits have a long upper tail: an end there widens the range more
+than one near zero. Their sum is a little less than 1 - `COVERAGE`: a history is short."""
+_STEP = 0.01
+"""Of the correction, as logarithm of a factor. Larger ones follow a change of the load faster, and widen the ranges."""
+_MAX_STRETCH = math.log(8)
+_SAMPLES = 600
 _TESTED = 60
 _FLOOR_S = 1.0
-"""A shorter wait counts as none."""
+"""A shorter time counts as this one."""
+_AT_ONCE_MS = 5000
+"""An application that waited less long did not wait for others."""
+_AGES_S = (0, 10, 60, 300, 1200, 3600, 4 * 3600, 12 * 3600, 48 * 3600)
+"""Ages of waits that are compared with one another: each from one of these to the next."""
+_ENDED, _SUBMITTED, _ASKED, _STARTED, _EXPIRED = range(5)
+"""What happens in a history; of one moment in this order: an application that starts at once waits first."""
 
 
 class Job(NamedTuple):
@@ -34,22 +56,14 @@ class Job(NamedTuple):
     Args:
         started_ms: None: it waits.
         ended_ms: None: it has not ended.
-        share: share of the cluster that it uses while it runs: its largest amount relative to the capacity, 0 to 1.
+        share: share of the cluster that it uses while it runs: its largest amount relative to the capacity, 0 to 1; 0
+            for all of a history: their amounts have no effect on their waits.
     """
 
     submitted_ms: int
     started_ms: int | None
     ended_ms: int | None
     share: float
-
-
-class _Sample(NamedTuple):
-    predicted_s: float
-    waited_s: float
-
-    @property
-    def factor(self) -> float:
-        return max(self.waited_s, _FLOOR_S) / max(self.predicted_s, _FLOOR_S)
 
 
 class StartEstimator:
@@ -62,89 +76,241 @@ class StartEstimator:
 
     def __init__(self, jobs: Sequence[Job], now_ms: int) -> None:
         self._now_ms = now_ms
-        self._jobs = sorted(jobs, key=lambda one: (one.submitted_ms, one.started_ms or now_ms))[-MAX_JOBS:]
-        self._samples = _samples(self._jobs)
-        self._coverage, self._tested = _held(self._samples)
-        self._runtimes = sorted(
-            (one.ended_ms - one.started_ms) / 1000 for one in self._jobs if one.started_ms and one.ended_ms
-        )
+        ended = sorted((one for one in jobs if one.ended_ms is not None), key=lambda one: one.ended_ms or 0)
+        active = sorted((one for one in jobs if one.ended_ms is None), key=lambda one: one.submitted_ms)
+        self._jobs = [*ended[-MAX_JOBS:], *active[:MAX_JOBS]]
+        self._last_ms = active[MAX_JOBS - 1].submitted_ms if len(active) > MAX_JOBS else None
+        self._replays: dict[int, _Replay] = {}
 
     def estimate(self, job: Job) -> Estimate:
         """Return the expected start of a waiting job, in the history or not."""
-        if len(self._samples) < MIN_SAMPLES:
-            return Estimate(samples=len(self._samples))
-        predicted_s = _predicted_s(job, self._jobs, self._now_ms, self._runtimes)
-        least_s, most_s = _range_s(predicted_s, self._samples)
-        return Estimate(
-            earliest_ms=self._now_ms + int(least_s * 1000),
-            latest_ms=self._now_ms + int(most_s * 1000),
-            coverage=self._coverage,
-            samples=self._tested,
-        )
+        if self._last_ms is not None and job.submitted_ms > self._last_ms:
+            return Estimate()  # not all that are ahead of it are known
+        age_s = max(age_s for age_s in _AGES_S if not age_s or job.submitted_ms + 1000 * age_s <= self._now_ms)
+        if age_s not in self._replays:
+            self._replays[age_s] = _Replay(self._jobs, self._now_ms, 1000 * age_s)
+        return self._replays[age_s].estimate(job)
 
 
-def _samples(jobs: Sequence[Job]) -> list[_Sample]:
-    """Return for each started job the prediction at its submission, and its actual wait."""
-    ends = sorted((one.ended_ms, one.started_ms) for one in jobs if one.ended_ms is not None and one.started_ms)
-    runtimes: list[float] = []
-    found, place = [], 0
-    for job in jobs:
-        while place < len(ends) and ends[place][0] <= job.submitted_ms:
-            insort(runtimes, (ends[place][0] - ends[place][1]) / 1000)
-            place += 1
-        # The jobs that ran or waited before the first one of the history are not known.
-        if job.started_ms is None or not runtimes or job.submitted_ms < (jobs[0].started_ms or 0):
-            continue
-        predicted_s = _predicted_s(job, jobs, job.submitted_ms, runtimes)
-        found.append(_Sample(predicted_s, (job.started_ms - job.submitted_ms) / 1000))
-    return found
+class _Start(NamedTuple):
+    started_ms: int
+    submitted_ms: int
+    share: float
 
 
-def _predicted_s(job: Job, jobs: Sequence[Job], at_ms: int, runtimes: Sequence[float]) -> float:
-    """Return the work ahead of a job at a moment [s of the whole cluster]; 0: there is room for it.
+class _Queue:
+    """Applications that wait and run at a moment of the history, and the starts until then.
 
     Args:
-        runtimes: runtimes of ended jobs, sorted [s].
+        since_ms: all starts since this time are known.
     """
-    if not runtimes:
-        return 0.0
-    beyond = [0.0] * (len(runtimes) + 1)
-    for place in range(len(runtimes) - 1, -1, -1):
-        beyond[place] = beyond[place + 1] + runtimes[place]
-    mean_s, work_s, free, has_queue = beyond[0] / len(runtimes), 0.0, 1.0, False
-    for one in jobs:
-        if one is job or one.submitted_ms > at_ms or (one.ended_ms is not None and one.ended_ms <= at_ms):
-            continue
-        if one.started_ms is not None and one.started_ms <= at_ms:
-            age_s = (at_ms - one.started_ms) / 1000
-            place = bisect_right(runtimes, age_s)
-            left = len(runtimes) - place
-            # A job that has run longer than all others is expected to run half as long again.
-            work_s += one.share * (beyond[place] / left - age_s if left else age_s / 2)
-            free -= one.share
-        elif one.submitted_ms < job.submitted_ms:
-            work_s += one.share * mean_s
-            has_queue = True
-    return 0.0 if job.share <= free + 1e-9 and not has_queue else max(work_s, _FLOOR_S)
+
+    def __init__(self, since_ms: int) -> None:
+        self._since_ms = since_ms
+        self._waiting: dict[int, Job] = {}
+        self._submitted: dict[float, list[int]] = {}
+        """Share of the cluster -> when the waiting applications with this share were submitted, sorted."""
+        self._running: dict[int, float] = {}
+        self._used = 0.0
+        self._starts: list[_Start] = []
+
+    def submit(self, number: int, job: Job) -> None:
+        self._waiting[number] = job
+        insort(self._submitted.setdefault(job.share, []), job.submitted_ms)
+
+    def start(self, number: int, job: Job, at_ms: int) -> None:
+        self._leave(number)
+        self._running[number] = job.share
+        self._used += job.share
+        if at_ms >= self._since_ms and at_ms - job.submitted_ms > _AT_ONCE_MS:
+            self._starts.append(_Start(at_ms, job.submitted_ms, job.share))
+
+    def end(self, number: int) -> None:
+        self._leave(number)
+        self._used -= self._running.pop(number, 0.0)
+
+    def waits(self, number: int) -> bool:
+        """Return whether a job waits now."""
+        return number in self._waiting
+
+    def scale_s(self, job: Job, at_ms: int) -> float | None:
+        """Return the scale of a job's wait from now on [s]; 0: there is room for it; None: no start is known."""
+        largest = job.share + 1e-9
+        ahead = sum(
+            bisect_left(submitted, job.submitted_ms) for share, submitted in self._submitted.items() if share <= largest
+        )
+        if not ahead and job.share + self._used <= 1 + 1e-6:
+            return 0.0
+        found, spent_ms = 0, 0
+        after = None
+        for one in reversed(self._starts):
+            if one.share > largest:
+                continue
+            if after is not None:
+                spent_ms += after.started_ms - max(one.started_ms, after.submitted_ms)
+                if found > ahead:
+                    break
+            found += 1
+            after = one
+        if not found:
+            return None
+        return max(spent_ms / 1000 * (ahead + 1) / found, _FLOOR_S)
+
+    def _leave(self, number: int) -> None:
+        """Remove a job from those that wait."""
+        if (job := self._waiting.pop(number, None)) is None:
+            return
+        submitted = self._submitted[job.share]
+        del submitted[bisect_left(submitted, job.submitted_ms)]
+        if not submitted:
+            del self._submitted[job.share]
 
 
-def _range_s(predicted_s: float, samples: Sequence[_Sample]) -> tuple[float, float]:
-    """Return the range of a wait, from the factors of the samples with the nearest predictions."""
-    at = math.log(max(predicted_s, _FLOOR_S))
-    near = sorted(samples, key=lambda one: abs(math.log(max(one.predicted_s, _FLOOR_S)) - at))[:_NEAREST]
-    factors = sorted(one.factor for one in near)
-    tail = (1 - COVERAGE) / 2 * (len(factors) + 1)
-    least = factors[max(0, math.floor(tail) - 1)]
-    most = factors[min(len(factors) - 1, math.ceil(len(factors) + 1 - tail) - 1)]
-    scale_s = max(predicted_s, _FLOOR_S)
-    return (0.0 if predicted_s * least <= _FLOOR_S else scale_s * least), scale_s * most
+class _Calibration:
+    """Factors of the latest waits, and the correction of their quantiles; all as logarithms."""
+
+    def __init__(self) -> None:
+        self._latest: deque[float] = deque()
+        self._sorted: list[float] = []
+        self._below = self._above = 0.0
+        self._held: deque[bool] = deque(maxlen=_TESTED)
+
+    def range(self) -> tuple[float, float] | None:
+        """Return the range of the next factor, in logarithms; None: there are too few samples."""
+        count = len(self._sorted)
+        if count < MIN_SAMPLES:
+            return None
+        low = self._sorted[max(0, math.floor(_EARLY * (count + 1)) - 1)] - self._below
+        high = self._sorted[min(count - 1, math.ceil((1 - _LATE) * (count + 1)) - 1)] + self._above
+        return low, max(low, high)
+
+    def add(self, factor: float) -> None:
+        """Add the factor of a wait that has ended."""
+        self._latest.append(factor)
+        insort(self._sorted, factor)
+        if len(self._latest) > _SAMPLES:
+            del self._sorted[bisect_left(self._sorted, self._latest.popleft())]
+
+    def correct(self, *, early: bool, late: bool) -> None:
+        """Move the ends of the next ranges by what became of one."""
+        self._below += _STEP * (early - _EARLY)
+        self._above += _STEP * (late - _LATE)
+        self._held.append(not early and not late)
+
+    @property
+    def is_reliable(self) -> bool:
+        """False if the latest ranges did not hold."""
+        return max(self._below, self._above) <= _MAX_STRETCH
+
+    @property
+    def coverage(self) -> float | None:
+        """Share of the latest ranges that held."""
+        return sum(self._held) / len(self._held) if self._held else None
+
+    @property
+    def tested(self) -> int:
+        return len(self._held)
+
+    @property
+    def samples(self) -> int:
+        return len(self._sorted)
 
 
-def _held(samples: Sequence[_Sample]) -> tuple[float | None, int]:
-    """Return the share of the latest samples within the range computed from earlier ones, and their number."""
-    tested = range(max(MIN_SAMPLES, len(samples) - _TESTED), len(samples))
-    held = 0
-    for place in tested:
-        least_s, most_s = _range_s(samples[place].predicted_s, samples[:place])
-        held += least_s <= samples[place].waited_s <= most_s
-    return (held / len(tested) if tested else None), len(tested)
+class _Given(NamedTuple):
+    """Question about a wait, and the range that was the answer; times in ms since 1970.
+
+    Args:
+        scale_s: 0: there was room.
+        earliest_ms, latest_ms: None: there was no range.
+    """
+
+    at_ms: int
+    scale_s: float
+    earliest_ms: float | None = None
+    latest_ms: float | None = None
+
+
+class _Replay:
+    """The history once more, with a question about each wait when it has an age.
+
+    Args:
+        jobs: the history.
+        now_ms: the end of the replay [ms since 1970].
+        age_ms: after this time of a wait the question is asked.
+    """
+
+    def __init__(self, jobs: Sequence[Job], now_ms: int, age_ms: int) -> None:
+        self._now_ms = now_ms
+        # A job that started after the first known end has not ended before it, so it is known.
+        since_ms = min((one.ended_ms for one in jobs if one.ended_ms is not None), default=0)
+        self._queue = _Queue(since_ms)
+        self._with_room, self._without = _Calibration(), _Calibration()
+        self._given: dict[int, _Given] = {}
+        events: list[tuple[float, int, int]] = []
+        for number, job in enumerate(jobs):
+            events.append((job.submitted_ms, _SUBMITTED, number))
+            started_ms = max(job.started_ms or 0, job.submitted_ms)
+            if job.started_ms is not None:
+                events.append((started_ms, _STARTED, number))
+            if job.ended_ms is not None:
+                events.append((max(job.ended_ms, started_ms + 1), _ENDED, number))
+            if job.submitted_ms >= since_ms:
+                events.append((job.submitted_ms + age_ms, _ASKED, number))
+        self._events = [one for one in events if one[0] <= now_ms]
+        heapq.heapify(self._events)
+        while self._events:
+            at_ms, kind, number = heapq.heappop(self._events)
+            self._happen(int(at_ms), kind, number, jobs[number])
+
+    def estimate(self, job: Job) -> Estimate:
+        scale_s = self._queue.scale_s(job, self._now_ms)
+        if scale_s is None:
+            return Estimate()
+        known = self._calibration(scale_s)
+        given = self._ask(job, self._now_ms)
+        if given is None or given.earliest_ms is None or given.latest_ms is None or not known.is_reliable:
+            return Estimate(samples=known.samples)
+        return Estimate(
+            earliest_ms=int(given.earliest_ms),
+            latest_ms=int(given.latest_ms),
+            coverage=known.coverage,
+            samples=known.tested,
+        )
+
+    def _happen(self, at_ms: int, kind: int, number: int, job: Job) -> None:
+        if kind == _SUBMITTED:
+            self._queue.submit(number, job)
+        elif kind == _ENDED:
+            self._queue.end(number)
+            self._given.pop(number, None)
+        elif kind == _STARTED:
+            self._queue.start(number, job, at_ms)
+            self._learn(number, at_ms)
+        elif kind == _ASKED and self._queue.waits(number) and (given := self._ask(job, at_ms)) is not None:
+            self._given[number] = given
+            if given.latest_ms is not None and given.latest_ms < self._now_ms:
+                heapq.heappush(self._events, (given.latest_ms + 1, _EXPIRED, number))
+        elif kind == _EXPIRED and (found := self._given.get(number)) is not None:
+            self._calibration(found.scale_s).correct(early=False, late=True)
+            self._given[number] = found._replace(earliest_ms=None, latest_ms=None)
+
+    def _ask(self, job: Job, at_ms: int) -> _Given | None:
+        scale_s = self._queue.scale_s(job, at_ms)
+        if scale_s is None:
+            return None
+        if (found := self._calibration(scale_s).range()) is None:
+            return _Given(at_ms, scale_s)
+        low_s, high_s = (max(scale_s, _FLOOR_S) * math.exp(min(one, 30.0)) for one in found)
+        return _Given(at_ms, scale_s, at_ms + (0.0 if low_s <= _FLOOR_S else 1000 * low_s), at_ms + 1000 * high_s)
+
+    def _learn(self, number: int, at_ms: int) -> None:
+        """Learn from a start."""
+        if (given := self._given.pop(number, None)) is None:
+            return
+        known = self._calibration(given.scale_s)
+        if given.earliest_ms is not None and given.latest_ms is not None:
+            known.correct(early=at_ms < given.earliest_ms, late=at_ms > given.latest_ms)
+        known.add(math.log(max((at_ms - given.at_ms) / 1000, _FLOOR_S) / max(given.scale_s, _FLOOR_S)))
+
+    def _calibration(self, scale_s: float) -> _Calibration:
+        return self._without if scale_s else self._with_room

@@ -47,6 +47,8 @@ def estimate_text(estimate: Mapping[str, Any], now_ms: int) -> str:
     earliest_ms, latest_ms = estimate.get("earliest_ms"), estimate.get("latest_ms")
     if earliest_ms is None or latest_ms is None:
         count = estimate.get("samples", 0)
+        if count >= MIN_SAMPLES:
+            return "not known: too few of the latest estimates held"
         return f"not known: an estimate needs {MIN_SAMPLES} applications that waited before (so far {count})"
     early = "now" if earliest_ms - now_ms < 1000 else f"in {_span(earliest_ms - now_ms)}"
     text = f"{early} to in {_span(latest_ms - now_ms)} ({_time(earliest_ms)} to {_time(latest_ms)})"

@@ -15,7 +15,6 @@ import pytest
 from dlapp.errors import DlappError
 from dlapp.storage.api import DiskFull
 from dlapp.storage.open import open_output
-from dlapp.storage.open import open_output
 from dlapp.task.data import outputs as module
 from dlapp.task.data.outputs import Outputs
 from dlapp.task.data.workspace_changes import WorkspaceChanges

@@ -103,6 +103,8 @@ def test_the_latest_start_is_that_of_the_reservation() -> None:
 def test_a_short_history_is_said_to_be_one() -> None:
     said = estimate_text({"earliest_ms": None, "latest_ms": None, "coverage": None, "samples": 3}, NOW_MS)
     assert said == "not known: an estimate needs 20 applications that waited before (so far 3)"
+    said = estimate_text({"earliest_ms": None, "latest_ms": None, "coverage": None, "samples": 20}, NOW_MS)
+    assert said == "not known: too few of the latest estimates held"
     soon = {"earliest_ms": NOW_MS, "latest_ms": NOW_MS + 60_000, "coverage": None, "samples": 0}
     assert estimate_text(soon, NOW_MS).startswith("now to in 0:01:00 (")
     assert estimate_text(soon, NOW_MS).endswith("how often such estimates hold is not known yet")

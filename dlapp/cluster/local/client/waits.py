@@ -117,7 +117,10 @@ class MachineWaits:
     def _jobs(self) -> list[tuple[ApplicationRow, Job]]:
         """Return the user's latest applications, except those that never started or are not in the queue yet."""
         columns = "number, id, state, submitted_ms, started_ms, finished_ms, memory_mib, vcores, gcores"
-        rows = self._queue.rows(f"TRUE ORDER BY number DESC LIMIT {MAX_JOBS}", columns=columns)
+        rows = [
+            *self._queue.rows(f"state != '{DONE}' ORDER BY number LIMIT {MAX_JOBS + 1}", columns=columns),
+            *self._queue.rows(f"state = '{DONE}' ORDER BY finished_ms DESC LIMIT {MAX_JOBS}", columns=columns),
+        ]
         jobs = []
         for one in rows:
             ended_ms = one.finished_ms if one.state == DONE else None

@@ -14,7 +14,7 @@ from typing import Any
 from dlapp.cluster.engine import PlanFacts, QueueFacts, UserShare
 from dlapp.cluster.reasons.change import smallest_change
 from dlapp.cluster.reasons.estimate import Job, StartEstimator
-from dlapp.cluster.reasons.facts import GCORES, MEMORY, NAMES, VCORES, LimitFacts, NodeFacts, WaitFacts, asks_of, each
+from dlapp.cluster.reasons.facts import GCORES, MEMORY, NAMES, VCORES, LimitFacts, NodeFacts, WaitFacts, asks_of
 from dlapp.cluster.reasons.tiers import choose, fitting_nodes, never_fits
 from dlapp.cluster.yarn.client.preflight import memory_steps
 from dlapp.cluster.yarn.client.rest import AppReport, NodeInfo, QueueInfo, amounts, as_list, as_object
@@ -48,7 +48,6 @@ _ON_THE_WAY = "AM container is launched", "Scheduler has assigned a container fo
 _REGISTERING = "its ApplicationMaster has a container, and has yet to register with the ResourceManager"
 WAITING_STATES = (State.NEW, State.NEW_SAVING, State.SUBMITTED, State.ACCEPTED)
 OF_CLUSTER = "of the cluster, now"
-NO_ASK = PendingRequest(role="", count=0, memory_mib=0, vcores=0)
 
 
 class ClusterFacts:
@@ -148,9 +147,8 @@ class ClusterFacts:
         if waiting.code != STARTING:
             waiting = replace(waiting, change=smallest_change(self._with_steps(facts)))
         if report.state is not State.RUNNING:
-            share = max(self._share({MEMORY: one.memory_mib, VCORES: one.vcores}) for one in facts.asks or (NO_ASK,))
-            job = Job(report.started_ms, None, None, share)
-            waiting = replace(waiting, estimate=self._estimate(report.queue, job, now_ms, exclude=report))
+            estimate = self._estimate(report.queue, report.started_ms, now_ms, exclude=report)
+            waiting = replace(waiting, estimate=estimate)
         return _with(view, report, waiting)
 
     def plan(self, spec: AppSpec, now_ms: int, ends: Mapping[str, str]) -> PlanFacts:
@@ -170,11 +168,10 @@ class ClusterFacts:
         if waiting.code == STARTING:
             first = choose(replace(facts, asks=(master,)))
             waiting = first if first.code != STARTING else replace(waiting, message="it would start now")
-        shares = [self._share(each(one)) for one in facts.asks]
         return PlanFacts(
             facts=facts,
             waiting=replace(waiting, change=smallest_change(self._with_steps(facts)), since_ms=None),
-            estimate=self._estimate(queue, Job(now_ms, None, None, max(shares)), now_ms),
+            estimate=self._estimate(queue, now_ms, now_ms),
             nodes={one.role: tuple(node.host for node in fitting_nodes(facts, one)) for one in facts.asks},
         )
 
@@ -184,28 +181,27 @@ class ClusterFacts:
             return replace(facts, memory_step=memory_steps(self._session.rest().configuration)[1])
         return facts
 
-    def _estimate(self, queue: str, job: Job, now_ms: int, *, exclude: AppReport | None = None) -> Estimate:
-        """Return the estimated start of a waiting job in a queue; without a range if it cannot be estimated.
+    def _estimate(self, queue: str, submitted_ms: int, now_ms: int, *, exclude: AppReport | None = None) -> Estimate:
+        """Return the estimated start of a waiting application in a queue; without a range if it cannot be estimated.
         ``exclude`` is its own report; None: it is not submitted."""
         own = None if exclude is None else exclude.application_id
         try:
             others = [known for one, known in self._jobs(queue, now_ms).items() if one != own]
         except DlappError:
             return Estimate()
-        return StartEstimator(others, now_ms).estimate(job)
+        return StartEstimator(others, now_ms).estimate(Job(submitted_ms, None, None, 0))
 
     def of_queues(self, waiting: Sequence[AppReport], now_ms: int) -> QueueFacts:
         """Return the facts about all applications that wait for their ApplicationMaster, by queue."""
         self._read_cluster()
         order = sorted(waiting, key=lambda one: (one.queue, -(one.priority or 0), one.application_id))
         estimates: dict[str, Estimate] = {}
-        share = self._share(each(master_ask(self._session.config.yarn.am_memory_mib)))
         for queue in dict.fromkeys(one.queue for one in order):
             try:
                 jobs = self._jobs(queue, now_ms)
             except DlappError:
                 continue  # their start times are not known
-            own = {one.application_id: Job(one.started_ms, None, None, share) for one in order if one.queue == queue}
+            own = {one.application_id: Job(one.started_ms, None, None, 0) for one in order if one.queue == queue}
             estimator = StartEstimator([*(jobs | own).values()], now_ms)
             estimates |= {str(one): estimator.estimate(job) for one, job in own.items()}
         return QueueFacts(
@@ -213,15 +209,17 @@ class ClusterFacts:
         )
 
     def _jobs(self, queue: str, now_ms: int) -> dict[ApplicationId, Job]:
-        """Return the latest ended applications of a queue. Raises DlappError."""
+        """Return the latest applications of a queue. Raises DlappError.
+
+        They wait for the container of their ApplicationMaster, which is small in each; what else they use is no part of
+        a `Job`.
+        """
         name, rest = queue.rpartition(".")[2], self._session.rest()
         known = [*rest.in_queue(name, ended_since_ms=now_ms - HISTORY_MS), *rest.in_queue(name)]
         jobs = {}
         for one in known:
             launched_ms = _count(one.raw.get("launchTime")) or None
-            jobs[one.application_id] = Job(
-                one.started_ms, launched_ms, one.finished_ms or None, self._share(_used_amounts(one))
-            )
+            jobs[one.application_id] = Job(one.started_ms, launched_ms, one.finished_ms or None, 0)
         return jobs
 
     def _shares(self) -> tuple[UserShare, ...]:
@@ -235,12 +233,6 @@ class ClusterFacts:
                     user = str(one.get("username"))[:100]
                     found.append(UserShare(user=user, queue=queue.name, share=min(1.0, share), meaning=OF_CLUSTER))
         return tuple(sorted(found, key=lambda one: (one.queue, -one.share, one.user)))
-
-    def _share(self, given: Mapping[str, int]) -> float:
-        """Return the largest share of the cluster among the amounts of each resource."""
-        self._read_cluster()
-        whole = _whole(self._nodes)
-        return min(1.0, max((given.get(name, 0) / there for name, there in whole.items() if there), default=0.0))
 
     def _read_cluster(self) -> None:
         if self._read:
