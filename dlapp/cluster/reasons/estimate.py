@@ -37,7 +37,8 @@ _EARLY, _LATE = 0.03, 0.15
 than one near zero. Their sum is a little less than 1 - `COVERAGE`: a history is short."""
 _STEP = 0.01
 """Of the correction, as logarithm of a factor. Larger ones follow a change of the load faster, and widen the ranges."""
-_MAX_STRETCH = math.log(8)
+_MAX_STRETCH = 2.08
+"""Logarithm of a factor: 8."""
 _SAMPLES = 600
 _TESTED = 60
 _FLOOR_S = 1.0
@@ -46,7 +47,7 @@ _AT_ONCE_MS = 5000
 """An application that waited less long did not wait for others."""
 _AGES_S = (0, 10, 60, 300, 1200, 3600, 4 * 3600, 12 * 3600, 48 * 3600)
 """Ages of waits that are compared with one another: each from one of these to the next."""
-_ENDED, _SUBMITTED, _ASKED, _STARTED, _EXPIRED = range(5)
+_ENDED, _SUBMITTED, _ASKED, _STARTED, _EXPIRED = 0, 1, 2, 3, 4
 """What happens in a history; of one moment in this order: an application that starts at once waits first."""
 
 
