@@ -1,6 +1,7 @@
 """Logs of healthy runs: recorded ones, and generated ones that look like what frameworks print.
 
 The files in ``healthy`` are what real programs printed in runs that ended well; their README says which programs.
+``recorded.json`` there has some 180 more, which `record_healthy` has run, with the versions of the programs.
 
 The generator mixes the lines of a training run, in one of several styles, with lines of `HARMLESS`: what frameworks and
 tools print in runs that are well, with words such as "error", "out of memory" or "failed" in them.
@@ -8,6 +9,7 @@ tools print in runs that are well, with words such as "error", "out of memory" o
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -145,6 +147,12 @@ HARMLESS = (
 def recorded() -> dict[str, str]:
     """Return the recorded logs by name."""
     return {one.stem: one.read_bytes().decode() for one in sorted(RECORDED.glob("*.log"))}
+
+
+def programs() -> dict[str, dict[str, str]]:
+    """Return what `record_healthy` recorded, by name; each with its stderr and stdout."""
+    logs = json.loads((RECORDED / "recorded.json").read_text(encoding="utf-8"))["logs"]
+    return {one["name"]: one for one in logs}
 
 
 def generated(seed: int) -> str:

@@ -1,0 +1,176 @@
+"""Record what real programs print in runs that end well: ``python -m tests.diagnosis.record_healthy``.
+
+Each program of `cases` runs once, in an empty directory; one that does not end with 0, or is not installed, is left out
+and named. ``healthy/recorded.json`` keeps the versions and, for each log, its name, stderr and stdout, of long ones
+the first and the last `HALF` characters. Paths of this machine are changed.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FILE = Path(__file__).with_name("healthy") / "recorded.json"
+HALF = 1200
+LIMIT_S = 6
+VERSIONS = (
+    "bash",
+    "gcc",
+    "git",
+    "java",
+    "make",
+    "mpirun",
+    "openssl",
+    "perl",
+    "tar",
+    "python -m pip",
+    "python -m pytest",
+)
+
+STUDY = """import optuna, sys
+def objective(trial):
+    x = trial.suggest_float("x", -10, 10)
+    for step in range(5):
+        trial.report(x * x + step, step)
+        if {prune} and trial.should_prune():
+            raise optuna.TrialPruned()
+    if {fail} and trial.number % 3 == 2:
+        raise {error}
+    return x * x
+study = optuna.create_study(sampler=optuna.samplers.{sampler}, pruner=optuna.pruners.{pruner})
+study.optimize(objective, n_trials=12, catch=(Exception,))
+"""
+
+C = """#include <stdio.h>
+#include <errno.h>
+#include <string.h>
+int unused(int error) {{ int failed; return 0; }}
+int main(void) {{ {body} return 0; }}
+"""
+
+
+def cases() -> Iterator[tuple[str, str]]:
+    """Yield names and shell commands; ``python`` is that of the tests."""
+    errors = ("MemoryError('out of memory')", "OSError(28, 'No space left on device')", "TimeoutError('timed out')")
+    samplers = ("RandomSampler(1)", "TPESampler(seed=1)")
+    for number, sampler in enumerate(samplers):
+        for prune, fail in ((False, False), (True, False), (False, True), (True, True)):
+            text = STUDY.format(sampler=sampler, pruner="MedianPruner(1)", prune=prune, fail=fail, error=errors[number])
+            yield f"optuna {sampler} {prune} {fail}", f"cat >study.py <<'E'\n{text}E\npython study.py"
+    for module in ("numpy", "optuna", "hypothesis", "requests", "kazoo.client", "fsspec", "sqlalchemy", "asyncio"):
+        yield f"python -v {module}", f"python -v -c 'import {module}'"
+        yield f"python importtime {module}", f"python -X importtime -c 'import {module}'"
+        yield f"python dev {module}", f"python -X dev -W always -c 'import {module}; print({module}.__name__)'"
+    for module in ("doctest", "timeit", "trace", "compileall"):
+        words = {"timeit": "-v pass", "trace": "--count --summary -C . a.py", "compileall": ".", "doctest": "-v a.py"}
+        text = 'def a(n):\n    """\n    >>> a(2)\n    4\n    """\n    return n * n\nprint(a(3))\n'
+        yield f"python {module}", f"cat >a.py <<'E'\n{text}E\npython -m {module} {words[module]}"
+    files = sorted(ROOT.glob("tests/values/**/test_*.py")) + sorted(ROOT.glob("tests/application/test_*.py"))
+    files += sorted(ROOT.glob("tests/hadoop/**/test_*.py")) + sorted(ROOT.glob("tests/net/test_*.py"))
+    files += sorted(ROOT.glob("tests/diagnosis/test_[fgrs]*.py")) + sorted(ROOT.glob("tests/gpuid/**/test_*.py"))
+    for file in files:
+        name = file.relative_to(ROOT)
+        yield f"pytest {name}", f"cd {ROOT}; python -m pytest --collect-only -q -p no:cacheprovider {name}"
+    for area in ("os", "pid,time", "startuptime", "gc", "class+load", "safepoint", "module", "cds"):
+        yield f"java log {area}", f"java -Xlog:{area.split(',')[0]}*=debug -version"
+    bodies = ("int x;", 'char a[2]; strcpy(a, "");', 'perror("read");', "puts(strerror(ENOMEM));", 'printf("%s", 1);')
+    for number, body in enumerate(bodies):
+        for words in ("-Wall -Wextra", "-v", "-Wall -fanalyzer"):
+            text = C.format(body=body)
+            yield f"gcc {number} {words}", f"cat >a.c <<'E'\n{text}E\ngcc {words} -c a.c"
+    start = (
+        "git init -q a; cd a; git config user.email a@b; git config user.name a; echo 1 >f; git add f; git commit -qm 1"
+    )
+    for words in (
+        "fsck --full",
+        "gc",
+        "log --stat",
+        "status",
+        "count-objects -v",
+        "reflog",
+        "remote -v",
+        "show",
+        "repack",
+    ):
+        yield f"git {words}", f"{start}; git {words}"
+        yield f"git trace {words}", f"{start}; GIT_TRACE=1 GIT_TRACE_SETUP=1 git {words}"
+    for words in (
+        "missing || true",
+        "cd /nowhere || :",
+        "kill -0 999999 || :",
+        "sh -c 'kill -9 $$' || :",
+        "rm nothing || :",
+    ):
+        yield f"bash {words}", f'bash -c "echo begin; {words.replace("$$", chr(92) + "$" + chr(92) + "$")}; echo end"'
+        yield f"bash -x {words}", f'bash -xc "{words.replace("$$", chr(92) + "$" + chr(92) + "$")}; true"'
+    for area in ("btl", "plm", "ess", "odls", "rmaps", "pml", "oob", "grpcomm"):
+        words = f"--allow-run-as-root --oversubscribe --mca {area}_base_verbose 100"
+        yield f"mpirun {area}", f"mpirun {words} -np 2 hostname | sed 's/'$(hostname)'/n1/g'"
+    for kind in ("libs", "files", "bindings", "statistics", "versions"):
+        yield f"ld.so {kind}", f"LD_DEBUG={kind} ls"
+    for words in ("list", "check", "freeze"):
+        yield f"pip {words}", f"python -m pip {words}"
+    for words in ("version -a", "ciphers -v", "genrsa 512", "req -x509 -newkey rsa:2048 -nodes -subj /CN=a -keyout k"):
+        yield f"openssl {words}", f"openssl {words}"
+    for words in ("dmesg --help", "uptime", "free", "ls -l /"):
+        yield f"busybox {words}", f"busybox {words}"
+    yield "make -d", "printf 'a:\\n\\t-false\\n\\techo a\\n' >Makefile; make -d a"
+    yield "perl -w", 'perl -we \'my $x; print "a$x\\n"; warn "read error, retrying"; open F, "/no" or warn $!\''
+
+
+def run(case: tuple[str, str]) -> dict[str, str] | None:
+    """Run a case; None: it did not end well."""
+    name, command = case
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    with tempfile.TemporaryDirectory() as place:
+        done = subprocess.run(
+            ["timeout", "--kill-after=1", str(LIMIT_S), "bash", "-c", command],
+            cwd=place,
+            env={"PATH": path, "HOME": place, "LANG": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+        )
+    if done.returncode != 0 or not done.stdout + done.stderr:
+        print(f"left out: {name}: exit code {done.returncode}", file=sys.stderr)
+        return None
+
+    def kept(data: bytes) -> str:
+        text = data.decode(errors="replace").replace(place, "/work").replace(str(ROOT), "/src")
+        text = re.sub(r"(/root|/home/\w+|/tmp)/[\w./-]*?(?=/lib/|/bin/|/pid|$)", "/opt", text, flags=re.MULTILINE)
+        text = text.replace(os.uname().nodename, "n1")
+        return text if len(text) <= 2 * HALF else f"{text[:HALF]}\n{text[-HALF:]}"
+
+    return {"name": name, "stderr": kept(done.stderr), "stdout": kept(done.stdout)}
+
+
+def version(command: str) -> str:
+    """Return the first line of what a program says of itself."""
+    words = command.split()
+    words[0] = sys.executable if words[0] == "python" else words[0]
+    asks = "version" if words == ["openssl"] else "--version"
+    done = subprocess.run([*words, asks], capture_output=True, text=True)
+    return next(iter((done.stdout or done.stderr).strip().splitlines()), "").partition(" from ")[0]
+
+
+def main() -> None:
+    """Record all."""
+    with ThreadPoolExecutor(4) as pool:
+        logs = [one for one in pool.map(run, cases()) if one is not None]
+    versions = [version(one) for one in VERSIONS if shutil.which(one.split()[0])]
+    versions.append(f"optuna {importlib.metadata.version('optuna')}")
+    FILE.write_text(json.dumps({"versions": versions, "logs": logs}, indent=0, ensure_ascii=False) + "\n")
+    print(f"{len(logs)} logs")
+
+
+if __name__ == "__main__":
+    main()
