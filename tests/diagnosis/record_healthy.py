@@ -120,9 +120,9 @@ def cases() -> Iterator[tuple[str, str]]:
         yield f"ld.so {kind}", f"LD_DEBUG={kind} ls"
     for words in ("list", "check", "freeze"):
         yield f"pip {words}", f"python -m pip {words}"
-    for words in ("version -a", "ciphers -v", "genrsa 512", "req -x509 -newkey rsa:2048 -nodes -subj /CN=a -keyout k"):
+    for words in ("version -a", "ciphers -v", "req -x509 -newkey rsa:2048 -nodes -subj /CN=a -keyout k"):
         yield f"openssl {words}", f"openssl {words}"
-    for words in ("dmesg --help", "uptime", "free", "ls -l /"):
+    for words in ("dmesg --help",):
         yield f"busybox {words}", f"busybox {words}"
     yield "make -d", "printf 'a:\\n\\t-false\\n\\techo a\\n' >Makefile; make -d a"
     yield "perl -w", 'perl -we \'my $x; print "a$x\\n"; warn "read error, retrying"; open F, "/no" or warn $!\''
