@@ -72,9 +72,9 @@ def cases() -> Iterator[tuple[str, str]]:
         yield f"python importtime {module}", f"python -X importtime -c 'import {module}'"
         yield f"python dev {module}", f"python -X dev -W always -c 'import {module}; print({module}.__name__)'"
     for module in ("doctest", "timeit", "trace", "compileall"):
-        words = {"timeit": "-v pass", "trace": "--count --summary -C . a.py", "compileall": ".", "doctest": "-v a.py"}
+        given = {"timeit": "-v pass", "trace": "--count --summary -C . a.py", "compileall": ".", "doctest": "-v a.py"}
         text = 'def a(n):\n    """\n    >>> a(2)\n    4\n    """\n    return n * n\nprint(a(3))\n'
-        yield f"python {module}", f"cat >a.py <<'E'\n{text}E\npython -m {module} {words[module]}"
+        yield f"python {module}", f"cat >a.py <<'E'\n{text}E\npython -m {module} {given[module]}"
     files = sorted(ROOT.glob("tests/values/**/test_*.py")) + sorted(ROOT.glob("tests/application/test_*.py"))
     files += sorted(ROOT.glob("tests/hadoop/**/test_*.py")) + sorted(ROOT.glob("tests/net/test_*.py"))
     files += sorted(ROOT.glob("tests/diagnosis/test_[fgrs]*.py")) + sorted(ROOT.glob("tests/gpuid/**/test_*.py"))
@@ -122,8 +122,7 @@ def cases() -> Iterator[tuple[str, str]]:
         yield f"pip {words}", f"python -m pip {words}"
     for words in ("version -a", "ciphers -v", "req -x509 -newkey rsa:2048 -nodes -subj /CN=a -keyout k"):
         yield f"openssl {words}", f"openssl {words}"
-    for words in ("dmesg --help",):
-        yield f"busybox {words}", f"busybox {words}"
+    yield "busybox dmesg --help", "busybox dmesg --help"
     yield "make -d", "printf 'a:\\n\\t-false\\n\\techo a\\n' >Makefile; make -d a"
     yield "perl -w", 'perl -we \'my $x; print "a$x\\n"; warn "read error, retrying"; open F, "/no" or warn $!\''
 
