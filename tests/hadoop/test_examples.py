@@ -54,6 +54,7 @@ def test_the_examples_of_high_availability_name_two_of_each(tmp_path: Path) -> N
         assert site.get(name) == ensemble
     assert str(site.get("yarn.resourcemanager.store.class")).endswith(".ZKRMStateStore")
     assert site.get("yarn.resourcemanager.fs.state-store.uri") is None
+    assert site.get("dfs.journalnode.edits.dir") == "/var/lib/hadoop-hdfs/journal"
 
 
 def test_datanodes_are_reached_by_name_where_the_client_says_so(tmp_path: Path) -> None:
