@@ -17,7 +17,10 @@ _MAX_BYTES = 1 << 20
 """More than the maps of a process that has loaded NVML; the other files are of a line."""
 _NOT_LOADED, _VERSIONS_DIFFER = 9, 18
 REBOOT = "reboot this machine"
-_RELOAD = f"{REBOOT}, or end what uses its GPUs and unload and load the modules (nvidia_uvm, nvidia_drm, nvidia)"
+_RELOAD = (
+    f"{REBOOT}, or end what uses its GPUs and unload and load the modules (nvidia_uvm, nvidia_drm, nvidia_modeset, "
+    "nvidia)"
+)
 HANGS = f"dmesg shows why (Xid 119 and 120: the GPU's firmware); if it does not recover, {REBOOT}"
 """What helps against a driver that hangs."""
 

@@ -42,8 +42,9 @@ def test_different_versions_are_named_in_the_words_of_nvidia_smi_with_the_repair
     problem, repair = driver.problem_of(18, "RM has detected an NVML/RM version mismatch.", str(tmp_path))
     assert "Driver/library version mismatch: the loaded kernel module is 580.95.05" in problem
     assert "the library libnvidia-ml 580.126" in problem
-    assert repair.startswith(
-        "reboot this machine, or end what uses its GPUs and unload and load the modules (nvidia_uvm"
+    assert repair == (
+        "reboot this machine, or end what uses its GPUs and unload and load the modules (nvidia_uvm, nvidia_drm, "
+        "nvidia_modeset, nvidia)"
     )
 
 
