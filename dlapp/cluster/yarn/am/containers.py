@@ -182,7 +182,14 @@ class ContainerTracker:
     # ---- reports of YARN ----
 
     def add_granted(self, containers: Iterable[Granted]) -> None:
-        """Add granted or reported containers; known ones are no new events."""
+        """Add granted containers: YARN grants none on a node that leaves, so a decommission was taken back."""
+        new = tuple(containers)
+        for granted in new:
+            self._leaving.pop(granted.node, None)
+        self.add_live(new)
+
+    def add_live(self, containers: Iterable[Granted]) -> None:
+        """Add containers; known ones are no new events."""
         for granted in containers:
             if granted.container_id not in self._live:
                 self._live[granted.container_id] = granted
@@ -234,7 +241,9 @@ class ContainerTracker:
         all. How much of the time has passed is not known.
         """
         for one in nodes:
-            if one.leaves_in_s is not None and math.isfinite(one.leaves_in_s):
+            if one.leaves_in_s is None:
+                self._leaving.pop(one.node, None)
+            elif math.isfinite(one.leaves_in_s):
                 self._leaving.setdefault(one.node, now + min(one.leaves_in_s, NOTICE_S))
 
     def announce_leaving(self, now: float) -> list[ContainerId]:

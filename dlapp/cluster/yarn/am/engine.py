@@ -400,7 +400,8 @@ class YarnAmEngine:
         with self._lock:
             self._requests.node_count = answer.node_count
             self._requests.update_nodes(answer.nodes)
-            self._containers.add_granted((*answer.granted, *answer.live))
+            self._containers.add_granted(answer.granted)
+            self._containers.add_live(answer.live)
             for granted in answer.granted:
                 self._requests.record_granted(granted.priority)
                 self._check_gcores(granted)
@@ -452,7 +453,7 @@ class YarnAmEngine:
         with self._lock:
             self._requests.reset()
             self._containers.restore_releases()
-            self._containers.add_granted(live)
+            self._containers.add_live(live)
             self._containers.events.resync = True
         self._node_list.read_soon()
         self._publish_events()

@@ -336,11 +336,11 @@ def test_the_end_of_a_graceful_decommission_is_announced_once_and_early_enough_t
     assert announced(holdings, 3700.0) == []
 
 
-def test_of_a_short_decommission_a_container_that_is_granted_late_hears_what_is_left() -> None:
+def test_of_a_short_decommission_a_container_that_is_reported_late_hears_what_is_left() -> None:
     holdings = ContainerTracker(2, "tony")
     holdings.record_nodes([node(25.0)], 0.0)
     assert announced(holdings, 0.0) == []
-    holdings.add_granted([granted(OURS)])
+    holdings.add_live([granted(OURS)])
     (one,) = announced(holdings, 5.0)
     assert one.wait_s == 20.0
 
@@ -353,6 +353,22 @@ def test_a_decommission_that_is_taken_back_or_has_no_limit_is_not_announced() ->
     holdings.record_nodes([node(math.inf)], 1000.0)
     holdings.record_leaving([node(math.inf)], 1000.0)
     assert announced(holdings, 1e9) == []
+
+
+def test_a_decommission_that_was_taken_back_unheard_is_forgotten_with_the_next_list() -> None:
+    holdings = started()
+    holdings.record_leaving([node(25.0)], 0.0)
+    holdings.record_leaving([node()], 1.0)
+    assert announced(holdings, 1000.0) == []
+
+
+def test_a_container_that_is_granted_on_a_node_shows_that_its_decommission_was_taken_back() -> None:
+    holdings = ContainerTracker(2, "tony")
+    holdings.record_leaving([node(25.0)], 0.0)
+    holdings.add_granted([granted(OURS)])
+    assert announced(holdings, 1000.0) == []
+    holdings.record_nodes([node(25.0)], 1000.0)
+    assert [one.wait_s for one in announced(holdings, 1000.0)] == [25.0], "the change came with the grant, or later"
 
 
 def test_a_decommission_that_only_a_list_shows_is_announced_at_once() -> None:
