@@ -82,8 +82,8 @@ def decide(
     """Return how the application has ended, and the locations of its outputs.
 
     A begun commit is completed: that decision had been made. If that is impossible, the output is kept apart, also
-    after a kill. Without a commit, stored output is kept apart; if a kill was requested, only that of containers that
-    had ended successfully, and of trials that had ended.
+    after a kill. Without a commit, stored output is kept apart; if a kill was requested, only that of containers whose
+    tasks had reported it, and of trials that had ended.
 
     Args:
         app_dir: directory of the application, with its commit claim.
@@ -106,7 +106,7 @@ def decide(
         said = "; ".join(filter(None, (claim.diagnostics, note)))
         return ApplicationEnd(claim.final_status, claim.cause, said), settled.outputs
     if (by := app_dir.kill_request()) is not None:
-        complete = _parts(app_dir, submission, complete=True)[0]
+        complete = _parts(app_dir, submission, ended_only=True)[0]
         left = settlement.keep_partial(in_order(tuple(complete)) or None)
         app_dir.clear_leftovers(app_dir.container_ids())
         kept = f", {complete_text(complete)}" if any(one.partial for one in left) else NOTHING_KEPT
@@ -120,26 +120,24 @@ def decide(
 
 
 def _parts(
-    app_dir: LocalApplicationDir, submission: Submission, *, complete: bool = False
+    app_dir: LocalApplicationDir, submission: Submission, *, ended_only: bool = False
 ) -> tuple[list[Part], list[Part]]:
     """Return from the journals the containers that stored output, and those without a result.
 
     Of an index that succeeded only its last container counts. Of another one an earlier try may have stored something
-    that the last one did not. With ``complete`` only indexes that succeeded count, and trials with a result.
+    that the last one did not. With ``ended_only`` trials that ended because the application did do not count.
     """
     former = replay(records(app_dir.all_journal_lines()))
     if submission.spec.sweep is not None:
         from dlapp.am.model.trials import recovered_parts
 
-        return recovered_parts(former.trials, ended_only=complete), []
+        return recovered_parts(former.trials, ended_only=ended_only), []
     succeeded = set(done(former))
     stored, lost = [], []
     for container_id, known in former.containers.items():
         if known.index is None:
             continue
         if known.index in succeeded and former.last[known.index] != container_id:
-            continue
-        if complete and known.index not in succeeded:
             continue
         role, role_index = submission.spec.role_of(known.index)
         if known.result is not None and any(one.files for one in known.result.outputs):

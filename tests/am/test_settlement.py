@@ -341,7 +341,7 @@ def test_the_aftermath_commits_trials_that_had_ended_where_each_is_committed_by_
 
 
 @pytest.mark.parametrize("asked_to_kill", [False, True])
-def test_without_a_claim_the_aftermath_keeps_what_was_stored_unless_a_kill_was_asked_for(
+def test_without_a_claim_the_aftermath_keeps_what_was_stored_also_after_a_kill(
     tmp_path: Path, asked_to_kill: bool
 ) -> None:
     world = World(tmp_path)
@@ -350,11 +350,11 @@ def test_without_a_claim_the_aftermath_keeps_what_was_stored_unless_a_kill_was_a
     if asked_to_kill:
         (tmp_path / "home" / "kill.json").write_text('{"by": "tony", "ms": 1}')
     ending, (view,) = decide(world.home, world.submission, APP, "the ApplicationMaster died")
-    if asked_to_kill:
-        assert (ending.final_status, view.partial, world.beside()) == (FinalStatus.KILLED, None, [])
-    else:
-        assert (ending.final_status, ending.diagnostics) == (FinalStatus.FAILED, "the ApplicationMaster died")
-        assert world.beside() == ["partial"]
+    said = "killed by tony, the complete output of container 0 (worker 0) kept as partial"
+    expected = (FinalStatus.KILLED, said) if asked_to_kill else (FinalStatus.FAILED, "the ApplicationMaster died")
+    assert (ending.final_status, ending.diagnostics) == expected
+    assert view.partial is not None
+    assert world.beside() == ["partial"]
 
 
 def test_the_aftermath_of_a_kill_keeps_the_output_of_a_container_that_had_ended_well(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Diagnosis, Fault, Stop, StopAnswer, StoredOutput
 from dlapp.values.report import Cause, FinalStatus
 from dlapp.values.serialization import to_json
+from dlapp.values.spec import OnFailure
 
 NOTHING_KEPT = ", no output kept"
 MAX_RUNTIME = "max_runtime"
@@ -359,17 +360,19 @@ def settle(state: ApplicationState) -> None:
                 SettleOutputs(state.settlement, state.ending, in_order(done + kept), (), lost, dead, committed)
             )
         case Settlement.DROP:
-            # What a container or a trial has stored completely is kept apart, also after a kill.
+            # What a container or a trial has stored is kept apart, also after a kill: its task reports it when all is.
+            stored = in_order(parts + failed)
             if state.sweep is not None:
                 from dlapp.sweep.results import WITH_RESULT
 
-                complete = tuple(one for one in parts if state.sweep.trials[one.index].state in WITH_RESULT)
-            else:
-                complete = tuple(one for one in parts if state.instances[one.index].done)
-            if any(_filled(one.outputs) for one in complete):
+                # What a sweep took over from another one is still there.
+                ended = [one for one in parts if state.sweep.trials[one.index].state in WITH_RESULT]
+                stored = tuple(one for one in ended if not one.sources)
+            kept = {one.name for one in state.spec.outputs if one.on_failure is OnFailure.KEEP}
+            if complete := [one for one in stored if kept & _filled(one.outputs)]:
                 text = f"{state.ending.diagnostics.removesuffix(NOTHING_KEPT)}, {complete_text(complete)}"
                 state.ending = replace(state.ending, diagnostics=text)
-            state.add_action(SettleOutputs(state.settlement, state.ending, complete, dead=dead, committed=committed))
+            state.add_action(SettleOutputs(state.settlement, state.ending, stored, dead=dead, committed=committed))
 
 
 def complete_text(parts: Sequence[Part]) -> str:

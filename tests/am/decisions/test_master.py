@@ -312,10 +312,11 @@ def test_a_kill_cuts_the_grace_after_a_failure_short() -> None:
     )
     am.do(events.Kill("tony"))
     assert am.stops(3) == [Stop.NOW]
-    am.finished(3, result(Fault.STOPPED, None))
-    assert am.settlement().how is Settlement.DROP
+    am.finished(3, result(Fault.STOPPED, None, None))
+    assert (am.settlement().how, [one.index for one in am.settlement().parts]) == (Settlement.DROP, [0])
     am.settled()
-    assert (am.ending().cause, am.words()) == (Cause.KILLED, "killed by tony, no output kept")
+    said = "killed by tony, the complete output of container 0 (worker 0) kept as partial"
+    assert (am.ending().cause, am.words()) == (Cause.KILLED, said)
 
 
 def test_a_container_whose_task_died_while_its_payload_ran_is_named_for_what_it_left() -> None:
@@ -1747,9 +1748,9 @@ def test_a_kill_keeps_what_a_container_has_stored_completely() -> None:
     am.ended(3, -9)
     am.finished(4, result(Fault.STOPPED, None))
     wanted = am.settlement()
-    assert (wanted.how, [one.index for one in wanted.parts], wanted.lost) == (Settlement.DROP, [0], ())
+    assert (wanted.how, [one.index for one in wanted.parts], wanted.lost) == (Settlement.DROP, [0, 2], ())
     am.settled()
-    said = "killed by tina, the complete output of container 0 (worker 0) kept as partial"
+    said = "killed by tina, the complete output of container 0 (worker 0), container 2 (worker 2) kept as partial"
     assert am.ending() == events.ApplicationEnd(FinalStatus.KILLED, Cause.KILLED, said)
 
 
@@ -1774,7 +1775,7 @@ def test_a_kill_overtakes_a_soft_kill() -> None:
     am.do(events.SoftKill("tina"))
     am.do(events.Kill("tony"))
     assert am.stops(2) == [Stop.NOW]
-    am.finished(2, result(Fault.STOPPED, None))
+    am.finished(2, result(Fault.STOPPED, None, None))
     am.settled()
     assert am.words() == "killed by tony, no output kept"
 
@@ -1899,10 +1900,10 @@ def test_a_task_on_a_node_that_the_engine_has_lost_is_told_to_end_while_it_can_h
     assert pause_s(am) == 1
 
 
-def lost(am: Driver, number: int, attempt: int | None = None) -> list[events.Action]:
+def lost(am: Driver, number: int, attempt: int | None = None, *, answered: bool = False) -> list[events.Action]:
     """The engine has lost a container's node, and says so; nobody has seen its processes end."""
     am.do(Heartbeat(ending=(am.id(number, attempt),)))
-    return am.ended(number, -100, attempt=attempt, node_fault=True, presumed=True)
+    return am.ended(number, -100, attempt=attempt, node_fault=True, presumed=True, node_answered=answered)
 
 
 @pytest.mark.parametrize("is_known_first", [True, False])
@@ -1917,15 +1918,51 @@ def test_an_index_of_a_node_that_the_operator_has_removed_runs_again_at_once(
     removed = Heartbeat(removed_nodes=("node1",))
     if is_known_first:
         am.do(removed)
-    lost(am, 2, attempt=1)
+    lost(am, 2, attempt=1, answered=True)
     if not is_known_first:
         assert am.asked() == [0]
         am.do(removed)
     assert pause_s(am) == 1
     assert am.state.instances[0].node_faults == 0
     am.running(3)  # the operator has taken the node back
-    lost(am, 3)
+    lost(am, 3, answered=True)
     assert am.asked() == [0], "this time it is lost"
+
+
+@pytest.mark.parametrize(("attempt", "published"), [(1, True), (2, True), (2, False)])
+@pytest.mark.parametrize("is_known_first", [True, False])
+def test_an_index_of_a_removed_node_whose_nodemanager_is_dead_waits_until_its_task_must_be_gone(
+    attempt: int, published: bool, is_known_first: bool
+) -> None:
+    first = am = Driver(RoleSpec())
+    first.running(2)
+    if attempt == 2:
+        am = Driver(RoleSpec(), attempt=2, former=first.journal(), published=published)
+    removed = Heartbeat(removed_nodes=("node1",))
+    if is_known_first:
+        am.do(removed)
+    lost(am, 2, attempt=1)
+    if not is_known_first:
+        am.do(removed)
+    if not published:
+        am.do(events.Published())
+    assert 55 <= pause_s(am) <= 75
+    assert am.state.instances[0].node_faults == 0
+
+
+def test_a_task_on_a_removed_node_whose_nodemanager_is_dead_is_told_to_end_and_its_result_counts() -> None:
+    first = Driver(RoleSpec())
+    first.running(2)
+    am = Driver(RoleSpec(), attempt=2, former=first.journal())
+    am.do(Heartbeat(removed_nodes=("node1",)))
+    lost(am, 2, attempt=1)
+    am.wait(50)
+    am.hello(2, 0, Phase.RUNNING, attempt=1)
+    assert am.orders(2, 1).stop is Stop.NOW
+    am.wait(30)
+    assert am.asked() == [0]
+    am.report(2, Phase.ENDED, result(Fault.STOPPED, None), attempt=1)
+    assert am.asked() == [1]
 
 
 def test_an_index_of_a_lost_node_runs_again_when_its_task_has_said_that_it_is_over() -> None:
