@@ -281,8 +281,8 @@ class TaskCheckpoints:
                     wait.why = "" if isinstance(error, DiskFull) else str(error)
                     wait.longest_s = wait.lasted_s + until - time.monotonic()
                     wait.begin()
-                    release()
                     report_phase(Phase.STORING, detail=wait.text)
+                    release()  # last: a driver may hang
                 time.sleep(pause_s)
         except DlappError as error:
             self._note(f"the last checkpoint could not be stored: {error}")

@@ -26,6 +26,7 @@ class Payload:
     def __init__(self, directory: Path, every_s: float = 600.0) -> None:
         self.notes: list[str] = []
         self.said: list[str] = []
+        self.said_by_release: list[int] = []
         self.statuses: list[CheckpointStatus] = []
         self.model = directory / "home" / "workspace" / "model"
         self.model.mkdir(parents=True, exist_ok=True)
@@ -46,7 +47,11 @@ class Payload:
             self.said.append(detail)
 
         self.checkpoints.store_last(
-            is_orderly=is_orderly, patience_s=patience_s, report_phase=say, release=lambda: None, may_wait=lambda: True
+            is_orderly=is_orderly,
+            patience_s=patience_s,
+            report_phase=say,
+            release=lambda: self.said_by_release.append(len(self.said)),
+            may_wait=lambda: True,
         )
 
 
@@ -361,6 +366,7 @@ def test_the_last_copy_waits_for_a_file_system_that_is_away(
     payload.end(is_orderly=True, patience_s=patience_s)
     assert payload.numbers() == ([1] if patience_s else [])
     assert bool(payload.said) == bool(patience_s)
+    assert payload.said_by_release[:1] == ([1] if patience_s else [])  # a driver may hang at the release
     assert ("the last checkpoint could not be stored: no NameNode" in payload.notes) == (not patience_s)
 
 
