@@ -73,8 +73,12 @@ class ClusterFacts:
         return _with(view, report, choose(facts))
 
     def facts(self, report: AppReport, view: ApplicationView) -> WaitFacts | None:
-        """Return the facts about a waiting application; None: it waits for nothing from YARN."""
-        if report.state.ended or (report.state is State.RUNNING and not view.lacking):
+        """Return the facts about a waiting application; None: it waits for nothing from YARN, or that is not known.
+
+        One that runs without a tracking URL has yet to register with a new ResourceManager, which knows neither what it
+        asks for nor all nodes; its view may be older than that.
+        """
+        if report.state.ended or (report.state is State.RUNNING and not (view.lacking and report.tracking_url)):
             return None
         if report.state is State.RUNNING:
             asks, own, starting = view.lacking, view.waiting, _asked_text(view.lacking)

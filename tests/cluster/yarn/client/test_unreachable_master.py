@@ -25,6 +25,7 @@ from dlapp.values.ids import ApplicationId
 from dlapp.values.report import ApplicationView, FinalStatus, State
 from dlapp.values.serialization import to_json
 from dlapp.values.spec import AppSpec, Submission
+from dlapp.values.waiting import PendingRequest
 from tests.am.application_dir.test_application_dir_hdfs import FilesInMemory
 
 APP = ApplicationId(1700000000000, 7)
@@ -96,6 +97,19 @@ def test_while_its_master_has_yet_to_register_with_a_new_resourcemanager_it_is_s
     for shown in (reader.view(APP), reader.view_in_full(APP)):
         assert (shown.state, shown.phase, shown.as_of_ms) == (State.RUNNING, "running 1 of 1", WRITTEN_MS)
         assert shown.waiting is None
+
+
+def test_a_new_resourcemanager_that_has_yet_to_hear_of_it_gives_no_reason_for_what_it_lacked(files: Staged) -> None:
+    lacking = (PendingRequest(role="worker", count=2, memory_mib=1024, vcores=1),)
+    view = ApplicationView(
+        application_id=APP, attempt=1, state=State.RUNNING, phase="waiting for 2 containers", lacking=lacking
+    )
+    files.files[VIEW_PLACE] = json.dumps(to_json(view)).encode()
+    rest = SimpleNamespace(report=lambda _id: REGISTERING)  # asks for nodes and queues would fail
+    session = SimpleNamespace(user="tony", files=lambda _user: files, rest=lambda: rest)
+    reader = ApplicationReader(session, Silent())  # type: ignore[arg-type]
+    for shown in (reader.view(APP), reader.view_in_full(APP)):
+        assert (shown.state, shown.phase, shown.waiting) == (State.RUNNING, "waiting for 2 containers", None)
 
 
 def test_one_that_has_yet_to_report_its_end_to_a_new_resourcemanager_is_shown_as_ending() -> None:
