@@ -994,6 +994,24 @@ def test_a_machine_whose_gpus_are_all_split_has_none_for_a_file_that_names_none(
     assert start_engine("-2").info().has_gpus
 
 
+def test_too_many_gcores_are_refused_once_also_on_a_machine_with_slices(
+    start_engine: Callable[..., LocalEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dlapp.gpuid.health import nvml
+
+    for name, value in with_devices(tmp_path, [StubDevice(mig=(Part("MIG-a"), Part("MIG-b"))), StubDevice()]).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(nvml, "has_library", lambda: True)
+    problems = list[DlappError]()
+    start_engine().check(spec_of(gcores=4), problems.append)
+    assert [str(one).partition(" (")[0] for one in problems] == [
+        "resources.gcores: asked for 4 whole GPUs, this machine has 1 whole GPU"
+    ]
+    problems.clear()
+    start_engine("-less", local__gcores="1").check(spec_of(gcores=1, containers=2, gpu="mig"), problems.append)
+    assert len(problems) == 1, "what only local.gcores limits is refused, too"
+
+
 @pytest.mark.parametrize(("init", "said"), [(18, "Driver/library version mismatch"), (999, "Unknown Error")])
 def test_without_a_working_driver_only_applications_with_gpus_are_refused(
     start_engine: Callable[..., LocalEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, init: int, said: str
@@ -1033,6 +1051,7 @@ def test_gpus_of_a_ledger_that_does_not_serve_the_user_are_refused_before_the_su
     engine.check(spec_of())
 
 
+@pytest.mark.usefixtures("two_devices")
 def test_a_ledger_that_fails_keeps_no_ended_application_from_being_settled(
     start_engine: Callable[..., LocalEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1050,7 +1069,6 @@ def test_a_ledger_that_fails_keeps_no_ended_application_from_being_settled(
 
     said: list[str] = []
     monkeypatch.setattr(MachineLedger, "reclaim", broken)
-    monkeypatch.setattr(runner_module.Runner, "_devices", lambda self: 1)
     monkeypatch.setattr(runner_module.Runner, "_reserve", lambda self, row: NoCards())
     monkeypatch.setattr(log, "warning", said.append)
     monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)

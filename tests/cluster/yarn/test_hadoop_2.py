@@ -72,7 +72,9 @@ class Recording:
     def answer(self, method: str, request: bytes) -> bytes:
         """Answer the next call; it must be the recorded one."""
         recorded, asked, answer = self._calls.pop(0)
-        assert (method, request.hex()) == (recorded, asked)
+        # Nodes that are decommissioned gracefully were not asked for, and there were none; 2.7 knows no such state.
+        now = request.removesuffix(b"\x08\x07") if method == "getClusterNodes" else request
+        assert (method, now.hex()) == (recorded, asked)
         return bytes.fromhex(answer)
 
 
