@@ -47,6 +47,8 @@ _AT_ONCE_MS = 5000
 """An application that waited less long did not wait for others."""
 _AGES_S = (0, 10, 60, 300, 1200, 3600, 4 * 3600, 12 * 3600, 48 * 3600)
 """Ages of waits that are compared with one another: each from one of these to the next."""
+_SHARE_STEP, _LEAST_SHARE = math.log(1.1), 1e-6
+"""Shares that differ by less than about a tenth, or that are below the least, count as equal: there are few of them."""
 _ENDED, _SUBMITTED, _ASKED, _STARTED, _EXPIRED = 0, 1, 2, 3, 4
 """What happens in a history; of one moment in this order: an application that starts at once waits first."""
 
@@ -94,9 +96,40 @@ class StartEstimator:
 
 
 class _Start(NamedTuple):
+    """Start of an application that waited; `_size` defines its size."""
+
     started_ms: int
     submitted_ms: int
-    share: float
+    size: int
+
+
+class _SpentTime:
+    """Time in which starts up to a size came, while one of them waited: a sum for each of these starts.
+
+    A question reads two of the sums: reading the starts would cost up to a thousand steps for each of thousands of
+    questions.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._read = 0
+        self._latest_ms = 0
+        self._sums_ms: list[int] = []
+
+    def extend(self, starts: Sequence[_Start]) -> None:
+        """Add the starts that are new since the last call."""
+        for one in starts[self._read :]:
+            if one.size <= self._size:
+                spent_ms = one.started_ms - max(self._latest_ms, one.submitted_ms) if self._sums_ms else 0
+                self._sums_ms.append(spent_ms + (self._sums_ms[-1] if self._sums_ms else 0))
+                self._latest_ms = one.started_ms
+        self._read = len(starts)
+
+    def mean_ms(self, count: int) -> float | None:
+        """Return the time for each of the latest ``count`` starts, or of all if there are fewer; None: of none."""
+        if not (known := len(self._sums_ms)):
+            return None
+        return (self._sums_ms[-1] - self._sums_ms[max(0, known - 1 - count)]) / min(count, known)
 
 
 class _Queue:
@@ -109,22 +142,23 @@ class _Queue:
     def __init__(self, since_ms: int) -> None:
         self._since_ms = since_ms
         self._waiting: dict[int, Job] = {}
-        self._submitted: dict[float, list[int]] = {}
-        """Share of the cluster -> when the waiting applications with this share were submitted, sorted."""
+        self._submitted: dict[int, list[int]] = {}
+        """Size -> when the waiting applications of this size were submitted, sorted."""
         self._running: dict[int, float] = {}
         self._used = 0.0
         self._starts: list[_Start] = []
+        self._spent_by_size: dict[int, _SpentTime] = {}
 
     def submit(self, number: int, job: Job) -> None:
         self._waiting[number] = job
-        insort(self._submitted.setdefault(job.share, []), job.submitted_ms)
+        insort(self._submitted.setdefault(_size(job), []), job.submitted_ms)
 
     def start(self, number: int, job: Job, at_ms: int) -> None:
         self._leave(number)
         self._running[number] = job.share
         self._used += job.share
         if at_ms >= self._since_ms and at_ms - job.submitted_ms > _AT_ONCE_MS:
-            self._starts.append(_Start(at_ms, job.submitted_ms, job.share))
+            self._starts.append(_Start(at_ms, job.submitted_ms, _size(job)))
 
     def end(self, number: int) -> None:
         self._leave(number)
@@ -136,35 +170,31 @@ class _Queue:
 
     def scale_s(self, job: Job, at_ms: int) -> float | None:
         """Return the scale of a job's wait from now on [s]; 0: there is room for it; None: no start is known."""
-        largest = job.share + 1e-9
+        largest = _size(job)
         ahead = sum(
-            bisect_left(submitted, job.submitted_ms) for share, submitted in self._submitted.items() if share <= largest
+            bisect_left(submitted, job.submitted_ms) for size, submitted in self._submitted.items() if size <= largest
         )
         if not ahead and job.share + self._used <= 1 + 1e-6:
             return 0.0
-        found, spent_ms = 0, 0
-        after = None
-        for one in reversed(self._starts):
-            if one.share > largest:
-                continue
-            if after is not None:
-                spent_ms += after.started_ms - max(one.started_ms, after.submitted_ms)
-                if found > ahead:
-                    break
-            found += 1
-            after = one
-        if not found:
-            return None
-        return max(spent_ms / 1000 * (ahead + 1) / found, _FLOOR_S)
+        if (spent := self._spent_by_size.get(largest)) is None:
+            spent = self._spent_by_size[largest] = _SpentTime(largest)
+        spent.extend(self._starts)
+        mean_ms = spent.mean_ms(ahead + 1)
+        return None if mean_ms is None else max(mean_ms / 1000 * (ahead + 1), _FLOOR_S)
 
     def _leave(self, number: int) -> None:
         """Remove a job from those that wait."""
         if (job := self._waiting.pop(number, None)) is None:
             return
-        submitted = self._submitted[job.share]
+        submitted = self._submitted[size := _size(job)]
         del submitted[bisect_left(submitted, job.submitted_ms)]
         if not submitted:
-            del self._submitted[job.share]
+            del self._submitted[size]
+
+
+def _size(job: Job) -> int:
+    """Return the share of a job as a whole number of steps, to compare it with others."""
+    return round(math.log(max(job.share, _LEAST_SHARE)) / _SHARE_STEP)
 
 
 class _Calibration:

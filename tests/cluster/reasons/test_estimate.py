@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.cluster.reasons.estimate import _MAX_STRETCH, COVERAGE, MAX_JOBS, Job, StartEstimator, _Calibration
+from dlapp.cluster.reasons.estimate import (
+    _MAX_STRETCH,
+    COVERAGE,
+    MAX_JOBS,
+    Job,
+    StartEstimator,
+    _Calibration,
+    _Start,
+)
 from dlapp.values.waiting import MIN_SAMPLES
 from tests.cluster.reasons.queue_trace import DAY_S, Answer, answers, generated, hosts_for, recorded, simulated
 
@@ -128,6 +136,24 @@ def test_a_queue_that_stands_still_makes_ranges_late_before_a_job_starts() -> No
     assert before.coverage is not None
     assert after.coverage is not None
     assert after.coverage < before.coverage
+
+
+def test_each_start_is_read_once_for_each_size_however_many_estimates_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[int] = []
+
+    def submitted_ms(start: _Start) -> int:
+        read.append(start[0])
+        return start[1]
+
+    monkeypatch.setattr(_Start, "submitted_ms", property(submitted_ms))
+    shares = (0.002, 0.004, 0.008)
+    jobs = [Job(n * 1000, n * 1000 + 60_000, n * 1000 + 60_500, shares[n % 3]) for n in range(300)]
+    waiting = [Job(399_000 + n, None, None, shares[n % 3]) for n in range(300)]
+    estimator = StartEstimator([*jobs, *waiting], 400_000)
+    assert sum(estimator.estimate(one).earliest_ms is not None for one in waiting) > 200
+    assert 0 < len(read) <= 3 * 300
 
 
 def test_behind_more_jobs_than_are_read_there_is_no_range() -> None:
