@@ -351,6 +351,8 @@ class ContainerEnd(Value, kw_only=True):
             `STATUS_UNKNOWN`.
         node_fault: the engine knows that the node, not the task, caused it (lost, disk, preempted).
         presumed: its node is lost and the end of its processes was not observed: they may still run.
+        node_answered: its NodeManager answered after the engine had taken it away: it ends its containers if an
+            operator has removed the node.
         service: the service of its node that does not answer but may recover (`NODE_MANAGER`); empty: another cause.
         is_silent: its host did not answer at all when the container was to start: the node may be down.
     """
@@ -360,6 +362,7 @@ class ContainerEnd(Value, kw_only=True):
     diagnostics: str = ""
     node_fault: bool = False
     presumed: bool = False
+    node_answered: bool = False
     service: str = ""
     is_silent: bool = False
 

@@ -48,7 +48,7 @@ def handle_end(state: ApplicationState, end: ContainerEnd) -> None:
 
 
 def handle_removed_nodes(state: ApplicationState, hosts: Sequence[str]) -> None:
-    """Handle that an operator has removed nodes: their NodeManagers end all containers."""
+    """Handle that an operator has removed nodes: their NodeManagers end all containers, if they run."""
     state.removed_nodes.update(hosts)
     for container in [one for one in state.open.values() if one.grant.node in hosts]:
         if container.presumed_end is not None:
@@ -59,8 +59,9 @@ def _may_run_on(state: ApplicationState, end: ContainerEnd, container: Container
     """Return whether a container of a lost node may still run an index; then its end does not count yet.
 
     Its task was ordered to end, or will be when it connects. Then its result counts; otherwise its silence, or
-    the recovery's deadline, as for every container that the engine does not list. A node that the operator has removed
-    is not lost: its NodeManager ends its containers.
+    the recovery's deadline, as for every container that the engine does not list. If the operator has removed the node,
+    its NodeManager ends its containers. One that did not answer may be dead, and they run on: then they are waited for
+    too, but those of an earlier attempt only until their tasks must have looked for this one once.
     """
     if container is None:
         is_stranger = any(end.container_id in role.blockers for role in state.roles)
@@ -68,10 +69,16 @@ def _may_run_on(state: ApplicationState, end: ContainerEnd, container: Container
             return False
         state.presumed_ends.append(end)
         return True
-    if container.grant.node in state.removed_nodes:
+    is_removed = container.grant.node in state.removed_nodes
+    if is_removed and end.node_answered:
         return False
     if container.unconfirmed:
-        is_waited_for = state.recovery_until_ms is not None
+        until_ms, half_ms = state.recovery_until_ms, state.timing.recovery_ms // 2
+        is_waited_for = until_ms is not None
+        if until_ms is not None and is_removed:
+            left_ms = max(until_ms, state.unpublished_until_ms) - half_ms - state.awake_ms
+            is_waited_for = left_ms > 0
+            state.set_deadline(min(max(left_ms, 0), half_ms), Due.REMOVED, container)
     else:
         is_silent = state.awake_ms - container.last_contact_ms >= state.timing.silence_ms
         is_waited_for = container.instance is not None and not is_silent
@@ -439,6 +446,8 @@ def check_deadlines(state: ApplicationState) -> None:
                     state.set_deadline(max(left, 1000), Due.SILENCE, container)
                 else:
                     containers.stop(state, container, StopReason.SILENT, at_once=True)
+            case Due.REMOVED if container.presumed_end is not None:
+                handle_end(state, container.presumed_end)
             case _:  # TRIALS: the trials of a container go on (`dlapp.am.decisions.trials.dispatch`)
                 pass
 

@@ -104,6 +104,7 @@ class Due(Enum):
     SERVICE = 4
     LATE = 5
     TRIALS = 6
+    REMOVED = 7
 
 
 class Notices(Record):

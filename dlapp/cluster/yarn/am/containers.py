@@ -318,7 +318,7 @@ class ContainerTracker:
         if stage is ContainerStage.ENDED:
             self.events.ended.append(replace(self._pop_taken_away(container_id).end, presumed=False))
         elif stage is not None:
-            one.over_at = now + TAKEN_AWAY_S
+            one.over_at, one.end = now + TAKEN_AWAY_S, replace(one.end, node_answered=True)
 
     def record_started(self, containers: Iterable[ContainerId]) -> None:
         """Record that their node has accepted these and is fetching their files."""

@@ -115,6 +115,17 @@ def test_of_a_lost_node_nobody_has_seen_the_processes_end_unless_it_says_so(
     assert end.presumed is (seen is None)
 
 
+@pytest.mark.parametrize("answers", [False, True])
+def test_of_a_lost_node_it_is_said_whether_its_nodemanager_answered(answers: bool) -> None:
+    holdings = started()
+    holdings.record_end(replace(taken_away(OURS), diagnostics="Container released on a *lost* node"), 0.0)
+    holdings.due_status_queries(0.0, is_done=False)
+    holdings.record_status(OURS, status(ContainerStage.RUNNING) if answers else None, 1.0)
+    holdings.report_gone(1.0 + TAKEN_AWAY_S)
+    (end,) = holdings.pop_events().ended
+    assert (end.presumed, end.node_answered) == (True, answers)
+
+
 def test_what_has_ended_of_an_earlier_attempt_is_not_taken_away_again(holdings: ContainerTracker) -> None:
     holdings.record_end(taken_away(EARLIER), 0.0)
     assert told(holdings, TAKEN_AWAY_S) == [OURS, EARLIER]

@@ -17,8 +17,9 @@ from tests.services.hadoop import NODES, READY_TIMEOUT_S, Hadoop
 __all__ = ["place"]
 
 GRACE_S = 25
-SOON_S = 90.0
-"""Less than the two minutes in which tasks of a lost node could still report."""
+SOON_S = 120.0
+"""Less than the start of an ApplicationMaster and the two minutes in which tasks of a lost node could still report; an
+earlier ApplicationMaster's tasks on a removed node have one."""
 
 
 @contextlib.contextmanager
