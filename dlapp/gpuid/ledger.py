@@ -60,8 +60,12 @@ class LeaseStatus(NamedTuple):
 
 
 def reclaim_all(ledger: Ledger) -> list[dict[str, Any]]:
-    """Return the result of `Ledger.reclaim` as JSON: ``container``, ``application``, ``devices`` (labels), ``state``
-    and ``why`` of each lease."""
+    """Collect for ``dlapp-gpu gc``: remove the files in excess, and return the result of `Ledger.reclaim` as JSON.
+
+    Returns:
+        ``container``, ``application``, ``devices`` (labels), ``state`` and ``why`` of each lease.
+    """
+    ledger.remove_excess()
     label = {one.uuid: one.device.label for one in ledger.record().devices}
     return [{**one._asdict(), "devices": [label.get(uuid, uuid) for uuid in one.devices]} for one in ledger.reclaim()]
 
@@ -101,6 +105,9 @@ class Ledger(Protocol):
 
     def record(self) -> HostRecord:
         """Return the record of this host."""
+
+    def remove_excess(self) -> None:
+        """As root, remove the files in this machine's ledger that are not read, of users who have too many."""
 
     def reclaim(self) -> list[LeaseStatus]:
         """End every lease of this host whose payload is gone, and report the state of the others."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from dlapp.gpuid.ledger import reclaim_all
 from dlapp.gpuid.liveness import gpu_processes  # noqa: F401
 from dlapp.gpuid.liveness import probes as evidence_module
 from dlapp.gpuid.liveness.probes import LivenessProbes, this_task
@@ -530,13 +531,15 @@ def test_the_owner_of_each_of_many_files_is_read_once_by_a_process_and_root_remo
 ) -> None:
     monkeypatch.setattr("dlapp.gpuid.stores.device_files.MAX_NAMES", 64)
     monkeypatch.setattr("dlapp.gpuid.stores.device_files._WRITTEN_IN_S", -1.0)
-    locked = directory / f"leased-GPU-0-{0:016x}"
+    locked, excess = (directory / f"leased-GPU-0-{number:016x}" for number in (0, 1))
     inspected: list[str] = []
 
     def crowd() -> None:
         for number in range(900):
             (directory / f"leased-GPU-0-{number:016x}").touch()
         os.utime(locked, ns=(1, 1))
+        excess.write_text(json.dumps({"name": excess.name}))
+        os.utime(excess, ns=(2, 2))
 
     def use() -> int:
         def stat_of(name: str, **more: Any) -> os.stat_result:
@@ -553,11 +556,14 @@ def test_the_owner_of_each_of_many_files_is_read_once_by_a_process_and_root_remo
     identities.call(attacker, crowd)
     # Once for its owner; those that are read, each time.
     assert 900 <= identities.call(victim, use) <= 900 + 5 * 64
-    identities.call(victim, lambda: len(ledger(directory).reclaim()))
+    # Only dlapp-gpu gc removes files, and not a request of root that inspects the leases.
+    identities.call(victim, lambda: len(reclaim_all(ledger(directory))))
+    identities.call(ROOT, lambda: len(ledger(directory).reclaim()))
     assert sum(1 for _ in directory.iterdir()) >= 900
-    with locked.open("r+b") as file:
+    with locked.open("r+b") as file, excess.open("rb") as removed:
         assert locks.try_lock(file.fileno())
-        identities.call(ROOT, lambda: len(ledger(directory).reclaim()))
+        identities.call(ROOT, lambda: len(reclaim_all(ledger(directory))))
+        assert os.fstat(removed.fileno()).st_size == 0, "a link that was made meanwhile would be a record"
     left = [one.name for one in directory.iterdir() if one.name.startswith("leased-GPU-0-")]
     assert len(left) == 65
     assert locked.name in left

@@ -206,21 +206,18 @@ class Directory:
             found.setdefault(one.uid, []).append(one)
         return found
 
-    def remove_excess(self) -> int:
-        """Remove the files of users with more than `MAX_NAMES` that `names` does not return; return their number.
+    def remove_excess(self) -> None:
+        """Remove the files of users with more than `MAX_NAMES` that `names` does not return.
 
         Only root may remove other users' files. What is locked or was just written stays, and what has a second name:
         another user may have linked a record here, to have it removed.
         """
         every = sorted(os.listdir(self.fd))
         excess = set(every) - set(self.names()) if len(every) > MAX_NAMES else ()
-        removed = 0
         for name in excess:
             with contextlib.suppress(OSError), self._unlocked(name, None, None) as fd:
                 if os.fstat(fd).st_nlink == 1:
-                    os.unlink(name, dir_fd=self.fd)
-                    removed += 1
-        return removed
+                    self.remove(name)
 
     def open_to_read(self, name: str, max_bytes: int | None = MAX_BYTES) -> OpenFile:
         """Return a regular file of the directory, opened by `files.open_file` or open since an earlier listing.

@@ -465,6 +465,12 @@ class MachineLedger:
                     break
         return tuple(one for one in new.devices if one.quarantine is not None)
 
+    def remove_excess(self) -> None:
+        """See `dlapp.gpuid.ledger.Ledger`."""
+        if os.geteuid() == 0:
+            with contextlib.suppress(FileNotFoundError), self._open(make=False) as ledger:
+                ledger.directory.remove_excess()
+
     def reclaim(self, application: str | None = None) -> list[LeaseStatus]:
         """See `dlapp.gpuid.ledger.Ledger`.
 
@@ -474,8 +480,6 @@ class MachineLedger:
         """
         found: dict[tuple[str, str, int], tuple[list[str], Liveness]] = {}
         with contextlib.suppress(FileNotFoundError), self._open(make=False) as ledger:
-            if application is None and os.geteuid() == 0:
-                ledger.directory.remove_excess()
             entries = ledger.entries(patience_s=REMOVE_S)
             _remove_unnamed(ledger.directory)
             for one in (one for name in sorted(entries) for one in entries[name]):

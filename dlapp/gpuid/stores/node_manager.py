@@ -147,6 +147,10 @@ class NodeManagerGpuLedger:
         """Return the record of this machine's own ledger, with the GPUs that are visible here."""
         return self._machine.record()
 
+    def remove_excess(self) -> None:
+        """Remove files of the machine's ledger that are not read."""
+        self._machine.remove_excess()
+
     def reclaim(self) -> list[LeaseStatus]:
         """End leases of the machine's ledger whose payload is gone."""
         return self._machine.reclaim()

@@ -345,6 +345,9 @@ class ZooKeeperLedger(Closeable):
         """Return the holders of this machine's GPUs by uuid, applications of the embedded engine included."""
         return self._machine.holders()
 
+    def remove_excess(self) -> None:
+        self._machine.remove_excess()
+
     def reclaim(self) -> list[LeaseStatus]:
         deadline = self._clock() + RELEASE_WAIT_S
         looked = self._reclaim(deadline)
