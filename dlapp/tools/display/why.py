@@ -49,7 +49,7 @@ def estimate_text(estimate: Mapping[str, Any], now_ms: int) -> str:
         count = estimate.get("samples", 0)
         if count >= MIN_SAMPLES:
             return "not known: too few of the latest estimates held"
-        return f"not known: an estimate needs {MIN_SAMPLES} applications that waited before (so far {count})"
+        return f"not known: an estimate needs {MIN_SAMPLES} comparable applications that waited before (so far {count})"
     early = "now" if earliest_ms - now_ms < 1000 else f"in {_span(earliest_ms - now_ms)}"
     text = f"{early} to in {_span(latest_ms - now_ms)} ({_time(earliest_ms)} to {_time(latest_ms)})"
     if (coverage := estimate.get("coverage")) is None:

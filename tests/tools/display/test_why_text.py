@@ -102,7 +102,7 @@ def test_the_latest_start_is_that_of_the_reservation() -> None:
 
 def test_a_short_history_is_said_to_be_one() -> None:
     said = estimate_text({"earliest_ms": None, "latest_ms": None, "coverage": None, "samples": 3}, NOW_MS)
-    assert said == "not known: an estimate needs 20 applications that waited before (so far 3)"
+    assert said == "not known: an estimate needs 20 comparable applications that waited before (so far 3)"
     said = estimate_text({"earliest_ms": None, "latest_ms": None, "coverage": None, "samples": 20}, NOW_MS)
     assert said == "not known: too few of the latest estimates held"
     soon = {"earliest_ms": NOW_MS, "latest_ms": NOW_MS + 60_000, "coverage": None, "samples": 0}
@@ -205,7 +205,7 @@ def test_a_plan_is_shown() -> None:
         "queue small  gcores    4      1          2",
         "nodes : host02",
         "now : needs 4 GPUs on one node, the most on a node is 2 (nodes_full)",
-        "start : not known: an estimate needs 20 applications that waited before (so far 1)",
+        "start : not known: an estimate needs 20 comparable applications that waited before (so far 1)",
         "GPU-hours : 8 at most",
     ]
     assert plan_lines(plan | {"gpu_hours_most": None}, NOW_MS)[-1] == "GPU-hours : no limit (max_runtime is not set)"
