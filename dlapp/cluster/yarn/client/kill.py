@@ -19,7 +19,7 @@ from dlapp.cluster.yarn.client.shared_tokens import find_token
 from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.cluster.yarn.staging import AM, KILL, MAX_REQUEST_BYTES, OWN_MODE, RELEASE, SOFT_KILL, StagingPaths
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
-from dlapp.hadoop.errors import NotAllowed
+from dlapp.hadoop.errors import ApplicationNotFound, NotAllowed
 from dlapp.system import clock
 from dlapp.system.waits import Wait
 from dlapp.values.access import MODIFIERS
@@ -49,7 +49,8 @@ class ApplicationKiller:
         Raises:
             NotFound, Denied: the application does not exist, or is another user's.
         """
-        report, token = self._permitted(application_id, by)
+        report = self._reader.report(application_id)
+        token = self._permitted(report, by)
         if report.state.ended:
             return _ended_text(report)
         # After a failover YARN has no address of an ApplicationMaster that runs, until that registers again.
@@ -97,16 +98,19 @@ class ApplicationKiller:
         Raises:
             NotFound, Denied: the application does not exist, or is another user's.
             TimedOut: YARN did not end it within a minute; YARN continues.
-            Unreachable: neither YARN nor the ApplicationMaster answers.
+            Unreachable: neither YARN nor the ApplicationMaster answers; or HDFS does not, which has the caller's token.
         """
         lack = f"no answer in {REPORT_S:g} s"
         try:
-            report, token = _within(REPORT_S, lambda: self._permitted(application_id, by), lack)
+            report = _within(REPORT_S, lambda: self._session.rest().report(application_id), lack)
+        except ApplicationNotFound:
+            report = self._reader.report(application_id)  # an earlier one, from the history
         except Unreachable as error:
             yarn = f"no ResourceManager answers: {error}"
             lack = f"{application_id} was not killed: {yarn}; HDFS does not answer"
             answer = _within(MASTER_S, lambda: self._kill_without_yarn(application_id, by, yarn), lack)
             return f"{answer}; YARN may show it as running until a ResourceManager answers"
+        token = self._permitted(report, by)
         if report.state.ended:
             return _ended_text(report)
         own = self._is_own(report)
@@ -206,15 +210,14 @@ class ApplicationKiller:
     def _request(self, report: AppReport, what: str, by: str, timeout_s: float, token: str | None) -> Any:
         return self._masters.request(report, what, to_json(StopRequest(user=by)), timeout_s=timeout_s, token=token)
 
-    def _permitted(self, application_id: ApplicationId, by: str) -> tuple[AppReport, str | None]:
-        """Return the report on an application that the caller may end, and the caller's token if its `modify_acl` has
-        the caller. Raises NotFound, Denied."""
-        report = self._reader.report(application_id)
+    def _permitted(self, report: AppReport, by: str) -> str | None:
+        """Return the caller's token for an application that they may end, if its `modify_acl` has them. Raises Denied;
+        Unreachable: HDFS does not answer."""
         if by == "root" or self._is_own(report):
-            return report, None
+            return None
         if (token := find_token(self._session, report, MODIFIERS)) is None:
-            raise Denied(f"{application_id} belongs to {report.user}; only they or root may end it")
-        return report, token
+            raise Denied(f"{report.application_id} belongs to {report.user}; only they or root may end it")
+        return token
 
     def _is_own(self, report: AppReport) -> bool:
         return tools_tokens.is_own(report.application_id, report.user, self._session.user)

@@ -17,6 +17,7 @@ from dlapp.cluster.yarn.client.cleanup import COMMITTED, GONE_AFTER_S, NOTHING_K
 from dlapp.cluster.yarn.client.kill import ApplicationKiller
 from dlapp.cluster.yarn.client.rest import AppReport, YarnRest
 from dlapp.errors import Denied, TimedOut, Unreachable
+from dlapp.hadoop.errors import ApplicationNotFound
 from dlapp.login import Login
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId
@@ -67,6 +68,7 @@ class Rest:
 
     def __init__(self, says: State | Exception = State.KILLED) -> None:
         self.calls: list[str] = []
+        self.first_reports: list[AppReport] = []
         self._says = says
 
     def kill(self, application_id: ApplicationId, *, timeout_s: float) -> State:
@@ -76,7 +78,7 @@ class Rest:
         return self._says
 
     def report(self, application_id: ApplicationId) -> AppReport:
-        return replace(RUNNING, state=State.KILLED)
+        return self.first_reports.pop() if self.first_reports else replace(RUNNING, state=State.KILLED)
 
 
 def ender(files: Memory, rest: Rest, report: AppReport, master: Exception | None = None) -> ApplicationKiller:
@@ -94,7 +96,8 @@ def ender(files: Memory, rest: Rest, report: AppReport, master: Exception | None
     there = SimpleNamespace(
         user="tony", files=lambda user: files, rest=lambda user=None: rest, notices=lambda files: None
     )
-    looker = SimpleNamespace(report=lambda application_id: report, view=view)
+    rest.first_reports = [report]
+    looker = SimpleNamespace(view=view)
     return ApplicationKiller(there, SimpleNamespace(request=ask), looker)  # type: ignore[arg-type]
 
 
@@ -210,9 +213,26 @@ def without_yarn(files: Memory, answer: object, *, hangs: bool = False) -> tuple
             threading.Event().wait()
         raise Unreachable("http://rm:8088: connection refused")
 
-    session = SimpleNamespace(user="tony", files=lambda user: files)
-    reader = SimpleNamespace(report=report)
-    return ApplicationKiller(session, SimpleNamespace(request=ask), reader), asked  # type: ignore[arg-type]
+    session = SimpleNamespace(user="tony", files=lambda user: files, rest=lambda: SimpleNamespace(report=report))
+    return ApplicationKiller(session, SimpleNamespace(request=ask), SimpleNamespace()), asked  # type: ignore[arg-type]
+
+
+def test_where_hdfs_does_not_answer_the_resourcemanager_is_not_blamed() -> None:
+    def report(application_id: ApplicationId) -> AppReport:
+        return replace(RUNNING, user="tina")
+
+    def unreachable(*_: object) -> Any:
+        raise SAFE_MODE
+
+    def forgotten(application_id: ApplicationId) -> AppReport:
+        raise ApplicationNotFound("getApplicationReport", "x.ApplicationNotFoundException", "not known")
+
+    for rest in (SimpleNamespace(report=report), SimpleNamespace(report=forgotten)):
+        session = SimpleNamespace(user="tony", rest=lambda rest=rest: rest, hdfs=unreachable)
+        killer = ApplicationKiller(session, AmClients(), SimpleNamespace(report=unreachable))  # type: ignore[arg-type]
+        with pytest.raises(Unreachable) as error:
+            killer.kill(APP, "tony")
+        assert str(error.value) == str(SAFE_MODE)
 
 
 def write_address(files: Memory) -> None:
