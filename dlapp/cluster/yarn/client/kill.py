@@ -100,15 +100,27 @@ class ApplicationKiller:
             TimedOut: YARN did not end it within a minute; YARN continues.
             Unreachable: neither YARN nor the ApplicationMaster answers; or HDFS does not, which has the caller's token.
         """
-        lack = f"no answer in {REPORT_S:g} s"
         try:
-            report = _within(REPORT_S, lambda: self._session.rest().report(application_id), lack)
+            report = _within(
+                REPORT_S,
+                lambda: self._session.rest().report(application_id),
+                lambda: f"no answer in {REPORT_S:g} s",
+            )
         except ApplicationNotFound:
             report = self._reader.report(application_id)  # an earlier one, from the history
         except Unreachable as error:
             yarn = f"no ResourceManager answers: {error}"
-            lack = f"{application_id} was not killed: {yarn}; HDFS does not answer"
-            answer = _within(MASTER_S, lambda: self._kill_without_yarn(application_id, by, yarn), lack)
+            turn = threading.Lock()
+            answer = _within(
+                MASTER_S,
+                lambda: self._kill_without_yarn(application_id, by, yarn, turn),
+                lambda: (
+                    f"{application_id} was not killed: {yarn}; HDFS does not answer"
+                    if turn.acquire(blocking=False)
+                    else f"it is not known whether {application_id} was killed: {yarn}; its ApplicationMaster or "
+                    "HDFS, which takes the request, does not answer"
+                ),
+            )
             return f"{answer}; YARN may show it as running until a ResourceManager answers"
         token = self._permitted(report, by)
         if report.state.ended:
@@ -151,8 +163,14 @@ class ApplicationKiller:
             return f"{application_id} was killed, {kept_text(one.partial for one in ended.outputs)}"
         return f"{application_id} had ended before the kill: {ended.state.value}, {ended.diagnostics}"
 
-    def _kill_without_yarn(self, application_id: ApplicationId, by: str, yarn: str) -> str:
+    def _kill_without_yarn(self, application_id: ApplicationId, by: str, yarn: str, turn: threading.Lock) -> str:
         """Request a kill from the ApplicationMaster at the address that it has written on HDFS. Return its answer.
+
+        Args:
+            application_id: the application.
+            by: who kills it.
+            yarn: why YARN cannot end it.
+            turn: taken before the first request; if the caller has taken it, none is sent.
 
         Raises:
             Unreachable: it does not answer; there is a request file for it if it lives.
@@ -174,6 +192,8 @@ class ApplicationKiller:
                 final_status=FinalStatus.UNDEFINED,
                 raw={"amRPCAddress": address},
             )
+            if not turn.acquire(blocking=False):
+                raise Unreachable("HDFS did not answer in time")
             try:
                 answer = from_json(StopAnswer, self._request(report, "kill", by, KILL_REQUEST_TIMEOUT_S, None))
                 return answer.line(str(application_id))
@@ -233,9 +253,9 @@ def _ended_text(report: AppReport) -> str:
     return f"{report.application_id} had already ended: {report.final_status.value.lower()}"
 
 
-def _within(timeout_s: float, call: Callable[[], _T], lack: str) -> _T:
-    """Return the result of a call that may wait for servers. Raises its errors; Unreachable with ``lack``: it still
-    waits."""
+def _within(timeout_s: float, call: Callable[[], _T], lack: Callable[[], str]) -> _T:
+    """Return the result of a call that may wait for servers. Raises its errors; Unreachable with ``lack``'s text: it
+    still waits."""
     results, errors = list[_T](), list[BaseException]()
 
     def work() -> None:
@@ -250,5 +270,5 @@ def _within(timeout_s: float, call: Callable[[], _T], lack: str) -> _T:
     if errors:
         raise errors[0]
     if not results:
-        raise Unreachable(lack)
+        raise Unreachable(lack())
     return results[0]

@@ -286,3 +286,43 @@ def test_a_kill_while_no_server_answers_ends_in_half_a_minute() -> None:
         patch.setattr(client_kill, "MASTER_S", 0.1)
         with pytest.raises(Unreachable, match=r"was not killed: no ResourceManager answers: .*; HDFS does not answer"):
             killer.kill(APP, "tony")
+
+
+def test_a_kill_that_is_said_to_have_failed_is_not_sent_when_hdfs_answers_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_kill, "MASTER_S", 0.1)
+    answers = threading.Event()
+
+    class Late(Memory):
+        def read(self, location: str, *, max_bytes: int) -> bytes:
+            answers.wait()
+            return super().read(location, max_bytes=max_bytes)
+
+    files = Late()
+    write_address(files)
+    killer, asked = without_yarn(files, Unreachable("n1:40123: no answer in 2 s"))
+    before = set(threading.enumerate())
+    with pytest.raises(Unreachable, match=r"was not killed: .*; HDFS does not answer"):
+        killer.kill(APP, "tony")
+    (thread,) = set(threading.enumerate()) - before
+    answers.set()
+    thread.join()
+    assert (asked, KILL_MARK in files.files) == ([], False)
+
+
+def test_of_a_kill_that_was_sent_and_not_answered_in_time_it_is_said_that_its_effect_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_kill, "MASTER_S", 0.1)
+
+    class Stuck(Memory):
+        def make(self, location: str, mode: int) -> None:
+            threading.Event().wait()
+
+    files = Stuck()
+    write_address(files)
+    killer, asked = without_yarn(files, Unreachable("n1:40123: no answer in 2 s"))
+    with pytest.raises(Unreachable, match=f"it is not known whether {APP} was killed: no ResourceManager answers"):
+        killer.kill(APP, "tony")
+    assert len(asked) == 1
