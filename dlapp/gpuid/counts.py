@@ -62,7 +62,10 @@ def usable_devices(record: HostRecord, now_ms: int) -> tuple[Device, ...] | None
     """Return the devices of a host that may be leased, in use or not, if not all may; None: all may.
 
     A GPU whose probe is due counts, as only a request on the host probes it. For the same reason a GPU that was not
-    found in the host's last inspection counts.
+    found in the host's last inspection counts, unless it was split by MIG since, or made whole: then others have its
+    PCI bus id.
     """
-    usable = tuple(one.device for one in record.devices if is_due(one.quarantine, now_ms))
-    return None if record.forgotten_ms or len(usable) == len(record.devices) else usable
+    found = {one.device.pci_bus_id for one in record.devices if one.present} - {""}
+    there = [one for one in record.devices if one.present or one.device.pci_bus_id not in found]
+    usable = tuple(one.device for one in there if is_due(one.quarantine, now_ms))
+    return None if record.forgotten_ms or len(usable) == len(there) else usable

@@ -6,6 +6,7 @@ from dlapp.gpuid import rules
 from dlapp.gpuid.counts import count_devices, devices_out_of, usable_devices
 from dlapp.gpuid.needs import MIG_SLICE, PLAIN, Demand, DeviceNeed, number_text
 from dlapp.gpuid.rules import PROBE_FIRST_S, PROBE_LAST_S, HostRecord
+from dlapp.value import replace
 from tests.gpuid.test_needs import LARGE, MIXED, SMALL, leased, record_of, whole
 
 GPU, SLICE = (Demand(1, PLAIN),), (Demand(1, DeviceNeed(MIG_SLICE)),)
@@ -55,6 +56,21 @@ def test_of_a_host_the_devices_count_that_may_be_given_out_or_are_due_for_a_look
     assert uuids_of(found, 0) == ["GPU-1", "GPU-3"]
     assert uuids_of(found, int(PROBE_FIRST_S * 1000)) == three
     assert uuids_of(rules.forget(found, by="root", now_ms=1), 1) is None
+
+
+def test_a_gpu_that_was_split_since_counts_as_its_slices_only() -> None:
+    bus_id = "00000000:01:00.0"
+    gpu, slices = replace(FOUR[0], pci_bus_id=bus_id), [replace(one, pci_bus_id=bus_id) for one in (SMALL, LARGE)]
+    failed = rules.quarantine(record_of([gpu, *FOUR[1:]]), "gpu0", cause="ecc", now_ms=0)
+    split = rules.with_inventory(failed, [*slices, *FOUR[1:]], boot_id="boot", now_ms=1)
+    assert [one.device.uuid for one in split.devices if not one.present] == ["GPU-0"]
+    assert uuids_of(split, int(PROBE_FIRST_S * 1000)) is None
+    closed = rules.quarantine(split, "gpu1", cause="operator", by="root", now_ms=1)
+    there = [SMALL.uuid, LARGE.uuid, "GPU-2", "GPU-3"]
+    assert uuids_of(closed, 1) == uuids_of(closed, int(PROBE_FIRST_S * 1000)) == there
+    lost = rules.with_inventory(failed, FOUR[1:], boot_id="boot", now_ms=1)
+    assert uuids_of(lost, int(PROBE_FIRST_S * 1000)) is None, "nothing is in its place"
+    assert uuids_of(lost, 1) == ["GPU-1", "GPU-2", "GPU-3"]
 
 
 def test_the_number_of_gpus_is_said_apart_from_that_of_slices() -> None:
