@@ -305,7 +305,8 @@ def free_text(demands: Sequence[Demand], free: Collection[Device]) -> str:
     kinds = {one.need.kind for one in demands}
     more = []
     if slices and kinds == {WHOLE_GPU}:
-        more.append(f"{_number_text(slices, 'slice')} that gpu=mig would use")
+        if any(one.gcores == 1 for one in demands):  # a program sees one slice only
+            more.append(f"{_number_text(slices, 'slice')} that gpu=mig would use")
     elif slices:
         more.append(_number_text(slices, "other slice"))
     if whole and WHOLE_GPU in kinds:

@@ -65,6 +65,13 @@ def test_a_single_gpu_is_a_whole_one_and_never_a_slice_when_those_are_in_use() -
     )
 
 
+def test_who_asks_for_two_gpus_is_not_told_to_take_slices() -> None:
+    record, _ = leased(record_of(MIXED), "c1", 3)
+    with pytest.raises(NotEnough) as refused:
+        leased(record, "c2", 2)
+    assert refused.value.reason.startswith("asked for 2 whole GPUs, 0 free: gpu1 application_")
+
+
 def test_a_slice_is_given_to_who_asks_for_one_the_smallest_first_or_the_profile_that_is_named() -> None:
     assert leased(record_of(MIXED), "c", 1, DeviceNeed(MIG_SLICE))[1] == [SMALL.uuid]
     assert leased(record_of(MIXED), "c", 1, DeviceNeed("mig:3g.40gb"))[1] == [LARGE.uuid]
