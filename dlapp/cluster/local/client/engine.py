@@ -279,18 +279,17 @@ class LocalEngine(Closeable):
             capacity = capacity._replace(gcores=spec.total()[2])  # not known
         elif driver_error is not None:
             notes.append(f"it runs without GPUs: {driver_error}")
-        if spec.total()[2] and devices and _check_kinds(spec, devices, refuse):
-            refused.add("gcores")
+        if spec.total()[2] and devices:
+            refused |= _check_kinds(spec, devices, refuse)
         for role in spec.roles:
             for never in schedule.too_large(Amounts(*role.resources.times(1)), capacity):
+                key = f"{spec.section_of(role)}.{never.name}"
+                if key in refused:
+                    continue
                 each = "each container " if spec.containers > 1 else ""
                 of = f"of role {role.name} " if each and len(spec.roles) > 1 else ""
                 refused.add(never.name)
-                refuse(
-                    RequestTooLarge(
-                        f"{each}{of}{never.problem} ({never.hint})", f"{spec.section_of(role)}.{never.name}"
-                    )
-                )
+                refuse(RequestTooLarge(f"{each}{of}{never.problem} ({never.hint})", key))
         for never in schedule.too_large(Amounts(*spec.total()), capacity):
             if never.name not in refused:
                 refused.add(never.name)
@@ -1234,15 +1233,19 @@ def _summary_of(submission: Submission) -> str:
     return json.dumps({name: text for name, text in texts.items() if text})
 
 
-def _check_kinds(spec: AppSpec, devices: Sequence[Device], refuse: Refuse) -> bool:
-    """Reject a request for GPUs of a kind of which this machine has too few; return whether it does. Where all are of
-    one kind, their number is checked with the other amounts."""
+def _check_kinds(spec: AppSpec, devices: Sequence[Device], refuse: Refuse) -> set[str]:
+    """Reject a request for GPUs of a kind of which this machine has too few. Where all are of one kind, their number is
+    checked with the other amounts.
+
+    Returns:
+        ``gcores`` if it does, and the key of the gcores of each role that alone asks for too many.
+    """
     from dlapp.gpuid.needs import Demand, DeviceNeed, are_plain, demands_of, too_few
     from dlapp.values.spec import BY_INDEX
 
-    demands, has, is_refused = demands_of(spec), "this machine has", False
+    demands, has, refused = demands_of(spec), "this machine has", set[str]()
     if are_plain(demands, devices):
-        return False
+        return refused
     for role in spec.roles:
         place, section = spec.placement_of(role), spec.section_of(role)
         demand = Demand(role.resources.gcores, DeviceNeed(place.gpu, place.gpu_memory_mb))
@@ -1254,12 +1257,12 @@ def _check_kinds(spec: AppSpec, devices: Sequence[Device], refuse: Refuse) -> bo
         if demand.gcores and (shortage := too_few((demand,), devices, has)):
             each = "each container " if spec.containers > 1 else ""
             refuse(RequestTooLarge(f"{each}{shortage.text}", f"{section}.{shortage.key}"))
-            is_refused = True
-    if not is_refused and (shortage := too_few(demands, devices, has)):
+            refused |= {"gcores", f"{section}.gcores"}
+    if not refused and (shortage := too_few(demands, devices, has)):
         text = f"{spec.containers} containers {shortage.text}, and they run at the same time"
         refuse(RequestTooLarge(text, "resources.containers" if len(spec.roles) == 1 else "role"))
-        is_refused = True
-    return is_refused
+        refused.add("gcores")
+    return refused
 
 
 def _gpus_of(spec: AppSpec) -> str:
