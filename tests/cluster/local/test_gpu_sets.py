@@ -223,6 +223,29 @@ def test_commands_show_as_ahead_who_waits_for_the_same_gpus_and_what_other_gpus_
         assert why(large)[0] == [first, second, part, third, any_part], "they need memory that it needs"
 
 
+def test_other_gpus_are_no_way_around_the_number_of_gpus_that_is_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
+    monkeypatch.setattr(nvml, "has_library", lambda: True)
+    parts = tuple(Part(one.uuid, one.name, one.memory_mib * MIB) for one in (SMALL, LARGE))
+    for name, value in with_devices(tmp_path, [StubDevice(mig=parts), StubDevice(uuid="GPU-1")]).items():
+        monkeypatch.setenv(name, value)
+    with engine_in(tmp_path / "state", shared=False) as engine, contextlib.ExitStack() as held:
+        ledger = MachineLedger(engine._settings.lock_dir, nvml=engine._nvml)
+        held.enter_context(ledger.acquire(LeaseRequest("busy", "GPU-1", "tony", 1, ("GPU-1",))))
+        running = row("application_5_0001", Demand(1, PLAIN), state=RUNNING)
+        running.submitter = "tony"
+        monkeypatch.setattr(Queue, "unsettled", lambda self: [running])
+        changes = []
+        for limit in (2, 1):
+            capacity = engine.capacity()._replace(gcores=limit)
+            with Queue(engine.state) as queue:
+                machine = waits.MachineWaits(engine.state, queue, capacity, engine._settings.lock_dir, engine._nvml)
+                changes.append([one.kind for one in machine._facts(spec_of(gcores=1), QueueOrder(), None).other_gpus])
+        assert changes == [["mig:3g.40gb", "mig:1g.10gb", "mig"], []]
+
+
 @pytest.mark.parametrize("gpu", ["whole", "mig"])
 def test_two_gpus_for_one_container_are_never_replaced_by_slices(gpu: str) -> None:
     record = held(record_of(MIXED), "busy", 2)

@@ -93,7 +93,8 @@ class MachineWaits:
 
             with contextlib.suppress(DlappError):
                 record = MachineLedger(self._lock_dir, nvml=self._nvml).record()
-                others = tuple(_other_gpus(spec, record, order, application_id))
+                if self._capacity.without(running).gcores >= spec.total()[2]:  # else no GPU helps, of whatever kind
+                    others = tuple(_other_gpus(spec, record, order, application_id))
                 gpus = count_devices(record, demands_of(spec))
                 capacity = capacity._replace(gcores=min(capacity.gcores, gpus.total))
         # Placement has no effect here, and all containers run at the same time.
