@@ -51,6 +51,10 @@ EXIT_CODES: Mapping[int, str] = {
 }
 """Its exit codes, with what they mean if it wrote no message. No task of dlapp ends with one of them by itself."""
 _BEGUN = "Launching container..."
+_ERROR_FILE = "Error file: "
+"""YARN names the file that the container's script writes before the command, if the script ran."""
+_LOGS = re.compile(r"\bLast \d+ bytes of ")
+"""Beginning of the container's own files."""
 _CODE = re.compile(r"^Exit code: (\d+)$|initialization failed \(exitCode=(\d+)\) with output: ", re.MULTILINE)
 _OUTPUT = re.compile(r"(?:^Shell output|with output): ?(.*?)(?:\n\s*\n|\Z)", re.MULTILINE | re.DOTALL)
 _ERROR = re.compile(r"^Shell error output: ?(.*?)(?:^Shell output: |\n\s*\n|\Z)", re.MULTILINE | re.DOTALL)
@@ -66,13 +70,15 @@ def launch_failure(diagnostics: str) -> str:
     Args:
         diagnostics: YARN's, of a container or an application.
     """
+    diagnostics = _LOGS.split(diagnostics, maxsplit=1)[0]
     found = _CODE.search(diagnostics)
     if found is None or _BEGUN in diagnostics:
         return ""
     code, is_localizer = int(found[1] or found[2]), found[2] is not None
     output, error = _first(_OUTPUT, diagnostics, found), _first(_ERROR, diagnostics, found)
     # It writes no output if its own setup is wrong.
-    is_its_own = code in EXIT_CODES and ("main : " in output or code in (22, 24))
+    is_silent = code in (22, 24) and _ERROR_FILE not in diagnostics[found.end() :]
+    is_its_own = code in EXIT_CODES and ("main : " in output or is_silent)
     if not is_its_own and not is_localizer:
         return ""
     lines = [line.strip() for line in (*output.splitlines(), *error.splitlines())]

@@ -22,10 +22,12 @@ LOCALIZER = (
 def launch(code: int, output: str, error: str = "") -> str:
     """Return YARN's diagnostics of a container whose container-executor ended so. Source: LinuxContainerExecutor."""
     shown = f"Shell error output: {error}\n" if error else ""
+    has_begun = "Launching container..." in output
+    file = " Error file: prelaunch.err.\nLast 4096 bytes of prelaunch.err :\n" if has_begun else ""
     return (
         f"[2026-11-29 08:00:00.001]Exception from container-launch.\nContainer id: {ONE}\nExit code: {code}\n"
         f"Exception message: Launch container failed\n{shown}Shell output: {output}\n\n"
-        f"[2026-11-29 08:00:00.002]Container exited with a non-zero exit code {code}. Error file: prelaunch.err.\n"
+        f"[2026-11-29 08:00:00.002]Container exited with a non-zero exit code {code}.{file}\n"
     )
 
 
@@ -56,6 +58,28 @@ def test_other_exit_codes_are_the_commands_also_where_the_output_does_not_say_th
 
 def test_with_another_executor_a_failed_command_has_no_output_of_container_executor() -> None:
     assert not launch_failure(launch(35, "").replace("Shell output: ", ""))
+
+
+def default_executor(code: int, written: str = "") -> str:
+    """Return YARN's diagnostics of a failed command with the DefaultContainerExecutor, and the end of its output."""
+    return (
+        f"[2026-11-29 08:00:00.001]Exception from container-launch.\nContainer id: {ONE}\nExit code: {code}\n\n"
+        f"[2026-11-29 08:00:00.002]Container exited with a non-zero exit code {code}. Error file: prelaunch.err.\n"
+        f"Last 4096 bytes of prelaunch.err :\nLast 4096 bytes of stderr :\n{written}\n\n"
+    )
+
+
+@pytest.mark.parametrize("code", EXIT_CODES)
+def test_with_another_executor_the_same_exit_codes_are_the_commands(code: int) -> None:
+    assert not launch_failure(default_executor(code))
+    assert not end_of(status(code, default_executor(code)), "node7").node_fault
+
+
+@pytest.mark.parametrize("written", ["Exit code: 22", "Exit code: 35\nShell output: main : command provided 1\n"])
+def test_what_a_program_wrote_is_no_sign_of_container_executor(written: str) -> None:
+    told = "[2026-11-29 08:00:00.001]Container killed on request.\nLast 4096 bytes of stderr :\n" + written
+    assert not launch_failure(told)
+    assert not launch_failure(default_executor(1, written))
 
 
 @pytest.mark.parametrize(
