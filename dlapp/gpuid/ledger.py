@@ -107,7 +107,7 @@ class Ledger(Protocol):
         """Return the record of this host."""
 
     def remove_excess(self) -> None:
-        """As root, remove the files in this machine's ledger that are not read, of users who have too many."""
+        """Remove files that are not read from this machine's ledger, of users who have too many; only root does."""
 
     def reclaim(self) -> list[LeaseStatus]:
         """End every lease of this host whose payload is gone, and report the state of the others."""

@@ -47,8 +47,9 @@ _AT_ONCE_MS = 5000
 """An application that waited less long did not wait for others."""
 _AGES_S = (0, 10, 60, 300, 1200, 3600, 4 * 3600, 12 * 3600, 48 * 3600)
 """Ages of waits that are compared with one another: each from one of these to the next."""
-_SHARE_STEP, _LEAST_SHARE = math.log(1.1), 1e-6
-"""Shares that differ by less than about a tenth, or that are below the least, count as equal: there are few of them."""
+_SHARE_STEP, _LEAST_SHARE = 0.1, 1e-6
+"""Shares whose logarithms differ by less than about this step, or that are below the least, count as equal: there are
+few different ones then."""
 _ENDED, _SUBMITTED, _ASKED, _STARTED, _EXPIRED = 0, 1, 2, 3, 4
 """What happens in a history; of one moment in this order: an application that starts at once waits first."""
 
