@@ -270,7 +270,13 @@ def test_a_device_in_mig_mode_without_instances_and_a_lost_one_are_listed_with_t
     assert lines[1].endswith("| unavailable (GPU is lost)")
     assert lines[2].endswith("| unavailable (in MIG mode, without instances)")
     assert "NVIDIA A100" in lines[2]
-    assert "there is no GPU 'gpu2'; it has gpu0, gpu3" in machine.gpu("drain", "gpu2", "gpu0", code=3)
+    lost = f"{HOST}: gpu1 is not leased anyway: GPU is lost; a restart of the host may repair it"
+    empty_text = f"{HOST}: {{}} is not leased anyway: in MIG mode, without instances; nvidia-smi mig -i 2 -cgi PROFILE"
+    for words in (("quarantine", "gpu1"), ("drain", "1"), ("heal", "gpu1", "gpu0")):
+        assert lost.replace("gpu1", words[1]) in machine.gpu(*words, code=3)
+    for words in (("quarantine", "GPU-s"), ("drain", "gpu2"), ("drain", "gpu2", "gpu0")):
+        assert empty_text.format(words[1]) in machine.gpu(*words, code=3)
+    assert machine.devices()[0]["state"] == "free"
 
 
 def test_what_is_listed_besides_opens_no_device_that_an_operator_took_out(machine: Machine) -> None:
@@ -338,7 +344,9 @@ def test_a_device_that_is_lost_is_shown_where_somebody_holds_it(machine: Machine
         (("why", "--", "-1"), 2, "asked for -1 GPUs, the minimum is 1"),
         (("why", "1000000000"), 1, "asked for 1000000000 gcores, it has 3"),
         (("gc", "host99"), 2, f"the GPU ledger is of this machine, {HOST}, not of host99"),
-        (("gc", "--timeout", "9"), 2, "--timeout is not for gc"),
+        (("gc", "--timeout", "9"), 2, "--timeout is for gc HOST"),
+        (("drain", "gpu0", "--timeout", "9"), 2, "--timeout needs --wait"),
+        (("list", "--host", "vm"), 2, "list takes the host without --host: dlapp-gpu list vm"),
         (("release", "gpu0"), 2, "release is for the ledger of a cluster"),
         (("forget", "host99"), 2, "forget is for the ledger of a cluster"),
         (("heal", "gpu0", "--original"), 2, "--original is not for heal"),

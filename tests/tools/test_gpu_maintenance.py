@@ -222,11 +222,47 @@ def test_a_drained_gpu_gets_no_new_program_and_its_holder_is_named(machine: Mach
 def test_a_gpu_that_dlapp_has_closed_is_drained_also_while_the_driver_does_not_work(machine: Machine) -> None:
     machine.ledger.quarantine("GPU-b", cause="ecc", detail="2 uncorrectable ECC errors")
     machine.has(*CARDS, init=18)
-    (first, *_) = machine.gpu("drain", "GPU-b")
+    (first, *_) = machine.gpu("drain", "GPU-b", code=1)
     assert "no new program gets it until dlapp-gpu heal" in first
     machine.has(*CARDS)
     found = {one.uuid: one.quarantine.by for one in machine.ledger.record().devices if one.quarantine is not None}
     assert found == {"GPU-b": ME}
+
+
+def test_a_gpu_whose_processes_the_driver_does_not_tell_is_not_said_to_be_unused(machine: Machine) -> None:
+    machine.gpu("quarantine", "gpu1")
+    machine.has(*CARDS, init=18)
+    broken = "NVML: Driver/library version mismatch"
+    unknown = f"{HOST}: no lease is left; processes without a lease are not known: {broken}"
+    assert machine.gpu("drain", "GPU-b", code=1)[1].startswith(unknown)
+    assert json.loads("\n".join(machine.gpu("drain", "GPU-b", "--json", code=1)))["error"].startswith(broken)
+    assert unknown in machine.error("drain", "GPU-b", "--wait", "--timeout", "1")
+    with machine.start("drain", "GPU-b", "--wait") as process:
+        assert process.stdout is not None
+        assert [unknown in process.stdout.readline() for _ in range(2)] == [False, True]
+        machine.has(*CARDS)
+        assert process.stdout.read() == f"{HOST}: nobody uses it\n"
+    assert process.returncode == 0
+
+
+def test_a_gpu_that_was_split_after_a_failure_is_drained_with_its_slices(machine: Machine) -> None:
+    machine.ledger.quarantine("GPU-b", cause="ecc", detail="2 uncorrectable ECC errors")
+    machine.has(CARDS[0], replace(CARDS[1], mig=(Part("MIG-x"), Part("MIG-y"))), CARDS[2])
+    slices = [Device(f"MIG-{name}", 1, 1, mig=number) for number, name in enumerate("xy")]
+    machine.ledger = MachineLedger(machine.locks, discover=lambda: (DEVICES[0], *slices, DEVICES[2]))
+    with machine.hold("MIG-x"):
+        first, second = machine.gpu("drain", "gpu1", code=1)
+    slices_text = "all slices of gpu1 (gpu1:0, gpu1:1)"
+    assert first == f"{HOST}: {slices_text}: no new program gets them until dlapp-gpu heal gpu1"
+    assert second.startswith(f"{HOST}: gpu1:0 {HELD} (")
+
+
+def test_a_second_quarantine_changes_the_reason_only_if_it_has_one(machine: Machine) -> None:
+    for words in (("--reason", "RMA 17"), ()):
+        machine.gpu("quarantine", "gpu2", *words)
+        assert "quarantined (RMA 17, by " in machine.gpu("list")[2]
+    machine.gpu("quarantine", "gpu2", "--reason", "RMA 18")
+    assert "quarantined (RMA 18, by " in machine.gpu("list")[2]
 
 
 def test_a_drain_without_a_name_is_of_this_host_and_heal_ends_it(machine: Machine) -> None:
@@ -265,6 +301,9 @@ def test_drain_names_the_processes_that_compute_without_a_lease(machine: Machine
     machine.has(CARDS[0], replace(CARDS[1], errors=(("nvmlDeviceGetComputeRunningProcesses", 3),)), CARDS[2])
     unknown = "gpu1: processes without a lease are not known: the driver does not list processes"
     assert machine.error("drain", "gpu1") == unknown
+    machine.has(CARDS[0], replace(CARDS[1], errors=(("nvmlDeviceGetHandleByPciBusId", 999),)), CARDS[2])
+    unread = "gpu1: processes without a lease are not known: Unknown Error"
+    assert machine.error("drain", "gpu1") == unread
     machine.has(*CARDS)
     assert machine.gpu("drain", "gpu1")[1:] == [f"{HOST}: nobody uses it"]
 
@@ -289,7 +328,15 @@ def test_a_user_who_is_not_root_is_told_whom_a_quarantine_binds(
     from dlapp.client.machine.gpu_ledger import GpuLedger
 
     monkeypatch.setenv("DLAPP_GPUID_LOCK_DIR", machine.locks)
-    device = {"label": "gpu0", "uuid": "GPU-a", "mig": -1, "pci_bus_id": "", "state": "free", "quarantine": None}
+    device = {
+        "label": "gpu0",
+        "uuid": "GPU-a",
+        "mig": -1,
+        "pci_bus_id": "",
+        "state": "free",
+        "quarantine": None,
+        "present": True,
+    }
     monkeypatch.setattr(GpuLedger, "hosts", lambda *_, **__: [{"error": "", "devices": [device]}])
     monkeypatch.setattr(GpuLedger, "quarantine", lambda *_, **__: None)
     monkeypatch.setattr(GpuLedger, "read", lambda *_: {})
@@ -299,10 +346,15 @@ def test_a_user_who_is_not_root_is_told_whom_a_quarantine_binds(
 
 
 def test_a_name_that_is_nothing_is_refused(machine: Machine) -> None:
-    assert machine.gpu("drain", "gpu7", code=3) == [
-        f"Error: gpu7 is neither a GPU of {HOST} nor a host of the GPU ledger"
+    for action in ("drain", "heal"):
+        no_gpu = f"Error: {HOST}: there is no GPU '{{}}'; it has gpu0, gpu1, gpu2"
+        assert machine.gpu(action, "gpu7", code=3) == [no_gpu.format("gpu7")]
+        assert machine.gpu(action, "hots", code=3) == [f"{no_gpu.format('hots')}; nor is it a host of the GPU ledger"]
+    assert machine.gpu("quarantine", "hots", code=3) == [no_gpu.format("hots")]
+    assert machine.gpu("quarantine", HOST, code=3) == [
+        f"Error: {HOST} is a host: dlapp-gpu drain {HOST} stops leasing all its GPUs"
     ]
-    assert machine.gpu("drain", "--timeout", "5", code=2) == ["Error: --timeout is not for drain"]
+    assert machine.states() == ["free"] * 3
 
 
 class FakeClient:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dlapp.errors import DlappError, NotFound
+from dlapp.errors import DlappError, NotFound, UsageError
 from dlapp.gpuid.health.inspection import foreign_processes
-from dlapp.gpuid.health.nvml import NvmlError
+from dlapp.gpuid.health.nvml import NO_INSTANCES, NvmlError
 from dlapp.system.owners import user_text
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ DeviceView = Mapping[str, Any]
 
 FOUND = "; found: "
 """Begins what dlapp found, in the reason of an operator's quarantine."""
+_GPU = re.compile(r"(gpu)?\d+(:\d+)?|(GPU|MIG)-.*|[0-9A-Fa-f:]+\.\d", re.ASCII)
+"""Index, uuid or PCI bus id of a GPU."""
 
 
 class DeviceSelection(NamedTuple):
@@ -54,7 +57,7 @@ class DeviceSelection(NamedTuple):
         return tuple(dict.fromkeys(gpu if gpu in self.split else label for label, gpu in whole))
 
     def _slices(self, gpu: str) -> str:
-        labels = ", ".join(one["label"] for one in self.devices if gpu_label(one) == gpu)
+        labels = ", ".join(one["label"] for one in self.devices if one["mig"] >= 0 and gpu_label(one) == gpu)
         return f"all slices of {gpu} ({labels})"
 
 
@@ -93,20 +96,24 @@ def select_devices(ledger: GpuLedger, names: Sequence[str], host: str | None = N
         DlappError: the record of the host is not readable.
     """
     where = host or ledger.host_name
+    no_gpu: NotFound | None = None
     if names:
         # A GPU of this host is meant before a host of that name.
         try:
             return select_gpus(ledger, names, host)
-        except NotFound:
+        except NotFound as error:
             if host is not None or len(names) > 1:
                 raise
+            no_gpu = error
         (where,) = names
     try:
         devices = _devices_of(ledger, where)
-    except NotFound:
-        if not names:
+    except (NotFound, UsageError) as error:
+        if no_gpu is not None and _GPU.fullmatch(where):
+            raise no_gpu from None
+        if no_gpu is None or isinstance(error, UsageError):
             raise
-        raise NotFound(f"{where} is neither a GPU of {ledger.host_name} nor a host of the GPU ledger") from None
+        raise NotFound(f"{no_gpu}; nor is it a host of the GPU ledger") from None
     if not devices:
         raise NotFound(f"{where} has no GPU")
     return DeviceSelection(where, True, devices)
@@ -130,17 +137,36 @@ def select_gpus(ledger: GpuLedger, names: Sequence[str], host: str | None = None
     split: list[str] = []
     for name in names:
         found = [one for one in devices if name in _names_of(one)]
-        if not found:
-            found = [one for one in devices if name in _names_of_gpu(one)]
-        if not found and name.startswith("GPU-") and where == ledger.host_name:
-            bus_id = ledger.bus_id_of_split(name)
-            found = [one for one in devices if bus_id and one["pci_bus_id"] == bus_id]
+        if not any(one["present"] for one in found):  # nor where it was split since
+            found += [one for one in devices if one["present"] and name in _names_of_gpu(one)]
+        if not found and _GPU.fullmatch(name) and where == ledger.host_name:
+            found = _slices_of_unleasable(ledger, name, devices)
         if not found:
             known = ", ".join(one["label"] for one in devices) or "none"
             raise NotFound(f"{where}: there is no GPU {name!r}; it has {known}")
         uuids |= {one["uuid"] for one in found}
         split += [gpu_label(one) for one in found if one["mig"] >= 0 and name not in _names_of(one)]
     return DeviceSelection(where, False, tuple(one for one in devices if one["uuid"] in uuids), tuple(split))
+
+
+def _slices_of_unleasable(ledger: GpuLedger, name: str, devices: Sequence[DeviceView]) -> list[DeviceView]:
+    """Return the slices of a GPU of this host that is not in the ledger itself; none: there is no such GPU.
+
+    Raises:
+        NotFound: it has no slices either.
+    """
+    for gpu, reason in ledger.unleasable():
+        if name in {gpu.uuid, gpu.pci_bus_id, gpu.label, str(gpu.index)}:
+            if found := [one for one in devices if gpu.pci_bus_id and one["pci_bus_id"] == gpu.pci_bus_id]:
+                return found
+            repair = (
+                f"nvidia-smi mig -i {gpu.index} -cgi PROFILE -C creates slices, nvidia-smi -i {gpu.index} -mig 0 makes "
+                "it whole"
+                if reason == NO_INSTANCES
+                else "a restart of the host may repair it"
+            )
+            raise NotFound(f"{ledger.host_name}: {name} is not leased anyway: {reason}; {repair}")
+    return []
 
 
 def _devices_of(ledger: GpuLedger, host: str) -> tuple[DeviceView, ...]:
@@ -179,7 +205,7 @@ def close_devices(
         selection: the devices.
         reason: one line for other operators; empty: the name of the operator.
         by: name of the operator.
-        replaces: also those that an operator has put there already, for another reason.
+        replaces: also those that an operator has put there already, if there is a reason.
 
     Returns:
         The uuids of those that were put there now.
@@ -187,7 +213,7 @@ def close_devices(
     closed = []
     for one in selection.devices:
         old = one["quarantine"]
-        if replaces or not (old and old.get("by")):
+        if (replaces and reason) or not (old and old.get("by")):
             text = with_finding(reason or f"by {by}", finding_of(old))
             ledger.quarantine(one["uuid"], host=selection.host, reason=text, by=by)
             closed.append(one["uuid"])
@@ -261,33 +287,33 @@ def latest_ends(config: Config) -> Callable[[str], int | None]:
 
 def foreign_users(
     ledger: GpuLedger, selection: DeviceSelection, note: Callable[[str], None]
-) -> Sequence[RemainingUser]:
-    """Return the processes that compute without a lease on devices of this host that nobody holds.
+) -> tuple[Sequence[RemainingUser], str]:
+    """Return the processes that compute without a lease on devices of this host that nobody holds, and why they are not
+    known if NVML does not work.
 
     Args:
         ledger: the ledger that has them.
         selection: the devices; those of another host have none that are known here.
-        note: takes why they are not known although NVML could tell.
+        note: takes why those of one device are not known although NVML works.
     """
     if selection.host != ledger.host_name:
-        return ()
+        return (), ""
     uuids = set(selection.uuids)
     free = [one for one in _devices_of(ledger, selection.host) if one["uuid"] in uuids and one["state"] != "held"]
     try:
         readings = ledger.read({one["uuid"] for one in free})
     except NvmlError as error:
-        note(f"processes without a lease are not known: {error}")
-        return ()
+        return (), str(error)
     left = []
     for one in free:
         if (reading := readings.get(one["uuid"])) is None:
             continue
-        if reading.unverified:
-            note(f"{one['label']}: processes without a lease are not known: {reading.unverified}")
+        if problem := reading.error or reading.unverified:
+            note(f"{one['label']}: processes without a lease are not known: {problem}")
         for process in foreign_processes(reading, ledger.allowed_programs):
             user, labels = _owner_of(process.pid), (one["label"],)
             left.append(RemainingUser("", user, labels, 0, None, "", process.pid, process.name))
-    return left
+    return left, ""
 
 
 def _owner_of(pid: int) -> str:

@@ -310,16 +310,15 @@ class GpuLedger(Closeable):
             return {}, (), str(error)
         return readings, [_unleasable_view(*one) for one in others], ""
 
-    def bus_id_of_split(self, uuid: str) -> str:
-        """Return the PCI bus id of a GPU of this host that is split by MIG; empty: there is none, or NVML does not
-        work. The ledger has only its slices, which have uuids of their own."""
-        from dlapp.gpuid.health.nvml import NvmlError
+    def unleasable(self) -> Sequence[tuple[Device, str]]:
+        """Return the GPUs of this host that are not in the ledger, with the reason; none if NVML does not work. Of a
+        GPU that is split by MIG the ledger has only the slices, which have uuids of their own."""
+        from dlapp.gpuid.health import nvml
 
         try:
-            split = self._nvml.discover_unleasable()
-        except NvmlError:
-            return ""
-        return next((one.pci_bus_id for one, _ in split if one.uuid == uuid), "")
+            return self._nvml.discover_unleasable() if nvml.has_library() else ()
+        except nvml.NvmlError:
+            return ()
 
     def read(self, uuids: Collection[str]) -> Mapping[str, Reading]:
         """Return the readings of GPUs of this host by uuid, also of those that an operator took out of use.

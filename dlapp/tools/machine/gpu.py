@@ -227,7 +227,12 @@ def _check(action: str, words: tuple[str, ...], **options: Any) -> None:
     }
     for name, value in options.items():
         if value and name not in allowed.get(action, ()):
-            raise UsageError(f"--{name} is not for {action}")
+            needs = {
+                ("drain", "timeout"): "--timeout needs --wait",
+                ("gc", "timeout"): "--timeout is for gc HOST",
+                ("list", "host"): f"list takes the host without --host: dlapp-gpu list {value}",
+            }
+            raise UsageError(needs.get((action, name), f"--{name} is not for {action}"))
 
 
 def _collect_on(config: Config, ledger: GpuLedger, hosts: Sequence[str], *, timeout_s: float, as_json: bool) -> int:

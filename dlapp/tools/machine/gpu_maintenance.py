@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import re
 import time
 from typing import TYPE_CHECKING
 
-from dlapp.errors import EXIT_FAILED, DlappError, TimedOut
+from dlapp.errors import EXIT_FAILED, DlappError, NotFound, TimedOut
 from dlapp.system import clock
 from dlapp.system.text import short_duration
 from dlapp.system.waits import Wait
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from dlapp.config import Config
 
 _LOOK_EVERY_S = 5.0
-_GPU = re.compile(r"(gpu)?\d+(:\d+)?|(GPU|MIG)-.*|[0-9A-Fa-f:]+\.\d", re.ASCII)
 
 
 def health(*, as_json: bool) -> int:
@@ -57,16 +56,25 @@ def quarantine(ledger: GpuLedger, names: Sequence[str], *, host: str | None, rea
         ledger: the ledger that has them.
         names: see `dlapp.client.machine.drain.select_gpus`.
         host: None: this host.
-        reason: one line for other operators.
+        reason: one line for other operators; empty: that of an earlier quarantine stays.
         as_json: print the answer as JSON.
 
     Raises:
         NotFound: there is no such GPU; then none is closed.
     """
     from dlapp.client import caller
-    from dlapp.client.machine.drain import close_devices, select_gpus
+    from dlapp.client.machine.drain import close_devices, select_devices, select_gpus
 
-    selection = select_gpus(ledger, names, host)
+    try:
+        selection = select_gpus(ledger, names, host)
+    except NotFound:
+        where = ""
+        if host is None and len(names) == 1:
+            with contextlib.suppress(DlappError):
+                where = select_devices(ledger, names).host
+        if not where:
+            raise
+        raise NotFound(f"{where} is a host: dlapp-gpu drain {where} stops leasing all its GPUs") from None
     close_devices(ledger, selection, reason=reason, by=caller(), replaces=True)
     if as_json:
         print_json({"host": selection.host, "devices": _labels(selection)})
@@ -87,7 +95,7 @@ def drain(
     timeout_s: float | None,
     as_json: bool,
 ) -> int:
-    """Stop leasing GPUs, or all of a host, and show who still uses them; return 0 if nobody does.
+    """Stop leasing GPUs, or all of a host, and show who still uses them; return 0 if it is known that nobody does.
 
     Args:
         config: for the engine that knows when applications end.
@@ -100,7 +108,7 @@ def drain(
         as_json: print the answer as JSON.
 
     Raises:
-        TimedOut: they are still in use.
+        TimedOut: they are still in use, or may be.
     """
     from dlapp.client import caller
     from dlapp.client.machine.drain import (
@@ -120,33 +128,36 @@ def drain(
             noted.add(text)
             note(text)
 
-    def users(ends_ms: Callable[[str], int | None]) -> list[RemainingUser]:
-        return [*remaining_users(ledger, selection, ends_ms), *foreign_users(ledger, selection, note_once)]
+    def users(ends_ms: Callable[[str], int | None]) -> tuple[list[RemainingUser], str]:
+        processes, unknown = foreign_users(ledger, selection, note_once)
+        return [*remaining_users(ledger, selection, ends_ms), *processes], unknown
 
-    left = users(latest_ends(config))
+    left, unknown = users(latest_ends(config))
     where = selection.host
     if not as_json:
         what = "it" if len(selection.devices) == 1 else "them"
         say(f"{where}: {selection.text}: no new program gets {what} until {_heal_command(ledger, selection)}")
         _note_author(ledger, "drain")
-        say(*_remaining_lines(where, left))
+        say(*_remaining_lines(where, left, unknown))
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    if left and wait:
+    if (left or unknown) and wait:
         with Wait(f"the end of the programs on {selection.text} of {where}", timeout_s):
-            while left := users(lambda _: None):
+            while True:
+                left, unknown = users(lambda _: None)
+                if not left and not unknown:
+                    break
                 if deadline is not None and time.monotonic() >= deadline:
-                    raise TimedOut(f"{where}: still in use after {timeout_s:g} s by {', '.join(map(_who, left))}")
+                    after = f"after {timeout_s:g} s"
+                    if left:
+                        raise TimedOut(f"{where}: still in use {after} by {', '.join(map(_who, left))}")
+                    raise TimedOut(f"{_unknown_line(where, left, unknown)} ({after})")
                 time.sleep(_LOOK_EVERY_S)
         if not as_json:
-            say(*_remaining_lines(where, left))
+            say(*_remaining_lines(where, left, unknown))
     if as_json:
-        print_json({"host": where, "devices": _labels(selection), "left": [one._asdict() for one in left]})
-    return EXIT_FAILED if left else 0
-
-
-def may_be_host(name: str) -> bool:
-    """Return whether a name is none of a GPU: no index, uuid or PCI bus id."""
-    return not _GPU.fullmatch(name)
+        rows = [one._asdict() for one in left]
+        print_json({"host": where, "devices": _labels(selection), "left": rows, "error": unknown})
+    return EXIT_FAILED if left or unknown else 0
 
 
 def heal(ledger: GpuLedger, names: Sequence[str], *, host: str | None, as_json: bool) -> int:
@@ -161,10 +172,9 @@ def heal(ledger: GpuLedger, names: Sequence[str], *, host: str | None, as_json: 
     Raises:
         NotFound: there is no such GPU, or no such host; then none is healed.
     """
-    from dlapp.client.machine.drain import select_devices, select_gpus
+    from dlapp.client.machine.drain import select_devices
 
-    is_host = host is None and len(names) == 1 and may_be_host(names[0])
-    selection = select_devices(ledger, names) if is_host else select_gpus(ledger, names, host)
+    selection = select_devices(ledger, names, host)
     devices = [one for one in selection.devices if one["quarantine"]] if selection.is_host else selection.devices
     is_healed = {one["label"]: ledger.heal(one["uuid"], host=selection.host) for one in devices}
     healed = [label for label, was_closed in is_healed.items() if was_closed]
@@ -223,9 +233,17 @@ def _note_author(ledger: GpuLedger, what: str) -> None:
         note(f"only your own applications: root's {what} binds all users of {ledger.host_name}")
 
 
-def _remaining_lines(host: str, left: Sequence[RemainingUser]) -> list[str]:
+def _remaining_lines(host: str, left: Sequence[RemainingUser], unknown: str) -> list[str]:
     now_ms = clock.now_ms()
-    return [_remaining_line(host, one, now_ms) for one in left] or [f"{host}: nobody uses it"]
+    lines = [_remaining_line(host, one, now_ms) for one in left]
+    if unknown:
+        lines.append(_unknown_line(host, left, unknown))
+    return lines or [f"{host}: nobody uses it"]
+
+
+def _unknown_line(host: str, left: Sequence[RemainingUser], unknown: str) -> str:
+    leases = "" if left else "no lease is left; "
+    return f"{host}: {leases}processes without a lease are not known: {unknown}"
 
 
 def _remaining_line(host: str, one: RemainingUser, now_ms: int) -> str:
