@@ -525,3 +525,14 @@ def test_split_gpus_and_unknown_ones_are_not_reset(machine: Machine) -> None:
     assert machine.gpu("reset", "gpu7", code=3) == [
         f"Error: {HOST}: there is no GPU 'gpu7'; it has gpu0, gpu1:0, gpu1:1, gpu2"
     ]
+
+
+@needs_root
+def test_a_reset_without_nvidia_smi_checks_the_name_first_and_says_what_to_do(machine: Machine) -> None:
+    machine.path = str(machine.place / "bin")
+    (machine.place / "bin" / "nvidia-smi").unlink()
+    assert machine.gpu("reset", "gpu7", code=3) == [f"Error: {HOST}: there is no GPU 'gpu7'; it has gpu0, gpu1, gpu2"]
+    assert machine.gpu("reset", "gpu1", code=3) == [
+        "Error: nvidia-smi is not on the PATH: install NVIDIA's tools, or set PATH (sudo replaces it)"
+    ]
+    assert machine.states() == ["free"] * 3

@@ -96,20 +96,20 @@ def reset_gpu(ledger: GpuLedger, config: Config, name: str, *, by: str) -> Reset
     """
     if os.geteuid() != 0:
         raise Denied("a reset of a GPU needs root")
-    program = shutil.which(PROGRAM)
-    if program is None:
-        raise NotFound(f"{PROGRAM} is not on the PATH")
     with NvmlProcess() as nvml:
-        return _reset(ledger, config, name, nvml, program, by)
+        return _reset(ledger, config, name, nvml, by)
 
 
-def _reset(ledger: GpuLedger, config: Config, name: str, nvml: NvmlProcess, program: str, by: str) -> ResetResult:
+def _reset(ledger: GpuLedger, config: Config, name: str, nvml: NvmlProcess, by: str) -> ResetResult:
     everything = _as_found(select_devices(ledger, ()), nvml)
     named = select_gpus(ledger, (name,))
     device = next(one for one in everything if one["uuid"] == named.uuids[0])
     touched = DeviceSelection(named.host, False, touched_devices(device, everything, has_switches()))
     if split := [one["label"] for one in touched.devices if one["mig"] >= 0]:
         raise UsageError(f"{', '.join(split)}: a reset removes MIG devices, so dlapp does not reset their GPUs")
+    program = shutil.which(PROGRAM)
+    if program is None:
+        raise NotFound(f"{PROGRAM} is not on the PATH: install NVIDIA's tools, or set PATH (sudo replaces it)")
     if held := [one for one in touched.devices if one["state"] == "held"]:
         until = f"dlapp-gpu drain {held[0]['label']} shows until when"
         raise Denied(f"{_not_reset(named, touched)}: {'; '.join(map(_holder_text, held))} ({until})")
