@@ -368,8 +368,8 @@ def settle(state: ApplicationState) -> None:
                 # What a sweep took over from another one is still there.
                 ended = [one for one in parts if state.sweep.trials[one.index].state in WITH_RESULT]
                 stored = tuple(one for one in ended if not one.sources)
-            kept = {one.name for one in state.spec.outputs if one.on_failure is OnFailure.KEEP}
-            if complete := [one for one in stored if kept & _filled(one.outputs)]:
+            names = {one.name for one in state.spec.outputs if one.on_failure is OnFailure.KEEP}
+            if complete := [one for one in stored if names & _filled(one.outputs)]:
                 text = f"{state.ending.diagnostics.removesuffix(NOTHING_KEPT)}, {complete_text(complete)}"
                 state.ending = replace(state.ending, diagnostics=text)
             state.add_action(SettleOutputs(state.settlement, state.ending, stored, dead=dead, committed=committed))
