@@ -10,4 +10,4 @@ LOG_NAMES = ("stdout", "stderr", "dlapp.log", "dlapp.times")
 """The logs of a container: of its payload, of its task, and the times of the payload's
 (`dlapp.system.logs.log_times`)."""
 
-NOT_ENDED = "only what has ended can be removed (dlapp-softkill ends it and keeps its output, dlapp-kill only what is stored)"
+NOT_ENDED = "only what has ended can be removed (dlapp-softkill ends it and keeps its output, dlapp-kill what is there)"
