@@ -144,7 +144,7 @@ def run(case: tuple[str, str]) -> dict[str, str] | None:
         return None
 
     def kept(data: bytes) -> str:
-        text = data.decode(errors="replace").replace(place, "/work").replace(str(ROOT), "/src")
+        text = data.decode(errors="replace").replace(place, "/data").replace(str(ROOT), "/src")
         text = re.sub(r"(/root|/home/\w+|/tmp)/[\w./-]*?(?=/lib/|/bin/|/pid|$)", "/opt", text, flags=re.MULTILINE)
         text = text.replace(os.uname().nodename, "n1")
         return text if len(text) <= 2 * HALF else f"{text[:HALF]}\n{text[-HALF:]}"
