@@ -50,6 +50,8 @@ MAX_IN_QUEUE = 1_000
 _UNREAD = "resourceRequests,timeouts,appNodeLabelExpression,amNodeLabelExpression,resourceInfo"
 """Unused fields of an application, left out of answers; the resource requests of a large one take some MiB. Versions
 before 2.9 ignore the parameter. Source: DeSelectFields, 2.9.2 to 3.5.0."""
+_HANDED_OVER_S = 1.0
+"""Time in which a ResourceManager that was active becomes a standby one."""
 _MASTER = re.compile(r"/container_(?:e\d+_)?\d+_\d+_(\d{2,9})_\d+(?:/|$)", re.ASCII)
 _FEWER = "name one user, or lower yarn.resourcemanager.max-completed-applications"
 _KINDS: Mapping[int, type[RemoteError]] = {401: NotAllowed, 403: NotAllowed, 404: ApplicationNotFound}
@@ -446,6 +448,11 @@ class YarnRest(Closeable):
             return self._request(method, url, path, query, body)
         except AnswerTooLarge:
             raise
+        except ApplicationNotFound:
+            if len(self._urls) == 1:
+                raise
+            # One that has just ceased to be the active one has forgotten all before it says so.
+            self._sleep(_HANDED_OVER_S)
         except Unreachable:
             if len(self._urls) == 1:
                 raise

@@ -8,12 +8,15 @@ import pytest
 
 from dlapp.cluster.yarn.client.rest import ACTIVE_TIMEOUT_S, YarnRest
 from dlapp.errors import EXIT_UNREACHABLE, Unreachable
+from dlapp.hadoop.errors import ApplicationNotFound
 from dlapp.login import Login
 from dlapp.system import waits
 from dlapp.values.ids import ApplicationId
+from dlapp.values.report import State
 from tests.services.http.http_server import Answer, Request, as_json, http_server
 
 NOBODY = "http://127.0.0.1:1"
+APP = ApplicationId(1700000000000, 7)
 
 
 class Clock:
@@ -34,6 +37,7 @@ class Manager:
 
     def __init__(self) -> None:
         self.standby_for = 0
+        self.forgets_for = 0
         self.url = ""
 
 
@@ -41,7 +45,12 @@ class Manager:
 def manager() -> Iterator[Manager]:
     one = Manager()
 
-    def answer(_: Request) -> Answer:
+    def answer(request: Request) -> Answer:
+        if "/apps/" in request.path:
+            one.forgets_for -= 1
+            if one.forgets_for >= 0:
+                return as_json({"RemoteException": {"message": "not found", "javaClassName": "NotFoundException"}}, 404)
+            return as_json({"app": {"id": str(APP), "state": "RUNNING", "finalStatus": "UNDEFINED"}})
         one.standby_for -= 1
         state = "STANDBY" if one.standby_for >= 0 else "ACTIVE"
         return as_json({"clusterInfo": {"haState": state, "resourceManagerVersion": "3.4.2"}})
@@ -67,6 +76,23 @@ def test_one_that_served_and_is_on_standby_now_is_asked_again(manager: Manager, 
         assert rest.active_url() == manager.url
         manager.standby_for = 3
         assert rest.info()["haState"] == "ACTIVE"
+
+
+@pytest.mark.parametrize("forgets_for", [1, 2])
+def test_of_several_one_that_has_just_forgotten_an_application_is_not_believed_at_once(
+    manager: Manager, clock: Clock, forgets_for: int
+) -> None:
+    manager.forgets_for = forgets_for
+    with YarnRest([NOBODY, manager.url], Login("u"), clock=clock, sleep=clock.sleep) as rest:
+        if forgets_for == 1:
+            assert rest.report(APP).state is State.RUNNING
+        else:
+            with pytest.raises(ApplicationNotFound):
+                rest.report(APP)
+    with YarnRest([manager.url], Login("u"), clock=clock, sleep=clock.sleep) as rest:
+        manager.forgets_for = 1
+        with pytest.raises(ApplicationNotFound):
+            rest.report(APP)
 
 
 def test_of_several_none_is_active_for_half_a_minute_and_the_error_says_so(
