@@ -54,6 +54,7 @@ def report(state: State = State.ACCEPTED, diagnostics: str = "", name: str = "sm
         state=state,
         final_status=FinalStatus.UNDEFINED,
         diagnostics=diagnostics,
+        tracking_url="http://rm:8088/proxy/a/" if state is State.RUNNING else "",
         started_ms=5,
     )
 

@@ -157,15 +157,16 @@ def test_a_node_that_can_start_no_container_costs_the_program_no_retry(
     file = properties(place / "w", f"{script}exit 3", application={"username": ALICE}, resources={"retries": 1})
     application = client.submit(str(file))
     until((place / "at").exists)
-    # With the GPU plug-in the NodeManager calls container-executor for the container's cgroup first.
-    refused = "ResourceHandlerChain.preStart() failed!"
+    # With the GPU plug-in the NodeManager calls container-executor for the container's cgroup first, and on a node that
+    # has not seen the application for the localizer of its files before that.
+    refused = "ResourceHandlerChain.preStart() failed!", " startLocalizer is : 24"
     configurations = [executor.configuration(hadoop_with_users.directory, part) for part in NODES]
-    assert not any(refused in hadoop_with_users.log(part) for part in NODES)
+    assert not any(one in hadoop_with_users.log(part) for part in NODES for one in refused)
     try:
         for one in configurations:
             one.chmod(0o664)
         (place / "go").touch()
-        until(lambda: any(refused in hadoop_with_users.log(part) for part in NODES))
+        until(lambda: any(one in hadoop_with_users.log(part) for part in NODES for one in refused))
     finally:
         for one in configurations:
             one.chmod(0o644)
