@@ -451,7 +451,9 @@ class YarnRest(Closeable):
         except ApplicationNotFound:
             if len(self._urls) == 1:
                 raise
-            # One that has just ceased to be the active one has forgotten all before it says so.
+            # One that has just ceased to be the active one has forgotten all before it says so; one that was stopped
+            # for a while says for a moment that it is still active. The others are asked first.
+            self._urls = sorted(self._urls, key=lambda one: one == url)
             self._sleep(_HANDED_OVER_S)
         except Unreachable:
             if len(self._urls) == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -41,8 +42,8 @@ class Manager:
         self.url = ""
 
 
-@pytest.fixture
-def manager() -> Iterator[Manager]:
+@contextmanager
+def serving() -> Iterator[Manager]:
     one = Manager()
 
     def answer(request: Request) -> Answer:
@@ -56,6 +57,12 @@ def manager() -> Iterator[Manager]:
         return as_json({"clusterInfo": {"haState": state, "resourceManagerVersion": "3.4.2"}})
 
     with http_server(answer) as one.url:
+        yield one
+
+
+@pytest.fixture
+def manager() -> Iterator[Manager]:
+    with serving() as one:
         yield one
 
 
@@ -76,6 +83,15 @@ def test_one_that_served_and_is_on_standby_now_is_asked_again(manager: Manager, 
         assert rest.active_url() == manager.url
         manager.standby_for = 3
         assert rest.info()["haState"] == "ACTIVE"
+
+
+def test_of_two_that_both_say_they_are_active_the_one_that_knows_an_application_is_believed(
+    manager: Manager, clock: Clock
+) -> None:
+    manager.forgets_for = 1000
+    with serving() as other, YarnRest([manager.url, other.url], Login("u"), clock=clock, sleep=clock.sleep) as rest:
+        assert rest.report(APP).state is State.RUNNING
+        assert rest.active_url() == other.url
 
 
 @pytest.mark.parametrize("forgets_for", [1, 2])
