@@ -151,7 +151,10 @@ class GpuLedger(Closeable):
         readings: Mapping[str, Reading] = {}
         unleasable: Sequence[dict[str, Any]] = ()
         if here and is_read and not problem:
-            readings, unleasable, problem = self._readings(record)
+            readings, problem = self._readings(record)
+            if not problem:
+                unleasable, problem = self._unleasable_views(record)
+                readings = {} if problem else readings
         faults = self._faults(readings)
         holders = {**elsewhere, **{uuid: one for one in record.leases for uuid in one.devices}}
         xids = {name: _xid_facts(found) for name, found in read_xids(self._ledger.directory).items()} if here else {}
@@ -187,7 +190,7 @@ class GpuLedger(Closeable):
 
     def _inspected(self, record: HostRecord) -> tuple[Mapping[str, str], str]:
         """Return what makes GPUs of this host unavailable, by uuid, and why that is not known if NVML does not work."""
-        readings, _, problem = self._readings(record)
+        readings, problem = self._readings(record)
         return self._faults(readings), problem
 
     def _faults(self, readings: Mapping[str, Reading]) -> dict[str, str]:
@@ -294,21 +297,32 @@ class GpuLedger(Closeable):
                 raise NotFound(f"{host}: the GPU ledger knows no such host")
             yield host, record
 
-    def _readings(self, record: HostRecord) -> tuple[Mapping[str, Reading], Sequence[dict[str, Any]], str]:
-        """Return the readings of this host's GPUs by uuid, the views of those that are not in its record, and why there
-        are none if NVML does not work. GPUs that an operator took out of use are not opened."""
+    def _readings(self, record: HostRecord) -> tuple[Mapping[str, Reading], str]:
+        """Return the readings of this host's GPUs by uuid, and why there are none if NVML does not work. Those that an
+        operator took out of use are not opened."""
         from dlapp.gpuid.health import nvml
 
         is_closed = {one.uuid: one.quarantine is not None and bool(one.quarantine.by) for one in record.devices}
         devices = [one.device for one in record.devices if one.present and not is_closed[one.uuid]]
-        if not nvml.has_library():
-            return {}, (), ""
+        if not devices or not nvml.has_library():
+            return {}, ""
         try:
-            readings = self._nvml.read(devices, detailed=True) if devices else {}
+            return self._nvml.read(devices, detailed=True), ""
+        except nvml.NvmlError as error:
+            return {}, str(error)
+
+    def _unleasable_views(self, record: HostRecord) -> tuple[Sequence[dict[str, Any]], str]:
+        """Return the views of this host's GPUs that are not in its record, and why there are none if NVML does not
+        work."""
+        from dlapp.gpuid.health import nvml
+
+        if not nvml.has_library():
+            return (), ""
+        try:
             others = self._nvml.discover_unleasable({one.device.index for one in record.devices})
         except nvml.NvmlError as error:
-            return {}, (), str(error)
-        return readings, [_unleasable_view(*one) for one in others], ""
+            return (), str(error)
+        return [_unleasable_view(*one) for one in others], ""
 
     def unleasable(self) -> Sequence[tuple[Device, str]]:
         """Return the GPUs of this host that are not in the ledger, with the reason; none if NVML does not work. Of a
