@@ -45,8 +45,8 @@ if TYPE_CHECKING:
         Until,
     )
     from dlapp.values.start_conditions import After, RequiredEnd
+    from dlapp.version import __version__ as __version__
 
-__version__ = "0.1.0"
 __all__ = [
     "AccessList",
     "After",
@@ -108,6 +108,7 @@ _HOME = {
         ("values.ids", "ApplicationId"),
         ("values.report", "ApplicationView Cause FinalStatus State"),
         ("values.start_conditions", "After RequiredEnd"),
+        ("version", "__version__"),
     )
     for name in names.split()
 }
@@ -115,7 +116,7 @@ _HOME = {
 
 def __getattr__(name: str) -> object:
     """Load a public name from the module that has it; all that are not named above are of `dlapp.values.spec`."""
-    if name not in __all__:
+    if name not in __all__ and name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 

@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")"
 
 prefix=${DLAPP_IMAGES:-naver/c3_dl-}
-version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' ../dlapp/__init__.py)
+version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' ../dlapp/version.py)
 revision=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
 all=$(for one in */Dockerfile; do echo "${one%/*}"; done | LC_ALL=C sort)
 

@@ -19,9 +19,9 @@ from dlapp.am.model.events import ApplicationEnd, OutputsSettled, Part, Settleme
 from dlapp.errors import DlappError, Unreachable
 from dlapp.locations import shown
 from dlapp.storage import commit
-from dlapp.storage.api import DiskFull, FileTotals, Workspace
 from dlapp.storage.open import open_output
 from dlapp.storage.settlement import ApplicationOutputs, Retried
+from dlapp.storage.values import DiskFull, FileTotals, Workspace
 from dlapp.system.files import remove_tree
 from dlapp.system.logs import log
 from dlapp.system.waits import FILE_SYSTEM, Wait

@@ -12,8 +12,8 @@ from dlapp.am.model.events import CommitTrial, TrialCommitted
 from dlapp.am.settlement import OutputSettlement
 from dlapp.cluster.engine import Heartbeat
 from dlapp.errors import DlappError, Unreachable
-from dlapp.storage.api import DiskFull
 from dlapp.storage.commit import CommitBusy
+from dlapp.storage.values import DiskFull
 from dlapp.system.clock import backoff_s
 from dlapp.system.logs import log
 from dlapp.system.waits import Wait

@@ -22,7 +22,7 @@ from dlapp.am.model.demand import Role
 from dlapp.am.model.gate import MAX_RESTARTS, Gate
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.state import ApplicationState
-from dlapp.frameworks import bracketed
+from dlapp.frameworks.participant import bracketed
 from dlapp.system.waits import SHOWN_AFTER_S
 from dlapp.value import replace
 from dlapp.values.messages import Phase

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from dlapp.application.forms import REFERENCE
 from dlapp.application.keys import OF_ROLES, without_quotes
 from dlapp.locations import shown
-from dlapp.values.program.placeholders import APP_ID, CACHE, HOSTS, MASTER, OF_PORT, known_names, names_in
+from dlapp.values.program.placeholders import APP_ID, CACHE, HOSTS, MASTER, OF_CONTAINER, OF_PORT, TRIAL, names_in
 from dlapp.values.program.submitter import inherited, is_well_known, proxies_in_docker
+from dlapp.values.spec import AppSpec
 
 if TYPE_CHECKING:
     from dlapp.application.description import ResolvedApplication
@@ -234,6 +235,18 @@ def _unmasked(word: str) -> str:
 
 
 # ---- placeholders ----
+
+
+def known_names(spec: AppSpec) -> tuple[str, ...]:
+    """Return the names of the placeholders in commands and arguments of an application, its sweep's first."""
+    return (
+        *(() if spec.sweep is None else (*spec.sweep.parameters, TRIAL)),
+        *OF_CONTAINER,
+        *OF_PORT,
+        MASTER,
+        *(f"{HOSTS}{role.name}" for role in spec.roles),
+        *(f"{CACHE}{cache.name}" for cache in spec.caches),
+    )
 
 
 def _of_placeholders(application: ResolvedApplication, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:

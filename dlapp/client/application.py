@@ -4,17 +4,50 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from dlapp.errors import DlappError, NotFound, TimedOut, UsageError
 from dlapp.locations import FILE, local_path
 from dlapp.values.ids import ApplicationId
 
 if TYPE_CHECKING:
-    from dlapp.client import Client
+    from dlapp.client.logs import LogPiece
     from dlapp.values.report import ApplicationView
     from dlapp.values.usage import UsageHistory
+
+
+class ApplicationCalls(Protocol):
+    """The calls of `dlapp.client.Client` for one application."""
+
+    def status(self, application_id: ApplicationId) -> ApplicationView: ...
+
+    def usage(self, application_id: ApplicationId) -> UsageHistory: ...
+
+    def why(self, application_id: ApplicationId) -> ApplicationView: ...
+
+    def wait(
+        self,
+        application_id: ApplicationId,
+        on_change: Callable[[ApplicationView], None],
+        *,
+        timeout_s: float | None,
+    ) -> ApplicationView: ...
+
+    def logs(
+        self,
+        application_id: ApplicationId,
+        *,
+        container: int | None,
+        streams: Sequence[str],
+        last_lines: int | None,
+    ) -> Iterator[LogPiece]: ...
+
+    def release(self, application_id: ApplicationId) -> str: ...
+
+    def softkill(self, application_id: ApplicationId) -> str: ...
+
+    def kill(self, application_id: ApplicationId) -> str: ...
 
 
 class Application:
@@ -27,7 +60,7 @@ class Application:
         application_id: the id of the application.
     """
 
-    def __init__(self, client: Client, application_id: ApplicationId) -> None:
+    def __init__(self, client: ApplicationCalls, application_id: ApplicationId) -> None:
         self._client, self.application_id = client, application_id
 
     @property
@@ -174,7 +207,7 @@ def as_completed(applications: Iterable[Application], timeout: float | None = No
         UsageError: an item is not an `Application`: a text has no client that could find it.
         TimedOut: some have not ended by then; they continue to run.
     """
-    from dlapp.client import POLL_INTERVAL_S, poll_pause_s
+    from dlapp.client.polling import POLL_INTERVAL_S, poll_pause_s
 
     if isinstance(applications, (str, Application)):
         raise UsageError("as_completed takes several applications, such as a list of them")

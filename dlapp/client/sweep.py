@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dlapp.client import ENDED
+from dlapp.client.polling import ENDED
 from dlapp.errors import DlappError, NotFound, UsageError
 from dlapp.sweep.results import SweepResults, TrialState, TrialView, read_results
 from dlapp.sweep.spec import Sampler

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dlapp import __version__
 from dlapp.config import Config
 from dlapp.doctor.findings import REQUEST_TIMEOUT_S, Check, CheckContext, Finding, failed, passed, warned
 from dlapp.errors import ConfigError
@@ -15,6 +14,7 @@ from dlapp.system import locks
 from dlapp.system.disk_space import is_noexec
 from dlapp.system.files import closing_fd
 from dlapp.system.text import counted, human_size, short_duration
+from dlapp.version import __version__
 
 if TYPE_CHECKING:
     from dlapp.cluster.local.state import StateDir
@@ -153,7 +153,7 @@ def _logout() -> Iterator[Finding]:
     import shlex
     import subprocess
 
-    from dlapp.client import caller
+    from dlapp.client.client import caller
     from dlapp.system.machine import own_cgroups
 
     names = ("KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers")

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, cast
+from typing import Protocol, cast
 
+from dlapp.frameworks.participant import Participant
 from dlapp.values.roster import Member, Roster
 from dlapp.values.spec import (
     AppSpec,
@@ -34,17 +35,6 @@ from dlapp.values.spec import (
 
 _RESTARTS_WHOLE = (Framework.TENSORFLOW, Framework.PYTORCH, Framework.TORCHRUN, Framework.JAX, Framework.MPI)
 """Frameworks in which a process that is started again cannot join the others."""
-
-
-class Participant(NamedTuple):
-    """A container that takes part: its entry in the roster of all that do, its resources, and the variables of the
-    properties file, which are never overridden.
-    """
-
-    roster: Roster
-    member: Member
-    resources: Resources
-    user: Mapping[str, str]
 
 
 class _Module(Protocol):
@@ -175,13 +165,3 @@ def problems(
         if role.name in members and role.on_failure is RoleFailure.RESTART and framework in _RESTARTS_WHOLE:
             problem = f"is restart, but in {framework.value} one process cannot join the others later"
             yield f"role {role.name}.on_failure", f"{problem}; use restart_gang"
-
-
-def endpoint(member: Member) -> str:
-    """Return the address and first port of a member for a URL, with an IPv6 address in brackets."""
-    return f"{bracketed(member.address)}:{member.ports[0]}"
-
-
-def bracketed(address: str) -> str:
-    """Return an address for use before a port."""
-    return f"[{address}]" if ":" in address else address

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from dlapp.frameworks import Participant
+from dlapp.frameworks.participant import Participant
 from dlapp.values.roster import Member
 from dlapp.values.spec import RoleSpec
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from dlapp.frameworks import Participant
+from dlapp.frameworks.participant import Participant
 from dlapp.values.roster import Member, Roster
 from dlapp.values.spec import MAX_PORTS, Resources, RoleSpec
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from dlapp.frameworks import Participant, endpoint
+from dlapp.frameworks.participant import Participant, endpoint
 from dlapp.values.roster import Member
 from dlapp.values.spec import RoleSpec
 

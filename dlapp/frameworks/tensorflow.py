@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Sequence
 
-from dlapp.frameworks import Participant, endpoint
+from dlapp.frameworks.participant import Participant, endpoint
 from dlapp.values.roster import Member
 from dlapp.values.spec import RoleSpec
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dlapp.frameworks import Participant, bracketed
+from dlapp.frameworks.participant import Participant, bracketed
 from dlapp.frameworks.pytorch import SERVICES, as_rank, conflict, for_launchers, problems, success, takes_part
 from dlapp.values.spec import Resources
 

@@ -18,12 +18,11 @@ from dlapp.application.resolve import of_line
 from dlapp.errors import DlappError
 from dlapp.launcher.workspace.scan import DEFAULT_EXCLUDES, Scan
 from dlapp.locations import FILE, last_name, local_path, shown
-from dlapp.storage.api import MatchedEntry
 from dlapp.storage.commit import finish_interrupted
 from dlapp.storage.commit.marker import LONGEST_SUFFIX
 from dlapp.storage.glob import escape_wildcards
 from dlapp.storage.open import open_location, open_output
-from dlapp.storage.tree import TreeNode
+from dlapp.storage.values import MatchedEntry, TreeNode
 from dlapp.system.disk_space import existing_above
 from dlapp.system.files import NAME_MAX, PATH_MAX, is_inside
 from dlapp.values.image_name import parse_image_name

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dlapp import __version__
 from dlapp.application.build import os_user
 from dlapp.application.description import (
     Description,
@@ -42,6 +41,7 @@ from dlapp.values.image_name import RegistryCredentials
 from dlapp.values.program.submitter import inherited
 from dlapp.values.serialization import to_json
 from dlapp.values.spec import AppSpec, Secrets, Submission
+from dlapp.version import __version__
 
 if TYPE_CHECKING:
     from dlapp.launcher.origin import Origin

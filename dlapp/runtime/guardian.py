@@ -49,7 +49,6 @@ After that the task may start the payload of the next generation. Inner ends whe
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import select
@@ -61,6 +60,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 from dlapp.system.processes import kernel
+from dlapp.system.processes.children import keep_only_descriptors, kill_descendants, kill_process, reset_signals
 from dlapp.system.processes.proc import (
     ProcessStat,
     descendant_processes,
@@ -74,8 +74,6 @@ MOMENT_S = 2.0
 """How long processes that may still write the script's output go on after its end; wrapper.sh has the same."""
 MAX_KEPT_FDS = 253
 """The kernel passes no more descriptors in one message. Source: net/core/scm.c, SCM_MAX_FD."""
-_MIN_KEPT_FD = 20
-"""Kept descriptors lie above those that shells use for themselves (dash 10, the wrapper 3)."""
 _KILL_AGAIN_MS = 20
 _LOOK_AGAIN_MS = 100
 _BLOCK = 512
@@ -176,49 +174,6 @@ def _fork_inner(channel: socket.socket, *, own_namespace: bool) -> int:
         os.waitpid(pid, 0)
         raise OSError("no /proc for a pid namespace")
     return pid
-
-
-def kill_descendants(spared: Collection[int] = ()) -> None:
-    """Send SIGKILL to every descendant of this process except those with the given pids; the caller repeats it until
-    none is left.
-
-    They are stopped first, repeatedly while new ones appear, so that none forks while the others are being killed.
-    """
-    stopped: set[int] = set()
-    for _ in range(20):
-        more = [pid for pid in descendants(os.getpid()) if pid not in stopped and pid not in spared]
-        if not more:
-            break
-        for pid in more:
-            _kill(pid, signal.SIGSTOP)
-        stopped.update(more)
-    for pid in stopped:
-        _kill(pid, signal.SIGKILL)
-
-
-def reset_signals() -> None:
-    """Reset signals to their default actions, before this process becomes a user's program."""
-    signal.set_wakeup_fd(-1)
-    # Python ignores some signals, and the payload would inherit that.
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        with contextlib.suppress(OSError, ValueError):  # reserved by the C library
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def keep_only_descriptors(fds: Sequence[int]) -> None:
-    """Let the program that this process becomes inherit standard input, output and error, these descriptors, and no
-    others."""
-    kept = {fcntl.fcntl(fd, fcntl.F_DUPFD, _MIN_KEPT_FD) for fd in fds}
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the one that listed them
-            os.set_inheritable(int(name), int(name) in kept or int(name) <= 2)
-
-
-def _kill(pid: int, number: signal.Signals) -> None:
-    # Already gone; or we may not kill it (a setuid program): then its end is waited for.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
 
 
 def _all_reaped() -> bool:
@@ -464,18 +419,18 @@ class _Inner:
         self._told = {(one.pid, one.started) for one in due}
         self._is_rest_due = False
         for one in due:
-            _kill(one.pid, signal.SIGTERM)
+            kill_process(one.pid, signal.SIGTERM)
 
     def _signal_all(self, number: signal.Signals) -> None:
         if self._own_namespace:
             # In our own namespace -1 means the whole payload: it never includes process 1, which we are.
-            _kill(-1, number)
+            kill_process(-1, number)
         else:
             for pid in descendants(os.getpid()):
-                _kill(pid, number)
+                kill_process(pid, number)
 
     def _kill_all(self) -> None:
         if self._own_namespace:
-            _kill(-1, signal.SIGKILL)
+            kill_process(-1, signal.SIGKILL)
         else:
             kill_descendants()

@@ -1,83 +1,16 @@
-"""Interface of a file system, and its values."""
+"""Interfaces of file systems; their values are in `dlapp.storage.values`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from dlapp.errors import DlappError
-from dlapp.system.text import human_size
+from dlapp.storage.values import FileTotals, MatchedEntry, Workspace, ignore
 
 if TYPE_CHECKING:
     from dlapp.storage.commit.marker import OutputCommit
-    from dlapp.storage.fetch_plan import FetchTarget
-    from dlapp.storage.tree import LeftOut, TreeNode
-
-Progress = Callable[[int, int], None]
-"""Called with the bytes that are done and the bytes in all, from the caller's thread."""
-
-
-def ignore(_event: object) -> None:
-    """Do nothing: the callback of callers that do not observe what a function reports."""
-
-
-class DiskFull(DlappError):
-    """Lack of space or quota for a write; another machine may have it.
-
-    Args:
-        text: the message.
-        missing_bytes: additional space that is needed; None if unknown.
-        place: the mount point of the disk; empty if unknown.
-        lack: description of what is missing, in place of both: ``3 names in the name quota of /user/ann``. By default
-            the attribute is made of them: ``4.1 MiB on /data``.
-        is_too_small: the disk would be too small even when empty.
-    """
-
-    def __init__(
-        self,
-        text: str,
-        *,
-        missing_bytes: int | None = None,
-        place: str = "",
-        lack: str = "",
-        is_too_small: bool = False,
-    ) -> None:
-        super().__init__(text)
-        self.is_too_small = is_too_small
-        amount = "space" if missing_bytes is None else human_size(missing_bytes)
-        self.lack = lack or (f"{amount} on {place}" if place else f"{amount}: {text}")
-
-
-class MatchedEntry(NamedTuple):
-    """Match of a pattern; ``size_bytes`` is 0 for a directory."""
-
-    location: str
-    is_dir: bool
-    size_bytes: int
-
-
-class FileTotals(NamedTuple):
-    """Number of files that were fetched or stored, and their total bytes."""
-
-    files: int
-    size_bytes: int
-
-
-class Workspace(NamedTuple):
-    """The workspace around an output: what links lead to in it is stored with the output.
-
-    Args:
-        path: its path, without links.
-        seen_as: other absolute paths of it, as payloads saw it: links with them are understood.
-        mounted: paths in it where payloads saw another file system, which is not there now.
-        linked: receives the paths in it that were stored in place of links.
-    """
-
-    path: str
-    seen_as: tuple[str, ...] = ()
-    mounted: tuple[str, ...] = ()
-    linked: Callable[[str], None] = ignore
+    from dlapp.storage.values import FetchTarget, LeftOut, TreeNode
 
 
 class FileSystem(Protocol):

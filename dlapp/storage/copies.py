@@ -6,9 +6,9 @@ import tempfile
 
 from dlapp.errors import NotFound
 from dlapp.locations import FILE, HdfsPlace, local_path, shown
-from dlapp.storage.fetch_plan import FetchTarget
 from dlapp.storage.glob import literal_pattern
 from dlapp.storage.open import open_output
+from dlapp.storage.values import FetchTarget
 
 
 def copy_output(source: str, target: str, hdfs: HdfsPlace | None) -> None:

@@ -10,14 +10,15 @@ Between the first and the last call, a caller may remove what it has already (`F
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, TypeVar
 
 from dlapp.errors import DlappError, UsageError
 from dlapp.locations import FILE, last_name, shown
-from dlapp.storage.api import DiskFull, FileSystem, FileTotals, MatchedEntry, Progress
-from dlapp.storage.tree import TreeNode, make_directories
+from dlapp.storage.api import FileSystem
+from dlapp.storage.tree import make_directories
+from dlapp.storage.values import DiskFull, FetchTarget, FileTotals, MatchedEntry, Progress, TreeNode
 from dlapp.system.disk_space import free_bytes, free_space_text, mount_point, size_bytes
 from dlapp.system.files import is_plain_name
 from dlapp.system.text import human_size
@@ -25,29 +26,6 @@ from dlapp.system.text import human_size
 T = TypeVar("T")
 AbortCalls = Callable[[Collection[int]], AbstractContextManager[Callable[[], None]]]
 """Aborts the calls of threads (idents); see `dlapp.storage.api.OutputFileSystem.abort_calls`."""
-
-
-class FetchTarget(NamedTuple):
-    """One entry, its nodes, and its absolute destination path."""
-
-    entry: MatchedEntry
-    path: str
-    nodes: list[TreeNode]
-
-    @property
-    def size_bytes(self) -> int:
-        """Return the total size of all its files."""
-        return sum(node.size_bytes for node in self.nodes if node.is_file)
-
-    @property
-    def files(self) -> int:
-        """Return the number of its files."""
-        return sum(node.is_file for node in self.nodes)
-
-    def places(self) -> Iterator[tuple[TreeNode, str]]:
-        """Yield each node with its local path, parents first."""
-        for node in self.nodes:
-            yield node, f"{self.path}/{node.name}" if node.name else self.path
 
 
 class FetchPlan(NamedTuple):

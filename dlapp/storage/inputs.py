@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from dlapp.errors import DlappError, UsageError
 from dlapp.locations import HdfsPlace, shown
-from dlapp.storage.api import FileTotals, Progress
 from dlapp.storage.fetch_plan import FetchPlan, counter
 from dlapp.storage.open import SourceFiles, plan_fetch
-from dlapp.storage.tree import TreeNode, explaining, make_directories
+from dlapp.storage.tree import explaining, make_directories
+from dlapp.storage.values import FileTotals, Progress, TreeNode
 from dlapp.system.files import remove_tree
 from dlapp.system.text import human_size
 from dlapp.values.spec import FeedSpec, InputSpec

@@ -19,8 +19,9 @@ from collections.abc import Callable, Collection
 
 from dlapp.errors import DlappError, Unreachable
 from dlapp.locations import shown
-from dlapp.storage.api import DiskFull, OutputFileSystem
+from dlapp.storage.api import OutputFileSystem
 from dlapp.storage.tree import OpenTree, nodes_to_store
+from dlapp.storage.values import DiskFull
 from dlapp.system.files import UntrustedFile, closing_fd, is_plain_path
 from dlapp.values.ids import ApplicationId
 

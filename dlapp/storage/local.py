@@ -12,13 +12,9 @@ from typing import TYPE_CHECKING
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.locations import file_location, local_path, shown
-from dlapp.storage.api import DiskFull, FileTotals, MatchedEntry, Workspace, ignore
-from dlapp.storage.fetch_plan import FetchTarget
 from dlapp.storage.glob import split_pattern
 from dlapp.storage.tree import (
-    LeftOut,
     OpenTree,
-    TreeNode,
     TreeToStore,
     copy_data,
     copy_nodes,
@@ -28,6 +24,7 @@ from dlapp.storage.tree import (
     nodes_to_fetch,
     nodes_to_store,
 )
+from dlapp.storage.values import DiskFull, FetchTarget, FileTotals, LeftOut, MatchedEntry, TreeNode, Workspace, ignore
 from dlapp.system.disk_space import existing_above, free_bytes, free_space_text, mount_point
 from dlapp.system.files import UntrustedFile, closing_fd, open_own_directory, remove_tree, shown_path
 from dlapp.system.text import human_size

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from dlapp.errors import NotFound, UsageError
 from dlapp.locations import HdfsPlace, is_on_hdfs, local_path, remote_scheme, shown
-from dlapp.storage.api import FileSystem, MatchedEntry, OutputFileSystem
+from dlapp.storage.api import FileSystem, OutputFileSystem
 from dlapp.storage.fetch_plan import FetchPlan, plan_entries
-from dlapp.storage.tree import TreeNode
+from dlapp.storage.values import MatchedEntry, TreeNode
 
 
 def open_location(location: str, hdfs: HdfsPlace | None = None) -> FileSystem:

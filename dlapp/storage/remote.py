@@ -26,10 +26,10 @@ from typing import Any
 
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
 from dlapp.locations import shown
-from dlapp.storage.api import MatchedEntry
-from dlapp.storage.fetch_plan import FetchTarget, run_parallel
+from dlapp.storage.fetch_plan import run_parallel
 from dlapp.storage.glob import split_pattern
-from dlapp.storage.tree import TreeNode, explaining, make_directories
+from dlapp.storage.tree import explaining, make_directories
+from dlapp.storage.values import FetchTarget, MatchedEntry, TreeNode
 from dlapp.system.clock import backoff_s
 from dlapp.system.files import closing_fd, is_plain_name, write_all
 from dlapp.system.waits import Wait

@@ -14,11 +14,12 @@ from typing import NamedTuple, TypeVar
 from dlapp.errors import DlappError, Unreachable
 from dlapp.locations import local_path, shown
 from dlapp.storage import commit
-from dlapp.storage.api import DiskFull, OutputFileSystem
+from dlapp.storage.api import OutputFileSystem
 from dlapp.storage.commit.marker import OutputCommit, Parts
 from dlapp.storage.glob import literal_pattern
 from dlapp.storage.live_copies import remove_live
 from dlapp.storage.open import open_output
+from dlapp.storage.values import DiskFull
 from dlapp.system.disk_space import FULL, free_space_text, mount_point
 from dlapp.system.files import UntrustedFile
 from dlapp.values.ids import ApplicationId, is_trial_part

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.locations import shown
-from dlapp.storage.api import DiskFull
 from dlapp.storage.links import TooManyLinks, link_kept_inside, link_reader, link_target
+from dlapp.storage.values import DiskFull, LeftOut, TreeNode
 from dlapp.system.disk_space import FULL, free_space_text, mount_point
 from dlapp.system.files import (
     UntrustedFile,
@@ -36,42 +36,6 @@ MAX_LINKED = 1 << 20
 directories multiply, and more files than this are no result of a program."""
 
 Note = Callable[[str], None]
-
-
-class TreeNode(NamedTuple):
-    """One node of a tree.
-
-    Args:
-        source: its location.
-        name: its path in the tree, empty for the tree itself.
-        link: new target of a link at the destination; None if it is not a link.
-        blocks_bytes: space of its blocks on a local disk; None if unknown.
-    """
-
-    source: str
-    name: str
-    mode: int
-    size_bytes: int
-    mtime_ns: int
-    link: str | None = None
-    blocks_bytes: int | None = None
-
-    @property
-    def space_bytes(self) -> int:
-        """Return the space that a copy of it needs: holes of a file need none."""
-        if not self.is_file:
-            return 0
-        return self.size_bytes if self.blocks_bytes is None else min(self.size_bytes, self.blocks_bytes)
-
-    @property
-    def is_dir(self) -> bool:
-        """Return True if it is a directory."""
-        return self.link is None and stat.S_ISDIR(self.mode)
-
-    @property
-    def is_file(self) -> bool:
-        """Return True if it is a regular file."""
-        return self.link is None and stat.S_ISREG(self.mode)
 
 
 def explained(error: OSError, path: str, doing: str) -> DlappError:
@@ -341,18 +305,6 @@ def _opened_without_links(path: str) -> int:
         os.close(fd)
         raise UntrustedFile(shown(path), f"leads to {shown(real)}")
     return fd
-
-
-class LeftOut(NamedTuple):
-    """An entry of a tree that is not stored.
-
-    Args:
-        name: its path in the tree, empty for the tree itself.
-        reason: what it is: ``a FIFO``.
-    """
-
-    name: str
-    reason: str
 
 
 class TreeToStore(NamedTuple):

@@ -8,7 +8,7 @@ from functools import partial
 
 from dlapp.errors import DlappError
 from dlapp.locations import HdfsPlace, file_system, is_on_hdfs
-from dlapp.storage.api import DiskFull
+from dlapp.storage.values import DiskFull
 from dlapp.system.clock import backoff_s
 from dlapp.system.disk_space import mount_point
 from dlapp.system.files import remove_tree

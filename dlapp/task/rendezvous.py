@@ -96,7 +96,7 @@ class Rendezvous:
         values: dict[str, str] = {}
         for name in {name for word in words for name in names_in(word)}:
             if self.written is not None and name.startswith((HOSTS, MASTER)):
-                from dlapp.frameworks import endpoint
+                from dlapp.frameworks.participant import endpoint
 
                 if name.startswith(HOSTS):
                     values[name] = ",".join(map(endpoint, self.written.of_role(name.removeprefix(HOSTS))))

@@ -9,8 +9,9 @@ import os
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dlapp.errors import Unreachable
 from dlapp.node_policy import NodePolicy
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from dlapp.task.gpu_lease import GpuLease
     from dlapp.task.link.am_link import AmLink
     from dlapp.task.mpi.payload import MpiPayload
-    from dlapp.task.payload.tensorboard import TensorBoard
     from dlapp.task.rendezvous import Rendezvous
     from dlapp.task.streams.task_streams import TaskStreams
     from dlapp.task.sweep.worker import TrialWorker
@@ -56,6 +56,16 @@ _START = (Phase.STARTING, Phase.UNPACKING)
 T = TypeVar("T")
 
 CheckNode = Callable[[Mapping[str, str], LaunchSpec], Mapping[str, Any]]
+
+
+class Companion(Protocol):
+    """A program beside the payload, such as TensorBoard: it may run while the payload does."""
+
+    def serving(self) -> AbstractContextManager[None]:
+        """Run it while the payload does."""
+
+    def close(self) -> None:
+        """Release what it holds. Idempotent."""
 
 
 class TaskState:
@@ -93,7 +103,7 @@ class TaskState:
         self.caches: PayloadCaches | None = None
         self.rendezvous: Rendezvous | None = None
         self.mpi: MpiPayload | None = None
-        self.board: TensorBoard | None = None
+        self.board: Companion | None = None
         self.cache_paths: dict[str, str] = {}  # of the host
         self.changes: WorkspaceChanges | None = None
         self.checkpoints: TaskCheckpoints | None = None

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from dlapp.errors import DlappError, Unreachable
 from dlapp.runtime.payload import PayloadError
-from dlapp.storage.api import DiskFull
+from dlapp.storage.values import DiskFull
 from dlapp.system.disk_space import FULL
 from dlapp.task.interrupt import InterruptHandler, Stopped, UninterruptedSteps
 from dlapp.values.messages import Fault, Stop

@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 
 import click
 
-from dlapp import __version__
 from dlapp.errors import (
     EXIT_DENIED,
     EXIT_FAILED,
@@ -27,6 +26,7 @@ from dlapp.errors import (
     UsageError,
 )
 from dlapp.system.processes.fast_exit import run_and_exit
+from dlapp.version import __version__
 
 EXIT_BROKEN_PIPE = 141
 """Exit code after the reader of the output closed the pipe: 128 + SIGPIPE, as a shell reports it for other programs."""

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-import dlapp.client
-from dlapp.client import Client, exit_code
+from dlapp.client import Client, polling
+from dlapp.client import client as client_module
+from dlapp.client.client import caller
+from dlapp.client.exit_status import exit_code
 from dlapp.cluster.engine import LogFiles
 from dlapp.config import load_config
 from dlapp.errors import Denied, NotFound, TimedOut, UsageError
@@ -144,7 +146,7 @@ def test_killing_asks_whose_it_is_first() -> None:
         one.kill(APP, user="kim")
     assert one.engine.ended == []  # type: ignore[attr-defined]
     assert one.kill(APP, user="tony") == "killed"
-    assert one.engine.ended == [("kill", APP, dlapp.client.caller())]  # type: ignore[attr-defined]
+    assert one.engine.ended == [("kill", APP, caller())]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +195,7 @@ def test_nothing_is_removed_if_one_of_several_cannot_be() -> None:
 
 
 def test_waiting_tells_each_change_once_and_returns_the_last_view(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dlapp.client, "POLL_INTERVAL_S", 0.0)
+    monkeypatch.setattr(polling, "POLL_INTERVAL_S", 0.0)
     waiting = client(view(42, State.ACCEPTED))
     running = view(42, State.RUNNING, phase="running 1 of 1")
     ended = view(42, State.FINISHED, cause=Cause.SUCCEEDED)
@@ -211,7 +213,7 @@ def test_the_longer_a_client_waits_the_less_often_it_asks(monkeypatch: pytest.Mo
         asked.append(pause_s)
         now[0] += pause_s
 
-    monkeypatch.setattr(dlapp.client, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(client_module, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     waiting = client(view(42, State.ACCEPTED))
     views = [view(42, State.RUNNING)] * 1000
     waiting.engine.coming = [*views, view(42, State.FINISHED, cause=Cause.SUCCEEDED)]  # type: ignore[attr-defined]
@@ -221,7 +223,7 @@ def test_the_longer_a_client_waits_the_less_often_it_asks(monkeypatch: pytest.Mo
 
 
 def test_views_can_be_left_before_the_end_and_are_over_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dlapp.client, "POLL_INTERVAL_S", 0.0)
+    monkeypatch.setattr(polling, "POLL_INTERVAL_S", 0.0)
     waiting, ended = view(42, State.ACCEPTED), view(42, State.FINISHED, cause=Cause.SUCCEEDED)
     one = client(waiting)
     assert next(one.views(APP)) == waiting

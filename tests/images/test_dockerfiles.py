@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from dlapp import __version__
+from dlapp.version import __version__
 from tests.images.images import DOCKER, NAMES, asked, dockerfile, locked, parent_of
 
 SMOKE = {name: DOCKER / name / ("smoke.sh" if name == "caffe" else "smoke.py") for name in NAMES}

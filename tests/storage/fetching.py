@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dlapp.locations import HdfsPlace
-from dlapp.storage.api import FileSystem, FileTotals, MatchedEntry, Progress
+from dlapp.storage.api import FileSystem
 from dlapp.storage.fetch_plan import plan_entries
 from dlapp.storage.open import plan_fetch
+from dlapp.storage.values import FileTotals, MatchedEntry, Progress
 
 
 def fetch_sources(

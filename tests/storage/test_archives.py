@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import DlappError, NotFound
-from dlapp.storage.api import DiskFull
 from dlapp.storage.archives import unpack as archives
 from dlapp.storage.archives.unpack import ArchiveRefused, unpack_archive
+from dlapp.storage.values import DiskFull
 
 TIME = 1_500_000_000
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from dlapp.errors import DlappError, NotFound
 from dlapp.locations import file_location
-from dlapp.storage.api import Progress
 from dlapp.storage.fetch_plan import FetchPlan, run_parallel
 from dlapp.storage.inputs import plan_input
 from dlapp.storage.shards import shard
 from dlapp.storage.tree import TransferRate
+from dlapp.storage.values import Progress
 from dlapp.values.spec import InputSpec
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from dlapp.errors import DlappError
 from dlapp.storage import tree
-from dlapp.storage.api import FileTotals, Workspace
 from dlapp.storage.local import LocalFiles
+from dlapp.storage.values import FileTotals, Workspace
 
 SEEN_AS = "/dlapp/workspace"
 HOW = pytest.mark.parametrize("move", [True, False], ids=["moved", "copied"])

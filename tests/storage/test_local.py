@@ -12,9 +12,9 @@ from dlapp.locations import local_path, shown
 from dlapp.storage import fetch_plan
 from dlapp.storage import local as files_module
 from dlapp.storage import tree as tree_module
-from dlapp.storage.api import DiskFull, MatchedEntry, Workspace
 from dlapp.storage.local import LocalFiles
 from dlapp.storage.open import open_location
+from dlapp.storage.values import DiskFull, MatchedEntry, TreeNode, Workspace
 from dlapp.system.files import UntrustedFile, remove_tree
 from tests.storage.fetching import fetch_entries, fetch_sources
 
@@ -166,7 +166,7 @@ def test_a_source_that_changes_size_is_an_error_that_names_it(tmp_path: Path, mo
     (entry,) = FILES.matches(f"{location(tmp_path)}/lake/x")
     real = tree_module.nodes_to_fetch
 
-    def then_it_grows(top: str) -> list[tree_module.TreeNode]:
+    def then_it_grows(top: str) -> list[TreeNode]:
         nodes = real(top)
         (tmp_path / "lake/x").write_text("longer than before")
         return nodes

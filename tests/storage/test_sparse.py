@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.storage.api import DiskFull
 from dlapp.storage.checkpoints.copies import Checkpoints
 from dlapp.storage.checkpoints.store import open_store
 from dlapp.storage.live_copies import LiveCopies
 from dlapp.storage.local import LocalFiles
 from dlapp.storage.tree import nodes_to_fetch
+from dlapp.storage.values import DiskFull
 from tests.services.disks import small_disk
 from tests.storage.fetching import fetch_sources
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from dlapp.launcher.workspace.pack import pack, scan_workspace
 from dlapp.launcher.workspace.tar import MTIME
 from dlapp.locations import file_location
-from dlapp.storage.api import MatchedEntry
 from dlapp.storage.local import LocalFiles
+from dlapp.storage.values import MatchedEntry
 from dlapp.task.data.unpack import unpack
 from tests.storage.fetching import fetch_entries
 from tests.tiers import some

@@ -15,11 +15,10 @@ import pytest
 from dlapp.client.machine.input_cache import cache_directory
 from dlapp.config import load_config
 from dlapp.doctor.run import checks
-from dlapp.storage.api import Progress
 from dlapp.storage.cache.entry import CacheKeySource, CacheLocation
 from dlapp.storage.cache.payload import PayloadCaches
 from dlapp.storage.cache.store import CacheHold, InputCache
-from dlapp.storage.tree import TreeNode
+from dlapp.storage.values import Progress, TreeNode
 from tests.applications import run
 from tests.services.users import interpreter_for_everybody
 

@@ -28,7 +28,7 @@ from dlapp.am.model.events import (
 )
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance, Stage
-from dlapp.am.model.roster import RosterState
+from dlapp.am.model.roster_state import RosterState
 from dlapp.am.model.start_gate import StartGate
 from dlapp.cluster.engine import ContainerEnd, Grant
 from dlapp.value import Record, Value, field, replace

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dlapp.client import Client
     from dlapp.locations import HdfsPlace
     from dlapp.storage.checkpoints.manifest import ManifestEntry
-    from dlapp.storage.tree import TreeNode
+    from dlapp.storage.values import TreeNode
     from dlapp.values.ids import ApplicationId
     from dlapp.values.report import ApplicationView
     from dlapp.values.spec import AppSpec, Submission

@@ -19,10 +19,10 @@ from functools import partial
 
 from dlapp.errors import DlappError, NotFound, UsageError
 from dlapp.locations import HdfsPlace, shown
-from dlapp.storage.api import FileTotals
 from dlapp.storage.fetch_plan import FetchPlan
 from dlapp.storage.inputs import PlannedInput, plan_input
 from dlapp.storage.tree import copy_nodes, explained, explaining, nodes_to_fetch
+from dlapp.storage.values import FileTotals
 from dlapp.system import files
 from dlapp.system.files import remove_tree
 from dlapp.values.spec import InputSpec

@@ -22,7 +22,8 @@ from dlapp.values.serialization import to_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dlapp.client import AnyApplication, Client
+    from dlapp.client import Client
+    from dlapp.client.client import AnyApplication
 
 GONE = 128 + signal.SIGKILL
 """Exit code where the command ended with its container."""

@@ -22,7 +22,7 @@ from dlapp.errors import DlappError
 from dlapp.system.processes.proc import open_process
 
 if TYPE_CHECKING:
-    from dlapp.cluster.local.queue import ApplicationRow
+    from dlapp.cluster.local.row import ApplicationRow
 
 MAX_ATTEMPTS = 100
 """Maximum of ``local.am_attempts``."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from dlapp.cluster.local.queue import ApplicationRow
+from dlapp.cluster.local.row import ApplicationRow
 from dlapp.gpuid.counts import devices_out_of
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.needs import PLAIN, Demand, DeviceNeed, from_text, is_within

@@ -17,8 +17,8 @@ import sqlite3
 import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
+from dlapp.cluster.local.row import DEPENDENT, DONE, HELD, WAITING, ApplicationRow
 from dlapp.cluster.local.state import StateDir
 from dlapp.errors import Unreachable
 from dlapp.system import clock
@@ -31,12 +31,6 @@ BUSY_S = 60.0
 COPY_S, COPY_TRIES = 0.5, 10
 """How long a reading copy waits for another process, and how often opening the copy or the database is tried."""
 _WITHOUT_SPACE = sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN
-WAITING, RUNNING, DONE = "waiting", "running", "done"
-DEPENDENT, HELD = "dependent", "held"
-"""States before `WAITING`, without a queue position: the application waits for the end of others (``after``), or for a
-release."""
-UNSTARTED = (DEPENDENT, HELD, WAITING)
-
 _LATER = (
     "queue TEXT NOT NULL DEFAULT 'default', priority INTEGER, "
     "project TEXT NOT NULL DEFAULT '', tags TEXT NOT NULL DEFAULT '', waiting TEXT NOT NULL DEFAULT '', "
@@ -92,57 +86,6 @@ CREATE INDEX finished ON applications (finished_ms) WHERE state = 'done';
 
 class SchemaMismatch(Unreachable):
     """Rows with a schema that this version of dlapp does not support."""
-
-
-class ApplicationRow:
-    """Row of one application; attributes are the columns."""
-
-    number: int
-    id: str
-    state: str
-    uid: int
-    submitter: str
-    username: str
-    appname: str
-    memory_mib: int
-    vcores: int
-    gcores: int
-    containers: int
-    archive: str
-    submitted_ms: int
-    started_ms: int | None
-    finished_ms: int | None
-    boot_id: str
-    starts: int
-    aftermaths: int
-    outcome: str
-    reason: str
-    summary: str
-    size_bytes: int
-    queue: str = "default"
-    priority: int | None = None
-    project: str = ""
-    tags: str = ""
-    waiting: str = ""
-    resumed_from: str = ""
-    again_of: str = ""
-    after: str = ""
-    hold: int = 0
-    runs_at_most_s: int | None = None
-    gpus: str = ""
-    order: tuple[int, int, str] = (0, 0, "")
-    """Queue position by arrival, if the queue was read (`dlapp.cluster.local.queue_state`)."""
-    arrived_ns: int = 0
-    """Arrival time, as reported by the kernel, in a private queue as written by the user [ns since 1970]; if the queue
-    was read."""
-    used_since_ns: int = 0
-    """Start time, as reported by the kernel [ns since 1970]; in a shared queue only."""
-
-    def __init__(self, columns: Sequence[str], values: Sequence[Any]) -> None:
-        self.__dict__.update(zip(columns, values, strict=True))
-
-    def __repr__(self) -> str:
-        return f"<{self.id} {self.state}>"
 
 
 class Queue(Closeable):

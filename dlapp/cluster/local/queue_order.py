@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from dlapp.cluster.local import spool
-from dlapp.cluster.local.queue import ApplicationRow
 from dlapp.cluster.local.queue_state import QueueReader, state_of
+from dlapp.cluster.local.row import ApplicationRow
 from dlapp.cluster.local.schedule import Obstacle, QueuedApplication, QueueOrder, amounts_of
 from dlapp.scheduler.amounts import Amounts
 from dlapp.scheduler.decisions import decide

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.cluster.local import spool
 from dlapp.cluster.local.attempts import DEVICES_RETURNED
-from dlapp.cluster.local.queue import RUNNING, WAITING, ApplicationRow
+from dlapp.cluster.local.row import RUNNING, WAITING, ApplicationRow
 from dlapp.cluster.local.schedule import amounts_of
 from dlapp.cluster.local.spool import PastUse, SpoolEntry
 from dlapp.scheduler.amounts import Amounts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from dlapp.cluster.local.queue import ApplicationRow
+from dlapp.cluster.local.row import ApplicationRow
 from dlapp.cluster.local.schedule import amounts_of
 from dlapp.cluster.local.views import amounts_json
 from dlapp.cluster.reasons.facts import GCORES, MEMORY, VCORES, NodeFacts, WaitFacts

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from dlapp.cluster.local.queue import RUNNING, ApplicationRow
+from dlapp.cluster.local.row import RUNNING, ApplicationRow
 from dlapp.scheduler.amounts import Amounts
 from dlapp.system.text import counted, memory_text
 

@@ -47,7 +47,7 @@ from dlapp.id_text import is_application_id
 from dlapp.system import files
 
 if TYPE_CHECKING:
-    from dlapp.cluster.local.queue import ApplicationRow
+    from dlapp.cluster.local.row import ApplicationRow
 
 WAITING, STARTING, RUNNING, BLOCKED = "waiting", "starting", "running", "blocked"
 ASKS, GPUS, ENDED = "asks", "gpus", "ended"

@@ -15,7 +15,7 @@ from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local import state
 from dlapp.cluster.local.attempts import is_requeued, next_attempt
 from dlapp.cluster.local.outcome import Outcome
-from dlapp.cluster.local.queue import DEPENDENT, DONE, HELD, UNSTARTED, ApplicationRow
+from dlapp.cluster.local.row import DEPENDENT, DONE, HELD, UNSTARTED, ApplicationRow
 from dlapp.cluster.local.schedule import QueueOrder
 from dlapp.errors import DlappError
 from dlapp.scheduler.amounts import Amounts

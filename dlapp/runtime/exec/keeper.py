@@ -28,8 +28,8 @@ from typing import NoReturn
 from dlapp.net import exec_frames as frames
 from dlapp.net.exec_frames import ExecEnd, ExecRequest, FrameStream, StreamClosed
 from dlapp.runtime.exec.session import ExecSession, send_end
-from dlapp.runtime.guardian import keep_only_descriptors, kill_descendants, reset_signals
 from dlapp.system.processes import kernel
+from dlapp.system.processes.children import keep_only_descriptors, kill_descendants, reset_signals
 from dlapp.system.processes.proc import descendants, set_name
 from dlapp.values.serialization import from_json
 

@@ -22,9 +22,9 @@ from typing import IO, Any
 
 from dlapp.errors import DlappError
 from dlapp.locations import shown
-from dlapp.storage.api import DiskFull, FileTotals
 from dlapp.storage.links import link_kept_inside, link_reader
 from dlapp.storage.tree import explained, explaining, make_directories
+from dlapp.storage.values import DiskFull, FileTotals
 from dlapp.system.disk_space import free_bytes, free_space_text, mount_point
 from dlapp.system.files import closing_fd, is_plain_name, write_all
 from dlapp.system.text import human_size

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from dlapp.errors import Denied
 from dlapp.locations import shown
-from dlapp.storage.tree import TreeNode, explaining, make_own_directory
+from dlapp.storage.tree import explaining, make_own_directory
+from dlapp.storage.values import TreeNode
 from dlapp.system.disk_space import existing_above
 from dlapp.system.files import UntrustedFile, closing_fd, open_own_directory, read_json_object
 from dlapp.system.owners import other_writers_above

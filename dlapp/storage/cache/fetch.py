@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dlapp.locations import FILE
-from dlapp.storage.api import FileSystem, FileTotals, Progress
+from dlapp.storage.api import FileSystem
 from dlapp.storage.cache.entry import CacheKeySource
 from dlapp.storage.cache.store import CacheHold, InputCache
-from dlapp.storage.fetch_plan import FetchPlan, FetchTarget, counter
+from dlapp.storage.fetch_plan import FetchPlan, counter
 from dlapp.storage.tree import copy_nodes, explaining, make_directories
+from dlapp.storage.values import FetchTarget, FileTotals, Progress
 from dlapp.system.disk_space import free_bytes
 
 MAX_ENTRIES = 32

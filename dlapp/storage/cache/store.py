@@ -34,7 +34,6 @@ from typing import Any
 
 from dlapp.errors import DlappError, NotFound, TimedOut, UsageError
 from dlapp.locations import shown
-from dlapp.storage.api import DiskFull, Progress
 from dlapp.storage.cache.entry import (
     FORMAT,
     CacheEntry,
@@ -48,6 +47,7 @@ from dlapp.storage.cache.entry import (
     write_metadata,
 )
 from dlapp.storage.tree import Note, explained
+from dlapp.storage.values import DiskFull, Progress
 from dlapp.system import lock_files, machine
 from dlapp.system.disk_space import free_bytes, size_bytes
 from dlapp.system.files import closing_fd, open_own_directory, read_file, remove_tree, sync_file_system

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from dlapp.errors import DlappError, NotFound
 from dlapp.locations import shown
-from dlapp.storage.api import ignore
 from dlapp.storage.checkpoints.manifest import (
     MAX_BYTES,
     EntryKind,
@@ -26,7 +25,8 @@ from dlapp.storage.checkpoints.manifest import (
 from dlapp.storage.checkpoints.selection import DirectoryState, FileIdentity
 from dlapp.storage.checkpoints.snapshot import CheckpointChanged, DirectorySnapshot, is_same_content
 from dlapp.storage.checkpoints.store import OBJECTS, CheckpointStore, CopyAborted, is_temporary
-from dlapp.storage.tree import READ_CHUNK, Note, TreeNode, explaining
+from dlapp.storage.tree import READ_CHUNK, Note, explaining
+from dlapp.storage.values import TreeNode, ignore
 from dlapp.system.files import closing_fd, open_directory, remove_tree
 
 MAX_LISTED = 100

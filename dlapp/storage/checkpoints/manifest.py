@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from dlapp.errors import DlappError
-from dlapp.storage.tree import TreeNode
+from dlapp.storage.values import TreeNode
 from dlapp.system.files import NAME_MAX
 from dlapp.value import Value
 from dlapp.values.serialization import parse_json

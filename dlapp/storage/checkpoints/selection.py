@@ -30,7 +30,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from dlapp.storage.tree import TreeNode
+from dlapp.storage.values import TreeNode
 
 _STEP = re.compile(
     r"(?<![a-z])(?P<kind>checkpoint|ckpt|chkpt|(?:global[-_]?)?steps?|iter(?:ation)?s?|updates?|epochs?)"

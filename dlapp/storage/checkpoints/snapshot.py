@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 
 from dlapp.errors import DlappError, NotFound
 from dlapp.locations import shown
-from dlapp.storage.api import ignore
 from dlapp.storage.checkpoints.manifest import MAX_ENTRIES
 from dlapp.storage.checkpoints.selection import DirectoryState, FileIdentity, Inspection
-from dlapp.storage.tree import Note, OpenTree, TreeNode, explaining, nodes_to_store
+from dlapp.storage.tree import Note, OpenTree, explaining, nodes_to_store
+from dlapp.storage.values import TreeNode, ignore
 from dlapp.system.files import closing_fd
 from dlapp.system.processes.open_files import open_for_writing
 from dlapp.value import Closeable

@@ -10,13 +10,14 @@ import contextlib
 
 from dlapp.errors import Denied, DlappError
 from dlapp.locations import HdfsPlace
-from dlapp.storage.api import OutputFileSystem, ignore
+from dlapp.storage.api import OutputFileSystem
 from dlapp.storage.commit.marker import CommitBusy as CommitBusy
 from dlapp.storage.commit.marker import CommitRefused as CommitRefused
 from dlapp.storage.commit.marker import ForeignMarker as ForeignMarker
 from dlapp.storage.commit.marker import OutputCommit, Parts, Step, previous_name
 from dlapp.storage.commit.written import CommitTimes
 from dlapp.storage.open import open_output
+from dlapp.storage.values import ignore
 from dlapp.system.files import UntrustedFile
 from dlapp.values.ids import ApplicationId, ContainerId
 

@@ -49,11 +49,10 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.locations import shown
-from dlapp.storage.api import ignore
 from dlapp.storage.commit.marker import (
     MAX_MARKER_BYTES,
     CommitRefused,
@@ -72,11 +71,13 @@ from dlapp.storage.commit.marker import (
 )
 from dlapp.storage.commit.written import ATTRIBUTE, CommitTimes, attribute_value, names_path
 from dlapp.storage.hdfs.webhdfs import INODES, FileStatus, HdfsRefused, calling
+from dlapp.storage.values import ignore
 from dlapp.system.clock import backoff_s
 from dlapp.system.files import UntrustedFile
 
 if TYPE_CHECKING:
-    from dlapp.storage.hdfs.file_system import HdfsFiles
+    from dlapp.locations import HdfsPlace
+    from dlapp.storage.hdfs.webhdfs import WebHdfs
 
 Named = Sequence[tuple[str, str]]
 """Name in the target and container of each part."""
@@ -89,10 +90,30 @@ _NEW_MARKER = re.compile(r"commit\.[0-9a-f]{12}")
 """A marker that is not yet in force, or the file of `HdfsFiles.probe_store`."""
 
 
+class CommitFiles(Protocol):
+    """The calls of `HdfsFiles` that a commit needs.
+
+    Attributes:
+        place: the HDFS, and the user.
+        web: makes the calls.
+    """
+
+    place: HdfsPlace
+    web: WebHdfs
+
+    def check_own_directory(self, path: str) -> FileStatus: ...
+
+    def copy_policies(self, path: str, to: str) -> list[str]: ...
+
+    def remove(self, location: str) -> None: ...
+
+    def names(self, location: str) -> list[str]: ...
+
+
 class HdfsCommit:
     """`OutputCommit` on HDFS."""
 
-    def __init__(self, files: HdfsFiles, target: str, app: str) -> None:
+    def __init__(self, files: CommitFiles, target: str, app: str) -> None:
         self._files, self._web, self._place = files, files.web, files.place
         self._location, self.target = target, files.place.path(target)
         self._app = app
@@ -677,7 +698,7 @@ class HdfsCommit:
         return status.inode_id if status else None
 
 
-def applications_with_marker(files: HdfsFiles, target: str) -> list[str]:
+def applications_with_marker(files: CommitFiles, target: str) -> list[str]:
     """Return the applications that have a marker beside this target."""
     parent, _, name = files.place.path(target).rpartition("/")
     try:

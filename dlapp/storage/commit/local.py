@@ -50,7 +50,6 @@ from collections.abc import Iterator, Sequence
 
 from dlapp.errors import DlappError, NotFound, UsageError
 from dlapp.locations import file_location, local_path, shown
-from dlapp.storage.api import ignore
 from dlapp.storage.commit.marker import (
     MAX_MARKER_BYTES,
     CommitBusy,
@@ -77,6 +76,7 @@ from dlapp.storage.commit.written import (
     mark_written,
 )
 from dlapp.storage.tree import explained, explaining
+from dlapp.storage.values import ignore
 from dlapp.system.files import (
     UntrustedFile,
     closing_fd,

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.locations import WEBHDFS, HdfsPlace, shown
 from dlapp.net.http import RequestBody
-from dlapp.storage.api import FileTotals, MatchedEntry, Workspace, ignore
-from dlapp.storage.fetch_plan import FetchTarget, run_parallel
+from dlapp.storage.fetch_plan import run_parallel
 from dlapp.storage.glob import split_pattern
 from dlapp.storage.hdfs.webhdfs import INODES, FileStatus, HdfsRefused, WebHdfs, WrongAnswer, calling
-from dlapp.storage.tree import LeftOut, OpenTree, TreeNode, explaining, make_directories, nodes_to_store
+from dlapp.storage.tree import OpenTree, explaining, make_directories, nodes_to_store
+from dlapp.storage.values import FetchTarget, FileTotals, LeftOut, MatchedEntry, TreeNode, Workspace, ignore
 from dlapp.system.files import UntrustedFile, closing_fd, is_plain_name, write_all
 
 if TYPE_CHECKING:

@@ -70,7 +70,6 @@ from dlapp.hadoop.hdfs.datanode import (
 from dlapp.hadoop.wire import Fields
 from dlapp.locations import AUTO, HDFS, HdfsPlace, shown
 from dlapp.net.http import RequestBody
-from dlapp.storage.api import DiskFull, ignore
 from dlapp.storage.hdfs.webhdfs import (
     MAX_DEAD_ENDS,
     AlreadyThere,
@@ -82,6 +81,7 @@ from dlapp.storage.hdfs.webhdfs import (
     WrongAnswer,
     java_error,
 )
+from dlapp.storage.values import DiskFull, ignore
 from dlapp.system.files import is_plain_name
 from dlapp.system.logs import log
 from dlapp.system.waits import Wait

@@ -51,7 +51,7 @@ from dlapp.net.http import (
     SourceShrank,
     split_url,
 )
-from dlapp.storage.api import DiskFull, ignore
+from dlapp.storage.values import DiskFull, ignore
 from dlapp.system.clock import backoff_s
 from dlapp.system.files import UntrustedFile, is_plain_name, json_object
 from dlapp.system.text import human_size

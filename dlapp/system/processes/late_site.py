@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-import dlapp
-
 
 class LateSite:
     """Finder, before that of `sys.path`, that adds site-packages when a module is found nowhere else.
@@ -54,7 +52,7 @@ def _site_packages() -> list[str]:
         prefixes = [environment, *(prefixes if ("include-system-site-packages", "true") in lines else ())]
         sys.prefix = sys.exec_prefix = environment  # which Debian's `site` uses to detect a virtual environment
     # If dlapp itself is installed in the user's own site-packages, its libraries are there, too.
-    own = os.path.dirname(os.path.dirname(os.path.abspath(dlapp.__file__)))
+    own = os.path.abspath(__file__).removesuffix("/dlapp/system/processes/late_site.py")
     found = [directory for directory in (own, *site.getsitepackages(prefixes)) if os.path.isdir(directory)]
     return found + [path for directory in found for path in _added(directory)]
 

@@ -13,7 +13,6 @@ import signal
 import sys
 from collections.abc import Sequence
 
-import dlapp
 from dlapp.system import files
 
 FIRST_KEPT = 3
@@ -22,8 +21,8 @@ FIRST_KEPT = 3
 _OPTIONS = ("-I", "-S")
 """Options by which no directory and no PYTHONPATH of a user changes what dlapp's processes run. They start without
 site-packages, which are added when needed (`dlapp.system.processes.late_site`)."""
-_MAIN = "/dlapp/__main__.py"
-PROGRAM = (sys.executable, *_OPTIONS, os.path.dirname(os.path.abspath(dlapp.__file__)).removesuffix("/dlapp") + _MAIN)
+_MAIN, _OWN = "/dlapp/__main__.py", "/dlapp/system/processes/spawn.py"
+PROGRAM = (sys.executable, *_OPTIONS, os.path.abspath(__file__).removesuffix(_OWN) + _MAIN)
 """Command line by which dlapp's own processes are started."""
 
 

@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from dlapp.errors import DlappError, NotFound, Unreachable
 from dlapp.locations import HdfsPlace, shown
-from dlapp.storage.api import DiskFull
 from dlapp.storage.checkpoints.copies import Checkpoints, DirectoryPart
 from dlapp.storage.checkpoints.manifest import IncompleteCheckpoint
 from dlapp.storage.checkpoints.selection import (
@@ -43,6 +42,7 @@ from dlapp.storage.checkpoints.selection import (
 from dlapp.storage.checkpoints.snapshot import CheckpointChanged, DirectorySnapshot
 from dlapp.storage.checkpoints.store import open_store
 from dlapp.storage.tree import make_directories
+from dlapp.storage.values import DiskFull
 from dlapp.system.clock import backoff_s, date_and_time
 from dlapp.system.processes.open_files import are_inspectable
 from dlapp.system.waits import FILE_SYSTEM, Wait

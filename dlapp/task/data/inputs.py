@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError
-from dlapp.storage.api import FileTotals, Progress
+from dlapp.storage.values import FileTotals, Progress
 from dlapp.system.text import human_size
 
 if TYPE_CHECKING:

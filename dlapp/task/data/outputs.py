@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from dlapp.errors import DlappError, Unreachable, UsageError
 from dlapp.locations import file_location, shown
 from dlapp.runtime.payload import ServiceAway
-from dlapp.storage.api import DiskFull, FileTotals, Workspace
 from dlapp.storage.open import open_output
+from dlapp.storage.values import DiskFull, FileTotals, Workspace
 from dlapp.system.clock import backoff_s
 from dlapp.system.waits import FILE_SYSTEM, Wait
 from dlapp.task.data.workspace_changes import NewFiles, WorkspaceChanges, closest, describe
@@ -40,7 +40,7 @@ from dlapp.values.messages import (
 from dlapp.values.spec import OnFailure, OutputFrom, OutputSpec
 
 if TYPE_CHECKING:
-    from dlapp.storage.tree import LeftOut
+    from dlapp.storage.values import LeftOut
 
 _STORE_AGAIN_S = 1.0, 30.0
 """Pauses between two tries to store an output: doubled from the first to the second."""

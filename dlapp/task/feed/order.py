@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dlapp.errors import UsageError
-from dlapp.storage.tree import TreeNode
+from dlapp.storage.values import TreeNode
 
 
 class Segment(NamedTuple):

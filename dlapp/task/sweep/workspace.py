@@ -12,7 +12,8 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 
-from dlapp.storage.tree import OpenTree, TreeNode, copy_nodes
+from dlapp.storage.tree import OpenTree, copy_nodes
+from dlapp.storage.values import TreeNode
 from dlapp.system.files import is_inside, walk
 
 

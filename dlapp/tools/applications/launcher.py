@@ -237,7 +237,7 @@ def _submit(submit: Submit, overrides: Overrides, as_json: bool) -> ApplicationI
 
 def _wait(client: Client, application_id: ApplicationId, as_json: bool) -> int:
 
-    from dlapp.client import exit_code
+    from dlapp.client.exit_status import exit_code
     from dlapp.system import clock
     from dlapp.tools.display.progress import waiting_display
     from dlapp.tools.display.status import answer_lines, read_best_trial, read_error_tail

@@ -73,7 +73,8 @@ def main(
     printed. ID is an application's id, a unique ending of it, or 'last' (the default). On a terminal colours are
     shown, and other control sequences left out.
     """
-    from dlapp.client import Client, exit_code
+    from dlapp.client import Client
+    from dlapp.client.exit_status import exit_code
 
     streams = _streams(only_stdout, only_stderr, own)
     if rank is not None and container is not None:

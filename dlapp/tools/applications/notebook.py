@@ -152,7 +152,7 @@ def _is_to_end() -> bool:
 
 def _show_end(client: Client, notebook: Notebook, *, as_json: bool = False) -> int:
     """Wait for the end, fetch the files and print their location. Return the exit code."""
-    from dlapp.client import exit_code
+    from dlapp.client.exit_status import exit_code
     from dlapp.client.notebook.session import saved_location
     from dlapp.system import clock
     from dlapp.tools.display.progress import waiting_display

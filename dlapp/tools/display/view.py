@@ -302,7 +302,7 @@ def width(text: str) -> int:
 def derived(view: View, now_ms: int) -> dict[str, object]:
     """Return what ``--json`` adds to a view: the elapsed time [ms], and the exit code that ``--wait`` would end
     with."""
-    from dlapp.client import exit_code_of
+    from dlapp.client.exit_status import exit_code_of
 
     return {
         "elapsed_ms": max(0, elapsed_ms_of(view, now_ms)),

@@ -62,7 +62,7 @@ def quarantine(ledger: GpuLedger, names: Sequence[str], *, host: str | None, rea
     Raises:
         NotFound: there is no such GPU; then none is closed.
     """
-    from dlapp.client import caller
+    from dlapp.client.client import caller
     from dlapp.client.machine.drain import close_devices, select_devices, select_gpus
 
     try:
@@ -110,7 +110,7 @@ def drain(
     Raises:
         TimedOut: they are still in use, or may be.
     """
-    from dlapp.client import caller
+    from dlapp.client.client import caller
     from dlapp.client.machine.drain import (
         close_devices,
         foreign_users,
@@ -201,7 +201,7 @@ def reset(config: Config, ledger: GpuLedger, name: str, *, as_json: bool) -> int
         name: of the GPU.
         as_json: print the answer as JSON.
     """
-    from dlapp.client import caller
+    from dlapp.client.client import caller
     from dlapp.client.machine.reset import reset_gpu
 
     done = reset_gpu(ledger, config, name, by=caller())

@@ -13,8 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from dlapp.values.spec import AppSpec
-
 APP_ID, MASTER, TRIAL = "app_id", "master", "trial"
 HOSTS, CACHE = "hosts:", "cache."
 """Beginnings of the placeholders that are followed by the name of a role, or of a cache."""
@@ -36,16 +34,4 @@ def substitute(words: Iterable[str], values: Mapping[str, str]) -> tuple[str, ..
     return tuple(
         _PLACEHOLDER.sub(lambda found: values.get(found[1] or found[2], found[0]), word) if "{" in word else word
         for word in words
-    )
-
-
-def known_names(spec: AppSpec) -> tuple[str, ...]:
-    """Return the names of the placeholders in commands and arguments of an application, its sweep's first."""
-    return (
-        *(() if spec.sweep is None else (*spec.sweep.parameters, TRIAL)),
-        *OF_CONTAINER,
-        *OF_PORT,
-        MASTER,
-        *(f"{HOSTS}{role.name}" for role in spec.roles),
-        *(f"{CACHE}{cache.name}" for cache in spec.caches),
     )

@@ -14,7 +14,8 @@ from dlapp.am.application_dir.hdfs import HdfsApplicationDir
 from dlapp.am.application_dir.interface import Superseded
 from dlapp.am.model import events
 from dlapp.cluster.engine import Heartbeat
-from dlapp.cluster.yarn.client.cleanup import EndedApplication, settle
+from dlapp.cluster.yarn.client.cleanup import settle
+from dlapp.cluster.yarn.client.rest import EndedApplication
 from dlapp.cluster.yarn.staging import AM, KILL, RELEASE, SOFT_KILL, TRIALS, VIEW, StagingPaths
 from dlapp.cluster.yarn.staging import SUBMISSION as SUBMISSION_FILE
 from dlapp.errors import DlappError, NotFound, Unreachable

@@ -15,7 +15,8 @@ import pytest
 from dlapp.cluster.yarn import staging
 from dlapp.cluster.yarn.am_plan import ALIAS, AmPlan
 from dlapp.cluster.yarn.client import rest
-from dlapp.cluster.yarn.client.cleanup import EndedApplication, settle
+from dlapp.cluster.yarn.client.cleanup import settle
+from dlapp.cluster.yarn.client.rest import EndedApplication
 from dlapp.cluster.yarn.client.timeline import history
 from dlapp.cluster.yarn.logs import pages, tfile
 from dlapp.errors import ConfigError, DlappError, NotFound

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import DlappError
-from dlapp.storage.api import MatchedEntry, Progress
 from dlapp.storage.cache.entry import CacheKeySource, CacheLocation
 from dlapp.storage.cache.store import InputCache
-from dlapp.storage.fetch_plan import FetchTarget
 from dlapp.storage.local import LocalFiles
+from dlapp.storage.values import FetchTarget, MatchedEntry, Progress
 from tests.attacks.hostile_files import Bait
 from tests.attacks.identities import GROUP, Identities, User
 from tests.attacks.snapshots import contents_unchanged

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import DlappError
-from dlapp.storage.api import Workspace
 from dlapp.storage.local import LocalFiles
 from dlapp.storage.tree import OpenTree, nodes_to_store
+from dlapp.storage.values import Workspace
 from dlapp.system.files import remove_tree
 from tests.attacks.hostile_files import Bait
 from tests.attacks.identities import Identities, User, deadline

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.cluster.local.attempts import alive_lock, alive_locks, is_alive, next_attempt, registration
-from dlapp.cluster.local.queue import ApplicationRow
+from dlapp.cluster.local.row import ApplicationRow
 from dlapp.cluster.local.state import acquire_lock
 
 BOOT = "this boot"

@@ -15,8 +15,9 @@ from dlapp.cluster.local import spool
 from dlapp.cluster.local.client import waits
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.gpu_sets import demands_of_row, gpu_sets
-from dlapp.cluster.local.queue import RUNNING, WAITING, ApplicationRow, Queue
+from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.queue_state import QueueContents, row_of, state_of
+from dlapp.cluster.local.row import RUNNING, WAITING, ApplicationRow
 from dlapp.cluster.local.schedule import QueueOrder
 from dlapp.gpuid import needs, rules
 from dlapp.gpuid.devices import Device

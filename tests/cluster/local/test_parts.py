@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.cluster.local import capacity, outcome, views
-from dlapp.cluster.local.queue import ApplicationRow, Queue
+from dlapp.cluster.local.queue import Queue
+from dlapp.cluster.local.row import ApplicationRow
 from dlapp.cluster.local.runner import history
 from dlapp.cluster.local.schedule import QueueOrder, lack, too_large
 from dlapp.cluster.local.settings import settings_of

@@ -15,9 +15,10 @@ import pytest
 from dlapp.cluster.local import queue_state, spool
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.outcome import ended, write_outcome
-from dlapp.cluster.local.queue import DONE, HELD, RUNNING, WAITING, ApplicationRow, Queue
+from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.queue_order import order_of
 from dlapp.cluster.local.queue_state import QueueContents, QueueReader, read_policy, row_of, state_of
+from dlapp.cluster.local.row import DONE, HELD, RUNNING, WAITING, ApplicationRow
 from dlapp.cluster.local.runner.main import Runner
 from dlapp.cluster.local.runner.queue_pass import QueuePasses
 from dlapp.cluster.local.spool import SpoolEntry

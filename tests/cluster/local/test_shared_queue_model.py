@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.cluster.local import schedule, spool
-from dlapp.cluster.local.queue import ApplicationRow
+from dlapp.cluster.local.row import ApplicationRow
 from dlapp.cluster.local.runner import main as runner_module
 from dlapp.cluster.local.runner.main import Runner as RealRunner
 from dlapp.cluster.local.schedule import StartDecision

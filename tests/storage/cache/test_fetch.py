@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import NotFound
-from dlapp.storage.api import MatchedEntry
 from dlapp.storage.cache.entry import CacheLocation
 from dlapp.storage.cache.fetch import MAX_ENTRIES, CacheMount, fetch
 from dlapp.storage.cache.store import InputCache
-from dlapp.storage.fetch_plan import FetchPlan, FetchTarget
+from dlapp.storage.fetch_plan import FetchPlan
 from dlapp.storage.local import LocalFiles
+from dlapp.storage.values import FetchTarget, MatchedEntry
 
 
 class Remote(LocalFiles):

@@ -21,11 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
-from dlapp.storage.api import DiskFull, MatchedEntry, Progress
 from dlapp.storage.cache.entry import ENTRY_OVERHEAD, CacheKeySource, CacheLocation
 from dlapp.storage.cache.store import CacheHold, InputCache
 from dlapp.storage.local import LocalFiles
 from dlapp.storage.tree import nodes_to_fetch
+from dlapp.storage.values import DiskFull, MatchedEntry, Progress
 from dlapp.system import lock_files
 from tests.seeds import seeds
 from tests.storage.fetching import fetch_entries

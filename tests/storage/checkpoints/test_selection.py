@@ -22,7 +22,7 @@ from dlapp.storage.checkpoints.selection import (
     select_all,
     step_of,
 )
-from dlapp.storage.tree import TreeNode
+from dlapp.storage.values import TreeNode
 
 QUIET_NS = 10_000_000_000
 Files = Mapping[str, tuple[int, float]]

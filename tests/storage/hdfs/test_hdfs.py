@@ -18,11 +18,11 @@ from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.errors import Unreachable as AnyUnreachable
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.storage.api import DiskFull, Workspace
 from dlapp.storage.hdfs.file_system import HdfsFiles
 from dlapp.storage.hdfs.webhdfs import WebHdfs
 from dlapp.storage.live_copies import LiveCopies, live_name, remove_live
 from dlapp.storage.open import SourceFiles, open_location
+from dlapp.storage.values import DiskFull, Workspace
 from dlapp.values.ids import ApplicationId
 from tests.services.hadoop import IS_HADOOP_2, Hadoop
 from tests.services.http.proxy import Plan, Proxy

@@ -29,10 +29,10 @@ from dlapp.errors import Denied, DlappError
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import HttpClient, HttpResponse, IncompleteResponse
-from dlapp.storage.api import DiskFull
 from dlapp.storage.hdfs.file_system import PARALLEL_READS, HdfsFiles
 from dlapp.storage.hdfs.webhdfs import WebHdfs
 from dlapp.storage.open import plan_fetch
+from dlapp.storage.values import DiskFull
 from dlapp.system.files import UntrustedFile
 from tests.seeds import each_seed, seeds
 from tests.services.hadoop import DATANODES, IS_HADOOP_2, Hadoop
@@ -174,7 +174,7 @@ def test_any_tree_of_any_names_survives_both_ways(
     location = f"{base}/{name}"
     files.store(str(top), location)
     provided = here / "in" / name
-    from dlapp.storage.api import MatchedEntry
+    from dlapp.storage.values import MatchedEntry
 
     fetch_entries(files, [MatchedEntry(location, True, 0)], str(here / "in"))
     assert described(provided) == before

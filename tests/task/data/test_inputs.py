@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from dlapp.node_policy import NodePolicy
-from dlapp.storage.api import MatchedEntry
 from dlapp.storage.cache.entry import CacheLocation
 from dlapp.storage.cache.store import InputCache
-from dlapp.storage.fetch_plan import FetchPlan, FetchTarget
+from dlapp.storage.fetch_plan import FetchPlan
 from dlapp.storage.local import LocalFiles
+from dlapp.storage.values import FetchTarget, MatchedEntry
 from dlapp.task.data import inputs as inputs_module
 from dlapp.task.data.inputs import Inputs
 from dlapp.values.launch_spec import CacheSettings

@@ -13,8 +13,8 @@ from unittest.mock import Mock
 import pytest
 
 from dlapp.errors import DlappError
-from dlapp.storage.api import DiskFull
 from dlapp.storage.open import open_output
+from dlapp.storage.values import DiskFull
 from dlapp.task.data import outputs as module
 from dlapp.task.data.outputs import Outputs
 from dlapp.task.data.workspace_changes import WorkspaceChanges
@@ -236,8 +236,8 @@ def test_outputs_that_link_to_each_other_are_kept_with_all_files(payload: Payloa
 
 
 def test_a_failed_try_to_store_does_not_count_as_stored(payload: Payload) -> None:
-    from dlapp.storage.api import Workspace
     from dlapp.storage.local import LocalFiles
+    from dlapp.storage.values import Workspace
 
     payload.write(**{"best.pt": "trained for days"})
     payload.link("out/model.pt", "../best.pt")

@@ -16,7 +16,7 @@ import pytest
 from dlapp.errors import DlappError, NotFound
 from dlapp.launcher.workspace.pack import Packed, pack, scan_workspace
 from dlapp.launcher.workspace.tar import DIRECTORY, END, FILE, LINK, header, sparse_header
-from dlapp.storage.api import DiskFull
+from dlapp.storage.values import DiskFull
 from dlapp.task.data.unpack import ArchiveDamaged, unpack
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from dlapp.feed import Feed, _Item, _SourceFile
-from dlapp.storage.tree import TreeNode
+from dlapp.storage.values import TreeNode
 from dlapp.task.feed.buffer import FeedBuffer
 from dlapp.task.feed.order import FeedOrder, ReaderPart, Segment
 from dlapp.task.feed.sockets import FeedContent, SocketReaders

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from dlapp.errors import DlappError, Unreachable
-from dlapp.storage.tree import TreeNode
+from dlapp.storage.values import TreeNode
 from dlapp.task.feed.buffer import MAX_ITEMS, MEMORY_BYTES, FeedBuffer
 from dlapp.task.feed.feeds import TaskFeeds
 from dlapp.task.feed.order import EpochEnd, FeedOrder, FeedPosition, ReaderPart, Segment

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from dlapp.application.notes import known_names
 from dlapp.sweep.spec import GridParameter, Sampler, SweepSpec
 from dlapp.values.ids import ApplicationId
-from dlapp.values.program.placeholders import known_names, names_in, substitute
+from dlapp.values.program.placeholders import names_in, substitute
 from dlapp.values.spec import AppSpec, CheckpointSpec, OutputSpec, PayloadCache, RoleSpec, Submission
 
 VALUES = {"index": "3", "role": "ps", "hosts:ps": "10.0.0.1:1,10.0.0.2:2", "cache.models": "/c", "lr": "{index}"}

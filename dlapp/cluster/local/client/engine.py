@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from dlapp import __version__
 from dlapp.cluster import LOG_NAMES, NOT_ENDED
 from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local import schedule, views
 from dlapp.cluster.local.attempts import is_alive, open_recorded
 from dlapp.cluster.local.notices import NOTIFY, mark_end, start_pending_senders
-from dlapp.cluster.local.queue import DEPENDENT, DONE, HELD, RUNNING, UNSTARTED, WAITING, ApplicationRow, Queue
+from dlapp.cluster.local.queue import Queue
+from dlapp.cluster.local.row import DEPENDENT, DONE, HELD, RUNNING, UNSTARTED, WAITING, ApplicationRow
 from dlapp.cluster.local.runner.election import ensure_runner, is_runner_alive, wake_runner
 from dlapp.cluster.local.schedule import QueueOrder
 from dlapp.cluster.local.settings import RunnerSettings, settings_of
@@ -58,6 +58,7 @@ from dlapp.system.processes.proc import status_fields
 from dlapp.system.processes.spawn import PROGRAM
 from dlapp.system.waits import Wait
 from dlapp.value import Closeable
+from dlapp.version import __version__
 
 if TYPE_CHECKING:
     from dlapp.cluster.engine import EngineInfo, LogFiles, PlanFacts, QueueFacts

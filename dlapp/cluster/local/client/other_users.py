@@ -13,7 +13,7 @@ from typing import Any
 
 from dlapp.cluster.local import spool, views
 from dlapp.cluster.local.attempts import is_alive
-from dlapp.cluster.local.queue import DONE, RUNNING, UNSTARTED, ApplicationRow
+from dlapp.cluster.local.row import DONE, RUNNING, UNSTARTED, ApplicationRow
 from dlapp.cluster.local.schedule import QueueOrder
 from dlapp.cluster.local.state import StateDir, file_url, read_json
 from dlapp.errors import DlappError, NotFound

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster.engine import PlanFacts
 from dlapp.cluster.local import spool
-from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow, Queue
+from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.queue_state import count_returned, row_of
 from dlapp.cluster.local.reasons import THIS_MACHINE, facts_of
+from dlapp.cluster.local.row import DONE, RUNNING, WAITING, ApplicationRow
 from dlapp.cluster.local.runner.dependencies import ends_of
 from dlapp.cluster.local.schedule import QueueOrder, amounts_of
 from dlapp.cluster.local.state import StateDir

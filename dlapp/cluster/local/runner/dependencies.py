@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from dlapp.cluster.local.queue import DEPENDENT, DONE, HELD, WAITING, ApplicationRow, Queue
+from dlapp.cluster.local.queue import Queue
+from dlapp.cluster.local.row import DEPENDENT, DONE, HELD, WAITING, ApplicationRow
 from dlapp.values.start_conditions import UNKNOWN, After, evaluate_conditions, how_ended, read_after
 
 

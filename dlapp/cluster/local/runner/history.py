@@ -10,7 +10,8 @@ import os
 import stat
 
 from dlapp.cluster.local.attempts import is_alive
-from dlapp.cluster.local.queue import DONE, ApplicationRow, Queue
+from dlapp.cluster.local.queue import Queue
+from dlapp.cluster.local.row import DONE, ApplicationRow
 from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import STALE_STAGING_S, StateDir
 from dlapp.cluster.local.views import unstored_in

@@ -53,8 +53,9 @@ from dlapp.cluster.local.outcome import (
     why_it_died,
     write_outcome,
 )
-from dlapp.cluster.local.queue import DONE, RUNNING, UNSTARTED, WAITING, ApplicationRow, Queue, SchemaMismatch
+from dlapp.cluster.local.queue import Queue, SchemaMismatch
 from dlapp.cluster.local.queue_state import UNLIMITED, QueueContents, QueueReader, count_returned, row_of
+from dlapp.cluster.local.row import DONE, RUNNING, UNSTARTED, WAITING, ApplicationRow
 from dlapp.cluster.local.runner.election import open_fifo
 from dlapp.cluster.local.runner.queue_pass import QueuePasses
 from dlapp.cluster.local.schedule import Obstacle, StartDecision

@@ -17,6 +17,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dlapp.cluster.yarn.client.rest import EndedApplication
 from dlapp.cluster.yarn.staging import (
     COMMIT,
     HISTORY_SUFFIX,
@@ -72,13 +73,6 @@ with its next heartbeat (1 s), and SIGKILL follows SIGTERM after 250 ms. Seen: u
 ApplicationMaster may still commit, and its tasks may store output."""
 NOTHING_KEPT, COMMITTED = "no output kept", "the commit of its output, which had begun, is finished"
 KEPT = "its output is kept as partial output"
-
-
-class EndedApplication(NamedTuple):
-    """State of an ended application, and how long ago it ended."""
-
-    state: State
-    ago_s: float
 
 
 class OwnApplications(NamedTuple):

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from dlapp.cluster.yarn.client.am_client import REQUEST_TIMEOUT_S, AmClients
-from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, NOTHING_KEPT, EndedApplication, kept_text, settle
+from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, NOTHING_KEPT, kept_text, settle
 from dlapp.cluster.yarn.client.local_files import tools_tokens
-from dlapp.cluster.yarn.client.rest import KILL_END_S, AppReport
+from dlapp.cluster.yarn.client.rest import KILL_END_S, AppReport, EndedApplication
 from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.client.shared_tokens import find_token
 from dlapp.cluster.yarn.client.status import ApplicationReader

@@ -26,8 +26,7 @@ from dlapp.values.serialization import from_json
 from dlapp.values.spec import Submission
 
 if TYPE_CHECKING:
-    from dlapp.cluster.yarn.client.cleanup import EndedApplication
-    from dlapp.cluster.yarn.client.rest import AppReport
+    from dlapp.cluster.yarn.client.rest import AppReport, EndedApplication
     from dlapp.config import Config
 
 DELIVER_S = 5.0

@@ -15,7 +15,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urljoin
 
 from dlapp.cluster.yarn.launch_script import inside_double_quotes, shell_command
@@ -132,6 +132,13 @@ class AppReport(Value, kw_only=True):
     am_node: str = ""
     am_attempt: int = 0
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+
+class EndedApplication(NamedTuple):
+    """State of an ended application, and how long ago it ended."""
+
+    state: State
+    ago_s: float
 
 
 class NodeInfo(Value, kw_only=True):

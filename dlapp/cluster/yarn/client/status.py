@@ -22,9 +22,9 @@ from dlapp.cluster import LOG_NAMES
 from dlapp.cluster.engine import LogFiles
 from dlapp.cluster.yarn.client import views as client_views
 from dlapp.cluster.yarn.client.am_client import AmClients
-from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, EndedApplication, own_applications, settle, settle_all
+from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, own_applications, settle, settle_all
 from dlapp.cluster.yarn.client.local_files import tools_tokens
-from dlapp.cluster.yarn.client.rest import AppReport, NodeInfo
+from dlapp.cluster.yarn.client.rest import AppReport, EndedApplication, NodeInfo
 from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.client.shared_tokens import find_token
 from dlapp.cluster.yarn.client.views import AmState

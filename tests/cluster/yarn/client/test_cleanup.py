@@ -14,7 +14,6 @@ from dlapp.cluster.yarn.client.cleanup import (
     COMMITTED,
     GONE_AFTER_S,
     NOTHING_KEPT,
-    EndedApplication,
     OwnApplications,
     clean_up,
     clean_up_cache,
@@ -23,7 +22,7 @@ from dlapp.cluster.yarn.client.cleanup import (
     own_applications,
     settle,
 )
-from dlapp.cluster.yarn.client.rest import YarnRest
+from dlapp.cluster.yarn.client.rest import EndedApplication, YarnRest
 from dlapp.cluster.yarn.staging import StagingPaths
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
 from dlapp.login import Login

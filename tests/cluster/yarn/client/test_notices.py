@@ -10,9 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from dlapp.cluster.yarn.client.cleanup import EndedApplication
 from dlapp.cluster.yarn.client.notices import AM_STAYS_S, SENDING, SENDING_MS, CommandNotices
-from dlapp.cluster.yarn.client.rest import AppReport
+from dlapp.cluster.yarn.client.rest import AppReport, EndedApplication
 from dlapp.cluster.yarn.staging import StagingFiles, StagingPaths
 from dlapp.config import load_config
 from dlapp.errors import DlappError, NotFound

@@ -1,0 +1,3 @@
+"""Version of dlapp."""
+
+__version__ = "0.1.0"
