@@ -35,6 +35,7 @@
 #   make check             format, lint, types (of the tests too), import rules, dead code
 #   make dead-code         what nothing uses (pyproject.toml, tool.vulture, has what is used from elsewhere)
 #   make coverage [ARGS=]  branches of dlapp that tests without a server take: the total, and the 20 worst modules
+#   make docs              the site of the documentation, with a search, in .cache/site; a broken link is an error
 #   make dist              wheel and sdist; each is installed into an empty environment and tried
 #   make bench NAME=cli    measure (or data, gang, insight, ledger, scale, ...); results also go to bench/results/
 #   make bench-against NAME=cli [COMMIT=]   the same of this tree and of the last stage (bench/history.json) or another
@@ -64,7 +65,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo yarn-up yarn-down demo-yarn demo-caffe images test-images test test-quick test-applications test-users test-hadoop \
 	test-zookeeper test-docker test-faults test-closes nightly test-federation test-frameworks test-beside test-gpu test-versions test-oldest soak fuzz scale fix \
-	check dead-code coverage dist bench bench-against screenshots clean
+	check dead-code coverage docs dist bench bench-against screenshots clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -234,6 +235,14 @@ coverage:
 		-m "not hadoop and not zookeeper and not docker" $(ARGS)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report --sort=cover | awk 'NR <= 22 || /^TOTAL/'
+
+# mkdocs reads one directory, so it gets one of links; the pages link one another as in the tree.
+docs:
+	@.ci/venv $(VENV) docs
+	@rm -rf .cache/pages && mkdir -p .cache/pages
+	@ln -s $(addprefix ../../,README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md LICENSE docs docker examples) .cache/pages
+	@$(BIN)/mkdocs build
+	@echo "the site is in .cache/site"
 
 dist:
 	@.ci/venv $(VENV) dist

@@ -21,6 +21,7 @@ from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.messages import Assignment
 from dlapp.values.program.submitter import CERTIFICATES, ENVIRONMENT, PROXIES
 from dlapp.values.spec import InputSpec, OutputSpec, Resources
+from tests.project.docs_site import anchor
 from tests.services import install
 
 ROOT = Path(__file__).parents[2]
@@ -36,16 +37,16 @@ def test_the_readme_names_every_command(command: str) -> None:
 def anchors(page: Path) -> set[str]:
     """The names by which links reach the headings of a page: GitHub's."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return {anchor(heading) for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_between_our_pages_leads_somewhere(page: Path) -> None:
     missing = []
     for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
-        file, _, anchor = link.partition("#")
+        file, _, name = link.partition("#")
         to = page.parent / file if file else page
-        if "://" not in link and (not to.exists() or (anchor and anchor not in anchors(to))):
+        if "://" not in link and (not to.exists() or (name and name not in anchors(to))):
             missing.append(link)
     assert missing == []
 
