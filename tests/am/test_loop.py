@@ -214,6 +214,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
             one.close()
 
 
+@pytest.mark.proves("roster-token")
 def test_the_members_of_a_gang_read_their_roster_and_nobody_else_does(tmp_path: Path) -> None:
     gang = replace(SUBMISSION, spec=replace(SUBMISSION.spec, gang=Gang.ALL))
     made = World(Watched(str(tmp_path)), submission=gang)

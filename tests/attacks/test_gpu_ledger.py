@@ -89,6 +89,7 @@ def record_of(directory: Path, kind: str, device: str, **fields: Any) -> Path:
 # ---- what lies there ----
 
 
+@pytest.mark.proves("ledger-lease")
 @pytest.mark.sampled(11)
 @pytest.mark.parametrize(
     "name",
@@ -116,6 +117,7 @@ def test_whatever_lies_there_costs_nobody_a_device_and_changes_nothing_outside(
             assert {os.path.basename(path) for path in named} <= {name}
 
 
+@pytest.mark.proves("image-locks")
 @pytest.mark.sampled(3)
 @pytest.mark.usefixtures("protected_sysctls")
 def test_what_lies_in_the_place_of_a_lock_of_pulls_or_of_accounts_delays_nobody(
@@ -145,6 +147,7 @@ def test_what_lies_in_the_place_of_a_lock_of_pulls_or_of_accounts_delays_nobody(
     assert changes(before, after) == []
 
 
+@pytest.mark.proves("image-locks")
 def test_a_lock_of_pulls_that_another_holds_delays_for_a_bounded_time(
     identities: Identities, directory: Path, victim: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +167,7 @@ def test_a_lock_of_pulls_that_another_holds_delays_for_a_bounded_time(
 # ---- what is written there ----
 
 
+@pytest.mark.proves("ledger-lease")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "evidence",
@@ -192,6 +196,7 @@ def test_a_record_without_a_process_keeps_no_device(
     identities.call(victim, use_all, directory)
 
 
+@pytest.mark.proves("ledger-lease", "ledger-quarantine")
 def test_a_quarantine_of_another_user_binds_nobody_else_and_root_heals_it(
     identities: Identities, directory: Path, attacker: User, victim: User, root: User
 ) -> None:
@@ -215,6 +220,7 @@ def test_a_quarantine_of_another_user_binds_nobody_else_and_root_heals_it(
             identities.call(user, lambda: ledger(directory).reserve(APP, 2).close())
 
 
+@pytest.mark.proves("ledger-lease")
 def test_a_ticket_is_no_earlier_than_it_came_whatever_it_says() -> None:
     def waiting(name: str, uid: int, arrived_ns: int, since_ms: int) -> WaitingTicket:
         return WaitingTicket(name, uid, arrived_ns, since_ms, 0.0, {})
@@ -253,6 +259,7 @@ def held_by(
             os.close(fd)
 
 
+@pytest.mark.proves("ledger-first")
 def test_who_made_a_device_s_file_cannot_take_it_from_its_holder(
     identities: Identities, directory: Path, attacker: User, victim: User
 ) -> None:
@@ -270,6 +277,7 @@ def test_who_made_a_device_s_file_cannot_take_it_from_its_holder(
         assert identities.call(attacker, exchange) == ["victim", "victim"]
 
 
+@pytest.mark.proves("ledger-first")
 def test_devices_whose_files_the_attacker_made_one_are_given_all_the_same(
     identities: Identities, directory: Path, victim: User, member: User, attacker: User
 ) -> None:
@@ -352,6 +360,7 @@ def the_only(directory: Path, kind: str) -> Path:
     return path
 
 
+@pytest.mark.proves("ledger-quarantine")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("healer", ["its author", "root"])
 @pytest.mark.parametrize("author", ["root", "victim"])
@@ -399,6 +408,7 @@ def lease_one(directory: Path) -> Any:
         return mine.lease(LeaseRequest(APP, CONTAINER, "", 1, evidence=evidence))
 
 
+@pytest.mark.proves("ledger-lease")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("ended", ["given back", "leased again", "collected", "collected by root"])
 def test_a_lease_that_is_over_is_not_brought_back_by_a_link(
@@ -496,6 +506,7 @@ def test_what_a_killed_process_of_ones_own_left_is_collected_and_files_linked_th
     assert (emptied.exists(), begun.exists(), precious.read_text()) == (False, False, '{"name": "precious"}')
 
 
+@pytest.mark.proves("ledger-lease")
 def test_records_without_number_of_one_user_are_not_all_read_and_others_go_on(
     identities: Identities, directory: Path, attacker: User, victim: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -572,6 +583,7 @@ def test_the_owner_of_each_of_many_files_is_read_once_by_a_process_and_root_remo
 # ---- what cannot be inspected ----
 
 
+@pytest.mark.proves("ledger-lease")
 @pytest.mark.parametrize("socket", ["refuses", "is not there"])
 def test_a_record_of_a_container_that_nobody_here_can_look_for_keeps_no_device_and_says_who_removes_it(
     identities: Identities, directory: Path, attacker: User, victim: User, socket: str
@@ -636,6 +648,7 @@ def test_a_record_of_a_container_that_nobody_here_can_look_for_keeps_its_device_
     identities.call(victim, lambda: ledger(directory, "unix:///nowhere").reserve(APP, 2).close())
 
 
+@pytest.mark.proves("ledger-lease")
 def test_what_the_records_of_one_user_cost_is_not_taken_from_the_time_for_others(
     identities: Identities,
     directory: Path,
@@ -676,6 +689,7 @@ def test_what_the_records_of_one_user_cost_is_not_taken_from_the_time_for_others
 # ---- the directory ----
 
 
+@pytest.mark.proves("ledger-first")
 @pytest.mark.parametrize("mode", [0o700, 0o777, 0o1777])
 def test_a_directory_of_another_user_serves_that_user_alone(
     identities: Identities, place: Path, attacker: User, victim: User, root: User, mode: int
@@ -750,6 +764,7 @@ def dead_task() -> dict[str, int]:
     return {"pid": 4194300, "start_time": 1, "pid_ns": os.stat("/proc/self/ns/pid").st_ino}
 
 
+@pytest.mark.proves("ledger-containers")
 @pytest.mark.parametrize(
     ("label", "uid"),
     [
@@ -785,6 +800,7 @@ def test_what_a_dead_task_left_is_removed_where_record_label_and_task_agree(
         assert daemon.removed == [f"/containers/{'a' * 64}?force=1&v=1"]
 
 
+@pytest.mark.proves("ledger-containers")
 def test_a_dockerd_that_a_record_names_is_not_asked(
     identities: Identities, directory: Path, attacker: User, root: User
 ) -> None:
@@ -795,6 +811,7 @@ def test_a_dockerd_that_a_record_names_is_not_asked(
     assert daemon.asked == 0
 
 
+@pytest.mark.proves("ledger-containers")
 def test_a_dockerd_that_trickles_is_given_up_as_a_whole(place: Path) -> None:
     with dockerd(place / "docker.sock", {}, trickles=True) as daemon:
         host = f"unix://{daemon.server_address}"
@@ -804,6 +821,7 @@ def test_a_dockerd_that_trickles_is_given_up_as_a_whole(place: Path) -> None:
         assert (found.state, "time" in found.why) == ("unknown", True)
 
 
+@pytest.mark.proves("ledger-lease")
 def test_a_payload_at_another_dockerd_keeps_its_device_while_its_lifeline_is_read_or_it_computes(
     identities: Identities, directory: Path, place: Path, member: User, victim: User
 ) -> None:
@@ -831,6 +849,7 @@ def test_a_payload_at_another_dockerd_keeps_its_device_while_its_lifeline_is_rea
     identities.call(victim, use_all, directory)
 
 
+@pytest.mark.proves("ledger-lease")
 def test_a_lifeline_on_a_file_system_that_hangs_delays_for_a_bounded_time_and_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

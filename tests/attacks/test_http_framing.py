@@ -147,6 +147,7 @@ def body_by_h11(response: bytes) -> bytes | None:
     return body
 
 
+@pytest.mark.proves("http-framing")
 @pytest.mark.parametrize("to_file", [False, True], ids=["memory", "file"])
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_response_that_does_not_say_where_it_ends_is_refused(case: str, to_file: bool, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ def make(path: Path, mode: int, uid: int = 0, gid: int = 0) -> Path:
     return path
 
 
+@pytest.mark.proves("root-path")
 @pytest.mark.parametrize(
     ("mode", "gid", "who"),
     [
@@ -82,6 +83,7 @@ def test_a_group_that_is_the_primary_one_of_another_user_is_not_private(
     assert other_writers(str(own), os.lstat(own)) == "the group ann"
 
 
+@pytest.mark.proves("root-path")
 def test_a_link_is_followed_through_the_directories_that_it_passes(place: Path) -> None:
     roots = make(place / "roots", 0o755)
     target = make(roots / "target", 0o755)
@@ -113,6 +115,7 @@ def test_a_circle_of_links_and_what_is_missing_end(place: Path) -> None:
     assert who_may_change(str(roots / "missing" / "file")) == ""
 
 
+@pytest.mark.proves("root-path")
 @pytest.mark.parametrize(("mode", "gid", "who"), [(0o777, 0, "everybody"), (0o775, GROUP, "the group dlusers")])
 def test_root_uses_no_directory_below_one_that_others_may_write(
     identities: Identities, place: Path, mode: int, gid: int, who: str

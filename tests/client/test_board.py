@@ -246,6 +246,7 @@ def test_of_an_application_that_cannot_be_reached_the_newest_checkpoint_is_copie
     assert notes == [f"{APP}: only its checkpoints are shown while it runs: its token is not here"]
 
 
+@pytest.mark.proves("board-files")
 @pytest.mark.parametrize("field", ["output", "role"])
 @pytest.mark.parametrize("name", ["{outside}", "../../../outside", "a/../../../../outside", "..", "a//b", "a\nb"])
 def test_a_view_of_another_user_gets_no_file_written_outside_of_the_run(tmp_path: Path, name: str, field: str) -> None:
@@ -288,6 +289,7 @@ def test_a_view_of_another_user_sends_no_request_where_that_user_says(tmp_path: 
     assert f"of another user's application only files and the cluster's HDFS are read, not {target!r}" in notes[0]
 
 
+@pytest.mark.proves("board-files")
 def test_a_copy_that_became_a_link_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / EVENTS).write_text("one")

@@ -47,6 +47,7 @@ def with_credentials(*directories: Path) -> list[Path]:
     return found
 
 
+@pytest.mark.proves("registry-credentials")
 @on_yarn_when_full
 def test_an_image_of_a_private_registry_runs_and_nothing_of_the_credentials_is_left(
     engine: Engine, config: Path, dockerd: Dockerd, tmp_path: Path, state_dir: Path

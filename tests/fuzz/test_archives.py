@@ -73,6 +73,7 @@ ARCHIVES = {
 }
 
 
+@pytest.mark.proves("archive-paths")
 @pytest.mark.parametrize("kind", ARCHIVES)
 def test_an_archive_is_unpacked_inside_or_refused(tmp_path: Path, kind: str) -> None:
     archive, into, beside = tmp_path / "a", tmp_path / "outer" / "into", tmp_path / "outer"
@@ -131,6 +132,7 @@ def workspace(tmp_path: Path) -> bytes:
     return Path(packed.archive).read_bytes()
 
 
+@pytest.mark.proves("archive-paths")
 @pytest.mark.parametrize("layer", ["compressed", "plain"])
 def test_a_workspace_is_unpacked_inside_or_refused(tmp_path: Path, layer: str) -> None:
     archive, into, beside = tmp_path / "a", tmp_path / "outer" / "into", tmp_path / "outer"

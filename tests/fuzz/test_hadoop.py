@@ -79,6 +79,7 @@ def sasl(**fields: Any) -> bytes:
     return encode_frame(header.SerializeToString(), RpcSaslProto(**fields).SerializeToString())
 
 
+@pytest.mark.proves("hadoop-limits")
 def test_a_connection_of_rpc_is_made_or_refused() -> None:
     auth = RpcSaslProto.SaslAuth(
         method="TOKEN",
@@ -450,6 +451,7 @@ def webhdfs(answer: HttpResponse) -> WebHdfs:
     return web
 
 
+@pytest.mark.proves("hadoop-limits")
 @pytest.mark.parametrize("name", WEBHDFS)
 def test_an_answer_of_webhdfs_is_understood_or_refused(name: str) -> None:
     ask, sample = WEBHDFS[name]

@@ -21,6 +21,7 @@ from tests.fuzz import samples
 from tests.fuzz.parsing import fuzz, fuzz_json
 
 
+@pytest.mark.proves("view-files")
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
@@ -77,6 +78,7 @@ RECORDS = [
 ]
 
 
+@pytest.mark.proves("view-files")
 def test_a_journal_is_read_as_far_as_it_makes_sense() -> None:
     def read(data: bytes) -> None:
         journal.done(journal.replay(journal.records(data.decode("utf-8", "replace").split("\n"))))
@@ -97,6 +99,7 @@ def test_a_record_of_a_journal_is_read_or_passed_over(number: int) -> None:
     fuzz_json(read, [RECORDS[number]], errors=())
 
 
+@pytest.mark.proves("zookeeper-records")
 def test_a_hosts_record_in_the_ledger_is_read_or_refused() -> None:
     record = json.loads(record_json.to_bytes(samples.HOST_RECORD))
     fuzz_json(lambda data: record_json.from_bytes(data, "node7"), [record])

@@ -173,6 +173,7 @@ def test_the_containers_that_dockerd_names_to_the_ledger_are_understood_or_refus
     fuzz_json(read, [FOUND], errors=(DockerSilent,))
 
 
+@pytest.mark.proves("dockerd-limits")
 def test_an_answer_of_dockerd_is_read_or_refused(docker: Any) -> None:
     host, answer = docker
     body = json.dumps(FOUND).encode()
@@ -195,6 +196,7 @@ CALLS: dict[str, tuple[Callable[[Dockerd], Any], Any]] = {
 }
 
 
+@pytest.mark.proves("dockerd-limits")
 @pytest.mark.parametrize("name", CALLS)
 def test_what_dockerd_says_is_understood_or_refused(docker: Any, name: str) -> None:
     host, answer = docker

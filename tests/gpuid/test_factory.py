@@ -24,6 +24,7 @@ def settings(credentials: str | None = None) -> str:
     return configured(load_config(options, {}, system_file=missing())).credentials
 
 
+@pytest.mark.proves("zookeeper-access")
 def test_a_ledger_on_zookeeper_needs_credentials_or_the_word_none() -> None:
     with pytest.raises(ConfigError, match=r"name a file of mode 0600 with user:password, or write none"):
         settings()

@@ -196,6 +196,7 @@ def test_a_request_that_asks_for_no_stream_says_so() -> None:
     assert seen == [False]
 
 
+@pytest.mark.proves("ports-address")
 @pytest.mark.parametrize("is_accepted", [True, False])
 def test_a_token_is_sent_to_the_process_of_its_user_alone(*, is_accepted: bool) -> None:
     own, other = os.getuid(), os.getuid() + 1

@@ -98,6 +98,7 @@ def test_the_newest_checkpoint_or_the_reason_for_none_is_shown(checkpoint: Check
     assert f"checkpoint{text.format(at=local_time(NOW_MS))}" in found.text
 
 
+@pytest.mark.proves("page-text")
 def test_what_others_wrote_is_text() -> None:
     one = container(
         0, role="w", host=EVIL, message=EVIL, detail=EVIL, metrics={EVIL: 1.0}, log_url="javascript:alert(1)"

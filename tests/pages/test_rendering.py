@@ -46,6 +46,7 @@ def test_a_link_to_the_end_of_a_log_opens_it(browser: Browser, tmp_path: Path) -
     wait_until(lambda: browser.value(is_open), what="the link is followed")
 
 
+@pytest.mark.proves("page-text")
 def test_a_page_runs_no_script_even_if_one_came_into_it(browser: Browser, tmp_path: Path) -> None:
     text = page(application(container(0)), NOW_MS, Extras(facts=[("a", "MARK")]))
     script = "<script>document.title = 'ran'</script><img src=x onerror=\"document.title = 'ran'\">"

@@ -16,6 +16,7 @@ LINKS = {
 }
 
 
+@pytest.mark.proves("output-links")
 @pytest.mark.parametrize(
     ("name", "text", "kept"),
     [

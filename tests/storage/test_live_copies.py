@@ -57,6 +57,7 @@ def test_those_of_another_application_stay(tmp_path: Path) -> None:
     assert (tmp_path / "target.live/other").exists()
 
 
+@pytest.mark.proves("live-copies")
 @pytest.mark.parametrize("name", [str(APPLICATION), live_name(APPLICATION)])
 def test_what_a_link_beside_the_target_leads_to_is_not_removed(tmp_path: Path, name: str) -> None:
     (kept := tmp_path / "own" / name).mkdir(parents=True, mode=0o700)
@@ -90,6 +91,7 @@ class FakeWeb(WebHdfs):
         return True
 
 
+@pytest.mark.proves("live-copies")
 @pytest.mark.parametrize(("owner", "mode"), [("ann", 0o700), ("bob", 0o755), ("ann", 0o777)])
 def test_on_hdfs_copies_are_removed_in_a_directory_of_ones_own_by_its_number(owner: str, mode: int) -> None:
     place = HdfsPlace("hdfs://nn", ("http://nn:1",), Login("ann"))
@@ -111,6 +113,7 @@ def test_what_lies_in_a_directory_that_others_may_write_is_not_removed(tmp_path:
     assert kept.exists()
 
 
+@pytest.mark.proves("live-copies")
 def test_checkpoints_whose_directory_gets_the_name_of_the_copies_are_not_removed(tmp_path: Path) -> None:
     (place := tmp_path / "checkpoints").mkdir(0o700)
     (place / str(APPLICATION)).mkdir(0o700)

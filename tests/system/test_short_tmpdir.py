@@ -108,6 +108,7 @@ def test_a_process_that_was_killed_before_it_made_the_link_leaves_nothing_either
     assert os.listdir(base) == []
 
 
+@pytest.mark.proves("tmpdir")
 def test_nothing_else_is_removed(target: str, base: str) -> None:
     held = os.path.dirname(killed(target, base))
     Path(held, "of_the_user").touch()
@@ -123,6 +124,7 @@ def test_nothing_else_is_removed(target: str, base: str) -> None:
     assert os.listdir(f"{base}/dlapp-cccccccccc") == ["tmp"]
 
 
+@pytest.mark.proves("tmpdir")
 @pytest.mark.root("to give a directory to another user")
 def test_what_is_of_another_user_stays(target: str, base: str) -> None:
     directory = os.path.dirname(killed(target, base))
@@ -166,6 +168,7 @@ def test_a_directory_that_another_process_removes_before_it_is_locked_is_made_an
     short.close()
 
 
+@pytest.mark.proves("tmpdir")
 def test_a_directory_in_which_others_may_rename_is_not_used(target: str, base: str) -> None:
     os.chmod(base, 0o777)
     with pytest.raises(UntrustedFile, match="others can remove what is not theirs"):

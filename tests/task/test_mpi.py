@@ -122,6 +122,7 @@ def test_a_later_open_mpi_is_refused_by_name(head: Any, container: int) -> None:
     assert "needs Open MPI 4" in (am.home / "stderr").read_text()
 
 
+@pytest.mark.proves("mpi-answers")
 @pytest.mark.parametrize(
     ("request_text", "why"),
     [
@@ -171,6 +172,7 @@ def test_an_agent_that_has_ended_is_no_reason_to_wait(head: Any) -> None:
     assert am.result().fault is Fault.NONE
 
 
+@pytest.mark.proves("mpi-requests")
 def test_nobody_else_may_enter_the_directory_of_requests(head: Any) -> None:
     am = head("until [ -e go ]; do sleep 0.02; done; env")
     am.wait_until(lambda: (am.home / "run/mpi/requests").exists())
@@ -274,6 +276,7 @@ def test_a_launch_that_cannot_be_started_has_failed(member: FakeAm) -> None:
     assert am.printed() == b""
 
 
+@pytest.mark.proves("mpi-answers")
 def test_a_payload_that_lies_about_ends_is_heard_only_on_its_own_launches(member: FakeAm) -> None:
     am = member
     lies = "printf '9 0\\n1 x\\n1 99999\\n\\n' >\"$DLAPP_DIR/mpi/ended\"; exec sleep 600"

@@ -136,6 +136,7 @@ def test_a_later_roster_replaces_the_file_while_the_payload_runs(place: Path) ->
         assert {report.roster_version for report in am.reports} == {0, 1}
 
 
+@pytest.mark.proves("roster-files")
 @pytest.mark.parametrize(
     ("planted", "is_refused"),
     [

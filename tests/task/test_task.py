@@ -556,6 +556,7 @@ def test_a_workspace_that_is_gone_is_the_nodes_fault(place: Path) -> None:
         assert am.result().fault is Fault.NODE
 
 
+@pytest.mark.proves("output-links")
 def test_a_link_that_leads_out_of_the_workspace_is_no_output(place: Path) -> None:
     (place / "secret").mkdir()
     with fake_am(place, f"ln -s {place}/secret output", **output_of(place)) as am:

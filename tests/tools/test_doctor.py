@@ -231,6 +231,7 @@ def test_an_ensemble_that_is_not_there_is_a_failure(doctor: Doctor) -> None:
     assert found["gpu.ledger.access"]["verdict"] == "warn"
 
 
+@pytest.mark.proves("zookeeper-access")
 def test_a_ledger_on_zookeeper_without_credentials_is_a_failure(doctor: Doctor) -> None:
     doctor.variables |= {"DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": "127.0.0.1:1"}
     found = doctor.findings(1)

@@ -120,6 +120,7 @@ def test_what_cannot_be_run_is_refused_with_a_line(tmp_path: Path) -> None:
     run("dlapp-kill", application)
 
 
+@pytest.mark.proves("exec-lifeline")
 @pytest.mark.slow
 def test_a_command_in_docker_is_as_the_program_and_nothing_of_it_is_left(
     dockerd: Dockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -135,6 +135,7 @@ def test_dlapp_run_submits_the_workspace_as_it_is_now(engine: Engine, tmp_path: 
     assert again.code == 0, again.err
 
 
+@pytest.mark.proves("shell-options")
 @pytest.mark.slow
 def test_dlapp_run_takes_resources_variables_and_arguments_and_nothing_that_chooses_files(tmp_path: Path) -> None:
     file = properties(tmp_path, 'echo "$P"; for word; do echo "<$word>"; done')

@@ -99,6 +99,7 @@ def run_as(place: Path) -> Run:
     return run_as
 
 
+@pytest.mark.proves("exec-access", "ports-token")
 @pytest.mark.slow
 def test_another_users_application_is_seen_and_not_ended(place: Path, run_as: Run) -> None:
     file = properties(place, "echo secret of ann; sleep 600", name="ann")
@@ -138,6 +139,7 @@ def test_another_users_application_is_seen_and_not_ended(place: Path, run_as: Ru
     assert run_as(ANN, "dlapp-status").code == 3
 
 
+@pytest.mark.proves("ports-access")
 @pytest.mark.slow
 def test_those_whom_its_owner_names_reach_its_ports_or_end_it_and_nobody_else_does(place: Path, run_as: Run) -> None:
     group = grp.getgrgid(1)  # any that this machine has

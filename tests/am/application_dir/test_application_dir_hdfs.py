@@ -392,6 +392,7 @@ def test_what_waited_long_is_written_in_groups_that_a_next_attempt_reads(
     assert all(len(data) <= 20 for name, data in files.files.items() if "journal" in name)
 
 
+@pytest.mark.proves("staging-size")
 def test_journals_that_are_too_large_together_are_refused(
     files: FilesInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -404,6 +405,7 @@ def test_journals_that_are_too_large_together_are_refused(
         first.home.all_journal_lines()
 
 
+@pytest.mark.proves("staging-size")
 @pytest.mark.parametrize("name", ["commit.json", "am.json"])
 def test_a_file_larger_than_its_kind_can_be_is_refused(files: FilesInMemory, name: str) -> None:
     first = Attempt(files, 1, awake=False)

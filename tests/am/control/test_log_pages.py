@@ -81,6 +81,7 @@ def test_a_log_is_read_once_for_all_that_ask(engine: Engine, monkeypatch: pytest
     assert len(engine.read) == 1
 
 
+@pytest.mark.proves("am-page-logs")
 def test_few_logs_are_read_at_a_time(engine: Engine) -> None:
     pages = pages_of(engine)
     calls = [ask(pages, index) for index in range(5)]

@@ -147,6 +147,7 @@ def answer(world: World, task: Task, number: int, **fields: Any) -> socket.socke
     return open_stream(world.loop.control_url, token, path, body, timeout_s=PATIENCE_S)
 
 
+@pytest.mark.proves("ports-token")
 def test_a_tool_and_a_task_are_connected_and_a_loop_that_ends_ends_their_stream(world: World) -> None:
     task, another = world.tasks[3], world.tasks[4]
     tool = Tool(world.loop.control_url, 3, '{"port": 8888}')
@@ -175,6 +176,7 @@ def test_a_task_that_cannot_open_a_stream_says_why_to_the_tool(world: World) -> 
     assert caught.value.reason == "not_open"
 
 
+@pytest.mark.proves("ports-token")
 def test_a_tool_without_the_token_or_with_a_wrong_request_gets_nothing(world: World) -> None:
     url = world.loop.control_url
     with pytest.raises(Denied):
@@ -192,6 +194,7 @@ def test_a_tool_without_the_token_or_with_a_wrong_request_gets_nothing(world: Wo
     assert not any(task.orders().streams for task in world.tasks)
 
 
+@pytest.mark.proves("ports-access")
 def test_a_viewer_reaches_ports_and_sees_the_view_and_can_do_nothing_else(world: World) -> None:
     url, viewer, task = world.loop.control_url, derive_token(SECRET, VIEWERS), world.tasks[2]
     tool = Tool(url, 2, token=viewer)
@@ -227,6 +230,7 @@ def test_a_request_for_a_stream_that_says_not_what_it_is_for_is_refused(
         open_stream(world.loop.control_url, token, "/v1/streams", request_json, timeout_s=PATIENCE_S)
 
 
+@pytest.mark.proves("ports-access")
 def test_who_may_modify_ends_it_and_reaches_no_port(world: World) -> None:
     url, modifier = world.loop.control_url, derive_token(SECRET, MODIFIERS)
     with pytest.raises(Denied):
@@ -275,6 +279,7 @@ def test_streams_are_bounded_and_one_whose_task_is_silent_is_given_up(
         tool.stream()
 
 
+@pytest.mark.proves("ports-connections")
 def test_connections_of_a_viewer_keep_no_task_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     url, server = world.loop.control_url, world.loop._control.server
     monkeypatch.setattr(server, "_most", MAX_STRANGERS_OF_AN_ADDRESS)
@@ -290,6 +295,7 @@ def test_connections_of_a_viewer_keep_no_task_out(world: World, monkeypatch: pyt
         assert len(server._peers) <= MAX_STRANGERS_OF_AN_ADDRESS
 
 
+@pytest.mark.proves("ports-connections")
 @pytest.mark.parametrize("purpose", [TOOLS, VIEWERS, MODIFIERS])
 def test_a_token_of_another_purpose_is_no_tasks(world: World, purpose: str) -> None:
     with (
@@ -299,6 +305,7 @@ def test_a_token_of_another_purpose_is_no_tasks(world: World, purpose: str) -> N
         connection.call("POST", f"/v1/tasks/{purpose}/report", {}, timeout_s=PATIENCE_S)
 
 
+@pytest.mark.proves("ports-viewer")
 def test_viewers_leave_the_owner_a_part_of_the_streams() -> None:
     broker, request = StreamBroker(), StreamRequest(index=0, kind="port")
     viewer = cast(ControlRequest, NoCall(by_viewer=True))

@@ -93,6 +93,7 @@ def bytes_of(client: Client, application_id: ApplicationId, port: int) -> tuple[
             return connection.recv(100), forward.route
 
 
+@pytest.mark.proves("ports-access")
 @pytest.mark.slow
 def test_those_whom_its_owner_names_see_it_reach_its_ports_or_end_it_and_nobody_else_does(
     submitted: tuple[ApplicationId, int], hadoop: Hadoop, client: ClientOf

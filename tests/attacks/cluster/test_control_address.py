@@ -111,6 +111,7 @@ def head(path: str, *lines: str, method: str = "POST") -> bytes:
 CHUNKS = b"".join(b"10000\r\n" + b"x" * 0x10000 + b"\r\n" for _ in range(60))
 
 
+@pytest.mark.proves("control-server")
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("connections", "sent"),
@@ -141,6 +142,7 @@ def test_what_strangers_send_costs_the_server_no_memory_and_the_tasks_nothing(
         assert server.peak_kib - before < GROWTH_KIB
 
 
+@pytest.mark.proves("control-server")
 @pytest.mark.slow
 def test_thousands_of_silent_connections_cost_a_few_descriptors_and_tasks_go_on(server: Server) -> None:
     count = min(20_000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 500, 8_000)
@@ -213,6 +215,7 @@ def test_who_sends_the_next_request_before_the_answer_gets_each_in_its_turn(serv
             received += len(data)
 
 
+@pytest.mark.proves("control-server")
 def test_a_stranger_is_closed_in_a_bounded_time_whatever_it_does(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

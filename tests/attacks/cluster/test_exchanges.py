@@ -63,6 +63,7 @@ def put_beside(hostile: Hostile, path: Path, *, by: User, owner: User) -> tuple[
     return path, other
 
 
+@pytest.mark.proves("queue-names")
 @pytest.mark.slow
 @pytest.mark.sampled(5)
 @pytest.mark.usefixtures("weakest_sysctls")
@@ -110,6 +111,7 @@ def test_names_of_an_application_that_its_owner_exchanges_cost_others_that_appli
             identities.call(user, look, deadline_s=20)
 
 
+@pytest.mark.proves("queue-names")
 @pytest.mark.sampled(5)
 @pytest.mark.usefixtures("weakest_sysctls")
 def test_a_directory_of_a_new_user_that_another_makes_and_takes_away_is_used_never(

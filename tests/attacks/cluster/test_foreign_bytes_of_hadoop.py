@@ -66,6 +66,7 @@ def test_a_property_does_not_grow_without_end() -> None:
     bounded(lambda: HadoopConfiguration(doubled, "here").get("p0"), ConfigError)
 
 
+@pytest.mark.proves("hadoop-limits")
 def test_a_frame_of_a_million_messages_is_refused() -> None:
     bounded(lambda: split_frame(bytes(1_000_000)), NotHadoop)
 

@@ -123,6 +123,7 @@ def make_states(state: Path, *, shared: bool, master: str) -> dict[str, str]:
 
 
 # What lies in a shared directory root reads without becoming its owner; it ends it as the owner.
+@pytest.mark.proves("root-modules")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "shared"), [*((name, False) for name in CALLS), ("soft_kill", True), ("kill", True)])
 def test_nothing_is_loaded_in_a_child_that_has_become_another_user(
@@ -150,6 +151,7 @@ def test_what_is_loaded_late_is_seen(identities: Identities) -> None:
     assert loaded_late(identities, {"DLAPP_LOCAL_STATE_DIR": str(state)}, call) == (["colorsys"], "['colorsys']\n")
 
 
+@pytest.mark.proves("root-modules")
 @pytest.mark.slow
 def test_every_call_as_another_user_is_tried_here() -> None:
     package = Path(dlapp.__file__).parent

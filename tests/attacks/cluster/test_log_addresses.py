@@ -110,6 +110,7 @@ def test_the_log_on_a_node_that_the_resource_manager_names_is_read(service: Serv
     assert rest.asked == 1
 
 
+@pytest.mark.proves("am-logs")
 @pytest.mark.parametrize(
     "url",
     [
@@ -148,6 +149,7 @@ def test_a_node_that_has_come_since_is_asked(service: Service) -> None:
     assert read(reader) == (b"secret\n", [])
 
 
+@pytest.mark.proves("am-logs")
 def test_after_the_end_the_configured_log_server_is_asked_for_nodes_of_the_cluster_alone(service: Service) -> None:
     server = {"yarn.log.server.url": f"http://{service.address}/applicationhistory/logs"}
     # Its history is there for its own user alone, so it is mallory who looks.

@@ -195,6 +195,7 @@ def use_others(state: Path) -> list[str]:
         return [one for one in own if one not in listed]
 
 
+@pytest.mark.proves("own-state")
 @pytest.mark.sampled(7)
 @pytest.mark.usefixtures("weakest_sysctls")
 def test_what_lies_in_the_state_directory_of_a_user_costs_that_user_a_line(
@@ -204,6 +205,7 @@ def test_what_lies_in_the_state_directory_of_a_user_costs_that_user_a_line(
     attack(identities, state, hostile, bait, OF_A_USER)
 
 
+@pytest.mark.proves("own-state")
 @pytest.mark.sampled(7)
 @pytest.mark.usefixtures("weakest_sysctls")
 def test_what_lies_in_the_directories_of_shells_costs_that_user_a_line(
@@ -213,6 +215,7 @@ def test_what_lies_in_the_directories_of_shells_costs_that_user_a_line(
     attack(identities, state, hostile, bait, OF_SHELLS)
 
 
+@pytest.mark.proves("own-state")
 @pytest.mark.slow
 @pytest.mark.sampled(7)
 @pytest.mark.usefixtures("weakest_sysctls")

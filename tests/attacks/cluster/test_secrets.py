@@ -146,6 +146,7 @@ def shown(hadoop: Hadoop, application_id: ApplicationId) -> str:
     return json.dumps(found)
 
 
+@pytest.mark.proves("hdfs-secrets")
 def test_no_secret_lies_on_hdfs_nor_is_shown_while_it_runs_and_afterwards(submitted: Submitted, hadoop: Hadoop) -> None:
     secret = submitted.control_secret()
     (task,) = [str(one.container_id) for one in submitted.client.status(submitted.id).containers]
@@ -174,6 +175,7 @@ def test_no_secret_lies_on_hdfs_nor_is_shown_while_it_runs_and_afterwards(submit
         assert [place for place, data in afterwards.items() if text.encode() in data] == []
 
 
+@pytest.mark.proves("hdfs-secrets")
 def test_the_token_is_kept_by_the_submitter_alone_until_the_end(submitted: Submitted) -> None:
     path = Path(tools_tokens.directory(), f"{submitted.id}.json")
     assert path.stat().st_mode & 0o777 == 0o600
@@ -197,6 +199,7 @@ def test_a_soft_kill_from_another_machine_is_heard(
     elsewhere.engine.close()
 
 
+@pytest.mark.proves("staging-stop")
 @pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("what", ["another user's", "writable by others", "a directory", "too large"])
@@ -244,6 +247,7 @@ def test_the_control_address_shows_its_view_to_everybody_and_does_nothing_withou
     assert submitted.is_running()
 
 
+@pytest.mark.proves("am-status")
 def test_who_looks_at_an_application_of_somebody_else_never_acts_in_their_name(
     submitted: Submitted, hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +334,7 @@ def looker(report: AppReport, opened: list[str]) -> Iterator[ApplicationReader]:
         masters.close()
 
 
+@pytest.mark.proves("am-status")
 def test_a_foreign_application_master_does_not_say_whose_it_is() -> None:
     claimed = ApplicationView(
         application_id=ApplicationId(1, 1),

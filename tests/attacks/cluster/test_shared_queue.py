@@ -53,6 +53,7 @@ def run_to_its_end(identities: Identities, user: User, state: Path) -> None:
     assert "FINISHED" in identities.run(user, "dlapp-status", env=env(state)).out
 
 
+@pytest.mark.proves("queue-directory")
 @pytest.mark.parametrize("mode", [0o2770, 0o770, 0o1777, 0o3777, 0o755])
 def test_a_shared_directory_in_which_members_can_replace_each_others_names_is_refused(
     tmp_path: Path, mode: int
@@ -70,6 +71,7 @@ def test_who_is_not_in_the_group_learns_how_to_join_it(identities: Identities, s
     assert "usermod -aG dlusers attacker, as root" in done.err
 
 
+@pytest.mark.proves("queue-owner")
 @pytest.mark.parametrize("user", [VICTIM, ROOT], ids=lambda one: one.name)
 def test_a_row_that_names_another_user_starts_nothing_as_them(
     identities: Identities, shared_state: Path, user: User
@@ -90,6 +92,7 @@ def test_a_row_that_names_another_user_starts_nothing_as_them(
     assert not proof.exists()
 
 
+@pytest.mark.proves("queue-owner")
 @pytest.mark.parametrize("name", ["../../../treasure", "{place}/treasure"])
 def test_an_id_that_leads_out_of_the_directory_removes_nothing(
     identities: Identities, shared_state: Path, name: str
@@ -112,6 +115,7 @@ def test_an_id_that_leads_out_of_the_directory_removes_nothing(
         run_to_its_end(identities, VICTIM, shared_state)
 
 
+@pytest.mark.proves("queue-directory")
 @pytest.mark.sampled(7)
 @pytest.mark.usefixtures("weakest_sysctls")
 def test_a_users_own_directory_that_another_made_first_is_refused_in_a_line_and_others_go_on(
@@ -145,6 +149,7 @@ FILES = (
 )
 
 
+@pytest.mark.proves("queue-order")
 @pytest.mark.sampled(7)
 @pytest.mark.usefixtures("weakest_sysctls")
 def test_what_a_member_puts_into_an_application_costs_others_that_application_only(
@@ -237,6 +242,7 @@ def test_an_application_that_says_it_is_another_users_is_its_owners(identities: 
     assert done.err == f"Error: {application} belongs to {MEMBER.name}; only they or root may end it\n"
 
 
+@pytest.mark.proves("queue-list")
 def test_a_list_of_one_user_has_what_that_user_owns_whatever_name_it_shows(
     identities: Identities, shared_state: Path
 ) -> None:
@@ -344,6 +350,7 @@ def read_lock(identities: Identities, user: User, path: Path) -> Iterator[None]:
             attack.kill()
 
 
+@pytest.mark.proves("queue-tasks")
 def test_a_read_lock_on_a_tasks_log_fails_no_task(identities: Identities, place: Path) -> None:
     directory = place / "container"
     directory.mkdir()
@@ -377,6 +384,7 @@ def test_a_read_lock_on_a_tasks_log_fails_no_task(identities: Identities, place:
     assert os.listdir(directory) == ["dlapp.log"]
 
 
+@pytest.mark.proves("queue-workspace")
 def test_a_member_cannot_read_the_workspace_of_another_members_running_application(
     identities: Identities, shared_state: Path
 ) -> None:
@@ -404,6 +412,7 @@ def test_a_member_cannot_read_the_workspace_of_another_members_running_applicati
     wait_for("the runner has gone", lambda: not is_locked(lock))
 
 
+@pytest.mark.proves("queue-order")
 def test_the_place_in_the_queue_is_the_time_of_the_kernel_and_no_link_changes_it(
     identities: Identities, shared_state: Path
 ) -> None:
@@ -463,6 +472,7 @@ def test_what_is_no_entry_of_a_spool_is_left_out(tmp_path: Path, name: str) -> N
     assert [one.id for one in spool.entries_of(state)] == ["application_1_0002"]
 
 
+@pytest.mark.proves("queue-order")
 def test_what_another_says_runs_counts_only_while_its_lock_is_held(identities: Identities, shared_state: Path) -> None:
     def claim() -> None:
         with engine_in(shared_state, shared=True) as engine:
@@ -475,6 +485,7 @@ def test_what_another_says_runs_counts_only_while_its_lock_is_held(identities: I
     run_to_its_end(identities, VICTIM, shared_state)
 
 
+@pytest.mark.proves("queue-order")
 def test_a_link_to_a_locked_file_of_another_user_makes_nothing_alive(
     identities: Identities, shared_state: Path
 ) -> None:

@@ -34,6 +34,7 @@ def interfaces(text: str) -> list[str]:
     return sorted(name for name in names if name == "lo" or name.startswith("eth"))
 
 
+@pytest.mark.proves("program-network")
 @pytest.mark.slow
 @pytest.mark.docker
 def test_without_a_word_the_network_is_the_bridge_and_everybody_can_see_that(bridged: Dockerd, tmp_path: Path) -> None:

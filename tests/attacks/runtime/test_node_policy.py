@@ -23,6 +23,7 @@ def policy_of(directory: Path, text: str) -> tuple[Mount, ...]:
     return node_policy(str(path), owner=os.getuid()).docker.mounts
 
 
+@pytest.mark.proves("mount-closed")
 @pytest.mark.parametrize(
     "path",
     [
@@ -54,6 +55,7 @@ def test_what_lies_beside_a_closed_place_is_mounted(tmp_path: Path) -> None:
 LEADS_TO = ["/etc", "/", "/var", "/run", "/root", "/proc"]
 
 
+@pytest.mark.proves("mount-closed")
 @pytest.mark.usefixtures("identities")
 @pytest.mark.parametrize("target", LEADS_TO)
 def test_a_link_in_the_place_of_a_mount_costs_that_mount_and_nothing_else(
@@ -112,6 +114,7 @@ def test_the_operators_own_links_and_sticky_directories_serve(place: Path) -> No
     assert "Too many levels of symbolic links" in mount_problem(Mount(str(place / "loop"), False))
 
 
+@pytest.mark.proves("program-root")
 @ONLY_ROOT
 @pytest.mark.parametrize("image", [None, "some/image:1"])
 def test_no_program_is_root_on_a_node_of_a_cluster(tmp_path: Path, image: str | None) -> None:

@@ -67,6 +67,7 @@ def test_a_log_that_is_no_file_is_named_and_the_others_are_shown(tmp_path: Path,
     assert isinstance(pieces[0], LogPiece)
 
 
+@pytest.mark.proves("program-files")
 def test_dlapp_logs_does_not_wait_for_a_fifo_that_a_program_put_in_the_place_of_its_log(tmp_path: Path) -> None:
     script = 'log=$(readlink /proc/$$/fd/1); rm "$log"; mkfifo "$log"; echo err >&2'
     application = launch(properties(tmp_path, script))
@@ -93,6 +94,7 @@ def test_what_a_container_says_of_its_gpus_is_read_whatever_it_says(seen: str) -
     assert isinstance(visible_gpu_mismatch([], f"{seen}\nsmi none\nend\n", {}), str)
 
 
+@pytest.mark.proves("program-files")
 @pytest.mark.parametrize("way", ["input_path", "on the way"])
 def test_input_of_a_shell_does_not_land_where_a_link_of_a_program_leads(tmp_path: Path, way: str) -> None:
     workspace, elsewhere = tmp_path / "workspace", tmp_path / "elsewhere"
@@ -108,6 +110,7 @@ def test_input_of_a_shell_does_not_land_where_a_link_of_a_program_leads(tmp_path
     assert os.listdir(elsewhere / "in") == []
 
 
+@pytest.mark.proves("program-files")
 def test_a_file_is_not_packed_through_a_directory_that_became_a_link(tmp_path: Path) -> None:
     workspace, secret = tmp_path / "workspace", tmp_path / "secret"
     (workspace / "data").mkdir(parents=True)

@@ -39,6 +39,7 @@ def shared(state: Path) -> dict[str, str]:
     return {"DLAPP_LOCAL_STATE_DIR": str(state), "DLAPP_LOCAL_SHARED": "true", "DLAPP_LOCAL_GCORES": "0"}
 
 
+@pytest.mark.proves("root-reads")
 def test_a_row_of_roots_in_a_users_own_directory_starts_nothing_as_root(identities: Identities) -> None:
     state, env = private(identities.place, ATTACKER)
     proof = identities.place / "proof"
@@ -54,6 +55,7 @@ def test_a_row_of_roots_in_a_users_own_directory_starts_nothing_as_root(identiti
     assert not proof.exists()
 
 
+@pytest.mark.proves("root-home")
 @pytest.mark.parametrize("where", ["HOME", "DLAPP_CONFIG"])
 def test_root_reads_no_configuration_that_another_can_change(identities: Identities, where: str) -> None:
     home = identities.home(ATTACKER)
@@ -182,6 +184,7 @@ def test_hostile_files_in_a_users_own_directory_cost_root_a_line(
             assert "internal error" not in done.err
 
 
+@pytest.mark.proves("kill-owner")
 def test_a_pid_file_that_names_a_strangers_process_does_not_make_root_kill_it(
     identities: Identities, shared_state: Path
 ) -> None:
@@ -231,6 +234,7 @@ def test_root_looks_at_the_applications_of_a_user_without_an_entry_in_passwd(ide
             assert done.code == 4
 
 
+@pytest.mark.proves("root-reads")
 @pytest.mark.usefixtures("identities")
 def test_who_acts_for_a_user_has_nothing_of_roots(identities: Identities) -> None:
     def facts() -> dict[str, str]:
@@ -271,6 +275,7 @@ def test_an_application_that_claims_another_users_name_is_not_ended_as_that_user
     assert done.code in (3, 4)
 
 
+@pytest.mark.proves("root-reads")
 @pytest.mark.slow
 @pytest.mark.skipif(STRACE is None, reason="strace is not installed")
 @pytest.mark.parametrize("is_shared", [True, False], ids=["shared", "private"])

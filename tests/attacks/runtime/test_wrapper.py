@@ -43,6 +43,7 @@ def hostile(place: Path, dockerd: Dockerd) -> Generator[Driven, None, None]:
         driven.close()
 
 
+@pytest.mark.proves("wrapper")
 def test_its_task_ends_it_by_docker(hostile: Driven, dockerd: Dockerd) -> None:
     hostile.say("kill")
     assert hostile.end()["signal"] == signal.SIGKILL
@@ -50,6 +51,7 @@ def test_its_task_ends_it_by_docker(hostile: Driven, dockerd: Dockerd) -> None:
     assert dockerd.containers() == []
 
 
+@pytest.mark.proves("wrapper")
 def test_without_its_task_there_is_evidence_of_it_until_the_next_container_here_ends_it(
     hostile: Driven, dockerd: Dockerd, tmp_path: Path
 ) -> None:

@@ -187,6 +187,7 @@ def in_a_child(path: Path, into: Path) -> str:
     return said or "ended by the limit of its time"
 
 
+@pytest.mark.proves("archive-growth")
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_bomb_is_refused_in_one_line_within_memory_and_time(case: str, tmp_path: Path) -> None:
@@ -198,6 +199,7 @@ def test_a_bomb_is_refused_in_one_line_within_memory_and_time(case: str, tmp_pat
     assert len(said) < 1000
 
 
+@pytest.mark.proves("archive-growth")
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", TAKEN)
 def test_an_archive_of_any_compression_is_unpacked_within_memory_and_time(case: str, tmp_path: Path) -> None:

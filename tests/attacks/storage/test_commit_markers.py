@@ -93,6 +93,7 @@ def assert_one_line(said: str) -> None:
     assert 0 < len(said) < 600
 
 
+@pytest.mark.proves("commit-marker")
 def test_a_marker_of_the_attackers_moves_nothing_of_the_victims(
     identities: Identities, place: Path, victim: User, attacker: User
 ) -> None:
@@ -150,6 +151,7 @@ def test_the_launcher_refuses_the_target_with_the_owner_and_the_command(
     assert "attacker" in done.err + done.out
 
 
+@pytest.mark.proves("commit-marker")
 @pytest.mark.sampled(3)
 @pytest.mark.usefixtures("protected_sysctls")
 def test_whatever_lies_in_the_place_of_the_marker_is_not_obeyed(
@@ -174,6 +176,7 @@ def test_whatever_lies_in_the_place_of_the_marker_is_not_obeyed(
     assert not (place / "run").exists(), kind
 
 
+@pytest.mark.proves("commit-parts")
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("what", ["tmp", "ready", "partial", "replaced"])
 @pytest.mark.usefixtures("protected_sysctls")
@@ -200,6 +203,7 @@ def test_whatever_lies_beside_the_target_beforehand_costs_at_most_this_commit(
         assert list(found.iterdir()) == []
 
 
+@pytest.mark.proves("commit-names")
 @pytest.mark.parametrize("what", ["tmp", "ready"])
 def test_a_directory_of_the_victims_that_the_attacker_gave_a_name_of_the_commit_is_not_removed(
     identities: Identities, place: Path, victim: User, attacker: User, what: str
@@ -225,6 +229,7 @@ def test_a_directory_of_the_victims_that_the_attacker_gave_a_name_of_the_commit_
         identities.call(victim, shutil.rmtree, found[0])
 
 
+@pytest.mark.proves("commit-names")
 def test_what_gets_a_name_of_a_commit_that_was_cut_off_is_not_removed_with_it(
     identities: Identities, place: Path, victim: User, attacker: User
 ) -> None:
@@ -279,6 +284,7 @@ def test_a_directory_in_a_place_for_parts_that_the_attacker_exchanged_is_not_rem
     assert (beside(top, "tmp") / str(CONTAINER) / "data").read_text() == "pixels"
 
 
+@pytest.mark.proves("commit-names")
 def test_a_place_for_parts_that_the_attacker_exchanges_while_one_is_stored_leads_nowhere_else(
     identities: Identities, place: Path, victim: User, attacker: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,6 +344,7 @@ def test_what_takes_the_place_of_the_replaced_target_is_not_removed(
         identities.call(victim, shutil.rmtree, found[0])
 
 
+@pytest.mark.proves("commit-names")
 @pytest.mark.parametrize("step", ["durable", "marker", "part 1", "ready"])
 @pytest.mark.parametrize("what", ["ready", "partial"])
 def test_a_private_directory_of_the_victims_that_gets_a_name_of_the_commit_is_neither_opened_nor_written(
@@ -433,6 +440,7 @@ def test_a_directory_of_the_victims_that_others_may_write_takes_no_parts(
     assert not (place / "run").exists()
 
 
+@pytest.mark.proves("commit-parts")
 def test_parts_that_the_attacker_stored_for_the_victim_are_not_committed(
     identities: Identities, place: Path, victim: User, attacker: User
 ) -> None:
@@ -451,6 +459,7 @@ def test_parts_that_the_attacker_stored_for_the_victim_are_not_committed(
     assert not (place / "run").exists()
 
 
+@pytest.mark.proves("commit-marker")
 def test_an_attacker_who_changes_names_all_the_time_gets_and_gives_nothing(
     identities: Identities, place: Path, victim: User, bait: Bait
 ) -> None:
@@ -513,6 +522,7 @@ def change_names(place: Path, bait: Bait, stop: int) -> None:
                 continue  # the victim has the name
 
 
+@pytest.mark.proves("commit-parts")
 def test_what_is_put_together_is_nobody_elses_until_it_is_the_target(
     identities: Identities, place: Path, victim: User
 ) -> None:
@@ -608,6 +618,7 @@ def test_root_does_not_finish_another_users_commit(identities: Identities, place
     assert (place / "run" / "model").read_text() == "weights"
 
 
+@pytest.mark.proves("part-path")
 @pytest.mark.parametrize(
     "location",
     [

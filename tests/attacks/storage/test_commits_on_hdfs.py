@@ -90,6 +90,7 @@ def assert_kept(admin: HdfsFiles, top: str) -> None:
     assert admin.read_bytes(f"{top}/{found[0]}/images/1.png", 1 << 28) == b"pixels"
 
 
+@pytest.mark.proves("commit-names")
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("step", ["marker", "old aside", "swapped"])
 @pytest.mark.parametrize("what", NAMES)
@@ -110,6 +111,7 @@ def test_a_directory_that_gets_a_name_of_a_commit_at_work_is_not_removed(
     assert_kept(admin, top)
 
 
+@pytest.mark.proves("commit-names")
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("call", ["drop", "keep_partial", "finish_interrupted"])
 @pytest.mark.parametrize("step", ["", "marker", "ready", "swapped"])
@@ -157,6 +159,7 @@ def before_each(
         monkeypatch.setattr(files.web, name, attacked)
 
 
+@pytest.mark.proves("commit-names")
 def test_a_directory_that_has_the_name_of_the_new_target_does_not_become_it(
     admin: HdfsFiles, victim: HdfsFiles, top: str, plant: Callable[[str], None]
 ) -> None:
@@ -172,6 +175,7 @@ def test_a_directory_that_has_the_name_of_the_new_target_does_not_become_it(
     assert admin.names(kept) == ["2", "3"]
 
 
+@pytest.mark.proves("commit-names")
 @pytest.mark.parametrize("change", ["set_mode", "set_attribute", "rename"])
 def test_what_is_done_to_the_new_target_is_not_done_to_a_directory_that_gets_its_name(
     monkeypatch: pytest.MonkeyPatch, admin: HdfsFiles, victim: HdfsFiles, top: str, attacker: HdfsFiles, change: str
@@ -225,6 +229,7 @@ def test_a_new_target_that_lost_its_name_for_a_moment_is_not_committed_without_i
     assert not admin.exists(f"{top}/run")
 
 
+@pytest.mark.proves("commit-names")
 def test_a_former_output_that_gets_the_name_of_what_was_replaced_is_not_removed_in_its_place(
     monkeypatch: pytest.MonkeyPatch, admin: HdfsFiles, victim: HdfsFiles, top: str, attacker: HdfsFiles
 ) -> None:

@@ -74,6 +74,7 @@ def everything(top: Path) -> list[tuple[str, int]]:
     return sorted((str(one), one.lstat().st_mode) for one in top.rglob("*"))
 
 
+@pytest.mark.proves("remote-names")
 @pytest.mark.parametrize("kind", ["FILE", "DIRECTORY"])
 @pytest.mark.parametrize("case", BAD_NAMES)
 def test_a_name_of_a_namenode_that_is_no_name_is_refused_and_nothing_is_written(
@@ -226,6 +227,7 @@ def test_what_a_namenode_says_in_a_refusal_is_shown_without_control_characters()
     assert str(error).isprintable()
 
 
+@pytest.mark.proves("remote-names")
 @pytest.mark.parametrize("case", [one for one in BAD_NAMES if one not in ("slash", "up", "absolute", "empty")])
 def test_a_name_of_an_object_store_that_is_no_name_is_refused(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -110,6 +110,7 @@ def make_input(home: Path) -> str:
     return key
 
 
+@pytest.mark.proves("cache-input")
 @pytest.mark.sampled(11)
 @pytest.mark.usefixtures("weakest_sysctls")
 @pytest.mark.parametrize("path", PATHS)
@@ -127,6 +128,7 @@ def test_what_another_left_in_a_cache_is_not_used_and_delays_nobody(
         identities.call(victim, look_after, home, key)
 
 
+@pytest.mark.proves("cache-input")
 @pytest.mark.parametrize("name", ["entries", "locks", "parts"])
 @pytest.mark.parametrize("kind", ["of another user", "writable by all", "a link to another's"])
 def test_a_directory_of_a_cache_in_which_others_can_write_is_refused(
@@ -166,6 +168,7 @@ def test_an_entry_in_the_directory_of_another_is_fetched_anew(
     assert not right or entry.stat().st_uid == victim.uid
 
 
+@pytest.mark.proves("cache-input")
 @pytest.mark.parametrize(
     ("mode", "who"), [(0o777, "everybody"), (0o775, "the group dlusers"), (0o1777, ""), (0o3775, ""), (0o755, "")]
 )

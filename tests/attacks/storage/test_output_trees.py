@@ -157,6 +157,7 @@ def fill(top: Path, bait: Bait) -> None:
         os.close(fd)
 
 
+@pytest.mark.proves("output-paths")
 @pytest.mark.parametrize("act", ACTS)
 def test_nothing_in_an_output_leads_out_of_it_or_holds_anybody_up(
     identities: Identities, victim: User, bait: Bait, act: Act
@@ -300,6 +301,7 @@ def sweep(home: Path, bait: Bait, act: Act, kind: str, mode: int) -> int:
     return tries
 
 
+@pytest.mark.proves("output-paths")
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
@@ -343,6 +345,7 @@ def race(home: Path, bait: Bait, act: Act, rounds: int) -> None:
                 os.close(fd)
 
 
+@pytest.mark.proves("output-paths")
 @pytest.mark.parametrize("act", ACTS)
 def test_a_process_that_exchanges_all_the_time_gets_nothing_outside_read_removed_or_changed(
     identities: Identities, victim: User, deep_bait: Bait, act: Act

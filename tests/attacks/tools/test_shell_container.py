@@ -46,6 +46,7 @@ def docker_shell(file: Path, script: str, dockerd: Dockerd, **env: str) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
+@pytest.mark.proves("shell-replies")
 @pytest.mark.slow
 @pytest.mark.docker
 def test_a_reply_that_became_a_link_does_not_write_into_a_file_of_the_user(
@@ -66,6 +67,7 @@ def test_a_reply_that_became_a_link_does_not_write_into_a_file_of_the_user(
     assert bashrc.read_text() == MINE
 
 
+@pytest.mark.proves("shell-replies")
 @pytest.mark.docker
 def test_the_container_can_make_change_and_remove_nothing_where_dlapp_opens_names(
     dockerd: Dockerd, tmp_path: Path, state_dir: Path, bashrc: Path
@@ -110,6 +112,7 @@ def test_of_its_session_the_container_sees_no_log_no_account_files_and_no_start(
     ]
 
 
+@pytest.mark.proves("shell-submission")
 @pytest.mark.docker
 def test_dlapp_run_takes_the_files_as_they_were_when_the_shell_started(dockerd: Dockerd, tmp_path: Path) -> None:
     workspace = tmp_path / "test_workspace"
@@ -136,6 +139,7 @@ def test_dlapp_run_takes_the_files_as_they_were_when_the_shell_started(dockerd: 
     assert f"{file} lies in the workspace: what runs in the container can change it" in done.err
 
 
+@pytest.mark.proves("shell-submission")
 @pytest.mark.docker
 @pytest.mark.parametrize(
     "what",

@@ -146,6 +146,7 @@ def parent(request: pytest.FixtureRequest, identities: Identities, victim: User)
         yield Path(top)
 
 
+@pytest.mark.proves("shell-input")
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("kind", ["files", "archive", "list"])
 @pytest.mark.parametrize("name", NAMES)
@@ -157,6 +158,7 @@ def test_an_exchange_before_any_call_gets_nothing_written_or_changed_outside_of_
         assert identities.call(victim, sweep, outside, parent / "private", kind, name, deadline_s=120) > 0
 
 
+@pytest.mark.proves("shell-input")
 @pytest.mark.parametrize("kind", ["files", "archive"])
 def test_a_program_that_exchanges_all_the_time_gets_nothing_written_or_changed_outside_of_the_workspace(
     identities: Identities, victim: User, parent: Path, kind: str

@@ -62,6 +62,7 @@ printed = st.one_of(
 )
 
 
+@pytest.mark.proves("terminal")
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
 def test_no_sequence_but_colours_gets_to_the_terminal(attack: str) -> None:
     text, begun = without_controls(f"a{attack}b\nc")
@@ -109,6 +110,7 @@ def test_a_sequence_that_does_not_end_is_held_back_no_longer_than_it_can_be() ->
     assert stream.feed(b"") == RESET
 
 
+@pytest.mark.proves("terminal")
 @pytest.mark.parametrize(
     ("line", "shown"),
     [
@@ -183,6 +185,7 @@ def test_dlapp_logs_on_a_terminal_passes_colours_and_nothing_else(tmp_path: Path
     assert piped.stdout == printed
 
 
+@pytest.mark.proves("terminal")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("command", "args"),

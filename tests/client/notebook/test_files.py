@@ -39,6 +39,7 @@ def test_new_and_changed_files_come_back(workspace: Path, saved: Path) -> None:
     assert sorted(one.name for one in workspace.iterdir()) == ["b.py", "notes"]
 
 
+@pytest.mark.proves("notebook-files")
 def test_what_the_user_changed_or_made_or_removed_meanwhile_stays(workspace: Path, saved: Path) -> None:
     packed = list_workspace(str(workspace))
     for name in ("b.py", "c.py", "notes/a.ipynb"):
@@ -52,6 +53,7 @@ def test_what_the_user_changed_or_made_or_removed_meanwhile_stays(workspace: Pat
     assert not (workspace / "notes" / "a.ipynb").exists()
 
 
+@pytest.mark.proves("notebook-files")
 def test_what_programs_of_this_machine_run_or_obey_is_not_placed(workspace: Path, saved: Path, tmp_path: Path) -> None:
     (tmp_path / "linked").symlink_to(workspace)
     for name in ("dl_app.properties", "secret.env", "conf.yaml"):
@@ -85,6 +87,7 @@ def test_what_programs_of_this_machine_run_or_obey_is_not_placed(workspace: Path
         assert not path.exists() or path.read_text() == "packed"
 
 
+@pytest.mark.proves("notebook-files")
 @pytest.mark.parametrize(
     "name",
     [
@@ -110,6 +113,7 @@ def test_other_new_files_are_placed(workspace: Path, saved: Path, name: str) -> 
     assert fetch_files(f"file://{saved}", str(workspace), packed, None).placed == (name,)
 
 
+@pytest.mark.proves("notebook-files")
 def test_no_part_of_a_repository_or_a_python_environment_is_placed(workspace: Path, saved: Path) -> None:
     (workspace / "py").mkdir()
     (workspace / "py" / "pyvenv.cfg").write_text("home = /usr/bin")
@@ -133,6 +137,7 @@ def test_a_repository_is_not_completed_by_a_second_notebook(workspace: Path, sav
     assert fetch_files(f"file://{saved}", str(workspace), packed, None).left_out == ("bare/config",)
 
 
+@pytest.mark.proves("notebook-files")
 def test_a_link_or_a_directory_in_the_way_is_not_followed_and_not_replaced(
     workspace: Path, saved: Path, tmp_path: Path
 ) -> None:

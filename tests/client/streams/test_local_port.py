@@ -55,6 +55,7 @@ def test_both_loopback_addresses_serve_their_user(port: LocalPort, said: list[st
     assert said == []
 
 
+@pytest.mark.proves("ports-local")
 @pytest.mark.root("the client is another user")
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_another_user_gets_not_a_byte(port: LocalPort, said: list[str], address: str) -> None:
@@ -88,6 +89,7 @@ def test_a_port_that_is_taken_is_an_error_or_another_one_is_used() -> None:
             assert other.port != taken
 
 
+@pytest.mark.proves("ports-local")
 def test_a_port_whose_other_address_is_taken_is_not_used() -> None:
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
         taken = server.getsockname()[1]

@@ -162,6 +162,7 @@ def test_a_connection_goes_directly_where_the_port_can_be_reached(cluster: Clust
     program.close()
 
 
+@pytest.mark.proves("ports-services")
 def test_no_address_that_another_users_task_names_is_connected(cluster: Cluster, forward: Forward) -> None:
     program = Program(b"a service that only this user reaches")
     cluster.is_own, cluster.place = False, PortPlace(hosts=("127.0.0.1",))
@@ -171,6 +172,7 @@ def test_no_address_that_another_users_task_names_is_connected(cluster: Cluster,
     program.close()
 
 
+@pytest.mark.proves("ports-taken")
 def test_a_port_that_was_left_to_another_user_gets_not_a_byte(
     cluster: Cluster, forward: Forward, said: list[str]
 ) -> None:
@@ -270,6 +272,7 @@ def test_the_next_attempt_of_an_applicationmaster_is_found(cluster: Cluster, for
     assert asked(one) == b"stream:X"
 
 
+@pytest.mark.proves("ports-address")
 def test_an_address_that_an_applicationmaster_has_left_is_used_no_longer(
     cluster: Cluster, forward: Forward, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ def ask(count: int, request_id: int = 7, resources: Resources = SMALL) -> Contai
     return ContainerRequest(request_id=request_id, count=count, resources=resources)
 
 
+@pytest.mark.proves("queue-tasks")
 def test_the_group_can_open_a_containers_directory_only_when_its_lock_is_held(
     make_am: Callable[..., Am], monkeypatch: pytest.MonkeyPatch
 ) -> None:

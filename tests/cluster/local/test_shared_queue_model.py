@@ -404,6 +404,7 @@ def three(asks: tuple[int, ...], ticks: tuple[int, ...], deaths: int = 0) -> lis
     ]
 
 
+@pytest.mark.proves("queue-capacity")
 @pytest.mark.slow
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("asks", ASKS_OF_TWO, ids=str)
@@ -415,6 +416,7 @@ def test_two_users_never_run_more_than_there_is_and_the_first_gets_its_turn(liar
     assert any(world.runners[0].apps[1].phase == ENDED for world in graph)
 
 
+@pytest.mark.proves("queue-capacity")
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("deaths", [0, 1] if FULL else [0])
 @pytest.mark.parametrize("ticks", TICKS_OF_THREE, ids=str)
@@ -466,6 +468,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.proves("queue-capacity")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_the_model_finds_each_mistake(mistake: str) -> None:

@@ -53,6 +53,7 @@ def test_a_file_is_let_be_read_by_those_named_alone(home: Path) -> None:
     assert (home / "viewers.token").stat().st_mode & 0o777 == 0o640
 
 
+@pytest.mark.proves("ports-services")
 @pytest.mark.root
 def test_an_address_at_which_another_user_listens_is_not_used(home: Path, tmp_path: Path) -> None:
     (home / "viewers.token").write_text(TOKEN)

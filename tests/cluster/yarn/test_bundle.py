@@ -144,6 +144,7 @@ def test_two_threads_that_need_the_same_zip_make_one(tmp_path: Path) -> None:
     assert [Path(first[0])] == list(tmp_path.iterdir())
 
 
+@pytest.mark.proves("bundle")
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o720])
 def test_a_zip_in_a_directory_that_others_may_write_is_not_used(own: Path, mode: int) -> None:
     own.chmod(mode)
@@ -160,6 +161,7 @@ def test_a_zip_of_another_user_is_not_used(own: Path, what: str) -> None:
         bundle.packed(str(own))
 
 
+@pytest.mark.proves("bundle")
 @pytest.mark.slow
 def test_a_zip_that_was_changed_is_made_anew(own: Path) -> None:
     (path,) = own.iterdir()

@@ -121,6 +121,7 @@ def test_a_workspace_is_the_users_wherever_it_lies() -> None:
     assert staged(Modes(), "1.tar.gz", 0o600, "PRIVATE") == "PRIVATE"
 
 
+@pytest.mark.proves("bundle")
 @pytest.mark.parametrize(
     ("place", "mode", "owner"),
     [
@@ -142,6 +143,7 @@ def test_an_archive_that_others_may_have_put_there_is_refused(place: str, mode: 
         staged(files, "dlapp-1.pyz", 0o644, "PUBLIC")
 
 
+@pytest.mark.proves("bundle")
 @pytest.mark.parametrize("content", [b"zap", b"zip, and more"])
 def test_an_archive_that_is_not_what_its_name_says_is_refused(content: bytes) -> None:
     files = Modes()

@@ -305,6 +305,7 @@ def test_processes_run_on_without_an_applicationmaster_and_the_next_one_starts_m
     assert sorted(line.partition(":")[0] for line in said) == [f"second {n} in {n}" for n in range(2)]
 
 
+@pytest.mark.proves("mpi-requests")
 @on_yarn_when_full
 def test_a_request_without_the_token_of_the_head_starts_nothing(engine: Engine, place: Path) -> None:
     proof = place / "proof"

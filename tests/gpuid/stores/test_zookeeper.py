@@ -373,6 +373,7 @@ def test_a_host_that_was_never_seen_cannot_be_forgotten_or_quarantined(on_zookee
 # ---- who may write ----
 
 
+@pytest.mark.proves("zookeeper-access")
 def test_without_the_credentials_nobody_writes_and_nobody_deletes(on_zookeeper: Open, settings: LedgerSettings) -> None:
     on_zookeeper().acquire(ask("c1", 1)).release()
     for credentials in ("", "dlapp:wrong"):
@@ -400,6 +401,7 @@ def test_not_even_with_the_credentials_a_record_is_deleted(
         raw.delete(path_of(settings))
 
 
+@pytest.mark.proves("zookeeper-records")
 def test_who_has_the_credentials_has_no_container_removed_and_gets_no_device_whose_lock_is_held(
     on_zookeeper: Open, raw: KazooClient, settings: LedgerSettings
 ) -> None:
@@ -447,6 +449,7 @@ class KazooClientOf:
 
 
 # kazoo does not close the socket of a connection whose other side is not trusted.
+@pytest.mark.proves("zookeeper-network")
 @pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.slow
 @pytest.mark.zookeeper

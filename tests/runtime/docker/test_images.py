@@ -136,6 +136,7 @@ def test_an_image_is_pulled_with_the_submitters_credentials(
         dockerd.docker("rmi", registry.image)
 
 
+@pytest.mark.proves("registry-credentials")
 def test_credentials_go_to_the_registry_that_they_are_for_and_to_no_mirror(
     client: Client, dockerd: Dockerd, tmp_path: Path
 ) -> None:

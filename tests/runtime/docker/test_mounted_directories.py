@@ -37,6 +37,7 @@ class Daemon:
         return {"State": {}}
 
 
+@pytest.mark.proves("mount-input")
 @pytest.mark.parametrize("elsewhere", ["a link", "a link above", "gone"])
 @pytest.mark.parametrize(
     ("moment", "expected"),

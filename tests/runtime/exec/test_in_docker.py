@@ -63,6 +63,7 @@ def read(one: DockerTarget) -> list[tuple[bytes, bytes]]:
     return one.read(fd)
 
 
+@pytest.mark.proves("dockerd-limits")
 def test_what_has_come_of_a_frame_is_passed_on_and_not_gathered(tmp_path: Path) -> None:
     docker = FakeDocker(head(1, (4 << 30) - 1) + b"early")
     one = made(docker, tmp_path)

@@ -238,6 +238,7 @@ def test_a_directory_that_a_payload_opened_to_others_is_closed_again(tmp_path: P
     one.close()
 
 
+@pytest.mark.proves("cache-payload")
 def test_a_directory_that_others_can_replace_has_no_caches(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(Denied, match="can be replaced by everybody"):
@@ -270,6 +271,7 @@ def as_user(uid: int, action: Callable[[], str]) -> str:
     return answer
 
 
+@pytest.mark.proves("cache-payload")
 @ONLY_ROOT
 def test_two_users_have_caches_of_their_own_and_reach_no_other(tmp_path: Path) -> None:
     with place_for_everybody("caches", 0o1777) as top:

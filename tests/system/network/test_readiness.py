@@ -88,6 +88,7 @@ def test_a_path_that_is_a_secret_is_sent_to_a_process_of_its_user(address: str) 
         assert becomes_ready(ReadinessProbe(place, "/secret/", os.getuid()))
 
 
+@pytest.mark.proves("tensorboard-path")
 @pytest.mark.parametrize("accepts", [True, False])
 def test_a_path_that_is_a_secret_is_not_sent_to_another_user_or_to_what_nobody_has_accepted(accepts: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:

@@ -94,6 +94,7 @@ def test_small_files_are_held_in_memory_up_to_its_bound(tmp_path: Path) -> None:
     buffer.close()
 
 
+@pytest.mark.proves("feed-memory")
 def test_a_reader_that_keeps_all_it_was_sent_has_no_memory_of_the_host(tmp_path: Path) -> None:
     files = {f"{number:03}": b"x" for number in range(20)}
     kept = []
@@ -110,6 +111,7 @@ def test_a_reader_that_keeps_all_it_was_sent_has_no_memory_of_the_host(tmp_path:
         os.close(fd)
 
 
+@pytest.mark.proves("feed-memory")
 @pytest.mark.parametrize(("image", "in_memory"), [(None, True), ("debian", False)])
 def test_only_a_plain_payload_has_small_files_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: str | None, in_memory: bool

@@ -129,6 +129,7 @@ def rows(*places: tuple[str, int]) -> list[TcpSocket]:
     return [TcpSocket(address, 8888, "0.0.0.0", 0, True, os.getuid() + more, 7) for address, more in places]
 
 
+@pytest.mark.proves("ports-taken")
 def test_a_port_of_another_user_is_never_connected(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*places: tuple[str, int]) -> str:
         monkeypatch.setattr(tcp_table, "listeners", lambda *_: rows(*places))
@@ -144,6 +145,7 @@ def test_a_port_of_another_user_is_never_connected(monkeypatch: pytest.MonkeyPat
     assert look(8888).loopback == ""
 
 
+@pytest.mark.proves("ports-taken", "ports-others")
 @pytest.mark.root("another user listens")
 def test_a_real_port_of_another_user_is_refused() -> None:
     code = (
@@ -185,6 +187,7 @@ def test_a_port_that_another_user_took_between_look_and_connect_gets_nothing(mon
         refuse_after_the_look(monkeypatch, number, lambda: own)
 
 
+@pytest.mark.proves("ports-others")
 @pytest.mark.root("another user takes the connection")
 def test_another_user_who_took_the_connection_and_left_the_port_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
@@ -226,6 +229,7 @@ def test_a_server_that_takes_one_connection_and_listens_no_longer_is_reached(mon
         assert one.client.recv(100) == b"once"
 
 
+@pytest.mark.proves("ports-others")
 def test_an_address_of_a_container_that_has_ended_is_another_ones_by_now(monkeypatch: pytest.MonkeyPatch) -> None:
     # Its network cannot be entered, and the process has ended when the connection is there.
     monkeypatch.setattr(port, "_inside", lambda *_: None)
@@ -357,6 +361,7 @@ def for_viewer(number: int, place: PayloadPlace) -> StreamRefused | bytes:
         return said[0] if said else answer
 
 
+@pytest.mark.proves("ports-viewer")
 def test_a_viewer_reaches_the_programs_own_ports_and_none_of_its_users_others(tmp_path: Path) -> None:
     with program_with_a_server(tmp_path) as (place, number), listening() as another:
         assert for_viewer(number, place) == b"hello"
@@ -385,6 +390,7 @@ def test_a_viewer_does_not_reach_a_server_that_a_command_of_the_owner_started(tm
         assert f"port {number} of node7 is another program's of the same user" in str(for_viewer(number, place))
 
 
+@pytest.mark.proves("ports-viewer")
 def test_a_viewer_gets_nothing_where_another_program_took_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,6 +400,7 @@ def test_a_viewer_gets_nothing_where_another_program_took_the_connection(
         assert "not this application's any more" in str(for_viewer(number, place))
 
 
+@pytest.mark.proves("ports-viewer")
 def test_a_viewer_gets_nothing_of_processes_that_may_not_be_looked_into(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

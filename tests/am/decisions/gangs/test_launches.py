@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from dlapp.values.messages import Fault, LaunchState, MpiLaunch, Phase, Stop
 from dlapp.values.spec import AppSpec, Framework, Gang, RoleSpec
 from tests.am.driving import Driver, result
@@ -50,6 +52,7 @@ def test_the_head_learns_what_became_of_its_launches() -> None:
     assert am.orders(TWO).launches == ()
 
 
+@pytest.mark.proves("mpi-requests")
 def test_only_the_head_can_launch() -> None:
     am = driver()
     am.running_gang(HEAD, ONE, TWO)

@@ -74,6 +74,7 @@ def test_an_application_without_gangs_and_ports_has_no_roster() -> None:
     assert roster(am).members == ()
 
 
+@pytest.mark.proves("roster-token")
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -103,6 +103,7 @@ def test_the_last_lines_are_looked_for_in_the_last_bytes_alone(node: Node, page:
     assert read(aggregated, ended=True) == node.log[-100:]
 
 
+@pytest.mark.proves("am-page-logs")
 def test_as_nobody_a_node_is_asked_without_a_name(node: Node) -> None:
     node.log = b"first\nlast\n"
     with serving(node) as url, Web(120) as web:
