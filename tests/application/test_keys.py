@@ -18,7 +18,7 @@ from dlapp.config import Config
 from dlapp.sweep.spec import SweepSpec
 from dlapp.value import Value, fields
 from dlapp.values.spec import AppSpec, CheckpointSpec, InputSpec, OutputSpec, RoleSpec
-from tests.project.property_tables import PAGE, page_with_tables
+from tests.project.property_tables import PAGE, keys_with_rows, page_with_tables
 from tests.project.test_docs import FILES, SECTION_WITH, documented_defaults
 
 CLASSES: dict[str, type[Value]] = {
@@ -88,8 +88,13 @@ def test_the_defaults_in_the_annotated_files_are_those_of_the_table() -> None:
 
 def test_the_page_on_properties_has_the_tables_of_keys() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert set(re.findall(r"<!-- keys of \[(\w+)\] -->", text)) == set(SECTIONS)
+    assert set(re.findall(r"<!-- keys of \[(\w+)\]", text)) == set(SECTIONS)
     assert page_with_tables(text) == text, "python -m tests.project.property_tables"
+
+
+def test_each_key_has_a_row_in_one_table_of_the_page() -> None:
+    rows = keys_with_rows(PAGE.read_text(encoding="utf-8"))
+    assert rows == {(section, name): 1 for section, keys in SECTIONS.items() for name in keys}
 
 
 # ---- the schema ----
