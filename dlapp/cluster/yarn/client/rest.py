@@ -180,10 +180,11 @@ class YarnRest(Closeable):
     """Client of the ResourceManagers of one cluster; requests go to the active one.
 
     Args:
-        urls: ``http://host:8088``, one for each ResourceManager.
+        urls: ``http://host:8088``, one for each ResourceManager, in the order in which they are asked.
         login: identity for the requests.
         certificates: CA certificates (PEM) of their web servers; empty: OpenSSL's default.
         timeout_s: for each request.
+        keep_active: called with the one of several that was found to be active.
     """
 
     def __init__(
@@ -193,9 +194,11 @@ class YarnRest(Closeable):
         certificates: str = "",
         *,
         timeout_s: float = 20.0,
+        keep_active: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        self._keep_active = keep_active
         self._urls, self._login = [url.rstrip("/") for url in urls], login
         self._clock, self._sleep = clock, sleep
         self._web = Web(timeout_s, certificates)
@@ -282,6 +285,7 @@ class YarnRest(Closeable):
                 reported.append(str(error))
                 continue
             if state == "ACTIVE":
+                self._keep_active(url)
                 return url
             reported.append(f"{url}: is {state}")
         raise Unreachable("; ".join(reported))
@@ -459,14 +463,13 @@ class YarnRest(Closeable):
             if len(self._urls) == 1:
                 raise
             # One that has just ceased to be the active one has forgotten all before it says so; one that was stopped
-            # for a while says for a moment that it is still active. The others are asked first.
-            self._urls = sorted(self._urls, key=lambda one: one == url)
+            # for a while says for a moment that it is still active.
             self._sleep(_HANDED_OVER_S)
         except Unreachable:
             if len(self._urls) == 1:
                 raise
-        # Another ResourceManager may have become active. Every call here may be repeated.
-        self._active = None
+        # Another ResourceManager may have become active; this one is asked last. Every call here may be repeated.
+        self._active, self._urls = None, sorted(self._urls, key=lambda one: one == url)
         return self._request(method, self.active_url(), path, query, body)
 
     def _request(

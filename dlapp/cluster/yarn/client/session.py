@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dlapp.cluster.yarn.client.local_files import node_cache
@@ -74,7 +75,13 @@ class ClusterSession:
 
     def own_rest(self, user: str | None = None) -> YarnRest:
         """Return a new REST client, like `rest`, for another thread, which must close it."""
-        return YarnRest(self.site.web_urls(), self.login.as_user(user or self.user), self.certificates)
+        urls = self.site.web_urls()
+        return YarnRest(
+            node_cache.active_first(urls),
+            self.login.as_user(user or self.user),
+            self.certificates,
+            keep_active=partial(node_cache.keep_active, urls),
+        )
 
     def own_files(self) -> StagingFiles:
         """Return a new connection to the file system for another thread, which must close it."""

@@ -631,6 +631,7 @@ def test_what_is_kept_for_a_cluster_does_not_create_a_home(tmp_path: Path, monke
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     remember(str(APP), 1)
     node_cache.keep(["http://rm:8088"], [])
+    node_cache.keep_active(["http://rm1:8088", "http://rm2:8088"], "http://rm2:8088")
     with pytest.raises(FileNotFoundError, match="this home directory does not exist"):
         tools_tokens.keep(APP, tools_tokens.KeptToken("tony", "t"))
     with pytest.raises(DlappError, match=f"{tmp_path}/home: this home directory does not exist"):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from dlapp.cluster.yarn.client.local_files import node_cache
 from dlapp.cluster.yarn.client.rest import ACTIVE_TIMEOUT_S, YarnRest
 from dlapp.errors import EXIT_UNREACHABLE, Unreachable
 from dlapp.hadoop.errors import ApplicationNotFound
@@ -34,11 +37,13 @@ class Clock:
 
 
 class Manager:
-    """A ResourceManager that is active from its n-th question on."""
+    """A ResourceManager that is active from its n-th question on, and counts the questions."""
 
     def __init__(self) -> None:
         self.standby_for = 0
         self.forgets_for = 0
+        self.is_away = False
+        self.questions = 0
         self.url = ""
 
 
@@ -46,13 +51,16 @@ class Manager:
 def serving() -> Iterator[Manager]:
     one = Manager()
 
-    def answer(request: Request) -> Answer:
+    def answer(request: Request) -> Answer | None:
         if "/apps/" in request.path:
+            if one.is_away:
+                return None
             one.forgets_for -= 1
             if one.forgets_for >= 0:
                 return as_json({"RemoteException": {"message": "not found", "javaClassName": "NotFoundException"}}, 404)
             return as_json({"app": {"id": str(APP), "state": "RUNNING", "finalStatus": "UNDEFINED"}})
         one.standby_for -= 1
+        one.questions += 1
         state = "STANDBY" if one.standby_for >= 0 else "ACTIVE"
         return as_json({"clusterInfo": {"haState": state, "resourceManagerVersion": "3.4.2"}})
 
@@ -109,6 +117,49 @@ def test_of_several_one_that_has_just_forgotten_an_application_is_not_believed_a
         manager.forgets_for = 1
         with pytest.raises(ApplicationNotFound):
             rest.report(APP)
+
+
+def test_the_one_that_was_active_last_is_asked_first(manager: Manager, clock: Clock) -> None:
+    """Ask three times for the active one of two, each time as a new command: only the first asks the standby one.
+
+    Then the other one becomes active, and the first command that finds it does not ask it alone. A file that names none
+    of the two has no effect.
+    """
+
+    def ask() -> tuple[int, int]:
+        before = manager.questions, other.questions
+        with YarnRest(
+            node_cache.active_first(urls),
+            Login("u"),
+            keep_active=partial(node_cache.keep_active, urls),
+            clock=clock,
+            sleep=clock.sleep,
+        ) as rest:
+            rest.active_url()
+        return manager.questions - before[0], other.questions - before[1]
+
+    with serving() as other:
+        urls = [manager.url, other.url]
+        manager.standby_for = 1000
+        assert [ask() for _ in range(3)] == [(1, 1), (0, 1), (0, 1)]
+        manager.standby_for, other.standby_for = 0, 1000
+        assert [ask() for _ in range(2)] == [(1, 1), (1, 0)]
+        (file,) = Path(node_cache.directory()).iterdir()
+        file.write_bytes(NOBODY.encode() + b"\xff")
+        assert node_cache.active_first(urls) == urls
+        assert ask() == (1, 0)
+    node_cache.keep_active([NOBODY], NOBODY)
+    assert [*Path(node_cache.directory()).iterdir()] == [file]
+
+
+def test_one_that_does_not_answer_any_more_is_asked_last(manager: Manager, clock: Clock) -> None:
+    """Let one of two close its connections when it is asked for an application: then the other one is asked first."""
+    with serving() as other, YarnRest([manager.url, other.url], Login("u"), clock=clock, sleep=clock.sleep) as rest:
+        assert rest.active_url() == manager.url
+        manager.is_away, before = True, manager.questions
+        assert rest.report(APP).state is State.RUNNING
+        assert manager.questions == before
+        assert rest.active_url() == other.url
 
 
 def test_of_several_none_is_active_for_half_a_minute_and_the_error_says_so(
