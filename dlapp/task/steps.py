@@ -318,7 +318,7 @@ def _refuse_root(task: TaskState) -> None:
     """Refuse to run a program as root on a cluster, with or without Docker, unless the node's operator allows it."""
     what = "a payload in Docker" if task.assignment.docker_image is not None else "the program"
     if task.on_a_node and (problem := root_problem(task.policy, what)):
-        raise StepFailed(Fault.NODE, problem)
+        raise StepFailed(Fault.NODE, problem, is_closed=True)
 
 
 def _run_without_payload(task: TaskState, problem: str, work: Callable[[], Mapping[str, Any]]) -> TaskResult:

@@ -124,6 +124,6 @@ def test_no_program_is_root_on_a_node_of_a_cluster(tmp_path: Path, image: str | 
         # As a NodeManager sets it, whatever the client's file says.
         am.start(process_env={"NM_HOST": "node-1"})
         result = am.result()
-    assert result.fault is Fault.NODE
+    assert (result.fault, result.is_closed) == (Fault.NODE, True)
     assert result.message.endswith("would be root on this node (docker.root of /etc/dlapp/node.yaml)")
     assert not ran.exists()
