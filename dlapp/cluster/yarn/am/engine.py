@@ -80,6 +80,9 @@ REFUSED_RETRY_S = 1.0
 CALM_S = 30.0
 """A restarted ResourceManager serves all ApplicationMasters and nodes at once: for this long, ours sends one heartbeat
 per second, whatever is pending."""
+AWAITED_S = 2.0
+"""A first registration that takes longer has waited for a ResourceManager, which has just started, too; it takes some
+milliseconds, and a failover three seconds or more."""
 ALLOCATE_TIMEOUT_S = 30.0
 NODES_TIMEOUT_S = 30.0
 LIFETIME_TIMEOUT_S = 5.0
@@ -154,11 +157,13 @@ class YarnAmEngine:
             ConnectionLost: no ResourceManager answered in `MAX_OUTAGE_S`.
         """
         self._control_url = control_url
-        registration = None
+        registration, began = None, self._clock()
         # Already registered: the answer was lost, and with it the list of live containers. The journal and the tasks
         # that contact us name them, and the ResourceManager takes away those that we want ended.
         with contextlib.suppress(WrongRequest):
             registration = self._while_refused(lambda: self._register(MAX_OUTAGE_S))
+        if self._clock() - began > AWAITED_S:
+            self._calm_until = self._clock() + CALM_S
         live = registration.live if registration else ()
         with self._lock:
             grants = self._containers.adopt(live)

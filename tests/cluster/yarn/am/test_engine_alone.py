@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -76,6 +76,12 @@ def server(scheduler: Scheduler) -> Iterator[RpcServer]:
 
 @pytest.fixture
 def engine(server: RpcServer) -> Iterator[YarnAmEngine]:
+    with registered_at(server) as one:
+        yield one
+
+
+@contextmanager
+def registered_at(server: RpcServer) -> Iterator[YarnAmEngine]:
     cluster = Cluster(schedulers=(f"127.0.0.1:{server.address[1]}",), login=Login("tony"))
     one = YarnAmEngine(
         cluster, Credentials({"": TOKEN}), 1, Program(launch=lambda _grant, _launch: ((), b"")), lambda: None
@@ -265,6 +271,32 @@ def test_after_a_restart_of_the_resource_manager_heartbeats_are_not_hurried(
     until(lambda: engine.heartbeat(asks, (), 0.0) and len(times) > 2)
     pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert min(pauses) > 0.5 * engine_module.QUIET_S
+
+
+@pytest.mark.slow
+def test_after_a_registration_that_waited_for_the_resource_manager_heartbeats_are_not_hurried(
+    scheduler: Scheduler, server: RpcServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lose the answer to the first registration, so that it takes 50 ms longer, where 10 ms count as a wait; then
+    request a container that is not granted.
+    """
+    monkeypatch.setattr(engine_module, "AWAITED_S", 0.01)
+    registrations: list[float] = []
+    times: list[float] = []
+
+    def register() -> None:
+        registrations.append(time.monotonic())
+        if len(registrations) == 1:
+            raise EOFError
+
+    scheduler.on_register = register
+    scheduler.on_allocate = lambda _: times.append(time.monotonic())
+    asks = [ContainerRequest(request_id=1, count=1, resources=Resources(memory_mib=256))]
+    with registered_at(server) as engine:
+        until(lambda: engine.heartbeat(asks, (), 0.0) and len(times) > 3)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert min(pauses) > 0.5 * engine_module.QUIET_S
+    assert len(registrations) == 2
 
 
 def node_report(number: int, state: pb.NodeStateProto = pb.NS_RUNNING) -> pb.NodeReportProto:
