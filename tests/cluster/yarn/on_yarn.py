@@ -19,7 +19,7 @@ from dlapp.hadoop.connection import Connection
 from dlapp.hadoop.tokens import AM_RM_KIND, Credentials, Token
 from dlapp.login import Login
 from dlapp.values.ids import ApplicationId, ContainerId
-from tests.services.hadoop import Hadoop
+from tests.services.hadoop import RESOURCEMANAGERS, Hadoop
 from tests.services.polling import wait_until
 
 T = TypeVar("T")
@@ -36,6 +36,20 @@ def set_safe_mode(hadoop: Hadoop, *, on: bool) -> None:
     address = ("127.0.0.1", hadoop.ports["nn"])
     with Connection(address, protocol, proof=Login(getpass.getuser()), deadline=deadline) as connection:
         connection.call("setSafeMode", bytes([0x08, 2 if on else 1]), deadline)
+
+
+def set_ha_state(hadoop: Hadoop, part: str, *, active: bool) -> None:
+    """Make one of two NameNodes or ResourceManagers active, or let it stand by, as ``haadmin`` and ``rmadmin`` do.
+
+    ResourceManagers, which choose the active one by themselves, are forced to it (``--forcemanual``).
+    """
+    is_manager = part in RESOURCEMANAGERS
+    # HAServiceProtocol.proto: reqInfo (1) with reqSource (1), REQUEST_BY_USER = 0, REQUEST_BY_USER_FORCED = 1.
+    request = bytes([0x0A, 0x02, 0x08, 1 if is_manager else 0])
+    protocol, deadline = "org.apache.hadoop.ha.HAServiceProtocol", time.monotonic() + 120
+    address = ("127.0.0.1", hadoop.ports[f"{part}_admin" if is_manager else part])
+    with Connection(address, protocol, proof=Login(getpass.getuser()), deadline=deadline) as connection:
+        connection.call("transitionToActive" if active else "transitionToStandby", request, deadline)
 
 
 def until_heard_of(hadoop: Hadoop, *containers: ContainerId) -> None:
