@@ -15,7 +15,7 @@ from dlapp.cluster import LOG_NAMES
 from dlapp.hadoop.errors import HadoopError
 from dlapp.hadoop.tokens import read_container_credentials
 from dlapp.value import replace
-from dlapp.values.launch_spec import FILE_NAME, LaunchSpec
+from dlapp.values.launch_spec import FILE_NAME, NODE_MANAGER, LaunchSpec, LedgerSettings
 from dlapp.values.serialization import from_json, parse_json, to_json
 
 TASK_SECRET = "dlapp.task"
@@ -48,6 +48,13 @@ def user_directory(environ: Mapping[str, str], working_directory: str) -> str:
     return os.path.dirname(os.path.dirname(application))
 
 
+def ledger_of_node(settings: LedgerSettings, environ: Mapping[str, str]) -> LedgerSettings:
+    """Return the settings of a GPU ledger on this node: those of `NODE_MANAGER` get the address of its NodeManager."""
+    if settings.kind != NODE_MANAGER:
+        return settings
+    return replace(settings, web=f"{settings.web}{environ['NM_HOST']}:{environ['NM_HTTP_PORT']}")
+
+
 def make_task_directory(environ: Mapping[str, str] = os.environ) -> str:
     """Create the task's directory from the credentials and environment of its container; return the path.
 
@@ -69,9 +76,7 @@ def make_task_directory(environ: Mapping[str, str] = os.environ) -> str:
         }
         spec = replace(spec, cache=replace(spec.cache, **caches))
     if spec.ledger is not None:
-        # The ledger of this node's NodeManager.
-        web = f"{spec.ledger.web}{environ['NM_HOST']}:{environ['NM_HTTP_PORT']}"
-        spec = replace(spec, ledger=replace(spec.ledger, web=web))
+        spec = replace(spec, ledger=ledger_of_node(spec.ledger, environ))
     task_directory = os.path.join(os.getcwd(), "task")
     os.mkdir(task_directory, 0o700)
     logs = environ["LOG_DIRS"].split(",")[0]

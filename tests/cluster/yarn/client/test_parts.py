@@ -42,6 +42,7 @@ from dlapp.login import Login
 from dlapp.sweep.spec import Distribution, DistributionKind, Sampler, SweepSpec
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.launch_spec import NODE_MANAGER, ZOOKEEPER, LedgerSettings
 from dlapp.values.notification import NotificationSettings
 from dlapp.values.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State
 from dlapp.values.spec import AppSpec, OnFailure, OutputSpec, RoleSpec, Submission
@@ -616,6 +617,15 @@ def test_what_outlives_a_container_lies_on_its_disk_beside_the_users_application
     for disk in ("/disk1", "/disk2"):
         here = f"{disk}/nm/{application}/container_1700000000000_0042_01_000002"
         assert task_container.user_directory(environ, here) == f"{disk}/nm/usercache/tony"
+
+
+def test_on_a_node_only_a_ledger_of_nodemanagers_has_the_address_of_one() -> None:
+    """A task that has it says that it waits for the NodeManager, also where it waits for ZooKeeper."""
+    environ = {"NM_HOST": "node7", "NM_HTTP_PORT": "8042"}
+    zookeeper = LedgerSettings(ZOOKEEPER, ensemble="zk1:2181")
+    assert task_container.ledger_of_node(zookeeper, environ) == zookeeper
+    of_nodes = LedgerSettings(NODE_MANAGER, web="http://")
+    assert task_container.ledger_of_node(of_nodes, environ).web == "http://node7:8042"
 
 
 def test_who_only_looks_loads_no_protobuf() -> None:
