@@ -7,7 +7,8 @@ A healthy program also prints errors: it retries, skips a sample, falls back. So
 
 - whose level, before the text that a rule looks for, is below an error: ``WARNING``, ``[W socket.cpp:601]``;
 - that reports that the program continues: ``retrying``, ``ignored``;
-- of a traceback that is introduced by such a line, like Python's ``Exception ignored in``.
+- of a traceback that is introduced by such a line, like Python's ``Exception ignored in``, or that Optuna caught;
+- that has the text in a parameter of a test's name, as pytest lists them.
 
 Of the remaining lines the last one is the cause: a program continues after errors that it handles. A carriage return
 also ends a line: progress bars print it instead of a line feed.
@@ -64,6 +65,11 @@ _FAILURE = re.compile(rb"(?i)error|exception|fail")
 _PYTHON_WARNING = re.compile(rb"(?i:(?<![a-z_])warn(ing)?(?![a-z_]))|\[W \d{4}-")
 """Level of a line that introduces a traceback, as Python's logging and Optuna write it; lines of glog introduce
 none."""
+_TEST_PARAMETER = re.compile(rb"\.py(::\w+)+\[(?!.*\] - )")
+"""Name of a test of pytest, up to its parameters; ``] - `` ends those of a test that failed, before its error."""
+_FRAME = re.compile(rb'  File "[^"\r\n]*", line \d+, in \S')
+_TRIAL = re.compile(rb"\[W \d{4}-[^\]\r\n]*\] Trial \d+ failed with value ")
+"""Line of Optuna after the exception of a trial; if that ends the study, Python prints the traceback once more."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), " ")
 
@@ -196,6 +202,8 @@ def _found(rules: Sequence[Rule], log: LogTail) -> list[_Hit]:
             is_exception = of is not None and of.exception == start
             if of.is_handled if of is not None and is_exception else _is_harmless(log.data, start, found, end):
                 continue
+            if _is_source(log.data, start) or _TRIAL.match(log.data, end + 1):
+                continue
             if _named(rule, log.data[start:end]) is not None:
                 by_line[start] = _Hit(start, order, rule, -1 - start if of is None else of.chain, found)
     named = {one.chain for one in by_line.values()}
@@ -230,7 +238,8 @@ def _tracebacks(data: bytes) -> Iterator[_Traceback]:
             chain += 1
             is_handled = _is_handled(data, begin, at)
         former_end = position
-        yield _Traceback(begin, position, min(limit, line_end + _AFTER_EXCEPTION), chain, is_handled)
+        is_caught = is_handled or _TRIAL.match(data, line_end + 1) is not None
+        yield _Traceback(begin, position, min(limit, line_end + _AFTER_EXCEPTION), chain, is_caught)
 
 
 def _is_handled(data: bytes, begin: int, at: int) -> bool:
@@ -241,14 +250,22 @@ def _is_handled(data: bytes, begin: int, at: int) -> bool:
     before = _line_at(data, begin - 1)[0] if begin else 0
     start = max(before, begin - _MAX_MATCHED)
     words = data[start:at]
+    if _TRIAL.match(words) is not None:
+        return False
     is_failure = _FAILURE.search(words) is not None and _PYTHON_WARNING.search(words) is not None
     return is_failure or _CONTINUES.search(words) is not None
+
+
+def _is_source(data: bytes, start: int) -> bool:
+    """Return whether a line is the source in a frame of a traceback, whose beginning may be cut off."""
+    before = data[_line_at(data, start - 1)[0] : start] if start else b""
+    return data[start : start + 1] == b" " and _FRAME.match(before) is not None
 
 
 def _is_harmless(data: bytes, start: int, found: int, end: int) -> bool:
     """Return whether a line, in which a rule has found something, is not an error, or one that the program handles."""
     before = data[start : min(found, start + _MAX_LEVEL)]
-    if _LEVEL.search(before) is not None and _NCCL not in before:
+    if (_LEVEL.search(before) is not None and _NCCL not in before) or _TEST_PARAMETER.search(before) is not None:
         return True
     return _CONTINUES.search(data[start : min(end, start + _MAX_MATCHED)]) is not None
 

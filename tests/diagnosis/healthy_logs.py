@@ -1,7 +1,7 @@
 """Logs of healthy runs: recorded ones, and generated ones that look like what frameworks print.
 
 The files in ``healthy`` are what real programs printed in runs that ended well; their README says which programs.
-``recorded.json`` there has some 180 more, which `record_healthy` has run, with the versions of the programs.
+``recorded.json`` there has some 200 more, which `record_healthy` has run, with the versions of the programs.
 
 The generator mixes the lines of a training run, in one of several styles, with lines of `HARMLESS`: what frameworks and
 tools print in runs that are well, with words such as "error", "out of memory" or "failed" in them.

@@ -31,27 +31,16 @@ def test_nothing_is_named_in_what_a_real_program_printed(name: str) -> None:
     assert cause("", text) is None
 
 
-NAMED_WRONGLY = (
-    "optuna TPESampler(seed=1) False True",
-    "pytest tests/diagnosis/test_gpu_lines.py",
-    "pytest tests/gpuid/health/test_inspection.py",
-    "pytest tests/gpuid/stores/test_health.py",
-    "ld.so versions",
-)
-"""Logs in which a cause is named that there was not: a trial whose failure the study caught, names of tests that
-quote an error, the loader's debug output."""
-
-
-@pytest.mark.parametrize("name", sorted(set(programs()) - set(NAMED_WRONGLY)))
+@pytest.mark.parametrize("name", programs())
 def test_nothing_is_named_in_what_tools_print_that_were_run_to_be_recorded(name: str) -> None:
     one = programs()[name]
     assert cause(one["stderr"], one["stdout"]) is None
 
 
-def test_two_hundred_logs_of_real_programs_are_searched_and_in_five_a_cause_is_named() -> None:
-    assert len(recorded()) + len(programs()) >= 200
-    named = [name for name, one in programs().items() if cause(one["stderr"], one["stdout"]) is not None]
-    assert sorted(named) == sorted(NAMED_WRONGLY)
+def test_two_hundred_logs_of_real_programs_are_searched() -> None:
+    """At least 200 logs with different texts, each of a program that ran; none of them is generated."""
+    texts = [*recorded().values(), *(one["stderr"] + one["stdout"] for one in programs().values())]
+    assert len({text for text in texts if text.strip()}) >= 200
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -235,6 +235,27 @@ def test_lines_of_source_in_a_traceback_are_not_causes() -> None:
     assert found(traceback("ValueError: 3")) == "python_exception"
 
 
+def test_a_text_in_the_name_of_a_test_is_no_cause_and_the_error_of_a_failed_test_is_one() -> None:
+    name = "tests/test_a.py::TestA::test_b[RuntimeError: CUDA out of memory]"
+    assert found(f"{name}\n{name} PASSED\n") == ""
+    assert found(f"FAILED {name} - OSError: [Errno 28] No space left on device\n") == "disk_full"
+    assert found("FAILED tests/test_a.py::test_b - OSError: [Errno 28] No space left on device\n") == "disk_full"
+
+
+def test_an_exception_of_a_trial_that_optuna_caught_is_no_cause_also_where_its_traceback_is_cut_off() -> None:
+    whole, failed = traceback("OSError: [Errno 28] No space left on device"), "[W 2025-09-03 10:12:33,000] Trial 2 "
+    assert found(f"{failed}failed with parameters: {{}} because of the following error: OSError(28).\n{whole}") == ""
+    for log in (whole, whole.partition("\n")[2]):
+        assert found(f"{log}{failed}failed with value None.\n") == ""
+        assert found(f"{log}{failed}was slow.\n") == "disk_full"
+        assert found(log) == "disk_full"
+        assert found(f"{log}{failed}failed with value None.\n{log}") == "disk_full"
+
+
+def test_what_the_loader_looks_for_is_no_cause() -> None:
+    assert found("  42:\tchecking for version `GLIBC_2.3' in file /lib/libc.so.6 [0] required by file ls [0]\n") == ""
+
+
 def test_what_was_handled_earlier_is_not_the_cause() -> None:
     assert found(traceback("ModuleNotFoundError: No module named 'apex'") + "epoch 1\n" + traceback("ValueError")) == (
         "python_exception"
