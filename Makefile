@@ -27,7 +27,7 @@
 #                          it needs no network, no root, no Docker. Without a GPU it runs on the stub of NVML
 #   make test-versions [VERSIONS="3.3.6"]   the tests on YARN and HDFS with Hadoop 2.10.2, 3.3.6 and 3.5.0 (long)
 #   make test-oldest       the tests with the oldest libraries that pyproject.toml allows
-#   make soak NAME=ledger  one part under faults for an hour, yarn, queue or sweep; ARGS="--seconds 300 --seed 1"
+#   make soak NAME=ledger  one part under faults for an hour: yarn, keys, queue, sweep; ARGS="--seconds 300 --seed 1"
 #                          A sweep also on YARN: NAME=sweep ARGS="--engine yarn"
 #   make fuzz [CASES=]     100,000 changed inputs for each parser of what others wrote (hours; ARGS="-k hadoop")
 #   make scale             an ApplicationMaster's control server with 10,000 tasks and strangers (20,700 descriptors)
