@@ -462,6 +462,12 @@ class YarnConfig(Value):
         "count",
         "maximum number of ApplicationMasters of an application; the cluster's own limit applies, too",
     )
+    am_node_label: str | None = key(
+        _read_word,
+        None,
+        "label",
+        "the label of the nodes that ApplicationMasters run on; if not set, the default of the queue",
+    )
 
 
 class NotifyConfig(Value):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from dlapp.cluster.reasons.facts import (
     GCORES,
+    MASTER,
     MEMORY,
     VCORES,
     LimitFacts,
@@ -23,7 +24,7 @@ from dlapp.cluster.reasons.facts import (
     each,
     total,
 )
-from dlapp.cluster.reasons.tiers import can_start, fitting_nodes
+from dlapp.cluster.reasons.tiers import can_start, fitting_nodes, has_label
 from dlapp.value import replace
 from dlapp.values.spec import DEFAULT_ROLE
 from dlapp.values.waiting import PendingRequest
@@ -54,7 +55,9 @@ def _resubmitted(facts: WaitFacts) -> WaitFacts:
         free = dict(node.free)
         if node.host == facts.master_host:
             free = {name: amount + master.get(name, 0) for name, amount in free.items()}
-        if not node.labels and all(free.get(name, amount) >= amount for name, amount in master.items()):
+        if has_label(node, facts.master_label) and all(
+            free.get(name, amount) >= amount for name, amount in master.items()
+        ):
             free = {name: amount - master.get(name, 0) for name, amount in free.items()}
         return replace(node, free=free)
 
@@ -77,8 +80,9 @@ def _changes(facts: WaitFacts) -> Iterator[tuple[str, str, WaitFacts]]:
         if any(getattr(ask, key) for ask in facts.asks):
             empty = "" if key == "node_label" else ()
             asks = tuple(replace(ask, **{key: empty}) for ask in facts.asks)
+            name = "yarn.am_node_label" if key == "node_label" and facts.asks[0].role == MASTER else key
             # No option takes a key out of a file.
-            yield f"without {key}", "", replace(facts, asks=asks)
+            yield f"without {name}", "", replace(facts, asks=asks)
     for name, limits in facts.other_queues:
         yield f"queue {name}", f"--set application.queue={name}", replace(facts, limits=limits, am_limit="")
     yield from _other_gpus(facts)

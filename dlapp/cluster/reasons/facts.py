@@ -14,6 +14,8 @@ from dlapp.values.waiting import Ahead, PendingRequest, Waiting
 
 MEMORY, VCORES, GCORES = "memory", "vcores", "gcores"
 NAMES = MEMORY, VCORES, GCORES
+MASTER = "ApplicationMaster"
+"""In place of a role: the request for the ApplicationMaster's container."""
 Amounts = Mapping[str, int]
 
 
@@ -130,6 +132,7 @@ class WaitFacts(Value, kw_only=True):
         has_containers: it has some of its containers; ``asks`` is the rest.
         master: amounts of its ApplicationMaster on a node, if the engine counts them.
         master_host: host on which it runs now; empty: none.
+        master_label: label of the nodes on which it may run; empty: those without one.
         memory_step: the engine's memory allocation step [MiB]; 0: not known.
         other_gpus: what can be had in place of the GPUs that it waits for, the nearest first; on one machine only.
     """
@@ -152,6 +155,7 @@ class WaitFacts(Value, kw_only=True):
     has_containers: bool = False
     master: Amounts = field(default_factory=dict)
     master_host: str = ""
+    master_label: str = ""
     memory_step: int = 0
     other_gpus: tuple[GpuChoice, ...] = ()
 

@@ -236,11 +236,21 @@ def _allowed(facts: WaitFacts, ask: PendingRequest, *, healthy: bool = True) -> 
     """Return the allowed nodes of a request, without their GPUs in quarantine."""
     found = []
     for node in facts.nodes or ():
-        # A request without a label uses nodes without one. Source: YARN, NodeLabel.md, "exclusive".
-        of_label = ask.node_label in node.labels if ask.node_label else not node.labels
-        if of_label and (not ask.nodes or node.host in ask.nodes) and node.host not in ask.exclude_nodes:
+        if (
+            has_label(node, ask.node_label)
+            and (not ask.nodes or node.host in ask.nodes)
+            and node.host not in ask.exclude_nodes
+        ):
             found.append(node.healthy() if healthy else node)
     return found
+
+
+def has_label(node: NodeFacts, label: str) -> bool:
+    """Return whether a request with this label may use a node.
+
+    One without a label uses nodes without one. Source: YARN, NodeLabel.md, "exclusive".
+    """
+    return label in node.labels if label else not node.labels
 
 
 def _lacks(asked: Amounts, there: Amounts) -> dict[str, int]:

@@ -206,7 +206,7 @@ def test_no_nodes_ill_nodes_small_maxima_and_odd_queues_each_have_their_line() -
     cluster.queue_list = [QueueInfo(name="default", path="root.default", state="STOPPED", leaf=True)]
     assert said(cluster)["yarn.queues"].verdict == FAIL
     with pytest.raises(SpecError, match="takes no applications"):
-        check_queue(cluster.queue_list, "default")
+        check_queue(cluster.queue_list, "default", "ann")
     cluster.settings = {"yarn.resourcemanager.am.max-attempts": "1"}
     assert {"yarn.recovery", "yarn.attempts"} <= set(said(cluster))
 

@@ -15,7 +15,7 @@ import pytest
 
 from dlapp.client import Client
 from dlapp.config import load_config
-from dlapp.errors import RequestTooLarge
+from dlapp.errors import ConfigError, FileRefused, RequestTooLarge
 from dlapp.values.ids import ApplicationId
 from dlapp.values.messages import Phase
 from dlapp.values.report import ApplicationView, State
@@ -37,8 +37,8 @@ def without_times(message: str) -> str:
 
 
 def queues() -> dict[str, str]:
-    """Properties of queues: small has little at most, mine little for one user, masters one ApplicationMaster, and the
-    queue above inner has little."""
+    """Properties of queues: small has little at most, mine little for one user, masters one ApplicationMaster and no
+    access to labels, and the queue above inner has little."""
     keys: dict[str, dict[str, float]] = {
         "default": {"capacity": 50, "user-limit-factor": 10},
         "small": {"capacity": 20, "maximum-capacity": 25, "user-limit-factor": 10},
@@ -60,7 +60,8 @@ def queues() -> dict[str, str]:
         found[f"{ROOT}.{name}.acl_submit_applications"] = "*"
         share = "100" if name == "default" else "0"
         found[f"{ROOT}.{name}.accessible-node-labels.fast.capacity"] = share
-    return found
+    del found[f"{ROOT}.masters.accessible-node-labels.fast.capacity"]
+    return found | {f"{ROOT}.masters.accessible-node-labels": " "}
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +196,7 @@ def test_limits_of_queues_users_and_masters_are_named_and_the_change_starts_the_
     cluster.running("masters", queue="masters")
     one, why = cluster.waiting("masters2", "am_limit", queue="masters")
     assert "AM resource limit exceeded" in why.message
+    assert why.message.endswith(f" ({ROOT}.masters.maximum-am-resource-percent)")
     view = client.status(one)
     assert (view.state, view.diagnostics) == (State.ACCEPTED, why.message)
     assert why.estimate is not None
@@ -277,9 +279,7 @@ def test_a_limit_of_the_queue_above_and_nodes_that_are_named_are_reasons(cluster
 
 
 def test_a_full_label_is_a_reason_and_without_it_the_application_starts(cluster: Cluster, queued: Hadoop) -> None:
-    nodes = queued.get(f"{queued.rm_url}/ws/v1/cluster/nodes")["nodes"]["node"]
-    (node,) = [one["id"] for one in nodes if one["nodeHostName"] == TWO]
-    label(queued, node, "fast")
+    label(queued, node_id(queued, TWO), "fast")
     try:
         cluster.running("holder", node_label="fast", memory=3328)
         one, why = cluster.waiting("label", "label", node_label="fast", memory=1024)
@@ -289,7 +289,72 @@ def test_a_full_label_is_a_reason_and_without_it_the_application_starts(cluster:
         cluster.running("label", memory=1024)
         cluster.end()
     finally:
-        label(queued, node, "")
+        label(queued, node_id(queued, TWO), "")
+
+
+def master_node(hadoop: Hadoop, one: ApplicationId) -> str:
+    """Return the host of an ApplicationMaster."""
+    report = hadoop.get(f"{hadoop.rm_url}/ws/v1/cluster/apps/{one}")["app"]
+    return str(report["amHostHttpAddress"]).partition(":")[0]
+
+
+def test_containers_and_their_master_run_on_nodes_with_their_label(
+    options: dict[str, str], queued: Hadoop, tmp_path: Path
+) -> None:
+    """One node has the label, the other one none. The ApplicationMaster has a label of its own, in the configuration;
+    before a node has the label, it waits, and the reason names that key."""
+    with Client(load_config(options | {"yarn.am_node_label": "fast"}, environ={})) as client:
+        own = Cluster(client, tmp_path)
+        first, why = own.waiting("first", "label", node_label="fast")
+        assert client.status(first).state is State.ACCEPTED
+        assert why.message == "no node that runs has the label fast"
+        assert why.change.startswith("without yarn.am_node_label: now")
+        label(queued, node_id(queued, TWO), "fast")
+        try:
+            own.until_running(first)
+            second = own.running("second")
+            hosts = [[one.host for one in client.status(each).containers] for each in (first, second)]
+            assert hosts == [[TWO], [ONE]]
+            assert [master_node(queued, each) for each in (first, second)] == [TWO, TWO]
+        finally:
+            own.end()
+            label(queued, node_id(queued, TWO), "")
+
+
+def test_a_label_that_the_queue_may_not_use_is_refused_with_the_queues_that_may(
+    cluster: Cluster, options: dict[str, str], tmp_path: Path
+) -> None:
+    setting = f"{ROOT}.masters.accessible-node-labels"
+    said = f"the queue 'masters' may not use nodes with the label 'fast' ({setting}); queues that may: default, small"
+    with pytest.raises(FileRefused) as refused:
+        cluster.submit("label", _keys({"queue": "masters", "node_label": "fast"}))
+    assert f": resources.node_label: {said}" in str(refused.value)
+    with Client(load_config(options | {"yarn.am_node_label": "fast"}, environ={})) as client:
+        with pytest.raises(ConfigError) as wrong:
+            Cluster(client, tmp_path).submit("master", _keys({"queue": "masters"}))
+        assert str(wrong.value).startswith(f"yarn.am_node_label: {said}")
+
+
+def test_a_container_that_yarn_keeps_a_node_for_waits_for_that_node_and_for_nothing_else(
+    cluster: Cluster, queued: Hadoop
+) -> None:
+    """Each node of 4 GiB has 1.3 GiB free at most, and the queue has 2 GiB: YARN reserves 1.5 GiB on a node.
+
+    Reserved memory is used in the queue, and is no container of the application. When the node has room, it starts.
+    """
+    client = cluster.client
+    first, _ = (cluster.running(f"on-{host}", nodes=host, memory=2816) for host in (ONE, TWO))
+    one = cluster.submit("reserved", _keys({"queue": "small", "memory": 1536}))
+    app = f"{queued.rm_url}/ws/v1/cluster/apps/{one}"
+    until(lambda: queued.get(app)["app"]["reservedMB"] == 1536)
+    for view in (client.status(one), client.why(one), listed(client, one)):
+        assert view.waiting is not None
+        assert (view.waiting.code, view.waiting.resource, view.waiting.asked) == ("nodes_full", "memory", 1536), view
+        assert "running" not in view.phase
+    assert client.status(one).containers == ()
+    cluster.kill(first)
+    cluster.until_running(one)
+    assert queued.get(app)["app"]["reservedMB"] == 0
 
 
 def test_a_role_that_waits_for_another_is_a_reason(cluster: Cluster, tmp_path: Path) -> None:
@@ -307,6 +372,12 @@ def test_a_role_that_waits_for_another_is_a_reason(cluster: Cluster, tmp_path: P
     assert found is not None
     assert found.message == "judge waits for trainer (done)"
     cluster.kill(one)
+
+
+def node_id(hadoop: Hadoop, host: str) -> str:
+    nodes = hadoop.get(f"{hadoop.rm_url}/ws/v1/cluster/nodes")["nodes"]["node"]
+    (found,) = [one["id"] for one in nodes if one["nodeHostName"] == host]
+    return str(found)
 
 
 def label(hadoop: Hadoop, node: str, name: str) -> None:

@@ -18,7 +18,7 @@ from dlapp.cluster.yarn.client.am_client import AmClients
 from dlapp.cluster.yarn.client.kill import ApplicationKiller
 from dlapp.cluster.yarn.client.local_files import tools_tokens
 from dlapp.cluster.yarn.client.local_files.last_application import local_cache
-from dlapp.cluster.yarn.client.rest import NodeInfo, version_of
+from dlapp.cluster.yarn.client.rest import NodeInfo, QueueInfo, version_of
 from dlapp.cluster.yarn.client.session import ClusterSession, FilesOf
 from dlapp.cluster.yarn.client.shared_tokens import check_sharing, find_token
 from dlapp.cluster.yarn.client.status import ApplicationReader
@@ -141,10 +141,6 @@ class YarnEngine(Closeable):
             with refusals(refuse):
                 if failure := evaluate_conditions(spec.after, self._ends_of(spec)).failure:
                     raise SpecError("application.after", failure)
-        for key, (first, *_) in spec.placement_keys():
-            if key.endswith("node_label"):
-                with refusals(refuse):
-                    preflight.check_label(key, first, self._session.configuration, rest.node_labels)
         lines += self._node_lines(spec)
         if spec.requeue:
             lines.append("application.requeue has no effect on a cluster: YARN restarts what is lost with a node")
@@ -152,8 +148,9 @@ class YarnEngine(Closeable):
             check_tags(spec, self._session.configuration)
         queues = rest.queues()
         with refusals(refuse):
-            preflight.check_queue(queues, spec.queue or "default")
+            preflight.check_queue(queues, spec.queue or "default", user)
             lines += limit_lines(spec, queues, self._session, clock.now_ms())
+        self._check_labels(spec, queues, refuse)
         with refusals(refuse):
             preflight.check_home(self._session.files(user), user)
             lines += check_sharing(self._session.files(user), spec)
@@ -188,6 +185,24 @@ class YarnEngine(Closeable):
             preflight.check_gpus(spec.placement_of(role), spec.section_of(role), dialect, is_plain=is_plain)
         found += preflight.check_memory(role.resources, configuration)
         return [f"{of_role}{line}" for line in found]
+
+    def _check_labels(self, spec: AppSpec, queues: Sequence[QueueInfo], refuse: Refuse) -> None:
+        """Reject a node label that the cluster does not have, or that the queue may not use."""
+
+        def check_label(key: str, label: str) -> None:
+            preflight.check_label(key, label, self._session.configuration, self._session.rest().node_labels)
+            preflight.check_label_of_queue(key, label, queues, spec.queue or "default", spec.username)
+
+        for key, (first, *_) in spec.placement_keys():
+            if key.endswith("node_label"):
+                with refusals(refuse):
+                    check_label(key, first)
+        if label := self._session.config.yarn.am_node_label:
+            with refusals(refuse):
+                try:
+                    check_label("yarn.am_node_label", label)
+                except SpecError as error:
+                    raise ConfigError(str(error)) from error
 
     def _ends_of(self, spec: AppSpec) -> dict[str, str]:
         """Return how the awaited applications have ended, as far as they have.

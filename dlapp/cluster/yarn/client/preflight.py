@@ -5,10 +5,11 @@ Each error names the setting of the limit, because the user has to ask the opera
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from dlapp.cluster.yarn.client.rest import NodeInfo, QueueInfo
+from dlapp.cluster.yarn.client.rest import NodeInfo, QueueInfo, as_list, as_object
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, FIELD3_MINIMUM, FIELD3_NODE, SETTING, Dialect
 from dlapp.cluster.yarn.staging import CACHE_MODE, StagingFiles, StagingPaths
 from dlapp.errors import (
@@ -195,11 +196,43 @@ def check_label(key: str, label: str, configuration: Configuration, labels: Call
         raise SpecError(key, f"no nodes have the label {shown(label)}, {nearest(label, dict.fromkeys(known))}")
 
 
-def check_queue(queues: Sequence[QueueInfo], name: str) -> None:
-    """Reject a queue that accepts no applications. Its access list can be read only by its administrators.
+def check_label_of_queue(key: str, label: str, queues: Sequence[QueueInfo], name: str, user: str) -> None:
+    """Reject a node label, set by this key, that applications in a queue may not use.
+
+    Args:
+        key: the key, for messages.
+        label: its value.
+        queues: the queues of the scheduler.
+        name: the queue.
+        user: the submitter.
+
+    Raises:
+        SpecError: the queue has no access to the label.
+    """
+    found = next((one for one in queues if name in (one.name, one.path)), None)
+    # Hadoop leaves the list out for a queue without labels. Some schedulers have none for any queue.
+    is_reported = any(one.raw.get("nodeLabels") for one in queues)
+    if found is None or not is_reported or _may_use(found, label):
+        return
+    others = ", ".join(one.name for one in _open(queues, user) if _may_use(one, label))
+    setting = f"{_CAPACITY}.{found.path}.accessible-node-labels"
+    problem = f"the queue {found.name!r} may not use nodes with the label {shown(label)} ({setting})"
+    raise SpecError(key, f"{problem}; {f'queues that may: {others}' if others else 'no other queue may either'}")
+
+
+def _may_use(queue: QueueInfo, label: str) -> bool:
+    """Return whether a queue has access to a label."""
+    labels = queue.raw.get("nodeLabels")
+    return isinstance(labels, list) and ("*" in labels or label in labels)
+
+
+def check_queue(queues: Sequence[QueueInfo], name: str, user: str) -> None:
+    """Reject a queue that accepts no applications. Its access list does not decide: it may name the user's group.
 
     Args:
         queues: empty: the scheduler reports none.
+        name: the queue.
+        user: the submitter.
 
     Raises:
         SpecError: the queue does not exist, is not a leaf, or is stopped.
@@ -208,7 +241,7 @@ def check_queue(queues: Sequence[QueueInfo], name: str) -> None:
     if not queues:
         return
     found = [one for one in queues if name in (one.name, one.path)]
-    open_ = ", ".join(one.name for one in queues if one.leaf and one.state == "RUNNING" and not _is_full(one))
+    open_ = ", ".join(one.name for one in _open(queues, user))
     if not found:
         raise SpecError("application.queue", f"there is no queue {name!r}; there are {open_}")
     queue = found[0]
@@ -228,12 +261,39 @@ def check_queue(queues: Sequence[QueueInfo], name: str) -> None:
         )
 
 
+def _open(queues: Sequence[QueueInfo], user: str) -> list[QueueInfo]:
+    """Return the queues that accept applications of a user, as far as known."""
+    usable = [one for one in queues if one.leaf and one.state == "RUNNING" and not _is_full(one)]
+    return [one for one in usable if may_submit(queues, one, user)]
+
+
+def with_those_above(queues: Sequence[QueueInfo], queue: QueueInfo) -> list[QueueInfo]:
+    """Return the queues on the path of a queue, the root first."""
+    return [one for one in queues if queue.path == one.path or queue.path.startswith(f"{one.path}.")]
+
+
+def may_submit(queues: Sequence[QueueInfo], queue: QueueInfo, user: str) -> bool:
+    """Return whether a user may submit to a queue, as far as known; group membership is not known.
+
+    Submission rights are inherited by child queues. Source: CapacityScheduler.md, Queue Properties.
+    """
+    lists = []
+    for one in with_those_above(queues, queue):
+        for acl in as_list(as_object(one.raw.get("queueAcls")).get("queueAcl")):
+            if "SUBMIT" in str(acl.get("accessType")):
+                lists.append(str(acl.get("accessControlList")))
+    users = [one.split(" ", 1)[0].split(",") for one in lists]
+    return not lists or any(one.strip() == "*" for one in lists) or any(user in names for names in users)
+
+
 def _is_full(queue: QueueInfo) -> bool:
     most = queue.raw.get("maxApplications")
     return isinstance(most, int) and int(queue.raw.get("numApplications") or 0) >= most
 
 
-def refusal(diagnostics: str, application_id: ApplicationId, queue: str, user: str) -> DlappError:
+def refusal(
+    diagnostics: str, application_id: ApplicationId, queue: str, user: str, queues: Callable[[], Sequence[QueueInfo]]
+) -> DlappError:
     """Return why YARN rejected a submitted application, in dlapp's own text if there is one.
 
     A queue may have changed since the check, and some schedulers do not report their queues.
@@ -243,12 +303,17 @@ def refusal(diagnostics: str, application_id: ApplicationId, queue: str, user: s
         application_id: id of the application.
         queue: queue of the application.
         user: the submitter.
+        queues: returns the queues of the scheduler.
     """
     text = diagnostics.partition("\n")[0]
     if "does not have permission to submit" in text:
         path = queue if queue.startswith("root") else f"root.{queue}"
         setting = f"{_CAPACITY}.{path}.acl_submit_applications"
-        return Denied(f"application.queue: {user} may not submit to {queue!r} ({setting})")
+        others = ""
+        with contextlib.suppress(DlappError):
+            others = ", ".join(one.name for one in _open(queues(), user) if queue not in (one.name, one.path))
+        instead = f"; queues that take applications of {user}: {others}" if others else ""
+        return Denied(f"application.queue: {user} may not submit to {queue!r} ({setting}){instead}")
     if "submitted by user" in text and "to unknown queue" in text:
         return UsageError(f"application.queue: there is no queue {queue!r} ({_CAPACITY}.root.queues)")
     if stopped := _NOT_RUNNING.search(text):

@@ -47,7 +47,8 @@ MAX_APPLICATIONS = 20_000
 """Limit of one listing: the ResourceManager builds the whole answer before it sends any of it. About 20 MiB."""
 MAX_IN_QUEUE = 1_000
 """Limit of the applications read from one queue."""
-_UNREAD = "resourceRequests,timeouts,appNodeLabelExpression,amNodeLabelExpression,resourceInfo"
+_UNREAD = "resourceRequests,timeouts,appNodeLabelExpression"
+_UNREAD_IN_LISTS = f"{_UNREAD},resourceInfo"
 """Unused fields of an application, left out of answers; the resource requests of a large one take some MiB. Versions
 before 2.9 ignore the parameter. Source: DeSelectFields, 2.9.2 to 3.5.0."""
 _HANDED_OVER_S = 1.0
@@ -71,6 +72,7 @@ class AppSubmission(Value, kw_only=True):
         launch: the command of its ApplicationMaster.
         memory_mib: memory of the ApplicationMaster's container; REST supports only memory and vcores for it.
         attempts: maximum number of ApplicationMaster attempts; the cluster's limit also applies.
+        am_node_label: label of the nodes of the ApplicationMaster; empty: the default of the queue.
         tags: at most 10; converted to lower case, as Java's clients do.
     """
 
@@ -83,6 +85,7 @@ class AppSubmission(Value, kw_only=True):
     kind: str = KIND
     priority: int | None = None
     attempts: int = 2
+    am_node_label: str = ""
     tags: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -100,6 +103,8 @@ class AppSubmission(Value, kw_only=True):
         }
         if self.priority is not None:
             body["priority"] = self.priority
+        if self.am_node_label:
+            body["am-container-node-label-expression"] = self.am_node_label
         if self.tags:
             body["application-tags"] = {"tag": [tag.lower() for tag in self.tags]}
         return body
@@ -394,7 +399,7 @@ class YarnRest(Closeable):
             AnswerTooLarge: there are more than `MAX_APPLICATIONS`. With a limit, the ResourceManager does not tell
                 which ones it leaves out: it iterates in no order (ClientRMService.getApplications).
         """
-        query = {"limit": str(MAX_APPLICATIONS), "deSelects": _UNREAD}
+        query = {"limit": str(MAX_APPLICATIONS), "deSelects": _UNREAD_IN_LISTS}
         if kind is not None:
             query["applicationTypes"] = kind
         if user is not None:
@@ -417,8 +422,7 @@ class YarnRest(Closeable):
             queue: its short name.
             ended_since_ms: only those that have ended since then [ms since 1970]; None: only those that have not ended.
         """
-        unread = "resourceRequests,timeouts,appNodeLabelExpression,amNodeLabelExpression"
-        query = {"limit": str(MAX_IN_QUEUE), "queue": queue, "deSelects": unread}
+        query = {"limit": str(MAX_IN_QUEUE), "queue": queue, "deSelects": _UNREAD}
         if ended_since_ms is None:
             query["states"] = "RUNNING,ACCEPTED"
         else:

@@ -186,6 +186,7 @@ class ApplicationSubmitter:
             queue=queue,
             priority=spec.priority,
             attempts=self._session.config.yarn.am_attempts,
+            am_node_label=self._session.config.yarn.am_node_label or "",
             tags=views.tags_of(submission, secrets.notify),
         )
         # Before YARN has it, so that the token also exists after a submission with an unknown result. Without it,
@@ -199,14 +200,14 @@ class ApplicationSubmitter:
             except NotAllowed:
                 raise
             except RemoteError as error:
-                raise preflight.refusal(error.message, new.application_id, queue, user) from error
+                raise preflight.refusal(error.message, new.application_id, queue, user, rest.queues) from error
             except Unreachable as error:
                 remember(str(new.application_id), submission.submitted_ms)
                 after = f"dlapp-status {new.application_id} shows if it runs, dlapp-kill {new.application_id} ends it"
                 raise Unreachable(f"{error}; the application may have been accepted nevertheless: {after}") from error
             if refused is not None:
                 tools_tokens.forget(new.application_id, login_user=user)
-                raise preflight.refusal(refused, new.application_id, queue, user)
+                raise preflight.refusal(refused, new.application_id, queue, user, rest.queues)
         remember(str(new.application_id), submission.submitted_ms)
         return new.application_id
 
@@ -279,6 +280,7 @@ class ApplicationSubmitter:
                 launch=launch,
                 memory_mib=self._session.config.yarn.am_memory_mib,
                 attempts=1,
+                am_node_label=self._session.config.yarn.am_node_label or "",
             )
         )
         deadline = time.monotonic() + timeout_s

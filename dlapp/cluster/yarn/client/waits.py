@@ -14,9 +14,9 @@ from typing import Any
 from dlapp.cluster.engine import PlanFacts, QueueFacts, UserShare
 from dlapp.cluster.reasons.change import smallest_change
 from dlapp.cluster.reasons.estimate import Job, StartEstimator
-from dlapp.cluster.reasons.facts import GCORES, MEMORY, NAMES, VCORES, LimitFacts, NodeFacts, WaitFacts, asks_of
+from dlapp.cluster.reasons.facts import GCORES, MASTER, MEMORY, NAMES, VCORES, LimitFacts, NodeFacts, WaitFacts, asks_of
 from dlapp.cluster.reasons.tiers import choose, fitting_nodes, never_fits
-from dlapp.cluster.yarn.client.preflight import memory_steps
+from dlapp.cluster.yarn.client.preflight import may_submit, memory_steps, with_those_above
 from dlapp.cluster.yarn.client.rest import AppReport, NodeInfo, QueueInfo, amounts, as_list, as_object
 from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.client.views import first_line, waiting_line
@@ -102,18 +102,26 @@ class ClusterFacts:
                 asks, starting = (), text or starting
         has_containers = report.state is State.RUNNING and bool(view.containers)
         facts = self._of(asks, report.queue, report.user, view.usable_gpus, exclude=str(report.application_id))
+        facts = replace(facts, limits=_without(facts.limits, _reserved_amounts(report)))
         host = report.am_node.rpartition(":")[0] if report.state is State.RUNNING else ""
         is_over = _AM_LIMIT in report.diagnostics and report.state is not State.RUNNING
         return replace(
             facts,
-            am_limit=waiting_line(report) if is_over else "",
+            am_limit=f"{waiting_line(report)}{self._am_setting(report.queue)}" if is_over else "",
             own=own,
             since_ms=since_ms,
             starting=starting,
             has_containers=has_containers,
             master=_amounts_of_master(report, view, self._session.config.yarn.am_memory_mib) if host else {},
             master_host=host,
+            master_label=self._session.config.yarn.am_node_label or "",
         )
+
+    def _am_setting(self, queue: str) -> str:
+        """Return the setting that limits the ApplicationMasters of a queue, in parentheses; empty: its path is not
+        known."""
+        found = next((one for one in self._queues if queue in (one.path, one.name)), None)
+        return f" ({_CAPACITY}.{found.path}.maximum-am-resource-percent)" if found is not None else ""
 
     def _of(
         self, asks: Sequence[PendingRequest], queue: str, user: str, usable: Mapping[str, int], *, exclude: str = ""
@@ -133,7 +141,7 @@ class ClusterFacts:
         limits = limits_of(self._queues, queue, user, whole)
         name = queue.rpartition(".")[2]
         leaves = [one for one in self._queues if one.leaf and one.state == "RUNNING" and one.name != name]
-        leaves = [one for one in leaves if _may_submit(self._queues, one, user)]
+        leaves = [one for one in leaves if may_submit(self._queues, one, user)]
         return WaitFacts(
             asks=tuple(asks),
             nodes=nodes,
@@ -162,12 +170,13 @@ class ClusterFacts:
             now_ms: the time [ms since 1970].
             ends: how applications that it waits for have ended, as far as they have.
         """
-        queue, master = spec.queue or "default", master_ask(self._session.config.yarn.am_memory_mib)
+        queue, master = spec.queue or "default", self._new_master()
         facts = self._of(asks_of(spec), queue, spec.username, {})
         dependency, held = plan_texts(spec.after, ends, is_held=spec.hold)
         largest = _own_amounts(self._session.largest(), self._session.dialect())
         of_master = {MEMORY: master.memory_mib, VCORES: master.vcores}
         facts = replace(facts, largest=largest, dependency=dependency, held=held, master=of_master)
+        facts = replace(facts, master_label=master.node_label)
         waiting = choose(facts)
         if waiting.code == STARTING:
             first = choose(replace(facts, asks=(master,)))
@@ -270,12 +279,18 @@ class ClusterFacts:
         """Return the request for the container of the ApplicationMaster."""
         asked = _AM_REQUEST.search(report.diagnostics)
         memory_mib = int(asked[1]) if asked else self._session.config.yarn.am_memory_mib
-        return master_ask(memory_mib)
+        label = str(report.raw.get("amNodeLabelExpression") or "")
+        return master_ask(memory_mib, "" if label.startswith("<") else label)  # <Not set>, <DEFAULT_PARTITION>
+
+    def _new_master(self) -> PendingRequest:
+        """Return the request for the container of the ApplicationMaster of a new application."""
+        config = self._session.config.yarn
+        return master_ask(config.am_memory_mib, config.am_node_label or "")
 
 
-def master_ask(memory_mib: int) -> PendingRequest:
+def master_ask(memory_mib: int, label: str) -> PendingRequest:
     """Return the container of an ApplicationMaster."""
-    return PendingRequest(role="ApplicationMaster", count=1, memory_mib=memory_mib, vcores=1, together=True)
+    return PendingRequest(role=MASTER, count=1, memory_mib=memory_mib, vcores=1, node_label=label, together=True)
 
 
 def _amounts_of_master(report: AppReport, view: ApplicationView, memory_mib: int) -> dict[str, int]:
@@ -286,7 +301,7 @@ def _amounts_of_master(report: AppReport, view: ApplicationView, memory_mib: int
 
 
 def check_limits(
-    spec: AppSpec, queues: Sequence[QueueInfo], nodes: Sequence[NodeInfo], dialect: Dialect, am_memory_mib: int
+    spec: AppSpec, queues: Sequence[QueueInfo], nodes: Sequence[NodeInfo], dialect: Dialect, master: PendingRequest
 ) -> None:
     """Reject a request that exceeds a limit of the queue or the user, however much is free.
 
@@ -295,7 +310,7 @@ def check_limits(
         queues: the queues of the scheduler.
         nodes: those that run.
         dialect: representation of GPUs in this cluster.
-        am_memory_mib: memory of its ApplicationMaster [MiB].
+        master: container of its ApplicationMaster.
 
     Raises:
         RequestTooLarge: names the limit and its setting.
@@ -304,7 +319,7 @@ def check_limits(
     limits = limits_of(queues, spec.queue or "default", spec.username, whole)
     asks = asks_of(spec)
     if any(one.together for one in asks):
-        asks = (*asks, master_ask(am_memory_mib))
+        asks = (*asks, master)
     if (never := never_fits(WaitFacts(asks=asks, limits=limits))) is not None:
         raise RequestTooLarge(never.message, "application.queue")
 
@@ -327,15 +342,16 @@ def limit_lines(spec: AppSpec, queues: Sequence[QueueInfo], session: ClusterSess
     Raises:
         RequestTooLarge: it never fits.
     """
-    dialect, am_memory_mib = session.dialect(), session.config.yarn.am_memory_mib
+    dialect, config = session.dialect(), session.config.yarn
+    master = master_ask(config.am_memory_mib, config.am_node_label or "")
     with contextlib.suppress(RequestTooLarge):
-        check_limits(spec, queues, session.nodes(), dialect, am_memory_mib)
+        check_limits(spec, queues, session.nodes(), dialect, master)
         return []
     rest = session.rest()
     nodes = rest.nodes()
     running = [one for one in nodes if one.state in _RUNNING]
     try:
-        check_limits(spec, rest.queues(), running, dialect, am_memory_mib)
+        check_limits(spec, rest.queues(), running, dialect, master)
     except RequestTooLarge as error:
         away = sum(one.state not in (*_RUNNING, _REMOVED) for one in nodes)
         started_ms = rest.info().get("startedOn")
@@ -369,7 +385,7 @@ def limits_of(queues: Sequence[QueueInfo], queue: str, user: str, whole: Mapping
     leaf = next((one for one in queues if queue in (one.path, one.name)), None)
     if leaf is None or not whole:
         return ()
-    above = _with_those_above(queues, leaf)
+    above = with_those_above(queues, leaf)
     limits = []
     for one in above if len(above) > 1 else [leaf]:
         if one.path == "root":
@@ -388,24 +404,6 @@ def limits_of(queues: Sequence[QueueInfo], queue: str, user: str, whole: Mapping
     if (of_user := _user_limit(leaf, user, whole)) is not None:
         limits.append(of_user)
     return tuple(limits)
-
-
-def _with_those_above(queues: Sequence[QueueInfo], queue: QueueInfo) -> list[QueueInfo]:
-    return [one for one in queues if queue.path == one.path or queue.path.startswith(f"{one.path}.")]
-
-
-def _may_submit(queues: Sequence[QueueInfo], queue: QueueInfo, user: str) -> bool:
-    """Return whether a user may submit to a queue, as far as known; group membership is not known.
-
-    Submission rights are inherited by child queues. Source: CapacityScheduler.md, Queue Properties.
-    """
-    lists = []
-    for one in _with_those_above(queues, queue):
-        for acl in as_list(as_object(one.raw.get("queueAcls")).get("queueAcl")):
-            if "SUBMIT" in str(acl.get("accessType")):
-                lists.append(str(acl.get("accessControlList")))
-    users = [one.split(" ", 1)[0].split(",") for one in lists]
-    return not lists or any(one.strip() == "*" for one in lists) or any(user in names for names in users)
 
 
 def _user_limit(queue: QueueInfo, user: str, whole: Mapping[str, int]) -> LimitFacts | None:
@@ -481,6 +479,26 @@ def _used_amounts(report: AppReport) -> dict[str, int]:
                 used[GCORES] = _count(one.get("value"))
         used = {name: int(amount / seconds) for name, amount in used.items()}
     return {name: amount for name, amount in used.items() if amount > 0}
+
+
+def _reserved_amounts(report: AppReport) -> dict[str, int]:
+    """Return what YARN keeps for an application on nodes that have not enough free for its container.
+
+    YARN counts it as used in the queue and by the user, and keeps it for a container that is still asked for.
+    """
+    raw, reserved = report.raw, dict[str, int]()
+    for one in as_list(as_object(raw.get("resourceInfo")).get("resourceUsagesByPartition")):
+        if not one.get("partitionName"):
+            reserved = _own_amounts(amounts(as_object(one.get("reserved"))))
+    return reserved or {MEMORY: _count(raw.get("reservedMB")), VCORES: _count(raw.get("reservedVCores"))}
+
+
+def _without(limits: Sequence[LimitFacts], reserved: Mapping[str, int]) -> tuple[LimitFacts, ...]:
+    """Return limits of which less is used."""
+    return tuple(
+        replace(one, used={name: max(0, amount - reserved.get(name, 0)) for name, amount in one.used.items()})
+        for one in limits
+    )
 
 
 def _own_amounts(found: Mapping[str, int], dialect: Dialect | None = None) -> dict[str, int]:

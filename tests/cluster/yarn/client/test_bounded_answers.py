@@ -58,11 +58,11 @@ def test_only_our_applications_are_asked_for_in_the_wanted_states_and_without_wh
         yarn.report(APP)
         yarn.nodes()
         yarn.nodes(running=True)
-    unread = "resourceRequests,timeouts,appNodeLabelExpression,amNodeLabelExpression,resourceInfo"
+    unread = "resourceRequests,timeouts,appNodeLabelExpression"
     listed = {"applicationTypes": "DLAPP", "user": "tina", "states": "ACCEPTED,RUNNING", "limit": "20000"}
     who = {"user.name": "tony"}
     assert asked == [
-        ("/apps", {**who, **listed, "deSelects": unread}),
+        ("/apps", {**who, **listed, "deSelects": f"{unread},resourceInfo"}),
         (f"/apps/{APP}", {**who, "deSelects": unread}),
         ("/nodes", who),
         ("/nodes", {**who, "states": "RUNNING"}),

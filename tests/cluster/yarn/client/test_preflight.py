@@ -9,16 +9,19 @@ import pytest
 from dlapp.cluster.yarn.client.preflight import (
     check_gpus,
     check_label,
+    check_label_of_queue,
     check_memory,
     check_node_names,
     check_nodes,
     check_queue,
     check_schemes,
+    refusal,
 )
 from dlapp.cluster.yarn.client.rest import NodeInfo, QueueInfo
 from dlapp.cluster.yarn.client.views import check_tags
 from dlapp.cluster.yarn.dialect import Dialect
-from dlapp.errors import Denied, SpecError
+from dlapp.errors import Denied, SpecError, Unreachable
+from dlapp.values.ids import ApplicationId
 from dlapp.values.spec import AppSpec, InputSpec, Placement, Resources, RoleSpec
 
 
@@ -74,6 +77,49 @@ def test_a_label_of_nodes_is_refused_where_the_cluster_has_none() -> None:
         check_label("role ps.node_label", "fast", {"yarn.node-labels.enabled": "false"}.get, list)
 
 
+LABELLED = [
+    QueueInfo(name="root", path="root", state="RUNNING", leaf=False),
+    QueueInfo(name="plain", path="root.plain", state="RUNNING", leaf=True),
+    QueueInfo(name="gpus", path="root.gpus", state="RUNNING", leaf=True, raw={"nodeLabels": ["fast", "slow"]}),
+    QueueInfo(name="any", path="root.any", state="RUNNING", leaf=True, raw={"nodeLabels": ["*"]}),
+]
+
+
+@pytest.mark.parametrize("queue", ["gpus", "root.any", "absent"])
+def test_a_label_that_a_queue_may_use_or_of_which_nothing_is_known_passes(queue: str) -> None:
+    check_label_of_queue("resources.node_label", "fast", LABELLED, queue, "ann")
+    check_label_of_queue("resources.node_label", "fast", LABELLED[:2], "plain", "ann")
+
+
+def test_a_label_that_a_queue_may_not_use_is_refused_with_the_queues_that_may() -> None:
+    setting = r"yarn\.scheduler\.capacity\.root\.plain\.accessible-node-labels"
+    words = rf"resources\.node_label: the queue 'plain' may not use nodes with the label 'fast' \({setting}\); "
+    with pytest.raises(SpecError, match=words + "queues that may: gpus, any$"):
+        check_label_of_queue("resources.node_label", "fast", LABELLED, "plain", "ann")
+    with pytest.raises(SpecError, match=words.replace("fast", "quick") + "no other queue may either$"):
+        check_label_of_queue("resources.node_label", "quick", LABELLED[:3], "plain", "ann")
+
+
+def test_a_queue_of_others_is_refused_with_the_queues_that_take_the_user() -> None:
+    def queue(name: str, users: str) -> QueueInfo:
+        acl = {"queueAcl": [{"accessType": "SUBMIT_APP", "accessControlList": users}]}
+        return QueueInfo(name=name, path=f"root.{name}", state="RUNNING", leaf=True, raw={"queueAcls": acl})
+
+    queues = [queue("locked", "bob "), queue("default", "*"), queue("hers", "bob,ann"), queue("his", "bob")]
+    text = "org.apache.hadoop.security.AccessControlException: User ann does not have permission to submit x to locked"
+    said = "application.queue: ann may not submit to 'locked' (yarn.scheduler.capacity.root.locked.acl_submit_"
+    error = refusal(text, ApplicationId(1, 1), "locked", "ann", lambda: queues)
+    assert isinstance(error, Denied)
+    assert str(error) == f"{said}applications); queues that take applications of ann: default, hers"
+    with pytest.raises(SpecError, match=r"there are default, hers$"):
+        check_queue(queues, "nowhere", "ann")
+
+    def away() -> list[QueueInfo]:
+        raise Unreachable("no ResourceManager")
+
+    assert str(refusal(text, ApplicationId(1, 1), "locked", "ann", away)) == f"{said}applications)"
+
+
 def test_a_full_queue_is_no_error_of_the_file_and_offers_only_queues_that_are_not_full() -> None:
     queues = [
         QueueInfo(
@@ -82,11 +128,11 @@ def test_a_full_queue_is_no_error_of_the_file_and_offers_only_queues_that_are_no
         for name, state, there in (("full", "RUNNING", 2), ("busy", "RUNNING", 3), ("default", "RUNNING", 1))
     ]
     with pytest.raises(Denied) as refused:
-        check_queue(queues, "full")
+        check_queue(queues, "full", "ann")
     assert str(refused.value).endswith("submit again later, or to another queue that takes yours: default")
     with pytest.raises(Denied, match=r"submit again later$"):
-        check_queue(queues[:2], "full")
-    check_queue(queues, "default")
+        check_queue(queues[:2], "full", "ann")
+    check_queue(queues, "default", "ann")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from dlapp.cluster.yarn.client import rest as rest_module
 from dlapp.cluster.yarn.client.rest import AppReport, NodeInfo, QueueInfo
-from dlapp.cluster.yarn.client.waits import ClusterFacts, check_limits, limit_lines, limits_of
+from dlapp.cluster.yarn.client.waits import ClusterFacts, check_limits, limit_lines, limits_of, master_ask
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.config import load_config
 from dlapp.errors import RequestTooLarge, Unreachable
@@ -92,11 +92,12 @@ def _given(answer: Any) -> Any:
 
 
 def facts(server: Server) -> ClusterFacts:
-    config = SimpleNamespace(yarn=SimpleNamespace(am_memory_mib=256))
+    config = SimpleNamespace(yarn=SimpleNamespace(am_memory_mib=256, am_node_label=None))
     session: Any = SimpleNamespace(rest=lambda: server, dialect=lambda: Dialect.GCORES, config=config)
     return ClusterFacts(session)
 
 
+MASTER = master_ask(256, "")
 ASK = PendingRequest(role="worker", count=1, memory_mib=256, vcores=1, gcores=2)
 FULL = queue("small", (2048, 4, 2), (2048, 2, 1))
 
@@ -110,6 +111,39 @@ def test_a_full_queue_is_named_for_an_applicationmaster_and_for_containers() -> 
     running = facts(server).explained(report(State.RUNNING), view(lacking=(ASK,)))
     assert running.waiting is not None
     assert (running.waiting.code, running.diagnostics) == ("queue_limit", "")
+
+
+def test_what_yarn_reserves_for_a_container_is_not_counted_against_it() -> None:
+    """The queue has 1.5 of 2 GiB in use, of which 1 GiB is reserved on a full node for the container of 1 GiB."""
+    small = queue("small", (2048, 4, 0), (1536, 3, 0))
+    ask = replace(ASK, memory_mib=1024, gcores=0)
+    total = {"memory-mb": 4096, "vcores": 8, "gcores": 4}
+    full = replace(node("a", 4), free={**total, "memory-mb": 512})
+
+    def code(**raw: Any) -> str:
+        waits = replace(report(State.RUNNING), raw=raw)
+        found = facts(Server([small], [full])).explained(waits, view(lacking=(ask,))).waiting
+        assert found is not None
+        return found.code
+
+    other = {"partitionName": "fast", "reserved": amounts(1024, 1, 0)}
+    mine = {"partitionName": "", "reserved": amounts(1024, 1, 0)}
+    assert code(reservedMB=0, reservedVCores=0) == "queue_limit"
+    assert code(reservedMB=1024, reservedVCores=1) == "nodes_full"
+    assert code(reservedMB=0, resourceInfo={"resourceUsagesByPartition": [other, mine]}) == "nodes_full"
+
+
+def test_a_master_whose_label_no_node_has_waits_for_the_label() -> None:
+    waits = replace(report(), raw={"amNodeLabelExpression": "fast"})
+    found = facts(Server([], [node("a", 4)])).in_full(waits, view(), 10).waiting
+    assert found is not None
+    assert (found.code, found.message) == ("label", "no node that runs has the label fast")
+    assert found.change == "without yarn.am_node_label: now, on a"
+    for none in ("", "<Not set>", "<DEFAULT_PARTITION>"):
+        waits = replace(report(), raw={"amNodeLabelExpression": none})
+        found = facts(Server([], [node("a", 4)])).in_full(waits, view(), 10).waiting
+        assert found is not None
+        assert found.code == "starting"
 
 
 def test_a_container_that_yarn_has_just_given_is_no_reason_for_a_wait() -> None:
@@ -215,13 +249,13 @@ def test_what_a_queue_or_a_user_can_never_have_is_refused() -> None:
     nodes = [node("a", 4), node("b", 4)]
     names = [one.name for one in limits_of(queues, "small", "tony", WHOLE)]
     assert names == ["queue small", "tony in queue small"]
-    check_limits(spec(1, 1), queues, nodes, Dialect.GCORES, 256)
+    check_limits(spec(1, 1), queues, nodes, Dialect.GCORES, MASTER)
     with pytest.raises(
         RequestTooLarge, match=r"3 GPUs, the maximum of queue small is 2 \(yarn.*root.small.maximum-cap"
     ):
-        check_limits(spec(1, 3), queues, nodes, Dialect.GCORES, 256)
+        check_limits(spec(1, 3), queues, nodes, Dialect.GCORES, MASTER)
     with pytest.raises(RequestTooLarge, match="tony in queue small is 1 "):
-        check_limits(spec(3, 1), [queues[0], _without_maximum(queues[1])], nodes, Dialect.GCORES, 256)
+        check_limits(spec(3, 1), [queues[0], _without_maximum(queues[1])], nodes, Dialect.GCORES, MASTER)
 
 
 class Cluster:

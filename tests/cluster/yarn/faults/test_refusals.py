@@ -116,7 +116,8 @@ def test_a_queue_of_others_is_refused(client_of: Make, hadoop: Hadoop, tmp_path:
         urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=60).close()
     said = refused(client_of(), properties(tmp_path, "queue=locked", "username=tony"), Denied)
     setting = "yarn.scheduler.capacity.root.locked.acl_submit_applications"
-    assert said == f"application.queue: tony may not submit to 'locked' ({setting})"
+    instead = "queues that take applications of tony: default, research"
+    assert said == f"application.queue: tony may not submit to 'locked' ({setting}); {instead}"
 
 
 # ---- amounts ----
