@@ -130,6 +130,8 @@ class WaitFacts(Value, kw_only=True):
         one_machine: there is one node; affects the text.
         other_queues: limits of the other queues that accept applications, by name.
         has_containers: it has some of its containers; ``asks`` is the rest.
+        reserved: number of nodes on which the engine keeps room for a container of another application, until it is
+            enough. No other container starts there, and which nodes these are is not known.
         master: amounts of its ApplicationMaster on a node, if the engine counts them.
         master_host: host on which it runs now; empty: none.
         master_label: label of the nodes on which it may run; empty: those without one.
@@ -153,6 +155,7 @@ class WaitFacts(Value, kw_only=True):
     one_machine: bool = False
     other_queues: tuple[tuple[str, tuple[LimitFacts, ...]], ...] = ()
     has_containers: bool = False
+    reserved: int = 0
     master: Amounts = field(default_factory=dict)
     master_host: str = ""
     master_label: str = ""

@@ -214,13 +214,25 @@ def _nodes_full(facts: WaitFacts) -> Waiting | None:
     return None
 
 
+def _reserved(facts: WaitFacts) -> Waiting | None:
+    for ask in facts.asks:
+        nodes = fitting_nodes(facts, ask)
+        if nodes and len(nodes) <= facts.reserved:
+            where = ", ".join(node.host for node in nodes[:_NAMED])
+            text = (
+                f"{_needs(facts, ask, MEMORY)}, the room on {where} may be reserved for a larger container that waits"
+            )
+            return _reason(NODES_FULL, text, MEMORY, each(ask)[MEMORY], None, facts.holders)
+    return None
+
+
 def _service_away(facts: WaitFacts) -> Waiting | None:
     return _reason(SERVICE_AWAY, f"why it waits is not known: {facts.unread}", "scheduler") if facts.unread else None
 
 
 _TIERS: tuple[Callable[[WaitFacts], Waiting | None], ...] = (
     *(never_fits, _dependency, _held, _limit(QUEUE_LIMIT), _limit(USER_LIMIT), _am_limit, _label, _excluded_nodes),
-    *(_gpus_quarantined, _gpus_fragmented, _nodes_full, _service_away),
+    *(_gpus_quarantined, _gpus_fragmented, _nodes_full, _reserved, _service_away),
 )
 
 

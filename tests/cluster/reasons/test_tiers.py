@@ -266,6 +266,17 @@ def test_a_gang_that_fits_nowhere_together_is_told_how_many_containers_would_do(
     assert smallest_change(facts) == "3 containers: now (--set resources.containers=3)"
 
 
+def test_nodes_with_room_may_be_reserved_for_others() -> None:
+    """One of two nodes with room is free for all while one is reserved; of two reserved ones none is."""
+    facts = WaitFacts(asks=(ask(gcores=1),), nodes=TWO, reserved=1)
+    assert choose(facts).code == "starting"
+    found = choose(replace(facts, reserved=2))
+    assert (found.code, found.available) == ("nodes_full", None)
+    assert found.message.endswith(", the room on host02, host03 may be reserved for a larger container that waits")
+    assert smallest_change(replace(facts, reserved=2)) == ""
+    assert choose(replace(facts, asks=(ask(gcores=2),))).code == "nodes_full"
+
+
 def test_a_change_of_a_role_is_written_as_the_launcher_takes_it_also_if_the_other_roles_wait_for_it() -> None:
     asked = replace(ask(count=4, gcores=1, together=True), role="trainer")
     assert smallest_change(WaitFacts(asks=(asked,), nodes=TWO)) == (

@@ -102,7 +102,11 @@ class ClusterFacts:
                 asks, starting = (), text or starting
         has_containers = report.state is State.RUNNING and bool(view.containers)
         facts = self._of(asks, report.queue, report.user, view.usable_gpus, exclude=str(report.application_id))
-        facts = replace(facts, limits=_without(facts.limits, _reserved_amounts(report)))
+        own_reserved = _reserved_amounts(report)
+        of_all = sum(_count(one.raw.get("reservedContainers")) for one in self._queues if one.leaf)
+        facts = replace(
+            facts, limits=_without(facts.limits, own_reserved), reserved=of_all - any(own_reserved.values())
+        )
         host = report.am_node.rpartition(":")[0] if report.state is State.RUNNING else ""
         is_over = _AM_LIMIT in report.diagnostics and report.state is not State.RUNNING
         return replace(

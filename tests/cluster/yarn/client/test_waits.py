@@ -133,6 +133,20 @@ def test_what_yarn_reserves_for_a_container_is_not_counted_against_it() -> None:
     assert code(reservedMB=0, resourceInfo={"resourceUsagesByPartition": [other, mine]}) == "nodes_full"
 
 
+def test_a_node_with_room_that_is_reserved_for_another_application_is_named() -> None:
+    def code(**raw: Any) -> str:
+        waits, large = (
+            replace(report(State.RUNNING), raw=raw),
+            queue("large", (0, 0, 0), (0, 0, 0), reservedContainers=1),
+        )
+        found = facts(Server([large], [node("a", 4)])).explained(waits, view(lacking=(ASK,))).waiting
+        assert found is not None
+        return found.code
+
+    assert code() == "nodes_full"
+    assert code(reservedMB=1024, reservedVCores=1) == "starting"  # it is the one for which the node is reserved
+
+
 def test_a_master_whose_label_no_node_has_waits_for_the_label() -> None:
     waits = replace(report(), raw={"amNodeLabelExpression": "fast"})
     found = facts(Server([], [node("a", 4)])).in_full(waits, view(), 10).waiting
