@@ -259,8 +259,10 @@ class HdfsCommit:
         before = self._number(self.target) or 0
         plan = Marker(new.inode_id, overwrite, parts, keep_previous=keep_previous, before=before)
         self._make_own(self.parts, 0o700)  # gone, if another process has just finished
-        new_marker = self._in_parts(f"{self.parts}/commit.{os.urandom(6).hex()}")
-        self._web.write(new_marker, marker_bytes(plan, "number"), 0o600, parents=False)
+        parts_place = self._in_parts(self.parts)
+        new_marker = f"{parts_place}/commit.{os.urandom(6).hex()}"
+        with calling(parts_place, self.parts):
+            self._web.write(new_marker, marker_bytes(plan, "number"), 0o600, parents=False)
         self._marker_status = self._web.status(new_marker)
         step("marker written")
         if not self._web.rename(new_marker, self.marker):

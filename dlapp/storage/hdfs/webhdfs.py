@@ -984,6 +984,8 @@ def calling(place: str, name: str) -> Iterator[None]:
         if place:
             pattern = re.compile(rf"{re.escape(place)}(?![0-9])")
             error.args = tuple(pattern.sub(lambda _: name, one) if isinstance(one, str) else one for one in error.args)
+            if isinstance(error, DiskFull):
+                error.lack = pattern.sub(lambda _: name, error.lack)
         raise
 
 

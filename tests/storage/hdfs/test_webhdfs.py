@@ -15,6 +15,7 @@ from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import HttpResponse, IncompleteResponse
 from dlapp.net.http_framing import Headers
+from dlapp.storage.api import DiskFull
 from dlapp.storage.hdfs.file_system import HdfsFiles
 from dlapp.storage.hdfs.webhdfs import (
     DataNodeRefused,
@@ -24,6 +25,7 @@ from dlapp.storage.hdfs.webhdfs import (
     ServerRole,
     WebHdfs,
     WrongAnswer,
+    calling,
     parse_mounts,
     parse_role,
 )
@@ -405,3 +407,11 @@ def test_while_a_call_is_repeated_its_wait_is_shown_with_the_reason(monkeypatch:
     reason = "nn1 is on standby; nn2 is on standby"
     assert all(re.fullmatch(rf"waits for hdfs://nn since {when}, until {when}: {reason}", one) for one in shown)
     assert waits.longest_text() == ""
+
+
+def test_a_lack_of_space_is_at_the_path_of_the_user_and_not_at_an_inode() -> None:
+    """The path is in the message, and in the text of the wait for space."""
+    place = "/.reserved/.inodes/17"
+    with pytest.raises(DiskFull, match=r"^/results/tmp/part is full$") as caught, calling(place, "/results/tmp"):
+        raise DiskFull(f"{place}/part is full", lack=f"space on the DataNodes for {place}/part")
+    assert caught.value.lack == "space on the DataNodes for /results/tmp/part"
