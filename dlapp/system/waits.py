@@ -165,6 +165,11 @@ def report_waits(report: Callable[[str], None]) -> Iterator[None]:
         reporter.stop()
 
 
+def are_reported() -> bool:
+    """Return whether this process is a command, which reports its waits to its user."""
+    return _reporter is not None
+
+
 @contextmanager
 def paused() -> Iterator[None]:
     """Stop the thread of `report_waits` during the block, for a fork. A child that never leaves the block never starts

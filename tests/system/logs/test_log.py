@@ -51,3 +51,15 @@ def test_an_application_master_does_not_load_logging() -> None:
 
 def test_a_test_may_log_what_is_not_utf_8() -> None:
     logging.getLogger().warning("\udc80")  # pytest-xdist sends it with the report
+
+
+@pytest.mark.parametrize("is_command", [True, False])
+def test_a_line_of_a_command_goes_to_stderr_and_that_of_another_process_to_stdout(is_command: bool) -> None:
+    """A command is a process that reports its waits; a thread of it logs the line."""
+    log_it = "thread = threading.Thread(target=log.info, args=['by WebHDFS']); thread.start(); thread.join()"
+    block = f"with report_waits(print):\n    {log_it}" if is_command else log_it
+    imports = "import threading\nfrom dlapp.system.logs import log\nfrom dlapp.system.waits import report_waits\n"
+    done = subprocess.run([sys.executable, "-c", imports + block], capture_output=True, text=True, check=True)
+    data, others = (done.stdout, done.stderr) if is_command else (done.stderr, done.stdout)
+    assert data == ""
+    assert others.endswith(" INFO by WebHDFS\n")
