@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from dlapp.config import NO_CREDENTIALS
-from dlapp.doctor.findings import REQUEST_TIMEOUT_S, Check, CheckContext, Finding, failed, passed, warned
+from dlapp.doctor.findings import FAIL, REQUEST_TIMEOUT_S, WARN, Check, CheckContext, Finding, failed, passed, warned
+from dlapp.errors import DlappError
 
 if TYPE_CHECKING:
     from dlapp.gpuid.devices import Device, Holder
+    from dlapp.gpuid.health.readings import Reading
     from dlapp.gpuid.rules import Quarantine
 
 _REPAIRS = {
@@ -32,16 +34,18 @@ def checks(context: CheckContext) -> list[Check]:
     found = []
     if context.config.cluster == "local" or context.on_node:
         found.append(Check("gpu", functools.partial(_devices, context)))
-    if context.config.gpuid.zookeeper.ensemble is not None:
-        found.append(Check("gpu.ledger", functools.partial(_zookeeper, context)))
-    elif context.config.cluster == "local":
+    has_ensemble = context.config.gpuid.zookeeper.ensemble is not None
+    if context.config.cluster == "local" and not context.on_node:
         found.append(Check("gpu.ledger", functools.partial(_files, context)))
+        if has_ensemble:
+            found.append(Check("gpu.zookeeper", functools.partial(_zookeeper_of_cluster, context)))
+    elif has_ensemble:
+        found.append(Check("gpu.ledger", functools.partial(_zookeeper, context)))
     return found
 
 
 def _devices(context: CheckContext) -> Iterator[Finding]:
     from dlapp.gpuid.health import driver, nvml
-    from dlapp.gpuid.health.inspection import classify_reading, host_limits
     from dlapp.gpuid.health.nvml_subprocess import SHORT_ANSWER_S, NvmlProcess
 
     if not nvml.has_library():
@@ -66,8 +70,29 @@ def _devices(context: CheckContext) -> Iterator[Finding]:
         if not others:
             yield warned("gpu", "NVML works, and shows no GPU", "see nvidia-smi")
         return
+    yield from _conditions(context, devices, readings)
+    if off := [one.label for one in devices if readings[one.uuid].persistent is False]:
+        yield warned(
+            "gpu.persistence",
+            f"persistence mode is off on {', '.join(off)}: the driver initialises an idle GPU each time that it is "
+            "inspected (1 to 3 s), and forgets its ECC errors in between",
+            "start nvidia-persistenced at each boot",
+        )
+
+
+def _conditions(
+    context: CheckContext, devices: tuple[Device, ...], readings: Mapping[str, Reading]
+) -> Iterator[Finding]:
+    """Yield the condition of each GPU; a machine without any that can be leased is a failure, not a warning."""
+    from dlapp.gpuid.health.inspection import classify_reading, host_limits
+
     holders, quarantine_of = _in_ledger(context, devices)
     limits = host_limits()
+    faults = {one.uuid: classify_reading(readings[one.uuid], limits) for one in devices}
+    broken = [one for one, fault in faults.items() if fault is not None and fault.cause not in _USES]
+    # A node of a cluster is not its only one.
+    none_left = not context.on_node and {*broken, *quarantine_of} >= set(faults)
+    report = failed if none_left else warned
     for one in devices:
         reading = readings[one.uuid]
         words = f"{one.name}, {one.memory_mib} MiB, {one.pci_bus_id}, {one.uuid}"
@@ -81,23 +106,16 @@ def _devices(context: CheckContext) -> Iterator[Finding]:
             words += f"; {'held by ' if holder.application else ''}{str(holder).partition(' ')[2]}"
         if quarantine is not None:
             words += f"; {quarantine}"
-        fault = classify_reading(reading, limits)
+        fault = faults[one.uuid]
         # The program of a holder is an ordinary process on the GPU.
         if fault is not None and not (holder and fault.cause in _USES):
             repair = _REPAIRS.get(fault.cause, "dlapp-gpu list shows its holder").format(one=one)
-            yield warned(f"gpu.{one.label}", f"{words}: {fault.detail}", repair)
+            yield report(f"gpu.{one.label}", f"{words}: {fault.detail}", repair)
         elif quarantine is not None:
             repair = _REPAIRS.get(quarantine.cause, "dlapp-gpu heal {one.label} leases it again").format(one=one)
-            yield warned(f"gpu.{one.label}", words, repair)
+            yield report(f"gpu.{one.label}", words, repair)
         else:
             yield passed(f"gpu.{one.label}", words)
-    if off := [one.label for one in devices if readings[one.uuid].persistent is False]:
-        yield warned(
-            "gpu.persistence",
-            f"persistence mode is off on {', '.join(off)}: the driver initialises an idle GPU each time that it is "
-            "inspected (1 to 3 s), and forgets its ECC errors in between",
-            "start nvidia-persistenced at each boot",
-        )
 
 
 def _in_ledger(
@@ -146,6 +164,21 @@ def _files(context: CheckContext) -> Iterator[Finding]:
     for path, problem in sorted(ledger.problems.items())[:MAX_PROBLEMS]:
         yield warned("gpu.ledger.entry", f"{path}: {problem}", "its owner or root removes it")
     yield passed("gpu.ledger", f"{directory}: {held} GPUs and slices leased or reserved")
+
+
+def _zookeeper_of_cluster(context: CheckContext) -> Iterator[Finding]:
+    """Yield the findings on a cluster's ledger where this engine's own is in files: no application here needs it."""
+    needed = "only dlapp-gpu and applications of a cluster use it"
+    try:
+        for one in _zookeeper(context):
+            verdict, subject = (
+                WARN if one.verdict == FAIL else one.verdict,
+                one.subject.replace(".ledger", ".zookeeper"),
+            )
+            repair = one.repair and f"{one.repair}; {needed}"
+            yield one._replace(verdict=verdict, subject=subject, repair=repair)
+    except DlappError as error:
+        yield warned("gpu.zookeeper", str(error), needed)
 
 
 def _zookeeper(context: CheckContext) -> Iterator[Finding]:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dlapp.config import Config
-from dlapp.doctor.findings import REQUEST_TIMEOUT_S, Check, CheckContext, Finding, failed, passed, warned
+from dlapp.doctor.findings import FAIL, REQUEST_TIMEOUT_S, Check, CheckContext, Finding, failed, passed, warned
 from dlapp.errors import ConfigError
 from dlapp.system import locks
-from dlapp.system.disk_space import is_noexec
+from dlapp.system.disk_space import full_disk, is_noexec
 from dlapp.system.files import closing_fd
 from dlapp.system.text import counted, human_size, short_duration
 from dlapp.version import __version__
@@ -19,8 +19,8 @@ from dlapp.version import __version__
 if TYPE_CHECKING:
     from dlapp.cluster.local.state import StateDir
 
-MIN_FREE_BYTES, ENOUGH_FREE_BYTES = 64 << 20, 1 << 30
-MIN_FREE_FILES = 1000
+ENOUGH_FREE_BYTES = 1 << 30
+ENOUGH_FREE_FILES = 1000
 LINGER_DIR = "/var/lib/systemd/linger"
 _LOGIND = "org.freedesktop.login1"
 
@@ -61,7 +61,10 @@ def _state(config: Config) -> Iterator[Finding]:
             f"{state.path}: its file system executes nothing (noexec), and no start script in a workspace there",
             "set local.state_dir to a directory on another disk",
         )
-    yield _disk(state.path)
+    disk = _disk(state)
+    yield disk
+    if disk.verdict == FAIL:
+        return  # nothing below can be written either
 
     path = os.path.join(state.path, f".doctor-{os.getpid()}")
     mine = open_lock(path)
@@ -110,19 +113,21 @@ def _policy(state: StateDir) -> Iterator[Finding]:
     yield passed("local.policy", f"{'; '.join(words)} ({where})")
 
 
-def _disk(path: str) -> Finding:
+def _disk(state: StateDir) -> Finding:
+    """Return whether there is space; applications wait while the queue takes the disk for full."""
+    path, subject = state.path, "local.disk"
+    if full := full_disk(state.database):
+        return failed(subject, full, "make room, or set local.state_dir to another disk; the queue waits for it")
     there = os.statvfs(path)
     free, files = there.f_bavail * there.f_frsize, there.f_favail
     words = f"{human_size(free)} free on the disk of {path}"
     # Some file systems (btrfs) allocate inodes on demand and report none.
-    few_files = there.f_files > 0 and files < MIN_FREE_FILES
+    few_files = there.f_files > 0 and files < ENOUGH_FREE_FILES
     if few_files:
         words = f"{files} files may still be made on the disk of {path}"
-    if few_files or free < MIN_FREE_BYTES:
-        return failed("local.disk", words, "make room, or set local.state_dir to another disk; the queue waits for it")
-    if free < ENOUGH_FREE_BYTES:
-        return warned("local.disk", words, "make room, or lower history.limit and storage.cache_limit")
-    return passed("local.disk", words)
+    if few_files or free < ENOUGH_FREE_BYTES:
+        return warned(subject, words, "make room, or lower history.limit and storage.cache_limit")
+    return passed(subject, words)
 
 
 def _capacity(context: CheckContext) -> Iterator[Finding]:

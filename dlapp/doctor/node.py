@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.doctor.findings import REQUEST_TIMEOUT_S, Check, CheckContext, Finding, failed, passed, run_checks, warned
-from dlapp.doctor.local import ENOUGH_FREE_BYTES, MIN_FREE_BYTES
+from dlapp.doctor.local import ENOUGH_FREE_BYTES
 from dlapp.errors import DlappError
-from dlapp.system.disk_space import is_noexec
+from dlapp.system.disk_space import full_disk, is_noexec
 from dlapp.system.text import human_size
 from dlapp.task.environment import NODE_MANAGERS, node_name
 
@@ -51,6 +51,7 @@ def on_a_node(config: Config, engine: YarnEngine) -> Iterator[Finding]:
     Raises:
         DlappError: no container was allocated, or its process did not finish.
     """
+    from dlapp.cluster.yarn.container_executor import repair_of
     from dlapp.gpuid.factory import configured
     from dlapp.values.serialization import to_json
 
@@ -62,7 +63,7 @@ def on_a_node(config: Config, engine: YarnEngine) -> Iterator[Finding]:
     try:
         found = [Finding(**one) for one in json.loads(output)]
     except (ValueError, TypeError):
-        yield failed("node", output or "the check in the container printed nothing")
+        yield failed("node", output or "the check in the container printed nothing", repair_of(output))
         return
     yield from found
 
@@ -75,12 +76,13 @@ def on_all_nodes(config: Config) -> Iterator[Finding]:
     """
     from dlapp.client import Client
     from dlapp.client.node_runs import check_on
+    from dlapp.cluster.yarn.container_executor import repair_of
 
     with Client(config) as client:
         for one in check_on(client, client.engine.node_names(), _texts(config), timeout_s=TIMEOUT_S):
             host = one["host"]
             if one["error"]:
-                yield failed("node", one["error"])._replace(node=host)
+                yield failed("node", one["error"], repair_of(one["error"]))._replace(node=host)
             try:
                 yield from [Finding(**found)._replace(node=host) for found in one["findings"]]
             except TypeError as error:
@@ -176,8 +178,8 @@ def _disk() -> Iterator[Finding]:
     if is_noexec("."):
         words = f"{os.getcwd()}: its file system executes nothing (noexec), and no start script in a workspace there"
         yield failed("node.exec", words, "set yarn.nodemanager.local-dirs to directories on other disks")
-    if free < MIN_FREE_BYTES:
-        yield failed("node.disk", words, "make room under yarn.nodemanager.local-dirs: nothing can be unpacked there")
+    if full := full_disk(os.path.abspath("file")):
+        yield failed("node.disk", full, "make room under yarn.nodemanager.local-dirs: nothing can be unpacked there")
     elif free < ENOUGH_FREE_BYTES:
         yield warned("node.disk", words, "make room under yarn.nodemanager.local-dirs")
     else:
@@ -185,12 +187,12 @@ def _disk() -> Iterator[Finding]:
 
 
 def _files() -> Iterator[Finding]:
-    from dlapp.net.control import OWN_DESCRIPTORS
+    from dlapp.net.control import max_connections
 
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if hard != resource.RLIM_INFINITY and hard < MAX_CONTAINERS + OWN_DESCRIPTORS:
-        tasks = max(0, hard - OWN_DESCRIPTORS)
-        yield (warned if tasks else failed)(
+    if (tasks := max_connections(hard)) < MAX_CONTAINERS:
+        # An application of fewer tasks runs.
+        yield warned(
             "node.files",
             f"a process may open {hard} files: an ApplicationMaster here serves {tasks} tasks",
             "raise the hard limit of open files of the NodeManagers (LimitNOFILE of their service, or nofile)",

@@ -8,12 +8,14 @@ import os
 import time
 from collections.abc import Generator, Iterator, Sequence
 
+from dlapp.cluster.yarn.client.preflight import check_am_memory
 from dlapp.cluster.yarn.client.rest import NodeInfo, QueueInfo, YarnRest, version_of
 from dlapp.cluster.yarn.client.timeline.reader import read_answer
+from dlapp.cluster.yarn.container_executor import repair_of
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, FIELD3_SETTINGS, SETTING, Dialect, choose_dialect
 from dlapp.config import Config
 from dlapp.doctor.findings import REQUEST_TIMEOUT_S, Check, CheckContext, Finding, clock_finding, failed, passed, warned
-from dlapp.errors import ConfigError, DlappError, Unreachable
+from dlapp.errors import ConfigError, DlappError, RequestTooLarge, Unreachable
 from dlapp.hadoop.configuration import HadoopConfiguration, read_configuration
 from dlapp.hadoop.web import NoAddress, Web
 from dlapp.login import USER_VARIABLE, Login, own_login
@@ -113,13 +115,12 @@ def _largest(config: Config, rest: YarnRest, largest: dict[str, int]) -> Iterato
     text = f"the largest container: {_amounts_text(largest)}"
     least_mib = int(rest.configuration("yarn.scheduler.minimum-allocation-mb") or 0)
     wanted_mib, memory_mib = config.yarn.am_memory_mib, largest.get("memory-mb", 0)
-    if wanted_mib > memory_mib:
-        yield failed(
-            "yarn.maximum",
-            f"{text}; an ApplicationMaster asks for {wanted_mib} MiB",
-            "lower yarn.am_memory, or raise yarn.scheduler.maximum-allocation-mb",
-        )
-    elif config.defaults.memory_mib > memory_mib or config.defaults.vcores > largest.get("vcores", 0):
+    try:
+        check_am_memory(wanted_mib, largest)
+    except RequestTooLarge as error:
+        yield failed("yarn.maximum", str(error), "lower yarn.am_memory, or raise yarn.scheduler.maximum-allocation-mb")
+        return
+    if config.defaults.memory_mib > memory_mib or config.defaults.vcores > largest.get("vcores", 0):
         yield warned(
             "yarn.maximum",
             f"{text}; a file without [resources] asks for {config.defaults.memory_mib} MiB and "
@@ -145,7 +146,8 @@ def _nodes(nodes: Sequence[NodeInfo], dialect: Dialect | None) -> Iterator[Findi
     yield passed("yarn.nodes", f"{len(running)} nodes run, with {_amounts_text(total)} in all")
     for node in nodes:
         if node.state == "UNHEALTHY":
-            yield warned("yarn.nodes.health", f"{node.name} is unhealthy: {' '.join(node.health.split())}", "mend it")
+            health = " ".join(node.health.split())
+            yield warned("yarn.nodes.health", f"{node.name} is unhealthy: {health}", repair_of(health) or "mend it")
     if dialect not in (Dialect.GCORES, Dialect.YARN_GPU):
         return
     name = dialect.value

@@ -522,12 +522,16 @@ def _log_internal_error() -> None:
         traceback.print_exc()
 
 
-def max_connections() -> int:
-    """Return the number of connections that this process's limit of open files allows a server."""
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if soft == resource.RLIM_INFINITY:
+def max_connections(limit: int | None = None) -> int:
+    """Return the number of connections that a limit of open files allows a server.
+
+    Args:
+        limit: the limit; None: that of this process.
+    """
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if limit is None else limit
+    if files == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
-    return min(MAX_CONNECTIONS, soft - min(OWN_DESCRIPTORS, soft // 4))
+    return min(MAX_CONNECTIONS, files - min(OWN_DESCRIPTORS, files // 4))
 
 
 def _read_head(head: h11.Request) -> tuple[str, str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,12 +20,15 @@ from dlapp.gpuid import factory
 from dlapp.gpuid.devices import Device
 from dlapp.locations import NATIVE, FileInfo, HdfsPlace
 from dlapp.login import Login
+from dlapp.net.control import max_connections
 from dlapp.node_policy import DockerPolicy, NodePolicy
 from dlapp.storage.hdfs import staging
 from dlapp.storage.hdfs.native import NativeHdfs
+from dlapp.system.disk_space import full_disk
 from dlapp.task import steps
 from dlapp.task.step_errors import StepFailed
 from dlapp.values.launch_spec import LedgerSettings
+from tests.services.disks import fill, small_disk
 
 PLACE = HdfsPlace("hdfs://nn", ("http://127.0.0.1:1",), Login("tony"))
 HOME = "hdfs://nn/user/tony"
@@ -53,17 +57,31 @@ def test_root_on_nodes_fails_unless_the_operator_allows_it(
     assert str(refused.value) in found.found
 
 
-def test_a_node_that_opens_no_files_for_tasks_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    for hard, verdict in ((200, FAIL), (4096, WARN), (524_288, PASS)):
-        monkeypatch.setattr(resource, "getrlimit", lambda _, hard=hard: (1024, hard))
-        assert [one.verdict for one in node._files()] == [verdict]
+@pytest.mark.parametrize(("hard", "tasks"), [(200, 150), (4096, 3840), (524_288, None), (resource.RLIM_INFINITY, None)])
+def test_a_node_of_few_open_files_is_a_warning_with_the_tasks_that_an_application_master_serves(
+    hard: int, tasks: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quarter of a low limit, and 256 of another, is for the process itself; nothing to say from 10,000 tasks on."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (hard, hard))
+    (found,) = node._files()
+    assert found.verdict == (PASS if tasks is None else WARN)
+    if tasks is not None:
+        assert f"serves {tasks} tasks" in found.found
+        assert max_connections() == tasks
 
 
-@pytest.mark.parametrize(("free_mib", "verdict"), [(10, FAIL), (500, WARN), (5000, PASS)])
-def test_a_node_whose_disk_is_full_fails(free_mib: int, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=free_mib << 8, f_frsize=4096))
-    monkeypatch.setattr(node, "is_noexec", lambda _: False)
-    assert [one.verdict for one in node._disk()] == [verdict]
+@pytest.mark.root("to mount a small disk")
+def test_a_node_whose_disk_is_full_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk of 100 MiB is too small, and then full."""
+    with small_disk(tmp_path, size_mib=100) as disk:
+        monkeypatch.chdir(disk)
+        (found,) = node._disk()
+        assert found.verdict == WARN
+        ballast = fill(disk)
+        (found,) = node._disk()
+        assert (found.verdict, found.found) == (FAIL, full_disk(str(disk / "file")))
+        ballast.unlink()
+        monkeypatch.chdir(tmp_path)
 
 
 def test_a_file_system_of_nodes_that_executes_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:

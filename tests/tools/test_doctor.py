@@ -190,7 +190,7 @@ def test_gpus_without_persistence_mode_are_one_warning(doctor: Doctor, tmp_path:
 def test_a_gpu_without_its_nvlink_fabric_is_a_warning_with_the_words_people_search_for(
     doctor: Doctor, tmp_path: Path
 ) -> None:
-    doctor.variables |= with_devices(tmp_path, [StubDevice(fabric=1)])
+    doctor.variables |= with_devices(tmp_path, [StubDevice(fabric=1), StubDevice()])
     found = doctor.findings()["gpu.gpu0"]
     assert found["verdict"] == "warn"
     assert all(words in found["found"] for words in ("error 802", "nvidia-fabricmanager", "fabric manager"))
@@ -222,19 +222,22 @@ def test_a_gpu_ledger_that_others_cannot_write_is_a_warning(doctor: Doctor) -> N
 
 
 @pytest.mark.slow
-def test_an_ensemble_that_is_not_there_is_a_failure(doctor: Doctor) -> None:
+def test_an_ensemble_that_is_not_there_is_a_failure_on_a_cluster_and_a_warning_on_one_machine(doctor: Doctor) -> None:
     doctor.variables |= {"DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": "127.0.0.1:1", "DLAPP_GPUID_ZOOKEEPER_CREDENTIALS": "none"}
     doctor.variables["DLAPP_GPUID_ZOOKEEPER_ROOT"] = "/dlapp"
-    found = doctor.findings(1)
+    found = doctor.findings(1, "--cluster", "yarn")
     assert found["gpu.ledger"]["verdict"] == "fail"
     assert "gpuid.zookeeper.ensemble" in found["gpu.ledger"]["repair"]
     assert found["gpu.ledger.access"]["verdict"] == "warn"
+    found = doctor.findings(0)
+    assert (found["gpu.ledger"]["verdict"], found["gpu.zookeeper"]["verdict"]) == ("pass", "warn")
+    assert "only dlapp-gpu and applications of a cluster use it" in found["gpu.zookeeper"]["repair"]
 
 
 @pytest.mark.proves("zookeeper-access")
 def test_a_ledger_on_zookeeper_without_credentials_is_a_failure(doctor: Doctor) -> None:
     doctor.variables |= {"DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": "127.0.0.1:1"}
-    found = doctor.findings(1)
+    found = doctor.findings(1, "--cluster", "yarn")
     assert found["gpu.ledger.access"]["verdict"] == "fail"
     assert "write none if everybody" in found["gpu.ledger.access"]["repair"]
 

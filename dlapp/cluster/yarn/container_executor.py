@@ -50,6 +50,23 @@ EXIT_CODES: Mapping[int, str] = {
     255: "see the log of the NodeManager",
 }
 """Its exit codes, with what they mean if it wrote no message. No task of dlapp ends with one of them by itself."""
+_IN_CFG = "of container-executor.cfg on the nodes"
+REPAIRS: Mapping[str, str] = {
+    r"User \S+ not found": (
+        "give the submitter an account on each node, or set nonsecure-mode.limit-users and nonsecure-mode.local-user"
+    ),
+    r"Requested user .* is (banned|not whitelisted)|below the minimum allowed|Running as root is not allowed": (
+        f"see banned.users, min.user.id and allowed.system.users {_IN_CFG}"
+    ),
+    r"Can't create directory .* Permission denied": "remove directories of another user below usercache on the nodes",
+    r"container-executor failed \(exit code 2[24]\)|Linux Container Executor reached unrecoverable exception": (
+        "correct owner and mode of container-executor and of container-executor.cfg, then restart the NodeManager"
+    ),
+    r"ResourceHandlerChain\.preStart\(\) failed": (
+        f"see cgroups, and [gpu] and [cgroups] {_IN_CFG}: the log of the NodeManager has the reason"
+    ),
+}
+"""What an operator does about a failure, by a pattern in its message: the table of docs/yarn.md."""
 _BEGUN = "Launching container..."
 _ERROR_FILE = "Error file: "
 """YARN names the file that the container's script writes before the command, if the script ran."""
@@ -85,6 +102,11 @@ def launch_failure(diagnostics: str) -> str:
     reasons = [line for line in lines if line and not _NO_REASON.match(line)]
     reason = reasons[0] if reasons else EXIT_CODES.get(code, EXIT_CODES[255])
     return f"container-executor failed (exit code {code}): {reason[:_MAX_REASON]}"
+
+
+def repair_of(message: str) -> str:
+    """Return what an operator does about a failure of container-executor; empty: the message is of no known one."""
+    return next((repair for pattern, repair in REPAIRS.items() if re.search(pattern, message)), "")
 
 
 def _first(pattern: re.Pattern[str], text: str, after: re.Match[str]) -> str:

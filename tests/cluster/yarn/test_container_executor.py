@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from pathlib import Path
+
 import pytest
 
 from dlapp.cluster.yarn.am.exit_status import end_of
 from dlapp.cluster.yarn.client.views import first_line
-from dlapp.cluster.yarn.container_executor import EXIT_CODES, launch_failure
+from dlapp.cluster.yarn.container_executor import EXIT_CODES, launch_failure, repair_of
 from dlapp.cluster.yarn.values import ContainerStage, ContainerStatus
 from dlapp.values.ids import ContainerId
 
+ROOT = Path(__file__).resolve().parents[3]
 ONE = ContainerId.from_text("container_1700000000000_0042_01_000002")
 BEGIN = "main : command provided 1\nmain : run as user is alice\nmain : requested yarn user is alice\n"
 STEPS = "Getting exit code file...\nCreating script paths...\n"
@@ -130,3 +135,27 @@ def test_a_container_that_its_nodemanager_could_not_launch_is_no_failure_of_the_
     assert end.diagnostics == (
         "the container could not be started by its NodeManager: ResourceHandlerChain.preStart() failed!"
     )
+
+
+def rows_of_docs() -> list[tuple[str, str]]:
+    """Return reason and repair of each row of the table of docs/yarn.md."""
+    text = (ROOT / "docs" / "yarn.md").read_text(encoding="utf-8")
+    table = text.partition("## The user of a container")[2].partition("| reason | repair |\n|---|---|\n")[2]
+    rows = itertools.takewhile(lambda line: line.startswith("|"), table.splitlines())
+    return [(reason.strip(), repair.strip()) for _, reason, repair, _ in (row.split("|") for row in rows)]
+
+
+@pytest.mark.parametrize(("reason", "repair"), rows_of_docs())
+def test_each_documented_reason_has_a_repair_that_names_the_same_settings(reason: str, repair: str) -> None:
+    """Each text in backquotes of a row has a repair, with the settings in backquotes of the same row."""
+    texts = [text.replace("…", "a b") for text in re.findall("`(.+?)`", reason)]
+    texts += [f"container-executor failed (exit code {code}): x" for code in re.findall(r"\b(2\d)\b", reason)]
+    assert len(texts) >= 1
+    for text in texts:
+        said = repair_of(text)
+        assert all(name in said for name in re.findall("`(.+?)`", repair)), (text, said)
+        assert said
+
+
+def test_a_failure_of_something_else_has_no_repair_of_the_executor() -> None:
+    assert not repair_of("there is no /usr/bin/python3 on node7: set yarn.python")

@@ -35,6 +35,7 @@ class LinuxExecutor:
     Args:
         users: uid by name, on both nodes; see `without_account`.
         minors: by part, the minor numbers of the GPUs that YARN assigns.
+        one_user: runs the containers of all submitters; None: each runs as its submitter.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class LinuxExecutor:
         users: Mapping[str, int],
         *,
         minors: Mapping[str, Sequence[int]] | None = None,
+        one_user: str | None = None,
     ) -> None:
         if os.geteuid() != 0:
             pytest.skip("only root can run NodeManagers with the LinuxContainerExecutor")
@@ -50,7 +52,7 @@ class LinuxExecutor:
         if minors and not _CGROUPS.is_dir():
             pytest.skip("no devices controller of cgroup v1")
         self._compiler, self._users = compiler, users
-        self._minors = minors or {}
+        self._minors, self._one_user = minors or {}, one_user
         self._groups: list[Path] = []
 
     def prepare(self, directory: Path, part: str, host: str) -> dict[str, str]:
@@ -73,8 +75,10 @@ class LinuxExecutor:
             ),
             f"{_PREFIX}.path": str(program),
             f"{_PREFIX}.group": NM_GROUP,
-            f"{_PREFIX}.nonsecure-mode.limit-users": "false",
+            f"{_PREFIX}.nonsecure-mode.limit-users": str(self._one_user is not None).lower(),
         }
+        if self._one_user is not None:
+            settings[f"{_PREFIX}.nonsecure-mode.local-user"] = self._one_user
         text = f"{_PREFIX}.group={NM_GROUP}\nmin.user.id=1000\nbanned.users=hdfs,yarn,mapred,bin\n"
         if minors := self._minors.get(part, ()):
             group = self._make_cgroup(part)

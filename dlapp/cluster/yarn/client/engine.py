@@ -134,6 +134,8 @@ class YarnEngine(Closeable):
         """
         rest = self._session.rest()
         dialect, user, lines = self._session.dialect(), spec.username, []
+        with refusals(refuse):
+            preflight.check_am_memory(self._session.config.yarn.am_memory_mib, self._session.largest())
         for role in spec.roles:
             with refusals(refuse):
                 lines += self._check_role(spec, role, dialect, refuse)

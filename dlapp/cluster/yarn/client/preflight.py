@@ -87,6 +87,24 @@ def check_limits(
     return _field3(resources.gcores, configuration) if dialect is Dialect.FIELD3 else []
 
 
+def check_am_memory(memory_mib: int, largest: Mapping[str, int]) -> None:
+    """Reject an ApplicationMaster that the cluster never grants.
+
+    Args:
+        memory_mib: `yarn.am_memory`.
+        largest: as for `check_limits`.
+
+    Raises:
+        RequestTooLarge: names the settings.
+    """
+    most_mib = largest.get("memory-mb")
+    if most_mib is not None and memory_mib > most_mib:
+        raise RequestTooLarge(
+            f"yarn.am_memory: an ApplicationMaster asks for {memory_mib} MiB, the maximum of the cluster is {most_mib} "
+            f"({_MAXIMUM['memory-mb']}, or its largest node)"
+        )
+
+
 def check_gpus(placement: Placement, section: str, dialect: Dialect, *, is_plain: bool) -> None:
     """Reject a choice of GPUs that a NodeManager with yarn.io/gpu does not make.
 

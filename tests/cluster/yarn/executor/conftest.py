@@ -19,6 +19,9 @@ from tests.services.users import interpreter_for_everybody, place_for_everybody
 ALICE, BOB, CAROL, DAVE = "dlapp-alice", "dlapp-bob", "dlapp-carol", "dlapp-dave"
 USERS = {ALICE: 64101, BOB: 64102, CAROL: 64103}
 """Those with accounts on the nodes; `DAVE` has none."""
+REFUSED = {"bin": r"Requested user bin is banned", "daemon": r"daemon is not .* below the minimum allowed 1000"}
+"""Accounts of the operating system that container-executor.cfg excludes, and its message on each."""
+PREEMPTION_WAIT = "yarn.resourcemanager.monitor.capacity.preemption.max_wait_before_kill"
 MINORS = {"nm1": (4, 5), "nm2": (6, 7)}
 """GPUs of each node by their minor numbers, which are not those by which NVML counts."""
 GPUS = 2
@@ -35,6 +38,15 @@ SETTINGS = {
 }
 
 
+def assigned(hadoop: Hadoop) -> list[int]:
+    """Return the minor numbers of the GPUs that the NodeManagers have given to containers."""
+    found = []
+    for host in NODES.values():
+        answer = hadoop.get(f"http://{host}:{hadoop.ports['nm_http']}/ws/v1/node/resources/yarn.io%2Fgpu")
+        found += [one["minorNumber"] for one in answer["assignedGpuDevices"]]
+    return sorted(found)
+
+
 @pytest.fixture(scope="session")
 def executor() -> LinuxExecutor:
     return LinuxExecutor(USERS, minors=MINORS)
@@ -42,11 +54,19 @@ def executor() -> LinuxExecutor:
 
 @pytest.fixture(scope="session")
 def hadoop_with_users(executor: LinuxExecutor) -> Iterator[Hadoop]:
-    """One whose containers run as their submitters."""
+    """One whose containers run as their submitters; YARN preempts with a short notice."""
+    settings = {**SETTINGS, "yarn-site.xml": {PREEMPTION_WAIT: "1000"}}
+    with started(executor, settings) as cluster:
+        yield cluster
+
+
+@contextlib.contextmanager
+def started(executor: LinuxExecutor, settings: dict[str, dict[str, str]]) -> Iterator[Hadoop]:
+    """Start a cluster with home directories of all users; skip the test if there is no Hadoop."""
     try:
-        with Hadoop.start(settings=SETTINGS, executor=executor, wait=False) as cluster:
+        with Hadoop.start(settings=settings, executor=executor, wait=False) as cluster:
             cluster.wait_until_ready(parts=("nn", "dn", "ahs"))
-            for user in (*USERS, DAVE):
+            for user in (*USERS, DAVE, *REFUSED):
                 cluster.make_home(user)
 
             def counted() -> bool:

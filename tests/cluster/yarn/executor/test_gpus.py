@@ -13,7 +13,7 @@ import pytest
 from dlapp.client import Client
 from dlapp.values.report import Cause
 from tests.applications import properties
-from tests.cluster.yarn.executor.conftest import ALICE, BOB, GPUS, MINORS
+from tests.cluster.yarn.executor.conftest import ALICE, BOB, GPUS, MINORS, assigned
 from tests.cluster.yarn.on_yarn import until
 from tests.services.hadoop import NODES, Hadoop
 
@@ -35,15 +35,6 @@ while not os.path.exists("{place}/go"):
     time.sleep(0.05)
 END
 """
-
-
-def assigned(hadoop: Hadoop) -> list[int]:
-    """Return the minor numbers of the GPUs that the NodeManagers have given to containers."""
-    found = []
-    for host in NODES.values():
-        answer = hadoop.get(f"http://{host}:{hadoop.ports['nm_http']}/ws/v1/node/resources/yarn.io%2Fgpu")
-        found += [one["minorNumber"] for one in answer["assignedGpuDevices"]]
-    return sorted(found)
 
 
 def test_containers_of_two_users_get_different_gpus_and_can_open_no_others(
