@@ -153,7 +153,7 @@ def _transfer_natively(native: NativeHdfs, place: HdfsPlace) -> None:
 
 
 def _writes(files: HdfsStagingFiles, place: HdfsPlace) -> Iterator[Finding]:
-    from dlapp.cluster.yarn.client.preflight import check_home
+    from dlapp.cluster.yarn.client.preflight import check_closed, check_home
     from dlapp.cluster.yarn.staging import StagingPaths
 
     home, user = files.home, place.login.user
@@ -178,6 +178,11 @@ def _writes(files: HdfsStagingFiles, place: HdfsPlace) -> Iterator[Finding]:
         return
     except DlappError as error:
         yield failed("hdfs.write", str(error), "are NameNode and DataNodes up, and reachable from here?")
+        return
+    try:
+        check_closed(home, found)
+    except Denied as error:
+        yield failed("hdfs.home", str(error))
         return
     if found is not None and found.owner != user:
         yield warned("hdfs.home", f"{home} is {found.owner}'s, who can replace what you keep there", own)

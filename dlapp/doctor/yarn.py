@@ -19,6 +19,7 @@ from dlapp.errors import ConfigError, DlappError, RequestTooLarge, Unreachable
 from dlapp.hadoop.configuration import HadoopConfiguration, read_configuration
 from dlapp.hadoop.web import NoAddress, Web
 from dlapp.login import USER_VARIABLE, Login, own_login
+from dlapp.system.owners import user_name
 
 MIN_VERSION = (2, 7)
 _CALCULATOR = "yarn.scheduler.capacity.resource-calculator"
@@ -35,7 +36,12 @@ def _cluster(config: Config) -> Iterator[Finding]:
     yield passed("hadoop.conf", f"{site.origin}: {', '.join(site.files)}")
     login = own_login()
     origin = USER_VARIABLE if os.environ.get(USER_VARIABLE) else "the operating system"
-    yield passed("hadoop.user", f"{login.user} (from {origin})")
+    own, found = user_name(os.geteuid()), f"{login.user} (from {origin})"
+    if login.user == own:
+        yield passed("hadoop.user", found)
+    else:
+        found += f", for the commands and this check; a file without `username` submits as {own}"
+        yield warned("hadoop.user", found, f"write username={login.user} in [application], or unset {USER_VARIABLE}")
     with YarnRest(site.web_urls(), login, site.certificates(), timeout_s=REQUEST_TIMEOUT_S) as rest:
         yield from _resource_manager(config, rest)
     yield from _history(site, login)

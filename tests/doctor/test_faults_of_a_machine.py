@@ -9,7 +9,7 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from tests.services.disks import fill, small_disk
 
 pytestmark = [pytest.mark.slow, pytest.mark.root("to mount disks")]
 GPU = {"resources": {"gcores": 1}}
-PEERS = {"resources": {"containers": 2}, "application": {"gang": "all"}}
+PEERS: Mapping[str, Mapping[str, object]] = {"resources": {"containers": 2}, "application": {"gang": "all"}}
 IMAGE = {"application": {"docker_image": "busybox:1"}}
 
 

@@ -46,7 +46,12 @@ def elapsed(ms: int) -> str:
 
 
 def elapsed_ms_of(view: View, now_ms: int) -> int:
-    """Return the time from the submission to the end, or to ``now_ms`` if it has not ended [ms]."""
+    """Return the time from the submission to the end, or to ``now_ms`` if it has not ended [ms].
+
+    It is 0 where the time of the submission is not known: YARN hides it from users without access to the application.
+    """
+    if not view["submitted_ms"]:
+        return 0
     end_ms = now_ms if view["finished_ms"] is None else view["finished_ms"]
     return int(end_ms - view["submitted_ms"])
 

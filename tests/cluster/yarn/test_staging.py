@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -131,7 +132,6 @@ def test_a_workspace_is_the_users_wherever_it_lies() -> None:
         (CACHE, 0o731, "tony"),
         (f"{HOME}/.dlapp", 0o733, "tony"),
         (f"{HOME}/.dlapp", 0o711, "mallory"),
-        (HOME, 0o777, "tony"),
     ],
 )
 def test_an_archive_that_others_may_have_put_there_is_refused(place: str, mode: int, owner: str) -> None:
@@ -140,6 +140,17 @@ def test_an_archive_that_others_may_have_put_there_is_refused(place: str, mode: 
     files.there[place] = mode
     files.owners[place] = owner
     with pytest.raises(Denied, match="others may have written there"):
+        staged(files, "dlapp-1.pyz", 0o644, "PUBLIC")
+
+
+@pytest.mark.parametrize(("mode", "is_refused"), [(0o777, True), (0o1777, False), (0o755, False)])
+def test_a_home_in_which_everybody_may_replace_what_runs_is_refused(mode: int, is_refused: bool) -> None:
+    """Modes of the home directory; with the sticky bit nobody can rename what belongs to another user."""
+    files = Modes()
+    files.there[f"{CACHE}/dlapp-1.pyz"] = 0o644
+    files.there[HOME] = mode
+    refusal = pytest.raises(Denied, match="hdfs dfs -chmod o-w /user/tony") if is_refused else contextlib.nullcontext()
+    with refusal:
         staged(files, "dlapp-1.pyz", 0o644, "PUBLIC")
 
 

@@ -19,6 +19,7 @@ from dlapp.tools.display.status import ErrorTail, answer_lines, kept_lines, stat
 from dlapp.tools.display.view import (
     derived,
     elapsed,
+    elapsed_ms_of,
     fitted_list_lines,
     list_lines,
     local_time,
@@ -750,3 +751,9 @@ def test_what_payloads_report_is_in_their_rows() -> None:
     assert shown[start + 1].endswith("-     ready, step 12, loss=0.1235, a=1, b=2, c=3e+20 and 1 more")
     assert shown[start + 2].endswith("-     loss=0.5")
     assert "running 30%" in shown[start + 1]
+
+
+def test_without_a_time_of_the_submission_no_time_has_elapsed() -> None:
+    """YARN shows 0 to users without access to the application."""
+    assert elapsed_ms_of({"submitted_ms": 0, "finished_ms": None}, 1_795_950_000_000) == 0
+    assert elapsed_ms_of({"submitted_ms": 1_000, "finished_ms": None}, 4_000) == 3_000

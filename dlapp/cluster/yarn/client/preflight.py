@@ -23,7 +23,7 @@ from dlapp.errors import (
     UsageError,
     raise_error,
 )
-from dlapp.locations import remote_scheme
+from dlapp.locations import FileInfo, remote_scheme
 from dlapp.system.text import counted, nearest, shown
 from dlapp.values.ids import ApplicationId
 from dlapp.values.spec import BY_INDEX, InputSpec, Placement, Resources
@@ -409,6 +409,23 @@ def check_home(files: StagingFiles, user: str) -> None:
         if any(mend in str(error) for mend in ("safe mode", "dfs.http.policy", "SSL_CERT_FILE")):
             raise  # its message names the remedy
         raise Unreachable(f"{error}; see {HDFS_SETTINGS}") from error
+
+
+def check_closed(home: str, found: FileInfo | None) -> None:
+    """Reject a home directory in which everybody may replace what runs.
+
+    Args:
+        home: location of the directory.
+        found: its status; None: it does not exist.
+
+    Raises:
+        Denied: everybody may write there.
+    """
+    if found is not None and found.mode & 0o1002 == 0o002:
+        path = "/" + home.split("/", 3)[3]
+        raise Denied(
+            f"{home} has mode {found.mode:o}, so everybody can replace what is in it: hdfs dfs -chmod o-w {path}"
+        )
 
 
 def _count(text: str | None) -> int | None:

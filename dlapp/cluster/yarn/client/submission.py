@@ -495,9 +495,7 @@ def _refuse_others(directories: _Directories, user: str, location: str, found: F
     for place, one in ((location, found), (directory, read(directory)), (above, read(above))):
         if one is None or one.owner != user or one.mode & 0o022:
             raise _written_by_others(place, one)
-    home = read(directories.files.home)
-    if home is not None and home.mode & 0o1002 == 0o002:
-        raise _written_by_others(directories.files.home, home)
+    preflight.check_closed(directories.files.home, read(directories.files.home))
 
 
 def _written_by_others(place: str, found: FileInfo | None) -> Denied:
