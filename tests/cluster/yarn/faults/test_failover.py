@@ -1,5 +1,5 @@
-"""Test applications of a real cluster with two ResourceManagers, of which the active one is killed, stopped for 20 s or
-ended orderly at seven moments of an application.
+"""Test applications of a real cluster with two ResourceManagers, of which the active one is killed, stopped for 20 s,
+ended orderly or made to hand over to the other at seven moments of an application.
 
 ZooKeeper keeps the ResourceManagers' state and chooses the active one, and it has the GPU ledger.
 """
@@ -7,20 +7,24 @@ ZooKeeper keeps the ResourceManagers' state and chooses the active one, and it h
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import random
+import re
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from dlapp.cluster.yarn.am.engine import CALM_S
 from dlapp.values.waiting import SERVICE_AWAY
-from tests.applications import BIN, ended, launch, properties, run, status, wait_for
+from tests.applications import BIN, ended, properties, run, status, wait_for
+from tests.cluster.yarn.on_yarn import set_ha_state
 from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.hadoop import RESOURCEMANAGERS, Hadoop, NoHadoop, with_zookeeper
 from tests.services.zookeeper import ZooKeeper, zookeeper_for_tests
@@ -34,7 +38,9 @@ STOPPED_S = 20.0
 STATUS_S = 30.0
 END_S = 180.0
 MEASURED_S = 8.0
-CALLS_PER_S = 2.0
+CALLS_PER_S, FRESH_CALLS_PER_S = 2.0, 14.0
+"""Limits for each ApplicationMaster that a ResourceManager finds when it becomes active, and for one that starts later
+and waits for containers: it calls ten times a second, and never more often than each 75 ms."""
 PROGRAM = """\
 exec 8>@/gpu-$CUDA_VISIBLE_DEVICES 9>@/index-$CONTAINER_INDEX
 flock -n 8 || touch @/twice-gpu-$CUDA_VISIBLE_DEVICES
@@ -47,10 +53,13 @@ for number in 0 1 2 3 4 5 6 7 8 9; do echo $number >output/$number; done
 """
 BLOCKED = ("requests open", "gate")
 """Moments at which a member waits for a container, because another application has its place."""
+FRESH = {"submission": 2, "start": 1, "end": 1}
+"""How many ApplicationMasters the new ResourceManager may start, and not find: of the application that is submitted, or
+has just been, and of the second one."""
 RUNS = ("running", "commit", "end")
 """Moments after which no program is to start a second time."""
 MOMENTS = ("submission", "start", *BLOCKED, *RUNS)
-KINDS = ("killed", "stopped", "ended orderly") if FULL else ("killed",)
+KINDS = ("killed", "stopped", "ended orderly", "handed over") if FULL else ("killed",)
 """Each case takes a minute: the others run at night."""
 SEEDS = range(3)
 
@@ -70,6 +79,13 @@ class Pair(NamedTuple):
             timer = threading.Timer(STOPPED_S, self.hadoop.resume_part, (active,))
             timer.start()
             back.callback(timer.join)
+            return back
+        if kind == "handed over":
+            set_ha_state(self.hadoop, active, active=False)
+            set_ha_state(self.hadoop, other_of(active), active=True)
+            # It stands by, but keeps ZooKeeper's lock until it ends.
+            back.callback(self.hadoop.start_part, active)
+            back.callback(self.hadoop.stop_part, active)
             return back
         # The supervisor of an operator starts it again at once.
         self.hadoop.kill_part(active) if kind == "killed" else self.hadoop.stop_part(active)
@@ -196,20 +212,104 @@ def begin(file: Path, moment: str, place: Path) -> Callable[[], str]:
     return lambda: found
 
 
-def calls_of(hadoop: Hadoop, manager: str) -> int:
-    """Return how often ApplicationMasters have called a ResourceManager."""
-    bean = f"Hadoop:service=ResourceManager,name=RpcDetailedActivityForPort{hadoop.ports[f'{manager}_scheduler']}"
-    (found,) = hadoop.get(f"{hadoop.url_of(manager)}/jmx?qry={bean}")["beans"]
-    return int(found.get("AllocateNumOps", 0)) + int(found.get("RegisterApplicationMasterNumOps", 0))
+def other_of(manager: str) -> str:
+    (other,) = {*RESOURCEMANAGERS} - {manager}
+    return other
 
 
-def check_calls(hadoop: Hadoop, manager: str) -> None:
-    """See that the one application calls the new ResourceManager at most twice a second, once it has found it."""
-    wait_for("the ApplicationMaster calls it", lambda: calls_of(hadoop, manager) > 1, END_S)
-    before, began = calls_of(hadoop, manager), time.monotonic()
-    time.sleep(MEASURED_S)
-    rate = (calls_of(hadoop, manager) - before) / (time.monotonic() - began)
-    assert rate <= CALLS_PER_S, f"{rate:.1f} calls a second"
+class Waiting:
+    """A ``dlapp-launcher --wait`` in the background, and its requests to a ResourceManager."""
+
+    def __init__(self) -> None:
+        self.launcher: subprocess.Popen[str] | None = None
+        self.application = ""
+
+    def submit(self, file: Path) -> str:
+        """Submit an application that nobody else asks for, once it runs."""
+        command = [str(BIN / "dlapp-launcher"), "--wait", str(file)]
+        self.launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert self.launcher.stdout is not None
+        lines = iter(self.launcher.stdout)
+        self.application = next(line.partition(" = ")[2].strip() for line in lines if line.startswith("DL App ID"))
+        return self.application
+
+    def requests(self, hadoop: Hadoop, manager: str) -> list[tuple[float, int]]:
+        """Return when it has asked a ResourceManager for its application [s], and how often by then; by the access
+        log.
+        """
+        one = re.compile(rf'(.{{19}}),(\d+) .*"GET /ws/v1/cluster/apps/{self.application}\?', re.MULTILINE)
+        times = [
+            datetime.datetime.fromisoformat(f"{found[1]}.{found[2]}").timestamp()
+            for found in one.finditer(hadoop.log(manager))
+        ]
+        return [(at, number) for number, at in enumerate(times)]
+
+    def check_end(self) -> None:
+        """See that the command ends with its application."""
+        if self.launcher is not None:
+            self.launcher.communicate(timeout=END_S)
+            assert self.launcher.returncode == 0
+
+
+def highest_rate(samples: Sequence[tuple[float, int]]) -> float:
+    """Return the highest rate in 8 s [1/s]; a sample is a time [s] and a count."""
+    return max(
+        (
+            (after - before) / max(until - since, MEASURED_S)
+            for number, (since, before) in enumerate(samples)
+            for until, after in samples[number:]
+        ),
+        default=0.0,
+    )
+
+
+class Calls(threading.Thread):
+    """Counter of the calls of ApplicationMasters to a ResourceManager that becomes active, in the 15 s after the first.
+
+    For thirty seconds an ApplicationMaster calls it seldom (`dlapp.cluster.yarn.am.engine.CALM_S`).
+    """
+
+    def __init__(self, hadoop: Hadoop, manager: str) -> None:
+        super().__init__(daemon=True)
+        self._hadoop, self.manager = hadoop, manager
+        self._is_over = threading.Event()
+        self.samples = [(time.monotonic(), self._count())]
+
+    def __enter__(self) -> Calls:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self.join()
+
+    def run(self) -> None:
+        until = float("inf")
+        while not self._is_over.wait(0.5) and time.monotonic() < until:
+            with contextlib.suppress(OSError):
+                self.samples.append((time.monotonic(), self._count()))
+            if self.samples[-1][1] > self.samples[0][1]:
+                until = min(until, time.monotonic() + CALM_S / 2)
+
+    def _count(self) -> int:
+        """Return the number of calls, also of those that were refused, which count under the name of their error."""
+        port = self._hadoop.ports[f"{self.manager}_scheduler"]
+        bean = f"Hadoop:service=ResourceManager,name=RpcDetailedActivityForPort{port}"
+        found = self._hadoop.get(f"{self._hadoop.url_of(self.manager)}/jmx?qry={bean}", timeout_s=5.0)["beans"]
+        # Each is there again as Overall..., with the time in the queue, and as Deferred....
+        own = re.compile(r"(?!Overall|Deferred)\w+NumOps")
+        return sum(int(value) for one in found for name, value in one.items() if own.fullmatch(name))
+
+
+def check_rates(hadoop: Hadoop, moment: str, calls: Calls, waited: Waiting) -> None:
+    """See that ApplicationMasters call the new ResourceManager at most twice a second, and so does ``--wait``."""
+    applications = 3 if waited.application else 2
+    rate, requests = highest_rate(calls.samples), highest_rate(waited.requests(hadoop, calls.manager))
+    print(f"{rate:.1f} calls a second of {applications} applications, {requests:.1f} of --wait")
+    fresh = FRESH.get(moment, 0)
+    assert rate <= fresh * FRESH_CALLS_PER_S + (applications - fresh) * CALLS_PER_S
+    assert requests <= CALLS_PER_S
+    waited.check_end()
 
 
 def go_through(pair: Pair, place: Path, moment: str, kind: str, seed: int) -> None:
@@ -225,31 +325,34 @@ def go_through(pair: Pair, place: Path, moment: str, kind: str, seed: int) -> No
         resources=resources,
         to_hdfs=output,
     )
-    blocker = ""
+    blocker, waited = "", Waiting()
     if moment in BLOCKED:
         wait = f"until [ -e '{place}/room' ]; do sleep 0.05; done"
-        blocker = launch(properties(place, wait, name="blocker", resources={"memory": MEMORY_MIB}))
+        blocker = waited.submit(properties(place, wait, name="blocker", resources={"memory": MEMORY_MIB}))
         wait_for("the other one runs", lambda: "running 1 of 1" in status(blocker)["phase"], END_S)
     active = pair.hadoop.wait_until_both_serve()
-    (other,) = {*RESOURCEMANAGERS} - {active}
     application = begin(file, moment, place)
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(Watch(application())) if moment != "submission" else None
         time.sleep(chance.uniform(0.0, 1.5))
         ran = len(watch.seen) if watch is not None and moment in RUNS else None
+        calls = Calls(pair.hadoop, other_of(active))
         back = pair.fail(kind, active)
         stack.enter_context(back)
-        second = run("dlapp-launcher", properties(place, "true", name="second"))
+        stack.enter_context(calls)
+        # It starts when the first one has ended, and calls as seldom until then.
+        after = {} if watch is None else {"after": application()}
+        second = run("dlapp-launcher", properties(place, "true", name="second", application=after), timeout_s=END_S)
         assert second.code == 0, second.err
         watch = watch or stack.enter_context(Watch(application()))
-        if moment == "running":
-            wait_for("the second one ends", lambda: status(second_id(second.out))["state"] == "FINISHED", END_S)
-            check_calls(pair.hadoop, other)
+        if moment in ("running", *BLOCKED):
+            wait_for("it is measured", lambda: not calls.is_alive(), END_S)
         (place / "room").touch()
         wait_for("all members run", lambda: all((place / f"up-{n}").exists() for n in range(MEMBERS)), END_S)
         (place / "done").touch()
         seen = ended(application(), END_S)
     watch.check(ran=ran)
+    check_rates(pair.hadoop, moment, calls, waited)
     assert seen["final_status"] == "SUCCEEDED", seen["diagnostics"]
     assert not [*place.glob("twice-*")]
     starts = [(place / f"starts-{number}").read_text().split() for number in range(MEMBERS)]
@@ -275,6 +378,7 @@ def test_an_application_goes_through_a_failover_at_any_moment(
 ) -> None:
     """See that no GPU and no index is used twice, and that each status is right and comes within 30 s.
 
-    A submission meanwhile is accepted, and the new ResourceManager is called at most twice a second.
+    A submission meanwhile is accepted, and each application that was there calls the new ResourceManager at most twice
+    a second, as does a command that waits.
     """
     go_through(pair, place, moment, kind, seed)
