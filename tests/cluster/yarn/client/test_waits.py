@@ -147,6 +147,15 @@ def test_a_node_with_room_that_is_reserved_for_another_application_is_named() ->
     assert code(reservedMB=1024, reservedVCores=1) == "starting"  # it is the one for which the node is reserved
 
 
+def test_a_limit_for_masters_is_named_with_its_setting() -> None:
+    waits = report(diagnostics="not yet activated. Queue's AM resource limit exceeded. " + DETAILS)
+    small = queue("small", (2048, 4, 2), (0, 0, 0))
+    found = facts(Server([small], [node("a", 4)])).explained(waits, view()).waiting
+    assert found is not None
+    assert found.code == "am_limit"
+    assert found.message.endswith(" (yarn.scheduler.capacity.root.small.maximum-am-resource-percent)")
+
+
 def test_a_master_whose_label_no_node_has_waits_for_the_label() -> None:
     waits = replace(report(), raw={"amNodeLabelExpression": "fast"})
     found = facts(Server([], [node("a", 4)])).in_full(waits, view(), 10).waiting
