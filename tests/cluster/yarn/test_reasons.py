@@ -338,21 +338,32 @@ def test_a_label_that_the_queue_may_not_use_is_refused_with_the_queues_that_may(
 def test_a_container_that_yarn_keeps_a_node_for_waits_for_that_node_and_for_nothing_else(
     cluster: Cluster, queued: Hadoop
 ) -> None:
-    """Each node of 4 GiB has 1.3 GiB free at most, and the queue has 2 GiB: YARN reserves 1.5 GiB on a node.
+    """Each node of 4 GiB has 1.5 GiB free at most, so YARN reserves a node for 1.75 GiB; that is no container yet.
 
-    Reserved memory is used in the queue, and is no container of the application. When the node has room, it starts.
+    An application that asks for 256 MiB on that node waits, too, though there is room. On the other one it runs.
     """
     client = cluster.client
-    first, _ = (cluster.running(f"on-{host}", nodes=host, memory=2816) for host in (ONE, TWO))
-    one = cluster.submit("reserved", _keys({"queue": "small", "memory": 1536}))
+    first, _ = (cluster.running(f"on-{host}", nodes=host, memory=2560) for host in (ONE, TWO))
+    one = cluster.submit("reserved", _keys({"memory": 1792}))
     app = f"{queued.rm_url}/ws/v1/cluster/apps/{one}"
-    until(lambda: queued.get(app)["app"]["reservedMB"] == 1536)
+    until(lambda: queued.get(app)["app"]["reservedMB"] == 1792)
     for view in (client.status(one), client.why(one), listed(client, one)):
         assert view.waiting is not None
-        assert (view.waiting.code, view.waiting.resource, view.waiting.asked) == ("nodes_full", "memory", 1536), view
+        assert (view.waiting.code, view.waiting.resource, view.waiting.asked) == ("nodes_full", "memory", 1792), view
         assert "running" not in view.phase
     assert client.status(one).containers == ()
-    cluster.kill(first)
+    behind = [cluster.submit(f"behind-{host}", _keys({"nodes": host})) for host in (ONE, TWO)]
+
+    def reasons() -> list[str]:
+        found = [client.status(each).waiting for each in behind]
+        return sorted("" if each is None else each.message.partition(", the room on ")[2] for each in found)
+
+    until(
+        lambda: (
+            [text.partition(" ")[2] for text in reasons()] == ["", "may be reserved for a larger container that waits"]
+        )
+    )
+    cluster.kill(first, *behind)
     cluster.until_running(one)
     assert queued.get(app)["app"]["reservedMB"] == 0
 
