@@ -4,6 +4,9 @@
    Commands: --checksetup, --mount-cgroups, --module-gpu (cgroup v1), and for a user: initialize a container (0), launch
    it (1), signal it (2), delete (3) and list (5) files. Docker, traffic control and sysfs are disabled features.
 
+   Hadoop has no devices controller of cgroup v2: the original denies devices in cgroup v1 alone, also in 3.5, where the
+   NodeManager has CPU and memory of v2 (CGroupsHandler.CGroupController: DEVICES is of v1).
+
    Unlike the original it accepts a configuration below directories that others may write, such as /tmp.
 
    Source: main.c, container-executor.c, gpu-module.c and util.h of hadoop-yarn-server-nodemanager 3.4; LinuxContainerExecutor

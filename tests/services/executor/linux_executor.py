@@ -36,6 +36,7 @@ class LinuxExecutor:
         users: uid by name, on both nodes; see `without_account`.
         minors: by part, the minor numbers of the GPUs that YARN assigns.
         one_user: runs the containers of all submitters; None: each runs as its submitter.
+        has_cgroup_v1: the NodeManagers see the devices controller, which is of cgroup v1.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class LinuxExecutor:
         *,
         minors: Mapping[str, Sequence[int]] | None = None,
         one_user: str | None = None,
+        has_cgroup_v1: bool = True,
     ) -> None:
         if os.geteuid() != 0:
             pytest.skip("only root can run NodeManagers with the LinuxContainerExecutor")
@@ -52,7 +54,7 @@ class LinuxExecutor:
         if minors and not _CGROUPS.is_dir():
             pytest.skip("no devices controller of cgroup v1")
         self._compiler, self._users = compiler, users
-        self._minors, self._one_user = minors or {}, one_user
+        self._minors, self._one_user, self._has_cgroup_v1 = minors or {}, one_user, has_cgroup_v1
         self._groups: list[Path] = []
 
     def prepare(self, directory: Path, part: str, host: str) -> dict[str, str]:
@@ -101,13 +103,13 @@ class LinuxExecutor:
         """Return the container-executor.cfg of a NodeManager."""
         return directory / f"executor-{part}" / "etc" / "hadoop" / "container-executor.cfg"
 
-    @staticmethod
-    def command(directory: Path, part: str, jars: Path) -> list[str]:
+    def command(self, directory: Path, part: str, jars: Path) -> list[str]:
         """Return what a NodeManager's command begins with: its namespace, with ``jars`` where all users may read them.
 
         The rest of the command finds the jars in ``directory / "jars"``.
         """
-        enter = ["unshare", "--mount", "--propagation", "slave", "sh", "-c", _ENTER, "sh"]
+        script = _ENTER if self._has_cgroup_v1 else f"umount -l {_CGROUPS} && {_ENTER}"
+        enter = ["unshare", "--mount", "--propagation", "slave", "sh", "-c", script, "sh"]
         return [
             *enter,
             *map(str, (directory / f"passwd-{part}", directory / f"group-{part}", jars, directory / "jars")),
