@@ -159,3 +159,17 @@ def test_each_documented_reason_has_a_repair_that_names_the_same_settings(reason
 
 def test_a_failure_of_something_else_has_no_repair_of_the_executor() -> None:
     assert not repair_of("there is no /usr/bin/python3 on node7: set yarn.python")
+
+
+@pytest.mark.parametrize("code", [-1, -1000])
+def test_the_reason_why_a_nodemanager_started_no_application_master_is_shown(code: int) -> None:
+    """The diagnostics of a ResourceManager 3.4.2 whose nodes have full disks."""
+    told = (
+        "Application application_1700000000000_0042 failed 2 times due to AM Container for "
+        f"appattempt_1700000000000_0042_000002 exited with  exitCode: {code}\n"
+        "Failing this attempt.Diagnostics: [2026-11-29 11:25:21.072]No space available in any of the local directories "
+        "/disk on node7/10.0.0.7\nFor more detailed output, check the page: http://rm Then click on links.\n"
+        ". Failing the application."
+    )
+    reason = "No space available in any of the local directories /disk on node7/10.0.0.7"
+    assert first_line(told) == f"no node could start the ApplicationMaster: {reason}"

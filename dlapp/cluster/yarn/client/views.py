@@ -33,6 +33,11 @@ PRIORITY_LIMIT = "yarn.cluster.max-application-priority"
 _ADDRESS = re.compile(r"[A-Za-z0-9._\-\[\]:]+")
 _DATE = re.compile(r"^\[[^\]]*\]\s*")
 _DETAILS = re.compile(r"\s+Details : ")
+_NOT_STARTED = re.compile(
+    r"due to AM Container for \S+ exited with\s+exitCode: -1(?:000)?\n.*?Diagnostics: (?:\[[^\]]*\])?(.+)"
+)
+"""YARN's diagnostics of an application whose container a NodeManager did not start, up to the first line of the reason.
+Source: RMAppAttemptImpl.getAMContainerCrashedDiagnostics, Hadoop 2.7 to 3.5; ContainerExitStatus."""
 _OF_QUEUE = re.compile(r"AM Resource Request|Limit|Usage|Absolute (used|max) capacity")
 """Part of the diagnostics of a waiting application that names the exceeded limit of its queue."""
 _RAN = "launchTime", "memorySeconds"
@@ -313,6 +318,8 @@ def first_line(diagnostics: str) -> str:
         return f"no node could start the ApplicationMaster: {failure}"
     lines = [_DATE.sub("", line).strip() for line in diagnostics.splitlines()]
     own = [line for line in lines if line.startswith("dlapp")]
+    if not own and (refused := _NOT_STARTED.search(diagnostics)):
+        return f"no node could start the ApplicationMaster: {refused[1].strip()}"
     found = own or [line for line in lines if line]
     line = found[-1 if own else 0] if found else ""
     # While it waits, YARN appends all figures of the queue.
