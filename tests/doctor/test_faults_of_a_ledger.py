@@ -5,6 +5,7 @@ Each takes 10 to 15 s on two cores.
 
 from __future__ import annotations
 
+import random
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from kazoo.client import KazooClient
 from dlapp.doctor.findings import FAIL, WARN
 from dlapp.gpuid.factory import open_cluster_ledger
 from dlapp.values.launch_spec import LedgerSettings
+from tests import seeds
 from tests.applications import run
 from tests.doctor.cases import SUCCEEDS, WAITS, Case, Run, check, parametrized
 from tests.doctor.test_faults_of_a_cluster import ClusterSite
@@ -21,6 +23,7 @@ from tests.services.containers.nvml_stub import StubDevice, seen_by_all
 from tests.services.hadoop import Hadoop
 from tests.services.polling import PATIENCE_S
 from tests.services.zookeeper import ZooKeeper, ledger_settings
+from tests.tiers import FULL
 
 pytestmark = pytest.mark.slow
 GPU = {"resources": {"gcores": 1}}
@@ -103,6 +106,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", parametrized(CASES))
+CHOSEN = CASES if FULL else random.Random(seeds.FIRST).sample(CASES, 1)
+
+
+@pytest.mark.parametrize("case", parametrized(CHOSEN))
 def test_the_doctor_and_an_application_agree_on_a_fault_of_a_ledger(case: Case, site: LedgerSite) -> None:
     check(case, site)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -16,9 +17,11 @@ from pathlib import Path
 import pytest
 
 from dlapp.doctor.findings import FAIL, WARN
+from tests import seeds
 from tests.doctor.cases import FAILS, SUCCEEDS, WAITS, Case, Run, Site, check, parametrized
 from tests.services.containers.nvml_stub import StubDevice, seen_by_all, with_devices
 from tests.services.disks import fill, small_disk
+from tests.tiers import FULL
 
 pytestmark = [pytest.mark.slow, pytest.mark.root("to mount disks")]
 GPU = {"resources": {"gcores": 1}}
@@ -233,7 +236,11 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", parametrized(CASES))
+CHOSEN = CASES if FULL else random.Random(seeds.FIRST).sample(CASES, 12)
+"""All of them take 2.5 minutes."""
+
+
+@pytest.mark.parametrize("case", parametrized(CHOSEN))
 def test_the_doctor_and_an_application_agree_on_a_fault_of_a_machine(case: Case, site: Site) -> None:
     if shutil.which("unshare") is None:
         pytest.skip("no unshare: the commands cannot see an operator's file of their own")
