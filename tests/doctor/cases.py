@@ -26,7 +26,7 @@ END_S = 240.0
 
 
 class Run(NamedTuple):
-    """What an application does.
+    """An application, and its end.
 
     Args:
         end: `SUCCEEDS`, `FAILS` or `WAITS`.

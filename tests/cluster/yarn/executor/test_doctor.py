@@ -1,4 +1,4 @@
-"""What container-executor refuses: dlapp-doctor and an application give the same reason, the doctor also the repair.
+"""Refusals of container-executor: dlapp-doctor and an application give the same reason, the doctor also the repair.
 
 Each case takes 10 to 15 s on two cores, beside the start of the cluster.
 """
