@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import time
 from typing import Any
@@ -114,7 +115,10 @@ def _receive_head(sock: socket.socket, deadline: float) -> bytes:
         if time.monotonic() >= deadline:
             raise TimeoutError
         if len(data) == seen:
-            time.sleep(0.005)  # an end of the connection would be reported by the next poll
+            poll = select.poll()
+            poll.register(sock, select.POLLRDHUP)  # a part of the head keeps `recv` from reporting the end
+            if poll.poll(5) and len(sock.recv(_MAX_HEAD_BYTES, socket.MSG_PEEK)) == seen:
+                raise FramingError("the connection was closed in the middle of the answer")
         seen = len(data)
 
 

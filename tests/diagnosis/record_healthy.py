@@ -159,9 +159,9 @@ def cases() -> Iterator[tuple[str, str]]:
     for each, end in itertools.product(EACH, END):
         text = TRAINING.replace("{each}", EACH[each]).replace("{end}", END[end])
         yield f"training numpy {each} {end}".strip(), f"cat >train.py <<'E'\n{text}E\npython train.py"
-    for name, parts in TORCH_CASES.items():
+    for kind, parts in TORCH_CASES.items():
         text = TORCH.format(**{"before": "", "workers": "", "after": ""} | parts)
-        yield f"training torch {name}", f"cat >train.py <<'E'\n{text}E\n{debian.PYTHON} $PWD/train.py"
+        yield f"training torch {kind}", f"cat >train.py <<'E'\n{text}E\n{debian.PYTHON} $PWD/train.py"
     for module in ("numpy", "optuna", "hypothesis", "requests", "kazoo.client", "fsspec", "sqlalchemy", "asyncio"):
         yield f"python -v {module}", f"python -v -c 'import {module}'"
         yield f"python importtime {module}", f"python -X importtime -c 'import {module}'"

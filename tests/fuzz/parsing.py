@@ -1,6 +1,6 @@
 """Run a parser on changed samples: it ends in time, in little memory, and raises only the errors that it documents.
 
-60 cases each, 2,000 with DLAPP_FAULTS=full; DLAPP_FUZZ_CASES names another number (`make fuzz`: 100,000). The first
+200 cases each, 2,000 with DLAPP_FAULTS=full; DLAPP_FUZZ_CASES names another number (`make fuzz`: 100,000). The first
 tier always takes the same cases, so that it fails for what was changed and not by chance; the others do not.
 """
 
@@ -20,7 +20,7 @@ from dlapp.errors import DlappError
 from tests.fuzz.mutation import hostile_values, mutated, mutated_json
 from tests.tiers import FULL
 
-CASES = int(os.environ.get("DLAPP_FUZZ_CASES", "2000" if FULL else "60"))
+CASES = int(os.environ.get("DLAPP_FUZZ_CASES", "2000" if FULL else "200"))
 MAX_MEMORY = 64 << 20
 """What a case may take above its input [bytes]."""
 MAX_CPU_S = 1.0
@@ -30,7 +30,7 @@ _SETTINGS = settings(
     max_examples=CASES,
     deadline=None,
     database=None,
-    derandomize=CASES <= 60,
+    derandomize=CASES <= 200,
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
     phases=(Phase.generate,),  # a case is a number, and a smaller one is no simpler case

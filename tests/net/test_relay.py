@@ -21,6 +21,7 @@ from dlapp.net.relay import CHUNK_BYTES, PAIR, copy_both, tune
 from dlapp.system.processes.helper import HelperProcess
 from dlapp.system.processes.proc import descendants
 from tests.applications import wait_for
+from tests.seeds import each_seed
 
 PATIENCE_S = 120.0
 
@@ -66,9 +67,8 @@ def sending(sock: socket.socket, data: bytes) -> threading.Thread:
     return thread
 
 
-def test_each_side_gets_what_the_other_sends_also_after_one_direction_has_ended() -> None:
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
+@each_seed("relay")
+def test_each_side_gets_what_the_other_sends_also_after_one_direction_has_ended(seed: int) -> None:
     chance = random.Random(seed)
     there, back = (chance.randbytes(chance.choice((1, 1000, 3 * CHUNK_BYTES + 7))) for _ in range(2))
     with relayed() as (one, other, _):

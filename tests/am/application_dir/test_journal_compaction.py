@@ -6,6 +6,7 @@ import errno
 import functools
 import json
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from dlapp.values.spec import RoleSpec
 from tests.am.application_dir.test_hdfs_journal import HOME, Changes, Home, Killed
 from tests.am.driving import Driver, result
 from tests.am.plan import APPLICATION
+from tests.seeds import each_seed, seeds
 from tests.tiers import some
 
 AGAIN = 60
@@ -88,10 +90,10 @@ def taken_away(runs: int, indexes: int = 1, attempt: int = 1) -> list[str]:
 @functools.cache
 def life(seed: int) -> list[str]:
     """Return the journal of an application with results, retries, lost containers and a soft kill."""
-    am = Driver(RoleSpec(instances=3, retries=1000))
+    am, chance = Driver(RoleSpec(instances=3, retries=1000)), random.Random(seed)
     for number in range(2, AGAIN):
         am.running(number)
-        match (number * 7 + seed) % 4:
+        match chance.randrange(4):
             case 0:
                 am.finished(number, result(Fault.USER, 1))
             case 1:
@@ -105,7 +107,7 @@ def life(seed: int) -> list[str]:
     return [journal.line(one.record) for one in am.of(events.WriteJournal, am.all)]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each_seed("journals")
 @pytest.mark.parametrize("piece", [1, 50, 1 << 30])
 def test_a_next_attempt_knows_the_same_after_each_piece_that_was_written_anew(seed: int, piece: int) -> None:
     lines = life(seed)
@@ -119,7 +121,7 @@ def test_a_next_attempt_knows_the_same_after_each_piece_that_was_written_anew(se
 @settings(max_examples=some(50), deadline=None)
 @given(st.data())
 def test_a_journal_that_was_written_anew_goes_on_and_is_written_anew_again(data: st.DataObject) -> None:
-    lines = life(data.draw(st.integers(0, 3)))
+    lines = life(data.draw(st.sampled_from(seeds("journals"))))
     less: list[str] = []
     at = 0
     while at < len(lines):

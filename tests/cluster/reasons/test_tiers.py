@@ -13,6 +13,7 @@ from dlapp.cluster.reasons.facts import GpuChoice, LimitFacts, NodeFacts, WaitFa
 from dlapp.cluster.reasons.tiers import can_start, choose
 from dlapp.value import replace
 from dlapp.values.waiting import CODES, Ahead, PendingRequest, Waiting, first_of
+from tests.seeds import each_seed
 
 GIB = 1024
 
@@ -162,11 +163,10 @@ def test_the_first_code_in_the_order_is_chosen_whatever_else_holds() -> None:
     assert first_of([later, reasons[0]]) is reasons[0]
 
 
-def test_a_reason_does_not_depend_on_the_order_of_the_facts() -> None:
+@each_seed("order of facts")
+def test_a_reason_does_not_depend_on_the_order_of_the_facts(seed: int) -> None:
     """Servers list nodes in any order; the reason may not change with it."""
     nodes = [node(f"host{n:02d}", free=n % 3, left={"memory": n * GIB}) for n in range(6)]
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
     chance = random.Random(seed)
     for asked in (ask(gcores=3), ask(gcores=1, memory_mib=8 * GIB), ask(memory_mib=12 * GIB), ask(gcores=9)):
         told = set()
@@ -177,10 +177,9 @@ def test_a_reason_does_not_depend_on_the_order_of_the_facts() -> None:
         assert len(told) == 1
 
 
-def test_a_change_is_named_only_if_nothing_is_in_the_way_with_it() -> None:
+@each_seed("changes")
+def test_a_change_is_named_only_if_nothing_is_in_the_way_with_it(seed: int) -> None:
     """Whatever the situation, the facts with the named change have no reason left."""
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
     chance = random.Random(seed)
     named = 0
     for _ in range(300):
@@ -202,10 +201,9 @@ def test_a_change_is_named_only_if_nothing_is_in_the_way_with_it() -> None:
     assert named > 30
 
 
-def test_with_a_change_the_containers_start_wherever_the_next_applicationmaster_is() -> None:
+@each_seed("changes with another master")
+def test_with_a_change_the_containers_start_wherever_the_next_applicationmaster_is(seed: int) -> None:
     """The application is submitted anew: what its ApplicationMaster has is free again, and taken on any node."""
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
     chance, master, named = random.Random(seed), {"memory": 512, "vcores": 1}, 0
     for _ in range(300):
         nodes = [node(f"host{n}", left={"memory": chance.randrange(8) * 512}) for n in range(3)]

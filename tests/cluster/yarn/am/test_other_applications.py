@@ -17,6 +17,7 @@ from dlapp.login import Login
 from dlapp.values.ids import ApplicationId
 from dlapp.values.start_conditions import FAILED, KILLED, SUCCEEDED, UNKNOWN
 from tests.applications import wait_for
+from tests.seeds import each_seed
 from tests.services.http.http_server import Answer, Request, as_json, http_server
 
 OWN, OTHER = ApplicationId(1700000000000, 7), "application_1700000000000_0003"
@@ -142,9 +143,8 @@ def test_half_an_answer_or_another_ones_is_no_end(manager: ResourceManager, answ
         reader(manager, History()).read(OTHER)
 
 
-def test_damaged_answers_raise_nothing_else() -> None:
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
+@each_seed("ends of other applications")
+def test_damaged_answers_raise_nothing_else(seed: int) -> None:
     chance = random.Random(seed)
     odd: tuple[Any, ...] = (None, 3, "x", [], {}, [None], 1e300, True, "FINISHED", "SUCCEEDED", OTHER)
     for _ in range(300):

@@ -19,6 +19,7 @@ from dlapp.values.ids import ApplicationId
 from dlapp.values.report import ApplicationView, FinalStatus, State
 from dlapp.values.spec import AppSpec, Gang, Resources, RoleSpec
 from dlapp.values.waiting import CODES, PendingRequest
+from tests.seeds import each_seed
 
 APP = ApplicationId(1700000000000, 7)
 NOW_MS = 1_700_000_000_000
@@ -224,9 +225,8 @@ def test_without_an_answer_the_reason_is_that_there_is_none() -> None:
     assert (found.code, found.ahead) == ("queue_limit", ())
 
 
-def test_damaged_answers_give_a_reason_of_the_vocabulary_and_raise_nothing() -> None:
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
+@each_seed("answers on waits")
+def test_damaged_answers_give_a_reason_of_the_vocabulary_and_raise_nothing(seed: int) -> None:
     chance = random.Random(seed)
     odd: tuple[Any, ...] = (None, 3, -5, "x", [], {}, [None], {"queueCapacitiesByPartition": [3]}, 1 << 70, 1e300, True)
     names = (
