@@ -16,7 +16,7 @@ from tests.tiers import FULL
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def place(protected_sysctls: sysctls.Values) -> Iterator[Path]:
     """A directory of root's that every user may write, sticky as /tmp is."""
     with place_for_everybody("attacks", 0o1777) as top:
         yield top
@@ -87,18 +87,15 @@ def hostile(request: pytest.FixtureRequest, bait: Bait, attacker: User) -> Place
     return put
 
 
-@pytest.fixture(params=[sysctls.UNPROTECTED, sysctls.DEBIAN], ids=["unprotected", "as on Debian"])
-def protected_sysctls(request: pytest.FixtureRequest) -> Iterator[sysctls.Values]:
-    """Run the test with fs.protected_{symlinks,hardlinks,fifos,regular} all 0, and with Debian's values."""
-    with sysctls.protected(request.param):
-        yield request.param
-
-
 @pytest.fixture(
     params=[sysctls.UNPROTECTED, sysctls.DEBIAN] if FULL else [sysctls.UNPROTECTED],
     ids=["unprotected", "as on Debian"] if FULL else ["unprotected"],
 )
-def weakest_sysctls(request: pytest.FixtureRequest) -> Iterator[sysctls.Values]:
-    """Run the test with fs.protected_* all 0, where an attacker can do most; in the faults tier with Debian's, too."""
-    with sysctls.protected(request.param):
-        yield request.param
+def protected_sysctls(request: pytest.FixtureRequest) -> Iterator[sysctls.Values]:
+    """Run the test with fs.protected_{symlinks,hardlinks,fifos,regular} all 0, where an attacker can do most.
+
+    In the faults tier it runs with Debian's values, too; marked with `sysctls.BOTH` in each tier. Where root may not
+    set them it runs once, with those of the machine, which the fixture returns.
+    """
+    with sysctls.protected(request.param, or_those_of_the_machine=request.param == sysctls.UNPROTECTED):
+        yield sysctls.current()

@@ -19,6 +19,10 @@ import pytest
 NAMES = ("symlinks", "hardlinks", "fifos", "regular")
 UNPROTECTED = (0, 0, 0, 0)
 DEBIAN = (1, 1, 1, 2)
+BOTH = pytest.mark.parametrize(
+    "protected_sysctls", [UNPROTECTED, DEBIAN], ids=["unprotected", "as on Debian"], indirect=True
+)
+"""Mark of a test that runs with both in each tier."""
 
 _LOCK = "/run/lock/dlapp-tests.fs-protected"
 _DIRECTORY = "/proc/sys/fs"
@@ -32,10 +36,10 @@ def current() -> Values:
 
 
 @contextlib.contextmanager
-def protected(values: Values) -> Iterator[None]:
-    """Run a block with these values; skip the test where they cannot be had."""
+def protected(values: Values, *, or_those_of_the_machine: bool = False) -> Iterator[None]:
+    """Run a block with these values; where they cannot be had skip the test, or run it with those that there are."""
     if not _may_write():
-        if current() == values:
+        if or_those_of_the_machine or current() == values:
             yield
             return
         pytest.skip(f"root may not set fs.protected_* to {values} here: /proc/sys is read-only")

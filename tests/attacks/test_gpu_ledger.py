@@ -33,6 +33,7 @@ from dlapp.runtime.docker.accounts import Accounts
 from dlapp.system import locks
 from dlapp.system.files import open_file
 from dlapp.system.machine import boot_id
+from tests.attacks import sysctls
 from tests.attacks.hostile_files import Bait
 from tests.attacks.identities import ROOT, Identities, User
 from tests.attacks.snapshots import changes, snapshot, unchanged
@@ -106,7 +107,7 @@ def record_of(directory: Path, kind: str, device: str, **fields: Any) -> Path:
         "turn",
     ],
 )
-@pytest.mark.usefixtures("protected_sysctls")
+@sysctls.BOTH
 def test_whatever_lies_there_costs_nobody_a_device_and_changes_nothing_outside(
     identities: Identities, directory: Path, hostile: Any, bait: Bait, victim: User, root: User, name: str
 ) -> None:
@@ -119,7 +120,7 @@ def test_whatever_lies_there_costs_nobody_a_device_and_changes_nothing_outside(
 
 @pytest.mark.proves("image-locks")
 @pytest.mark.sampled(3)
-@pytest.mark.usefixtures("protected_sysctls")
+@sysctls.BOTH
 def test_what_lies_in_the_place_of_a_lock_of_pulls_or_of_accounts_delays_nobody(
     identities: Identities, directory: Path, hostile: Any, bait: Bait, victim: User
 ) -> None:
@@ -364,6 +365,7 @@ def the_only(directory: Path, kind: str) -> Path:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("healer", ["its author", "root"])
 @pytest.mark.parametrize("author", ["root", "victim"])
+@sysctls.BOTH
 def test_a_quarantine_that_was_healed_is_not_brought_back_by_a_link(
     identities: Identities,
     directory: Path,
@@ -382,6 +384,7 @@ def test_a_quarantine_that_was_healed_is_not_brought_back_by_a_link(
         identities.call(user, lambda: ledger(directory).reserve(APP, 2).close())
 
 
+@sysctls.BOTH
 def test_a_quarantine_that_was_replaced_is_not_brought_back_by_a_link(
     identities: Identities, directory: Path, victim: User, root: User, keep: Callable[[Path], Kept]
 ) -> None:
@@ -411,6 +414,7 @@ def lease_one(directory: Path) -> Any:
 @pytest.mark.proves("ledger-lease")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("ended", ["given back", "leased again", "collected", "collected by root"])
+@sysctls.BOTH
 def test_a_lease_that_is_over_is_not_brought_back_by_a_link(
     identities: Identities,
     directory: Path,
@@ -443,6 +447,7 @@ def test_a_lease_that_is_over_is_not_brought_back_by_a_link(
     assert identities.call(member, holders) == {}
 
 
+@sysctls.BOTH
 def test_a_link_makes_no_older_record_of_a_user_the_newest(
     identities: Identities, directory: Path, victim: User, root: User, keep: Callable[[Path], Kept]
 ) -> None:
@@ -457,6 +462,7 @@ def test_a_link_makes_no_older_record_of_a_user_the_newest(
     identities.call(victim, lambda: ledger(directory).reserve(APP, 2).close())
 
 
+@sysctls.BOTH
 def test_a_link_makes_no_quarantine_of_root_later_than_the_look_that_found_the_card_well(
     identities: Identities, directory: Path, victim: User, keep: Callable[[Path], Kept]
 ) -> None:
@@ -468,6 +474,7 @@ def test_a_link_makes_no_quarantine_of_root_later_than_the_look_that_found_the_c
     identities.call(victim, lambda: ledger(directory).reserve(APP, 2).close())
 
 
+@sysctls.BOTH
 def test_a_link_of_a_record_that_holds_or_binds_ends_neither(
     identities: Identities, directory: Path, victim: User, member: User, root: User, keep: Callable[[Path], Kept]
 ) -> None:

@@ -159,8 +159,10 @@ def _write_unseen(path: Path) -> None:
 
 
 @ONLY_ROOT
-def test_sysctls_have_the_values_in_the_test(protected_sysctls: sysctls.Values) -> None:
-    assert sysctls.current() == protected_sysctls
+@pytest.mark.parametrize("values", [sysctls.UNPROTECTED, sysctls.DEBIAN])
+def test_sysctls_have_the_values_in_the_test(values: sysctls.Values) -> None:
+    with sysctls.protected(values):
+        assert sysctls.current() == values
 
 
 @ONLY_ROOT

@@ -38,6 +38,7 @@ NEEDS = (
     Need("setpriv", "util-linux", "two users on one machine"),
     Need("ip", "iproute2", "containers that meet over IPv6"),
     Need("strace", "strace", "what root's commands do over another user's state"),
+    Need("tmux", "tmux", "the display in a real terminal"),
     Need("zsh", "zsh", "completion in zsh"),
     Need("fish", "fish", "completion in fish"),
     Need("java", "default-jre-headless", "a real Hadoop"),

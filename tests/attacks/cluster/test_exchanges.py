@@ -66,7 +66,6 @@ def put_beside(hostile: Hostile, path: Path, *, by: User, owner: User) -> tuple[
 @pytest.mark.proves("queue-names")
 @pytest.mark.slow
 @pytest.mark.sampled(5)
-@pytest.mark.usefixtures("weakest_sysctls")
 def test_names_of_an_application_that_its_owner_exchanges_cost_others_that_application_only(
     identities: Identities, shared_state: Path, hostile: Hostile, bait: Bait
 ) -> None:
@@ -113,7 +112,6 @@ def test_names_of_an_application_that_its_owner_exchanges_cost_others_that_appli
 
 @pytest.mark.proves("queue-names")
 @pytest.mark.sampled(5)
-@pytest.mark.usefixtures("weakest_sysctls")
 def test_a_directory_of_a_new_user_that_another_makes_and_takes_away_is_used_never(
     identities: Identities, shared_state: Path, hostile: Hostile, bait: Bait
 ) -> None:
@@ -168,7 +166,6 @@ CACHE = ("", "lock", "entries", "locks", "parts", "locks/KEY", "entries/KEY", "e
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.usefixtures("weakest_sysctls")
 def test_names_of_an_input_cache_in_a_directory_of_all_cannot_be_exchanged_and_delay_nobody(
     identities: Identities, bait: Bait, hostile: Hostile
 ) -> None:

@@ -197,7 +197,6 @@ def use_others(state: Path) -> list[str]:
 
 @pytest.mark.proves("own-state")
 @pytest.mark.sampled(7)
-@pytest.mark.usefixtures("weakest_sysctls")
 def test_what_lies_in_the_state_directory_of_a_user_costs_that_user_a_line(
     identities: Identities, shared_state_of_both: tuple[Path, str], hostile: Hostile, bait: Bait
 ) -> None:
@@ -207,7 +206,6 @@ def test_what_lies_in_the_state_directory_of_a_user_costs_that_user_a_line(
 
 @pytest.mark.proves("own-state")
 @pytest.mark.sampled(7)
-@pytest.mark.usefixtures("weakest_sysctls")
 def test_what_lies_in_the_directories_of_shells_costs_that_user_a_line(
     identities: Identities, shared_state_of_both: tuple[Path, str], hostile: Hostile, bait: Bait
 ) -> None:
@@ -218,7 +216,6 @@ def test_what_lies_in_the_directories_of_shells_costs_that_user_a_line(
 @pytest.mark.proves("own-state")
 @pytest.mark.slow
 @pytest.mark.sampled(7)
-@pytest.mark.usefixtures("weakest_sysctls")
 def test_what_lies_in_an_application_of_a_user_costs_that_user_that_application(
     identities: Identities, shared_state_of_both: tuple[Path, str], hostile: Hostile, bait: Bait
 ) -> None:

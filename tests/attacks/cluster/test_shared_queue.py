@@ -117,7 +117,6 @@ def test_an_id_that_leads_out_of_the_directory_removes_nothing(
 
 @pytest.mark.proves("queue-directory")
 @pytest.mark.sampled(7)
-@pytest.mark.usefixtures("weakest_sysctls")
 def test_a_users_own_directory_that_another_made_first_is_refused_in_a_line_and_others_go_on(
     identities: Identities, shared_state: Path, hostile: Hostile, bait: Any
 ) -> None:
@@ -151,7 +150,6 @@ FILES = (
 
 @pytest.mark.proves("queue-order")
 @pytest.mark.sampled(7)
-@pytest.mark.usefixtures("weakest_sysctls")
 def test_what_a_member_puts_into_an_application_costs_others_that_application_only(
     identities: Identities, shared_state: Path, hostile: Hostile, bait: Any
 ) -> None:
@@ -199,7 +197,6 @@ NAMES = ("spool/{id}.1.1.0", "runner-{uid}.alive", "applications/{id}", "spool",
 
 
 @pytest.mark.sampled(7)
-@pytest.mark.usefixtures("weakest_sysctls")
 def test_what_a_member_puts_into_the_own_directory_holds_up_nobody(
     identities: Identities, shared_state: Path, hostile: Hostile, bait: Any
 ) -> None:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tests.attacks.snapshots import unchanged
 
 Hostile = Callable[..., None]
 STRACE = shutil.which("strace")
+REPOSITORY = Path(__file__).parents[3]
 
 
 def private(place: Path, owner: User) -> tuple[Path, dict[str, str]]:
@@ -275,37 +277,90 @@ def test_an_application_that_claims_another_users_name_is_not_ended_as_that_user
     assert done.code in (3, 4)
 
 
+APPLICATION, FILE = "{application}", "{file}"
+COMMANDS: tuple[tuple[str, ...], ...] = (
+    ("status", APPLICATION),
+    ("status", "--json", APPLICATION),
+    ("why", APPLICATION),
+    ("list", "-a"),
+    ("list", "-a", "-o", "wide"),
+    ("queue",),
+    ("logs", APPLICATION),
+    ("logs", APPLICATION, "--try", "1"),
+    ("sweep", APPLICATION),
+    ("exec", APPLICATION, "--", "id"),
+    ("port", APPLICATION, "main", "8000"),
+    ("board", APPLICATION),
+    ("report", "-o", "{place}/report.html", APPLICATION),
+    ("release", APPLICATION),
+    ("softkill", APPLICATION),
+    ("kill", APPLICATION),
+    ("rm", APPLICATION),
+    ("launcher", "--again", APPLICATION),
+    ("launcher", "--resume", APPLICATION, FILE),
+    ("launcher", "--plan", FILE),
+    ("shell", FILE),
+    ("notebook", FILE),
+    ("run",),
+    ("gpu", "list"),
+    ("gpu", "gc"),
+    ("cache", "list"),
+    ("cache", "clear"),
+    ("doctor",),
+)
+"""Every command as root calls it; each has a state of its own, in which the application runs or, for rm, has ended."""
+
+
+STARTS = {"board": "TensorBoard", "shell": "a shell", "notebook": "an application", "doctor": "Debian's tools"}
+"""Commands that start programs of root's: of the machine, or dlapp's."""
+
+
+def test_every_command_is_traced() -> None:
+    entry_points = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
+    assert {f"dlapp-{command}" for command, *_ in COMMANDS} == set(entry_points) - {"dlapp"}
+
+
 @pytest.mark.proves("root-reads")
 @pytest.mark.slow
 @pytest.mark.skipif(STRACE is None, reason="strace is not installed")
 @pytest.mark.parametrize("is_shared", [True, False], ids=["shared", "private"])
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_root_writes_runs_and_signals_nothing_over_a_hostile_users_state(
-    identities: Identities, shared_state: Path, is_shared: bool
+    identities: Identities, shared_state: Path, is_shared: bool, command: tuple[str, ...]
 ) -> None:
+    """Trace the system calls of a command of root over a state with one application of another user's."""
     state, env = (shared_state, shared(shared_state)) if is_shared else private(identities.place, MEMBER)
 
     def prepare() -> str:
         with engine_in(state, shared=is_shared) as engine:
-            return make_application(engine, "running")
+            return make_application(engine, "done" if command[0] == "rm" else "running")
 
-    application = identities.call(MEMBER, prepare)
-    env["PYTHONDONTWRITEBYTECODE"] = "1"
-    commands = [("status", application), ("list", "-a"), ("logs", application), ("logs", application, "--try", "1")]
-    commands += [("cache", "list"), ("gpu", "list"), ("softkill", application), ("kill", application)]
-    env["DLAPP_GPUID_LOCK_DIR"] = str(identities.place / "gpus")
-    for command, *words in commands:
-        trace = identities.place / f"trace-{command}"
-        calls = "trace=open,openat,creat,execve,kill,tkill,tgkill,pidfd_send_signal,unlink,unlinkat,rename,renameat,"
-        calls += "renameat2,link,linkat,symlink,symlinkat,mkdir,mkdirat,rmdir,chmod,fchmodat,chown,truncate,setresuid"
-        argv = ["-f", "-y", "-e", calls, "-o", trace, identities.python, "-m", "dlapp.tools", command, *words]
-        identities.run(ROOT, str(STRACE), *argv, env=env, deadline_s=90)
-        assert trace.stat().st_size > 0
-        assert _done_as_root(trace.read_text(), str(state), f"-{ROOT.uid}") == []
+    file = identities.home(ROOT) / "app.properties"
+    file.write_text("[application]\nappname=a\nuser_dev_workspace_path=.\ncommand=true\n[resources]\ncontainers=1\n")
+    texts = {"application": identities.call(MEMBER, prepare), "file": str(file), "place": str(identities.home(ROOT))}
+    env |= {"PYTHONDONTWRITEBYTECODE": "1", "DLAPP_GPUID_LOCK_DIR": str(identities.place / "gpus")}
+    words = [word.format_map(texts) for word in command]
+    trace = identities.place / "trace"
+    calls = "trace=open,openat,creat,execve,kill,tkill,tgkill,pidfd_send_signal,unlink,unlinkat,rename,renameat,"
+    calls += "renameat2,link,linkat,symlink,symlinkat,mkdir,mkdirat,rmdir,chmod,fchmodat,chown,truncate,setresuid"
+    argv = ["-f", "-y", "-e", calls, "-o", trace, identities.python, "-m", "dlapp.tools", *words]
+    identities.run(ROOT, str(STRACE), *argv, env=env, deadline_s=90)
+    assert trace.stat().st_size > 0
+    programs = ("/usr/", "/bin/", f"{identities.python.parent}/") if command[0] in STARTS else ()
+    assert _done_as_root(trace.read_text(), str(state), f"-{ROOT.uid}", programs) == []
 
 
-def _done_as_root(trace: str, state: str, own: str) -> list[str]:
-    """Return the calls by which a process that was root changed, ran or signalled something of the state."""
+def _done_as_root(trace: str, state: str, own: str, may_run: tuple[str, ...] = ()) -> list[str]:
+    """Return the calls by which a process that was root changed, ran or signalled something of the state.
+
+    Args:
+        trace: what strace wrote.
+        state: the path of the state.
+        own: how the name of root's own directory in it ends.
+        may_run: beginnings of programs that the command may run.
+    """
     others: set[str] = set()
+    traced = {line.partition(" ")[0] for line in trace.splitlines()}
     found, programs = [], 0
     begun: dict[str, str] = {}
     for line in trace.splitlines():
@@ -322,10 +377,14 @@ def _done_as_root(trace: str, state: str, own: str) -> list[str]:
             continue
         programs += name == "execve"
         writes = re.search(r"O_WRONLY|O_RDWR|O_CREAT", call) if name.startswith("open") else name != "setresuid"
-        signals = name in ("tkill", "tgkill", "pidfd_send_signal")
-        # Its own child, which has become that user, it may end.
-        signals |= name == "kill" and call.strip().partition("(")[2].partition(",")[0] not in others
-        starts = name == "execve" and programs > 1
+        # Its own processes, also those that have become that user, it may signal.
+        target = call.strip().partition("(")[2].partition(",")[0]
+        signals = name in ("kill", "tkill", "tgkill", "pidfd_send_signal") and target not in traced
+        starts = (
+            name == "execve"
+            and programs > 1
+            and not call.strip().startswith(tuple(f'execve("{one}' for one in may_run))
+        )
         is_own = f"{own}/" in call or f'{own}"' in call
         if signals or starts or (writes and state in call and not is_own):
             found.append(f"{pid} {call}")

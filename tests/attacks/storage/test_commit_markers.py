@@ -21,6 +21,7 @@ from dlapp.storage.local import LocalFiles
 from dlapp.storage.tree import make_own_directory
 from dlapp.system.files import UntrustedFile
 from dlapp.values.ids import ApplicationId, ContainerId
+from tests.attacks import sysctls
 from tests.attacks.hostile_files import Bait
 from tests.attacks.identities import ATTACKER, VICTIM, Identities, User
 from tests.attacks.snapshots import changes, snapshot, unchanged
@@ -153,7 +154,7 @@ def test_the_launcher_refuses_the_target_with_the_owner_and_the_command(
 
 @pytest.mark.proves("commit-marker")
 @pytest.mark.sampled(3)
-@pytest.mark.usefixtures("protected_sysctls")
+@sysctls.BOTH
 def test_whatever_lies_in_the_place_of_the_marker_is_not_obeyed(
     identities: Identities, place: Path, hostile: Hostile, bait: Bait, victim: User
 ) -> None:
@@ -179,7 +180,7 @@ def test_whatever_lies_in_the_place_of_the_marker_is_not_obeyed(
 @pytest.mark.proves("commit-parts")
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("what", ["tmp", "ready", "partial", "replaced"])
-@pytest.mark.usefixtures("protected_sysctls")
+@sysctls.BOTH
 def test_whatever_lies_beside_the_target_beforehand_costs_at_most_this_commit(
     identities: Identities, place: Path, hostile: Hostile, bait: Bait, victim: User, what: str
 ) -> None:

@@ -112,7 +112,6 @@ def make_input(home: Path) -> str:
 
 @pytest.mark.proves("cache-input")
 @pytest.mark.sampled(11)
-@pytest.mark.usefixtures("weakest_sysctls")
 @pytest.mark.parametrize("path", PATHS)
 def test_what_another_left_in_a_cache_is_not_used_and_delays_nobody(
     identities: Identities, victim: User, bait: Bait, hostile: Hostile, path: str
