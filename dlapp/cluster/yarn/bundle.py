@@ -2,13 +2,14 @@
 ``task``.
 
 It contains every module of dlapp and of the libraries that its ApplicationMaster and its tasks use, compiled for the
-Python that made the zip, and not compressed: decompression took a fifth of a task's start. The sources are in a zip
-within the zip. A Python of another version copies that to its working directory and uses it instead. Native modules are
-left out, so the zip runs on any processor and libc; each has a pure Python form. One library is included, named by its
-processor: the one that verifies data of HDFS's own clients. A node that cannot load it works without it.
+Python that made the zip, and not compressed: decompression took a fifth of a task's start. The modules are one entry of
+the zip with an index, read by an importer of its own (`bundle_modules`). The sources are in a zip within the zip. A
+Python of another version copies that to its working directory and uses it instead. Native modules are left out, so the
+zip runs on any processor and libc; each has a pure Python form. One library is included, named by its processor: the
+one that verifies data of HDFS's own clients. A node that cannot load it works without it.
 
 Another zip, for applications whose input needs it, also has fsspec, with its libraries for ``http://``. It is separate
-because each dlapp process on a node reads the directory of its zip.
+because each dlapp process on a node reads the index of its zip.
 
 It is named by its digest, and locally also by a digest of its sources, so the same installation finds it again. It is
 used only while it matches that digest, and is in a directory that no other user may write. It is never unpacked: a node
@@ -25,8 +26,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from importlib.util import MAGIC_NUMBER, find_spec, source_hash
+from types import CodeType
 from typing import NamedTuple
 
+from dlapp.cluster.yarn import bundle_modules
+from dlapp.cluster.yarn.bundle_modules import INDEX, Index
 from dlapp.errors import DlappError
 from dlapp.hadoop.hdfs.checksums import CARRIED, installed_library
 from dlapp.system.files import (
@@ -59,8 +63,14 @@ _DATA = ("certifi/cacert.pem", "dlapp/diagnosis/rules.yaml", "dlapp/gpuid/health
 _BESIDE_LIBRARY = "dlapp/hadoop/hdfs"
 _READ = ("dlapp/context.py", "dlapp/feed.py", "dlapp/runtime/notebook_program.py", "dlapp/runtime/jax_cluster.py")
 """Modules whose sources payloads read."""
-_FORMAT = 2
+_FORMAT = 3
 _SOURCES = "sources.zip"
+_BLOB = "modules"
+"""First entry of the zip, so that its offset is known: all code and data that the importer reads."""
+_HEADER = 30
+"""Bytes before the name of an entry. Source: APPNOTE.TXT, 4.3.7."""
+_FILES = "certifi/"
+"""Its table of CAs is found by `importlib.resources`, which knows only Python's own importers."""
 _DIGITS = 32
 """Of a digest, as hexadecimal: 128 bits are enough for a name, and keep it short."""
 MAX_BYTES = 64 << 20
@@ -98,10 +108,13 @@ run_and_exit(lambda: main(sys.argv[1:]))
 """
 
 
+_LOAD = b"\n\nload_package(globals())\n"
+
 # fsspec imports what a scheme needs by name: only a trial shows whether it is installed.
 _OPEN_SCHEMES = """\
 import json, sys
 sys.path.insert(0, sys.argv[1])
+import dlapp
 missing = {}
 for scheme in sys.argv[2:]:
     try:
@@ -262,10 +275,12 @@ def _fingerprint(files: list[BundleFile]) -> str:
 
 def _zip(files: list[BundleFile]) -> bytes:
     import io
+    import marshal
     import warnings
     import zipfile
 
-    made, held = io.BytesIO(), io.BytesIO()
+    made, held, blob = io.BytesIO(), io.BytesIO(), bytearray()
+    index = Index({}, {})
     with (
         warnings.catch_warnings(),
         zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive,
@@ -280,27 +295,51 @@ def _zip(files: list[BundleFile]) -> bytes:
             entry.compress_type = to.compression
             to.writestr(entry, data)
 
-        # Source only: an older Python must be able to read it and report the problem.
-        add(archive, "__main__.py", _MAIN.encode())
+        def append(data: bytes) -> tuple[int, int]:
+            offset = _HEADER + len(_BLOB) + len(blob)
+            blob.extend(data)
+            return offset, len(data)
+
+        def add_module(name: str, source: bytes) -> None:
+            module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            index.modules[module] = (f"{name}c", *append(marshal.dumps(_code(name, source))))
+
         # Without it `google` would be a namespace package, to which a node's own installation would add its part.
-        add(archive, "google/__init__.pyc", _compiled("google/__init__.py", b""))
+        add_module("google/__init__.py", b"")
         add(sources, "google/__init__.py", b"")
+        others = []
         for one in files:
             with open(one.path, "rb") as file:
                 data = file.read()
             add(sources, one.name, data)
+            if one.name.startswith(_FILES):
+                others.append(
+                    (f"{one.name}c", _compiled(one.name, data)) if one.name.endswith(".py") else (one.name, data)
+                )
+                continue
             if one.name.endswith(".py"):
-                add(archive, f"{one.name}c", _compiled(one.name, data))
+                add_module(one.name, data)
             if one.name in _READ or not one.name.endswith(".py"):
-                add(archive, one.name, data)
+                index.data[one.name] = append(data)
+        add(archive, _BLOB, bytes(blob))
+        # Source only: an older Python must be able to read it and report the problem.
+        add(archive, "__main__.py", _MAIN.encode())
+        add(archive, INDEX, marshal.dumps(tuple(index)))
+        with open(bundle_modules.__file__, "rb") as file:
+            add(archive, "dlapp/__init__.pyc", _compiled("dlapp/__init__.py", file.read() + _LOAD))
+        for name, data in others:
+            add(archive, name, data)
         sources.close()
         add(archive, _SOURCES, held.getvalue())
     return made.getvalue()
+
+
+def _code(name: str, source: bytes) -> CodeType:
+    return compile(source, f"<dlapp>/{name}", "exec", dont_inherit=True, optimize=0)
 
 
 def _compiled(name: str, source: bytes) -> bytes:
     """Return a module compiled in the form that is never compared with its source (PEP 552, unchecked)."""
     import marshal
 
-    code = compile(source, f"<dlapp>/{name}", "exec", dont_inherit=True, optimize=0)
-    return MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(source) + marshal.dumps(code)
+    return MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(source) + marshal.dumps(_code(name, source))

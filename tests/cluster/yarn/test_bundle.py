@@ -57,6 +57,40 @@ def test_all_that_runs_on_a_node_is_in_the_zip_in_its_pure_python_form(travel_ca
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+_IMPORTER = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import dlapp.task.main, google.protobuf, h11
+for module in (dlapp, dlapp.task.main, google.protobuf, h11):
+    print(type(module.__loader__).__name__, module.__file__.removeprefix(sys.argv[1]))
+data = dlapp.__loader__.get_data(sys.argv[1] + "/dlapp/diagnosis/rules.yaml")
+try:
+    dlapp.__loader__.get_data(sys.argv[1] + "/dlapp/task/nothing")
+except FileNotFoundError as error:
+    print(len(data) > 100, error)
+os.truncate(sys.argv[1], 100_000)
+try:
+    import dlapp.task.steps
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_dlapp_and_its_libraries_are_loaded_by_the_importer_of_the_zip(own: Path) -> None:
+    """dlapp, protobuf and h11 come from the one entry of a zip with fewer than 10; so does its data; a file that is
+    missing and a zip that was cut to 100,000 bytes are errors that name the path."""
+    (path,) = own.iterdir()
+    with zipfile.ZipFile(path) as archive:
+        assert len(archive.namelist()) < 10
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", _IMPORTER, path], capture_output=True, text=True)
+    names = ("dlapp", "dlapp/task/main", "google/protobuf", "h11")
+    files = [f"/{name}.pyc" if name == "dlapp/task/main" else f"/{name}/__init__.pyc" for name in names]
+    lines = [f"ArchiveModules {file}" for file in files]
+    lines += [f"True {path}/dlapp/task/nothing: not in the archive", f"{path} is truncated"]
+    assert (done.stdout.splitlines(), done.stderr) == (lines, "")
+
+
 @pytest.mark.slow
 def test_a_python_of_another_version_uses_the_sources(travel_cache: Path, tmp_path: Path) -> None:
     path, _ = bundle.packed(str(travel_cache))
