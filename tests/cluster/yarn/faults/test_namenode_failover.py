@@ -2,7 +2,7 @@
 while the files of a submission go up, or while the output is committed.
 
 The NameNodes share their edits by a directory. One that is killed is away for up to eight seconds, as long as a
-ZooKeeper failover controller takes, before the other one becomes active.
+ZooKeeper failover controller takes, or until the submission has given up, before the other one becomes active.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ from dlapp.errors import EXIT_UNREACHABLE
 from dlapp.hadoop.configuration import read_configuration
 from dlapp.login import Login
 from dlapp.storage.hdfs.staging import HdfsStagingFiles
-from tests.applications import BIN, ended, launch, properties, status, wait_for
+from tests.applications import BIN, ended, launch, properties, run, status, wait_for
 from tests.cluster.yarn.on_yarn import set_ha_state
 from tests.seeds import each_seed
 from tests.services.hadoop import QUICK_TO_NOTICE, Hadoop, NoHadoop
@@ -36,14 +36,22 @@ WORKSPACE_BYTES = 48 << 20
 """Random, so that its archive is as large: it goes up for about a second."""
 WINDOWS_S = {"staging": 1.5, "commit": 3.0}
 """Time in which the failover begins, from the end of the packing, and of the programs: about as long as each takes."""
+CASES = [(moment, "killed") for moment in WINDOWS_S]
+if FULL:
+    CASES += [*((moment, "handed over") for moment in WINDOWS_S), ("staging", "away")]
+"""Each takes half a minute, or the time that a submission waits: these run at night."""
 AWAY_S = 8.0
+"""Longest time until the other NameNode becomes active; where the first is "away", until the submission has ended."""
 # One on standby reads finished segments of the edits alone, and stays in safe mode while it misses blocks that are
 # deleted in the next one.
 SETTINGS = QUICK_TO_NOTICE | {"dfs.ha.log-roll.period": "5"}
 SUBMISSION_S = 180.0
 """The limits of its waits (docs/waits.md): 60 s for its checks, 60 s for HDFS and 60 s for YARN."""
 END_S = 240.0
-STAGED = re.compile(r"(dlapp-[0-9a-f]+\.pyz|sha256-[0-9a-f]+\.tar\.gz)")
+STAGED = r"dlapp-[0-9a-f]+\.pyz|sha256-[0-9a-f]+\.tar\.gz"
+"""Names of files that are whole."""
+TEMPORARY = r"\.dlapp-[0-9a-f]{16}"
+"""Name of a file that goes up. If no NameNode is left that could remove it, a later command does so after a day."""
 PROGRAM = """\
 echo . >>@/starts-$CONTAINER_INDEX
 until [ -e @/done ]; do sleep 0.05; done
@@ -103,16 +111,16 @@ def wait_until_both_serve(hadoop: Hadoop) -> tuple[str, str]:
     return wait_for("both NameNodes serve", look)
 
 
-def fail_over(hadoop: Hadoop, kind: str, chance: random.Random) -> None:
-    """Take the active NameNode, and make the other one active; a killed one starts again."""
+def fail_over(hadoop: Hadoop, kind: str, wait: Callable[[], object]) -> None:
+    """Take the active NameNode, ``wait`` if it was killed, and make the other one active; a killed one starts again."""
     active, other = wait_until_both_serve(hadoop)
     if kind == "handed over":
         set_ha_state(hadoop, active, active=False)
     else:
         hadoop.kill_part(active)
-        time.sleep(chance.uniform(0.0, AWAY_S))
+        wait()
     set_ha_state(hadoop, other, active=True)
-    if kind == "killed":
+    if kind != "handed over":
         hadoop.start_part(active)
 
 
@@ -144,22 +152,29 @@ def submitted(file: Path, hadoop: Hadoop, kind: str, chance: random.Random) -> s
     workspaces = Path.home() / ".cache" / "dlapp" / "workspaces"
     wait_for("the workspace is packed", lambda: [*workspaces.glob("*.tar.gz")] or launcher.poll() is not None)
     time.sleep(chance.uniform(0.0, WINDOWS_S["staging"]))
-    fail_over(hadoop, kind, chance)
+    away_s = chance.uniform(0.0, AWAY_S)
+    fail_over(hadoop, kind, lambda: launcher.wait(SUBMISSION_S) if kind == "away" else time.sleep(away_s))
     out, problem = launcher.communicate(timeout=SUBMISSION_S)
     print(f"submitted in {time.monotonic() - began:.1f} s: {launcher.returncode} {problem}")
     if launcher.returncode == 0:
-        return next(line.partition(" = ")[2] for line in out.splitlines() if line.startswith("DL App ID"))
+        return id_in(out)
     errors = [line for line in problem.splitlines() if not line.startswith("dlapp-launcher waits for ")]
     assert launcher.returncode == EXIT_UNREACHABLE, problem
     assert [line.partition(": ")[0] for line in errors] == ["Error"], problem
-    return launch(file)
+    second = run("dlapp-launcher", file, timeout_s=SUBMISSION_S)
+    assert second.code == 0, second.err
+    return id_in(second.out)
+
+
+def id_in(out: str) -> str:
+    """Return the id that the launcher has printed."""
+    return next(line.partition(" = ")[2] for line in out.splitlines() if line.startswith("DL App ID"))
 
 
 @pytest.mark.hadoop
 @pytest.mark.slow
 @each_seed("failover of a NameNode", 3 if FULL else 1)
-@pytest.mark.parametrize("kind", ["killed", "handed over"])
-@pytest.mark.parametrize("moment", ["staging", "commit"])
+@pytest.mark.parametrize(("moment", "kind"), CASES)
 def test_an_application_goes_through_a_failover_of_the_namenode(
     two: Hadoop, place: Path, moment: str, kind: str, seed: int
 ) -> None:
@@ -172,13 +187,15 @@ def test_an_application_goes_through_a_failover_of_the_namenode(
     file = properties(
         place,
         (PROGRAM % FILES).replace("@", str(place)),
-        resources={"memory": 128, "containers": CONTAINERS},
+        resources={"memory": 256, "containers": CONTAINERS},
         to_hdfs={"output_path": "output", "hdfs": f"{above}/result", "overwrite": "true"},
     )
     (place / "test_workspace" / "data").write_bytes(os.urandom(WORKSPACE_BYTES))
-    files = HdfsStagingFiles(read_configuration(str(two.configuration)).hdfs(Login(getpass.getuser())))
+    files = HdfsStagingFiles(read_configuration(str(two.configuration)).hdfs(Login(getpass.getuser())), END_S)
     base = files.home.partition("/user/")[0] + above
     wait_until_both_serve(two)
+    cache = f"{files.home}/.dlapp/cache"
+    before = {*files.names(cache)}
     target = Target(files, f"{base}/result")
     target.start()
     try:
@@ -187,7 +204,8 @@ def test_an_application_goes_through_a_failover_of_the_namenode(
         (place / "done").touch()
         if moment == "commit":
             time.sleep(chance.uniform(0.0, WINDOWS_S["commit"]))
-            fail_over(two, kind, chance)
+            away_s = chance.uniform(0.0, AWAY_S)
+            fail_over(two, kind, lambda: time.sleep(away_s))
         seen = ended(application, END_S)
     finally:
         target.is_over.set()
@@ -204,5 +222,6 @@ def test_an_application_goes_through_a_failover_of_the_namenode(
             assert files.read(f"{base}/result/{index}/{name}", max_bytes=1024) == f"{index} {name} {place}\n".encode()
     wait_for("nothing is left beside the output", lambda: files.names(base) == ["result"])
     wait_for("nothing is left of it", lambda: application not in files.names(f"{files.home}/.dlapp/staging"))
-    assert [one for one in files.names(f"{files.home}/.dlapp/cache") if not STAGED.fullmatch(one)] == []
+    known = re.compile(f"{STAGED}|{TEMPORARY}" if kind == "away" else STAGED)
+    assert [one for one in {*files.names(cache)} - before if not known.fullmatch(one)] == []
     assert status(application)["final_status"] == "SUCCEEDED"
