@@ -776,6 +776,9 @@ class Hadoop:
                 "yarn.nodemanager.resource.cpu-vcores": str(NODE_VCORES),
                 "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "99.9",
                 "yarn.nodemanager.resource-monitor.interval-ms": "500",
+                # Logs of running applications are collected, of those that ask for it.
+                "yarn.nodemanager.log-aggregation.roll-monitoring-interval-seconds": "3",
+                "yarn.nodemanager.log-aggregation.roll-monitoring-interval-seconds.min": "3",
                 "yarn.timeline-service.hostname": local,
                 "yarn.timeline-service.address": f"{local}:{port['ahs']}",
                 "yarn.timeline-service.http-address": f"{local}:{port['ahs_http']}",

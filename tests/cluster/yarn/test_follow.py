@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.applications import BIN, launch, properties, status, wait_for
+from tests.applications import BIN, launch, properties, run, status, wait_for
 from tests.engines import Engine
 
 END_S = 120.0
@@ -16,6 +16,8 @@ END_S = 120.0
 @pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
 @pytest.mark.slow
 def test_who_follows_sees_each_line_once_over_restarts_of_both_masters(engine: Engine, tmp_path: Path) -> None:
+    """The NodeManagers collect logs of running applications each 3 s, of those that ask for it, and then remove them:
+    dlapp does not ask. When the application has ended, its collected log has each line once, too."""
     hadoop, go = engine.hadoop, tmp_path / "go"
     assert hadoop is not None
     script = f"i=0; until [ -e {go} ]; do echo $i; i=$((i+1)); sleep 0.2; done; echo end $i"
@@ -60,3 +62,7 @@ def test_who_follows_sees_each_line_once_over_restarts_of_both_masters(engine: E
     assert seen == [f"[0] {number}" for number in range(len(seen))]
     assert last == f"[0] end {len(seen)}"
     assert "succeeded" in (tmp_path / "err").read_text()
+    assert "The logs will be aggregated every 3 seconds" in hadoop.log("nm1")
+    report = f"{hadoop.rm_url}/ws/v1/cluster/apps/{application}"
+    wait_for("its collected log", lambda: hadoop.get(report)["app"]["logAggregationStatus"] == "SUCCEEDED", END_S)
+    assert run("dlapp-logs", "--stdout", application).out.splitlines() == lines()
