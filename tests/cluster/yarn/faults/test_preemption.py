@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.applications import launch, status, wait_for
+from tests.applications import launch, run, status, wait_for
 from tests.end_to_end.test_roles import file_of
 from tests.engines import Engine
 
@@ -126,6 +126,8 @@ def test_a_preempted_program_goes_on_from_the_checkpoint_that_it_saved_at_the_no
     assert stop["deadline_ms"] / 1000 - order <= 8.01
     # Its own ApplicationMaster hears of that with its next heartbeat.
     wait_for("it waits", lambda: "running" not in status(second)["phase"], END_S)
+    wait_for("its reason", lambda: (status(second)["waiting"] or {}).get("code") == "nodes_full", END_S)
+    assert "needs 2.5 GiB of memory, the most on a node is " in run("dlapp-why", second).out
     (place / "enough").touch()
     wait_for("it runs again", (place / "second/up-0-1").exists, END_S)
     assert (place / "second/resumed-0-1").read_text() == "saved by 0-0\n"
