@@ -34,6 +34,13 @@ MEMORY: Mapping[int, str] = {
     VIRTUAL_MEMORY: "raise memory of its role, or the cluster's yarn.nodemanager.vmem-pmem-ratio",
     -104: "raise memory of its role",
 }
+HDFS = "HDFS"
+"""Name for users of the service from which a NodeManager fetches the files of a container."""
+_HDFS_AWAY = re.compile(
+    r"\b(?:ConnectException|ConnectTimeoutException|SocketException|SocketTimeoutException|NoRouteToHostException"
+    r"|StandbyException|SafeModeException|BlockMissingException)\b"
+)
+"""Errors of a NodeManager that fetches files while the NameNode or the DataNodes are restarted; seen on 3.4.2."""
 NO_PYTHON = (126, 127)
 """Exit codes of a container's command if its node has no Python for dlapp."""
 OWN_PREFIX = "dlapp: "
@@ -68,6 +75,7 @@ def end_of(status: ContainerStatus, node: str = "") -> ContainerEnd:
         exit_status=code,
         diagnostics=f"the container {text}{f': {detail}' if detail else ''}" if text else detail,
         node_fault=code in NODE_FAULTS,
+        service=HDFS if code == INVALID and _HDFS_AWAY.search(status.diagnostics) else "",
     )
 
 

@@ -50,6 +50,20 @@ def test_the_end_says_whose_fault_it_was(code: int, told: str, node_fault: bool,
     assert re.search(words, end.diagnostics)
 
 
+@pytest.mark.parametrize(
+    ("code", "told", "service"),
+    [
+        (-1000, "Call From node7/10.0.0.7 to nn:8020 failed: java.net.ConnectException: Connection refused", "HDFS"),
+        (-1000, "java.lang.reflect.UndeclaredThrowableException\nCaused by: a.b.BlockMissingException: no", "HDFS"),
+        (-1000, "File does not exist: hdfs://x/y", ""),
+        (3, "java.net.ConnectException: Connection refused", ""),
+    ],
+)
+def test_a_container_whose_files_hdfs_does_not_serve_waits_for_it(code: int, told: str, service: str) -> None:
+    """While a NameNode or the DataNodes restart, a NodeManager fails to fetch files within seconds, again and again."""
+    assert end_of(status(code, told)).service == service
+
+
 def test_a_node_without_a_python_for_us_says_so_on_standard_error_and_is_to_blame() -> None:
     told = (
         "[2026-01-02 03:04:05.678]Exception from container-launch.\nExit code: 127\n\n"
