@@ -39,6 +39,14 @@ OTHERS: Mapping[tuple[str, str], str] = {
         "the test clusters count GPUs: "
         "tests/cluster/yarn/test_doctor.py::test_a_cluster_without_gpus_is_a_warning_unless_that_is_what_was_said"
     ),
+    (WARN, "yarn.recovery"): (
+        "applications run until the ResourceManager is restarted: tests/cluster/yarn/test_doctor.py::"
+        "test_no_nodes_ill_nodes_small_maxima_and_odd_queues_each_have_their_line"
+    ),
+    (WARN, "hdfs.protocol"): (
+        "the Python of the tests has a library for CRC32C: "
+        "tests/storage/hdfs/test_native.py::test_the_doctor_says_which_way_files_go_and_why"
+    ),
     (WARN, "node.health"): (
         "tests/cluster/yarn/executor/test_doctor.py::"
         "test_for_a_user_with_an_account_the_doctor_finds_the_own_user_and_no_health_script"

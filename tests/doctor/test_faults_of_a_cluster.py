@@ -265,13 +265,6 @@ def wrong_clock(site: ClusterSite) -> None:
     site.within = ["env", f"LD_PRELOAD={library}"]
 
 
-def without_crc32c(site: ClusterSite) -> None:
-    (site.directory / "shadow").mkdir()
-    for name in "crc32c", "google_crc32c":
-        (site.directory / "shadow" / f"{name}.py").write_text("raise ImportError('not installed')\n")
-    site.monkeypatch.setenv("PYTHONPATH", str(site.directory / "shadow"))
-
-
 def other_nameservice(site: ClusterSite) -> None:
     """Name a nameservice whose only NameNode does not run."""
     site.configure("core-site.xml")
@@ -364,7 +357,6 @@ OF_CLIENT = [
         (Run(FAILS, CLOSED),),
         also=("hdfs",),
     ),
-    Case("no-crc32c", (WARN, "hdfs.protocol"), without_crc32c),
     Case(
         "no-home",
         (FAIL, "hdfs.home"),
@@ -454,11 +446,6 @@ OF_SERVERS = [
         (FAIL, "yarn.nodes.gpus"),
         lambda site: restarted(site, tuple(NODES), "node-resources.xml", NO_GCORES),
         (Run(SUCCEEDS), Run(FAILS, r"gcores", GPU)),
-    ),
-    Case(
-        "no-recovery",
-        (WARN, "yarn.recovery"),
-        lambda site: restarted(site, ("rm",), "yarn-site.xml", {"yarn.resourcemanager.recovery.enabled": "false"}),
     ),
 ]
 CASES = [*OF_CLIENT, *OF_NODES, *OF_SERVERS]
