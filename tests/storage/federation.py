@@ -234,6 +234,11 @@ def foreign_of(federation: Federation, own: str) -> list[dict[str, Entry]]:
     return [federation.all_of(number, own) for number in range(2)]
 
 
+def place_of(own: str, seed: int) -> str:
+    """Return the directory that is above the target of that seed: of ten, three are in the first file system."""
+    return f"hdfs://dlapp/{own}/{seed}" if seed % 10 < 3 else f"hdfs://dlapp/other/{own}/{seed}"
+
+
 def store_and_commit_while_datanodes_die(
     federation: Federation, own: str, directory: Path, seed: int, *, overwrite: bool = True
 ) -> int:
@@ -252,7 +257,7 @@ def store_and_commit_while_datanodes_die(
         How many DataNodes were killed.
     """
     choose = random.Random(seed)
-    above = f"hdfs://dlapp/{own}/{seed}" if choose.random() < 0.3 else f"hdfs://dlapp/other/{own}/{seed}"
+    above = place_of(own, seed)
     target, expected = f"{above}/run", dict[str, bytes]()
     for container in range(3):
         (directory / str(container) / "empty").mkdir(parents=True)

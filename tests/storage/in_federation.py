@@ -35,6 +35,7 @@ from dlapp.storage.hdfs.native import NativeHdfs
 from dlapp.storage.hdfs.staging import HdfsStagingFiles
 from dlapp.storage.hdfs.webhdfs import WebHdfs
 from dlapp.values.ids import ContainerId
+from tests.seeds import seeds
 from tests.services.hadoop import JAVA_OPTIONS, NAMESERVICE, QUICK_TO_NOTICE, Hadoop, NoHadoop, java, library
 from tests.storage.commit.test_hdfs import APP, beside, new_tree, old_target, plant, tree
 from tests.storage.federation import (
@@ -206,12 +207,13 @@ def own(federation: Federation) -> str:
     return prepare(federation, 500)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("number", "seed"), enumerate(seeds("federation", 8)), ids=range(8))
 def test_what_is_stored_behind_a_router_while_datanodes_are_killed_changes_no_file_of_others(
-    federation: Federation, own: str, tmp_path: Path, seed: int
+    federation: Federation, own: str, tmp_path: Path, number: int, seed: int
 ) -> None:
+    """Store with eight seeds, of which five replace an old target."""
     before = foreign_of(federation, own)
-    assert store_and_commit_while_datanodes_die(federation, own, tmp_path, seed, overwrite=seed % 3 > 0) == KILLS
+    assert store_and_commit_while_datanodes_die(federation, own, tmp_path, seed, overwrite=number % 3 > 0) == KILLS
     assert foreign_of(federation, own) == before
 
 

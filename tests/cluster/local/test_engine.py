@@ -35,6 +35,7 @@ from dlapp.values.messages import StopAnswer
 from dlapp.values.report import ApplicationView, FinalStatus, State
 from dlapp.values.serialization import from_json
 from tests.applications import open_files
+from tests.seeds import each_seed
 from tests.services.containers.nvml_stub import Part, StubDevice, with_devices
 from tests.services.polling import wait_until
 from tests.services.processes import small_app
@@ -678,13 +679,13 @@ def test_an_application_whose_directory_is_gone_holds_up_nobody(engine: LocalEng
 
 
 @pytest.mark.slow
+@each_seed("killed runners and masters")
 def test_whatever_is_killed_at_whatever_moment_everything_comes_to_its_end_and_nothing_runs_twice(
-    engine: LocalEngine,
+    engine: LocalEngine, seed: int
 ) -> None:
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
+    """Submit 8 applications with three seeds, at night 24 with five, and kill the runner or a master after each."""
     chance = random.Random(seed)
-    rounds = 120 if FULL else 20
+    rounds = 24 if FULL else 8
     ids = []
     for _ in range(rounds):
         ids.append(submit(engine, chance.choice(["finish", "quick", "commit-die", "raise"]), memory_mib=400))

@@ -186,12 +186,10 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
 
 def chosen(submit: Callable[..., Run]) -> list[tuple[str, int]]:
-    """Points, and for the how-manieth time they are passed."""
-    seed = seeds("masters", 1)[0]
-    print("seed", seed)
-    chance = random.Random(seed)
+    """Return points, and for the how-manieth time they are passed: two of each of three seeds, at night all."""
     if not FULL:
-        return [(name, 1) for name in chance.sample(POINTS, 4)]
+        some = [name for seed in seeds("masters") for name in random.Random(seed).sample(POINTS, 2)]
+        return [(name, 1) for name in dict.fromkeys(some)]
     whole = submit(NOWHERE)
     whole.go()
     whole.check_its_end()

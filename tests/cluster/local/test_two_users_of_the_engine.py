@@ -14,6 +14,7 @@ from tests.cluster.local.fair_shares import compare
 from tests.cluster.local.users import ANN, GROUP, ROOT, TONY, Place
 from tests.seeds import each_seed
 from tests.services.users import place_for_everybody
+from tests.tiers import FULL
 
 pytestmark = pytest.mark.root
 
@@ -107,10 +108,14 @@ def test_what_a_dead_users_application_held_is_free_for_others(make_place: Calla
 
 @pytest.mark.slow
 @each_seed("two users")
-@pytest.mark.parametrize("kills", [0, 3])
+@pytest.mark.parametrize("kills", [0, 5 if FULL else 3])
 def test_two_users_get_their_shares_and_their_order_though_runners_are_killed(
     make_place: Callable[[bool], Place], kills: int, seed: int
 ) -> None:
-    found = compare(make_place(True), count=10, kills=kills, seed=seed)
+    """Let each submit 10 applications, and kill 3 runners; at night 40 and 5.
+
+    `make soak NAME=queue` has 200 and 20.
+    """
+    found = compare(make_place(True), count=40 if FULL else 10, kills=kills, seed=seed)
     assert found.problems == []
     assert kills or found.checked >= 5  # the time around a kill is left out

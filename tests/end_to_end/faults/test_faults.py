@@ -42,7 +42,7 @@ from tests.applications import (
     wait_for,
 )
 from tests.engines import Engine, on_yarn_when_full
-from tests.seeds import seeds
+from tests.seeds import each_seed
 from tests.tiers import FULL
 
 OUTPUT = {"output_path": "output", "hdfs": "result", "overwrite": "true"}
@@ -167,13 +167,13 @@ def test_a_killed_runner_is_no_matter_for_what_runs_and_the_next_command_starts_
 @pytest.mark.slow
 @pytest.mark.usefixtures("with_one_master")
 @on_yarn_when_full
+@each_seed("kills")
 def test_killed_at_any_moment_the_output_is_the_old_or_the_new_and_the_state_says_which(
-    engine: Engine, tmp_path: Path
+    engine: Engine, tmp_path: Path, seed: int
 ) -> None:
-    seed = seeds("kills", 1)[0]
-    print("seed", seed)
+    """Kill two applications of each seed; at night eight of each, and two on YARN."""
     chance = random.Random(seed)
-    rounds, whole_s = (40 if FULL else 4, 0.7) if engine.name == "local" else (6, 4.0)
+    rounds, whole_s = (8 if FULL else 2, 0.7) if engine.name == "local" else (2, 4.0)
     engine.put("somewhere else", "")
     for round_ in range(rounds):
         engine.remove("result")

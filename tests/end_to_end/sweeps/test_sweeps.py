@@ -16,6 +16,7 @@ from tests.applications import application_dir, ended, launch, processes, proper
 from tests.engines import Engine, on_yarn_when_full
 from tests.seeds import each_seed
 from tests.services.containers.dockerd import IMAGE, Dockerd
+from tests.tiers import FULL
 
 SCRIPT = """
 echo "trial $DLAPP_TRIAL: $*, $RATE, $(cat input/words)"
@@ -142,7 +143,9 @@ def test_a_trial_that_has_ended_is_committed_by_itself_and_not_again_by_who_goes
 def test_killed_at_random_no_trial_is_lost_and_none_runs_again(
     seed: int, commit: str, state_dir: Path, tmp_path: Path
 ) -> None:
-    chance, last_ones = random.Random(f"sweep {seed}"), 10  # which run until all have been killed
+    """Run 12 trials and kill four processes; at night 60 trials and eight. `make soak NAME=sweep` has 300 and 30."""
+    chance, trials, kills = random.Random(f"sweep {seed}"), 60 if FULL else 12, 8 if FULL else 4
+    last_ones = trials - 2  # which run until all have been killed
     runs = tmp_path / "runs"
     runs.mkdir()
     script = (
@@ -154,15 +157,21 @@ def test_killed_at_random_no_trial_is_lost_and_none_runs_again(
         tmp_path,
         script,
         resources={"containers": 2},
-        sweep={"grid.N": ", ".join(map(str, range(12))), "metric": "loss", "goal": "min", "commit": commit},
+        sweep={"grid.N": ", ".join(map(str, range(trials))), "metric": "loss", "goal": "min", "commit": commit},
         to_hdfs={"output_path": "output", "hdfs": f"{tmp_path}/result"},
     )
-    application = launch(file, DLAPP_LOCAL_AM_ATTEMPTS="5")
+    application = launch(file, DLAPP_LOCAL_AM_ATTEMPTS=str(kills + 1))
     home = application_dir(state_dir, application)
     committed: dict[str, int] = {}
-    for victim in chance.sample(["task", "am", "runner", "task"], 4):
+    for victim in chance.sample(["task", "am", "runner", "task"] * (kills // 4), kills):
         before = ended_trials(home)
-        wait_for("another trial", lambda before=before: (now := ended_trials(home)) - before or len(now) == last_ones)  # type: ignore[misc]
+
+        def another(before: frozenset[int] = frozenset(before)) -> bool:
+            status(application)  # a command starts a runner, where that was killed
+            now = ended_trials(home)
+            return bool(now - before) or len(now) == last_ones
+
+        wait_for("another trial", another)
         time.sleep(chance.uniform(0, 0.2))
         finished = {number: (runs / str(number)).read_text() for number in ended_trials(home)}
         committed |= committed_trials(tmp_path)
@@ -176,13 +185,13 @@ def test_killed_at_random_no_trial_is_lost_and_none_runs_again(
     again = {number: text for number, text in finished.items() if (runs / str(number)).read_text() != text}
     assert not again, f"seed {seed}: trials ran again that had ended"
     found = {one.parent.name: one.read_text().strip() for one in (tmp_path / "result" / "trials").glob("*/found")}
-    assert found == {str(n): str(n) for n in range(12)}, f"seed {seed}"
+    assert found == {str(n): str(n) for n in range(trials)}, f"seed {seed}"
     assert bool(committed) == (commit == "trial")
     last = committed_trials(tmp_path)
     assert last == last | committed, f"seed {seed}: trials were committed again"
     assert sorted(os.listdir(tmp_path / "result")) == ["trials"]
-    assert len(os.listdir(tmp_path / "result" / "trials")) == 12
-    assert [(one["trial"], one["state"]) for one in results_of(application)] == [(n, "done") for n in range(12)]
+    assert len(os.listdir(tmp_path / "result" / "trials")) == trials
+    assert [(one["trial"], one["state"]) for one in results_of(application)] == [(n, "done") for n in range(trials)]
 
 
 @pytest.mark.slow

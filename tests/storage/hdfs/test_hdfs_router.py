@@ -26,6 +26,7 @@ from dlapp.storage.open import open_output, plan_fetch
 from dlapp.values.ids import ContainerId
 from dlapp.values.serialization import from_json, to_json
 from tests.applications import properties, run
+from tests.seeds import each_seed
 from tests.services.hadoop import NoHadoop, _write_xml
 from tests.storage.commit.test_hdfs import APP, beside, new_tree, old_target, plant, settled, tree
 from tests.storage.federation import (
@@ -33,9 +34,11 @@ from tests.storage.federation import (
     Federation,
     foreign_of,
     overlapping,
+    place_of,
     prepare,
     store_and_commit_while_datanodes_die,
 )
+from tests.tiers import FULL
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
 
@@ -92,13 +95,16 @@ def test_what_has_the_same_number_in_the_other_nameservice_stays(federation: Fed
     assert federation.all_of(0) == before
 
 
+@each_seed("router", 5 if FULL else 1)
 def test_a_datanode_that_is_killed_while_output_is_stored_costs_nobody_a_file(
-    federation: Federation, tmp_path: Path
+    federation: Federation, tmp_path: Path, seed: int
 ) -> None:
+    """Kill DataNodes at moments of one seed, and at night of five."""
     own = prepare(federation, 200)
     before = foreign_of(federation, own)
-    assert store_and_commit_while_datanodes_die(federation, own, tmp_path, seed=2) == KILLS
-    assert len(overlapping(federation, f"hdfs://dlapp/other/{own}/2/run")) == 3
+    assert store_and_commit_while_datanodes_die(federation, own, tmp_path, seed) == KILLS
+    above = place_of(own, seed)
+    assert len(overlapping(federation, f"{above}/run")) == 3
     assert foreign_of(federation, own) == before
 
 

@@ -25,6 +25,7 @@ from dlapp.cluster.yarn.am.engine import CALM_S
 from dlapp.values.waiting import SERVICE_AWAY
 from tests.applications import BIN, ended, properties, run, status, wait_for
 from tests.cluster.yarn.on_yarn import set_ha_state
+from tests.seeds import each_seed
 from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.hadoop import RESOURCEMANAGERS, Hadoop, NoHadoop, with_zookeeper
 from tests.services.zookeeper import ZooKeeper, zookeeper_for_tests
@@ -61,7 +62,6 @@ RUNS = ("running", "commit", "end")
 MOMENTS = ("submission", "start", *BLOCKED, *RUNS)
 KINDS = ("killed", "stopped", "ended orderly", "handed over") if FULL else ("killed",)
 """Each case takes a minute: the others run at night."""
-SEEDS = range(3)
 
 
 class Pair(NamedTuple):
@@ -370,7 +370,7 @@ def second_id(out: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.sampled(8)
-@pytest.mark.parametrize("seed", SEEDS)
+@each_seed("failovers", 3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_an_application_goes_through_a_failover_at_any_moment(
