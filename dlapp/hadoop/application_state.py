@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlapp.errors import DlappError
-from dlapp.hadoop.web import Web
 from dlapp.login import Login
 from dlapp.system.files import UntrustedFile, json_object
 
@@ -35,6 +34,8 @@ def read_application_state(
         certificates: CA certificates (PEM) of their web servers; empty: OpenSSL's default.
         timeout_s: the time limit of each request [s].
     """
+    from dlapp.hadoop.web import Web  # takes a twentieth of a task's start, and few tasks ask
+
     with Web(timeout_s, certificates) as web:
         for url in urls:
             with contextlib.suppress(DlappError):

@@ -14,7 +14,6 @@ Source: org.apache.hadoop.security.Credentials, security.token.Token, io.Writabl
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Mapping
 
@@ -36,6 +35,8 @@ class Token(Value):
 
     def to_url(self) -> str:
         """Return the form that REST accepts: URL-safe base64 of the Writable, without padding."""
+        import base64  # only here; a task never sends one to a web server
+
         return base64.urlsafe_b64encode(_encode_token(self)).rstrip(b"=").decode()
 
 
