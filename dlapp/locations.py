@@ -7,19 +7,19 @@ HDFS.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from dlapp.errors import UsageError
 from dlapp.login import Login
+from dlapp.system.text import lazy_pattern
+from dlapp.value import NamedTuple
 
 FILE = "file://"
 HDFS = "hdfs://"
 VIEWFS = "viewfs:"
 WEBHDFS, NATIVE, AUTO = "webhdfs", "native", "auto"
 """Protocols for HDFS: WebHDFS; its native protocols; native with WebHDFS where that is not available."""
-_WILDCARD = re.compile(r"[*?\[\]{}\\]")
+_WILDCARD = lazy_pattern(r"[*?\[\]{}\\]")
 
 
 def shown(name: str) -> str:

@@ -13,12 +13,13 @@ import re
 import stat
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from dlapp.errors import ConfigError
 from dlapp.system.files import closing_fd, is_inside
 from dlapp.system.network.port_range import PortRange, read_port_range
 from dlapp.system.text import (
+    lazy_pattern,
     read_boolean,
     read_choice,
     read_count,
@@ -28,7 +29,7 @@ from dlapp.system.text import (
     shown,
 )
 from dlapp.system.yaml_keys import key, keys_of, level, section_fields, yaml_values
-from dlapp.value import Value
+from dlapp.value import NamedTuple, Value
 from dlapp.values.image_name import DOCKER_HUB, ImageName
 
 FILE = "/etc/dlapp/node.yaml"
@@ -49,8 +50,8 @@ _PROGRAMS = ("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr")
 """A writable mount must not be, or be inside, one of these: they contain the host's programs."""
 _HOMES = ("/home",)
 """A writable mount must not be one of these: it would be shared by all users."""
-_REGISTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?", re.ASCII)
-_REPOSITORY = re.compile(r"[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*", re.ASCII)
+_REGISTRY = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?", re.ASCII)
+_REPOSITORY = lazy_pattern(r"[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*", re.ASCII)
 _MAX_LINKS = 40
 _OPEN = ("/run/media", "/run/mount")
 _OURS = ("/dlapp", "/workspace")

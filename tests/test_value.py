@@ -6,11 +6,12 @@ import copy
 import pickle
 import subprocess
 import sys
+import typing
 
 import pytest
 
 import dlapp
-from dlapp.value import Record, Value, field, fields, replace
+from dlapp.value import NamedTuple, Record, Value, field, fields, replace
 
 
 class Point(Value):
@@ -144,3 +145,29 @@ def test_no_process_of_a_run_loads_dataclasses_or_inspect() -> None:
         code = f"import sys, {module}; print(*sys.modules.keys() & {{'dataclasses', 'inspect', 'ast', 'tokenize'}})"
         done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout == "\n", module
+
+
+class Place(NamedTuple):
+    """A place."""
+
+    name: str
+    at: tuple[int, int] = (0, 0)
+
+    @property
+    def text(self) -> str:
+        return f"{self.name} {self.at}"
+
+
+def test_a_named_tuple_is_that_of_python() -> None:
+    """It has fields, defaults, methods and a docstring; it can be copied, pickled, unpacked, and is not changed."""
+    one = Place("a")
+    assert one == Place(name="a", at=(0, 0)) == ("a", (0, 0))
+    assert (one.text, one._replace(at=(1, 2)).text, Place.__doc__) == ("a (0, 0)", "a (1, 2)", "A place.")
+    assert repr(one) == "Place(name='a', at=(0, 0))"
+    assert pickle.loads(pickle.dumps(one)) == copy.copy(one) == one
+    assert Place._fields == ("name", "at")
+    assert typing.get_type_hints(Place) == {"name": str, "at": tuple[int, int]}
+    with pytest.raises(TypeError):
+        Place()  # type: ignore[call-arg]
+    with pytest.raises(AttributeError):
+        one.name = "b"  # type: ignore[misc]

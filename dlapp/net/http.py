@@ -14,7 +14,6 @@ import contextlib
 import errno
 import io
 import os
-import re
 import select
 import socket
 import threading
@@ -34,6 +33,7 @@ from dlapp.net.http_framing import (
     parse_head,
 )
 from dlapp.system.network.host_connection import check_peer, connect_first, look_up
+from dlapp.system.text import lazy_pattern
 from dlapp.system.waits import Wait
 from dlapp.value import Value
 
@@ -59,9 +59,9 @@ _PROBE_S = 3.0
 """Time limit for a TLS probe of a server that did not answer in plain HTTP."""
 _HASTE_S = 2.0
 """How long to wait for the reason of a server that closes the connection while it receives a body."""
-_TARGET = re.compile(r"[!-~]+")
-_VALUE = re.compile(r"[ -~]*")
-_URL = re.compile(r"(https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?)(/[!->@-~]*)?(?:\?([!-~]*))?")
+_TARGET = lazy_pattern(r"[!-~]+")
+_VALUE = lazy_pattern(r"[ -~]*")
+_URL = lazy_pattern(r"(https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?)(/[!->@-~]*)?(?:\?([!-~]*))?")
 """Server, port, path and query. Source: RFC 3986; no user name, nothing that is not ASCII. It matches in one way only,
 so in linear time."""
 _T = TypeVar("_T")

@@ -11,7 +11,9 @@ Source: RFC 9112, sections 4 to 7.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+from dlapp.system.text import lazy_pattern
+from dlapp.value import NamedTuple
 
 MAX_HEAD_BYTES = 1 << 16
 """Size limit of a head, and of all trailers of a body."""
@@ -22,11 +24,11 @@ MAX_CHUNK_LINE_BYTES = 1 << 12
 
 # Values contain no control characters except the tab. Each pattern matches in one way only, so in linear time.
 _FIELD = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*"
-_HEAD = re.compile(rb"HTTP/1\.[0-9] [1-9][0-9]{2}(?: [\t\x20-\x7e\x80-\xff]*)?(?:\r\n" + _FIELD + rb")*")
-_TRAILER = re.compile(_FIELD)
-_FRAMING = re.compile(rb"\r\n(connection|transfer-encoding|content-length|location):[ \t]*([^\r]*)", re.I)
-_LENGTH = re.compile(rb"[0-9]{1,19}")
-_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*|[ \t]*)")
+_HEAD = lazy_pattern(rb"HTTP/1\.[0-9] [1-9][0-9]{2}(?: [\t\x20-\x7e\x80-\xff]*)?(?:\r\n" + _FIELD + rb")*")
+_TRAILER = lazy_pattern(_FIELD)
+_FRAMING = lazy_pattern(rb"\r\n(connection|transfer-encoding|content-length|location):[ \t]*([^\r]*)", re.I)
+_LENGTH = lazy_pattern(rb"[0-9]{1,19}")
+_CHUNK_LINE = lazy_pattern(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*|[ \t]*)")
 
 
 class FramingError(ValueError):

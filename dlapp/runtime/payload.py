@@ -6,11 +6,11 @@ import os
 import socket
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from dlapp.errors import DlappError
 from dlapp.system.processes.resource_counters import ResourceCounters
-from dlapp.value import Value
+from dlapp.value import NamedTuple, Value
 from dlapp.values.messages import Fault
 from dlapp.values.spec import Resources
 

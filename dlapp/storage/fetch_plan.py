@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from dlapp.errors import DlappError, UsageError
 from dlapp.locations import FILE, last_name, shown
@@ -22,6 +22,7 @@ from dlapp.storage.values import DiskFull, FetchTarget, FileTotals, MatchedEntry
 from dlapp.system.disk_space import free_bytes, free_space_text, mount_point, size_bytes
 from dlapp.system.files import is_plain_name
 from dlapp.system.text import human_size
+from dlapp.value import NamedTuple
 
 T = TypeVar("T")
 AbortCalls = Callable[[Collection[int]], AbstractContextManager[Callable[[], None]]]

@@ -8,7 +8,6 @@ import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.locations import shown
@@ -25,6 +24,7 @@ from dlapp.system.files import (
     shown_path,
 )
 from dlapp.system.text import human_size
+from dlapp.value import NamedTuple
 
 COPY_CHUNK = 64 << 20
 READ_CHUNK = 1 << 20

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from dlapp.errors import DlappError
 from dlapp.system.text import human_size
+from dlapp.value import NamedTuple
 
 Progress = Callable[[int, int], None]
 """Called with the bytes that are done and the bytes in all, from the caller's thread."""

@@ -16,14 +16,14 @@ import errno
 import fcntl
 import itertools
 import os
-import re
 
 from dlapp.system.files import UntrustedFile, closing_fd, closing_on_error, open_directory
 from dlapp.system.shared_directory import problem_of
+from dlapp.system.text import lazy_pattern
 
 BASE = "/tmp"
 _LINK = "tmp"
-_NAME = re.compile("dlapp-[0-9a-f]{10}")
+_NAME = lazy_pattern("dlapp-[0-9a-f]{10}")
 _MAX_BYTES = 107 - 68
 """Maximum length of a TMPDIR. The longest known suffix is Ray's, whose socket is
 ``/ray/session_2024-01-01_00-00-00_000000_1234567/sockets/plasma_store``."""

@@ -10,28 +10,27 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from dlapp.errors import SpecError
-from dlapp.system.text import shown
-from dlapp.value import Value
+from dlapp.system.text import lazy_pattern, shown
+from dlapp.value import NamedTuple, Value
 
 MAX_NAMES = 28
 """Limit for both keys together. HDFS accepts 32 entries, four of which are for the owner, the group, the mask and
 others. Source: AclTransformation.MAX_ENTRIES."""
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,254}", re.ASCII)
+_NAME = lazy_pattern(r"[A-Za-z_][A-Za-z0-9._-]{0,254}", re.ASCII)
 """Source: hdfs-default.xml, dfs.webhdfs.acl.provider.permission.pattern."""
 TOOLS = "tools"
 """Purpose of the token of tools; that of a task's token is its container id."""
 VIEWERS, MODIFIERS = "viewers", "modifiers"
 """Purposes of the tokens of the users in `view_acl` and `modify_acl`."""
-_TOKEN = re.compile(r"[0-9a-f]{64}")
+_TOKEN = lazy_pattern(r"[0-9a-f]{64}")
 MAX_TOKEN_BYTES = 256
 """Size limit of a token's file."""
 MAX_STREAM_HEAD = 32 << 10
 STREAM_EVENT_FILES, STREAM_EXEC, STREAM_PORT = "event-files", "exec", "port"
 """Kinds of streams: files of the workspace that TensorBoard reads, a command, a connection to a port."""
-_STREAM_KIND = re.compile(r"[a-z][a-z-]{0,31}")
+_STREAM_KIND = lazy_pattern(r"[a-z][a-z-]{0,31}")
 
 
 class AccessList(Value):

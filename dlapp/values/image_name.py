@@ -6,18 +6,17 @@ Source: github.com/distribution/reference, `normalize.go` and `regexp.go`.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
-from dlapp.system.text import shown
-from dlapp.value import Value
+from dlapp.system.text import lazy_pattern, shown
+from dlapp.value import NamedTuple, Value
 
 DOCKER_HUB = "docker.io"
-_ID = re.compile(r"(sha256:)?[0-9a-f]{64}", re.ASCII)
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+_ID = lazy_pattern(r"(sha256:)?[0-9a-f]{64}", re.ASCII)
+_DIGEST = lazy_pattern(r"sha256:[0-9a-f]{64}", re.ASCII)
 _LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
-_REGISTRY = re.compile(rf"{_LABEL}(?:\.{_LABEL})*(?::[0-9]+)?", re.ASCII)
-_PART = re.compile(r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*", re.ASCII)
-_TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
+_REGISTRY = lazy_pattern(rf"{_LABEL}(?:\.{_LABEL})*(?::[0-9]+)?", re.ASCII)
+_PART = lazy_pattern(r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*", re.ASCII)
+_TAG = lazy_pattern(r"\w[\w.-]{0,127}", re.ASCII)
 _MAX_REPOSITORY = 255
 
 

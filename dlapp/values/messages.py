@@ -22,11 +22,11 @@ Unknown fields are ignored, so an older AM and a newer task understand each othe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from enum import Enum
 
 from dlapp.errors import SpecError
+from dlapp.system.text import lazy_pattern
 from dlapp.value import Value, field
 from dlapp.values.access import STREAM_EXEC
 from dlapp.values.ids import ApplicationId, ContainerId
@@ -45,10 +45,10 @@ from dlapp.values.usage import USAGE_EVERY_S, Receipt, Usage
 PREEMPTED, DECOMMISSIONED = TAKEN_AWAY = "preempted", "decommissioned"
 """Reasons of a soft stop (`Orders.reason`): the engine takes the container for others, or with its node."""
 MAX_METRICS = 64
-_MAX_HOSTS, _HOST = 32, re.compile(r"[A-Za-z0-9_.:-]{1,255}")
-_METRIC = re.compile(r"[A-Za-z0-9_.:/@%+-]{1,64}")
-_ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
-_BOARD_PATH = re.compile(r"/[0-9a-f]{32}/")
+_MAX_HOSTS, _HOST = 32, lazy_pattern(r"[A-Za-z0-9_.:-]{1,255}")
+_METRIC = lazy_pattern(r"[A-Za-z0-9_.:/@%+-]{1,64}")
+_ADDRESS = lazy_pattern(r"[0-9A-Fa-f.:]{2,45}")
+_BOARD_PATH = lazy_pattern(r"/[0-9a-f]{32}/")
 MAX_PROBLEM_CHARACTERS = 300
 MAX_NAMED = 8
 """Names of each kind that a container reports of what was not stored: an application may have ten thousand

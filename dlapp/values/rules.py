@@ -7,10 +7,10 @@ their rules (`unchecked`), and one call of `problems` on the whole then finds ev
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from dlapp.errors import SpecError
-from dlapp.value import Value, fields
+from dlapp.value import NamedTuple, Value, fields
 
 V = TypeVar("V", bound=Value)
 Problem = tuple[str, str]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dlapp.errors import SpecError
 from dlapp.locations import FILE
-from dlapp.system.text import MAX_SECONDS, first_repeated, nearest, shown
+from dlapp.system.text import MAX_SECONDS, first_repeated, lazy_pattern, nearest, shown
 from dlapp.value import Value, field, replace
 from dlapp.values.access import AccessList, problems_with_access
 from dlapp.values.idle_guard import IdleGuard
@@ -81,8 +81,8 @@ _TIMES = (
     ("keep_failed_s", "keep_failed", KEEP_FAILED),
 )
 """Field, key and limits of each duration of an application."""
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_CACHE_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+_ENV_NAME = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_CACHE_NAME = lazy_pattern("[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 _NOT_FOR_CACHES = ("/dev", "/dlapp", "/etc", "/proc", "/sys", "/workspace")
 _PROGRAMS = ("/bin", "/lib", "/lib32", "/lib64", "/sbin", "/usr", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/sbin")
 """Paths that a cache mounted there would hide from the payload: devices, dlapp's own mounts, the image's programs."""
@@ -92,14 +92,14 @@ WHOLE_GPU, MIG_SLICE = "whole", "mig"
 BY_DEFAULT, BY_INDEX = "auto", "index"
 VISIBLE_DEVICES = BY_DEFAULT, "uuid", BY_INDEX
 """Values of `Placement.cuda_visible_devices`."""
-_GPU_KIND = re.compile(r"whole|mig(:(\d{1,2}c\.)?\d{1,2}g\.\d{1,4}gb([+-][a-z.]{1,16})*)?", re.ASCII)
+_GPU_KIND = lazy_pattern(r"whole|mig(:(\d{1,2}c\.)?\d{1,2}g\.\d{1,4}gb([+-][a-z.]{1,16})*)?", re.ASCII)
 """Source: names of profiles in ``nvidia-smi mig -lgip`` and ``-lcip``: 1g.10gb, 1g.10gb+me, 1g.20gb+gfx, 1c.3g.40gb."""
-_ROLE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}", re.ASCII)
+_ROLE_NAME = lazy_pattern(r"[a-z][a-z0-9_-]{0,30}", re.ASCII)
 READY_BY_PORT, READY_BY_REPORT, READY_BY_HTTP = "port", "report", "http:"
 """Values of `RoleSpec.ready`; the last one is followed by a URL path."""
-URL_PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]{0,500}", re.ASCII)
+URL_PATH = lazy_pattern(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]{0,500}", re.ASCII)
 """Path and query of a URL."""
-_LINK_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,30}", re.ASCII)
+_LINK_NAME = lazy_pattern("[A-Za-z0-9][A-Za-z0-9_-]{0,30}", re.ASCII)
 MAX_LINKS = 20
 _MANY_ROLES = 100
 """Number of roles above which the nearest one is not looked for: with 1000 missing ones it took seconds."""

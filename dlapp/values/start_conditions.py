@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import NamedTuple
 
 from dlapp.errors import SpecError
 from dlapp.id_text import looks_like_id
 from dlapp.system.text import first_repeated, shown
-from dlapp.value import Value
+from dlapp.value import NamedTuple, Value
 
 MAX_AFTER = 100
 """Maximum number of applications that one can wait for."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.system.text import (
+    lazy_pattern,
     memory_text,
     nearest,
     read_boolean,
@@ -120,3 +122,13 @@ def test_no_text_does_more_than_raise_value_error(text: str) -> None:
 )
 def test_memory_is_shown_as_one_would_say_it(memory_mib: int, shown: str) -> None:
     assert memory_text(memory_mib) == shown
+
+
+def test_a_lazy_pattern_is_compiled_when_it_is_first_used() -> None:
+    """An invalid pattern is an error of its first use; a valid one has the methods and attributes of a pattern."""
+    wrong, right = lazy_pattern("("), lazy_pattern(r"(a)\.b", re.I)
+    with pytest.raises(re.error):
+        wrong.fullmatch("a")
+    found = right.fullmatch("A.B")
+    assert found is not None
+    assert (found[1], right.sub("x", "a.b c"), right.pattern, right.search("ab")) == ("A", "x c", r"(a)\.b", None)

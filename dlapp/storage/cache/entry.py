@@ -6,7 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from dlapp.errors import Denied
 from dlapp.locations import shown
@@ -15,6 +15,7 @@ from dlapp.storage.values import TreeNode
 from dlapp.system.disk_space import existing_above
 from dlapp.system.files import UntrustedFile, closing_fd, open_own_directory, read_json_object
 from dlapp.system.owners import other_writers_above
+from dlapp.value import NamedTuple
 
 FORMAT = 1
 ENTRY_OVERHEAD = 4096

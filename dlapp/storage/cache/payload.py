@@ -18,7 +18,6 @@ import os
 import stat
 import time
 from collections.abc import Collection
-from typing import NamedTuple
 
 from dlapp.errors import Denied, DlappError, TimedOut
 from dlapp.locations import shown
@@ -29,6 +28,7 @@ from dlapp.system.disk_space import free_bytes, size_bytes
 from dlapp.system.files import UntrustedFile, closing_fd, open_directory, open_own_directory, remove_tree
 from dlapp.system.text import human_size
 from dlapp.system.waits import Wait
+from dlapp.value import NamedTuple
 
 WAIT_S = 60.0
 """Time limit of the wait for a lock: removal of a cache is one rename, so locks are held briefly."""

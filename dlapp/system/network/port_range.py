@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dlapp.value import NamedTuple
 
 _MIN_PORT, _MAX_PORT = 1024, 65_535
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import socket
 
+from dlapp.system.text import lazy_pattern
+
 _TRY_EVERY_S, _CONNECT_S, _ANSWER_S = 1.0, 0.2, 30.0
-_STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
+_STATUS_LINE = lazy_pattern(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
 _STATUS_BYTES = 13
 
 

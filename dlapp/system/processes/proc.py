@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
+
+from dlapp.value import NamedTuple
 
 _PF_EXITING = 0x4
 """Source: Linux, include/linux/sched.h."""

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from dlapp.system.processes.proc import read_proc
+from dlapp.value import NamedTuple
 
 N = TypeVar("N", int, float)
 _TICKS = os.sysconf("SC_CLK_TCK")

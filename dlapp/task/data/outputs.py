@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from dlapp.errors import DlappError, Unreachable, UsageError
 from dlapp.locations import file_location, shown
@@ -23,7 +23,7 @@ from dlapp.task.environment import node_name
 from dlapp.task.interrupt import Stopped
 from dlapp.task.link.am_link import AmLink
 from dlapp.task.step_errors import StepFailed
-from dlapp.value import replace
+from dlapp.value import NamedTuple, replace
 from dlapp.values.launch_spec import DOCKER_WORKSPACE, LaunchSpec
 from dlapp.values.messages import (
     MAX_NAMED,

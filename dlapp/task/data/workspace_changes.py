@@ -14,9 +14,9 @@ import stat
 import time
 from collections import deque
 from collections.abc import Collection
-from typing import NamedTuple
 
 from dlapp.system.files import walk
+from dlapp.value import NamedTuple
 
 _MAX_NAMES = 5
 _MAX_CANDIDATES = 1000

@@ -18,12 +18,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from dlapp.errors import DlappError
 from dlapp.hadoop.application_state import FINAL, NOT_KNOWN, read_application_state
 from dlapp.system.clock import random_s
 from dlapp.task.link.am_address import AmFinder, HdfsAmFinder
+from dlapp.value import NamedTuple
 from dlapp.values.launch_spec import LaunchSpec
 
 APART_S = 30.0

@@ -11,7 +11,7 @@ import select
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from dlapp.runtime.payload import PayloadError, PayloadExit, Running
 from dlapp.system.logs.log_times import LogTimesWriter
@@ -22,6 +22,7 @@ from dlapp.task.protocol.payload_files import PayloadFiles
 from dlapp.task.protocol.report_file import MetricWatch, ReportFile
 from dlapp.task.protocol.use_watch import UseWatch
 from dlapp.task.step_errors import StepFailed
+from dlapp.value import NamedTuple
 from dlapp.values.messages import Fault, PayloadStatus, TaskResult
 
 _TAKEN_EVERY_S = 0.005

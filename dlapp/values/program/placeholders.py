@@ -13,13 +13,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
+from dlapp.system.text import lazy_pattern
+
 APP_ID, MASTER, TRIAL = "app_id", "master", "trial"
 HOSTS, CACHE = "hosts:", "cache."
 """Beginnings of the placeholders that are followed by the name of a role, or of a cache."""
 OF_CONTAINER = ("index", "role", "role_index", "role_size", APP_ID)
 OF_PORT = ("port", "address")
 _NAME = r"\{([A-Za-z_][A-Za-z0-9_.:-]*)\}"
-_PLACEHOLDER = re.compile(rf"(?<![${{]){_NAME}|(?<!\$){_NAME}(?!\}})", re.ASCII)
+_PLACEHOLDER = lazy_pattern(rf"(?<![${{]){_NAME}|(?<!\$){_NAME}(?!\}})", re.ASCII)
 """A name in braces, neither after ``$`` nor in two pairs of braces; ``{"seed":{index}}`` has one."""
 
 
