@@ -15,7 +15,7 @@ from dlapp.cluster import LOG_NAMES
 from dlapp.hadoop.errors import HadoopError
 from dlapp.hadoop.tokens import read_container_credentials
 from dlapp.value import replace
-from dlapp.values.launch_spec import FILE_NAME, NODE_MANAGER, LaunchSpec, LedgerSettings
+from dlapp.values.launch_spec import FILE_NAME, LaunchSpec, LedgerSettings
 from dlapp.values.serialization import from_json, parse_json, to_json
 
 TASK_SECRET = "dlapp.task"
@@ -50,7 +50,7 @@ def user_directory(environ: Mapping[str, str], working_directory: str) -> str:
 
 def ledger_of_node(settings: LedgerSettings, environ: Mapping[str, str]) -> LedgerSettings:
     """Return the settings of a GPU ledger on this node: those of `NODE_MANAGER` get the address of its NodeManager."""
-    if settings.kind != NODE_MANAGER:
+    if not settings.web:
         return settings
     return replace(settings, web=f"{settings.web}{environ['NM_HOST']}:{environ['NM_HTTP_PORT']}")
 
