@@ -13,8 +13,9 @@ On one machine a task has the points ``task <index> <phase>``: it has reported t
 it. They are not noted. The first task of an application that passes the one that was chosen dies there.
 
 At the one that was chosen it dies by SIGKILL, or stops while its container is killed: then it lives on outside of YARN,
-as one does that was cut off. An attempt for which there is a file ``cut-<attempt>`` reaches no ResourceManager, and one
-for which there is a file ``hold-<attempt>`` stays at its next point.
+as one does that was cut off. Or it stays there, as long as there is the file ``hold-1``. An attempt for which there is
+a file ``cut-<attempt>`` reaches no ResourceManager, and one for which there is a file ``hold-<attempt>`` stays at its
+next point.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-KILL, STOP = "kill", "stop"
+KILL, STOP, HOLD = "kill", "stop", "hold"
 HASTY_RECOVERY_MS = 20_000
 
 
@@ -52,7 +53,7 @@ def install(
     Args:
         directory: for the script and what it notes, the application's own.
         point: where the first attempt is harmed, when it passes there for the ``nth`` time; empty: nowhere.
-        do: `KILL`, or `STOP`: it is stopped (SIGSTOP), and its container killed.
+        do: `KILL`, or `STOP`: it is stopped (SIGSTOP), and its container killed, or `HOLD`: it waits there.
         outlives: its ApplicationMasters live on when their containers are killed.
         hasty: on a cluster tasks look for the next attempt every few seconds however long there is none, and it waits
             for them `HASTY_RECOVERY_MS`.
@@ -90,9 +91,12 @@ class _Points:
     def passing(self, name: str) -> None:
         self.passed[name] += 1
         os.write(self.file, f"{name}\n".encode())
+        is_point = self.attempt == 1 and name == self.plan["point"] and self.passed[name] == self.plan["nth"]
+        if is_point and self.plan["do"] == HOLD:
+            Path(f"{self.directory}/hold-1").touch()
         while os.path.exists(f"{self.directory}/hold-{self.attempt}"):
             time.sleep(0.01)
-        if self.attempt != 1 or name != self.plan["point"] or self.passed[name] != self.plan["nth"]:
+        if not is_point or self.plan["do"] == HOLD:
             return
         if self.plan["do"] == STOP:
             os.kill(os.getppid(), signal.SIGKILL)
