@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
@@ -39,7 +41,7 @@ from dlapp.storage.hdfs.webhdfs import INODES, WebHdfs
 from dlapp.system import waits
 from dlapp.system.logs.log import message_of
 from dlapp.values.serialization import to_json
-from tests.seeds import each_seed
+from tests.seeds import COUNT, each_seed
 from tests.services.hadoop import DATANODES, IS_HADOOP_2, JAVA_OPTIONS, Hadoop, java, library
 from tests.services.http.proxy import Plan, Proxy
 from tests.services.polling import wait_until
@@ -741,6 +743,7 @@ def test_an_erasure_coded_file_is_read_natively_while_all_of_its_blocks_are_ther
 
 
 @pytest.mark.slow
+@each_seed("packets of a read", max(5, COUNT))
 def test_a_read_goes_on_with_another_datanode_when_one_dies(
     brought_back: None,
     hadoop: Hadoop,
@@ -748,22 +751,33 @@ def test_a_read_goes_on_with_another_datanode_when_one_dies(
     base: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    seed: int,
 ) -> None:
+    """Kill the DataNode that sends a block of 6 MiB at one of its 97 packets of 64 KiB, which the seed chooses."""
+    packet = random.Random(seed).randrange(97)
+    print(f"packet {packet}")
     content = os.urandom(6 << 20)
     (tmp_path / "file").write_bytes(content)
     in_three_replicas(files, 8 << 20).store(str(tmp_path / "file"), f"{base}/file")
     replicate(files, f"{base}/file", 3)  # a DataNode of an earlier test may have come late to the pipeline
     killed: list[str] = []
-    real = DataNodeConnection._need
+    connections: dict[int, DataNodeConnection] = {}
+    received = itertools.count()
+    real_receive, real_header = DataNodeConnection._receive, packets.parse_packet_header
     parts = {hadoop.ports[part]: part for part in DATANODES}
 
-    def need(connection: DataNodeConnection, *arguments: Any) -> memoryview:
-        if not killed and connection._end > 100_000:
-            killed.append(parts[int(connection.name.rpartition(":")[2])])
-            hadoop.kill_part(killed[0])
-        return real(connection, *arguments)
+    def receive(connection: DataNodeConnection, *arguments: Any) -> None:
+        connections[threading.get_ident()] = connection
+        real_receive(connection, *arguments)
 
-    monkeypatch.setattr(DataNodeConnection, "_need", need)
+    def header(data: bytes) -> Any:
+        if next(received) == packet:
+            killed.append(parts[int(connections[threading.get_ident()].name.rpartition(":")[2])])
+            hadoop.kill_part(killed[0])
+        return real_header(data)
+
+    monkeypatch.setattr(DataNodeConnection, "_receive", receive)
+    monkeypatch.setattr(packets, "parse_packet_header", header)
     assert back(HdfsFiles(files.place), f"{base}/file", tmp_path / "in").read_bytes() == content
     assert killed
 
@@ -784,12 +798,13 @@ def test_a_wait_for_a_datanode_is_shown(files: HdfsFiles, base: str, monkeypatch
 
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, hadoop: Hadoop, part: str, packet: int) -> list[str]:
-    """Kill a DataNode when a packet of a write is to be sent; the list has it then."""
+    """Kill a DataNode when a packet of a file is to be sent, counted from 0; the list has it then."""
     killed: list[str] = []
+    sent = itertools.count()
     real = DataNodeConnection._send_packet
 
     def send(connection: DataNodeConnection, header: Any, *rest: bytes) -> None:
-        if not killed and header.number == packet:
+        if next(sent) == packet:
             killed.append(part)
             hadoop.kill_part(part)
         real(connection, header, *rest)
@@ -799,20 +814,27 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, hadoop: Hadoop, part: str, packet: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("packet", [0, 3, 8])
+@each_seed("packets of a pipeline")
 def test_a_block_is_written_anew_when_a_datanode_of_its_pipeline_dies(
     brought_back: None,
     hadoop: Hadoop,
     files: HdfsFiles,
     base: str,
     tmp_path: Path,
-    packet: int,
+    seed: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Kill one of three DataNodes at one of the 23 packets of a file, both chosen by the seed.
+
+    The file has blocks of 2, 2 and 1 MiB, with packets of 256 KiB and an empty last one.
+    """
+    chance = random.Random(seed)
+    packet, part = chance.randrange(23), chance.choice(DATANODES)
+    print(f"{part} at packet {packet}")
     content = os.urandom(5 << 20)
     (tmp_path / "file").write_bytes(content)
     in_three_replicas(files, 2 << 20)
-    killed = kill_at(monkeypatch, hadoop, DATANODES[packet % 3], packet)  # of a block the 8th is the last, and empty
+    killed = kill_at(monkeypatch, hadoop, part, packet)
     files.store(str(tmp_path / "file"), f"{base}/file")
     assert killed
     assert back(HdfsFiles(files.place), f"{base}/file", tmp_path / "in").read_bytes() == content
