@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, ResourceCounters
+from dlapp.value import NamedTuple
 from dlapp.values.messages import Phase
 from dlapp.values.usage import (
     ByteCounts,
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from dlapp.gpuid.health.watch import DeviceUse
 
 _FIRST_S, SAMPLE_EVERY_S = 0.25, 5.0
-"""Pauses between two samples: doubled from the first to the second."""
+"""Pauses before a sample, doubled from the first to the second. A shorter payload is not sampled: its guardian reports
+what it used."""
 _MAX_LOAD = 0.003
 """Maximum share of a core for samples."""
 _MIB = 20
@@ -129,7 +131,7 @@ class UsageMeter:
             input_wait: returns the share of the time since its last call in which the payload waited for a feed.
         """
         self._input_wait = input_wait
-        self._read, self._due_s, self._pause_s = read, 0.0, _FIRST_S
+        self._read, self._due_s, self._pause_s = read, self._clock() + _FIRST_S, _FIRST_S
         self._before = _Before(self._clock(), self._cpu_s, self._device_use())
         self._runs.append(_UsageOfRun())
 
