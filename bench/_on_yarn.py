@@ -37,9 +37,9 @@ PATIENCE_S = 600.0
 """Two hundred containers take minutes to start on two cores."""
 
 RECORDER = """#!/bin/bash
-# Of a container that says who it is, and is no task of ours, it is noted what its program took.
+# Of a container that says who it is, and does not run this role of ours, it is noted what its program took.
 case "${{CONTAINER_ID-}} $*" in
-    " "* | *" task "*) exec {program} "$@" ;;
+    " "* | *" {skipped} "*) exec {program} "$@" ;;
 esac
 trap : TERM
 began=$EPOCHREALTIME
@@ -66,10 +66,12 @@ class Bed:
     Args:
         root: for what is written.
         python: what runs dlapp on a node.
+        task_python: the same, with a record of each task instead of the ApplicationMaster.
     """
 
-    def __init__(self, cluster: Hadoop, root: Path, records: Path, python: Path) -> None:
+    def __init__(self, cluster: Hadoop, root: Path, records: Path, python: Path, task_python: Path) -> None:
         self.cluster, self.root, self._records, self.python = cluster, root, records, python
+        self.task_python = task_python
         self.user = os.environ.get("HADOOP_USER_NAME") or _user()
         self.rest = YarnRest([cluster.rm_url], Login(self.user))
         self.environment = {
@@ -134,13 +136,18 @@ class Bed:
         # Epoch and attempts beyond the first do not occur here.
         self.until(f"{place} is there", place.exists)
         began, _, children = place.read_text().splitlines()
-        user, system = (60 * int(minutes) + float(seconds) for minutes, seconds in _TIMES.findall(children))
         registered = [
             datetime.strptime(when.replace(",", ".") + "000", "%Y-%m-%d %H:%M:%S.%f").timestamp()
             for when, name in _REGISTERED.findall(self.cluster.log("rm"))
             if name == str(application_id)
         ]
-        return Began(registered[0] - float(began), user + system)
+        return Began(registered[0] - float(began), _children_s(children))
+
+    def task_cpu_s(self, application_id: ApplicationId, containers: int) -> list[float]:
+        """Processor time of each task of an application that has ended, with all processes below it [s]."""
+        pattern = f"container_{str(application_id).partition('_')[2]}_*"
+        self.until("each task is on record", lambda: len(list(self._records.glob(pattern))) >= containers)
+        return [_children_s(record.read_text().splitlines()[2]) for record in self._records.glob(pattern)]
 
     def processes(self, application_id: ApplicationId) -> list[tuple[int, str]]:
         """Process ids and names of all that runs in an application's containers."""
@@ -202,9 +209,10 @@ def bed(root: Path) -> Iterator[Bed]:
     home = root / "java"
     (home / "bin").mkdir(parents=True)
     _recorder(home / "bin" / "java", os.path.realpath(shutil.which(runtime) or runtime), records)
-    python = root / "python3"
+    python, task_python = root / "python3", root / "task-python3"
     # As on a node: not the virtual environment's, with what is installed there.
     _recorder(python, os.path.realpath(sys.executable), records)
+    _recorder(task_python, os.path.realpath(sys.executable), records, skipped="am")
     before = os.environ.get("JAVA_HOME")
     os.environ["JAVA_HOME"] = str(home)
     directory = root / "cluster"
@@ -212,16 +220,21 @@ def bed(root: Path) -> Iterator[Bed]:
     settings["yarn-site.xml"]["yarn.application.classpath"] = f"{directory / 'conf'},{library()}/*"
     try:
         with Hadoop.start(directory, settings=settings) as cluster:
-            yield Bed(cluster, root, records, python)
+            yield Bed(cluster, root, records, python, task_python)
     finally:
         os.environ.pop("JAVA_HOME")
         if before is not None:
             os.environ["JAVA_HOME"] = before
 
 
-def _recorder(path: Path, program: str, records: Path) -> None:
-    path.write_text(RECORDER.format(program=program, records=records))
+def _recorder(path: Path, program: str, records: Path, *, skipped: str = "task") -> None:
+    path.write_text(RECORDER.format(program=program, records=records, skipped=skipped))
     path.chmod(0o755)
+
+
+def _children_s(line: str) -> float:
+    """Processor time in the second line of bash's `times`, that of its children [s]."""
+    return sum(60 * int(minutes) + float(seconds) for minutes, seconds in _TIMES.findall(line))
 
 
 def _first_container(application_id: ApplicationId) -> str:

@@ -5,6 +5,8 @@ One cluster, real, on this machine (tests/services/hadoop.py); every figure is o
 submit-staged, submit-new   dlapp-launcher, the whole process, against DistributedShell from its start until it says
                             "Submitted application"; with a workspace that is on HDFS already, and with a new one
 hello-2, hello-20           dlapp-launcher --wait of so many containers that say hello, the whole process
+hello-20-cpu                processor time of dlapp's own processes in a container of hello-20, over that of an earlier
+                            commit, `BASE`, on the same cluster by turns
 hello-2-skein, hello-2-tony the same against Skein and TonY, where they can be fetched
 am-register, am-cpu         of the hello-2 runs: from the start of the ApplicationMaster's process until it has
                             registered, and its processor time to the end
@@ -29,6 +31,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench import Row, alternately, median_ratio
+from bench._against import clone
 from bench._on_yarn import Bed, Began, bed, cpu_s, private_mib, resident_mib
 from bench._skein import Missing, Skein
 from bench._throwaway import COMMANDS, command, whole_process_s
@@ -38,6 +41,14 @@ from tests.services.hadoop import VERSION, java, library
 ROUNDS = int(os.environ.get("DLAPP_BENCH_ROUNDS", "5"))
 LARGE = 200
 IDLE, IDLE_S = 100, 30.0
+BASE = "3fdfacd9"
+"""The commit before what a container costs was reduced."""
+_LAUNCHER = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from dlapp.tools.applications.launcher import main
+main()
+"""
 SETTLE_S = 3.0
 """From the start of the last container until memory is looked at."""
 
@@ -63,6 +74,7 @@ def rows() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="dlapp-bench-") as name, bed(Path(name)) as there:
         found = submissions(there)
         found += hellos(there)
+        found.append(hello_cpu(there))
         found += memory(there)
         found += commands(there)
     return found
@@ -217,6 +229,21 @@ def hellos(there: Bed) -> list[Row]:
     found.append(_row("am-cpu", 0.3, [[one.cpu_s for one in some] for some in both]))
     found.append(_row("am-register", 0.33, [[one.registered_s for one in some] for some in both]))
     return found
+
+
+def hello_cpu(there: Bed) -> Row:
+    """What the tasks of hello-20 take, now and at `BASE`: interpreter, modules, guardian, and the program's shells."""
+    path, here = properties(there, "hello", 20), Path(__file__).parent.parent
+    environment = there.environment | {"DLAPP_YARN_PYTHON": str(there.task_python)}
+
+    def of_tree(tree: Path) -> float:
+        there.settled()
+        argv = [sys.executable, "-c", _LAUNCHER, str(tree), "--wait", path]
+        whole_process_s(environment, argv)
+        return statistics.mean(there.task_cpu_s(there.last("DLAPP"), 20))
+
+    base = clone(here, BASE)
+    return _row("hello-20-cpu", 0.6, alternately([lambda: of_tree(here), lambda: of_tree(base)], ROUNDS))
 
 
 def _others(there: Bed) -> list[Row]:
