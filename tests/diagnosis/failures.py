@@ -4,8 +4,6 @@
 - `MADE_WITH_TORCH`: the same with Debian's PyTorch; one process imports it and forks one child for each.
 - `RECORDED`: text that needs a GPU or a cluster, as the version that is named prints it.
 - `ON_SERVERS`: a test with the real server has the failure, and asks for its cause.
-
-The page docs/failures.md lists all of them.
 """
 
 from __future__ import annotations

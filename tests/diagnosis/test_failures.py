@@ -19,7 +19,6 @@ from tests.services.debian import PYTHON
 from tests.services.install import required
 
 TESTS = Path(__file__).parents[1]
-PAGE = TESTS.parent / "docs" / "failures.md"
 
 
 def named(home: Path, code: int) -> Diagnosis:
@@ -136,13 +135,5 @@ def test_a_test_with_the_real_server_asks_for_the_cause(what: str) -> None:
     assert f"'{wanted.rule}'" in body
 
 
-def test_the_table_has_more_than_forty_failures_and_is_on_the_page() -> None:
-    rows = [
-        *((what, one.rule, f"made: {one.source}") for what, one in (*MADE.items(), *MADE_WITH_TORCH.items())),
-        *((what, one.rule, f"text: {one.source}") for what, one in RECORDED.items()),
-        *((what, server.rule, f"server: {server.server}") for what, server in ON_SERVERS.items()),
-    ]
-    assert len(rows) > 40
-    lines = [f"| {what} | `{rule}` | {source} |" for what, rule, source in rows]
-    row = re.compile(r"\| [^|]+ \| `\w+` \| (made|text|server): ")
-    assert list(filter(row.match, PAGE.read_text().splitlines())) == lines
+def test_more_than_forty_failures_are_made_recorded_or_met_on_servers() -> None:
+    assert len({*MADE, *MADE_WITH_TORCH, *RECORDED, *ON_SERVERS}) > 40
