@@ -159,7 +159,7 @@ class Place(NamedTuple):
 
 
 def test_a_named_tuple_is_that_of_python() -> None:
-    """It has fields, defaults, methods and a docstring; it can be copied, pickled, unpacked, and is not changed."""
+    """Fields, defaults, methods and the docstring; it can be copied, pickled and compared, and cannot be changed."""
     one = Place("a")
     assert one == Place(name="a", at=(0, 0)) == ("a", (0, 0))
     assert (one.text, one._replace(at=(1, 2)).text, Place.__doc__) == ("a (0, 0)", "a (1, 2)", "A place.")

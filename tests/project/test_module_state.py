@@ -24,6 +24,7 @@ MAKES_CONSTANT = frozenset(
         "bytes",
         "bytes.fromhex",
         "re.compile",
+        "lazy_pattern",
         "struct.Struct",
         "struct.pack",
         "TypeVar",
