@@ -251,7 +251,6 @@ SCENARIOS: dict[Section, Scenario] = {
         prepare=RUNNING.replace("command=sleep 600", "command=python3 -c 'import time; time.sleep(600)'"),
         typed={"dlapp-exec last -- nvidia-smi": ("[#$] $", r"exit\n")},
     ),
-    ("docs/recipes.md", "Share one machine between users"): Scenario(prepare="useradd tony\n"),
     ("docs/recipes.md", "See who uses the GPUs"): Scenario(gpus=4),
     ("docs/recipes.md", "Free disk space"): Scenario(prepare=ENDED + "dlapp-launcher --wait train.properties\n"),
     ("docs/services.md", "One TensorBoard for many applications"): Scenario(
