@@ -14,7 +14,7 @@ from bench import Row
 from bench import __main__ as bench
 from bench.__main__ import kept, table
 from dlapp.application.keys import SECTIONS
-from dlapp.config import KEYS, variable_of
+from dlapp.config import KEYS
 from dlapp.runtime.payload import PayloadDevice
 from dlapp.task.environment import default_variables, payload_environment
 from dlapp.values.ids import ApplicationId, ContainerId
@@ -58,11 +58,11 @@ def test_the_index_names_every_page() -> None:
 
 
 def test_the_page_on_configuration_has_the_table_of_keys() -> None:
-    lines = ["| key | variable | value | default | meaning |", "|---|---|---|---|---|"]
+    lines = ["| key | value | default | meaning |", "|---|---|---|---|"]
     for name, key in KEYS.items():
         none = "all of the machine" if name.startswith("local.") else "none"
         default = f"`{key.default_text}`" if key.default_text else none
-        lines.append(f"| `{name}` | `{variable_of(name)}` | {key.kind} | {default} | {key.meaning} |")
+        lines.append(f"| `{name}` | {key.kind} | {default} | {key.meaning} |")
     assert "\n".join(lines) + "\n" in (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
 
 
