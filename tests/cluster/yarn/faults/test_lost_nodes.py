@@ -1,8 +1,14 @@
-"""NodeManagers that are killed and started again under an index, on a real YARN: it runs again, however often."""
+"""NodeManagers that are killed and started again under an index, on a real YARN: it runs again, however often.
+
+And those that are stopped (SIGSTOP) while an ApplicationMaster is killed, and the other way round: what is stopped goes
+on later, and finds what has changed meanwhile.
+"""
 
 from __future__ import annotations
 
 import getpass
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +20,14 @@ from dlapp.client import Client
 from dlapp.config import load_config
 from dlapp.values.ids import ApplicationId
 from dlapp.values.messages import Phase
-from dlapp.values.report import Cause, ContainerView
-from tests.cluster.yarn.on_yarn import until
+from dlapp.values.report import Cause, ContainerView, State
+from tests.cluster.yarn.faults.test_killed_masters import Devices, Run, Runs, alive, devices, runs
+from tests.cluster.yarn.on_yarn import until, until_heard_of
 from tests.services.hadoop import NODES, Hadoop
 from tests.services.keeper import end_all_in
 from tests.tiers import FULL
 
+__all__ = ["devices", "runs"]
 KILLS = 10 if FULL else 1
 SCRIPT = """#!/bin/sh
 echo begun >> {runs}
@@ -93,3 +101,110 @@ def test_an_index_whose_nodemanagers_were_restarted_comes_to_its_end(running: Ru
     assert running.begun() == KILLS + 1
     (container,) = end.containers
     assert {one.diagnosis.rule for one in container.earlier if one.diagnosis is not None} == {"node_lost"}
+
+
+# ---- stopped ----
+
+
+def part_of(pid: int) -> str:
+    """Return the NodeManager of a process, by the directory of its container."""
+    directory = os.readlink(f"/proc/{pid}/cwd")
+    return next(part for part, host in NODES.items() if f"/local-{host}/" in directory)
+
+
+def start(runs: Runs, devices: Devices) -> tuple[Run, dict[int, str]]:
+    """Return an application of two containers with a GPU each that run, and the NodeManager of each index."""
+    one = runs.submit(gcores=1, devices=devices)
+    view = until(one.running)
+    until_heard_of(runs.hadoop, *(task.container_id for task in view.containers))
+    parts = {host: part for part, host in NODES.items()}
+    return one, {
+        task.index: next(part for host, part in parts.items() if f"//{host}:" in task.log_url)
+        for task in view.containers
+    }
+
+
+def losses(hadoop: Hadoop, part: str) -> int:
+    """Return how often the ResourceManager has given up a node."""
+    return hadoop.log("rm").count(f"Deactivating Node {NODES[part]}:{hadoop.ports['nm']} as it is now LOST")
+
+
+def check_end(one: Run, moved: list[int]) -> None:
+    """See that an application ends right, and that only these indexes ran on another node, each twice.
+
+    Each payload locks its index and its GPU (`Run`), so none of them was used twice at a time.
+    """
+    until(lambda: all(len(one.begun(index)) == 2 for index in moved))
+    one.go()
+    end = one.check_its_end()
+    assert [index for index in range(len(end.containers)) if len(one.begun(index)) == 2] == moved
+    for task in end.containers:
+        # A task that its NodeManager has killed reports that itself, with the reason in its message.
+        shown = [each.diagnosis.rule if each.diagnosis is not None else each.message for each in task.earlier]
+        assert len(shown) == (task.index in moved)
+        assert all("node_lost" in one or "its node is lost" in one for one in shown), shown
+
+
+@pytest.mark.slow
+def test_a_nodemanager_is_stopped_while_its_applicationmaster_is_killed(
+    runs: Runs, devices: Devices, hadoop: Hadoop
+) -> None:
+    """Continue the NodeManager when the ApplicationMaster is dead: the tasks run on, and a second attempt has them."""
+    one, _ = start(runs, devices)
+    part = part_of(one.master())
+    hadoop.pause_part(part)
+    try:
+        os.kill(one.master(), signal.SIGKILL)
+        until(lambda: not alive(one.master()))
+        assert one.view().state is State.RUNNING
+    finally:
+        hadoop.resume_part(part)
+    until(lambda: one.running(attempt=2))
+    check_end(one, [])
+
+
+if FULL:
+
+    def test_a_nodemanager_is_stopped_until_it_is_lost_while_its_applicationmaster_is_killed(
+        runs: Runs, devices: Devices, hadoop: Hadoop
+    ) -> None:
+        """Continue the NodeManager when the second attempt runs, on the other node."""
+        one, part_by_index = start(runs, devices)
+        part = part_of(one.master())
+        before = losses(hadoop, part)
+        hadoop.pause_part(part)
+        try:
+            os.kill(one.master(), signal.SIGKILL)
+            until(lambda: losses(hadoop, part) > before)
+            until(lambda: "after register" in one.points(2))
+            assert one.view().state is State.RUNNING
+        finally:
+            hadoop.resume_part(part)
+            hadoop.wait_until_ready()
+        check_end(one, [index for index, its in part_by_index.items() if its == part])
+
+    @pytest.mark.parametrize("kind", ["killed", "stopped"])
+    @pytest.mark.parametrize("whose", ["its own", "the other"])
+    def test_an_applicationmaster_is_stopped_while_a_nodemanager_is_lost(
+        runs: Runs, devices: Devices, hadoop: Hadoop, whose: str, kind: str
+    ) -> None:
+        """Continue both when the node is lost: first the ApplicationMaster, then the NodeManager."""
+        one, part_by_index = start(runs, devices)
+        master = one.master()
+        own = part_of(master)
+        part = own if whose == "its own" else next(each for each in NODES if each != own)
+        before = losses(hadoop, part)
+        os.kill(master, signal.SIGSTOP)
+        try:
+            hadoop.kill_part(part) if kind == "killed" else hadoop.pause_part(part)
+            try:
+                until(lambda: losses(hadoop, part) > before)
+                assert one.view().state is State.RUNNING
+            finally:
+                os.kill(master, signal.SIGCONT)
+            moved = [index for index, its in part_by_index.items() if its == part]
+            until(lambda: all(len(one.begun(index)) == 2 for index in moved))
+        finally:
+            hadoop.start_part(part) if kind == "killed" else hadoop.resume_part(part)
+            hadoop.wait_until_ready()
+        check_end(one, moved)
