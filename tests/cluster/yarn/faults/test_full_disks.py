@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.applications import launch, properties, run, status, wait_for
+from tests.applications import ended, launch, properties, run, status, wait_for
 from tests.engines import Engine
 from tests.services.disks import fill, small_disk
 from tests.services.hadoop import NODES, Hadoop, NoHadoop
+from tests.services.processes import am_at_points
 
 END_S = 120.0
 YARN = pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
@@ -76,11 +78,53 @@ def test_output_waits_for_space_on_the_datanodes_and_is_computed_once(
     (line,) = (line for line in run("dlapp-status", application).out.splitlines() if line.startswith("phase : "))
     said = "could only be written to 0 of the 1 minReplication nodes", "space on the DataNodes", "lives and has space"
     assert any(one in line for one in said), line
+    assert f"{engine.root}/result." in line
+    assert "/.reserved/" not in line
     ballast.unlink()
     assert run("dlapp-logs", "-f", application, timeout_s=END_S).code == 0
     assert (tmp_path / "starts").read_text() == "start\n"
     assert engine.beside("result") == []
     assert engine.tree("result") == {"model": "0" * 3_000_000}
+
+
+@YARN
+@pytest.mark.parametrize("point", ["before claim", "after claim", "before archive"])
+def test_a_commit_waits_for_space_on_the_datanodes_and_leaves_nothing_half(
+    engine: Engine, disks: Disks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """Fill the only DataNode when two containers have stored their output, before or after the commit is claimed, and
+    before the history of the application is written.
+
+    See that the status says what is waited for and where, that there is no output before the commit goes on, and that
+    it is whole then, although nothing ran twice.
+    """
+    points = tmp_path / "points"
+    monkeypatch.setenv("DLAPP_YARN_PYTHON", str(am_at_points.install(points, point, do=am_at_points.HOLD)))
+    engine.put("somewhere else", "")
+    script = f"echo start >>{tmp_path}/starts; mkdir output; echo $CONTAINER_INDEX >output/index"
+    output = {"output_path": "output", "hdfs": f"{engine.root}/result"}
+    resources = {"containers": 2, "memory": 256}
+    application = launch(properties(tmp_path, script, resources=resources, to_hdfs=output))
+    wait_for("its commit", (points / "hold-1").exists, END_S)
+    whole = {"0/index": "0\n", "1/index": "1\n"}
+    # The claim is in the application's directory, the marker of the commit beside the output.
+    there = f"/.dlapp/staging/{application}/" if point == "before claim" else f"{engine.root}/result.{application}."
+    waits = re.compile(f"committing: waits for space on the DataNodes for hdfs://[^ ]*{re.escape(there)}")
+    ballast = fill(disks.of_data)
+    try:
+        (points / "hold-1").unlink()
+        if point == "before archive":
+            assert engine.tree("result") == whole
+        else:
+            wait_for("it waits", lambda: waits.match(status(application)["phase"]), END_S)
+            assert "result" not in engine.names("")
+    finally:
+        ballast.unlink()
+    seen = ended(application, END_S)
+    assert seen["final_status"] == "SUCCEEDED", seen["diagnostics"]
+    assert engine.tree("result") == whole
+    assert engine.beside("result") == []
+    assert (tmp_path / "starts").read_text() == "start\n" * 2
 
 
 @YARN
