@@ -16,16 +16,16 @@ PAGE = ROOT / "docs" / "properties.md"
 _TABLE = re.compile(r"(<!-- keys of \[(\w+)\](?:: ([\w. ]+))? -->\n)(?:\|.*\n)*")
 
 
-def table(section: str, names: str = "") -> str:
+def table(section: str, only: str = "") -> str:
     """Return the rows of a section: its own keys, and one line for each other section whose keys it shares.
 
     Args:
         section: the section.
-        names: the keys, separated by blanks; empty: all.
+        only: the keys, separated by blanks; empty: all.
     """
     rows, shared = [], dict[tuple[str, str], list[str]]()
     keys = SECTIONS[section]
-    for name, key in [(name, keys[name]) for name in names.split() or keys]:
+    for name, key in [(name, keys[name]) for name in only.split() or keys]:
         if not key.is_built:
             continue
         first, default = next(iter(key.names)), key.default_in(section)
