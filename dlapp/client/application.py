@@ -41,7 +41,13 @@ class ApplicationCalls(Protocol):
         container: int | None,
         streams: Sequence[str],
         last_lines: int | None,
-    ) -> Iterator[LogPiece]: ...
+    ) -> Iterator[LogPiece]:
+        """Yield the output of the payloads.
+
+        Args:
+            application_id: id of the application.
+            container, streams, last_lines: see `dlapp.client.Client.logs`.
+        """
 
     def release(self, application_id: ApplicationId) -> str: ...
 

@@ -1,4 +1,4 @@
-"""How often a client that waits for an application reads its state."""
+"""Intervals at which a client that waits for an application reads its state."""
 
 from __future__ import annotations
 

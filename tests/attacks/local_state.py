@@ -9,9 +9,11 @@ import sqlite3
 import time
 from pathlib import Path
 
-# What is imported late: another user may not be able to read the interpreter of the tests.
 from dlapp.cluster.local.client import other_users  # noqa: F401
 from dlapp.cluster.local.client.engine import LocalEngine
+
+# What is imported late: another user may not be able to read the interpreter of the tests.
+from dlapp.cluster.local.client.submission import stage
 from dlapp.cluster.local.queue import Queue
 from dlapp.config import load_config
 from dlapp.system import locks
@@ -38,7 +40,7 @@ def make_application(engine: LocalEngine, state: str = "done", *, keep_alive: bo
         "submitter": "x",
         "submitted_ms": 1,
     }
-    staging = engine._stage(submission, {"control_secret": "00"}, None)
+    staging = stage(engine.session, submission, {"control_secret": "00"}, None)
     outcome = {
         "state": "FINISHED",
         "final_status": "SUCCEEDED",
@@ -118,7 +120,7 @@ def plant(engine: LocalEngine, proof: Path) -> Path:
         "submitter": "x",
         "submitted_ms": 1,
     }
-    home = Path(engine._stage(submission, {"control_secret": "00" * 16}, None))
+    home = Path(stage(engine.session, submission, {"control_secret": "00" * 16}, None))
     settings = json.loads((home / "engine.json").read_text())
     settings["settings"]["program"] = [str(program)]
     (home / "engine.json").write_text(json.dumps(settings))

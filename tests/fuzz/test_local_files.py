@@ -14,7 +14,7 @@ from dlapp.client.logs import LineMerger, LogPiece
 from dlapp.cluster.engine import LogFiles
 from dlapp.cluster.local import outcome
 from dlapp.cluster.local.am_engine import LocalAmEngine
-from dlapp.cluster.local.client.engine import LocalEngine
+from dlapp.cluster.local.client.control import control_url
 from dlapp.cluster.local.settings import settings_of
 from dlapp.config import load_config
 from dlapp.gpuid.stores.device_files import Directory
@@ -84,7 +84,7 @@ def test_how_an_application_ended_is_read_or_refused(tmp_path: Path) -> None:
             (tmp_path / name).write_bytes(data)
         for ask in (outcome.kill_request, outcome.died_ms, lambda home: outcome.derive(home, "b", "b")):
             ask(str(tmp_path))
-        LocalEngine._control_url(LocalEngine, str(tmp_path))  # type: ignore[arg-type]
+        control_url(str(tmp_path))
         outcome.last_line(str(tmp_path / "am.log"))
         outcome.read_outcome(str(tmp_path))
 

@@ -9,7 +9,7 @@ from tests.project.circles import circles
 
 
 class NoCircles(Contract):
-    """No module imports itself through others."""
+    """Contract that no module imports itself through others."""
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
         """Find the circles."""

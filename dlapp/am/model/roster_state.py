@@ -1,4 +1,4 @@
-"""What an attempt knows of the addresses of an application's containers; `dlapp.am.model.roster` changes it."""
+"""Known addresses of an application's containers; `dlapp.am.model.roster` changes them."""
 
 from __future__ import annotations
 

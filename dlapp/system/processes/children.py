@@ -1,4 +1,4 @@
-"""What a process does to its descendants, and to itself before it becomes another program."""
+"""End of a process's descendants, and preparation of a process that becomes another program."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ CALLS = {
     "kill": (ID, "'root'"),
     "release": (ID, "'root'"),
 }
-"""What goes through `LocalEngine._call_as_owner`, by the method that is called for it, and its arguments."""
+"""What goes through `RootAccess._call`, by the method of the engine that is called for it, and its arguments."""
 STATES = ("waiting", "running", "done", "gone", "odd")
 
 
@@ -146,24 +146,26 @@ def test_nothing_is_loaded_in_a_child_that_has_become_another_user(
 def test_what_is_loaded_late_is_seen(identities: Identities) -> None:
     state = identities.home(VICTIM) / "state"
     identities.call(VICTIM, lambda: engine_in(state, shared=False).close())
-    loads = "setattr(LocalEngine, 'ids', lambda self: [__import__('colorsys').__name__])"
-    call = f"_call_as_owner(({loads}, engine.state)[1], 'ids')"
+    call = "_as_root(engine.state)._call(lambda session: [__import__('colorsys').__name__])"
     assert loaded_late(identities, {"DLAPP_LOCAL_STATE_DIR": str(state)}, call) == (["colorsys"], "['colorsys']\n")
 
 
 @pytest.mark.proves("root-modules")
 @pytest.mark.slow
 def test_every_call_as_another_user_is_tried_here() -> None:
-    package = Path(dlapp.__file__).parent
-    calls, methods = set(), set()
+    package, calls = Path(dlapp.__file__).parent, set()
     for path in package.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                if ast.unparse(node.func) == "as_user.call":
-                    calls.add(str(path.relative_to(package)))
-                elif node.func.attr == "_call_as_owner":
-                    methods.add(
-                        ast.literal_eval(node.args[1]).removeprefix("_").removesuffix("_at").removesuffix("_json")
-                    )
-    assert calls == {"cluster/local/client/engine.py"}
-    assert methods == {name.removesuffix("_json") for name in CALLS}
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "as_user.call":
+                calls.add(str(path.relative_to(package)))
+    assert calls == {"cluster/local/client/as_owner.py"}
+    tree = ast.parse((package / "cluster/local/client/as_owner.py").read_text())
+    methods = {
+        method.name.removesuffix("_json")
+        for method in ast.walk(tree)
+        for node in ast.walk(method)
+        if isinstance(method, ast.FunctionDef)
+        and isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("self._call", "self._change")
+    }
+    assert methods - {"_change"} == {name.removesuffix("_json") for name in CALLS}

@@ -18,7 +18,7 @@ import pytest
 from dlapp.client import completion
 from dlapp.client.command_session import records_below, session_directory
 from dlapp.client.shell import input_record
-from dlapp.cluster.local.client import engine as client
+from dlapp.cluster.local.client import kill
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.runner import (
     election,
@@ -101,7 +101,7 @@ def of(state: Path, user: User) -> Path:
 
 def use_all(state: Path) -> list[str]:
     """Do everything that is done with a state directory: what cannot be done, a line each."""
-    client.KILL_END_S = 0.01  # the runner that would settle what was killed is none
+    kill.KILL_END_S = 0.01  # the runner that would settle what was killed is none
     said: list[str] = []
 
     @contextlib.contextmanager
@@ -119,7 +119,7 @@ def use_all(state: Path) -> list[str]:
             lock = open_lock(engine.state.runner_lock(os.geteuid()))
             if not locks.try_lock(lock):
                 return
-            one = runner.Runner(engine.state, engine._settings, lock)
+            one = runner.Runner(engine.state, engine.session.settings, lock)
             try:
                 what(one)
             finally:
@@ -140,7 +140,7 @@ def use_all(state: Path) -> list[str]:
         with bearing("submit"):
             ids.append(make_application(engine, "waiting"))
         with bearing("start a runner"):
-            election.ensure_runner(engine.state, engine._settings)
+            election.ensure_runner(engine.state, engine.session.settings)
         with bearing("wake a runner"):
             election.wake_runner(engine.state, os.geteuid())
         with bearing("open the FIFO"):

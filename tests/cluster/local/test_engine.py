@@ -20,7 +20,9 @@ from typing import Any
 import pytest
 
 from dlapp.cluster.local.attempts import registration
+from dlapp.cluster.local.client import submission
 from dlapp.cluster.local.client.engine import LocalEngine
+from dlapp.cluster.local.client.kill import write_kill_request
 from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.runner import main as runner_module
 from dlapp.cluster.local.state import is_locked, open_lock
@@ -146,7 +148,7 @@ def runner_here(engine: LocalEngine) -> runner_module.Runner:
     """Make the runner in this process. It has the lock, so no application that ends starts another one."""
     lock = open_lock(engine.state.runner_lock(os.geteuid()))
     assert locks.try_lock(lock)
-    return runner_module.Runner(engine.state, engine._settings, lock)
+    return runner_module.Runner(engine.state, engine.session.settings, lock)
 
 
 def kill_runner(engine: LocalEngine) -> None:
@@ -369,7 +371,7 @@ def test_nothing_starts_by_an_operators_file_that_cannot_be_meant(
 
     (tmp_path / "node.yaml").write_text("queue: {user_gcores: many}\n")
     engine = start_engine()
-    monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
+    monkeypatch.setattr(submission, "start_runner", lambda session: None)
     application = submit(engine, "quick")
     monkeypatch.setattr(queue_state, "POLICY_FILE", str(tmp_path / "node.yaml"))
     monkeypatch.setattr(node_policy, "__kwdefaults__", {"owner": os.getuid()})
@@ -407,7 +409,7 @@ def test_an_ask_that_no_longer_fits_ends_and_the_rest_goes_on(
 ) -> None:
     engine = start_engine(local__memory="10")
     monkeypatch.setattr(runner_module, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
+    monkeypatch.setattr(submission, "start_runner", lambda session: None)
     large, small = submit(engine, "quick", memory_mib=11), submit(engine, "quick")
     runner_here(engine).run()
     view = engine.view(large)
@@ -629,7 +631,7 @@ def test_the_time_of_a_death_is_the_same_before_and_after_what_it_left_is_cleare
     application_id = submit(engine, "sleep")
     running(engine, application_id)
     if asked:
-        engine._write_kill_request(str(home(engine, application_id)), "tony")
+        write_kill_request(engine.session, str(home(engine, application_id)), "tony")
     if not has_runner:
         kill_runner(engine)
     an_hour_ago = int(time.time()) - 3600  # much older, and it would be cleared away as history
@@ -739,13 +741,13 @@ def test_old_leftovers_in_staging_are_swept_and_fresh_ones_kept(engine: LocalEng
 def test_a_submission_whose_archive_is_gone_leaves_nothing(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = engine._stage
+    real = submission.stage
 
     def stage(*args: Any) -> str:
         os.unlink(os.path.join(engine.archive_cache(), "small.tar.gz"))
         return real(*args)
 
-    monkeypatch.setattr(engine, "_stage", stage)
+    monkeypatch.setattr(submission, "stage", stage)
     with pytest.raises(NotFound, match="is gone: submit again"):
         submit(engine, "quick")
     assert engine.views() == []
@@ -826,7 +828,7 @@ def test_what_comes_of_a_soft_kill_is_said_in_a_line(answer: dict[str, Any], lin
 
 
 def test_a_soft_kill_that_nobody_answers_is_unreachable(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlapp.cluster.local.client.engine.SOFT_KILL_REQUEST_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("dlapp.cluster.local.client.kill.SOFT_KILL_REQUEST_TIMEOUT_S", 0.2)
     application_id = submit(engine, "sleep")
     running(engine, application_id)
     with pytest.raises(Unreachable):
@@ -1070,7 +1072,7 @@ def test_a_ledger_that_fails_keeps_no_ended_application_from_being_settled(
     monkeypatch.setattr(MachineLedger, "reclaim", broken)
     monkeypatch.setattr(runner_module.Runner, "_reserve", lambda self, row: NoCards())
     monkeypatch.setattr(log, "warning", said.append)
-    monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
+    monkeypatch.setattr(submission, "start_runner", lambda session: None)
     engine = start_engine()
     first, second = submit(engine, "finish", gcores=1), submit(engine, "quick")
     runner_here(engine).run()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from dlapp.cluster.local import outcome, queue
+from dlapp.cluster.local.client import submission
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.runner import main as runner_module
@@ -68,7 +69,7 @@ def run_runner(engine: LocalEngine) -> None:
     lock = open_lock(engine.state.runner_lock(os.geteuid()))
     assert locks.try_lock(lock)
     try:
-        runner_module.Runner(engine.state, engine._settings, lock).run()
+        runner_module.Runner(engine.state, engine.session.settings, lock).run()
     except BaseException:
         os.close(lock)
         raise
@@ -77,7 +78,7 @@ def run_runner(engine: LocalEngine) -> None:
 def test_a_commit_that_fails_is_an_error_in_a_line_and_leaves_nothing(
     engine: LocalEngine, full_disk: FullDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
+    monkeypatch.setattr(submission, "start_runner", lambda session: None)
     full_disk.left = 1
     with pytest.raises(Unreachable, match=r"dlapp\.db: database or disk is full$"):
         submit(engine, "quick")
@@ -95,7 +96,7 @@ def test_a_runner_that_cannot_write_its_rows_looks_again_and_says_so_once(
         monkeypatch.setattr(log, level, said.append)
     monkeypatch.setattr(runner_module, "ERROR_RETRY_S", 0.01)
     monkeypatch.setattr(runner_module, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
+    monkeypatch.setattr(submission, "start_runner", lambda session: None)
     first, second = submit(engine, "finish"), submit(engine, "quick")
     full_disk.left = 5
     run_runner(engine)
@@ -124,7 +125,7 @@ def test_a_runner_whose_state_directory_is_gone_ends(
 def test_rows_of_another_version_end_the_runner_with_a_line(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
+    monkeypatch.setattr(submission, "start_runner", lambda session: None)
     submit(engine, "quick")
     monkeypatch.setattr(queue, "SCHEMA", 2)
     with pytest.raises(queue.SchemaMismatch, match="was written by an older dlapp"):

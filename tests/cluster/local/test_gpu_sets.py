@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.cluster.local import spool
-from dlapp.cluster.local.client import waits
-from dlapp.cluster.local.client.engine import LocalEngine
+from dlapp.cluster.local.client import submission, waits
 from dlapp.cluster.local.gpu_sets import demands_of_row, gpu_sets
 from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.queue_state import QueueContents, row_of, state_of
@@ -189,13 +188,13 @@ def test_other_users_read_which_gpus_an_application_asks_for_and_count_whole_one
 def test_commands_show_as_ahead_who_waits_for_the_same_gpus_and_what_other_gpus_would_end_the_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
+    monkeypatch.setattr(submission, "start_runner", lambda session: None)
     monkeypatch.setattr(nvml, "has_library", lambda: True)
     parts = tuple(Part(one.uuid, one.name, one.memory_mib * MIB) for one in (SMALL, LARGE))
     for name, value in with_devices(tmp_path, [StubDevice(mig=parts), StubDevice(uuid="GPU-1")]).items():
         monkeypatch.setenv(name, value)
     with engine_in(tmp_path / "state", shared=False) as engine, contextlib.ExitStack() as held:
-        ledger = MachineLedger(engine._settings.lock_dir, nvml=engine._nvml)
+        ledger = MachineLedger(engine.session.settings.lock_dir, nvml=engine.session.nvml)
 
         def hold(uuid: str) -> None:
             held.enter_context(ledger.acquire(LeaseRequest("busy", uuid, "tony", 1, (uuid,))))
@@ -227,13 +226,13 @@ def test_commands_show_as_ahead_who_waits_for_the_same_gpus_and_what_other_gpus_
 def test_other_gpus_are_no_way_around_the_number_of_gpus_that_is_configured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
+    monkeypatch.setattr(submission, "start_runner", lambda session: None)
     monkeypatch.setattr(nvml, "has_library", lambda: True)
     parts = tuple(Part(one.uuid, one.name, one.memory_mib * MIB) for one in (SMALL, LARGE))
     for name, value in with_devices(tmp_path, [StubDevice(mig=parts), StubDevice(uuid="GPU-1")]).items():
         monkeypatch.setenv(name, value)
     with engine_in(tmp_path / "state", shared=False) as engine, contextlib.ExitStack() as held:
-        ledger = MachineLedger(engine._settings.lock_dir, nvml=engine._nvml)
+        ledger = MachineLedger(engine.session.settings.lock_dir, nvml=engine.session.nvml)
         held.enter_context(ledger.acquire(LeaseRequest("busy", "GPU-1", "tony", 1, ("GPU-1",))))
         running = row("application_5_0001", Demand(1, PLAIN), state=RUNNING)
         running.submitter = "tony"
@@ -242,7 +241,9 @@ def test_other_gpus_are_no_way_around_the_number_of_gpus_that_is_configured(
         for limit in (2, 1):
             capacity = engine.capacity()._replace(gcores=limit)
             with Queue(engine.state) as queue:
-                machine = waits.MachineWaits(engine.state, queue, capacity, engine._settings.lock_dir, engine._nvml)
+                machine = waits.MachineWaits(
+                    engine.state, queue, capacity, engine.session.settings.lock_dir, engine.session.nvml
+                )
                 changes.append([one.kind for one in machine._facts(spec_of(gcores=1), QueueOrder(), None).other_gpus])
         assert changes == [["mig:3g.40gb", "mig:1g.10gb", "mig"], []]
 
@@ -258,7 +259,7 @@ def test_two_gpus_for_one_container_are_never_replaced_by_slices(gpu: str) -> No
 def test_a_row_from_before_there_were_kinds_asks_for_whole_gpus_and_a_new_one_is_added_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
+    monkeypatch.setattr(submission, "start_runner", lambda session: None)
     with engine_in(tmp_path / "state", shared=False) as engine:
         old = str(submit(engine, "finish", gcores=2))
         with contextlib.closing(sqlite3.connect(engine.state.database)) as connection:

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from dlapp.cluster.local import queue_state, spool
+from dlapp.cluster.local.client import checks, submission
 from dlapp.cluster.local.client.engine import LocalEngine
+from dlapp.cluster.local.client.session import LocalSession
 from dlapp.cluster.local.outcome import ended, write_outcome
 from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.queue_order import order_of
@@ -106,7 +108,7 @@ def test_what_is_submitted_while_a_runner_begins_keeps_its_place(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [make_application(engine, "waiting")]
-    runner = Runner(engine.state, engine._settings, -1)
+    runner = Runner(engine.state, engine.session.settings, -1)
     read = runner._queue.unsettled
 
     def read_then_submit() -> list[ApplicationRow]:
@@ -126,7 +128,7 @@ def test_an_application_without_a_place_gets_one_with_the_runners_next_look(
     application = make_application(engine, "waiting")
     for name in os.listdir(engine.state.spool):
         os.rmdir(os.path.join(engine.state.spool, name))
-    runner = Runner(engine.state, engine._settings, -1)
+    runner = Runner(engine.state, engine.session.settings, -1)
     monkeypatch.setattr(runner, "_capacity", lambda: Amounts(0, 0, 0))
     runner._process_rows()
     runner._queue.close()
@@ -305,9 +307,9 @@ def test_the_policy_names_users_by_name_or_uid(policy_file: Path) -> None:
 
 
 def test_limits_refuse_at_submission(engine: LocalEngine, policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LocalEngine, "_ensure_runner_after_submission", lambda self: None)
-    monkeypatch.setattr(LocalEngine, "_gpus", lambda self: (fake_devices(8), None))
-    monkeypatch.setattr(LocalEngine, "_check_ledger", lambda self, refuse: None)
+    monkeypatch.setattr(submission, "start_runner", lambda session: None)
+    monkeypatch.setattr(LocalSession, "gpus", lambda self: (fake_devices(8), None))
+    monkeypatch.setattr(checks, "_check_ledger", lambda session, refuse: None)
     policy_file.write_text(f"queue: {{user_gcores: 1, user_gcores_of: [{os.getuid()}=4], user_queued: 2}}\n")
     engine.check(spec_of(gcores=4))
     with pytest.raises(
@@ -341,7 +343,7 @@ def test_a_submission_that_nobody_could_start_is_refused(
 def test_the_latest_start_of_the_reservation_is_shown(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = make_application(engine, "waiting"), make_application(engine, "waiting")
     now_ms = time.time_ns() // 1_000_000
-    runner = Runner(engine.state, engine._settings, -1)
+    runner = Runner(engine.state, engine.session.settings, -1)
     monkeypatch.setattr(runner, "_capacity", lambda: Amounts(1, 8, 0))
     for limit_s, latest_ms in ((300, now_ms + 300_000), (310, now_ms + 300_000), (600, now_ms + 600_000), (None, None)):
         change(engine, first, state=RUNNING, started_ms=now_ms, runs_at_most_s=limit_s)

@@ -148,7 +148,7 @@ def test_one_that_was_removed_before_its_end_was_seen_cannot_be_said_to_have_suc
     done = submit(engine, "quick")
     until_over(engine, done)
     wait_for("the runner's end", lambda: not is_runner_alive(engine.state, UID), END_S)
-    monkeypatch.setattr("dlapp.cluster.local.client.engine.ensure_runner", lambda *args, **named: None)
+    monkeypatch.setattr("dlapp.cluster.local.client.session.ensure_runner", lambda *args, **named: None)
     one = submit(engine, "quick", after=(After(str(done)),))
     other = submit(engine, "quick", after=(After(str(done), RequiredEnd.ANY),))
     with pytest.raises(UsageError, match=f"{one} waits for its end"):
