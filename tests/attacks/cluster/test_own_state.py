@@ -123,7 +123,7 @@ def use_all(state: Path) -> list[str]:
             try:
                 what(one)
             finally:
-                one._queue.close()
+                one.context.queue.close()
                 os.close(lock)
 
     engine = None

@@ -25,6 +25,8 @@ from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.client.kill import write_kill_request
 from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.runner import main as runner_module
+from dlapp.cluster.local.runner import starting
+from dlapp.cluster.local.runner.gpus import GpuReservations
 from dlapp.cluster.local.state import is_locked, open_lock
 from dlapp.errors import Denied, DlappError, NotFound, RequestTooLarge, Unreachable
 from dlapp.node_policy import node_policy
@@ -376,7 +378,7 @@ def test_nothing_starts_by_an_operators_file_that_cannot_be_meant(
     monkeypatch.setattr(queue_state, "POLICY_FILE", str(tmp_path / "node.yaml"))
     monkeypatch.setattr(node_policy, "__kwdefaults__", {"owner": os.getuid()})
     runner = runner_here(engine)
-    runner._start_waiting()
+    runner.starter.start_waiting()
     waiting = engine.view(application).waiting
     assert waiting is not None
     assert waiting.code == "service_away"
@@ -408,7 +410,7 @@ def test_an_ask_that_no_longer_fits_ends_and_the_rest_goes_on(
     start_engine: Callable[..., LocalEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = start_engine(local__memory="10")
-    monkeypatch.setattr(runner_module, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(starting, "PATIENCE_S", 0.0)
     monkeypatch.setattr(submission, "start_runner", lambda session: None)
     large, small = submit(engine, "quick", memory_mib=11), submit(engine, "quick")
     runner_here(engine).run()
@@ -1070,7 +1072,7 @@ def test_a_ledger_that_fails_keeps_no_ended_application_from_being_settled(
 
     said: list[str] = []
     monkeypatch.setattr(MachineLedger, "reclaim", broken)
-    monkeypatch.setattr(runner_module.Runner, "_reserve", lambda self, row: NoCards())
+    monkeypatch.setattr(GpuReservations, "reserve", lambda self, row: NoCards())
     monkeypatch.setattr(log, "warning", said.append)
     monkeypatch.setattr(submission, "start_runner", lambda session: None)
     engine = start_engine()

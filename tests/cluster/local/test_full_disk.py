@@ -16,6 +16,7 @@ from dlapp.cluster.local import outcome, queue
 from dlapp.cluster.local.client import submission
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.queue import Queue
+from dlapp.cluster.local.runner import context, starting
 from dlapp.cluster.local.runner import main as runner_module
 from dlapp.cluster.local.state import is_locked, open_lock, open_state
 from dlapp.errors import Unreachable
@@ -94,8 +95,8 @@ def test_a_runner_that_cannot_write_its_rows_looks_again_and_says_so_once(
     said: list[str] = []
     for level in ("info", "warning"):
         monkeypatch.setattr(log, level, said.append)
-    monkeypatch.setattr(runner_module, "ERROR_RETRY_S", 0.01)
-    monkeypatch.setattr(runner_module, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(context, "ERROR_RETRY_S", 0.01)
+    monkeypatch.setattr(starting, "PATIENCE_S", 0.0)
     monkeypatch.setattr(submission, "start_runner", lambda session: None)
     first, second = submit(engine, "finish"), submit(engine, "quick")
     full_disk.left = 5
@@ -115,7 +116,7 @@ def test_a_runner_whose_state_directory_is_gone_ends(
         state_dir.rename(away)
         return []
 
-    monkeypatch.setattr(runner_module, "ERROR_RETRY_S", 0.01)
+    monkeypatch.setattr(context, "ERROR_RETRY_S", 0.01)
     monkeypatch.setattr(runner_module, "start_pending_senders", take_away)
     run_runner(engine)
     assert not state_dir.exists()
@@ -193,7 +194,7 @@ def test_on_a_full_disk_the_runner_lives_on_and_with_room_again_all_comes_to_its
         (tmp_path / "go").touch()
         wait_until(lambda: not is_locked(f"{engine.state.application(str(first))}/alive"))
         # More than one look later it is still there, and nothing has ended that could not be written.
-        time.sleep(1.5 * runner_module.ERROR_RETRY_S)
+        time.sleep(1.5 * context.ERROR_RETRY_S)
         assert is_locked(engine.state.runner_lock(os.geteuid()))
         ballast.unlink()
         wait_until(lambda: [one.state.ended for one in engine.views()] == [True, True])

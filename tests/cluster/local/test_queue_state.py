@@ -109,16 +109,16 @@ def test_what_is_submitted_while_a_runner_begins_keeps_its_place(
 ) -> None:
     ids = [make_application(engine, "waiting")]
     runner = Runner(engine.state, engine.session.settings, -1)
-    read = runner._queue.unsettled
+    read = runner.context.queue.unsettled
 
     def read_then_submit() -> list[ApplicationRow]:
         rows = read()
         ids.append(make_application(engine, "waiting"))
         return rows
 
-    monkeypatch.setattr(runner._queue, "unsettled", read_then_submit)
+    monkeypatch.setattr(runner.context.queue, "unsettled", read_then_submit)
     runner._republish()
-    runner._queue.close()
+    runner.context.queue.close()
     assert [one.id for one in spool.entries_of(engine.state)] == ids
 
 
@@ -129,9 +129,9 @@ def test_an_application_without_a_place_gets_one_with_the_runners_next_look(
     for name in os.listdir(engine.state.spool):
         os.rmdir(os.path.join(engine.state.spool, name))
     runner = Runner(engine.state, engine.session.settings, -1)
-    monkeypatch.setattr(runner, "_capacity", lambda: Amounts(0, 0, 0))
+    monkeypatch.setattr(runner.starter, "_capacity", lambda: Amounts(0, 0, 0))
     runner._process_rows()
-    runner._queue.close()
+    runner.context.queue.close()
     assert [(one.id, one.phase) for one in spool.entries_of(engine.state)] == [(application, spool.WAITING)]
 
 
@@ -344,14 +344,14 @@ def test_the_latest_start_of_the_reservation_is_shown(engine: LocalEngine, monke
     first, second = make_application(engine, "waiting"), make_application(engine, "waiting")
     now_ms = time.time_ns() // 1_000_000
     runner = Runner(engine.state, engine.session.settings, -1)
-    monkeypatch.setattr(runner, "_capacity", lambda: Amounts(1, 8, 0))
+    monkeypatch.setattr(runner.starter, "_capacity", lambda: Amounts(1, 8, 0))
     for limit_s, latest_ms in ((300, now_ms + 300_000), (310, now_ms + 300_000), (600, now_ms + 600_000), (None, None)):
         change(engine, first, state=RUNNING, started_ms=now_ms, runs_at_most_s=limit_s)
-        runner._start_waiting()
+        runner.starter.start_waiting()
         waiting = engine.view_in_full_json(second)["waiting"]
         assert waiting["code"] == "nodes_full"
         assert waiting["reserved_ms"] == (latest_ms if latest_ms is None else pytest.approx(latest_ms, abs=2))
-    runner._queue.close()
+    runner.context.queue.close()
 
 
 # ---- turns ----

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from dlapp.cluster.local import schedule, spool
 from dlapp.cluster.local.row import ApplicationRow
-from dlapp.cluster.local.runner import main as runner_module
+from dlapp.cluster.local.runner import starting
 from dlapp.cluster.local.runner.main import Runner as RealRunner
 from dlapp.cluster.local.schedule import StartDecision
 from dlapp.cluster.local.settings import settings_of
@@ -514,7 +514,7 @@ def test_the_real_runner_reads_after_it_has_published_with_the_lock_held(
         now_s += duration_s
 
     # With the real clock a stop of this process could be all the time that it waits.
-    monkeypatch.setattr(runner_module, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep))
+    monkeypatch.setattr(starting, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep))
     with engine_in(state_dir, shared=True) as engine:
         application = make_application(engine, "waiting")
         state = engine.state
@@ -533,17 +533,17 @@ def test_the_real_runner_reads_after_it_has_published_with_the_lock_held(
 
         monkeypatch.setattr(spool, "entries_of_others", others)
         monkeypatch.setattr(spool, "is_alive", lambda *_: True)
-        (row,) = runner._queue.unsettled()
+        (row,) = runner.context.queue.unsettled()
         lock = acquire_lock(alive, 0o640)
         assert lock is not None
-        assert runner._mark_started(row, Amounts(2, 8, 0)) is started
+        assert runner.starter._mark_started(row, Amounts(2, 8, 0)) is started
         os.close(lock)
         assert read
         assert all(one == (True, [STARTING]) for one in read)
         assert shown(state.spool) == phases
         waited = bool(rivals) and rivals[0][1] > 0
         assert (len(read) > 1) is waited
-        runner._queue.close()
+        runner.context.queue.close()
 
 
 def test_an_application_is_shown_as_running_while_it_was_starting_too(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def _end_waiting(session: LocalSession, application_id: str, by: str) -> bool:
             return False
         mark_end(session.state, application_id, outcome)
         queue.update(row.number, state=DONE, finished_ms=outcome["finished_ms"], outcome=json.dumps(outcome), reason="")
-    from dlapp.cluster.local.runner.main import remove_secrets
+    from dlapp.cluster.local.runner.settling import remove_secrets
 
     remove_secrets(session.state.application(application_id))
     start_pending_senders(session.state, session.settings.program)
