@@ -158,7 +158,7 @@ def _logout() -> Iterator[Finding]:
     import shlex
     import subprocess
 
-    from dlapp.client.client import caller
+    from dlapp.client.operations.connections import caller
     from dlapp.system.machine import own_cgroups
 
     names = ("KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers")

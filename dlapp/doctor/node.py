@@ -156,7 +156,7 @@ def _python() -> Iterator[Finding]:
 
 
 def _user() -> Iterator[Finding]:
-    from dlapp.client.client import caller
+    from dlapp.client.operations.connections import caller
     from dlapp.node_policy import node_policy, root_problem
 
     user, submitter = caller(), os.environ.get("USER", "")

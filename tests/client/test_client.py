@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dlapp.client import Client, polling
-from dlapp.client import client as client_module
-from dlapp.client.client import caller
 from dlapp.client.exit_status import exit_code
+from dlapp.client.operations import waiting as waiting_module
+from dlapp.client.operations.connections import caller
 from dlapp.cluster.engine import LogFiles
 from dlapp.config import load_config
 from dlapp.errors import Denied, NotFound, TimedOut, UsageError
@@ -213,7 +213,7 @@ def test_the_longer_a_client_waits_the_less_often_it_asks(monkeypatch: pytest.Mo
         asked.append(pause_s)
         now[0] += pause_s
 
-    monkeypatch.setattr(client_module, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(waiting_module, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     waiting = client(view(42, State.ACCEPTED))
     views = [view(42, State.RUNNING)] * 1000
     waiting.engine.coming = [*views, view(42, State.FINISHED, cause=Cause.SUCCEEDED)]  # type: ignore[attr-defined]

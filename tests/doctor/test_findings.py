@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.client.client import caller
+from dlapp.client.operations.connections import caller
 from dlapp.config import load_config
 from dlapp.doctor import local
 from dlapp.doctor.findings import FAIL, PASS, WARN, Check, Finding, failed, passed, run_checks, warned

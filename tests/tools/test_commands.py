@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.client.client import TAIL_BYTES, caller
+from dlapp.client.operations.connections import caller
+from dlapp.client.operations.output import TAIL_BYTES
 from tests.applications import BIN, ended, launch, properties, run, status, wait_for
 from tests.engines import Engine, on_yarn_when_full
 from tests.services.containers.dockerd import Dockerd, busybox_root

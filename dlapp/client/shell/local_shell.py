@@ -357,7 +357,7 @@ def leased(
     if not gcores:
         yield (), ()
         return
-    from dlapp.client.client import caller
+    from dlapp.client.operations.connections import caller
     from dlapp.gpuid.factory import configured, open_ledger, web_certificates
     from dlapp.gpuid.health.inspection import Inspector
     from dlapp.gpuid.health.nvml_subprocess import NvmlProcess

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dlapp.client import Client
-    from dlapp.client.client import AnyApplication
+    from dlapp.client.operations.connections import AnyApplication
 
 GONE = 128 + signal.SIGKILL
 """Exit code where the command ended with its container."""

@@ -60,7 +60,7 @@ def read_error_tail(client: Client, view: View) -> ErrorTail | None:
 
     None for a container of a sweep: each trial has its own.
     """
-    from dlapp.client.client import TAIL_BYTES
+    from dlapp.client.operations.output import TAIL_BYTES
     from dlapp.errors import DlappError
     from dlapp.tools.display.terminal import plain_line
 

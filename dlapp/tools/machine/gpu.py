@@ -97,8 +97,8 @@ def main(
         from dlapp.tools.machine.gpu_maintenance import health
 
         return health(as_json=as_json)
-    from dlapp.client.client import caller
     from dlapp.client.machine.gpu_ledger import GpuLedger
+    from dlapp.client.operations.connections import caller
     from dlapp.config import load_config
     from dlapp.tools.display import gpu as show
 

@@ -62,8 +62,8 @@ def quarantine(ledger: GpuLedger, names: Sequence[str], *, host: str | None, rea
     Raises:
         NotFound: there is no such GPU; then none is closed.
     """
-    from dlapp.client.client import caller
     from dlapp.client.machine.drain import close_devices, select_devices, select_gpus
+    from dlapp.client.operations.connections import caller
 
     try:
         selection = select_gpus(ledger, names, host)
@@ -110,7 +110,6 @@ def drain(
     Raises:
         TimedOut: they are still in use, or may be.
     """
-    from dlapp.client.client import caller
     from dlapp.client.machine.drain import (
         close_devices,
         foreign_users,
@@ -118,6 +117,7 @@ def drain(
         remaining_users,
         select_devices,
     )
+    from dlapp.client.operations.connections import caller
 
     selection = select_devices(ledger, names, host)
     close_devices(ledger, selection, reason=reason or "drained", by=caller())
@@ -201,8 +201,8 @@ def reset(config: Config, ledger: GpuLedger, name: str, *, as_json: bool) -> int
         name: of the GPU.
         as_json: print the answer as JSON.
     """
-    from dlapp.client.client import caller
     from dlapp.client.machine.reset import reset_gpu
+    from dlapp.client.operations.connections import caller
 
     done = reset_gpu(ledger, config, name, by=caller())
     if as_json:

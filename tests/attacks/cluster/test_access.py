@@ -56,7 +56,7 @@ def client(
 
     def client(user: str) -> Client:
         made.append(client_of(hadoop, tmp_path / user, monkeypatch, user, **keys))
-        monkeypatch.setattr("dlapp.client.client.caller", lambda: user)
+        monkeypatch.setattr("dlapp.client.operations.connections.caller", lambda: user)
         return made[-1]
 
     yield client

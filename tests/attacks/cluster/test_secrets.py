@@ -252,7 +252,7 @@ def test_who_looks_at_an_application_of_somebody_else_never_acts_in_their_name(
     submitted: Submitted, hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stranger = client_of(hadoop, tmp_path / "stranger", monkeypatch, "stranger")
-    monkeypatch.setattr("dlapp.client.client.caller", lambda: "stranger")
+    monkeypatch.setattr("dlapp.client.operations.connections.caller", lambda: "stranger")
     names: list[str] = []
     real = Login.as_user
 

@@ -6,7 +6,6 @@ import os
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dlapp.cluster.local import views
-from dlapp.cluster.local.client.views import waits_of
 from dlapp.cluster.local.row import DEPENDENT, DONE, HELD, WAITING
 from dlapp.cluster.local.state import read_json, read_text
 from dlapp.errors import NotFound
@@ -73,6 +72,7 @@ class OwnerAccess:
         row = self._session.row(application_id)
         if row.state != WAITING:
             return view
+        from dlapp.cluster.local.client.views import waits_of
         from dlapp.values.serialization import from_json
         from dlapp.values.spec import Submission
 

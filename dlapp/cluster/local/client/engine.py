@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster import LOG_NAMES
-from dlapp.cluster.local.client import views
 from dlapp.cluster.local.client.access import ApplicationAccess, OwnerAccess
 from dlapp.cluster.local.client.session import LocalSession
 from dlapp.cluster.local.notices import start_pending_senders
@@ -299,6 +298,8 @@ class LocalEngine(OneApplication, Closeable):
     def ids(self, *, everybody: bool = False) -> list[str]:
         if self.session.is_others:
             return self._as_root(self.state).ids() if everybody else []
+        from dlapp.cluster.local.client import views
+
         return views.ids(self.session, everybody=everybody)
 
     def issued(self, application_id: str) -> bool:
@@ -309,6 +310,8 @@ class LocalEngine(OneApplication, Closeable):
         """
         if self.session.is_others:
             return self._as_root(self.state).issued(application_id)
+        from dlapp.cluster.local.client import views
+
         return views.issued(self.session, application_id)
 
     def views(
@@ -330,6 +333,8 @@ class LocalEngine(OneApplication, Closeable):
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
     ) -> list[dict[str, Any]]:
         if not self.session.is_others:
+            from dlapp.cluster.local.client import views
+
             return views.views_json(self.session, everybody, user, limit)
         if not everybody and user is None:
             return []
@@ -340,6 +345,8 @@ class LocalEngine(OneApplication, Closeable):
         return ()
 
     def plan(self, spec: AppSpec) -> PlanFacts:
+        from dlapp.cluster.local.client import views
+
         return views.waits_of(self.session).plan(spec, self.session.waiting())
 
     def queue_facts(self) -> QueueFacts:
@@ -348,6 +355,8 @@ class LocalEngine(OneApplication, Closeable):
             from dlapp.cluster.engine import QueueFacts
 
             return QueueFacts()
+        from dlapp.cluster.local.client import views
+
         return views.queue_facts(self.session)
 
     def node_names(self) -> tuple[str, ...]:

@@ -1,0 +1,1 @@
+"""The operations of `dlapp.client.Client`, by subject; each module has a base class of it."""

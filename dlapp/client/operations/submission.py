@@ -1,0 +1,374 @@
+"""The operations of a client that submit applications."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dlapp.client.operations import connections
+from dlapp.client.operations.output import Output
+from dlapp.client.operations.waiting import Control
+from dlapp.client.polling import ENDED
+from dlapp.errors import (
+    Denied,
+    NotFound,
+    UsageError,
+)
+
+# Modules that define classes are imported where they are needed: dlapp-status needs none of them.
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from dlapp.application.description import Snapshot, Source
+    from dlapp.application.keywords import SubmitOptions
+    from dlapp.application.overrides import Overrides
+    from dlapp.client.application import Application
+    from dlapp.client.operations.connections import AnyApplication
+    from dlapp.cluster.engine import Engine
+    from dlapp.launcher.origin import Origin
+    from dlapp.node_policy import DockerPolicy
+    from dlapp.sweep.trial import TrialSpec
+    from dlapp.values.spec import AppSpec
+
+DOCKER_TIMEOUT_S = 2.0
+"""Time limit for dockerd to list its networks before a submission."""
+
+
+class Submitter(Output, Control):
+    """Submitter of applications, new ones and again."""
+
+    def application(self, text: str) -> Application:
+        """Return the application for ``text``. Raises the errors of `resolve`, and NotFound for an unknown id."""
+        from dlapp.client.application import Application
+
+        application = Application(self, self.resolve(text))
+        application.status()
+        return application
+
+    def submit(
+        self,
+        source: str | os.PathLike[str] | Snapshot | AppSpec | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        role_env: Mapping[str, Mapping[str, str]] | None = None,
+        args: Sequence[str] | None = None,
+        overrides: Mapping[str, object] | Overrides | None = None,
+        say: Callable[[str], None] = lambda _: None,
+        note: Callable[[str], None] = lambda _: None,
+        progress: Callable[[int, int], None] | None = None,
+        **fields: Any,
+    ) -> Application:
+        """Check, pack and submit an application; it runs independently of the caller.
+
+        Args:
+            source: the path of a properties file, what that was at another moment, or a spec. None: the application is
+                described by keywords. The paths of a spec and of keywords are as in a file that lies in the working
+                directory: relative ones begin there.
+            env: variables of the program; they are added to those of a file, and override equal names.
+            role_env: with a spec: role -> variables for its containers only, overriding equal names.
+            args: arguments of the program, instead of a file's user_shell_args.
+            overrides: values that override a file's, such as ``{"resources.containers": 2}``.
+            say: called with the lines that ``dlapp-launcher`` prints.
+            note: called with notices for the user.
+            progress: called with the packed bytes of the workspace and the total.
+            fields: the application, instead of a source: every key of ``[application]`` and ``[resources]``, some of
+                them by shorter names (``workspace``, ``script``, ``exclude``), ``inputs``, ``outputs``, ``overwrite``,
+                ``caches``, ``links``, ``roles``, ``services``, ``checkpoint`` and ``sweep``; docs/python.md has them.
+
+        Raises:
+            FileRefused: the file or spec has errors; the message lists all of them.
+            SpecError: a keyword, an argument or a variable has an invalid value.
+            UsageError: the resource request fits nowhere, args or overrides are given with a spec, an output may not be
+                replaced, or the workspace is too large.
+            NotFound: input is missing.
+        """
+        from dlapp.application.overrides import NO_OVERRIDES
+        from dlapp.values.spec import AppSpec
+
+        self.engine.prepare()
+        if source is not None and (env or args is not None or role_env is not None):
+            from dlapp.application.keywords import check_texts
+
+            check_texts(args or (), env or {})
+            if role_env is not None and not isinstance(source, AppSpec):
+                raise UsageError("role_env is for a spec; a file has env.NAME in [role NAME]")
+            for variables in (role_env or {}).values():
+                check_texts((), variables)
+        described: Source
+        own_overrides = NO_OVERRIDES
+        if source is None:
+            from dlapp.application.build import Keywords
+
+            if overrides is not None:
+                raise UsageError("overrides are for a properties file; give the keywords themselves")
+            described = Keywords(fields, env or {}, args or ())
+        elif fields:
+            raise UsageError(f"{', '.join(fields)}: keywords describe an application without a file or a spec")
+        elif isinstance(source, AppSpec):
+            from dlapp.application.description import UnresolvedSpec
+
+            if args is not None or overrides is not None:
+                raise UsageError("args and overrides are for a file; change a spec with dlapp.replace")
+            described = UnresolvedSpec(source, env or {}, role_env or {})
+        else:
+            own_overrides = _overrides_of(overrides, env, args)
+            described = os.fspath(source) if isinstance(source, os.PathLike) else source
+        return self._launch(described, self.engine, own_overrides, say=say, note=note, progress=progress)
+
+    def resume(
+        self,
+        application_id: AnyApplication,
+        source: str | os.PathLike[str] | None = None,
+        **options: Unpack[SubmitOptions],
+    ) -> Application:
+        """Submit an application that continues from the newest checkpoint of an ended one.
+
+        Args:
+            application_id: the id of the ended one; the caller must own it.
+            source: the path of a properties file; None to reuse the recorded application, including the workspace.
+            options: see `submit`. The values of variables are not recorded, so all of the application's variables must
+                be in ``env``, or in the file.
+
+        Raises:
+            NotFound: there is no such application, no complete checkpoint of it, or no packed workspace any more.
+            Denied: it is owned by another user.
+            UsageError: it has not ended, has no checkpoints, another application already continues from them, or a
+                variable has no value. See also `submit`.
+        """
+        return self._resubmit(application_id, source, resumes=True, **options)
+
+    def again(
+        self,
+        application_id: AnyApplication,
+        source: str | os.PathLike[str] | None = None,
+        **options: Unpack[SubmitOptions],
+    ) -> Application:
+        """Submit an application again, from its beginning; it need not have ended.
+
+        Args:
+            application_id: the id of the caller's own application.
+            source: the path of a properties file; None to reuse the recorded application, including the workspace.
+            options: see `resume`, also for errors.
+        """
+        return self._resubmit(application_id, source, resumes=False, **options)
+
+    def again_as_trial(
+        self, application_id: AnyApplication, number: int, **options: Unpack[SubmitOptions]
+    ) -> Application:
+        """Submit the program of a sweep once, with the parameters of one of its trials; the output goes beside those
+        of the sweep, to ``TARGET/trial-NUMBER``, unless the overrides name another target.
+
+        Args:
+            application_id: the id of the caller's own sweep; it need not have ended.
+            number: the number of the trial.
+            options: see `resume`, also for errors.
+
+        Raises:
+            NotFound: there is no such application, or trial.
+            UsageError: it has no sweep.
+        """
+        trial = self.sweep(application_id).trial(number)
+        return self._resubmit(application_id, None, resumes=False, trial=trial, **options)
+
+    def _resubmit(
+        self,
+        application_id: AnyApplication,
+        source: str | os.PathLike[str] | None,
+        *,
+        resumes: bool,
+        trial: TrialSpec | None = None,
+        env: Mapping[str, str] | None = None,
+        args: Sequence[str] | None = None,
+        overrides: Mapping[str, object] | Overrides | None = None,
+        say: Callable[[str], None] = lambda _: None,
+        note: Callable[[str], None] = lambda _: None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Application:
+        from dlapp.launcher.origin import Origin
+
+        own_overrides = _overrides_of(overrides, env, args)
+        application_id = self._id(application_id)
+        engine = self._engine_of(application_id)
+        view = engine.view_json(str(application_id))
+        self._check_owner(str(application_id), connections.caller())
+        recorded = engine.submission(application_id)
+        engine.prepare()  # only now: it may remove an expired history
+        stored = tuple(one["target"] if one["committed"] else one["partial"] for one in view["outputs"])
+        origin = Origin(str(application_id), recorded, resumes, outputs=tuple(filter(None, stored)))
+        if resumes:
+            if view["state"] not in ENDED:
+                raise UsageError(f"{application_id} is {view['state']}: only what has ended can be resumed")
+            self._refuse_if_resumed(engine, origin)
+        if source is not None:
+            return self._launch(
+                os.fspath(source), engine, own_overrides, say=say, note=note, progress=progress, origin=origin
+            )
+        if recorded.workspace_digest:
+            try:
+                archive = engine.find_archive(recorded.workspace_digest)
+            except NotFound as error:
+                raise NotFound(f"{error}; give FILE, whose workspace is packed") from error
+            origin = origin._replace(archive=archive)
+        if trial is None:
+            described, own_overrides = origin.recorded_source(own_overrides)
+        else:
+            described, own_overrides = origin.recorded_trial(trial, own_overrides)
+        return self._launch(described, engine, own_overrides, say=say, note=note, progress=progress, origin=origin)
+
+    def _refuse_if_resumed(self, engine: Engine, origin: Origin) -> None:
+        """Refuse to resume from checkpoints that an application which has not ended continues from. Raises
+        UsageError.
+        """
+        for other in engine.views_json(limit=0):
+            if other["state"] in ENDED or not (resumed := other.get("resumed_from")):
+                continue
+            if _checkpoints_of(engine, str(other["application_id"]), str(resumed)) == origin.checkpoints_of:
+                text = f"{other['application_id']} continues from the same checkpoints, and is {other['state']}"
+                text += "; wait for its end, or end it with dlapp-softkill"
+                raise UsageError(text)
+
+    def _launch(
+        self,
+        described: Source,
+        engine: Engine,
+        own_overrides: Overrides,
+        *,
+        say: Callable[[str], None],
+        note: Callable[[str], None],
+        progress: Callable[[int, int], None] | None,
+        origin: Origin | None = None,
+    ) -> Application:
+        from dlapp.client.application import Application
+        from dlapp.launcher.submit import launch
+
+        application_id = launch(
+            described,
+            self.config,
+            engine,
+            say=say,
+            note=note,
+            progress=progress,
+            overrides=own_overrides,
+            leave_out=lambda spec: self._shell_input_patterns(spec, note),
+            network_problem=self._network_problem,
+            resolve=self.resolve_text,
+            docker_policy=self._docker_policy,
+            origin=origin,
+        )
+        return Application(self, application_id)
+
+    def plan_json(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        overrides: Overrides | None = None,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> dict[str, Any]:
+        """Return what a submission of a properties file would pack, request and wait for now; docs/json.md has the
+        fields. Nothing is submitted.
+
+        Args:
+            source: the path of the file.
+            overrides: values that override the file's.
+            note: called with what is not packed because a shell copied it.
+
+        Raises:
+            FileRefused: the file has errors; the message lists all of them.
+            UsageError: the resource request can never be met, or the workspace is too large.
+        """
+        from dlapp.application.overrides import NO_OVERRIDES
+        from dlapp.launcher.plan import plan_submission
+
+        return plan_submission(
+            os.fspath(source),
+            self.config,
+            self.engine,
+            overrides=overrides or NO_OVERRIDES,
+            leave_out=lambda spec: self._shell_input_patterns(spec, note),
+            network_problem=self._network_problem,
+            resolve=self.resolve_text,
+            docker_policy=self._docker_policy,
+        )
+
+    def _shell_input_patterns(self, spec: AppSpec, note: Callable[[str], None]) -> Sequence[str]:
+        """Return gitignore patterns for the input that dlapp-shell copied into the workspace."""
+        from dlapp.client.command_session import records_below
+        from dlapp.client.shell.input_record import as_pattern, recorded_paths
+
+        paths = recorded_paths(records_below(self.state_path), spec)
+        for one in paths:
+            note(f"{one} is not packed: dlapp-shell copied it, and the run fetches its own")
+        return [as_pattern(one) for one in paths]
+
+    def _network_problem(self, spec: AppSpec) -> str:
+        """Return why an application's network is not available here; empty if it is.
+
+        Raises:
+            ConfigError: node.yaml of this machine is invalid.
+        """
+        if self.config.cluster != "local":
+            return ""
+        from dlapp.node_policy import node_policy
+
+        policy = node_policy()  # with an invalid file no program runs, with or without Docker
+        in_docker = [role for role in spec.roles if spec.image_of(role) is not None]
+        networks = list(dict.fromkeys(filter(None, map(spec.network_of, in_docker))))
+        if not networks:
+            return ""
+        from dlapp.net.dockerd import Dockerd, DockerRefused, DockerSilent
+        from dlapp.runtime.docker.container import forbidden_network, missing_network
+
+        dockerd = Dockerd(self.config.runtime.docker.host, DOCKER_TIMEOUT_S)
+        for network in networks:
+            try:
+                missing = missing_network(dockerd, network)
+            except (DockerRefused, DockerSilent):
+                missing = ""  # dockerd may be running by the time the application starts
+            if problem := missing or forbidden_network(policy.docker, network):
+                return problem
+        return ""
+
+    def _docker_policy(self) -> DockerPolicy | None:
+        """Return what the operator of the machine that runs the containers allows; None if it is not known here."""
+        if self.config.cluster != "local":
+            return None
+        from dlapp.node_policy import node_policy
+
+        return node_policy().docker
+
+
+def _overrides_of(
+    overrides: Mapping[str, object] | Overrides | None, env: Mapping[str, str] | None, args: Sequence[str] | None
+) -> Overrides:
+    """Return the overrides of a file that the arguments of `Client.submit` describe."""
+    from dlapp.application.overrides import OptionNames, Overrides
+
+    if env or args is not None:
+        from dlapp.application.keywords import check_texts
+
+        check_texts(args or (), env or {})
+    if isinstance(overrides, Overrides):
+        return overrides
+    settings = {key: str(value) for key, value in (overrides or {}).items()}
+    words = None if args is None else tuple(args)
+    return Overrides(settings, env or {}, words, OptionNames("overrides", "env", "args"))
+
+
+def _checkpoints_of(engine: Engine, application_id: str, resumed: str) -> str:
+    """Return the application whose checkpoints an application continues from.
+
+    Args:
+        engine: the engine of both.
+        application_id: the id of the continuing one. On a cluster, what was submitted of it cannot be read before it
+            starts.
+        resumed: the application that it was resumed from.
+    """
+    from dlapp.values.ids import ApplicationId
+
+    for one in (application_id, resumed):
+        with contextlib.suppress(NotFound, Denied, UsageError):
+            if found := engine.submission(ApplicationId.from_text(one)).checkpoints_of:
+                return found
+    return resumed
