@@ -48,7 +48,7 @@ class RootAccess:
         import dlapp.sweep.spec  # noqa: F401
         from dlapp.cluster.local import queue_order  # noqa: F401
         from dlapp.cluster.local.queue_state import read_policy
-        from dlapp.cluster.local.runner import history, orphans, settling  # noqa: F401
+        from dlapp.cluster.local.runner import history, main, orphans  # noqa: F401
         from dlapp.net import control_client  # noqa: F401
         from dlapp.system.network import tcp_table  # noqa: F401
         from dlapp.system.processes import as_user
