@@ -15,7 +15,6 @@ from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import HttpResponse, IncompleteResponse
 from dlapp.net.http_framing import Headers
-from dlapp.storage.api import DiskFull
 from dlapp.storage.hdfs.file_system import HdfsFiles
 from dlapp.storage.hdfs.webhdfs import (
     DataNodeRefused,
@@ -29,6 +28,7 @@ from dlapp.storage.hdfs.webhdfs import (
     parse_mounts,
     parse_role,
 )
+from dlapp.storage.values import DiskFull
 from dlapp.system import waits
 
 NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
