@@ -41,7 +41,7 @@ def test_the_first_in_a_rung_goes_on() -> None:
 
 @each_seed("trials of a rung")
 def test_of_a_thousand_trials_in_random_order_one_in_four_goes_on_by_a_factor_of_four(seed: int) -> None:
-    """Of 1,000 trials 221 to 279 go on; the first decisions know few values."""
+    """The range is 221 to 279 of 1,000 trials; the first decisions know few values."""
     state = AshaState(AshaSpec((1,), 4.0), Goal.MAX)
     numbers = list(range(1000))
     random.Random(seed).shuffle(numbers)
