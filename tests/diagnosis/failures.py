@@ -817,7 +817,7 @@ ON_SERVERS = {
     "a node is lost": OnServer(
         "node_lost",
         "node",
-        "cluster/yarn/faults/test_lost_nodes.py::test_an_index_whose_nodemanagers_were_restarted_comes_to_its_end",
+        "cluster/yarn/faults/test_lost_nodes.py::test_an_index_runs_again_whenever_its_nodemanager_is_restarted_without_recovery",
         "YARN",
     ),
     "the container is preempted": OnServer(
