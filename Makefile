@@ -12,7 +12,7 @@
 #   make test-applications those that run applications on the embedded engine, or tasks
 #   make test-users        those that need root alone, most to become other users
 #   make test-hadoop, test-zookeeper, test-docker    those that need a server
-#   make test-faults [PART=2/6] [FULL=2/4]   all tests with every fault injected, the slow ones and all cases of those
+#   make test-faults [PART=2/6] [FULL=2/8]   all tests with every fault injected, the slow ones and all cases of those
 #                          marked sampled. PART: those of make test, and a part of the slow ones and of the further
 #                          cases. FULL: a part of all tests, with all cases
 #   make test-closes       the tests of make test in a copy that records who closes a descriptor; a double close fails

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.services.needs import left_out
+from tests.tiers import in_part
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFTEST = """
@@ -112,6 +113,15 @@ def test_the_parts_of_the_faults_tier_together_are_what_is_left_out_each_test_on
     parts = [out - left_out(items, by_group=True, tier=f"{part}/3") for part in (1, 2, 3)]
     assert all(parts)
     assert sorted(item.nodeid for part in parts for item in part) == sorted(item.nodeid for item in out)
+
+
+def test_the_seeds_of_a_test_run_on_one_day_and_are_spread_over_the_parts_of_a_night() -> None:
+    """Divide 20 tests with 5 seeds each: each is whole on one of six days, and spread over a night."""
+    tests = [[f"test.py::test[{name}-seed{number}-x]" for number in range(5)] for name in range(20)]
+    days = [{day for day in range(1, 7) for one in of if in_part(one, f"{day}/6")} for of in tests]
+    assert [len(one) for one in days] == [1] * 20
+    assert len(set.union(*days)) > 1
+    assert any(len({k for k in range(1, 9) for one in of if in_part(one, f"full {k}/8")}) > 1 for of in tests)
 
 
 def test_the_parts_of_all_cases_together_are_all_tests_each_once() -> None:

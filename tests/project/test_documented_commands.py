@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.locations import AUTO, WEBHDFS
 from tests.documented.pages import ROOT, Block, blocks, command_blocks, pages
 from tests.documented.scenarios import SCENARIOS
 from tests.documented.table import MAX_REASONS, REASONS, TIERS, read, sections, write_minutes
@@ -51,7 +52,10 @@ def test_no_row_is_there_twice() -> None:
 
 
 def test_each_part_and_version_that_a_target_divides_into_is_a_row() -> None:
-    assert {call for call in calls() if "test-faults" in call} == {f"make test-faults FULL={k}/4" for k in range(1, 5)}
+    assert {call for call in calls() if "test-faults" in call} == {f"make test-faults FULL={k}/8" for k in range(1, 9)}
+    assert {call for call in calls() if "DLAPP_TEST_HDFS" in call} == {
+        f"make test-hadoop DLAPP_TEST_HDFS={way} DLAPP_FAULTS=full ARGS=tests/storage" for way in (WEBHDFS, AUTO)
+    }
     versions = re.findall(r"^VERSIONS \?= (.*)", MAKEFILE, re.MULTILINE)[0].split()
     assert {call for call in calls() if "test-versions" in call} == {
         f"make test-versions VERSIONS={v}" for v in versions

@@ -34,7 +34,7 @@ def place(hadoop: Hadoop) -> HdfsPlace:
     """The HDFS, as the user of the tests, who is its superuser.
 
     It is used natively, and never in another way unseen; ``DLAPP_TEST_HDFS=webhdfs`` lets all of these tests go by
-    WebHDFS.
+    WebHDFS, and ``auto`` by the way that dlapp finds.
     """
     location = f"hdfs://127.0.0.1:{hadoop.ports['nn']}"
     return HdfsPlace(location, (hadoop.hdfs_url,), Login(getpass.getuser()), protocol=WAY)

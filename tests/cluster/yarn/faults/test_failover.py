@@ -370,7 +370,7 @@ def second_id(out: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.sampled(8)
-@each_seed("failovers", 3)
+@each_seed("failovers", 3 if FULL else 1)  # a minute each
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_an_application_goes_through_a_failover_at_any_moment(
