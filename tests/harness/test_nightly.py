@@ -133,6 +133,19 @@ def test_a_unit_takes_on_nothing_that_the_call_of_make_was_given(
     assert states(nights) == {"a": PASSED}
 
 
+@pytest.mark.parametrize(
+    ("user", "name", "value"),
+    [(0, "test-faults", "nightly"), (0, "test-versions VERSIONS=2.10.2", ""), (1000, "test-faults", "")],
+)
+def test_a_skipped_test_has_failed_where_root_can_install_all_that_the_unit_tests(
+    user: int, name: str, value: str, nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DLAPP_REQUIRE", raising=False)
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    nights.run_part([unit(name, f'test "$DLAPP_REQUIRE" = "{value}"')])
+    assert states(nights) == {name: PASSED}
+
+
 def test_parts_are_at_most_so_long_and_have_all_units_in_their_order() -> None:
     minutes = [50, 30, 1, 79, None, None, 45, 90, 1]
     made = [unit(str(number), "true", one) for number, one in enumerate(minutes)]
