@@ -48,7 +48,7 @@ NAME = "dlapp.pyz"
 """File name in a container's working directory."""
 MIN_PYTHON = (3, 11)
 
-_NEEDED = ("dlapp", "h11", "google.protobuf")
+_NEEDED = ("dlapp", "h11", "google.protobuf", "yaml")
 _USED = (
     *("requests", "urllib3", "idna", "certifi", "charset_normalizer"),
     *("kazoo", "pynvml"),

@@ -52,7 +52,7 @@ def _site_packages() -> list[str]:
         prefixes = [environment, *(prefixes if ("include-system-site-packages", "true") in lines else ())]
         sys.prefix = sys.exec_prefix = environment  # which Debian's `site` uses to detect a virtual environment
     # If dlapp itself is installed in the user's own site-packages, its libraries are there, too.
-    own = os.path.abspath(__file__).removesuffix("/dlapp/system/processes/late_site.py")
+    own = os.path.abspath(f"{__file__}/../../../..")
     found = [directory for directory in (own, *site.getsitepackages(prefixes)) if os.path.isdir(directory)]
     return found + [path for directory in found for path in _added(directory)]
 

@@ -21,9 +21,9 @@ FIRST_KEPT = 3
 _OPTIONS = ("-I", "-S")
 """Options by which no directory and no PYTHONPATH of a user changes what dlapp's processes run. They start without
 site-packages, which are added when needed (`dlapp.system.processes.late_site`)."""
-_MAIN, _OWN = "/dlapp/__main__.py", "/dlapp/system/processes/spawn.py"
-PROGRAM = (sys.executable, *_OPTIONS, os.path.abspath(__file__).removesuffix(_OWN) + _MAIN)
-"""Command line by which dlapp's own processes are started."""
+_MAIN = "/dlapp/__main__.py"
+PROGRAM = (sys.executable, *_OPTIONS, os.path.abspath(f"{__file__}/../../../..") + _MAIN)
+"""Command line by which dlapp's own processes are started; in a bundle this file may be ``spawn.pyc``."""
 
 
 def is_program(words: Sequence[bytes], roles: Sequence[bytes]) -> bool:

@@ -91,6 +91,24 @@ def test_dlapp_and_its_libraries_are_loaded_by_the_importer_of_the_zip(own: Path
     assert (done.stdout.splitlines(), done.stderr) == (lines, "")
 
 
+_STARTED = """
+import subprocess, sys
+sys.path.insert(0, sys.argv[1])
+from dlapp.diagnosis.rules import load_rules
+from dlapp.system.processes.helper import own_program
+print(len(load_rules("/nowhere")) > 10)
+print(subprocess.run([*own_program(), "nothing"], capture_output=True, text=True).stderr)
+"""
+
+
+def test_a_node_without_libraries_finds_causes_and_starts_processes_of_dlapp(travel_cache: Path) -> None:
+    """A Python without site-packages reads the rules of causes, and a process of dlapp from the zip refuses a role."""
+    path, _ = bundle.packed(str(travel_cache))
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", _STARTED, path], capture_output=True, text=True)
+    assert done.stderr == ""
+    assert done.stdout.startswith("True\nError: dlapp 'nothing': what is there are ")
+
+
 @pytest.mark.slow
 def test_a_python_of_another_version_uses_the_sources(travel_cache: Path, tmp_path: Path) -> None:
     path, _ = bundle.packed(str(travel_cache))
