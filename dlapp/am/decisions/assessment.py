@@ -19,7 +19,7 @@ decision of the scheduler or of an operator, and not a failure of the program or
 from __future__ import annotations
 
 from dlapp.am.model.journal_compaction import consecutive_ranges
-from dlapp.cluster.engine import STATUS_UNKNOWN, ContainerEnd
+from dlapp.cluster.engine import NODE_MANAGER, STATUS_UNKNOWN, ContainerEnd
 from dlapp.value import Value
 from dlapp.values.messages import Diagnosis, Fault, TaskResult
 
@@ -132,7 +132,10 @@ def of_end(end: ContainerEnd) -> Assessment:
     """Assess the end of a container whose task reported no result."""
     status, said = end.exit_status, end.diagnostics.strip().partition("\n")[0]
     if end.service:
-        return Assessment(Fault.SERVICE, said, free=True, service=end.service, is_silent=end.is_silent)
+        is_avoided = not end.service.startswith(NODE_MANAGER)  # the node may be the only one that reaches no HDFS
+        return Assessment(
+            Fault.SERVICE, said, avoid_node=is_avoided, free=True, service=end.service, is_silent=end.is_silent
+        )
     cause, free = _STATUSES.get(status, _UNKNOWN)[0], status in TAKEN_AWAY
     if end.node_fault:
         reason = said or cause or "its node failed"

@@ -130,4 +130,5 @@ def as_service_failure(state: ApplicationState, assessed: Assessment) -> Assessm
     is_service = assessed.fault is Fault.SERVICE or (assessed.fault is Fault.NODE and state.single_node)
     if not assessed.service or not is_service:
         return assessed
-    return replace(assessed, fault=Fault.SERVICE, free=True, avoid_node=False)
+    is_avoided = assessed.avoid_node and assessed.fault is Fault.SERVICE
+    return replace(assessed, fault=Fault.SERVICE, free=True, avoid_node=is_avoided)

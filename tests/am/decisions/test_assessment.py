@@ -118,6 +118,15 @@ def test_an_end_without_a_last_word_is_judged_by_what_the_engine_says(
     assert (assessed.fault, assessed.reason) == (fault, words)
 
 
+@pytest.mark.parametrize(("service", "is_avoided"), [("HDFS", True), ("the NodeManager on node1", False)])
+def test_a_node_on_which_containers_get_no_files_is_avoided_without_counting(service: str, is_avoided: bool) -> None:
+    end = ContainerEnd(
+        container_id=CONTAINER, exit_status=-1000, node_fault=True, service=service, diagnostics="refused"
+    )
+    assessed = assessment.of_end(end)
+    assert (assessed.fault, assessed.free, assessed.avoid_node) == (Fault.SERVICE, True, is_avoided)
+
+
 def test_what_yarn_takes_away_is_not_counted_and_says_nothing_against_its_node() -> None:
     for status, free in (
         (-100, True),
