@@ -193,7 +193,8 @@ class YarnEngine(Closeable):
 
         def check_label(key: str, label: str) -> None:
             preflight.check_label(key, label, self._session.configuration, self._session.rest().node_labels)
-            preflight.check_label_of_queue(key, label, queues, spec.queue or "default", spec.username)
+            if spec.queue:  # without one, YARN's queue mappings may choose another one than "default"
+                preflight.check_label_of_queue(key, label, queues, spec.queue, spec.username)
 
         for key, (first, *_) in spec.placement_keys():
             if key.endswith("node_label"):

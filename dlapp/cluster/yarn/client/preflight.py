@@ -235,7 +235,10 @@ def check_label_of_queue(key: str, label: str, queues: Sequence[QueueInfo], name
     others = ", ".join(one.name for one in _open(queues, user) if _may_use(one, label))
     setting = f"{_CAPACITY}.{found.path}.accessible-node-labels"
     problem = f"the queue {found.name!r} may not use nodes with the label {shown(label)} ({setting})"
-    raise SpecError(key, f"{problem}; {f'queues that may: {others}' if others else 'no other queue may either'}")
+    raise SpecError(
+        key,
+        f"{problem}; {f'queues that may: {others}' if others else 'no other queue that is known to take yours may'}",
+    )
 
 
 def _may_use(queue: QueueInfo, label: str) -> bool:
@@ -280,9 +283,10 @@ def check_queue(queues: Sequence[QueueInfo], name: str, user: str) -> None:
 
 
 def _open(queues: Sequence[QueueInfo], user: str) -> list[QueueInfo]:
-    """Return the queues that accept applications of a user, as far as known."""
+    """Return the queues that accept applications of a user; all that accept any, if none names the user: the access
+    lists may name a group of the user."""
     usable = [one for one in queues if one.leaf and one.state == "RUNNING" and not _is_full(one)]
-    return [one for one in usable if may_submit(queues, one, user)]
+    return [one for one in usable if may_submit(queues, one, user)] or usable
 
 
 def with_those_above(queues: Sequence[QueueInfo], queue: QueueInfo) -> list[QueueInfo]:

@@ -458,11 +458,15 @@ class YarnRest(Closeable):
     # ---- requests ----
 
     def _call(self, method: str, path: str, query: Mapping[str, str] | None = None, body: Any = None) -> dict[str, Any]:
-        url = self.active_url()
+        url, is_silent = self.active_url(), True
         try:
             return self._request(method, url, path, query, body)
         except AnswerTooLarge:
             raise
+        except NotHadoop:  # it answers, with a page: that a setting is not set, or that it stands by now
+            if len(self._urls) == 1:
+                raise
+            is_silent = False
         except ApplicationNotFound:
             if len(self._urls) == 1:
                 raise
@@ -472,8 +476,8 @@ class YarnRest(Closeable):
         except Unreachable:
             if len(self._urls) == 1:
                 raise
-        # Another ResourceManager may have become active; this one is asked last. Every call here may be repeated.
-        self._active, self._urls = None, sorted(self._urls, key=lambda one: one == url)
+        # Another ResourceManager may have become active; a silent one is asked last. Every call here may be repeated.
+        self._active, self._urls = None, sorted(self._urls, key=lambda one: is_silent and one == url)
         return self._request(method, self.active_url(), path, query, body)
 
     def _request(

@@ -105,7 +105,7 @@ class ClusterFacts:
         own_reserved = _reserved_amounts(report)
         of_all = sum(_count(one.raw.get("reservedContainers")) for one in self._queues if one.leaf)
         facts = replace(
-            facts, limits=_without(facts.limits, own_reserved), reserved=of_all - any(own_reserved.values())
+            facts, limits=_without(facts.limits, own_reserved), reserved=0 if any(own_reserved.values()) else of_all
         )
         host = report.am_node.rpartition(":")[0] if report.state is State.RUNNING else ""
         is_over = _AM_LIMIT in report.diagnostics and report.state is not State.RUNNING

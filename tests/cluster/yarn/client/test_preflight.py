@@ -96,7 +96,9 @@ def test_a_label_that_a_queue_may_not_use_is_refused_with_the_queues_that_may() 
     words = rf"resources\.node_label: the queue 'plain' may not use nodes with the label 'fast' \({setting}\); "
     with pytest.raises(SpecError, match=words + "queues that may: gpus, any$"):
         check_label_of_queue("resources.node_label", "fast", LABELLED, "plain", "ann")
-    with pytest.raises(SpecError, match=words.replace("fast", "quick") + "no other queue may either$"):
+    with pytest.raises(
+        SpecError, match=words.replace("fast", "quick") + "no other queue that is known to take yours may$"
+    ):
         check_label_of_queue("resources.node_label", "quick", LABELLED[:3], "plain", "ann")
 
 
@@ -113,6 +115,9 @@ def test_a_queue_of_others_is_refused_with_the_queues_that_take_the_user() -> No
     assert str(error) == f"{said}applications); queues that take applications of ann: default, hers"
     with pytest.raises(SpecError, match=r"there are default, hers$"):
         check_queue(queues, "nowhere", "ann")
+
+    with pytest.raises(SpecError, match=r"there are locked, his$"):
+        check_queue([queues[0], queues[3]], "nowhere", "ann")  # they may name a group of hers
 
     def away() -> list[QueueInfo]:
         raise Unreachable("no ResourceManager")

@@ -52,6 +52,8 @@ def serving() -> Iterator[Manager]:
     one = Manager()
 
     def answer(request: Request) -> Answer | None:
+        if request.path.startswith("/conf"):
+            return Answer(404, b"<html>not found</html>")
         if "/apps/" in request.path:
             if one.is_away:
                 return None
@@ -160,6 +162,13 @@ def test_one_that_does_not_answer_any_more_is_asked_last(manager: Manager, clock
         assert rest.report(APP).state is State.RUNNING
         assert manager.questions == before
         assert rest.active_url() == other.url
+
+
+def test_one_that_answers_with_a_page_is_still_asked_first(manager: Manager, clock: Clock) -> None:
+    """Ask one of two twice for a setting that is not set, which it answers with a page."""
+    with serving() as other, YarnRest([manager.url, other.url], Login("u"), clock=clock, sleep=clock.sleep) as rest:
+        assert [rest.configuration("yarn.not-set") for _ in range(2)] == [None, None]
+        assert (rest.active_url(), other.questions) == (manager.url, 0)
 
 
 def test_of_several_none_is_active_for_half_a_minute_and_the_error_says_so(
