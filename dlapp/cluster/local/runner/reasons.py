@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from dlapp.cluster.local.row import ApplicationRow
 from dlapp.cluster.local.runner.context import RunnerContext
@@ -13,9 +12,6 @@ from dlapp.cluster.local.schedule import Obstacle
 from dlapp.errors import DlappError
 from dlapp.scheduler.amounts import Amounts
 from dlapp.values.waiting import STARTING, Waiting
-
-if TYPE_CHECKING:
-    pass
 
 LATEST_STEP_MS = 60_000
 """Minimum change of an application's latest start that is written again."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
 
 from dlapp.cluster.local.notices import mark_end, start_sender
 from dlapp.cluster.local.outcome import (
@@ -19,9 +18,6 @@ from dlapp.cluster.local.state import read_spec
 from dlapp.system import clock
 from dlapp.system.logs import log
 from dlapp.system.processes.spawn import spawn
-
-if TYPE_CHECKING:
-    pass
 
 
 class Settler:
