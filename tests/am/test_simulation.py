@@ -169,7 +169,7 @@ def test_all_members_of_a_generation_begin_with_the_same_checkpoint() -> None:
 
 def plans_that_end_one_way() -> Iterator[Plan]:
     """Plans of which the end depends on the program alone: messages are lost, nothing dies but ApplicationMasters."""
-    for seed in range(40 * TIMES // LESS):
+    for seed in seeds("ends of one way", max(40 * TIMES // LESS, COUNT)):
         plan = Plan.of_seed(seed)
         plan.start_failed = plan.task_killed = plan.task_hangs = plan.task_late = plan.slow_files = 0.0
         plan.node_deaths = plan.am_deaths = ()

@@ -48,7 +48,7 @@ def rounds(
         seconds, seed: as of all soaks.
         engine: ``local`` or ``yarn``.
         trials: of a sweep, a multiple of 50.
-        sampler: of all sweeps; None: each in turn.
+        sampler: of all sweeps; None: each in turn, from the one that the seed chooses.
 
     Raises:
         Problem: an output is missing, or there are two; the best trial is another one; a trial ran again.
@@ -57,7 +57,7 @@ def rounds(
     with Hadoop.start() if engine == "yarn" else contextlib.nullcontext() as hadoop:
         while not number or time.monotonic() - began < seconds:
             with tempfile.TemporaryDirectory(prefix="dlapp-soak-") as directory:
-                place = _Place(Path(directory), sampler or SAMPLERS[number % len(SAMPLERS)], trials, hadoop)
+                place = _Place(Path(directory), sampler or SAMPLERS[(seed + number) % len(SAMPLERS)], trials, hadoop)
                 try:
                     yield f"{place.sampler}: {_round(place, chance)}"
                 finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import random
 import statistics
 from pathlib import Path
@@ -20,9 +19,9 @@ from dlapp.cluster.reasons.estimate import (
 )
 from dlapp.values.waiting import MIN_SAMPLES
 from tests.cluster.reasons.queue_trace import DAY_S, Answer, answers, generated, hosts_for, recorded, simulated
+from tests.seeds import seeds
 
 HOSTS = 48
-TODAY = datetime.datetime.now(datetime.UTC).date().toordinal()
 HOUR_MS = 3_600_000
 
 
@@ -52,9 +51,9 @@ def test_on_28_days_of_a_cluster_four_of_five_ranges_hold_within_5_points_and_ar
 
 
 @pytest.mark.slow
-def test_on_traces_of_new_seeds_each_day_four_of_five_ranges_hold_within_5_points() -> None:
-    """Three traces of 28 days together, 200 questions each."""
-    found = [of_trace(1000 + 3 * TODAY + number, 28, 200) for number in range(3)]
+def test_on_traces_of_new_seeds_each_day_four_of_five_ranges_hold_within_7_points() -> None:
+    """Three traces of 28 days together, at night five, 200 questions each: 73 to 87 of 100 ranges hold."""
+    found = [of_trace(seed, 28, 200) for seed in seeds("traces")]
     assert abs(statistics.mean(held for held, _, _ in found) - COVERAGE) <= 0.07
     assert statistics.median(width for _, width, _ in found) <= 2
     assert min(share for _, _, share in found) >= 0.7

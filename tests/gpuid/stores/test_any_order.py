@@ -148,4 +148,4 @@ def test_any_order_of_events_on_the_machine_keeps_what_it_promises() -> None:
 @pytest.mark.slow
 def test_any_order_of_events_on_zookeeper_keeps_what_it_promises(zookeeper: ZooKeeper) -> None:
     on_zookeeper = type("OnZooKeeper", (Store,), {"ensemble": zookeeper.ensemble})
-    run_state_machine_as_test(on_zookeeper, settings=settings(settings(), max_examples=60 if FULL else 12))
+    run_state_machine_as_test(on_zookeeper, settings=settings(settings(), max_examples=100 if FULL else 12))
