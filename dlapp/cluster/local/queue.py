@@ -193,11 +193,17 @@ class Queue(Closeable):
     # ---- reading ----
 
     def rows(self, where: str = "TRUE", values: Sequence[object] = (), *, columns: str = "*") -> list[ApplicationRow]:
-        """Return the rows that match ``where``, in the order at the end of the condition, else oldest first."""
+        """Return the rows that match ``where``, in the order at the end of the condition, else oldest first.
+
+        Raises:
+            Unreachable: a value has another type than its column; SQLite stores any, and root reads it, too.
+        """
         order = "" if "ORDER BY" in where else " ORDER BY number"
         cursor = self._execute(f"SELECT {columns} FROM applications WHERE {where}{order}", values)
-        names = [column[0] for column in cursor.description]
-        return [ApplicationRow(names, one) for one in cursor.fetchall()]
+        names, found = [column[0] for column in cursor.description], cursor.fetchall()
+        for kinds in {tuple(map(type, one)) for one in found}:
+            _check_types(self._state.database, names, kinds)
+        return [ApplicationRow(names, one) for one in found]
 
     def row(self, application_id: str) -> ApplicationRow | None:
         """Return the row of one application; None: it has none."""
@@ -322,6 +328,13 @@ def _opened(path: str) -> tuple[sqlite3.Connection, int]:
     except sqlite3.Error:
         connection.close()
         raise
+
+
+def _check_types(path: str, names: Sequence[str], kinds: Sequence[type]) -> None:
+    for name, kind in zip(names, kinds, strict=True):
+        wanted = ApplicationRow.__annotations__.get(name, "")
+        if wanted and kind.__name__.removesuffix("Type") not in wanted.split(" | "):
+            raise Unreachable(f"{path}: a row has {kind.__name__} instead of {wanted} as its {name}")
 
 
 def _text(data: bytes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -474,6 +475,29 @@ def test_a_row_with_bytes_that_are_no_text_is_read(state: StateDir, queue: Queue
     row = queue.row(one)
     assert row is not None
     assert row.appname == "m\ufffdx"
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ("appname = x'6dff78'", "bytes instead of str as its appname"),
+        ("memory_mib = 'many'", "str instead of int as its memory_mib"),
+        ("started_ms = 0.5", "float instead of int | None as its started_ms"),
+    ],
+)
+def test_a_row_with_a_value_of_another_type_is_refused_by_name(
+    state: StateDir, queue: Queue, change: str, what: str
+) -> None:
+    """Write a value of another type into a column, as SQLite lets its owner, beside a row that is in order."""
+    with queue.change():
+        insert(queue)
+        insert(queue)
+    assert len(queue.rows()) == 2
+    with sqlite3.connect(state.database) as connection:
+        connection.execute(f"UPDATE applications SET {change} WHERE number = 2")
+    connection.close()
+    with pytest.raises(Unreachable, match=f"^{re.escape(f'{state.database}: a row has {what}')}$"):
+        queue.rows()
 
 
 def test_the_cache_keeps_what_is_needed_what_is_fresh_and_what_was_used_last(
