@@ -96,7 +96,7 @@ def open_shell(
     with contextlib.ExitStack() as stack:
         stack.enter_context(signals_close())
         if image:
-            refuse_trusted_workspace(spec.workspace, client)
+            refuse_trusted_files_in("the workspace", spec.workspace, client)
             if _is_inside(application.snapshot.path, spec.workspace):
                 note(f"{path} lies in the workspace: what runs in the container can change it")
         directory = stack.enter_context(session_directory(client.config))
@@ -106,6 +106,8 @@ def open_shell(
         held = leased(client.config, wanted, name, spec.placement_of(role), evidence)
         devices, kept_fds = stack.enter_context(held)
         cache_paths, cache_locks = stack.enter_context(_held_caches(client, spec, note, in_docker=bool(image)))
+        for cache, path_of_cache in cache_paths.items() if image else ():
+            refuse_trusted_files_in(f"cache.{cache}", path_of_cache, client)
         cached: Inputs | None = None
         if fetch_input and spec.inputs:
             cached = stack.enter_context(contextlib.closing(_open_input_cache(client, note)))
@@ -172,18 +174,22 @@ def open_shell(
             return shell.wait()
 
 
-def refuse_trusted_workspace(workspace: str, client: Client) -> None:
-    """Refuse a workspace through which a container could change files that dlapp trusts or runs on this machine.
+def refuse_trusted_files_in(name: str, directory: str, client: Client) -> None:
+    """Refuse a directory through which a container could change files that dlapp trusts or runs on this machine.
+
+    Args:
+        name: what the user knows it by.
+        directory: its path; the container may write to it.
+        client: whose files are trusted.
 
     Raises:
         UsageError: it contains dlapp's state, its configuration, Hadoop's, or dlapp's own programs.
     """
     for what, paths in trusted_paths(client).items():
         for path in paths:
-            if _is_inside(path, workspace):
+            if _is_inside(path, directory):
                 raise UsageError(
-                    f"the workspace {workspace} holds {what} ({path}): a shell in Docker could change it; "
-                    "use a directory of its own as the workspace"
+                    f"{name} {directory} holds {what} ({path}): a shell in Docker could change it; keep it elsewhere"
                 )
 
 
