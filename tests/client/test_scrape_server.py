@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
@@ -51,6 +52,14 @@ def test_a_flood_of_idle_connections_costs_few_threads(server: ScrapeServer) -> 
     assert threading.active_count() - before <= MAX_CONNECTIONS
     for one in idle:
         one.close()
+    assert b"dlapp_node_up" in until_free(server)
+
+
+@pytest.mark.slow
+def test_a_thousand_connections_that_are_reset_at_once_end_nothing(server: ScrapeServer) -> None:
+    for _ in range(1000):
+        with connect(server) as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     assert b"dlapp_node_up" in until_free(server)
 
 

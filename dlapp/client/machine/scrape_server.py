@@ -10,6 +10,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 MAX_CONNECTIONS = 16
 """Each has a thread. A host has one or two Prometheus servers, which keep a connection each."""
+BACKLOG = 128
+"""Connections that wait to be accepted; with 5, as socketserver has, a few strangers make a scrape wait for seconds."""
 IDLE_S = 60.0
 """Time limit of a client that sends or reads nothing; longer than the usual interval between scrapes."""
 
@@ -41,6 +43,7 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
         self.address_family, address = found[0][0], found[0][4]
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
         super().__init__((str(address[0]), int(address[1])), Handler)
+        self.socket.listen(BACKLOG)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start a thread for a connection."""
