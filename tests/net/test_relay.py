@@ -69,6 +69,7 @@ def sending(sock: socket.socket, data: bytes) -> threading.Thread:
 
 @each_seed("relay")
 def test_each_side_gets_what_the_other_sends_also_after_one_direction_has_ended(seed: int) -> None:
+    """Send 1, 1,000 or some 3 chunks of bytes each way, and end one direction before the other begins."""
     chance = random.Random(seed)
     there, back = (chance.randbytes(chance.choice((1, 1000, 3 * CHUNK_BYTES + 7))) for _ in range(2))
     with relayed() as (one, other, _):

@@ -112,6 +112,7 @@ def test_a_job_is_raised_while_no_earlier_one_of_its_user_starts() -> None:
 
 @each_seed("orders of reading")
 def test_all_runners_come_to_the_same_decisions_in_whatever_order_they_read(seed: int) -> None:
+    """Shuffle 40 jobs of three users and the three that run."""
     chance = random.Random(seed)
     jobs = [
         job(number, chance.choice((ANN, TONY, EVE)), chance.choice((1, 2, 4)), waited_s=number) for number in range(40)
@@ -363,6 +364,7 @@ def backlogged(seed: int, users: Iterable[int], depth: int = 15) -> Machine:
 @each_seed("shares of a week")
 @pytest.mark.parametrize("users", [2, 3, 4])
 def test_continuously_backlogged_users_get_their_shares_within_5_percent_over_a_week(users: int, seed: int) -> None:
+    """Let 2, 3 and 4 users always have jobs that wait; the machine is used for over 60 % of the week."""
     uids = tuple(range(1001, 1001 + users))
     machine = backlogged(seed, uids)
     machine.run(7 * DAY_S)
@@ -376,6 +378,7 @@ def test_continuously_backlogged_users_get_their_shares_within_5_percent_over_a_
 @pytest.mark.slow
 @each_seed("jobs that need the whole machine")
 def test_no_job_waits_for_ever_behind_higher_priorities_less_usage_and_smaller_jobs(seed: int) -> None:
+    """Let three jobs of 8 GPUs wait, at most 3.5, 6.5 and 9.5 days, behind small ones that come for 14 days."""
     chance, numbers = random.Random(seed), itertools.count()
     print("seed", seed)
 
@@ -401,6 +404,7 @@ def test_no_job_waits_for_ever_behind_higher_priorities_less_usage_and_smaller_j
 @pytest.mark.slow
 @each_seed("reservations")
 def test_a_reservation_is_kept_while_nobody_comes_before_it(seed: int) -> None:
+    """Submit 300 jobs of one user in a day; over 50 have a promised start, and none starts after it."""
     chance = random.Random(seed)
     print("seed", seed)
     tasks = []

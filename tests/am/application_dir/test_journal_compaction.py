@@ -110,6 +110,7 @@ def life(seed: int) -> list[str]:
 @each_seed("journals")
 @pytest.mark.parametrize("piece", [1, 50, 1 << 30])
 def test_a_next_attempt_knows_the_same_after_each_piece_that_was_written_anew(seed: int, piece: int) -> None:
+    """Write a life anew in pieces of 1, 50 and all lines, and read it after each tenth of the pieces."""
     lines = life(seed)
     pieces = [lines[at : at + piece] for at in range(0, len(lines), piece)]
     kept = kept_of(lines, piece=piece)

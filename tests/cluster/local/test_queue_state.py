@@ -204,6 +204,7 @@ def test_usage_that_was_read_is_not_looked_at_again_until_it_is_gone(
 
 @each_seed("names")
 def test_names_that_mean_nothing_are_passed_over(engine: LocalEngine, seed: int) -> None:
+    """Put 200 directories with names of marks and numbers that mean nothing beside one application."""
     chance = random.Random(seed)
     application = make_application(engine, "waiting")
     for number in range(200):

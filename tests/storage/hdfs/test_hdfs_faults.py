@@ -231,6 +231,7 @@ def rough(hadoop: Hadoop, place: HdfsPlace) -> Iterator[Callable[[object, float]
 def test_trees_arrive_whole_through_connections_that_are_cut_anywhere(
     rough: Callable[[object, float], HdfsFiles], base: str, tmp_path: Path, seed: int
 ) -> None:
+    """Store 20 files and fetch them until over 5 connections were cut, 50 times at most."""
     files = rough(seed, 0.4)
     top = grown(tmp_path / "tree", f"cut {seed}", 20)
     before = described(top)

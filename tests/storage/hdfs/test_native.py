@@ -594,6 +594,7 @@ def proxies(hadoop: Hadoop) -> Iterator[dict[int, Proxy]]:
 def test_trees_arrive_whole_through_connections_that_are_cut_anywhere(
     place: HdfsPlace, proxies: dict[int, Proxy], base: str, tmp_path: Path, seed: int
 ) -> None:
+    """Store 15 files and fetch them until over 8 connections were cut, 20 times at most."""
     web = Rough(place, proxies, seed)
     files = HdfsFiles(place, web)
     before = described(grown(tmp_path / "tree", f"native {seed}", 15))

@@ -47,6 +47,7 @@ def test_a_seed_gives_the_same_order_each_time(tmp_path: Path) -> None:
 def test_every_record_of_an_epoch_is_read_once_by_a_group_whose_members_are_killed_and_continue(
     tmp_path: Path, seed: int
 ) -> None:
+    """Read up to 11 files for 1 or 2 epochs by 1 to 3 members of 1 or 2 readers, and kill them."""
     dice = random.Random(seed)
     kind = dice.choice(KINDS)
     files, records = files_of(kind, dice.randrange(1, 12), dice)

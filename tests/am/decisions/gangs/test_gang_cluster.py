@@ -38,6 +38,7 @@ def test_all_gangs_finish_and_do_most_of_what_an_oracle_would(order: Order) -> N
 
 @each_seed("small clusters", 10 if FULL else 3)
 def test_all_gangs_finish_on_a_cluster_that_is_hardly_large_enough_for_one(seed: int) -> None:
+    """Run 12 gangs of 1 to 16 members on at most 3 nodes more than the largest needs, in each order."""
     chance = random.Random(f"small {seed}")
     jobs = [Job(chance.randint(1, 16), chance.randint(60, 600)) for _ in range(12)]
     nodes = max(job.members for job in jobs) + chance.randint(0, 3)

@@ -51,6 +51,7 @@ def test_each_trial_runs_once_and_its_output_is_committed() -> None:
 
 @each_seed("results of trials", 60)
 def test_no_result_is_lost_and_none_counts_twice_whoever_is_killed(seed: int) -> None:
+    """Run 40 trials by 1 to 4 workers with 6 kills of workers, up to 4 of masters, and 0 or 10 % of messages lost."""
     cluster = SweepCluster(
         seed,
         sweep_of(40, trials_per_container=1 + seed % 3),
@@ -69,6 +70,7 @@ def test_no_result_is_lost_and_none_counts_twice_whoever_is_killed(seed: int) ->
 
 @each_seed("commits of trials", 40)
 def test_each_trial_is_committed_by_itself_once_whoever_is_killed(seed: int) -> None:
+    """Run 40 trials by 1 to 4 workers with 3 kills of workers, up to 4 of masters, and 0 or 10 % of messages lost."""
     cluster = SweepCluster(
         seed,
         sweep_of(40, commit=SweepCommit.TRIAL),
@@ -142,6 +144,7 @@ def away(until_s: float, box: list[SweepCluster], fault: Fault = Fault.NODE) -> 
 @pytest.mark.parametrize("fault", [Fault.NODE, Fault.SERVICE])
 @pytest.mark.parametrize("until_s", [8.0, 900.0])
 def test_trials_wait_for_a_service_as_containers_do(seed: int, fault: Fault, until_s: float) -> None:
+    """Run 10 trials while a service is away for 8 s or 15 minutes."""
     box: list[SweepCluster] = []
     box.append(SweepCluster(seed, sweep_of(10), outcome=away(until_s, box, fault)))
     ending = box[0].run()

@@ -145,6 +145,7 @@ def test_half_an_answer_or_another_ones_is_no_end(manager: ResourceManager, answ
 
 @each_seed("ends of other applications")
 def test_damaged_answers_raise_nothing_else(seed: int) -> None:
+    """Read 300 answers of values that are wrong or missing."""
     chance = random.Random(seed)
     odd: tuple[Any, ...] = (None, 3, "x", [], {}, [None], 1e300, True, "FINISHED", "SUCCEEDED", OTHER)
     for _ in range(300):

@@ -227,6 +227,7 @@ def test_without_an_answer_the_reason_is_that_there_is_none() -> None:
 
 @each_seed("answers on waits")
 def test_damaged_answers_give_a_reason_of_the_vocabulary_and_raise_nothing(seed: int) -> None:
+    """Read 300 answers with 4 of 7 values of the queue wrong or missing, and most of the report."""
     chance = random.Random(seed)
     odd: tuple[Any, ...] = (None, 3, -5, "x", [], {}, [None], {"queueCapacitiesByPartition": [3]}, 1 << 70, 1e300, True)
     names = (
