@@ -1,4 +1,4 @@
-"""What a shell in Docker may write to: no directory that holds what dlapp trusts or runs on this machine."""
+"""Directories that a shell in Docker may write to: none holds what dlapp trusts or runs on this machine."""
 
 from __future__ import annotations
 
