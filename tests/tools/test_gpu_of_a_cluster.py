@@ -300,16 +300,16 @@ def test_the_doctor_says_what_the_ledger_of_a_cluster_has(cluster: Cluster) -> N
         words = [sys.executable, "-m", "dlapp.tools", "doctor"]
         environment = {**cluster.environment, "DLAPP_LOCAL_STATE_DIR": cluster.settings.lock_dir + "-state"}
         said = subprocess.run(words, env=environment, capture_output=True, text=True).stdout.splitlines()
-        return [line for line in said if line.split()[1].startswith("gpu.")]
+        return [line for line in said if line.split()[1].startswith(("gpu.zookeeper", "gpu.quarantine"))]
 
     where = f"{cluster.settings.ensemble}{cluster.settings.root}"
-    assert lines() == [f"pass  gpu.ledger                {where}: 0 hosts, 0 GPUs"]
+    assert lines() == [f"pass  gpu.zookeeper             {where}: 0 hosts, 0 GPUs"]
     cluster.lease("host01", 2, 1)
     cluster.lease("host02", 1, 1)
     cluster.spoil("host02", b"garbage")
     bad, good = lines()
-    assert bad.startswith("fail  gpu.ledger.record         host02: ")
-    assert good == f"pass  gpu.ledger                {where}: 1 hosts, 2 GPUs"
+    assert bad.startswith("warn  gpu.zookeeper.record      host02: ")
+    assert good == f"pass  gpu.zookeeper             {where}: 1 hosts, 2 GPUs"
     cluster.lease(HERE, 2, 1)
     cluster.gpu("quarantine", "gpu1", "--reason", "fan")
     cluster.gpu("quarantine", "gpu0", "--host", "host01")

@@ -108,6 +108,7 @@ def reader(
     session: Any = SimpleNamespace(
         user="tony",
         login=Login("tony"),
+        config=SimpleNamespace(yarn=SimpleNamespace(am_node_label=None)),
         site=SimpleNamespace(timeline_url=lambda: None, timeline_reader_url=lambda: None),
         rest=lambda: rest,
         files=lambda _user: files,

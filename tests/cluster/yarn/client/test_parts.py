@@ -229,7 +229,7 @@ def test_the_zip_has_one_native_part_at_most_and_keeps_others_out_of_google(tmp_
     archive = zipfile.ZipFile(bundle.packed(str(tmp_path))[0])
     names = archive.namelist()
     sources = zipfile.ZipFile(io.BytesIO(archive.read("sources.zip"))).namelist()
-    assert {"__main__.py", "google/__init__.pyc", "dlapp/runtime/wrapper.sh", "dlapp/context.py"} <= set(names)
+    assert {"__main__.py", "dlapp/__init__.pyc", "modules"} <= set(names)
     assert {"google/__init__.py", "dlapp/__main__.py", "dlapp/runtime/wrapper.sh"} <= set(sources)
     for each in (names, sources):
         native = {name for name in each if name.endswith((".so", ".pyd")) or "__pycache__" in name}
