@@ -367,7 +367,7 @@ def test_importing_the_package_loads_nothing_and_its_names_are_the_classes() -> 
         "print(*sorted(set(sys.modules) - before)); from dlapp import *; print(Client.__module__, AppSpec.__module__)"
     )
     shown = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True).stdout
-    assert shown.splitlines() == ["__future__ dlapp", "dlapp.client dlapp.values.spec"]
+    assert shown.splitlines() == ["__future__ dlapp", "dlapp.client.client dlapp.values.spec"]
 
 
 def test_a_name_that_the_package_lacks_is_an_attribute_error() -> None:

@@ -127,7 +127,14 @@ def test_help_loads_nothing_but_click_and_the_errors(module: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     ours, heavy = done.stderr.splitlines()
-    allowed = {"dlapp", "dlapp.errors", "dlapp.tools", "dlapp.tools.common", "dlapp.tools.applications.kill_target"}
+    allowed = {
+        "dlapp",
+        "dlapp.errors",
+        "dlapp.version",
+        "dlapp.tools",
+        "dlapp.tools.common",
+        "dlapp.tools.applications.kill_target",
+    }
     allowed |= {"dlapp.system", "dlapp.system.processes"}
     allowed |= {f"dlapp.system.processes.{name}" for name in ("fast_exit", "loading")}
     assert set(eval(ours)) <= allowed | {module, module.rpartition(".")[0]}
