@@ -232,7 +232,7 @@ def hellos(there: Bed) -> list[Row]:
 
 
 def hello_cpu(there: Bed) -> Row:
-    """What the tasks of hello-20 take, now and at `BASE`: interpreter, modules, guardian, and the program's shells."""
+    """Measure the tasks of hello-20, now and at `BASE`: interpreter, modules, guardian, and the program's shells."""
     path, here = properties(there, "hello", 20), Path(__file__).parent.parent
     environment = there.environment | {"DLAPP_YARN_PYTHON": str(there.task_python)}
 

@@ -201,7 +201,7 @@ else:
             return made
 
     NamedTuple = type.__new__(_NamedTupleType, "NamedTuple", (), {})
-    """As `typing.NamedTuple`, which compiles the annotation of each field: half of the time to make a class of it.
+    """Base like `typing.NamedTuple`, which compiles the annotation of each field: half of the time of a class.
 
     For modules that every task loads.
     """
