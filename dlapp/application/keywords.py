@@ -317,8 +317,7 @@ class _KeywordReader:
 
 def _hint(name: str) -> str:
     """Return the nearest keyword of an unknown one, also for names of other programs."""
-    from dlapp.application.hints import SECTION_SYNONYMS, SYNONYMS
-    from dlapp.application.other_programs import folded
+    from dlapp.application.hints import SECTION_SYNONYMS, SYNONYMS, folded
 
     short = folded(name)
     target = SYNONYMS.get(short, "")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dlapp.application.build import Keywords
-from dlapp.application.hints import nearest_key
+from dlapp.application.hints import OTHER_PROGRAMS, TARGETS, folded, nearest_key
 from dlapp.application.keys import SECTIONS, key_of
 from dlapp.application.keywords import values_of
-from dlapp.application.other_programs import OTHER_PROGRAMS, TARGETS, folded
 from dlapp.application.overrides import Overrides
 from dlapp.application.properties import Problems, read_properties
 from dlapp.errors import DlappError, FileRefused

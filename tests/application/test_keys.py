@@ -12,9 +12,9 @@ import pytest
 from dlapp.application.description import read_application
 from dlapp.application.keys import KEYS, NAME, OF_ROLES, SECTIONS, PropertyKey
 from dlapp.application.properties import parse_properties
-from dlapp.application.schema import schema
 from dlapp.cluster.engine import EngineInfo
 from dlapp.config import Config
+from dlapp.launcher.schema import schema
 from dlapp.sweep.spec import SweepSpec
 from dlapp.value import Value, fields
 from dlapp.values.spec import AppSpec, CheckpointSpec, InputSpec, OutputSpec, RoleSpec

@@ -15,7 +15,7 @@ from dlapp.cluster.engine import LogFiles
 from dlapp.config import load_config
 from dlapp.errors import Denied, NotFound, TimedOut, UsageError
 from dlapp.id_text import looks_like_id
-from dlapp.tools.applications.kill_target import targets
+from dlapp.tools.kill_target import targets
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId
 from dlapp.values.report import ApplicationView, Cause, FinalStatus, State

@@ -133,7 +133,7 @@ def test_help_loads_nothing_but_click_and_the_errors(module: str) -> None:
         "dlapp.version",
         "dlapp.tools",
         "dlapp.tools.common",
-        "dlapp.tools.applications.kill_target",
+        "dlapp.tools.kill_target",
     }
     allowed |= {"dlapp.system", "dlapp.system.processes"}
     allowed |= {f"dlapp.system.processes.{name}" for name in ("fast_exit", "loading")}

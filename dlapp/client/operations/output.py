@@ -169,7 +169,7 @@ class Output(Queries):
             NotFound: there is no such application, or (if that can be known) no such container, try or generation.
         """
         from dlapp.client.logs import Logs, pieces_since, read_logs
-        from dlapp.values.foreign import CUT
+        from dlapp.cluster.foreign import CUT
 
         application_id, trial_name = self._id(application_id), ""
         if trial is not None:

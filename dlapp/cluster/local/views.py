@@ -305,12 +305,12 @@ def _checked_view(row: ApplicationRow, seen: View | None) -> View | None:
 
 
 def checked_view(seen: object) -> View:
-    """Return a complete view from an untrusted one, without the entries beyond `dlapp.values.foreign.MAX_ENTRIES`.
+    """Return a complete view from an untrusted one, without the entries beyond `dlapp.cluster.foreign.MAX_ENTRIES`.
 
     Raises:
         DlappError: it is not a view, or has an invalid time, or an output or role name that escapes the directory.
     """
-    from dlapp.values.foreign import read_foreign_view
+    from dlapp.cluster.foreign import read_foreign_view
     from dlapp.values.serialization import to_json
 
     try:

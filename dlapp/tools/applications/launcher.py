@@ -124,7 +124,7 @@ def main(
 
 
 def _print_schema(*, alone: bool) -> int:
-    from dlapp.application.schema import schema
+    from dlapp.launcher.schema import schema
 
     if not alone:
         raise UsageError("--schema is the same for every file; it takes no FILE and no other option")

@@ -16,7 +16,7 @@ def main(words: tuple[str, ...], as_json: bool) -> int:
     ID is an application's id, a unique ending of it, or 'last'. All are found before the first is released.
     """
     from dlapp.client import Client
-    from dlapp.tools.applications.kill_target import end_each, find_all
+    from dlapp.tools.kill_target import end_each, find_all
 
     client = Client()
     return end_each(find_all(client, words), client.release, "dlapp-release", as_json)

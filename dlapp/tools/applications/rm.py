@@ -17,8 +17,8 @@ def main(words: tuple[str, ...], as_json: bool) -> None:
     must be yours. Output stays, committed or not; the lines say where output is that was not committed.
     """
     from dlapp.client import Client
-    from dlapp.tools.applications.kill_target import find_all
     from dlapp.tools.display.status import kept_lines
+    from dlapp.tools.kill_target import find_all
 
     client = Client()
     applications = find_all(client, words)

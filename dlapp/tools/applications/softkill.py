@@ -17,7 +17,7 @@ def main(words: tuple[str, ...], as_json: bool) -> int:
     found before the first is ended.
     """
     from dlapp.client import Client
-    from dlapp.tools.applications.kill_target import end_each, targets
+    from dlapp.tools.kill_target import end_each, targets
 
     client = Client()
     applications, user = targets(client, words, "dlapp-softkill")

@@ -15,10 +15,10 @@ import pytest
 from dlapp.cluster.local import queue_state, spool
 from dlapp.cluster.local.client import checks, submission
 from dlapp.cluster.local.client.engine import LocalEngine
+from dlapp.cluster.local.client.queue_order import order_of
 from dlapp.cluster.local.client.session import LocalSession
 from dlapp.cluster.local.outcome import ended, write_outcome
 from dlapp.cluster.local.queue import Queue
-from dlapp.cluster.local.queue_order import order_of
 from dlapp.cluster.local.queue_state import QueueContents, QueueReader, read_policy, row_of, state_of
 from dlapp.cluster.local.row import DONE, HELD, RUNNING, WAITING, ApplicationRow
 from dlapp.cluster.local.runner.main import Runner

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlapp.cluster.local.runner.wake_up import LINGERING, WakeUp
+from dlapp.cluster.local.runner.context import LINGERING, WakeUp
 
 
 def test_the_earlier_of_two_wake_ups_counts_with_its_reason() -> None:

@@ -132,7 +132,7 @@ class LocalSession(Closeable):
     def waiting(self) -> QueueOrder:
         """Return all waiting applications in queue order."""
         from dlapp.cluster.local.capacity import capacity_of
-        from dlapp.cluster.local.queue_order import order_of
+        from dlapp.cluster.local.client.queue_order import order_of
 
         rows = self.queue().rows("state IN ('waiting', 'running')")
         return order_of(self.state, rows, readable_policy(), partial(capacity_of, self.settings, 0))

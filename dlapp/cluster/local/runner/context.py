@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from dlapp.cluster.local.queue import Queue, SchemaMismatch
-from dlapp.cluster.local.runner.wake_up import LINGERING, WakeUp
 from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import StateDir
 from dlapp.system.logs import log
 from dlapp.system.machine import boot_id
 
+LINGERING = "processes of an application are ending"
 LINGERING_S = (0.01, 0.5)
 """Poll intervals for an application whose ApplicationMaster has ended and whose tasks are ending: doubled from the
 first to the second."""
@@ -21,6 +22,23 @@ FOREIGN_S = 0.5
 IDLE_S = 30.0
 ERROR_RETRY_S = 2.0
 """Retry interval while the state cannot be written (full disk, for example)."""
+
+
+class WakeUp(NamedTuple):
+    """Next wake-up of a runner that gets no event before.
+
+    Args:
+        seconds: time until then.
+        why: what is looked at then.
+    """
+
+    seconds: float
+    why: str
+
+    def at_most(self, seconds: float, why: str) -> WakeUp:
+        """Return the earlier of this wake-up and another; of two at one time that for `LINGERING`, else this one."""
+        is_earlier = seconds < self.seconds or (seconds == self.seconds and why == LINGERING)
+        return WakeUp(seconds, why) if is_earlier else self
 
 
 class RunnerContext:

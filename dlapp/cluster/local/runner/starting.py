@@ -28,13 +28,12 @@ from dlapp.cluster.local.outcome import (
 )
 from dlapp.cluster.local.queue_state import UNLIMITED, QueueContents, QueueReader, count_returned, row_of
 from dlapp.cluster.local.row import RUNNING, WAITING, ApplicationRow
-from dlapp.cluster.local.runner.context import ERROR_RETRY_S, FOREIGN_S, LINGERING_S, RunnerContext
+from dlapp.cluster.local.runner.context import ERROR_RETRY_S, FOREIGN_S, LINGERING, LINGERING_S, RunnerContext
 from dlapp.cluster.local.runner.gpus import GpuReservations
 from dlapp.cluster.local.runner.processes import ProcessTable
 from dlapp.cluster.local.runner.queue_pass import QueuePasses
 from dlapp.cluster.local.runner.reasons import ReasonRecorder
 from dlapp.cluster.local.runner.settling import Settler
-from dlapp.cluster.local.runner.wake_up import LINGERING
 from dlapp.cluster.local.schedule import Obstacle, StartDecision
 from dlapp.cluster.local.state import acquire_lock
 from dlapp.errors import ConfigError, DlappError, Unreachable

@@ -39,12 +39,11 @@ from dlapp.cluster.local.outcome import (
     write_outcome,
 )
 from dlapp.cluster.local.row import WAITING, ApplicationRow
-from dlapp.cluster.local.runner.context import FOREIGN_S, RunnerContext
+from dlapp.cluster.local.runner.context import FOREIGN_S, LINGERING, RunnerContext
 from dlapp.cluster.local.runner.gpus import GpuReservations
 from dlapp.cluster.local.runner.processes import ProcessTable
 from dlapp.cluster.local.runner.reasons import ReasonRecorder
 from dlapp.cluster.local.runner.settling import Settler
-from dlapp.cluster.local.runner.wake_up import LINGERING
 from dlapp.cluster.local.schedule import Obstacle
 from dlapp.cluster.local.state import acquire_lock, check_directory
 from dlapp.errors import DlappError

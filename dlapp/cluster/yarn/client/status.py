@@ -490,7 +490,7 @@ class ApplicationReader:
     def _view_of_another(self, report: AppReport) -> ApplicationView:
         """Return another user's ApplicationMaster's view for the caller: complete if its owner grants access.
         Raises DlappError."""
-        from dlapp.values.foreign import read_foreign_view
+        from dlapp.cluster.foreign import read_foreign_view
 
         token = self._viewer_tokens.get(report.application_id)
         view = read_foreign_view(self._masters.view(report, token=token))

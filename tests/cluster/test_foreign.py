@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from dlapp.cluster.foreign import CUT, MAX_ENTRIES, read_foreign_view
 from dlapp.errors import SpecError
-from dlapp.values.foreign import CUT, MAX_ENTRIES, read_foreign_view
 
 
 def view_with(containers: int, **fields: Any) -> dict[str, Any]:
