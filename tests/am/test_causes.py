@@ -39,7 +39,7 @@ def cause(am: Driver) -> ContainerDiagnosis | None:
     return am.view().diagnosis
 
 
-def test_the_failure_that_was_first_in_time_is_the_cause_whoever_tells_its_end_first() -> None:
+def test_the_earliest_failure_is_the_cause_in_any_order_of_reports() -> None:
     am = gang(2)
     fails(am, 3, ERROR)
     fails(am, 2, LATER)
@@ -48,7 +48,7 @@ def test_the_failure_that_was_first_in_time_is_the_cause_whoever_tells_its_end_f
     assert cause(am) == ContainerDiagnosis(index=1, diagnosis=ERROR)
 
 
-def test_what_followed_from_another_failure_is_not_the_cause_though_it_was_heard_first() -> None:
+def test_a_consequential_failure_is_not_the_cause_even_if_reported_first() -> None:
     am = gang(3)
     fails(am, 2, LOST)
     fails(am, 3, LOST)

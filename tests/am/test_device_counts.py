@@ -48,7 +48,7 @@ class Reader:
         return True
 
 
-def test_hosts_with_devices_in_quarantine_are_told_and_the_ledger_is_read_seldom(
+def test_hosts_with_quarantined_devices_are_reported_and_the_ledger_is_read_seldom(
     zookeeper: ZooKeeper, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait_long(monkeypatch)
@@ -77,7 +77,7 @@ def test_hosts_with_devices_in_quarantine_are_told_and_the_ledger_is_read_seldom
     assert "hosts with GPUs in quarantine: node2 (2 GPUs and 2 slices left)" in capfd.readouterr().out
 
 
-def test_an_ensemble_that_does_not_answer_is_a_line_and_changes_nothing(
+def test_an_unreachable_ensemble_is_logged_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 0.3)
@@ -87,6 +87,6 @@ def test_an_ensemble_that_does_not_answer_is_a_line_and_changes_nothing(
     assert "the hosts with healthy GPUs are unknown: no ZooKeeper answered" in capfd.readouterr().out
 
 
-def test_only_a_ledger_of_many_hosts_is_asked() -> None:
+def test_only_a_ledger_of_many_hosts_is_read() -> None:
     assert DeviceCountReader.of(LedgerSettings(NODE_MANAGER, web="http://n:8042"), SPEC, lambda _: None) is None
     assert DeviceCountReader.of(LedgerSettings(MACHINE, "/x"), SPEC, lambda _: None) is None

@@ -215,7 +215,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 @pytest.mark.proves("roster-token")
-def test_the_members_of_a_gang_read_their_roster_and_nobody_else_does(tmp_path: Path) -> None:
+def test_only_the_members_of_a_gang_can_read_its_roster(tmp_path: Path) -> None:
     gang = replace(SUBMISSION, spec=replace(SUBMISSION.spec, gang=Gang.ALL))
     made = World(Watched(str(tmp_path)), submission=gang)
     made.thread.start()
@@ -247,7 +247,7 @@ def test_the_members_of_a_gang_read_their_roster_and_nobody_else_does(tmp_path: 
             one.close()
 
 
-def test_reports_of_nothing_new_write_no_view(world: World) -> None:
+def test_reports_without_changes_write_no_view(world: World) -> None:
     before = len(world.home.views)
     for _ in range(3):
         for one in world.tasks:
@@ -284,7 +284,7 @@ def test_those_that_wait_are_answered_together_by_the_last_heartbeat_before_it_i
     assert len(answered) == TASKS
 
 
-def test_news_of_a_task_leave_its_wait_for_orders_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_of_a_task_does_not_end_its_wait_for_orders(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     task = world.tasks[0]
     waiting = threading.Thread(target=task.report, args=(60.0,))
     waiting.start()
@@ -317,7 +317,7 @@ def test_a_view_that_takes_long_to_make_is_made_seldom(world: World, monkeypatch
     assert len(world.home.views) == before + 1
 
 
-def test_who_is_to_end_at_once_writes_no_last_view(world: World) -> None:
+def test_an_attempt_shut_down_at_once_writes_no_last_view(world: World) -> None:
     before = len(world.home.views)
     world.shut_down()
     assert len(world.home.views) == before
@@ -377,7 +377,7 @@ class OvertakenJournal(LocalJournalWriter):
         super().flush()
 
 
-def test_an_attempt_that_learns_from_its_journal_that_another_one_took_over_tells_tasks_nothing_more(
+def test_an_attempt_superseded_in_its_journal_sends_tasks_no_more_orders(
     tmp_path: Path,
 ) -> None:
     class Overtaken(Watched):
@@ -479,7 +479,7 @@ def test_a_next_attempt_registers_before_it_reads_the_journal(second: Next) -> N
     assert second.done == ["register", "read"]
 
 
-def test_while_the_journal_cannot_be_read_those_who_look_see_why_and_tasks_wait(
+def test_while_the_journal_is_unreadable_the_view_gives_the_reason_and_tasks_wait(
     second: Next, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
@@ -557,7 +557,7 @@ def test_while_the_resourcemanager_is_away_a_next_attempt_leaves_the_view_of_the
     world.shut_down()
 
 
-def test_who_is_superseded_while_the_resourcemanager_is_away_ends(tmp_path: Path) -> None:
+def test_an_attempt_superseded_while_the_resourcemanager_is_away_ends(tmp_path: Path) -> None:
     world, never = World(Watched(str(tmp_path))), threading.Event()
     world.engine.register = lambda _url: never.wait(240)  # type: ignore[assignment, method-assign, return-value]
     world.thread.start()

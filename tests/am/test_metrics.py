@@ -30,7 +30,7 @@ def lines(found: ApplicationView) -> list[str]:
     return [one for one in metrics_text(found).splitlines() if not one.startswith("#")]
 
 
-def test_what_is_known_has_a_line_with_the_labels_of_its_container() -> None:
+def test_each_known_value_has_a_line_with_its_containers_labels() -> None:
     app = f'app="{APPLICATION}",user="tony",queue="default",project=""'
     own = f'{app},role="worker",index="0",host="node1"'
     found = lines(view())
@@ -62,7 +62,7 @@ def test_names_of_users_end_no_line_and_no_label() -> None:
     assert all('user="a\\"b\\\\c\\nd?"' in one for one in found)
 
 
-def test_a_container_that_has_ended_uses_nothing() -> None:
+def test_an_ended_container_has_no_usage_metrics() -> None:
     (one,) = view().containers
     ended: tuple[ContainerView, ...] = (replace(one, phase=Phase.ENDED),)
     found = lines(replace(view(), containers=ended))
@@ -93,5 +93,5 @@ def test_the_file_is_for_the_group_and_goes_with_its_process(tmp_path: Path) -> 
     assert not file.exists()
 
 
-def test_a_directory_that_is_missing_hinders_nothing(tmp_path: Path) -> None:
+def test_a_missing_metrics_directory_is_ignored(tmp_path: Path) -> None:
     MetricsTarget(str(tmp_path / "none"), APPLICATION).write("http://127.0.0.1:1", "/metrics/secret")

@@ -101,7 +101,7 @@ def test_several_containers_outputs_stand_under_their_index(tmp_path: Path) -> N
     }
 
 
-def test_a_former_output_is_told_from_what_dlapp_did_not_write(tmp_path: Path) -> None:
+def test_a_previous_output_is_distinguished_from_foreign_files(tmp_path: Path) -> None:
     world = World(tmp_path, keep_previous=1)
     world.target.mkdir()
     for what in ("replaced", "previous"):
@@ -113,7 +113,7 @@ def test_a_former_output_is_told_from_what_dlapp_did_not_write(tmp_path: Path) -
         world.parts = (world._store(0),)
 
 
-def test_what_links_of_a_killed_task_lead_to_in_its_workspace_is_kept_with_its_output(tmp_path: Path) -> None:
+def test_workspace_files_behind_links_in_the_output_of_a_killed_task_are_kept(tmp_path: Path) -> None:
     world = World(tmp_path)
     (part,) = world.parts
     lost = replace(part, container_id=ContainerId(APP, 1, 9), outputs=())
@@ -168,7 +168,7 @@ def claim_only(world: World) -> None:
 
 
 @pytest.mark.parametrize("how", [Settlement.KEEP, Settlement.COMMIT])
-def test_what_yarn_deleted_with_killed_containers_is_said_once_for_each_index(tmp_path: Path, how: Settlement) -> None:
+def test_leftovers_deleted_by_yarn_are_reported_once_per_index(tmp_path: Path, how: Settlement) -> None:
     world = World(tmp_path, instances=2)
     world.home.loses_leftovers = True
     stored, unstored = world.parts
@@ -188,7 +188,7 @@ def test_what_yarn_deleted_with_killed_containers_is_said_once_for_each_index(tm
     assert [str(one.relative_to(kept)) for one in kept.rglob("model")] == ["0/model"]
 
 
-def test_what_a_killed_container_had_stored_on_yarn_is_not_said_to_be_gone(tmp_path: Path) -> None:
+def test_stored_output_of_a_killed_container_on_yarn_is_not_reported_as_lost(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.home.loses_leftovers = True
     wanted = SettleOutputs(Settlement.KEEP, BAD, (), (), (replace(world.parts[0], outputs=()),))
@@ -250,7 +250,9 @@ def lose(world: World, number: int, files: dict[str, str]) -> Part:
 
 
 @pytest.mark.parametrize(("files", "kept"), [({"model": "from try 2"}, "from try 2"), ({}, "from 0")])
-def test_what_a_killed_try_left_is_kept_if_it_left_a_file(tmp_path: Path, files: dict[str, str], kept: str) -> None:
+def test_leftovers_of_a_killed_try_are_kept_if_they_have_a_file(
+    tmp_path: Path, files: dict[str, str], kept: str
+) -> None:
     world = World(tmp_path)
     wanted = SettleOutputs(Settlement.KEEP, BAD, world.parts, (), (lose(world, 7, files),))
     (view,) = OutputSettlement(world.home, world.submission, APP).settle(1, wanted).outputs
@@ -271,7 +273,7 @@ def test_an_output_without_parts_leaves_the_target_as_it_was(tmp_path: Path) -> 
 # ---- after the ApplicationMaster's death ----
 
 
-def test_the_aftermath_finishes_a_claimed_commit_and_keeps_its_end(tmp_path: Path) -> None:
+def test_the_settlement_finishes_a_claimed_commit_and_keeps_its_result(tmp_path: Path) -> None:
     world = World(tmp_path)
     claim_only(world)
     ending, (view,) = decide(world.home, world.submission, APP, "died")
@@ -297,7 +299,7 @@ def write_tries(world: World, *results: TaskResult | None) -> None:
     journal.close()
 
 
-def test_the_aftermath_keeps_what_an_earlier_try_stored(tmp_path: Path) -> None:
+def test_the_settlement_keeps_the_output_of_an_earlier_try(tmp_path: Path) -> None:
     world = World(tmp_path)
     failed = TaskResult(fault=Fault.USER, exit_code=3, outputs=world.parts[0].outputs)
     write_tries(world, failed, TaskResult(fault=Fault.USER, exit_code=3), None)
@@ -341,7 +343,7 @@ def test_the_aftermath_commits_trials_that_had_ended_where_each_is_committed_by_
 
 
 @pytest.mark.parametrize("asked_to_kill", [False, True])
-def test_without_a_claim_the_aftermath_keeps_what_was_stored_also_after_a_kill(
+def test_without_a_claim_the_settlement_keeps_stored_output_also_after_a_kill(
     tmp_path: Path, asked_to_kill: bool
 ) -> None:
     world = World(tmp_path)
@@ -357,7 +359,7 @@ def test_without_a_claim_the_aftermath_keeps_what_was_stored_also_after_a_kill(
     assert world.beside() == ["partial"]
 
 
-def test_the_aftermath_of_a_kill_keeps_the_output_of_a_container_that_had_ended_well(tmp_path: Path) -> None:
+def test_the_settlement_after_a_kill_keeps_the_output_of_a_succeeded_container(tmp_path: Path) -> None:
     world = World(tmp_path)
     (part,) = world.parts
     write_tries(world, TaskResult(fault=Fault.NONE, exit_code=0, outputs=part.outputs))
@@ -407,7 +409,7 @@ def test_a_commit_waits_for_a_file_system_that_is_away_for_a_while(tmp_path: Pat
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_what_a_failed_run_stored_waits_for_a_file_system_as_a_commit_does(
+def test_keeping_failed_output_waits_for_a_file_system_like_a_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
 ) -> None:
     world, times, said, real = World(tmp_path, keep=keep), [True, True], list[str](), commit_module.output_commit
@@ -451,9 +453,7 @@ def test_the_aftermath_waits_for_a_file_system_as_well(tmp_path: Path, away: lis
     assert (away, ending.final_status, view.committed) == ([], FinalStatus.SUCCEEDED, True)
 
 
-def test_a_file_system_that_stays_away_decides_nothing_and_the_next_aftermath_finishes_what_was_claimed(
-    tmp_path: Path, away: list[bool]
-) -> None:
+def test_a_claimed_commit_is_finished_after_a_file_system_outage(tmp_path: Path, away: list[bool]) -> None:
     world = World(tmp_path)
     claim_only(world)
     away += [True]
@@ -469,9 +469,7 @@ def test_a_file_system_that_stays_away_decides_nothing_and_the_next_aftermath_fi
 @pytest.mark.parametrize(
     "place", ["{target}-of-another", "{target}", "{parts}/../x", "{parts}/container_1700000000000_0001_01_000009"]
 )
-def test_a_part_that_a_task_reports_elsewhere_is_not_touched_and_nothing_is_committed(
-    tmp_path: Path, place: str
-) -> None:
+def test_a_part_outside_the_target_is_left_alone_and_nothing_is_committed(tmp_path: Path, place: str) -> None:
     world = World(tmp_path, instances=2)
     parts = f"{world.target}.{APP}.tmp"
     location = f"file://{place.format(target=world.target, parts=parts)}"

@@ -39,7 +39,7 @@ LESS = 1 if FULL else 24
 """Of so many of these seeds the other tiers run one."""
 
 
-def test_whatever_goes_wrong_it_ends_as_it_must() -> None:
+def test_every_mix_of_faults_reaches_a_correct_end() -> None:
     causes: Counter[Cause] = Counter()
     attempts: Counter[int] = Counter()
     for seed in seeds("all faults", 200 * TIMES if FULL else 200):  # so many reach every end
@@ -73,7 +73,7 @@ def of_lost_nodes(seed: int) -> Plan:
     return plan
 
 
-def test_where_the_engine_loses_a_node_on_which_all_runs_on_no_index_runs_twice_at_a_time() -> None:
+def test_no_index_runs_twice_at_a_time_after_a_node_is_lost() -> None:
     for seed in seeds("lost nodes", max(120 * TIMES // LESS, COUNT)):
         World(of_lost_nodes(seed)).run()
 
@@ -88,7 +88,7 @@ def of_silent_tasks(seed: int) -> Plan:
     return plan
 
 
-def test_an_index_of_a_silent_task_on_a_lost_node_runs_elsewhere_when_it_was_silent_for_long_enough() -> None:
+def test_an_index_of_a_lost_node_runs_elsewhere_after_a_long_silence() -> None:
     for seed in seeds("silent tasks", max(120 * TIMES // LESS, COUNT)):
         World(of_silent_tasks(seed)).run()
 
@@ -114,7 +114,7 @@ def test_however_often_containers_are_preempted_the_application_succeeds() -> No
         assert not any(faults), f"seed {seed}: {faults}"
 
 
-def test_whatever_goes_wrong_with_preemptions_too_it_ends_as_it_must() -> None:
+def test_faults_with_preemptions_reach_a_correct_end() -> None:
     for seed in seeds("preemptions and faults", max(20 * TIMES // LESS, COUNT)):
         plan = Plan.of_seed(seed)
         plan.preemptions = of_preemptions(seed).preemptions
@@ -136,7 +136,7 @@ def of_services(seed: int) -> Plan:
     return plan
 
 
-def test_of_services_whose_nodes_or_masters_are_lost_nothing_is_left() -> None:
+def test_services_leave_nothing_running_after_lost_nodes_or_applicationmasters() -> None:
     for seed in seeds("services", max(40 * TIMES // LESS, COUNT)):
         World(of_services(seed)).run()
 

@@ -81,7 +81,7 @@ def test_trials_that_ended_well_and_left_output_are_taken(target: Path) -> None:
     assert taken(applications, target) == {n: f"file://{target}/{n}" for n in (0, 1)}
 
 
-def test_what_the_last_one_did_not_copy_comes_from_the_one_before(target: Path, tmp_path: Path) -> None:
+def test_results_not_copied_by_the_last_sweep_come_from_the_one_before(target: Path, tmp_path: Path) -> None:
     first, second = made(tmp_path / "first", 0, 1), made(tmp_path / "second", 1, 4)
     applications = Applications(
         a1=FormerSweep(
@@ -116,7 +116,7 @@ def test_a_trial_that_was_committed_before_that_was_on_record_stays_as_it_is(tar
     assert [(each.view.number, each.is_committed, each.outputs) for each in found] == [(0, True, ())]
 
 
-def test_of_a_kill_no_output_is_left_and_all_runs_again(target: Path) -> None:
+def test_a_killed_sweep_leaves_no_output_and_all_trials_run_again(target: Path) -> None:
     one = OutputView(name="", target=f"file://{target}")
     assert taken(Applications(a2=FormerSweep(results(n0=TrialState.DONE), (one,), "")), target) == {}
 

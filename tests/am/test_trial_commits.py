@@ -42,7 +42,7 @@ def wanted(number: int, *, again: bool = False) -> CommitTrial:
     return CommitTrial(Part(number, "trial", number, CONTAINER, (), f"trial_{number}_1"), again)
 
 
-def test_who_is_away_is_waited_for_and_may_have_done_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_is_retried_while_the_storage_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial_commits, "_AGAIN_S", (0.001, 0.001))
     outputs = Outputs(Unreachable("away"), Unreachable("away"), None, None)
     commits, told = begun(outputs)

@@ -19,7 +19,7 @@ from dlapp.values.spec import Gang, Resources, RoleSpec
 from tests.am.driving import START_MS, Driver, result
 
 
-def test_the_phase_says_what_is_waited_for() -> None:
+def test_the_phase_names_the_awaited_containers() -> None:
     am = Driver(RoleSpec(instances=4))
     assert am.phase() == "waiting for 4 containers"
     am.granted(2)
@@ -44,7 +44,7 @@ def test_the_phase_says_since_when_and_until_when_an_allocation_lasts() -> None:
     assert am.phase() == f"running 1 of 2, waiting for 1 container since {since}, until {until} (max_runtime)"
 
 
-def test_the_view_says_what_is_lacking_and_why_containers_do_not_run_yet() -> None:
+def test_the_view_lists_missing_containers_and_their_reasons() -> None:
     am = Driver(RoleSpec(instances=3, resources=Resources(memory_mib=512, gcores=2)), gang=Gang.ALL)
     (ask,) = am.view().lacking
     assert (ask.role, ask.count, ask.memory_mib, ask.gcores, ask.together) == ("worker", 3, 512, 2, True)
@@ -89,7 +89,7 @@ def test_the_phase_says_since_when_and_until_when_a_start_lasts() -> None:
     assert am.phase() == f"starting since {since}, until {until}"
 
 
-def test_the_phase_says_what_a_task_and_what_the_applicationmaster_waits_for() -> None:
+def test_the_phase_shows_waits_of_tasks_and_of_the_applicationmaster() -> None:
     am = Driver(RoleSpec(instances=2))
     am.running(2, 3)
     am.report(3, Phase.STORING, detail="waits for HDFS at dn:9864 since 2026-03-01 14:02:03")
@@ -109,7 +109,7 @@ def clock_time(at_ms: int) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at_ms / 1000))
 
 
-def test_the_phase_of_a_gang_counts_who_is_ready() -> None:
+def test_the_phase_of_a_gang_counts_ready_members() -> None:
     am = Driver(RoleSpec(instances=2), gang=Gang.ALL)
     am.granted(2, 3)
     am.hello(2)
@@ -174,7 +174,7 @@ def test_a_view_shows_each_indexs_last_container() -> None:
     assert from_json(ApplicationView, to_json(view)) == view
 
 
-def test_the_engines_state_is_finished_only_when_the_engine_was_told() -> None:
+def test_the_state_is_finished_only_after_unregistering_from_the_engine() -> None:
     am = Driver(RoleSpec())
     am.running(2)
     am.finished(2, result(Fault.USER, 1))
@@ -200,7 +200,7 @@ def test_a_view_of_ten_thousand_containers_costs_little_when_one_has_changed() -
     assert view.containers[75].progress == 0.1
 
 
-def test_what_containers_have_otherwise_than_asked_is_told_once_for_each_role_and_in_later_attempts() -> None:
+def test_allocated_resources_that_differ_from_the_request_are_reported_once_per_role() -> None:
     am = Driver(RoleSpec(instances=2, resources=Resources(memory_mib=1000, vcores=4)))
     given = [replace(am.grant(number, 1, "node1"), resources=Resources(memory_mib=1024, vcores=1)) for number in (2, 3)]
     am.do(Heartbeat(granted=tuple(given)))
@@ -233,7 +233,7 @@ def test_a_view_shows_the_containers_that_an_index_had_before_also_in_a_later_at
     ]
 
 
-def test_the_view_has_what_a_payload_reported() -> None:
+def test_the_view_includes_the_status_of_a_payload() -> None:
     am = Driver(RoleSpec(instances=2))
     am.running(2, 3)
     said = PayloadStatus(progress=0.5, metrics={"loss": 0.25}, step=7, ready=True, lines=2)
@@ -246,7 +246,7 @@ def test_the_view_has_what_a_payload_reported() -> None:
     assert am.view().containers[0].metrics == {"loss": 0.25}
 
 
-def test_who_has_no_token_sees_nothing_of_what_a_program_printed() -> None:
+def test_program_output_is_hidden_without_a_token() -> None:
     am = Driver(RoleSpec(instances=1, retries=1), args=("--token=secret-4",), comment="secret-5")
     evidence = Evidence(file="stderr", offset=0, line="url: /?token=secret-1")
     found = Diagnosis(rule="network_unreachable", cause="no host secret-2", fault=Fault.USER, evidence=evidence)

@@ -227,7 +227,7 @@ def test_an_attempt_that_was_cut_off_learns_of_the_next_and_neither_claims_nor_w
     assert second.others == []
 
 
-def test_what_an_attempt_says_after_another_took_over_is_neither_in_the_journal_nor_shown(files: FilesInMemory) -> None:
+def test_a_superseded_attempt_adds_no_journal_lines_and_no_view(files: FilesInMemory) -> None:
     first = Attempt(files, 1).begun()
     second = Attempt(files, 2).begun()
     second.say()
@@ -247,7 +247,7 @@ def ended_by_a_kill(files: FilesInMemory) -> None:
 
 
 @pytest.mark.parametrize("end", [ended_by_another, ended_by_a_kill])
-def test_an_attempt_that_wakes_after_the_end_makes_no_directory_anew(
+def test_an_attempt_that_wakes_after_the_end_creates_no_directory(
     files: FilesInMemory, end: Callable[[FilesInMemory], None]
 ) -> None:
     first = Attempt(files, 1).begun()
@@ -256,7 +256,7 @@ def test_an_attempt_that_wakes_after_the_end_makes_no_directory_anew(
     assert list(files.files) == [f"{files.home}/.dlapp/history/{APP}.json"]
 
 
-def test_an_attempt_that_begins_after_the_end_begins_nothing(files: FilesInMemory) -> None:
+def test_an_attempt_that_starts_after_the_end_is_superseded(files: FilesInMemory) -> None:
     first = Attempt(files, 1, awake=False)
     Attempt(files, 2).begun().end()
     first.open()
@@ -267,7 +267,7 @@ def test_an_attempt_that_begins_after_the_end_begins_nothing(files: FilesInMemor
     assert list(files.files) == [f"{files.home}/.dlapp/history/{APP}.json"]
 
 
-def test_an_attempt_that_slept_until_all_was_over_claims_nothing(
+def test_an_attempt_that_slept_past_the_end_cannot_claim_the_commit(
     files: FilesInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hdfs, "LOOK_EVERY_S", 1000.0)  # it sleeps: it does not see the second one come
@@ -301,7 +301,7 @@ def test_the_claim_of_an_attempt_that_died_after_it_counts_for_the_next(files: F
     assert Attempt(files, 2).begun().claim().attempt == 1
 
 
-def test_a_staging_directory_that_somebody_removed_is_no_other_attempt(files: FilesInMemory) -> None:
+def test_a_removed_staging_directory_is_not_taken_for_another_attempt(files: FilesInMemory) -> None:
     first = Attempt(files, 1).begun()
     files.remove(first.home.directory)
     assert first.claim().attempt == 1
@@ -320,7 +320,7 @@ def test_a_file_system_that_is_away_for_a_while_is_waited_for(files: FilesInMemo
     assert f"{files.home}/.dlapp/history/{APP}.json" in files.files
 
 
-def test_whose_the_application_is_costs_a_status_where_nothing_changed(
+def test_checking_the_current_attempt_costs_one_status_if_unchanged(
     files: FilesInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hdfs, "LOOK_EVERY_S", 1000.0)  # its thread would read, too
@@ -341,7 +341,7 @@ def test_a_doubt_about_other_attempts_is_none(files: FilesInMemory, capsys: pyte
     assert first.home.is_current_attempt()
 
 
-def test_a_line_counts_as_written_when_its_group_is_there_and_who_waits_is_told(files: FilesInMemory) -> None:
+def test_waiters_are_notified_once_the_group_of_a_line_is_written(files: FilesInMemory) -> None:
     first = Attempt(files, 1).begun()
     journal, told = first.home.journal(1), threading.Event()
     journal.on_written = told.set
@@ -369,9 +369,7 @@ def test_results_that_come_shortly_after_a_group_are_written_together(
     assert groups == {"journal-1-000000.jsonl": b'"a"\n', "journal-1-000001.jsonl": b'"b"\n"c"\n'}
 
 
-def test_what_waited_long_is_written_in_groups_that_a_next_attempt_reads(
-    files: FilesInMemory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_backlog_is_written_in_bounded_groups(files: FilesInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hdfs_journal, "MAX_GROUP_BYTES", 20)
     first = Attempt(files, 1).begun()
     journal, write, taken = first.home.journal(1), files.write, list[str]()
@@ -448,7 +446,7 @@ def test_the_address_of_an_earlier_attempt_that_comes_late_does_not_stay(files: 
     assert not second.others
 
 
-def test_a_home_keeps_to_its_directory(files: FilesInMemory) -> None:
+def test_an_application_directory_writes_only_its_own_files(files: FilesInMemory) -> None:
     first = Attempt(files, 1).begun()
     assert first.home.directory == f"{files.home}/.dlapp/staging/{APP}"
     assert sorted(files.names(first.home.directory)) == ["addresses", "am.json", "submission.json"]
@@ -487,7 +485,7 @@ NOT_OURS = (b"", b"{", b"[]", b"null", b"1", b"{}", b'{"attempt": null}', b'{"at
 
 
 @pytest.mark.parametrize("data", NOT_OURS)
-def test_files_that_are_not_what_we_write_stop_nothing(files: FilesInMemory, data: bytes) -> None:
+def test_unexpected_file_contents_do_not_stop_an_attempt(files: FilesInMemory, data: bytes) -> None:
     files.write(f"{files.home}/.dlapp/staging/{APP}/am.json", data, 0o600)
     first = Attempt(files, 1).begun()
     for name in (AM, KILL):
@@ -500,7 +498,7 @@ def test_files_that_are_not_what_we_write_stop_nothing(files: FilesInMemory, dat
     assert first.claim().attempt == 1
 
 
-def test_who_is_to_find_it_can_when_its_file_is_there_and_not_before(files: FilesInMemory) -> None:
+def test_an_attempt_is_published_once_its_file_is_written(files: FilesInMemory) -> None:
     tried = threading.Event()
 
     def refuse(_place: str) -> None:
@@ -599,7 +597,7 @@ def test_a_view_of_another_state_is_written_soon_and_others_seldom(
     wait_until(lambda: phases == ["running 1 of 3", "storing"])
 
 
-def test_views_are_written_often_while_somebody_reads_them(
+def test_views_are_written_often_while_a_client_reads_them(
     files: FilesInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, phases = written_views(files, monkeypatch)

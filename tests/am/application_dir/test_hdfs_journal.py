@@ -89,7 +89,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed before", "killed after"])
-def test_a_journal_is_whole_at_whatever_change_its_attempt_is_killed(how: str) -> None:
+def test_a_journal_is_complete_after_a_kill_at_any_change(how: str) -> None:
     whole = Changes()
     journal_of(whole, 30)
     assert any(name.count("-") == 3 for name in whole.files), "nothing was merged"
@@ -145,7 +145,7 @@ def test_files_that_are_too_large_together_stay_apart(monkeypatch: pytest.Monkey
     assert len(files.files) < 20
 
 
-def test_an_attempt_that_no_longer_has_the_application_merges_nothing() -> None:
+def test_a_superseded_attempt_merges_no_journal_groups() -> None:
     files, home = Changes(), Home()
     journal = HdfsJournalWriter(home, files, 1)
     for _ in range(3):
@@ -157,7 +157,7 @@ def test_an_attempt_that_no_longer_has_the_application_merges_nothing() -> None:
     assert files.files == before
 
 
-def test_a_group_that_is_there_only_after_another_attempt_took_over_counts_for_nobody() -> None:
+def test_a_group_written_after_a_takeover_does_not_count_as_written() -> None:
     files, home = Changes(), Home()
     journal = HdfsJournalWriter(home, files, 1)
     told: list[int] = []
@@ -179,7 +179,7 @@ def test_a_group_that_is_there_only_after_another_attempt_took_over_counts_for_n
             journal.flush(durable=True)
 
 
-def test_a_group_of_which_nobody_knows_whose_the_application_is_by_then_is_written_again() -> None:
+def test_a_group_is_rewritten_if_the_current_attempt_cannot_be_verified() -> None:
     class Away(Home):
         knows = False
 
@@ -198,7 +198,7 @@ def test_a_group_of_which_nobody_knows_whose_the_application_is_by_then_is_writt
     assert journal.written == 1
 
 
-def test_a_reader_whose_files_an_earlier_attempt_merges_meanwhile_reads_every_line() -> None:
+def test_a_reader_gets_every_line_while_an_earlier_attempt_merges() -> None:
     files = Changes()
     cut_off = HdfsJournalWriter(Home(), files, 1)
     added = [f'"{number}"' for number in range(3)]

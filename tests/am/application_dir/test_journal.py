@@ -31,7 +31,7 @@ def lines(am: Driver) -> list[str]:
     return [journal.line(one.record) for one in am.of(events.WriteJournal, am.all)]
 
 
-def test_a_next_attempt_knows_results_faults_and_what_was_decided() -> None:
+def test_the_next_attempt_restores_results_faults_and_decisions() -> None:
     am = story()
     former = am.journal()
     assert former.started_ms == START_MS + 10

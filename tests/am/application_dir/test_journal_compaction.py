@@ -109,7 +109,7 @@ def life(seed: int) -> list[str]:
 
 @each_seed("journals")
 @pytest.mark.parametrize("piece", [1, 50, 1 << 30])
-def test_a_next_attempt_knows_the_same_after_each_piece_that_was_written_anew(seed: int, piece: int) -> None:
+def test_the_next_attempt_restores_the_same_state_after_each_compacted_piece(seed: int, piece: int) -> None:
     """Write a life anew in pieces of 1, 50 and all lines, and read it after each tenth of the pieces."""
     lines = life(seed)
     pieces = [lines[at : at + piece] for at in range(0, len(lines), piece)]
@@ -121,7 +121,7 @@ def test_a_next_attempt_knows_the_same_after_each_piece_that_was_written_anew(se
 
 @settings(max_examples=some(50), deadline=None)
 @given(st.data())
-def test_a_journal_that_was_written_anew_goes_on_and_is_written_anew_again(data: st.DataObject) -> None:
+def test_a_compacted_journal_grows_and_is_compacted_again(data: st.DataObject) -> None:
     lines = life(data.draw(st.sampled_from(seeds("journals"))))
     less: list[str] = []
     at = 0
@@ -260,7 +260,7 @@ def test_a_journal_on_hdfs_does_not_grow_with_the_runs() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("how", ["killed before", "killed after"])
-def test_a_journal_that_is_written_anew_is_whole_at_whatever_change_its_attempt_is_killed(how: str) -> None:
+def test_a_compacted_journal_is_complete_after_a_kill_at_any_change(how: str) -> None:
     lines = taken_away(60, indexes=2)
     whole = Changes()
     on_hdfs(whole, lines)
@@ -278,7 +278,7 @@ def test_a_journal_that_is_written_anew_is_whole_at_whatever_change_its_attempt_
 
 
 @pytest.mark.usefixtures("small")
-def test_an_attempt_that_no_longer_has_the_application_leaves_nothing_out() -> None:
+def test_a_superseded_attempt_compacts_no_lines() -> None:
     files, home = Changes(), Home()
     writer = HdfsJournalWriter(home, files, 1)
     for text in taken_away(60):
@@ -305,7 +305,7 @@ def test_a_journal_on_a_disk_does_not_grow_with_the_runs(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("small")
-def test_a_journal_on_a_disk_is_written_anew_through_no_link_and_its_name_is_on_the_disk(
+def test_local_compaction_follows_no_link_and_syncs_the_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bait, home, synced = tmp_path / "bait", tmp_path / "home", list[str]()

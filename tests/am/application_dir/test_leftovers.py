@@ -10,7 +10,7 @@ from dlapp.am.application_dir.local import LocalApplicationDir
 from dlapp.values.ids import ContainerId
 
 
-def test_what_a_killed_task_left_is_removed_and_its_logs_stay(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_task_are_removed_except_its_logs(tmp_path: Path) -> None:
     container = ContainerId.from_text("container_1700000000000_0001_01_000002")
     home = tmp_path / "containers" / str(container)
     for name in ("workspace", "trials/3_1/workspace", "board/tmp", "home", "tmp", "run", "python"):

@@ -47,7 +47,7 @@ def test_it_has_properties_curves_and_ends_of_logs(tmp_path: Path) -> None:
     assert "line 9900" not in found
 
 
-def test_what_cannot_be_read_is_named_in_it(tmp_path: Path) -> None:
+def test_the_report_names_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "usage.json").write_text("[]")
     found = left_by(tmp_path, container(0))
     assert "what was submitted cannot be read" in found
@@ -63,7 +63,7 @@ def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
     assert "stdout of container 0 cannot be read" in found
 
 
-def test_it_replaces_no_file_by_a_link_that_lies_there(tmp_path: Path) -> None:
+def test_the_report_does_not_follow_an_existing_link(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("kept")
     (tmp_path / "report.html").symlink_to(other)

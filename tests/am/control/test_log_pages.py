@@ -91,7 +91,7 @@ def test_few_logs_are_read_at_a_time(engine: Engine) -> None:
     assert "a line" in ask(pages, 9).text()
 
 
-def test_why_a_log_cannot_be_read_is_said(engine: Engine) -> None:
+def test_a_log_page_gives_the_reason_why_a_log_cannot_be_read(engine: Engine) -> None:
     engine.error = Unreachable("node7:8042: status 403")
     engine.go.set()
     assert "it cannot be read: node7:8042: status 403" in ask(pages_of(engine), 0).text()
@@ -119,5 +119,5 @@ def test_errors_in_dlapp_refuse_no_other_log(engine: Engine) -> None:
         ("/?log=99999999.stdout&log=1.stdout", PageQuery(1, "stdout")),
     ],
 )
-def test_a_query_names_a_log_or_nothing(path: str, query: PageQuery) -> None:
+def test_a_query_selects_one_log_or_none(path: str, query: PageQuery) -> None:
     assert PageQuery.of_path(path) == query

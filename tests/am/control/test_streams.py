@@ -177,7 +177,7 @@ def test_a_task_that_cannot_open_a_stream_says_why_to_the_tool(world: World) -> 
 
 
 @pytest.mark.proves("ports-token")
-def test_a_tool_without_the_token_or_with_a_wrong_request_gets_nothing(world: World) -> None:
+def test_a_tool_without_the_token_or_with_a_wrong_request_is_refused(world: World) -> None:
     url = world.loop.control_url
     with pytest.raises(Denied):
         as_tool(url, 0, token="00" * 32)
@@ -195,7 +195,7 @@ def test_a_tool_without_the_token_or_with_a_wrong_request_gets_nothing(world: Wo
 
 
 @pytest.mark.proves("ports-access")
-def test_a_viewer_reaches_ports_and_sees_the_view_and_can_do_nothing_else(world: World) -> None:
+def test_a_viewer_token_allows_ports_and_the_view_only(world: World) -> None:
     url, viewer, task = world.loop.control_url, derive_token(SECRET, VIEWERS), world.tasks[2]
     tool = Tool(url, 2, token=viewer)
     order = ordered(task)
@@ -222,16 +222,14 @@ def test_a_viewer_reaches_ports_and_sees_the_view_and_can_do_nothing_else(world:
         ({"kind": "exec", "index": 0, "trial": "0"}, "is text, not int"),
     ],
 )
-def test_a_request_for_a_stream_that_says_not_what_it_is_for_is_refused(
-    world: World, request_json: dict[str, object], why: str
-) -> None:
+def test_an_incomplete_stream_request_is_refused(world: World, request_json: dict[str, object], why: str) -> None:
     token = derive_token(SECRET, TOOLS)
     with pytest.raises(StreamRefused, match=f"not a valid request: .*{why}"):
         open_stream(world.loop.control_url, token, "/v1/streams", request_json, timeout_s=PATIENCE_S)
 
 
 @pytest.mark.proves("ports-access")
-def test_who_may_modify_ends_it_and_reaches_no_port(world: World) -> None:
+def test_a_modifier_token_allows_kills_but_no_ports(world: World) -> None:
     url, modifier = world.loop.control_url, derive_token(SECRET, MODIFIERS)
     with pytest.raises(Denied):
         as_tool(url, 0, token=modifier)
@@ -263,7 +261,7 @@ def test_open_streams_are_bounded_and_one_that_has_ended_makes_room(
     wait_for("the stream is over", is_there_room)
 
 
-def test_streams_are_bounded_and_one_whose_task_is_silent_is_given_up(
+def test_pending_streams_are_bounded_and_expire_if_the_task_is_silent(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "MAX_PENDING", 1)

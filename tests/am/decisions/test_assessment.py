@@ -74,7 +74,7 @@ def test_a_cause_of_the_node_counts_as_the_nodes(avoid_node: bool) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.NODE, Fault.SERVICE, Fault.DATA, Fault.STOPPED])
-def test_a_cause_changes_nothing_where_the_program_is_not_to_blame(fault: Fault) -> None:
+def test_a_diagnosis_changes_no_result_that_is_not_a_user_fault(fault: Fault) -> None:
     found = Diagnosis(rule="module_missing", cause="no torch", fault=Fault.USER, retry=False)
     assert assessment.of_result(TaskResult(fault=fault, message="m", diagnosis=found)) == assessment.of_result(
         TaskResult(fault=fault, message="m")
@@ -110,7 +110,7 @@ def test_an_end_that_yarn_explains_has_a_cause(status: int) -> None:
         ),
     ],
 )
-def test_an_end_without_a_last_word_is_judged_by_what_the_engine_says(
+def test_an_end_without_a_result_is_assessed_by_the_engines_status(
     status: int, node_fault: bool, said: str, fault: Fault, words: str
 ) -> None:
     end = ContainerEnd(container_id=CONTAINER, exit_status=status, diagnostics=said, node_fault=node_fault)
@@ -127,7 +127,7 @@ def test_a_node_on_which_containers_get_no_files_is_avoided_without_counting(ser
     assert (assessed.fault, assessed.free, assessed.avoid_node) == (Fault.SERVICE, True, is_avoided)
 
 
-def test_what_yarn_takes_away_is_not_counted_and_says_nothing_against_its_node() -> None:
+def test_a_preempted_container_is_not_counted_against_program_or_node() -> None:
     for status, free in (
         (-100, True),
         (-101, True),

@@ -7,7 +7,7 @@ from dlapp.values.spec import RoleSpec
 from tests.am.driving import Driver
 
 
-def test_each_task_is_told_the_driver_capabilities_of_its_role() -> None:
+def test_each_task_gets_the_driver_capabilities_of_its_role() -> None:
     roles = (RoleSpec(name="a"), RoleSpec(name="b", gpu_capabilities=("graphics",)))
     am = Driver(*roles, docker_image="i", gpu_capabilities=("video",))
     for number, request_id in ((2, 1), (3, 2)):

@@ -94,7 +94,7 @@ def test_a_warning_names_the_containers_and_goes_when_one_report_is_busy() -> No
     assert am.stops(2, 3) == [Stop.NO, Stop.NO]
 
 
-def test_that_gpus_are_idle_is_told_once_until_all_are_busy_again() -> None:
+def test_idle_gpus_are_notified_once_until_all_are_busy_again() -> None:
     am = application(IdleAction.NOTIFY)
     am.running(2, 3)
     use(am, 200, {2: (0.0,), 3: (0.9,)})
@@ -135,7 +135,7 @@ def test_containers_without_gpus_and_those_that_are_done_do_not_keep_it() -> Non
 
 
 @pytest.mark.parametrize("phase", [None, Phase.STARTING, Phase.FETCHING, Phase.WAITING, Phase.STORING])
-def test_a_container_that_does_not_run_may_be_what_the_others_wait_for(phase: Phase | None) -> None:
+def test_idle_gpus_are_ignored_while_another_container_is_not_running(phase: Phase | None) -> None:
     am = application(IdleAction.STOP)
     am.running(2)
     if phase is not None:
@@ -175,7 +175,7 @@ def test_a_report_that_comes_twice_is_one() -> None:
     assert am.stops(2) == [Stop.NO]
 
 
-def test_the_window_begins_anew_with_the_next_start_of_a_gang() -> None:
+def test_the_idle_window_starts_over_with_the_next_start_of_a_gang() -> None:
     am = application(IdleAction.STOP, RoleSpec(instances=2, retries=1, resources=GPU), gang=Gang.ALL)
     am.running_gang(2, 3)
     use(am, 60, {2: (0.0,), 3: (0.0,)})
@@ -191,7 +191,7 @@ def test_the_window_begins_anew_with_the_next_start_of_a_gang() -> None:
     assert am.stops(2, 3) == [Stop.SOFT, Stop.SOFT]
 
 
-def test_the_window_begins_anew_with_the_next_applicationmaster() -> None:
+def test_the_idle_window_starts_over_with_the_next_applicationmaster() -> None:
     am = application(IdleAction.STOP, RoleSpec(resources=GPU))
     am.running(2)
     use(am, 60, {2: (0.0,)})

@@ -96,7 +96,7 @@ def test_the_others_are_ended_while_it_is_kept() -> None:
     assert am.words() == "container 1 (worker 1) failed: exit code 3"
 
 
-def test_where_the_others_go_on_it_is_kept_beside_them_and_counts_once() -> None:
+def test_with_continue_a_failed_container_is_kept_beside_the_others_and_counts_once() -> None:
     am = driver(RoleSpec(instances=2), on_container_failure=ContainerFailure.CONTINUE)
     am.running(2, 3)
     failed(am, 2)
@@ -141,7 +141,7 @@ def test_a_node_that_is_lost_meanwhile_restarts_the_gang_without_the_kept_contai
     assert am.view().containers[0].kept_until_ms is None
 
 
-def test_an_index_that_fails_all_is_kept_whatever_the_others_may_do() -> None:
+def test_an_index_whose_failure_fails_the_application_is_kept() -> None:
     role = RoleSpec(name="reader", on_failure=RoleFailure.FAIL, service=True)
     am = driver(RoleSpec(), role)
     am.running(2)

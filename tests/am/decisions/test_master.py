@@ -43,7 +43,7 @@ def four() -> RoleSpec:
 # ---- containers and indexes ----
 
 
-def test_it_asks_for_what_is_missing_and_no_more() -> None:
+def test_only_missing_containers_are_requested() -> None:
     am = Driver(four())
     assert am.asked() == [4]
     am.granted(2, 3)
@@ -52,7 +52,7 @@ def test_it_asks_for_what_is_missing_and_no_more() -> None:
     assert am.asked() == [0]
 
 
-def test_a_grant_beyond_the_need_is_given_back_and_never_started() -> None:
+def test_a_surplus_allocation_is_released_and_never_started() -> None:
     am = Driver(RoleSpec(instances=1))
     am.granted(2, 3)
     assert [one.grant.container_id.number for one in am.of(events.StartTask)] == [2]
@@ -61,7 +61,7 @@ def test_a_grant_beyond_the_need_is_given_back_and_never_started() -> None:
     assert am.master.releases() == ()
 
 
-def test_a_heartbeat_that_comes_twice_changes_nothing() -> None:
+def test_a_repeated_heartbeat_changes_nothing() -> None:
     am = Driver(four())
     am.granted(2, 3)
     am.granted(2, 3)
@@ -103,7 +103,7 @@ def test_a_report_on_another_index_is_answered_with_stop_now() -> None:
     assert am.stops(2) == [Stop.NOW]
 
 
-def test_a_report_that_comes_late_changes_nothing() -> None:
+def test_a_late_report_changes_nothing() -> None:
     am = Driver(four())
     am.running(2)
     am.report(2, Phase.LEASING, nth=1)
@@ -128,7 +128,7 @@ def test_a_task_has_time_to_come_up_from_when_its_node_has_it() -> None:
     assert am.stopped(am.wait(2)) == [2]
 
 
-def test_a_container_whose_files_are_still_fetched_is_not_late_for_an_hour() -> None:
+def test_a_container_may_localize_files_for_an_hour() -> None:
     am = Driver(RoleSpec(instances=1))
     am.granted(2)
     checked = 0
@@ -187,13 +187,13 @@ def test_tasks_of_a_large_application_report_less_often_and_three_times_before_t
     assert am.orders(2).report_every_s == 20.0
 
 
-def test_a_stop_is_said_again_until_the_end_is_known() -> None:
+def test_a_stop_is_repeated_until_the_end_is_known() -> None:
     am = Driver(RoleSpec(instances=1))
     am.running(2)
     assert len(am.stopped(am.wait(90))) >= 4
 
 
-def test_a_lid_that_was_closed_for_a_day_makes_nobody_silent() -> None:
+def test_a_suspend_of_a_day_makes_no_task_silent() -> None:
     am = Driver(RoleSpec(instances=1))
     am.running(2)
     am.do(events.Tick(), after_s=86_400)
@@ -260,7 +260,7 @@ def test_a_service_is_ended_softly_when_the_others_are_done() -> None:
     assert am.ending().cause is Cause.SUCCEEDED
 
 
-def test_a_service_that_fails_decides_nothing() -> None:
+def test_a_failed_service_does_not_decide_the_result() -> None:
     am = Driver(RoleSpec(), RoleSpec(name="ps", service=True))
     am.running(2)
     am.running(3, request_id=2)
@@ -319,7 +319,7 @@ def test_a_kill_cuts_the_grace_after_a_failure_short() -> None:
     assert (am.ending().cause, am.words()) == (Cause.KILLED, said)
 
 
-def test_a_container_whose_task_died_while_its_payload_ran_is_named_for_what_it_left() -> None:
+def test_a_task_that_died_with_a_running_payload_is_named_as_having_leftovers() -> None:
     am = Driver(RoleSpec(instances=3))
     am.granted(2, 3, 4)
     for number in (2, 3, 4):
@@ -380,7 +380,7 @@ def test_independent_containers_are_tried_again_before_one_counts_as_failed() ->
     assert am.words() == ("container 0 (worker 0) failed 2 times, the last time: exit code 3; the disk is full")
 
 
-def test_where_all_independent_containers_failed_nothing_is_committed() -> None:
+def test_if_all_independent_containers_fail_nothing_is_committed() -> None:
     am = independent(2)
     am.running(2, 3)
     am.finished(2, result(Fault.USER, 3))
@@ -391,7 +391,7 @@ def test_where_all_independent_containers_failed_nothing_is_committed() -> None:
     assert am.words().startswith("2 of 2 containers failed: 0-1; the first of them: container 0")
 
 
-def test_a_soft_kill_commits_nothing_of_an_independent_container_that_had_failed() -> None:
+def test_a_soft_kill_commits_no_output_of_a_failed_independent_container() -> None:
     am = independent(2)
     am.running(2, 3)
     am.finished(2, result(Fault.USER, 3))
@@ -456,7 +456,7 @@ def test_missing_data_is_not_tried_again() -> None:
     assert am.words() == "container 0 (worker 0) failed: file:///data/train is not there"
 
 
-def test_a_fault_of_the_node_is_tried_elsewhere_and_is_not_the_programs() -> None:
+def test_a_node_fault_is_retried_elsewhere_and_not_charged_to_the_program() -> None:
     am = Driver(RoleSpec())
     for number in (2, 3):
         am.running(number)
@@ -469,7 +469,7 @@ def test_a_fault_of_the_node_is_tried_elsewhere_and_is_not_the_programs() -> Non
     assert am.state.avoided.names(am.state.awake_ms) == (), "a ResourceManager that was started anew knows other nodes"
 
 
-def test_where_there_is_no_elsewhere_the_faults_of_the_node_end_it_with_the_reason() -> None:
+def test_without_other_nodes_repeated_node_faults_end_the_application() -> None:
     am = Driver(RoleSpec())
     for number in range(2, 3 + NODE_RETRIES):
         assert am.asked() == [1]
@@ -482,7 +482,7 @@ def test_where_there_is_no_elsewhere_the_faults_of_the_node_end_it_with_the_reas
     )
 
 
-def test_containers_that_cannot_be_started_end_it_one_day() -> None:
+def test_repeated_start_failures_end_the_application() -> None:
     am = Driver(RoleSpec())
     for number in range(2, 3 + NODE_RETRIES):
         am.granted(number)
@@ -532,7 +532,7 @@ def test_on_a_single_node_other_faults_of_the_node_are_counted_with_pauses_betwe
     assert am.words().endswith("the last time: no GPU mode")
 
 
-def test_a_container_that_could_not_be_started_on_a_single_node_is_asked_for_again_after_a_pause() -> None:
+def test_a_start_failure_on_a_single_node_is_retried_after_a_pause() -> None:
     am = Driver(RoleSpec(), single_node=True)
     am.granted(2)
     am.do(Heartbeat(start_failed=(ContainerEnd(container_id=am.id(2), exit_status=1, diagnostics="fork"),)))
@@ -540,7 +540,7 @@ def test_a_container_that_could_not_be_started_on_a_single_node_is_asked_for_aga
     assert pause_s(am) == 1
 
 
-def test_where_there_are_other_nodes_an_outage_is_counted_and_tried_again_at_once() -> None:
+def test_with_other_nodes_an_outage_is_counted_and_retried_at_once() -> None:
     am = Driver(RoleSpec())
     for number in range(2, 3 + NODE_RETRIES):
         assert am.asked() == [1]
@@ -567,7 +567,7 @@ def test_a_pause_holds_up_no_other_index_and_the_phase_says_until_when_it_lasts(
     assert am.asked() == [1]
 
 
-def test_a_gang_on_a_single_node_begins_anew_when_the_pause_of_its_lost_member_is_over() -> None:
+def test_a_gang_on_a_single_node_restarts_after_the_pause_of_its_lost_member() -> None:
     am = Driver(RoleSpec(instances=2), gang=Gang.ALL, single_node=True)
     am.granted(2, 3)
     for number in (2, 3):
@@ -583,7 +583,7 @@ def test_a_gang_on_a_single_node_begins_anew_when_the_pause_of_its_lost_member_i
 
 
 @pytest.mark.parametrize("status", [-100, -101, -102, -106, -108])
-def test_what_yarn_takes_away_is_counted_against_nobody_and_comes_again_after_growing_pauses(status: int) -> None:
+def test_preempted_containers_are_retried_uncounted_after_growing_pauses(status: int) -> None:
     am = Driver(RoleSpec())
     pauses = []
     for number in range(2, 12):
@@ -595,7 +595,7 @@ def test_what_yarn_takes_away_is_counted_against_nobody_and_comes_again_after_gr
     assert am.asked() == [1]
 
 
-def test_pauses_begin_anew_after_a_container_that_ran_well_for_ten_minutes() -> None:
+def test_pauses_are_reset_after_a_container_ran_for_ten_minutes() -> None:
     am = Driver(RoleSpec(), timing=PATIENT)
     pauses = []
     for number in range(2, 6):
@@ -626,7 +626,7 @@ def test_a_fault_of_the_node_is_forgiven_for_each_hour_that_a_container_ran() ->
         assert am.state.instances[0].node_faults == 1
 
 
-def test_a_container_that_its_node_removed_is_counted_against_nobody() -> None:
+def test_a_container_removed_by_its_node_is_not_counted() -> None:
     am = Driver(RoleSpec())
     for number in range(2, 12):
         am.running(number)
@@ -640,7 +640,7 @@ PATIENT = Timing(silence_ms=10**9)
 AWAY = result(Fault.SERVICE, None, None, message="no ZooKeeper answered", service="ZooKeeper at zk1")
 
 
-def test_a_service_that_is_away_is_waited_for_with_pauses_and_nothing_is_counted() -> None:
+def test_an_unreachable_service_is_retried_with_pauses_and_not_counted() -> None:
     am = Driver(RoleSpec())
     for number in range(2, 12):
         am.running(number)
@@ -724,7 +724,7 @@ def test_an_application_fails_when_its_patience_with_a_service_is_over_however_m
     assert am.ending().final_status is FinalStatus.FAILED
 
 
-def test_the_patience_with_a_service_begins_anew_after_ten_good_minutes() -> None:
+def test_the_service_patience_is_reset_after_ten_good_minutes() -> None:
     am = Driver(RoleSpec(), timing=PATIENT, service_patience_s=120.0)
     for number in range(2, 6):
         am.running(number)
@@ -777,7 +777,7 @@ def next_attempt(am: Driver) -> Driver:
 
 
 @pytest.mark.parametrize("lasts_s", [90, 130])
-def test_the_next_attempt_goes_on_with_the_patience_with_a_service(lasts_s: int) -> None:
+def test_the_next_attempt_continues_the_service_patience(lasts_s: int) -> None:
     am = Driver(RoleSpec(), service_patience_s=120.0)
     am.granted(2)
     am.hello(2)
@@ -849,7 +849,7 @@ def test_a_node_that_refuses_a_container_for_a_quarantine_is_avoided_at_once() -
     assert ask.avoid == ("node1", "node2", "node3")
 
 
-def test_a_node_whose_node_manager_does_not_say_which_gpus_it_gave_is_avoided_and_counts_against_nothing() -> None:
+def test_a_node_whose_nodemanager_does_not_report_gpus_is_avoided_and_not_counted() -> None:
     am = Driver(RoleSpec())
     for number in (2, 3):
         am.granted(number, node="node1")
@@ -862,7 +862,7 @@ def test_a_node_whose_node_manager_does_not_say_which_gpus_it_gave_is_avoided_an
     assert (ask.avoid, am.state.instances[0].node_faults) == (("node1",), 0)
 
 
-def test_a_rack_that_does_not_answer_is_avoided_and_counts_against_nothing() -> None:
+def test_an_unresponsive_rack_is_avoided_and_not_counted() -> None:
     am = Driver(RoleSpec())
     rack = [f"node{number}" for number in range(6)]
     for number, node in enumerate(2 * rack, 2):
@@ -947,7 +947,7 @@ def test_it_ends_though_a_container_never_does() -> None:
     assert am.words() == f"container 0 (worker 0) failed: exit code 1; the end of {am.id(3)} on node1 is not known"
 
 
-def test_an_attempt_that_the_engine_shuts_down_touches_nothing() -> None:
+def test_an_attempt_shut_down_by_the_engine_changes_nothing() -> None:
     am = Driver(RoleSpec())
     am.running(2)
     am.do(Heartbeat(shut_down="another attempt has registered"))
@@ -959,7 +959,7 @@ def test_an_attempt_that_the_engine_shuts_down_touches_nothing() -> None:
 # ---- the gate ----
 
 
-def test_a_gang_goes_together() -> None:
+def test_a_gang_starts_together() -> None:
     am = Driver(GANG, gang=Gang.ALL)
     am.granted(2, 3, 4)
     for number in (2, 3, 4):
@@ -974,14 +974,14 @@ def test_a_gang_goes_together() -> None:
     assert record.durable
 
 
-def test_as_granted_each_goes_with_its_first_orders() -> None:
+def test_without_a_gang_each_container_starts_with_its_first_orders() -> None:
     am = Driver(four())
     am.granted(2)
     am.hello(2)
     assert am.orders(2).go
 
 
-def test_a_member_lost_before_the_gate_opens_is_replaced_and_nobody_else_notices() -> None:
+def test_a_member_lost_before_the_gate_opens_is_replaced_without_a_restart() -> None:
     am = Driver(GANG, gang=Gang.ALL)
     am.granted(2, 3, 4)
     for number in (2, 3, 4):
@@ -1015,7 +1015,7 @@ def team_at_work(*roles: RoleSpec, **fields: Any) -> Driver:
     return am
 
 
-def test_a_gang_of_roles_goes_when_every_role_is_ready() -> None:
+def test_a_gang_of_roles_starts_when_every_role_is_ready() -> None:
     am = Driver(*TEAM, gang=Gang.ALL)
     am.granted(3, 4, request_id=2)
     for number in (3, 4):
@@ -1070,7 +1070,7 @@ def test_a_role_may_fail_its_application_with_its_first_failure(role: RoleSpec, 
     assert am.words() == "container 0 (ps 0) failed: exit code 3"
 
 
-def test_a_role_whose_failure_ends_the_application_is_tried_again_after_a_fault_of_its_node() -> None:
+def test_a_critical_role_is_retried_after_a_node_fault() -> None:
     am = Driver(RoleSpec(on_failure=RoleFailure.FAIL))
     am.granted(2)
     am.hello(2)
@@ -1107,7 +1107,7 @@ def test_a_role_may_have_its_instances_restarted_alone() -> None:
     assert [later.orders(number, attempt=1).stop for number in (2, 4)] == [Stop.NO] * 2
 
 
-def test_a_service_that_fails_for_good_is_there_again_when_its_gang_begins_anew() -> None:
+def test_a_failed_service_restarts_with_its_gang() -> None:
     am = team_at_work()
     am.finished(2, result(Fault.USER, 1))
     assert (am.asked(), am.stops(3, 4)) == ([0, 0], [Stop.NO] * 2)
@@ -1144,7 +1144,7 @@ def after(name: str, *conditions: tuple[str, Until], **fields: Any) -> RoleSpec:
     return RoleSpec(name=name, depends_on=tuple(Dependency(*one) for one in conditions), **fields)
 
 
-def test_what_waits_until_a_role_is_done_is_asked_for_then_and_not_before() -> None:
+def test_a_role_that_waits_for_another_to_be_done_is_requested_only_then() -> None:
     am = Driver(RoleSpec(name="train"), after("eval", ("train", Until.DONE), instances=2))
     assert (am.asked(), am.phase()) == ([1, 0], "waiting for 1 container, eval waits for train (done)")
     am.running(2)
@@ -1159,7 +1159,7 @@ def test_what_waits_until_a_role_is_done_is_asked_for_then_and_not_before() -> N
     assert am.ending().cause is Cause.SUCCEEDED
 
 
-def test_outside_of_a_gang_a_role_is_asked_for_when_the_one_that_it_depends_on_has_started() -> None:
+def test_without_a_gang_a_role_is_requested_once_its_dependency_has_started() -> None:
     am = Driver(RoleSpec(name="db", instances=2, service=True), after("web", ("db", Until.STARTED)))
     am.running(2)
     assert am.asked() == [1, 0]
@@ -1167,7 +1167,7 @@ def test_outside_of_a_gang_a_role_is_asked_for_when_the_one_that_it_depends_on_h
     assert am.asked() == [0, 1]
 
 
-def test_in_a_gang_a_role_starts_after_the_gate_when_the_one_that_it_depends_on_has_started() -> None:
+def test_in_a_gang_a_role_starts_after_the_gate_once_its_dependency_has_started() -> None:
     am = Driver(TEAM[0], after("worker", ("ps", Until.STARTED)), gang=Gang.ALL)
     assert am.asked() == [1, 1]
     am.granted(2)
@@ -1181,7 +1181,7 @@ def test_in_a_gang_a_role_starts_after_the_gate_when_the_one_that_it_depends_on_
     assert am.orders(3).go
 
 
-def test_a_role_that_waits_until_another_is_ready_starts_when_each_of_its_payloads_has_said_so() -> None:
+def test_a_role_starts_once_each_payload_of_its_dependency_is_ready() -> None:
     am = Driver(RoleSpec(name="ps", instances=2, service=True), after("worker", ("ps", Until.READY)), gang=Gang.ALL)
     am.granted(2, 3)
     am.granted(4, request_id=2)
@@ -1195,7 +1195,7 @@ def test_a_role_that_waits_until_another_is_ready_starts_when_each_of_its_payloa
     assert am.orders(4).go
 
 
-def test_what_ended_well_was_ready_and_a_container_that_is_lost_is_not() -> None:
+def test_a_succeeded_payload_counts_as_ready_and_a_lost_container_does_not() -> None:
     am = Driver(RoleSpec(name="db", instances=2, retries=1), after("web", ("db", Until.READY)))
     am.running(2, 3)
     am.report(2, Phase.RUNNING, payload=PayloadStatus(ready=True))
@@ -1216,7 +1216,7 @@ def test_a_task_looks_at_its_port_only_if_a_role_waits_until_it_is_ready() -> No
     assert [one.assignment.ready_by_port for one in am.of(events.Assign, am.all)] == [True, False, False]
 
 
-def test_a_role_whose_condition_can_never_hold_fails_the_application_by_both_names() -> None:
+def test_an_impossible_start_condition_fails_the_application_naming_both_roles() -> None:
     am = Driver(
         RoleSpec(name="prepare"),
         after("train", ("prepare", Until.DONE)),
@@ -1231,7 +1231,7 @@ def test_a_role_whose_condition_can_never_hold_fails_the_application_by_both_nam
     assert am.words() == "role train cannot start: it depends on role prepare, and container 0 (prepare 0) failed"
 
 
-def test_where_the_others_go_on_only_the_role_that_cannot_start_has_failed() -> None:
+def test_with_continue_only_the_role_that_cannot_start_fails() -> None:
     am = Driver(
         RoleSpec(name="prepare"),
         after("train", ("prepare", Until.DONE)),
@@ -1247,7 +1247,7 @@ def test_where_the_others_go_on_only_the_role_that_cannot_start_has_failed() -> 
     assert am.words().startswith("2 of 3 containers failed: 0-1; the first of them: container 0 (prepare 0) failed")
 
 
-def test_what_can_never_start_names_the_container_that_never_started() -> None:
+def test_an_impossible_start_condition_names_the_container_that_never_started() -> None:
     am = Driver(
         RoleSpec(name="db", instances=2),
         after("web", ("db", Until.STARTED)),
@@ -1264,7 +1264,7 @@ def test_what_can_never_start_names_the_container_that_never_started() -> None:
     assert "web waits" not in am.phase()
 
 
-def test_where_the_others_go_on_a_role_that_can_never_start_loses_its_containers_of_before() -> None:
+def test_with_continue_a_role_that_can_never_start_releases_its_containers() -> None:
     roles = (RoleSpec(name="db"), after("web", ("db", Until.STARTED)), RoleSpec(name="other"))
     first = Driver(*roles, on_container_failure=ContainerFailure.CONTINUE)
     first.running(2)
@@ -1291,7 +1291,7 @@ def test_where_the_others_go_on_a_role_that_can_never_start_loses_its_containers
     assert am.words().startswith("2 of 3 containers failed: 0-1; the first of them: container 0 (db 0) ")
 
 
-def test_a_next_attempt_knows_what_had_started_and_failed_for_good() -> None:
+def test_the_next_attempt_restores_started_and_failed_roles() -> None:
     roles = (RoleSpec(name="db", service=True), after("web", ("db", Until.STARTED)))
     first = Driver(*roles)
     first.running(2)
@@ -1323,7 +1323,7 @@ def gang_at_work(**fields: Any) -> Driver:
     return am
 
 
-def test_a_gang_that_lost_a_member_begins_anew_and_counts_it_for_one() -> None:
+def test_a_gang_that_lost_a_member_restarts_and_counts_one_failure() -> None:
     am = gang_at_work(retries=1)
     am.finished(2)
     am.finished(3, result(Fault.USER, 1))
@@ -1341,7 +1341,7 @@ def test_a_gang_that_lost_a_member_begins_anew_and_counts_it_for_one() -> None:
     assert [one.generation for one in am.view().containers] == [1, 1, 1]
 
 
-def test_a_member_whose_payload_ends_after_its_gang_was_restarted_comes_again_and_is_not_blamed() -> None:
+def test_a_payload_that_ends_after_its_gang_restarted_is_retried_uncounted() -> None:
     am = gang_at_work(retries=1)
     am.finished(3, result(Fault.USER, 1))
     am.finished(2)
@@ -1369,7 +1369,7 @@ def test_an_attempt_without_a_journal_takes_the_highest_generation_of_which_it_h
     assert am.journal().gates == {"worker": journal.RecoveredGate(True, 3)}
 
 
-def test_a_late_result_of_a_silent_member_does_not_count_for_the_gang_that_begins_anew() -> None:
+def test_a_late_result_of_a_silent_member_does_not_count_for_the_restarted_gang() -> None:
     am = Driver(RoleSpec(instances=2, retries=1), gang=Gang.ALL)
     am.granted(2, 3)
     for number in (2, 3):
@@ -1399,7 +1399,7 @@ def test_a_gang_without_retries_fails_with_its_first_member() -> None:
 # ---- stopping ----
 
 
-def test_a_soft_kill_gives_payloads_their_grace_and_commits_what_is_stored() -> None:
+def test_a_soft_kill_gives_payloads_their_grace_and_commits_stored_output() -> None:
     am = Driver(RoleSpec(instances=2), kill_grace_s=20.0)
     am.running(2, 3)
     am.finished(2)
@@ -1418,7 +1418,7 @@ def test_a_soft_kill_gives_payloads_their_grace_and_commits_what_is_stored() -> 
     assert am.view().state is State.FINISHED
 
 
-def test_a_second_soft_kill_changes_nothing_and_shows_the_time_left() -> None:
+def test_a_second_soft_kill_only_reports_the_time_left() -> None:
     am = Driver(RoleSpec(), kill_grace_s=20.0)
     am.running(2)
     am.do(events.SoftKill("tina"))
@@ -1445,7 +1445,7 @@ def test_before_payloads_run_a_soft_kill_is_a_kill() -> None:
     )
 
 
-def test_who_does_not_end_softly_is_stopped_hard_after_grace_and_margin() -> None:
+def test_a_payload_that_ignores_a_soft_kill_is_stopped_after_grace_and_margin() -> None:
     am = Driver(RoleSpec(instances=2), kill_grace_s=20.0)
     am.running(2, 3)
     am.finished(2)
@@ -1459,7 +1459,7 @@ def test_who_does_not_end_softly_is_stopped_hard_after_grace_and_margin() -> Non
     assert am.words() == "soft-killed by tina, output committed but for container 1 (worker 1)"
 
 
-def test_who_stores_when_the_grace_is_over_may_go_on() -> None:
+def test_a_container_that_stores_output_at_the_end_of_the_grace_may_continue() -> None:
     am = Driver(RoleSpec(), kill_grace_s=1.0)
     am.running(2)
     am.do(events.SoftKill("tina"))
@@ -1561,7 +1561,7 @@ def kept(am: Driver) -> list[int]:
     return [part.container_id.number for part in am.settlement().parts]
 
 
-def test_what_an_earlier_try_stored_is_kept_if_the_last_one_has_no_file() -> None:
+def test_output_of_an_earlier_try_is_kept_if_the_last_has_no_file() -> None:
     am = Driver(RoleSpec(retries=2))
     for number, outputs in ((2, result().outputs), (3, (empty(),)), (4, ())):
         am.running(number)
@@ -1569,7 +1569,7 @@ def test_what_an_earlier_try_stored_is_kept_if_the_last_one_has_no_file() -> Non
     assert (am.settlement().how, kept(am)) == (Settlement.KEEP, [2])
 
 
-def test_what_an_earlier_try_stored_does_not_count_once_one_succeeded() -> None:
+def test_output_of_earlier_tries_is_ignored_after_a_success() -> None:
     am = Driver(RoleSpec(retries=1))
     am.running(2)
     am.finished(2, result(Fault.USER, 3))
@@ -1578,7 +1578,7 @@ def test_what_an_earlier_try_stored_does_not_count_once_one_succeeded() -> None:
     assert (am.settlement().how, kept(am), am.settlement().failed) == (Settlement.COMMIT, [3], ())
 
 
-def test_a_soft_kill_puts_aside_what_an_earlier_try_stored() -> None:
+def test_a_soft_kill_keeps_output_of_an_earlier_try_aside() -> None:
     am = Driver(RoleSpec(instances=2, retries=1))
     am.running(2, 3)
     am.finished(2)
@@ -1590,7 +1590,7 @@ def test_a_soft_kill_puts_aside_what_an_earlier_try_stored() -> None:
     assert [part.container_id.number for part in am.settlement().failed] == [3]
 
 
-def test_a_try_whose_task_died_is_looked_through_if_no_later_one_stored_a_file() -> None:
+def test_a_try_whose_task_died_is_searched_if_no_later_try_stored_a_file() -> None:
     am = Driver(RoleSpec(retries=3))
     for number, ending in ((2, result(Fault.USER, 3)), (3, None), (4, result(Fault.USER, 3, None))):
         am.running(number)
@@ -1604,7 +1604,7 @@ def test_a_try_whose_task_died_is_looked_through_if_no_later_one_stored_a_file()
     assert [part.container_id.number for part in am.settlement().lost] == [3]
 
 
-def test_the_next_attempt_knows_what_earlier_tries_stored() -> None:
+def test_the_next_attempt_restores_the_output_of_earlier_tries() -> None:
     am = Driver(RoleSpec(retries=1))
     am.running(2)
     am.finished(2, result(Fault.USER, 3))
@@ -1616,7 +1616,7 @@ def test_the_next_attempt_knows_what_earlier_tries_stored() -> None:
     assert kept(next_one) == [2]
 
 
-def test_among_many_tries_one_that_stored_output_is_not_forgotten() -> None:
+def test_among_many_tries_the_one_with_output_is_remembered() -> None:
     am = Driver(RoleSpec(retries=100))
     for number in range(2, 40):
         am.running(number)
@@ -1626,7 +1626,7 @@ def test_among_many_tries_one_that_stored_output_is_not_forgotten() -> None:
     assert kept(am) == [5]
 
 
-def test_a_soft_kill_keeps_what_a_script_left_elsewhere_and_commits_none_of_it() -> None:
+def test_a_soft_kill_keeps_stray_output_without_committing_it() -> None:
     am = Driver(RoleSpec())
     am.running(2)
     am.do(events.SoftKill("tina"))
@@ -1649,7 +1649,7 @@ def test_max_runtime_is_a_soft_kill_with_a_cause_of_its_own() -> None:
     )
 
 
-def test_when_time_is_up_the_output_of_a_script_that_did_not_end_well_is_kept_aside() -> None:
+def test_at_the_time_limit_output_of_a_failed_script_is_kept_aside() -> None:
     am = Driver(RoleSpec(instances=2), max_runtime_s=30.0)
     am.running(2)
     am.running(3)
@@ -1723,7 +1723,7 @@ def test_the_next_attempt_knows_for_which_limit_an_application_was_being_stopped
     assert later.words().startswith("timed out: lifetime limit of the queue")
 
 
-def test_a_kill_stops_all_at_once_and_keeps_nothing() -> None:
+def test_a_kill_stops_all_containers_at_once_and_keeps_no_output() -> None:
     am = Driver(RoleSpec(instances=2))
     am.running(2)
     am.granted(3)
@@ -1740,7 +1740,7 @@ def test_a_kill_stops_all_at_once_and_keeps_nothing() -> None:
     assert am.view().state is State.KILLED
 
 
-def test_a_kill_keeps_what_a_container_has_stored_completely() -> None:
+def test_a_kill_keeps_completely_stored_output() -> None:
     am = Driver(RoleSpec(instances=3))
     am.running(2, 3, 4)
     am.finished(2)
@@ -1812,7 +1812,7 @@ def second(first: Driver, *live: int, roles: tuple[RoleSpec, ...] = (), **fields
     return next_one
 
 
-def test_a_container_that_an_engine_which_knows_all_does_not_list_is_gone() -> None:
+def test_a_container_missing_from_a_complete_list_of_the_engine_is_gone() -> None:
     first = Driver(RoleSpec(instances=3), kill_grace_s=0)
     first.running(2, 3)
     first.granted(4)
@@ -1855,7 +1855,7 @@ def test_a_next_attempt_takes_over_tasks_and_results() -> None:
     assert am.ending().cause is Cause.SUCCEEDED
 
 
-def test_a_container_that_nobody_vouches_for_is_stopped_before_its_index_runs_again() -> None:
+def test_an_unconfirmed_container_is_stopped_before_its_index_runs_again() -> None:
     first = Driver(RoleSpec())
     first.running(2)
     am = second(first, 2)
@@ -1866,7 +1866,7 @@ def test_a_container_that_nobody_vouches_for_is_stopped_before_its_index_runs_ag
     assert am.asked() == [1]
 
 
-def test_without_a_journal_no_index_is_given_out_before_all_live_tasks_have_spoken() -> None:
+def test_without_a_journal_no_index_is_assigned_before_all_live_tasks_report() -> None:
     live = Driver(RoleSpec(instances=2)).grant(2)
     am = Driver(RoleSpec(instances=2), attempt=2, live=(live,))
     am.granted(7)
@@ -1875,7 +1875,7 @@ def test_without_a_journal_no_index_is_given_out_before_all_live_tasks_have_spok
     assert sorted((one.container_id.number, one.assignment.index) for one in given) == [(2, 0), (7, 1)]
 
 
-def test_a_container_that_is_taken_away_with_its_master_may_run_any_index_until_it_is_gone() -> None:
+def test_a_container_lost_with_its_applicationmaster_may_run_any_index_until_it_is_gone() -> None:
     am = Driver(RoleSpec(instances=2), attempt=2)
     am.do(Heartbeat(ending=(am.id(3, 1),)))
     assert am.asked() == [2]
@@ -1890,7 +1890,7 @@ def test_a_container_that_is_taken_away_with_its_master_may_run_any_index_until_
     assert am.of(events.Assign, am.hello(4))
 
 
-def test_a_task_on_a_node_that_the_engine_has_lost_is_told_to_end_while_it_can_hear() -> None:
+def test_a_task_on_a_lost_node_is_ordered_to_end_while_it_is_connected() -> None:
     am = Driver(RoleSpec())
     am.running(2)
     am.do(Heartbeat(ending=(am.id(2),)))
@@ -1931,7 +1931,7 @@ def test_an_index_of_a_node_that_the_operator_has_removed_runs_again_at_once(
 
 @pytest.mark.parametrize(("attempt", "published"), [(1, True), (2, True), (2, False)])
 @pytest.mark.parametrize("is_known_first", [True, False])
-def test_an_index_of_a_removed_node_whose_nodemanager_is_dead_waits_until_its_task_must_be_gone(
+def test_an_index_of_a_removed_node_without_nodemanager_waits_until_its_task_must_be_gone(
     attempt: int, published: bool, is_known_first: bool
 ) -> None:
     first = am = Driver(RoleSpec())
@@ -1950,7 +1950,7 @@ def test_an_index_of_a_removed_node_whose_nodemanager_is_dead_waits_until_its_ta
     assert am.state.instances[0].node_faults == 0
 
 
-def test_a_task_on_a_removed_node_whose_nodemanager_is_dead_is_told_to_end_and_its_result_counts() -> None:
+def test_a_task_on_a_removed_node_is_ordered_to_end_and_its_result_counts() -> None:
     first = Driver(RoleSpec())
     first.running(2)
     am = Driver(RoleSpec(), attempt=2, former=first.journal())
@@ -1965,7 +1965,7 @@ def test_a_task_on_a_removed_node_whose_nodemanager_is_dead_is_told_to_end_and_i
     assert am.asked() == [1]
 
 
-def test_an_index_of_a_lost_node_runs_again_when_its_task_has_said_that_it_is_over() -> None:
+def test_an_index_of_a_lost_node_runs_again_once_its_task_reports_the_end() -> None:
     am = Driver(RoleSpec())
     am.running(2)
     lost(am, 2)
@@ -1994,7 +1994,7 @@ def test_an_index_of_a_lost_node_runs_again_when_its_task_has_been_silent() -> N
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
-def test_silence_after_the_node_was_lost_is_counted_against_nobody(comes_back: bool) -> None:
+def test_silence_after_the_node_was_lost_is_not_counted(comes_back: bool) -> None:
     am = Driver(RoleSpec())
     for number in range(2, 12):
         am.running(number)
@@ -2049,7 +2049,7 @@ def test_a_next_attempt_waits_for_the_task_of_a_lost_node_as_for_every_other() -
 
 
 @pytest.mark.parametrize("heard", [False, True])
-def test_a_container_of_a_lost_node_of_which_no_journal_tells_may_run_any_index_until_it_is_heard(heard: bool) -> None:
+def test_an_unrecorded_container_of_a_lost_node_may_run_any_index_until_it_reports(heard: bool) -> None:
     am = Driver(RoleSpec(instances=2), RoleSpec(name="other"), attempt=2)
     lost(am, 3, attempt=1)
     am.granted(2)
@@ -2096,7 +2096,7 @@ def test_a_payload_starts_when_the_journal_says_which_index_its_container_has() 
     assert am.orders(3).go
 
 
-def test_no_payload_runs_of_which_a_next_attempt_knows_nothing() -> None:
+def test_no_payload_runs_before_its_index_is_in_the_journal() -> None:
     first = Driver(RoleSpec(), journal_is_slow=True)
     first.granted(2)
     first.hello(2)
@@ -2133,7 +2133,7 @@ def test_an_index_that_a_task_says_it_has_is_on_record_before_its_payload_starts
     assert am.orders(2, attempt=1).go
 
 
-def test_what_ended_or_is_stopped_before_its_index_is_on_record_is_not_let_go() -> None:
+def test_a_container_that_ends_before_its_index_is_on_record_gets_no_start_order() -> None:
     am = Driver(RoleSpec(instances=2), journal_is_slow=True)
     am.granted(2, 3)
     am.hello(2)
@@ -2145,14 +2145,14 @@ def test_what_ended_or_is_stopped_before_its_index_is_on_record_is_not_let_go() 
     assert (am.orders(3).stop, am.orders(3).go) == (Stop.NOW, False)
 
 
-def test_where_the_engine_lists_every_container_a_payload_waits_for_no_journal() -> None:
+def test_with_a_complete_list_of_the_engine_a_payload_does_not_wait_for_the_journal() -> None:
     am = Driver(RoleSpec(), is_complete=True, journal_is_slow=True)
     am.granted(2)
     am.hello(2)
     assert am.orders(2).go
 
 
-def test_one_that_the_journal_knows_keeps_its_index_alone() -> None:
+def test_a_container_in_the_journal_keeps_only_its_own_index() -> None:
     first = Driver(RoleSpec(instances=2))
     first.running(2)
     am = Driver(RoleSpec(instances=2), attempt=2, former=first.journal())
@@ -2168,7 +2168,7 @@ def test_one_that_the_journal_knows_keeps_its_index_alone() -> None:
     assert given.assignment.index == 0
 
 
-def test_a_task_whose_result_was_lost_with_its_master_is_not_blamed_for_it() -> None:
+def test_a_result_lost_with_its_applicationmaster_is_not_counted() -> None:
     first = Driver(RoleSpec())
     first.running(2)
     am = Driver(RoleSpec(), attempt=2, former=first.journal(), live=(first.grant(2),))
@@ -2233,7 +2233,7 @@ def test_a_soft_kill_goes_on_with_the_grace_that_is_left() -> None:
     assert am.words() == "soft-killed by tina, output committed"
 
 
-def test_a_container_that_only_a_journal_tells_of_is_presumed_gone_after_a_while() -> None:
+def test_a_container_known_only_from_the_journal_is_presumed_gone_after_a_while() -> None:
     first = Driver(RoleSpec())
     first.running(2)
     am = second(first)
@@ -2242,7 +2242,7 @@ def test_a_container_that_only_a_journal_tells_of_is_presumed_gone_after_a_while
     assert am.asked() == [1]
 
 
-def test_who_cannot_be_found_yet_waits_for_the_tasks_of_the_earlier_attempt() -> None:
+def test_an_unpublished_attempt_waits_for_the_tasks_of_the_earlier_one() -> None:
     first = Driver(RoleSpec(instances=2))
     first.running(2, 3)
     am = Driver(
@@ -2266,7 +2266,7 @@ def test_who_cannot_be_found_yet_waits_for_the_tasks_of_the_earlier_attempt() ->
     assert am.orders(2, attempt=1).stop is Stop.NO
 
 
-def test_who_cannot_be_found_for_a_day_runs_everything_again() -> None:
+def test_an_attempt_unpublished_for_a_day_runs_everything_again() -> None:
     first = Driver(RoleSpec())
     first.running(2)
     am = Driver(RoleSpec(), attempt=2, former=first.journal(), live=(first.grant(2),), published=False)
@@ -2278,7 +2278,7 @@ def test_who_cannot_be_found_for_a_day_runs_everything_again() -> None:
     assert am.asked() == [1]
 
 
-def test_a_container_that_only_a_late_message_told_of_is_presumed_gone_when_it_stays_silent() -> None:
+def test_a_container_known_only_from_a_late_message_is_presumed_gone_if_silent() -> None:
     am = Driver(RoleSpec(), attempt=2)
     am.report(2, Phase.RUNNING, attempt=1, index=0)
     assert am.asked() == [0]
@@ -2385,7 +2385,7 @@ def test_a_member_whose_payload_fails_keeps_its_container_for_the_next_generatio
     assert am.stops(2, 3, 4) == [Stop.SOFT, Stop.NO, Stop.NO], "it ends, and has used up the retries of the role"
 
 
-def test_the_last_failure_of_a_gang_ends_it_when_the_others_have_stored_what_they_have() -> None:
+def test_the_last_failure_of_a_gang_ends_it_after_the_others_stored_their_output() -> None:
     am = gang_at_work()
     am.report(3, Phase.RUNNING, failure=FAILED)
     am.finished(3, FAILED)
@@ -2399,7 +2399,7 @@ def test_the_last_failure_of_a_gang_ends_it_when_the_others_have_stored_what_the
     assert len(am.settlement().parts) == 3
 
 
-def test_a_failure_that_came_of_a_lost_node_is_counted_against_nobody() -> None:
+def test_a_failure_caused_by_a_lost_node_is_not_counted() -> None:
     am = gang_at_work()
     am.finished(3, FAILED)
     am.finished(2, result(Fault.STOPPED, None, None))
@@ -2482,7 +2482,7 @@ def keep_talking(am: Driver, seconds: int, *numbers: int, **fields: Any) -> None
             am.report(number, Phase.RUNNING, **fields)
 
 
-def test_a_gang_in_which_nobody_reports_any_more_is_aborted_as_a_whole() -> None:
+def test_a_gang_without_reports_is_aborted_as_a_whole() -> None:
     am = team_that_reports()
     am.report(2, Phase.RUNNING, payload=said(1))
     keep_talking(am, 50, 2, 3, payload=said(1))
@@ -2559,7 +2559,7 @@ def test_a_program_that_has_reported_is_judged_by_its_reports_and_not_by_its_use
     assert (am.orders(2).abort, am.orders(3).abort) == ("", "")
 
 
-def test_the_time_in_which_a_gang_was_idle_begins_anew_with_each_generation() -> None:
+def test_the_idle_time_of_a_gang_starts_over_with_each_generation() -> None:
     am = team_that_reports(hang_idle=True)
     keep_talking(am, 70, 2, 3, usage=IDLE)
     for number in (2, 3):

@@ -12,7 +12,7 @@ def told(am: Driver) -> list[tuple[str, str]]:
     return [(one.event, one.key) for one in am.of(Notify, am.all)]
 
 
-def test_that_the_program_runs_is_told_once() -> None:
+def test_the_start_of_the_program_is_notified_once() -> None:
     am = Driver(RoleSpec(instances=2))
     assert told(am) == []
     am.running(2, 3)
@@ -33,7 +33,7 @@ def test_a_next_attempt_and_a_restart_of_a_gang_have_keys_of_their_own() -> None
     assert ("restarted", "attempt-2") in told(after)
 
 
-def test_containers_that_are_missing_for_too_long_are_told_once_for_each_wait() -> None:
+def test_a_long_wait_for_containers_is_notified_once_per_wait() -> None:
     am = Driver(RoleSpec(instances=2, retries=3))
     am.state.waiting_after_ms = 60_000
     am.running(2)
@@ -50,13 +50,13 @@ def test_containers_that_are_missing_for_too_long_are_told_once_for_each_wait() 
     assert int(key) > START_MS + 60_000
 
 
-def test_nobody_is_told_of_waiting_where_it_is_no_event() -> None:
+def test_waiting_is_not_notified_without_a_threshold() -> None:
     am = Driver()
     am.wait(600)
     assert told(am) == []
 
 
-def test_a_hang_is_told_with_the_container() -> None:
+def test_a_hang_notification_names_the_container() -> None:
     am = Driver(hang_timeout_s=60.0)
     am.running(2)
     am.report(2, Phase.RUNNING, payload=PayloadStatus(step=1, lines=1))

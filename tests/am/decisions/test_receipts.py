@@ -79,13 +79,13 @@ def test_a_sum_adds_hours_phases_and_bytes_and_takes_the_memory_of_the_largest()
     )
 
 
-def test_what_is_not_known_of_one_is_not_known_of_all() -> None:
+def test_an_unknown_value_of_one_container_is_unknown_in_the_total() -> None:
     total = total_receipt([receipt(), receipt(cpu_hours=None), with_gpus(1, None, 0.0, 1.0), with_gpus(1, 1, 1.0, 0.0)])
     assert total is not None
     assert (total.cpu_hours, total.gpus_used, total.energy_wh, total.bytes.read) == (None, None, None, None)
 
 
-def test_of_nothing_there_is_no_sum() -> None:
+def test_no_receipts_have_no_total() -> None:
     assert total_receipt([]) is None
 
 
@@ -141,7 +141,7 @@ def test_a_sum_has_the_gpus_with_the_largest_peak_and_the_foreign_processes_with
         "nothing",
     ],
 )
-def test_one_suggestion_and_only_by_what_is_known(receipts: list[Receipt], expected: str) -> None:
+def test_at_most_one_suggestion_from_known_values(receipts: list[Receipt], expected: str) -> None:
     assert suggestion_of(receipts) == expected
 
 
@@ -203,7 +203,7 @@ def test_tries_of_an_index_are_added_also_after_the_death_of_the_applicationmast
 # ---- the use over time ----
 
 
-def test_a_bucket_has_mean_least_and_most_and_one_without_a_report_is_not_known() -> None:
+def test_a_bucket_has_mean_minimum_and_maximum_or_is_unknown_without_reports() -> None:
     series = UsageSeries(1000, 10_000, 8)
     for at_ms, cores in ((1000, 1.0), (5000, 3.0), (31_000, 2.0)):
         series.add(at_ms, {"cpu_cores": cores, "read_bytes_s": 10.0, "gpu0.utilisation": None})

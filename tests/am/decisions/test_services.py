@@ -125,7 +125,7 @@ def test_an_application_of_services_fails_if_one_of_them_can_never_run() -> None
     assert beside.asked() == [0, 0]
 
 
-def test_an_application_of_services_ends_well_when_nobody_was_connected_for_max_idle() -> None:
+def test_an_application_of_services_succeeds_after_max_idle_without_connections() -> None:
     used, unused = replace(READY, in_use=True), replace(READY, in_use=False)
     am = alone(60)
     serves(am, 200, None)  # it is not ready yet
@@ -162,7 +162,7 @@ def test_a_service_that_fails_again_and_again_is_not_in_use() -> None:
     assert "max_idle" in am.state.ending.diagnostics
 
 
-def test_links_lead_to_what_runs_and_say_whether_it_is_ready() -> None:
+def test_links_point_to_running_containers_and_show_readiness() -> None:
     links = (QuickLink("docs", "server", None, 0, "/docs?a=1"), QuickLink("board", "worker", 6006))
     am = Driver(RoleSpec(instances=2), replace(SERVER, ports=2), links=links)
     am.running(2, 3)

@@ -22,7 +22,7 @@ def gate(*pending: After, is_held: bool = False) -> StartGate:
     return StartGate(pending, is_held=is_held)
 
 
-def test_nothing_is_asked_for_before_all_conditions_hold_and_it_is_released() -> None:
+def test_no_container_is_requested_before_all_conditions_hold_and_the_hold_is_released() -> None:
     driver = Driver(start_gate=gate(*AFTER, is_held=True))
     view = driver.view()
     assert driver.asked() == [0]
@@ -63,14 +63,14 @@ def test_a_release_is_answered_when_it_is_on_record() -> None:
     assert [one.answer.message for one in driver.of(events.AnswerStop)] == [f"{APPLICATION} is not held"]
 
 
-def test_a_released_one_may_still_wait_for_others() -> None:
+def test_a_released_application_may_still_wait_for_others() -> None:
     driver = Driver(start_gate=gate(*AFTER[:1], is_held=True))
     driver.do(events.Release("tony"))
     (answer,) = driver.of(events.AnswerStop)
     assert answer.answer.message == f"{APPLICATION} is released, and waits for the end of {ONE} (ok)"
 
 
-def test_a_next_attempt_waits_only_for_what_was_not_on_record() -> None:
+def test_the_next_attempt_waits_only_for_unrecorded_conditions() -> None:
     first = Driver(start_gate=gate(*AFTER, is_held=True))
     first.do(events.OthersEnded({ONE: SUCCEEDED}))
     first.do(events.Release("tony"))
@@ -80,7 +80,7 @@ def test_a_next_attempt_waits_only_for_what_was_not_on_record() -> None:
     assert second.asked() == [1]
 
 
-def test_that_the_ends_cannot_be_read_is_shown_until_they_can() -> None:
+def test_unreadable_ends_of_other_applications_are_shown_until_they_can_be_read() -> None:
     driver = Driver(start_gate=gate(*AFTER[:1]))
     driver.do(events.OthersEnded({}, "the ResourceManager does not answer"))
     assert driver.phase().endswith("; the ResourceManager does not answer")
@@ -89,7 +89,7 @@ def test_that_the_ends_cannot_be_read_is_shown_until_they_can() -> None:
 
 
 @pytest.mark.parametrize("kind", [events.Kill, events.SoftKill])
-def test_one_that_waits_can_be_ended(kind: type[events.Kill | events.SoftKill]) -> None:
+def test_a_waiting_application_can_be_killed(kind: type[events.Kill | events.SoftKill]) -> None:
     driver = Driver(start_gate=gate(*AFTER, is_held=True))
     driver.do(kind("tony"))
     driver.settled()
@@ -138,6 +138,6 @@ def test_an_end_that_was_decided_before_the_restart_stays_unless_it_was_a_succes
     assert (former.ending is not None) == stays
 
 
-def test_a_journal_of_an_earlier_version_tells_of_no_boot() -> None:
+def test_a_journal_of_an_earlier_version_has_no_boot_id() -> None:
     former = journal.replay([{"kind": "begin", "t": 1, "attempt": 1, "started_ms": 1, "version": 1}])
     assert former.boot == ""

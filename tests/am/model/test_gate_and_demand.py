@@ -11,7 +11,7 @@ from dlapp.values.spec import Placement, Resources, RoleSpec
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4))))
-def test_a_gang_goes_exactly_when_all_are_ready_at_one_time(moves: list[tuple[bool, int]]) -> None:
+def test_a_gang_starts_exactly_when_all_are_ready_together(moves: list[tuple[bool, int]]) -> None:
     gate, ready = Gate("worker", 5), set[int]()
     for comes, index in moves:
         if gate.open:
@@ -24,13 +24,13 @@ def test_a_gang_goes_exactly_when_all_are_ready_at_one_time(moves: list[tuple[bo
         assert gate.ready == len(ready)
 
 
-def test_without_a_gang_the_gate_stands_open_and_opens_for_nobody() -> None:
+def test_without_a_gang_the_gate_is_always_open() -> None:
     gate = Gate("worker", 0)
     assert gate.open
     assert not gate.mark_ready(0, 0)
 
 
-def test_who_is_ready_for_an_earlier_generation_does_not_count() -> None:
+def test_readiness_for_an_earlier_generation_does_not_count() -> None:
     gate = Gate("worker", 2)
     gate.mark_ready(0, 0)
     gate.close(1)
@@ -132,7 +132,7 @@ def test_a_node_that_refuses_containers_is_avoided_at_once_however_many_others_d
     assert avoided.names(now_ms=4) == ("node0", "node1", "node2", "node3")
 
 
-def test_gpus_are_asked_for_when_the_ledger_has_spoken_or_not_in_time() -> None:
+def test_gpus_are_requested_after_the_ledgers_answer_or_its_timeout() -> None:
     roles, devices = of_gcores(0, 1), UsableDevices(wait_ms=2000)
 
     def counts(now_ms: int) -> list[int]:
@@ -148,7 +148,7 @@ def test_gpus_are_asked_for_when_the_ledger_has_spoken_or_not_in_time() -> None:
     assert counts(0) == [1, 1]
 
 
-def test_hosts_with_too_few_devices_are_avoided_by_those_who_want_more() -> None:
+def test_hosts_with_too_few_devices_are_avoided() -> None:
     devices = UsableDevices(wait_ms=0)
     whole, slices = ("whole", 0), ("mig", 0)
     devices.set_usable({"node1": 7, "node2": 3}, {whole: {"node1": 0, "node2": 3}, slices: {"node1": 7, "node2": 0}})

@@ -40,7 +40,7 @@ def test_a_gang_begins_with_the_newest_checkpoint_that_all_have(found: list[set[
     assert not known.choose(1)
 
 
-def test_nothing_is_chosen_before_all_have_looked() -> None:
+def test_no_checkpoint_is_chosen_before_all_members_have_listed_theirs() -> None:
     known = GangCheckpoints(2, [0], of_every_index=False)
     known.found[0] = frozenset({1})
     assert not known.choose(1)
@@ -49,7 +49,7 @@ def test_nothing_is_chosen_before_all_have_looked() -> None:
     assert known.number == 1
 
 
-def test_who_looked_before_the_last_one_was_stored_restores_it_all_the_same_and_who_cannot_says_so() -> None:
+def test_a_checkpoint_stored_after_a_member_listed_is_restored_or_refused() -> None:
     known = GangCheckpoints(2, [0], of_every_index=False)
     known.found = {0: frozenset({1, 2}), 1: frozenset({1})}  # 1 looked while the preempted container was storing
     assert known.choose(1)
@@ -61,7 +61,7 @@ def test_who_looked_before_the_last_one_was_stored_restores_it_all_the_same_and_
     assert known.refused == set()
 
 
-def test_one_that_a_member_cannot_restore_is_replaced_for_all() -> None:
+def test_a_checkpoint_that_one_member_cannot_restore_is_replaced_for_all() -> None:
     known = of_every_index({1, 2}, {1, 2})
     known.choose(1)
     known.found[1] = frozenset({1})
@@ -116,7 +116,7 @@ def test_a_next_attempt_knows_with_which_checkpoint_the_generation_began() -> No
         ("all", Gang.NONE, {"ps": (True, True), "worker": (True, True), "eval": (True, True)}),
     ],
 )
-def test_who_begins_with_checkpoints_and_who_stores_them(
+def test_checkpoint_roles_restore_and_store_as_configured(
     role: str | None, gang: Gang, expected: dict[str, tuple[bool, bool]]
 ) -> None:
     spec = AppSpec(
@@ -131,7 +131,7 @@ def test_who_begins_with_checkpoints_and_who_stores_them(
     assert {name: (one is not None, stores) for name, (one, stores) in found.items()} == expected
 
 
-def test_two_applications_that_go_on_from_one_checkpoint_number_apart() -> None:
+def test_two_applications_resumed_from_one_checkpoint_use_different_numbers() -> None:
     resumed = replace(submission(RoleSpec()), checkpoints_of="application_1_0001")
     first, second = (ApplicationState(resumed, ApplicationId(1, number), 1) for number in (41, 42))
     ranges = [checkpoints_after(7, one.checkpoint_starts(count)) for one in (first, second) for count in range(1, 100)]
@@ -145,7 +145,7 @@ def looked(am: Driver, number: int, found: tuple[int, ...]) -> Orders:
     return am.orders(number)
 
 
-def test_the_gate_opens_when_all_have_restored_what_was_chosen() -> None:
+def test_the_gate_opens_when_all_have_restored_the_chosen_checkpoint() -> None:
     checkpoint = CheckpointSpec(path="model", target="file:///kept", role="all")
     am = Driver(RoleSpec(instances=2), gang=Gang.ALL, checkpoint=checkpoint)
     for number in (2, 3):
@@ -166,7 +166,7 @@ def test_the_gate_opens_when_all_have_restored_what_was_chosen() -> None:
     assert (former.open, former.checkpoint) == (True, 1)
 
 
-def test_a_member_that_could_not_restore_what_was_chosen_gets_another_one() -> None:
+def test_a_member_that_cannot_restore_the_chosen_checkpoint_gets_another() -> None:
     am = Driver(RoleSpec(instances=2), gang=Gang.ALL, checkpoint=CheckpointSpec(path="model", target="file:///kept"))
     for number in (2, 3):
         am.granted(number)

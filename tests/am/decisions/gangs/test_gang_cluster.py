@@ -27,7 +27,7 @@ def jobs_of(seed: int) -> list[Job]:
 
 
 @pytest.mark.parametrize("order", Order, ids=lambda one: one.value)
-def test_all_gangs_finish_and_do_most_of_what_an_oracle_would(order: Order) -> None:
+def test_all_gangs_finish_with_most_of_the_oracles_throughput(order: Order) -> None:
     for seed in SEEDS:
         jobs = jobs_of(seed)
         gangs = run(jobs, NODES, order, seed)

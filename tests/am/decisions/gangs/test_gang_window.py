@@ -95,7 +95,7 @@ def test_the_window_of_a_gang_does_not_count_while_all_have_containers_and_none_
     assert pass_time(50, Phase.LEASING) == [Stop.NOW] * 3
 
 
-def test_the_window_of_a_restarted_gang_begins_anew() -> None:
+def test_the_window_of_a_restarted_gang_starts_over() -> None:
     am = Driver(RoleSpec(instances=2, retries=1), gang=Gang.ALL, gang_window_s=60.0)
     am.running_gang(2, 3)
     am.wait(50)
@@ -250,7 +250,7 @@ def test_many_gangs_on_a_contended_cluster_always_all_finish(has_leases: bool) -
         assert cluster.free == gpus, f"seed {seed}"
 
 
-def test_gangs_that_give_nothing_back_block_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gangs_that_keep_partial_allocations_block_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gang_window, "check", lambda _: None)
     blocked = 0
     for seed in range(10):

@@ -149,9 +149,7 @@ def test_one_rank_is_killed(how: str, phase: Phase | str, policy: RoleFailure, r
 @pytest.mark.parametrize("how", ["node", "preempted"])
 @pytest.mark.parametrize("retries", [0, 1])
 @pytest.mark.parametrize("comes_first", [True, False], ids=["before", "after"])
-def test_ranks_that_fail_because_another_one_is_gone_count_against_nobody(
-    how: str, retries: int, comes_first: bool
-) -> None:
+def test_failures_caused_by_a_lost_peer_are_not_counted(how: str, retries: int, comes_first: bool) -> None:
     am = Ranks(RoleFailure.RESTART_GANG, retries)
     am.come()
     am.obey()
@@ -246,7 +244,7 @@ def test_an_hour_without_a_failure_forgives_a_gang_a_generation() -> None:
         assert (am.state.stage, am.state.gates[0].node_faults) == (Stage.ACTIVE, 1)
 
 
-def test_what_yarn_takes_away_is_no_failed_generation() -> None:
+def test_a_preempted_container_is_not_a_failed_generation() -> None:
     am = Ranks(RoleFailure.RESTART_GANG, 0)
     am.come()
     am.obey()

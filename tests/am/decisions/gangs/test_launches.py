@@ -31,7 +31,7 @@ def states(am: Driver) -> tuple[LaunchState, ...]:
     return am.orders(HEAD).launch_states
 
 
-def test_each_container_is_told_of_its_own_launches_once() -> None:
+def test_each_container_receives_its_own_launches_once() -> None:
     am = running()
     assert [am.orders(one).launches for one in (HEAD, ONE, TWO)] == [(), (FIRST,), (SECOND,)]
     before = am.orders(ONE).number
@@ -40,7 +40,7 @@ def test_each_container_is_told_of_its_own_launches_once() -> None:
     assert am.orders(ONE).number == before
 
 
-def test_the_head_learns_what_became_of_its_launches() -> None:
+def test_the_head_receives_the_states_of_its_launches() -> None:
     am = running()
     am.report(ONE, Phase.RUNNING, launch_states=(LaunchState(number=1),))
     assert states(am) == (LaunchState(number=1),)
@@ -101,7 +101,7 @@ def test_a_next_generation_begins_without_launches() -> None:
     assert am.orders(ONE).launches == ()
 
 
-def test_a_container_that_is_to_end_launches_nothing() -> None:
+def test_a_stopping_container_launches_nothing() -> None:
     am = driver()
     am.running_gang(HEAD, ONE, TWO)
     am.state.order(am.state.containers[am.id(ONE)], stop=Stop.SOFT)

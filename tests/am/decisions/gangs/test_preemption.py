@@ -46,7 +46,7 @@ def test_the_payload_of_a_preempted_container_gets_sigterm_and_its_index_waits_a
     assert am.settlement().ending.final_status is FinalStatus.SUCCEEDED
 
 
-def test_the_payload_on_a_node_that_is_decommissioned_gets_sigterm_and_goes_on_elsewhere_uncounted() -> None:
+def test_a_payload_on_a_decommissioned_node_gets_sigterm_and_restarts_elsewhere_uncounted() -> None:
     am = Driver(RoleSpec(instances=2), kill_grace_s=30.0)
     am.running(2, 3)
     notice(am, 2, wait_s=30.0, is_decommissioned=True)
@@ -73,7 +73,7 @@ def test_a_short_grace_of_the_application_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.USER, Fault.STOPPED])
-def test_however_a_preempted_payload_ends_it_is_tried_again_and_counts_against_nobody(fault: Fault) -> None:
+def test_a_preempted_payload_is_retried_uncounted_whatever_its_exit(fault: Fault) -> None:
     am = Driver(RoleSpec(retries=0))
     for number in range(2, 8):
         am.wait(61)
@@ -84,7 +84,7 @@ def test_however_a_preempted_payload_ends_it_is_tried_again_and_counts_against_n
     assert (am.asked(), faults(am)) == ([1], [(0, 0)])
 
 
-def test_a_preempted_payload_that_ends_well_before_it_is_told_is_done() -> None:
+def test_a_preempted_payload_that_succeeds_first_is_done() -> None:
     am = Driver()
     am.running(2)
     notice(am, 2)
@@ -92,7 +92,7 @@ def test_a_preempted_payload_that_ends_well_before_it_is_told_is_done() -> None:
     assert am.settlement().ending.final_status is FinalStatus.SUCCEEDED
 
 
-def test_a_container_that_yarn_takes_before_its_task_is_done_counts_against_nobody_either() -> None:
+def test_a_container_preempted_before_its_task_ends_is_not_counted() -> None:
     am = Driver()
     am.running(2)
     notice(am, 2)
@@ -102,7 +102,7 @@ def test_a_container_that_yarn_takes_before_its_task_is_done_counts_against_nobo
 
 
 @pytest.mark.parametrize("phase", [Phase.STORING, Phase.RELEASING])
-def test_a_container_that_stores_its_output_goes_on_until_it_is_taken(phase: Phase) -> None:
+def test_a_storing_container_continues_until_it_is_preempted(phase: Phase) -> None:
     am = Driver(RoleSpec(instances=2), gang=Gang.ALL)
     am.running_gang(2, 3)
     am.report(2, phase)
@@ -199,7 +199,7 @@ def test_a_soft_kill_leaves_a_preempted_container_its_time() -> None:
     assert am.ending().cause is Cause.SOFT_KILLED
 
 
-def test_after_the_end_has_begun_a_notice_changes_nothing() -> None:
+def test_a_preemption_notice_during_the_end_changes_nothing() -> None:
     am = Driver()
     am.running(2)
     am.do(SoftKill("tony"))

@@ -28,7 +28,7 @@ def causes(am: Driver) -> list[tuple[int, int | None, str]]:
     return [(one.generation, one.container, one.cause) for one in am.view().restarts]
 
 
-def test_the_view_says_by_which_container_a_gang_was_restarted_and_so_does_that_of_a_next_attempt() -> None:
+def test_the_view_names_the_container_that_restarted_a_gang_also_in_the_next_attempt() -> None:
     am = Driver(RoleSpec(instances=2, retries=3), gang=Gang.ALL)
     am.running_gang(2, 3)
     assert causes(am) == []

@@ -142,7 +142,7 @@ def test_a_report_of_a_former_container_changes_no_place() -> None:
     assert [one.address for one in roster(am).members] == ["10.0.0.2", "10.0.0.3"]
 
 
-def test_without_a_gang_the_changes_of_a_second_are_told_together() -> None:
+def test_without_a_gang_roster_changes_are_sent_once_a_second() -> None:
     am = Driver(RoleSpec(name="w", instances=20, ports=1), gang=Gang.NONE)
     am.granted(*range(2, 22))
     for number in range(2, 22):
@@ -159,7 +159,7 @@ def test_without_a_gang_the_changes_of_a_second_are_told_together() -> None:
     assert len(roster(am).members) == 20
 
 
-def test_another_gang_that_starts_later_is_in_the_roster_of_the_first_one_then() -> None:
+def test_a_gang_that_starts_later_is_added_to_the_roster_of_the_first() -> None:
     am = Driver(RoleSpec(name="a"), RoleSpec(name="b"), gang=Gang.ROLE)
     waiting(am, 2)
     assert [one.role for one in roster(am).members] == ["a"]

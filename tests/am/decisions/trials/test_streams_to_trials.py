@@ -49,7 +49,7 @@ def test_a_named_trial_is_found_in_its_container_with_its_try() -> None:
     assert (order.trial, order.try_number) == (3, 1)
 
 
-def test_without_a_name_it_is_the_only_trial_of_the_container_and_of_several_one_is_asked_for() -> None:
+def test_without_a_name_the_only_trial_is_chosen_and_several_need_a_name() -> None:
     running, (first, second) = answers(1, (0, None), (1, None))
     assert [isinstance(one, StreamOrder) and one.trial for one in (first, second)] == [running[0][0], running[1][0]]
     running, (several,) = answers(2, (0, None))

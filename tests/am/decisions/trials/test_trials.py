@@ -155,7 +155,7 @@ def test_trials_wait_for_a_service_as_containers_do(seed: int, fault: Fault, unt
     assert sum(box[0].starts.values()) < 10 + 2 * (8 + until_s / 60)
 
 
-def test_a_sweep_whose_trials_waited_too_long_for_a_service_has_failed_and_keeps_what_there_is() -> None:
+def test_a_sweep_that_waited_too_long_for_a_service_fails_and_keeps_its_output() -> None:
     box: list[SweepCluster] = []
     box.append(SweepCluster(1, sweep_of(10), outcome=away(1e9, box)))
     ending = box[0].run()
@@ -203,7 +203,7 @@ def test_a_trial_without_data_whose_script_left_processes_fails() -> None:
     assert cluster.starts[3] == 1
 
 
-def test_more_failures_than_allowed_end_the_sweep_and_keep_what_there_is() -> None:
+def test_more_failures_than_allowed_end_the_sweep_and_keep_its_output() -> None:
     def outcome(number: int, try_number: int) -> tuple[TaskResult, tuple[tuple[float, float], ...]]:
         return (TaskResult(fault=Fault.USER, exit_code=1), ()) if number in (2, 4) else well(number, try_number)
 
@@ -241,7 +241,7 @@ def test_a_trial_without_its_metric_is_named() -> None:
     assert (first.state, first.metric, first.why) == (TrialState.DONE, None, "never reported accuracy")
 
 
-def test_trials_that_are_behind_are_stopped_early_and_keep_what_they_stored() -> None:
+def test_trials_that_are_behind_are_stopped_early_and_keep_their_output() -> None:
     def outcome(number: int, try_number: int) -> tuple[TaskResult, tuple[tuple[float, float], ...]]:
         points = tuple((float(step), float(number % 7) * step) for step in range(1, 10))
         return well(number, try_number)[0], points
@@ -321,7 +321,7 @@ def test_a_pruner_of_optuna_stops_trials_that_are_behind() -> None:
     assert all(one.is_pruned for one in stopped)
 
 
-def test_a_trial_that_was_stopped_early_in_the_sweep_before_is_one_that_was_here() -> None:
+def test_a_trial_stopped_early_in_the_previous_sweep_counts_as_run() -> None:
     before = str(ContainerId(APPLICATION, 1, 5))
     ends = {0: ("stopped early at step 3: 0.4, by Optuna's pruner median", True), 1: ("its time was over", False)}
     views = [
@@ -396,7 +396,7 @@ def taken_over(*numbers: int) -> events.TrialsTakenOver:
 
 
 @pytest.mark.parametrize("lines", range(5))
-def test_what_ended_in_the_sweep_before_counts_once_wherever_the_attempt_dies(lines: int) -> None:
+def test_trials_of_the_previous_sweep_count_once_wherever_the_attempt_dies(lines: int) -> None:
     cluster = SweepCluster(9, sweep_of(6), takes=taken_over(0, 3, 4))
     cluster.start_master()
     written = [*cluster.durable, *cluster.fleeting]
