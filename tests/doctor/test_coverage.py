@@ -37,7 +37,7 @@ OTHERS: Mapping[tuple[str, str], str] = {
     ),
     (WARN, "yarn.dialect"): (
         "the test clusters count GPUs: "
-        "tests/cluster/yarn/test_doctor.py::test_a_cluster_without_gpus_is_a_warning_unless_that_is_what_was_said"
+        "tests/cluster/yarn/test_doctor.py::test_a_cluster_without_gpus_is_a_warning_unless_configured"
     ),
     (WARN, "yarn.recovery"): (
         "applications run until the ResourceManager is restarted: tests/cluster/yarn/test_doctor.py::"

@@ -250,7 +250,7 @@ def test_a_released_container_makes_room(am: Am) -> None:
     assert len(am.beat(ask(1, request_id=8), releases=[grants[0].container_id])) == 1
 
 
-def test_a_task_is_told_where_its_application_master_is_in_a_file_that_only_its_user_reads(am: Am) -> None:
+def test_a_task_reads_its_applicationmasters_address_from_a_private_file(am: Am) -> None:
     (grant,) = am.beat(ask(1))
     directory = am.start(grant, "wait")
     launch = from_json(LaunchSpec, json.loads((directory / FILE_NAME).read_text()))
@@ -299,7 +299,7 @@ def test_a_container_has_ended_when_its_last_process_is_gone_and_not_before(
     assert not is_locked(str(directory / "alive"))
 
 
-def test_what_outlives_a_task_and_its_guardians_is_found_and_killed(
+def test_processes_that_outlive_a_task_and_its_guardians_are_killed(
     am: Am, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("dlapp.cluster.local.am_engine.STRAYS_AFTER_S", 0.2)
@@ -457,9 +457,7 @@ def test_states_of_the_end_are_yarns(
     assert json.loads((am.home / "outcome.json").read_text())["state"] == state
 
 
-def test_a_fault_of_the_thread_that_hears_of_ends_is_told_by_the_next_heartbeat(
-    am: Am, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_the_exit_watcher_is_raised_by_the_next_heartbeat(am: Am, monkeypatch: pytest.MonkeyPatch) -> None:
     (grant,) = am.beat(ask(1))
 
     def fail(path: str) -> bool:

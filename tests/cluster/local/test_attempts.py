@@ -41,7 +41,7 @@ def test_none_follows_an_end_or_a_kill(home: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["am.json", "engine.json"])
-def test_none_follows_where_nothing_registered_or_no_number_is_configured(home: Path, name: str) -> None:
+def test_no_attempt_follows_an_unregistered_one_or_without_am_attempts(home: Path, name: str) -> None:
     (home / name).unlink()
     assert next_attempt(row(), str(home), BOOT) is None
 

@@ -197,7 +197,7 @@ def kill_am(engine: LocalEngine, application_id: ApplicationId) -> None:
 # ---- the way of an application ----
 
 
-def test_an_application_runs_to_its_end_and_nothing_stays_running(engine: LocalEngine) -> None:
+def test_an_application_runs_to_its_end_and_leaves_no_process(engine: LocalEngine) -> None:
     application_id = submit(engine, "finish")
     view = ended(engine, application_id)
     assert (view.state, view.final_status) == (State.FINISHED, FinalStatus.SUCCEEDED)
@@ -254,7 +254,7 @@ def test_no_wake_up_is_lost_when_the_runner_is_just_leaving(engine: LocalEngine)
         time.sleep(pause_s)
 
 
-def test_closing_the_terminal_and_killing_the_submitter_change_nothing(engine: LocalEngine, state_dir: Path) -> None:
+def test_an_application_survives_a_closed_terminal_and_a_killed_submitter(engine: LocalEngine, state_dir: Path) -> None:
     options = json.dumps({"local.memory": "1000", "gpuid.lock_dir": f"{state_dir}-gpus"})
     command = [sys.executable, "-I", small_app.__file__, str(state_dir), options, "1", "sleep"]
     script = f"exec 9>{state_dir}-a-lock-of-the-shell; exec {shlex.join(command)}"
@@ -277,7 +277,7 @@ def test_closing_the_terminal_and_killing_the_submitter_change_nothing(engine: L
 # ---- first come, first served; all or none ----
 
 
-def test_what_came_later_does_not_pass_what_waits(engine: LocalEngine, tmp_path: Path) -> None:
+def test_a_later_application_does_not_overtake_a_waiting_one(engine: LocalEngine, tmp_path: Path) -> None:
     first = submit(engine, "wait", str(tmp_path / "first"), memory_mib=300, containers=2)
     running(engine, first)
     large = submit(engine, "wait", str(tmp_path / "large"), memory_mib=500, containers=2)
@@ -297,7 +297,7 @@ def test_what_came_later_does_not_pass_what_waits(engine: LocalEngine, tmp_path:
     assert ended(engine, small).state is State.FINISHED
 
 
-def test_what_waits_says_why_and_with_the_change_that_is_named_it_starts(engine: LocalEngine, tmp_path: Path) -> None:
+def test_a_waiting_application_names_the_change_with_which_it_starts(engine: LocalEngine, tmp_path: Path) -> None:
     first = submit(engine, "wait", str(tmp_path / "first"), memory_mib=600)
     running(engine, first)
     large = submit(engine, "wait", str(tmp_path / "large"), memory_mib=900)
@@ -366,7 +366,7 @@ def test_a_higher_priority_starts_first(engine: LocalEngine, tmp_path: Path) -> 
     running(engine, low)
 
 
-def test_nothing_starts_by_an_operators_file_that_cannot_be_meant(
+def test_no_application_starts_with_an_invalid_operators_file(
     start_engine: Callable[..., LocalEngine], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from dlapp.cluster.local import queue_state
@@ -388,7 +388,7 @@ def test_nothing_starts_by_an_operators_file_that_cannot_be_meant(
     assert engine.view(application).state is State.FINISHED
 
 
-def test_what_fits_together_runs_together(engine: LocalEngine) -> None:
+def test_applications_that_fit_together_run_together(engine: LocalEngine) -> None:
     ids = [submit(engine, "sleep", memory_mib=250) for _ in range(4)]
     running(engine, *ids)
 
@@ -458,7 +458,7 @@ def test_an_application_master_started_ahead_takes_the_first_application_and_no_
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile", "after"])
-def test_the_death_of_a_spare_application_master_fails_only_what_it_had_begun(engine: LocalEngine, when: str) -> None:
+def test_a_dead_spare_applicationmaster_fails_only_its_own_application(engine: LocalEngine, when: str) -> None:
     spare = with_spare(engine)
     if when == "before":
         os.kill(spare, signal.SIGKILL)
@@ -529,9 +529,7 @@ def test_the_number_of_attempts_is_configured(start_engine: Callable[..., LocalE
         assert starts(engine, application_id) == [str(number + 1) for number in range(most + 1)]
 
 
-def test_while_nobody_has_started_the_next_application_master_the_state_is_restarting(
-    engine: LocalEngine, tmp_path: Path
-) -> None:
+def test_the_state_is_restarting_until_the_next_applicationmaster_starts(engine: LocalEngine, tmp_path: Path) -> None:
     application_id = submit(engine, "sleep")
     running(engine, application_id)
     runner = signal_runner(engine, signal.SIGCONT)
@@ -583,7 +581,7 @@ def test_cleaning_up_is_tried_three_times(engine: LocalEngine) -> None:
     assert starts(engine, application_id) == ["1", "2", "3", "4", "5"]
 
 
-def test_a_killed_runner_stops_nothing_that_runs_and_the_next_command_goes_on(
+def test_a_killed_runner_stops_no_application_and_the_next_command_replaces_it(
     engine: LocalEngine, tmp_path: Path
 ) -> None:
     application_id = submit(engine, "wait", str(tmp_path / "go"), memory_mib=1000)
@@ -626,7 +624,7 @@ def test_when_all_are_killed_the_next_look_sees_failed_and_the_next_command_goes
 
 @pytest.mark.parametrize("asked", [False, True], ids=["died", "killed"])
 @pytest.mark.parametrize("has_runner", [True, False], ids=["watched", "alone"])
-def test_the_time_of_a_death_is_the_same_before_and_after_what_it_left_is_cleared(
+def test_the_time_of_a_death_is_the_same_before_and_after_the_cleanup(
     start_engine: Callable[..., LocalEngine], asked: bool, has_runner: bool
 ) -> None:
     engine = start_engine(local__am_attempts="1")
@@ -653,7 +651,7 @@ def test_the_time_of_a_death_is_the_same_before_and_after_what_it_left_is_cleare
         assert view.finished_ms >= before_ms
 
 
-def test_after_a_restart_of_the_machine_what_ran_has_failed_and_what_waited_runs(engine: LocalEngine) -> None:
+def test_after_a_reboot_running_applications_failed_and_waiting_ones_run(engine: LocalEngine) -> None:
     first, second = submit(engine, "sleep", memory_mib=1000), submit(engine, "quick")
     running(engine, first)
     kill_runner(engine)
@@ -670,7 +668,7 @@ def test_after_a_restart_of_the_machine_what_ran_has_failed_and_what_waited_runs
     assert ended(engine, second).state is State.FINISHED
 
 
-def test_an_application_whose_directory_is_gone_holds_up_nobody(engine: LocalEngine) -> None:
+def test_an_application_without_its_directory_does_not_block_the_queue(engine: LocalEngine) -> None:
     first, second = submit(engine, "sleep", memory_mib=1000), submit(engine, "quick")
     running(engine, first)
     kill_runner(engine)
@@ -684,9 +682,7 @@ def test_an_application_whose_directory_is_gone_holds_up_nobody(engine: LocalEng
 
 @pytest.mark.slow
 @each_seed("killed runners and masters")
-def test_whatever_is_killed_at_whatever_moment_everything_comes_to_its_end_and_nothing_runs_twice(
-    engine: LocalEngine, seed: int
-) -> None:
+def test_applications_end_and_run_once_after_random_kills(engine: LocalEngine, seed: int) -> None:
     """Submit 8 applications with three seeds, at night 24 with five, and kill the runner or a master after each."""
     chance = random.Random(seed)
     rounds = 24 if FULL else 8
@@ -717,7 +713,7 @@ def test_whatever_is_killed_at_whatever_moment_everything_comes_to_its_end_and_n
 # ---- submissions that die half-way ----
 
 
-def test_what_a_submission_left_that_died_before_its_row_was_written_is_in_nobodys_way(engine: LocalEngine) -> None:
+def test_leftovers_of_an_unrecorded_submission_do_not_block_others(engine: LocalEngine) -> None:
     first = submit(engine, "quick")
     left = home(engine, ApplicationId(first.cluster_timestamp_ms, 2))
     left.mkdir()
@@ -740,7 +736,7 @@ def test_old_leftovers_in_staging_are_swept_and_fresh_ones_kept(engine: LocalEng
     assert (old.exists(), fresh.exists()) == (False, True)
 
 
-def test_a_submission_whose_archive_is_gone_leaves_nothing(
+def test_a_submission_whose_archive_is_gone_leaves_no_files(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = submission.stage
@@ -825,11 +821,11 @@ def test_a_soft_kill_of_one_that_waits_is_a_kill(engine: LocalEngine) -> None:
         ({"state": "new word", "message": "what the ApplicationMaster says"}, "what the ApplicationMaster says"),
     ],
 )
-def test_what_comes_of_a_soft_kill_is_said_in_a_line(answer: dict[str, Any], line: str) -> None:
+def test_the_answer_to_a_soft_kill_is_one_line(answer: dict[str, Any], line: str) -> None:
     assert line in from_json(StopAnswer, answer).line("application_1_0001")
 
 
-def test_a_soft_kill_that_nobody_answers_is_unreachable(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unanswered_soft_kill_raises_unreachable(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dlapp.cluster.local.client.kill.SOFT_KILL_REQUEST_TIMEOUT_S", 0.2)
     application_id = submit(engine, "sleep")
     running(engine, application_id)
@@ -837,7 +833,7 @@ def test_a_soft_kill_that_nobody_answers_is_unreachable(engine: LocalEngine, mon
         engine.soft_kill(application_id, "tony")
 
 
-def test_what_is_not_known_is_not_found(engine: LocalEngine) -> None:
+def test_an_unknown_application_is_not_found(engine: LocalEngine) -> None:
     for call in (engine.view, engine.submission, engine.logs, engine.dashboard_urls):
         with pytest.raises(NotFound, match="application_1_99999 is not known on this machine"):
             call(NOBODY)
@@ -876,7 +872,7 @@ def test_a_list_has_all_that_has_not_ended_and_the_last_that_has(engine: LocalEn
     assert [len(view.containers) for view in engine.views(limit=1)] == [1, 1]
 
 
-def test_a_long_list_reads_no_file_of_what_has_ended(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_list_reads_no_file_of_ended_applications(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     ended(engine, submit(engine, "finish"))
     home(engine, engine.views()[0].application_id).rename(Path(engine.state.path) / "elsewhere")
     assert engine.views()[0].state is State.FINISHED
@@ -901,7 +897,7 @@ def two_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("two_devices")
-def test_gpus_are_one_for_the_machine_whoever_asks(start_engine: Callable[..., LocalEngine]) -> None:
+def test_gpus_of_a_machine_are_shared_between_users(start_engine: Callable[..., LocalEngine]) -> None:
     ann, tony = start_engine("-ann"), start_engine("-tony")
     assert ann.info().has_gpus
     first = submit(ann, "sleep", gcores=2)

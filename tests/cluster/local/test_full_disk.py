@@ -76,7 +76,7 @@ def run_runner(engine: LocalEngine) -> None:
         raise
 
 
-def test_a_commit_that_fails_is_an_error_in_a_line_and_leaves_nothing(
+def test_a_failed_commit_is_a_one_line_error_and_leaves_no_files(
     engine: LocalEngine, full_disk: FullDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submission, "start_runner", lambda session: None)

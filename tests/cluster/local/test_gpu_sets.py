@@ -76,7 +76,7 @@ def test_a_machine_of_equal_gpus_has_no_sets() -> None:
     assert gpu_sets(record_of([whole(0), whole(1)]), [row("a", Demand(2, PLAIN))], ()) is None
 
 
-def test_who_waits_for_gpus_does_not_keep_a_slice_from_who_wants_one_and_nobody_gets_the_other_kind() -> None:
+def test_a_wait_for_gpus_reserves_no_slice_and_kinds_are_not_exchanged() -> None:
     record = held(record_of(MIXED), "busy", 2)
     busy = row("busy", Demand(2, PLAIN), state=RUNNING)
     two, part, one = (
@@ -89,7 +89,7 @@ def test_who_waits_for_gpus_does_not_keep_a_slice_from_who_wants_one_and_nobody_
     assert starts(record, [row("three", *[Demand(1, DeviceNeed(MIG_SLICE))] * 3)], [busy]) == []
 
 
-def test_the_only_free_slice_is_not_kept_for_who_waits_for_a_gpu_unless_fewer_gpus_are_configured() -> None:
+def test_the_only_free_slice_is_reserved_for_a_gpu_wait_only_with_fewer_configured_gpus() -> None:
     record = held(held(record_of(MIXED), "busy", 3), "part", 1, DeviceNeed("mig:3g.40gb"))
     running = [
         row("busy", Demand(3, PLAIN), state=RUNNING),
@@ -101,7 +101,7 @@ def test_the_only_free_slice_is_not_kept_for_who_waits_for_a_gpu_unless_fewer_gp
 
 
 @pytest.mark.parametrize(("memory_mib", "ahead"), [(1, [0, 0, 2, 3]), (996, [0, 1, 0, 3])], ids=["enough", "scarce"])
-def test_who_waits_for_gpus_is_not_ahead_of_who_waits_for_a_slice_while_there_is_memory_for_both(
+def test_a_wait_for_gpus_is_not_ahead_of_a_wait_for_a_slice_while_memory_suffices(
     memory_mib: int, ahead: list[int]
 ) -> None:
     record = held(
@@ -136,7 +136,7 @@ def test_programs_without_gpus_start_behind_one_that_waits_for_more_memory() -> 
     assert set(starts(record, [large, small, none], [soon])) == {"none", "small"}
 
 
-def test_what_the_machine_can_never_give_is_out_of_the_order_and_holds_up_nobody() -> None:
+def test_an_impossible_request_is_outside_the_order_and_blocks_no_other() -> None:
     waiting = [row("never", Demand(1, PLAIN)), row("part", Demand(1, DeviceNeed(MIG_SLICE)), place=1)]
     assert starts(record_of(SPLIT), waiting, []) == ["part"]
 
@@ -185,7 +185,7 @@ def test_other_users_read_which_gpus_an_application_asks_for_and_count_whole_one
         assert not [name for name in os.listdir(engine.state.spool) if name.startswith("application_5_0001")]
 
 
-def test_commands_show_as_ahead_who_waits_for_the_same_gpus_and_what_other_gpus_would_end_the_wait(
+def test_commands_show_waits_for_the_same_gpus_and_other_usable_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submission, "start_runner", lambda session: None)

@@ -261,7 +261,7 @@ def test_when_the_attempts_are_used_up_it_fails_with_the_cause_and_its_output_so
 
 
 @pytest.mark.parametrize("victims", [("am",), ("runner", "am")], ids="+".join)
-def test_a_kill_ends_tasks_whose_master_is_dead_and_keeps_nothing(
+def test_a_kill_ends_tasks_of_a_dead_applicationmaster_and_keeps_no_output(
     submit: Callable[..., Run], victims: tuple[str, ...]
 ) -> None:
     one = submit(script="mkdir output; echo so far >output/x; exec sleep 300\n")
@@ -276,7 +276,7 @@ def test_a_kill_ends_tasks_whose_master_is_dead_and_keeps_nothing(
 
 
 @pytest.mark.slow
-def test_a_container_whose_task_died_with_the_master_has_failed_and_the_others_may_save_their_work(
+def test_a_task_that_died_with_the_applicationmaster_fails_and_the_others_save_their_work(
     submit: Callable[..., Run], tmp_path: Path
 ) -> None:
     save = "save() { mkdir output; echo saved >output/x; exit 0; }; trap save TERM"

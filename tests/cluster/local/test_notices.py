@@ -10,7 +10,7 @@ import pytest
 from dlapp.cluster.local.notices import NOTIFY, waiting_after_s
 
 
-def test_nobody_is_told_of_waiting_without_settings(tmp_path: Path) -> None:
+def test_waiting_is_not_notified_without_settings(tmp_path: Path) -> None:
     assert waiting_after_s(str(tmp_path)) is None
     assert waiting_after_s(str(tmp_path / "gone")) is None
 

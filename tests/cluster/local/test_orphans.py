@@ -79,7 +79,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("which", ["home", "container"])
-def test_who_inherited_a_lock_is_proven_and_who_only_looks_at_it_is_not(place: Place, which: str) -> None:
+def test_a_process_that_inherited_a_lock_is_proven_and_one_that_opened_it_is_not(place: Place, which: str) -> None:
     path = getattr(place, which) / "alive"
     mine = place.locked(path)
     holder = place.sleeper(mine)
@@ -93,7 +93,7 @@ def test_who_inherited_a_lock_is_proven_and_who_only_looks_at_it_is_not(place: P
     assert [process.poll() for process in place.started] == [-signal.SIGKILL, None]
 
 
-def test_who_reads_a_lifeline_is_proven_and_who_asks_for_its_readers_is_not(place: Place) -> None:
+def test_a_reader_of_a_lifeline_is_proven_and_a_prober_is_not(place: Place) -> None:
     life = place.container / "life"
     reading = os.open(life, os.O_RDONLY | os.O_NONBLOCK)
     writing = os.open(life, os.O_WRONLY | os.O_NONBLOCK)
@@ -129,7 +129,7 @@ def test_a_shell_that_stands_in_the_workspace_is_not_touched_and_a_daemon_there_
     assert place.found() == [daemon]
 
 
-def test_what_descends_from_a_proven_one_goes_with_it(place: Place) -> None:
+def test_descendants_of_a_proven_process_are_included(place: Place) -> None:
     note = place.top / "pid"
     script = '(env -i sleep 300 & echo $! > "$0"; wait) & wait'
     shell = subprocess.Popen(["/bin/sh", "-c", script, note], env={"DLAPP_CONTAINER_ID": CONTAINER, "PATH": "/bin"})
@@ -142,7 +142,7 @@ def test_what_descends_from_a_proven_one_goes_with_it(place: Place) -> None:
     assert place.found() == []
 
 
-def test_the_runner_and_what_it_started_are_spared_even_below_a_payload(place: Place) -> None:
+def test_the_runner_and_its_children_are_spared_even_below_a_payload(place: Place) -> None:
     runner = place.locked(place.runner_lock)
     mine = place.locked(place.home / "alive")
     place.sleeper(runner, mine)
@@ -171,7 +171,7 @@ def test_a_process_that_ends_during_the_scan_is_passed_over(place: Place, monkey
     assert place.found() == []
 
 
-def test_time_is_given_to_what_ends_by_itself_and_more_of_it_to_a_task(
+def test_processes_get_time_to_end_by_themselves_and_tasks_get_more(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0

@@ -82,7 +82,7 @@ def test_a_state_directory_is_private_and_of_this_machine(tmp_path: Path) -> Non
     assert os.stat(tmp_path / "a" / "state").st_mode & 0o777 == 0o700
 
 
-def test_a_home_that_does_not_exist_is_not_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_home_directory_is_not_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     monkeypatch.setenv("HOME", str(home))
     with pytest.raises(Denied, match=f"local.state_dir: {home}: this home directory does not exist; set HOME, or "):
@@ -119,7 +119,7 @@ def test_a_lock_is_free_when_all_that_inherited_it_are_gone(tmp_path: Path) -> N
     assert not is_locked(str(path))
 
 
-def test_a_lock_is_taken_once_and_looking_at_it_takes_nothing(tmp_path: Path) -> None:
+def test_a_lock_is_taken_once_and_checking_it_does_not_take_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     first, second = (os.open(path, os.O_RDWR | os.O_CREAT) for _ in range(2))
     assert not is_locked(str(path))
@@ -131,7 +131,7 @@ def test_a_lock_is_taken_once_and_looking_at_it_takes_nothing(tmp_path: Path) ->
     assert not is_locked(str(tmp_path / "nothing"))
 
 
-def test_a_spawned_process_has_what_it_is_to_keep_and_nothing_else(tmp_path: Path) -> None:
+def test_a_spawned_process_inherits_only_the_given_descriptors(tmp_path: Path) -> None:
     extra = os.open("/dev/zero", os.O_RDONLY)
     keep = [os.open(tmp_path / name, os.O_RDWR | os.O_CREAT) for name in ("a", "b")]
     keep.reverse()
@@ -191,7 +191,7 @@ def test_a_files_url_leads_back_to_the_file(name: bytes) -> None:
         ("dlapp.cluster.local.am_engine", {"sqlite3", "subprocess", "logging", "urllib", "pynvml"}),
     ],
 )
-def test_a_process_of_ours_does_not_load_what_it_does_not_need(module: str, without: set[str]) -> None:
+def test_a_dlapp_process_loads_no_unneeded_modules(module: str, without: set[str]) -> None:
     code = f"import sys, {module}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True).stdout
     assert without & set(loaded.split()) == set()
@@ -209,7 +209,7 @@ def test_a_number_is_never_given_twice(queue: Queue) -> None:
         assert insert(queue) != first
 
 
-def test_an_error_in_a_change_leaves_nothing_of_it(queue: Queue) -> None:
+def test_an_error_in_a_change_rolls_it_back(queue: Queue) -> None:
     def half() -> None:
         with queue.change():
             insert(queue)
@@ -397,7 +397,7 @@ def test_amounts_that_look_the_same_when_rounded_are_shown_in_full() -> None:
     assert said.problem == "asked for 24690 MiB of memory, this machine has 24680 MiB of memory"
 
 
-def test_the_first_that_lacks_is_named_with_those_who_have_it() -> None:
+def test_the_first_missing_resource_is_named_with_its_holders() -> None:
     holders = [row(1, memory_mib=512), row(2, vcores=4), row(3, vcores=1), row(4, vcores=1), row(5, vcores=1)]
     said = lack(Amounts(1, 8, 0), Amounts(1024, 2, 0), holders)
     assert said == (
@@ -407,7 +407,7 @@ def test_the_first_that_lacks_is_named_with_those_who_have_it() -> None:
 
 
 @given(*[st.tuples(*[st.integers(0, 1 << 20)] * 3)] * 2)
-def test_what_fits_lacks_nothing_and_what_does_not_lacks_something(
+def test_a_resource_is_missing_exactly_if_the_request_does_not_fit(
     asked: tuple[int, int, int], there: tuple[int, int, int]
 ) -> None:
     fits = all(wanted <= free for wanted, free in zip(asked, there, strict=True))
@@ -500,9 +500,7 @@ def test_a_row_with_a_value_of_another_type_is_refused_by_name(
         queue.rows()
 
 
-def test_the_cache_keeps_what_is_needed_what_is_fresh_and_what_was_used_last(
-    state: StateDir, queue: Queue, tmp_path: Path
-) -> None:
+def test_the_cache_keeps_needed_fresh_and_recently_used_entries(state: StateDir, queue: Queue, tmp_path: Path) -> None:
     texts = {"storage.cache_limit": "2500b", "storage.cache_age": "10d"}
     settings = settings_of(load_config(texts, environ={}), PROGRAM)
     now_s = 1_700_000_000.0
@@ -548,7 +546,7 @@ def test_a_view_of_another_user_with_a_restart_at_no_time_is_refused(at_ms: int)
 
 
 @pytest.mark.parametrize("name", ["/etc/profile.d", "..", "a/../../b", "a//b", "a\nb"])
-def test_a_view_of_another_user_with_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
+def test_a_view_of_another_user_with_a_path_as_a_name_is_refused(name: str) -> None:
     def seen(output: str, role: str) -> dict[str, object]:
         container = {"container_id": "container_1700000000000_0001_01_000002", "role": role, "role_index": 0}
         return {

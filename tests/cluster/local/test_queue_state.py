@@ -79,7 +79,7 @@ def entry(number: int, uid: int = OTHER, phase: str = spool.WAITING, gcores: int
 # ---- spools ----
 
 
-def test_an_application_that_ran_leaves_its_usage_and_one_that_did_not_leaves_nothing(engine: LocalEngine) -> None:
+def test_only_an_application_that_ran_adds_usage(engine: LocalEngine) -> None:
     ran, never = make_application(engine, "waiting"), make_application(engine, "waiting")
     change(engine, ran, priority=3, runs_at_most_s=90)
     (first, second) = spool.entries_of(engine.state)
@@ -104,7 +104,7 @@ def test_an_application_that_ran_leaves_its_usage_and_one_that_did_not_leaves_no
     assert shown(engine) == []
 
 
-def test_what_is_submitted_while_a_runner_begins_keeps_its_place(
+def test_an_application_submitted_during_a_runners_start_keeps_its_place(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [make_application(engine, "waiting")]
@@ -203,7 +203,7 @@ def test_usage_that_was_read_is_not_looked_at_again_until_it_is_gone(
 
 
 @each_seed("names")
-def test_names_that_mean_nothing_are_passed_over(engine: LocalEngine, seed: int) -> None:
+def test_unknown_names_in_the_queue_directory_are_ignored(engine: LocalEngine, seed: int) -> None:
     """Put 200 directories with names of marks and numbers that mean nothing beside one application."""
     chance = random.Random(seed)
     application = make_application(engine, "waiting")
@@ -236,7 +236,7 @@ def test_usage_counts_by_the_kernels_times_and_not_beyond_a_restart(monkeypatch:
     assert by_cores.hours[OTHER] == pytest.approx(1.25, rel=1e-3)
 
 
-def test_the_end_of_what_runs_is_known_with_max_runtime_only() -> None:
+def test_the_end_of_a_running_application_is_known_with_max_runtime_only() -> None:
     now_s = 1000.0
     limited = row_of(entry(1, phase=spool.RUNNING)._replace(started_ns=int(900e9), runs_at_most_s=300))
     starting = row_of(entry(2, phase=spool.STARTING)._replace(runs_at_most_s=300))
@@ -330,7 +330,7 @@ def test_limits_refuse_at_submission(engine: LocalEngine, policy_file: Path, mon
         (("/bin/true", "/nowhere/main.py"), "may not read /nowhere/main.py"),
     ],
 )
-def test_a_submission_that_nobody_could_start_is_refused(
+def test_a_submission_that_no_runner_could_start_is_refused(
     tmp_path: Path, program: tuple[str, str], problem: str
 ) -> None:
     config = load_config({"local.state_dir": str(tmp_path / "state")}, environ={})
@@ -378,13 +378,13 @@ def starts(turns: QueuePasses, contents: QueueContents) -> list[str]:
     return [one.job.id for one in turns.decide(contents, MACHINE, 0).decisions if one.starts]
 
 
-def test_who_has_no_runner_is_passed_over(make_turns: Callable[..., QueuePasses]) -> None:
+def test_a_user_without_a_runner_is_passed_over(make_turns: Callable[..., QueuePasses]) -> None:
     contents = both()
     assert starts(make_turns(), contents) == [contents.waiting[0].id]
     assert starts(make_turns(has_runner=False), contents) == [contents.waiting[1].id]
 
 
-def test_who_does_not_start_what_is_its_turn_is_passed_over_until_it_did(
+def test_a_user_whose_runner_misses_its_turn_is_passed_over_until_it_starts(
     make_turns: Callable[..., QueuePasses], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]
@@ -400,7 +400,7 @@ def test_who_does_not_start_what_is_its_turn_is_passed_over_until_it_did(
     assert starts(found, following._replace(running=[running])) == [following.waiting[0].id]
 
 
-def test_who_submits_another_one_in_place_of_what_does_not_start_does_not_hold_up_the_queue(
+def test_replacing_an_application_that_does_not_start_does_not_block_the_queue(
     make_turns: Callable[..., QueuePasses], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]

@@ -561,7 +561,7 @@ def test_an_application_is_shown_as_running_while_it_was_starting_too(tmp_path: 
         assert os.listdir(engine.state.spool) == []
 
 
-def test_who_asks_for_no_gpu_is_not_held_up_where_more_are_used_than_there_are() -> None:
+def test_overcommitted_gpus_do_not_block_requests_without_gpus() -> None:
     row = row_of(Sighting(1, 0, 1, (0, 1, "application_1_0001"), RUNNING))
     row.gcores = 2
     free = Amounts(4, 4, 1).without([row])

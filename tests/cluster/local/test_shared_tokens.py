@@ -78,7 +78,7 @@ def test_an_address_at_which_another_user_listens_is_not_used(home: Path, tmp_pa
         assert found_of(StateDir(str(tmp_path), uid=12_345)) == ("", TOKEN)
 
 
-def test_who_may_not_read_a_token_has_no_access(home: Path, tmp_path: Path) -> None:
+def test_a_user_who_cannot_read_the_token_has_no_access(home: Path, tmp_path: Path) -> None:
     state = StateDir(str(tmp_path))
     assert find_access(state, APP, VIEWERS) is None
     (home / "viewers.token").write_text("no token")

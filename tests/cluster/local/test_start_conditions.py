@@ -112,7 +112,7 @@ def test_one_waits_for_the_end_of_others_and_starts_or_ends_by_how_they_end(
     assert engine.view(bad).started_ms is None
 
 
-def test_what_waits_for_others_holds_up_nobody(engine: LocalEngine, tmp_path: Path) -> None:
+def test_an_application_waiting_for_others_does_not_block_the_queue(engine: LocalEngine, tmp_path: Path) -> None:
     first = submit(engine, "wait", str(tmp_path / "go"))
     submit(engine, "quick", memory_mib=1000, after=(After(str(first)),))
     submit(engine, "quick", memory_mib=1000, hold=True)
@@ -120,7 +120,7 @@ def test_what_waits_for_others_holds_up_nobody(engine: LocalEngine, tmp_path: Pa
     (tmp_path / "go").touch()
 
 
-def test_a_condition_that_is_met_is_not_asked_for_again(engine: LocalEngine, tmp_path: Path) -> None:
+def test_a_fulfilled_condition_is_not_checked_again(engine: LocalEngine, tmp_path: Path) -> None:
     """The application that it names may be removed meanwhile."""
     done, first = submit(engine, "quick"), submit(engine, "wait", str(tmp_path / "go"))
     last = submit(engine, "quick", after=(After(str(done)), After(str(first))))
@@ -142,7 +142,7 @@ def test_an_id_that_is_not_there_or_has_ended_otherwise_is_refused(engine: Local
         engine.check(spec_of("quick", after=(After(str(done), RequiredEnd.FAILED),)))
 
 
-def test_one_that_was_removed_before_its_end_was_seen_cannot_be_said_to_have_succeeded(
+def test_an_application_removed_before_its_end_was_read_has_not_succeeded(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = submit(engine, "quick")
@@ -216,7 +216,7 @@ def test_after_a_restart_of_the_machine_one_that_asks_for_it_is_queued_again(
 
 
 @pytest.mark.parametrize("name", ["commit.json", "kill.json", "outcome.json"])
-def test_what_was_about_to_end_does_not_begin_again(engine: LocalEngine, name: str) -> None:
+def test_an_ending_application_is_not_requeued(engine: LocalEngine, name: str) -> None:
     one = submit(engine, "sleep", requeue=True)
     until_running(engine, one)
     restart(engine, one)
@@ -243,7 +243,7 @@ def restart(engine: LocalEngine, one: ApplicationId) -> None:
         queue.update(one.number, boot_id="another")
 
 
-def test_a_damaged_row_ends_what_waits_and_says_so(engine: LocalEngine, tmp_path: Path) -> None:
+def test_a_damaged_row_ends_the_waiting_application_with_a_message(engine: LocalEngine, tmp_path: Path) -> None:
     first = submit(engine, "wait", str(tmp_path / "go"))
     damaged = submit(engine, "quick", after=(After(str(first)),))
     other = submit(engine, "quick", after=(After(str(first)),))

@@ -77,7 +77,7 @@ def test_only_its_user_and_root_may_end_an_application_of_a_shared_directory(
     assert place.wait_for(TONY, of_ann, "KILLED")
 
 
-def test_one_whose_user_has_no_runner_is_passed_over_until_they_come_back(make_place: Callable[[bool], Place]) -> None:
+def test_a_user_without_a_runner_is_passed_over_until_the_runner_returns(make_place: Callable[[bool], Place]) -> None:
     place = make_place(True)
     place.options["local.memory"] = "1"
     first = place.submit(TONY, "wait", str(place.top / "go"))
@@ -92,7 +92,7 @@ def test_one_whose_user_has_no_runner_is_passed_over_until_they_come_back(make_p
     place.wait_for(ANN, of_ann, "FINISHED")
 
 
-def test_what_a_dead_users_application_held_is_free_for_others(make_place: Callable[[bool], Place]) -> None:
+def test_resources_of_a_dead_users_application_are_free_for_others(make_place: Callable[[bool], Place]) -> None:
     place = make_place(True)
     place.options["local.memory"] = "1"
     of_ann = place.submit(ANN, "sleep")

@@ -142,7 +142,7 @@ def test_each_code_has_its_words_and_the_change_that_removes_it(code: str) -> No
     assert (found.code, found.message, smallest_change(facts)) == (code, message, change)
 
 
-def test_the_first_code_in_the_order_is_chosen_whatever_else_holds() -> None:
+def test_the_first_matching_code_in_the_order_is_chosen() -> None:
     """The reason for two situations at the same time is that of the one whose code comes first."""
     queue, full = CASES["queue_limit"][0], CASES["nodes_full"][0]
     own = CASES["gang_partial"][0].own
@@ -178,7 +178,7 @@ def test_a_reason_does_not_depend_on_the_order_of_the_facts(seed: int) -> None:
 
 
 @each_seed("changes")
-def test_a_change_is_named_only_if_nothing_is_in_the_way_with_it(seed: int) -> None:
+def test_a_change_is_named_only_if_it_lets_the_application_start(seed: int) -> None:
     """Whatever the situation, the facts with the named change have no reason left."""
     chance = random.Random(seed)
     named = 0
@@ -257,7 +257,7 @@ def test_the_next_applicationmaster_takes_whole_steps_too() -> None:
     assert smallest_change(facts).startswith("3 GiB of memory: now")
 
 
-def test_a_gang_that_fits_nowhere_together_is_told_how_many_containers_would_do() -> None:
+def test_a_gang_that_does_not_fit_is_given_the_number_of_containers_that_would() -> None:
     facts = WaitFacts(asks=(ask(count=4, gcores=1, together=True),), nodes=TWO)
     found = choose(facts)
     assert (found.code, found.message) == ("nodes_full", "needs 4 containers together, not all of them fit now")
@@ -284,7 +284,7 @@ def test_a_change_of_a_role_is_written_as_the_launcher_takes_it_also_if_the_othe
     assert fewer == "2 GPUs: now (--set role.trainer.gcores=2)"
 
 
-def test_an_ask_above_what_a_queue_may_have_at_most_never_fits() -> None:
+def test_a_request_above_the_maximum_of_a_queue_never_fits() -> None:
     most = limit("queue_limit", 4, 0, setting="yarn.scheduler.capacity.root.small.maximum-capacity")
     facts = WaitFacts(asks=(ask(count=3, gcores=2, together=True),), nodes=(node("a", 8), node("b", 8)), limits=(most,))
     found = choose(facts)
@@ -293,19 +293,19 @@ def test_an_ask_above_what_a_queue_may_have_at_most_never_fits() -> None:
     assert choose(replace(facts, asks=(ask(count=3, gcores=2),))).code == "starting"
 
 
-def test_a_limit_that_the_last_container_may_exceed_is_reached_when_nothing_is_left() -> None:
+def test_a_soft_limit_is_reached_when_no_capacity_is_left() -> None:
     soft = limit("user_limit", 4, 3, is_soft=True)
     facts = WaitFacts(asks=(ask(gcores=2),), nodes=TWO, limits=(soft,))
     assert choose(facts).code == "starting"
     assert choose(replace(facts, limits=(replace(soft, used={"gcores": 4}),))).code == "user_limit"
 
 
-def test_on_one_machine_the_words_name_who_has_what_is_missing() -> None:
+def test_on_one_machine_the_message_names_the_holders_of_missing_resources() -> None:
     facts = WaitFacts(asks=(ask(gcores=4),), nodes=(node("here", free=2),), one_machine=True, holders=(HOLDER,))
     assert choose(facts).message == "needs 4 GPUs, 2 free: application_1_0001 (ann)"
 
 
-def test_without_facts_nothing_is_concluded() -> None:
+def test_without_facts_no_limit_is_named() -> None:
     """An engine that does not count GPUs, or answers by half, is no reason to name a limit."""
     unknown = NodeFacts(host="a", total={"memory": 4096}, free={"memory": 4096})
     assert choose(WaitFacts(asks=(ask(gcores=9),), nodes=(unknown,))).code == "starting"

@@ -153,9 +153,7 @@ for name, module in list(sys.modules.items()):
 
 
 @pytest.mark.slow
-def test_a_zip_for_input_of_the_web_has_what_that_needs_and_says_what_others_lack(
-    travel_cache: Path, tmp_path: Path
-) -> None:
+def test_a_zip_for_web_input_has_its_packages_and_names_missing_ones(travel_cache: Path, tmp_path: Path) -> None:
     pytest.importorskip("aiohttp", reason="fsspec needs aiohttp for http://")
     plain, _ = bundle.packed(str(travel_cache))
     path, _ = bundle.packed(str(travel_cache), remote=True)
@@ -215,7 +213,7 @@ def test_a_zip_of_another_user_is_not_used(own: Path, what: str) -> None:
 
 @pytest.mark.proves("bundle")
 @pytest.mark.slow
-def test_a_zip_that_was_changed_is_made_anew(own: Path) -> None:
+def test_a_changed_zip_is_rebuilt(own: Path) -> None:
     (path,) = own.iterdir()
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + b"x")
@@ -226,7 +224,7 @@ def test_a_zip_that_was_changed_is_made_anew(own: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/etc/passwd", path)])
-def test_what_is_no_file_in_place_of_a_zip_is_refused(own: Path, make: object) -> None:
+def test_a_zip_path_that_is_not_a_regular_file_is_refused(own: Path, make: object) -> None:
     (path,) = own.iterdir()
     path.unlink()
     make(path)  # type: ignore[operator]

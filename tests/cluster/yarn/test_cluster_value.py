@@ -28,6 +28,6 @@ def test_an_address_is_read(text: str, parts: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "rm", ":8030", "rm:", "rm:0", "rm:65536", "rm:x", "rm:-1", "rm:²"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="not an address such as"):
         address(text)

@@ -81,7 +81,7 @@ def test_with_another_executor_the_same_exit_codes_are_the_commands(code: int) -
 
 
 @pytest.mark.parametrize("written", ["Exit code: 22", "Exit code: 35\nShell output: main : command provided 1\n"])
-def test_what_a_program_wrote_is_no_sign_of_container_executor(written: str) -> None:
+def test_program_output_is_not_taken_for_a_container_executor_error(written: str) -> None:
     told = "[2026-11-29 08:00:00.001]Container killed on request.\nLast 4096 bytes of stderr :\n" + written
     assert not launch_failure(told)
     assert not launch_failure(default_executor(1, written))
@@ -116,7 +116,7 @@ def test_its_own_message_is_the_reason(told: str, reason: str) -> None:
     assert (end.node_fault, "on node7" in end.diagnostics) == (True, True)
 
 
-def test_an_applicationmaster_that_it_cannot_start_is_told_with_the_reason() -> None:
+def test_an_applicationmaster_that_container_executor_cannot_start_has_the_reason() -> None:
     told = (
         "Application application_1700000000000_0042 failed 2 times due to AM Container for "
         "appattempt_1700000000000_0042_000002 exited with  exitCode: -1000\nFailing this attempt.Diagnostics: "

@@ -100,7 +100,7 @@ def test_a_state_that_a_newer_hadoop_has_is_not_the_end() -> None:
         (pb.ContainerStatusProto(), ContainerStage.RUNNING),
     ],
 )
-def test_a_container_that_its_node_still_prepares_is_told_from_one_that_runs(
+def test_a_localizing_container_is_distinguished_from_a_running_one(
     message: pb.ContainerStatusProto, stage: ContainerStage
 ) -> None:
     assert status_from_proto(message).stage is stage
@@ -177,6 +177,6 @@ def test_words_and_variables_arrive_as_they_were_given(words: list[str], word: s
 
 
 @pytest.mark.parametrize("word", ["{{X}}", "}}", "a\0b", "a<CPS>b"])
-def test_what_a_nodemanager_would_change_is_refused(word: str) -> None:
+def test_a_command_that_a_nodemanager_would_expand_is_refused(word: str) -> None:
     with pytest.raises(ValueError, match="cannot pass"):
         shell_command((word,))

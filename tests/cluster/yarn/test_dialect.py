@@ -91,7 +91,7 @@ STOCK_3 = ("memory-mb", "vcores")
         ("none", (*STOCK_3, "gcores"), False, Dialect.NONE),
     ],
 )
-def test_the_dialect_is_what_is_configured_or_what_the_cluster_shows(
+def test_the_dialect_is_configured_or_detected_from_the_cluster(
     configured: str, types: tuple[str, ...], field3: bool, chosen: Dialect
 ) -> None:
     assert choose_dialect(configured, types, has_field3=field3) is chosen

@@ -171,7 +171,7 @@ def test_gpus_that_are_counted_and_not_offered_are_named_node_by_node() -> None:
     assert said(cluster)["yarn.nodes.gpus"].verdict == FAIL
 
 
-def test_a_cluster_without_gpus_is_a_warning_unless_that_is_what_was_said() -> None:
+def test_a_cluster_without_gpus_is_a_warning_unless_configured() -> None:
     cluster = Cluster()
     del cluster.largest["gcores"]
     assert "resource-types.xml" in said(cluster)["yarn.dialect"].repair
@@ -238,7 +238,7 @@ def test_clocks_that_differ_are_a_warning() -> None:
 
 
 @pytest.mark.slow
-def test_every_nameservice_is_asked_and_one_that_the_configuration_leads_to_must_answer(
+def test_every_nameservice_is_checked_and_configured_ones_must_answer(
     hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor_hdfs, "REQUEST_TIMEOUT_S", 20.0)
@@ -264,7 +264,7 @@ def test_every_nameservice_is_asked_and_one_that_the_configuration_leads_to_must
     assert "applications that name it cannot be submitted" in found["hdfs.gone"].repair
 
 
-def test_a_home_that_is_not_there_is_a_failure_with_the_commands(
+def test_a_missing_home_directory_is_a_failure_with_the_commands_to_create_it(
     hadoop: Hadoop, configured: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HADOOP_USER_NAME", "nobody9")

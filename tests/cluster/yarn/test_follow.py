@@ -15,7 +15,7 @@ END_S = 120.0
 
 @pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
 @pytest.mark.slow
-def test_who_follows_sees_each_line_once_over_restarts_of_both_masters(engine: Engine, tmp_path: Path) -> None:
+def test_a_follower_reads_each_line_once_over_restarts_of_both_managers(engine: Engine, tmp_path: Path) -> None:
     """The NodeManagers collect logs of running applications each 3 s, of those that ask for it, and then remove them:
     dlapp does not ask. When the application has ended, its collected log has each line once, too."""
     hadoop, go = engine.hadoop, tmp_path / "go"

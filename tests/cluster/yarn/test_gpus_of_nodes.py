@@ -123,7 +123,7 @@ def client(hadoop_with_gpus: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 if FULL:
 
-    def test_gpus_are_found_asked_for_and_counted_and_a_task_that_was_given_none_takes_none(
+    def test_gpus_are_found_requested_and_counted_and_a_task_without_any_leases_none(
         client: Client, hadoop_with_gpus: Hadoop, tmp_path: Path
     ) -> None:
         assert client.engine.info().has_gpus
@@ -160,7 +160,7 @@ if FULL:
         until(lambda: states() == {"RUNNING"}, 120)
 
     @pytest.mark.usefixtures("client")
-    def test_the_doctor_finds_what_the_nodes_offer() -> None:
+    def test_the_doctor_reports_the_resources_of_the_nodes() -> None:
         said = {one["subject"]: one for one in json.loads(run("dlapp-doctor", "--json").out)["findings"]}
         assert (said["yarn.dialect"]["verdict"], said["yarn.nodes.gpus"]["verdict"]) == ("pass", "pass")
         assert GPU in said["yarn.dialect"]["found"]

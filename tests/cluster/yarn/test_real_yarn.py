@@ -159,7 +159,7 @@ def test_an_application_runs_from_its_submission_to_its_success(hadoop: Hadoop, 
 # ---- the heartbeat ----
 
 
-def test_containers_are_granted_started_and_their_ends_told(master: Master) -> None:
+def test_containers_are_allocated_started_and_their_ends_reported(master: Master) -> None:
     master.beat(rows(3))
     one, two, three = master.wait_for(3)
     assert all(each.resources == SMALL and each.request_id == 0 and each.priority == 1 for each in (one, two, three))
@@ -220,7 +220,7 @@ def test_a_heartbeat_before_the_registration_is_refused(attempt: Attempt) -> Non
         rm.allocate(timeout_s=120)
 
 
-def test_a_killed_attempt_is_told_so(master: Master, rest: YarnRest, attempt: Attempt) -> None:
+def test_a_killed_attempt_gets_an_error(master: Master, rest: YarnRest, attempt: Attempt) -> None:
     assert rest.kill(attempt.application_id, timeout_s=120) is State.KILLED
     with pytest.raises((AttemptOver, TokenRefused)):
         master.beat()
@@ -247,7 +247,7 @@ def test_finishing_ends_the_application(master: Master, rest: YarnRest, attempt:
 # ---- a bad line ----
 
 
-def test_with_answers_lost_at_any_call_nothing_is_lost_and_nothing_counts_twice(attempt: Attempt) -> None:
+def test_lost_answers_at_any_call_lose_and_duplicate_no_container(attempt: Attempt) -> None:
     with Proxy(attempt.hadoop.scheduler_address) as proxy:
         rm = attempt.connect(proxy.address)
         rm.register("here", 0, "", timeout_s=120)
@@ -297,9 +297,7 @@ def test_a_stream_harmed_anywhere_is_an_error_of_ours_and_the_next_heartbeat_is_
 
 
 @pytest.mark.slow
-def test_a_resourcemanager_that_was_killed_and_started_again_is_told_everything_again(
-    attempt: Attempt, master: Master
-) -> None:
+def test_a_restarted_resourcemanager_gets_all_requests_again(attempt: Attempt, master: Master) -> None:
     rm = master.rm
     master.beat(rows(1))
     (one,) = master.wait_for(1)

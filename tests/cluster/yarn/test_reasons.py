@@ -335,9 +335,7 @@ def test_a_label_that_the_queue_may_not_use_is_refused_with_the_queues_that_may(
         assert str(wrong.value).startswith(f"yarn.am_node_label: {said}")
 
 
-def test_a_container_that_yarn_keeps_a_node_for_waits_for_that_node_and_for_nothing_else(
-    cluster: Cluster, queued: Hadoop
-) -> None:
+def test_a_container_with_a_reservation_waits_for_that_node_only(cluster: Cluster, queued: Hadoop) -> None:
     """Each node of 4 GiB has 1.5 GiB free at most, so YARN reserves a node for 1.75 GiB; that is no container yet.
 
     An application that asks for 256 MiB on that node waits, too, though there is room. On the other one it runs.
@@ -407,7 +405,7 @@ def test_gpus_in_pieces_and_a_service_that_is_away_are_named(cluster: Cluster) -
     assert why.change.startswith("2 GPUs: now, on 127.0.1.")
 
 
-def test_what_can_never_be_met_is_refused_with_the_limit(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_impossible_request_is_refused_with_the_limit(cluster: Cluster, tmp_path: Path) -> None:
     plan = planned(cluster, tmp_path)
     assert plan["waiting"]["code"] == "starting"
     assert sorted(plan["nodes"]["worker"]) == sorted([ONE, TWO])
@@ -427,7 +425,7 @@ def test_what_can_never_be_met_is_refused_with_the_limit(cluster: Cluster, tmp_p
             planned(cluster, tmp_path, sets)
 
 
-def test_a_start_is_told_as_such(cluster: Cluster) -> None:
+def test_a_starting_container_is_reported_as_starting(cluster: Cluster) -> None:
     # A start lasts a moment, which a busy machine can miss: then the next one is looked at.
     for _ in range(10):
         one = cluster.submit("starts", {})

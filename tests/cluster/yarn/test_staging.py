@@ -144,7 +144,7 @@ def test_an_archive_that_others_may_have_put_there_is_refused(place: str, mode: 
 
 
 @pytest.mark.parametrize(("mode", "is_refused"), [(0o777, True), (0o1777, False), (0o755, False)])
-def test_a_home_in_which_everybody_may_replace_what_runs_is_refused(mode: int, is_refused: bool) -> None:
+def test_a_world_writable_home_directory_is_refused(mode: int, is_refused: bool) -> None:
     """Modes of the home directory; with the sticky bit nobody can rename what belongs to another user."""
     files = Modes()
     files.there[f"{CACHE}/dlapp-1.pyz"] = 0o644
@@ -156,7 +156,7 @@ def test_a_home_in_which_everybody_may_replace_what_runs_is_refused(mode: int, i
 
 @pytest.mark.proves("bundle")
 @pytest.mark.parametrize("content", [b"zap", b"zip, and more"])
-def test_an_archive_that_is_not_what_its_name_says_is_refused(content: bytes) -> None:
+def test_an_archive_that_does_not_match_its_name_is_refused(content: bytes) -> None:
     files = Modes()
     files.there[f"{CACHE}/dlapp-1.pyz"] = 0o644
     files.content = content

@@ -168,7 +168,7 @@ def test_a_list_requests_the_twenty_flows_with_the_latest_runs_once_each_and_sto
         assert (len(paths), len(found)) == (3, 2)
 
 
-def test_the_owner_is_read_from_the_key_whatever_the_application_says_of_itself() -> None:
+def test_the_owner_is_read_from_the_key_and_not_from_the_applications_claim() -> None:
     key = f"a*!b!eve*!!f!5!{ApplicationId(1, 7)}"
     forged = entity(7, FROM_ID=key, YARN_APPLICATION_USER="tony")
     with http_server(lambda _: as_json(forged)) as server:
@@ -307,7 +307,7 @@ if FULL:
         return holds
 
     @pytest.mark.hadoop
-    def test_a_real_resourcemanager_tells_the_reader_of_ends_that_it_then_forgets(
+    def test_ends_that_a_real_resourcemanager_forgets_later_are_read(
         cluster: tuple[Hadoop, Client, Path],
     ) -> None:
         hadoop, client, place = cluster

@@ -61,7 +61,7 @@ def holdings() -> ContainerTracker:
     return one
 
 
-def test_what_an_earlier_attempt_left_is_taken_away_by_the_next_resource_manager_too() -> None:
+def test_containers_of_an_earlier_attempt_are_released_at_the_next_resourcemanager_too() -> None:
     holdings = ContainerTracker(2, "tony")
     assert holdings.mark_stopping(EARLIER) is None  # nobody named it: no node to tell
     holdings.record_released({EARLIER}, 0.0)
@@ -93,7 +93,7 @@ def test_as_long_as_its_node_says_that_it_runs_it_runs(holdings: ContainerTracke
     assert not holdings.has_pending_ends()
 
 
-def test_where_its_node_does_not_say_time_has_to_do(holdings: ContainerTracker) -> None:
+def test_a_container_is_over_after_a_time_if_its_node_does_not_answer(holdings: ContainerTracker) -> None:
     holdings.due_status_queries(0.0, is_done=False)
     holdings.record_status(OURS, None, 3.0)
     assert holdings.due_status_queries(3.0 + QUERY_INTERVAL_S, is_done=False) == [(NODE, OURS)]
@@ -102,7 +102,7 @@ def test_where_its_node_does_not_say_time_has_to_do(holdings: ContainerTracker) 
 
 
 @pytest.mark.parametrize("seen", [None, ContainerStage.ENDED])
-def test_of_a_lost_node_nobody_has_seen_the_processes_end_unless_it_says_so(
+def test_processes_on_a_lost_node_are_over_only_if_the_node_reports_it(
     seen: ContainerStage | None,
 ) -> None:
     holdings = started()
@@ -116,7 +116,7 @@ def test_of_a_lost_node_nobody_has_seen_the_processes_end_unless_it_says_so(
 
 
 @pytest.mark.parametrize("answers", [False, True])
-def test_of_a_lost_node_it_is_said_whether_its_nodemanager_answered(answers: bool) -> None:
+def test_the_end_of_a_container_on_a_lost_node_has_its_nodemanagers_state(answers: bool) -> None:
     holdings = started()
     holdings.record_end(replace(taken_away(OURS), diagnostics="Container released on a *lost* node"), 0.0)
     holdings.due_status_queries(0.0, is_done=False)
@@ -126,7 +126,7 @@ def test_of_a_lost_node_it_is_said_whether_its_nodemanager_answered(answers: boo
     assert (end.presumed, end.node_answered) == (True, answers)
 
 
-def test_what_has_ended_of_an_earlier_attempt_is_not_taken_away_again(holdings: ContainerTracker) -> None:
+def test_ended_containers_of_an_earlier_attempt_are_not_released_again(holdings: ContainerTracker) -> None:
     holdings.record_end(taken_away(EARLIER), 0.0)
     assert told(holdings, TAKEN_AWAY_S) == [OURS, EARLIER]
     assert holdings.mark_stopping(EARLIER) is None
@@ -134,7 +134,7 @@ def test_what_has_ended_of_an_earlier_attempt_is_not_taken_away_again(holdings: 
     assert not holdings.has_pending_ends()
 
 
-def test_of_an_earlier_attempts_container_nobody_knows_the_node(holdings: ContainerTracker) -> None:
+def test_the_node_of_an_earlier_attempts_container_is_unknown(holdings: ContainerTracker) -> None:
     holdings.due_status_queries(0.0, is_done=False)
     holdings.record_end(taken_away(EARLIER), 1.0)
     assert holdings.pop_events().ending == [EARLIER]
@@ -157,7 +157,7 @@ def test_a_log_is_at_the_node_s_web_address_in_the_scheme_of_the_cluster() -> No
         assert grant.log_url == f"{scheme}://{granted(OURS).web}/node/containerlogs/{OURS}/tony"
 
 
-def test_what_nothing_was_started_in_has_ended_at_once() -> None:
+def test_a_container_that_started_nothing_ends_at_once() -> None:
     holdings = ContainerTracker(1, "tony")
     holdings.add_granted([granted(OURS)])
     holdings.pop_events()
@@ -174,7 +174,7 @@ def started() -> ContainerTracker:
     return one
 
 
-def test_what_yarn_does_not_know_and_its_node_does_not_end_counts_as_lost_after_a_time() -> None:
+def test_a_container_unknown_to_yarn_counts_as_lost_after_a_time() -> None:
     holdings = started()
     assert holdings.mark_stopping(OURS)
     assert holdings.record_failed(OURS, ConnectionLost("node1: timed out", sent=True), start=False)
@@ -191,7 +191,7 @@ def test_what_yarn_does_not_know_and_its_node_does_not_end_counts_as_lost_after_
     assert not holdings.pop_events()
 
 
-def test_as_long_as_yarn_does_not_answer_nothing_is_lost() -> None:
+def test_no_container_counts_as_lost_while_yarn_does_not_answer() -> None:
     holdings = started()
     holdings.record_failed(OURS, ConnectionLost("node1: timed out", sent=True), start=False)
     holdings.record_released([OURS], now=0.0)
@@ -201,7 +201,7 @@ def test_as_long_as_yarn_does_not_answer_nothing_is_lost() -> None:
     assert told(holdings, 11 * UNKNOWN_S) == [OURS]
 
 
-def test_a_restarted_yarn_is_told_again_what_to_take_away_and_has_its_time_anew() -> None:
+def test_releases_are_sent_again_to_a_restarted_yarn_with_a_new_deadline() -> None:
     holdings = started()
     holdings.record_failed(OURS, ConnectionLost("node1: timed out", sent=True), start=False)
     holdings.record_released([OURS], now=0.0)
@@ -214,7 +214,7 @@ def test_a_restarted_yarn_is_told_again_what_to_take_away_and_has_its_time_anew(
 
 
 @pytest.mark.parametrize("error", [ConnectionLost("node1: timed out", sent=True), NotHadoop("node1: garbage")])
-def test_what_may_have_been_started_has_ended_when_its_processes_have(error: HadoopError) -> None:
+def test_a_container_that_may_have_started_ends_with_its_processes(error: HadoopError) -> None:
     holdings = started()
     assert holdings.record_failed(OURS, error, start=True)
     assert not holdings.pop_events()
@@ -233,7 +233,7 @@ def test_what_may_have_been_started_has_ended_when_its_processes_have(error: Had
 @pytest.mark.parametrize(
     "error", [ConnectionLost("node1: refused", sent=False), RemoteError("startContainers", "java.x.Y", "no")]
 )
-def test_what_was_never_started_has_ended_at_once(error: HadoopError) -> None:
+def test_a_container_that_was_never_started_ends_at_once(error: HadoopError) -> None:
     holdings = started()
     assert holdings.record_failed(OURS, error, start=True)
     (end,) = holdings.pop_events().start_failed
@@ -251,7 +251,7 @@ def test_a_nodemanager_that_does_not_answer_is_a_service_and_silent_where_its_ho
     assert (end.service, end.is_silent) == (f"the NodeManager on {NODE.host}", not refused)
 
 
-def test_the_last_containers_are_queried_for_their_ends_when_nothing_else_is_awaited() -> None:
+def test_the_last_containers_are_polled_for_their_ends_when_all_others_are_done() -> None:
     holdings = started()
     assert holdings.due_status_queries(0.0, is_done=False) == []
     assert holdings.due_status_queries(0.0, is_done=True) == [(NODE, OURS)]
@@ -294,7 +294,7 @@ def exception(message: str) -> RemoteError:
         (HadoopError("node1: did not report it"), None),
     ],
 )
-def test_what_a_node_cleared_away_has_ended_and_what_it_never_had_proves_nothing(
+def test_a_container_removed_by_its_node_has_ended_and_an_unknown_one_may_run(
     monkeypatch: pytest.MonkeyPatch, answer: ContainerStatus | HadoopError, known: ContainerStatus | None
 ) -> None:
     monkeypatch.setattr(
@@ -347,7 +347,7 @@ def test_the_end_of_a_graceful_decommission_is_announced_once_and_early_enough_t
     assert announced(holdings, 3700.0) == []
 
 
-def test_of_a_short_decommission_a_container_that_is_reported_late_hears_what_is_left() -> None:
+def test_a_late_container_gets_the_rest_of_a_short_decommission_timeout() -> None:
     holdings = ContainerTracker(2, "tony")
     holdings.record_nodes([node(25.0)], 0.0)
     assert announced(holdings, 0.0) == []

@@ -200,7 +200,7 @@ def test_a_node_that_is_excluded_gets_no_container_and_of_two_none_is_avoided_be
 
 
 @pytest.mark.slow
-def test_answers_of_the_resourcemanager_that_are_lost_lose_nothing(attempt: Attempt) -> None:
+def test_lost_answers_of_the_resourcemanager_lose_no_container(attempt: Attempt) -> None:
     with Proxy(attempt.hadoop.scheduler_address) as proxy:
         driver = engine_of(attempt, attempt.token, 1, proxy.address)
         driver.engine.register("http://here:1234")
@@ -227,7 +227,7 @@ def test_answers_of_the_resourcemanager_that_are_lost_lose_nothing(attempt: Atte
         driver.engine.close()
 
 
-def test_what_is_started_and_taken_away_ends_when_its_processes_are_gone(
+def test_a_released_running_container_ends_with_its_processes(
     driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(containers, "TAKEN_AWAY_S", 1000.0)  # it is its node that says so
@@ -247,7 +247,7 @@ def test_what_is_started_and_taken_away_ends_when_its_processes_are_gone(
 
 
 @pytest.mark.slow
-def test_a_container_that_dies_with_its_young_master_is_told_to_the_next_as_ending(
+def test_the_next_attempt_sees_a_container_that_died_with_a_young_applicationmaster_as_ending(
     driver: Driver, attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(containers, "TAKEN_AWAY_S", 1000.0)  # not before it was seen to be ending
@@ -307,7 +307,7 @@ def test_an_order_that_cannot_reach_its_node_is_a_failed_start(driver: Driver, m
     assert grant.container_id not in driver.ended
 
 
-def test_a_container_that_uses_too_much_memory_is_told_with_the_numbers(driver: Driver) -> None:
+def test_the_end_of_a_container_over_its_memory_limit_has_the_numbers(driver: Driver) -> None:
     driver.wanted = {1: 1}
     driver.until(lambda: driver.granted)
     (grant,) = driver.granted.values()
@@ -341,7 +341,7 @@ def test_a_kill_by_yarn_shuts_the_attempt_down_and_its_finish_does_no_harm(
 
 
 @pytest.mark.slow
-def test_a_restart_of_the_resourcemanager_is_no_news_but_a_wait(
+def test_a_resourcemanager_restart_causes_a_wait_and_no_events(
     driver: Driver, attempt: Attempt, tmp_path: Path
 ) -> None:
     driver.wanted = {1: 2}

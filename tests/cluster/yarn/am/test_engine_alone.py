@@ -96,7 +96,7 @@ def refused(engine: YarnAmEngine, resources: Resources) -> dict[int, str]:
     return dict(until(lambda: engine.heartbeat(asks, (), 0.0).refused))
 
 
-def test_an_error_that_nobody_knows_ends_an_ask_after_a_while_and_fills_no_log(
+def test_an_unknown_error_ends_a_request_after_a_while_without_filling_the_log(
     scheduler: Scheduler, engine: YarnAmEngine, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(request_timeouts, "UNKNOWN_ERROR_GRACE_S", 1.0)
@@ -130,7 +130,7 @@ def test_the_end_of_an_attempt_is_on_record(engine: YarnAmEngine) -> None:
 
 
 @pytest.mark.slow
-def test_when_all_is_done_the_last_ends_are_asked_for_often_and_before_that_they_are_not(
+def test_ends_are_polled_often_only_when_all_work_is_done(
     scheduler: Scheduler, engine: YarnAmEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times: list[float] = []
@@ -147,7 +147,7 @@ def test_when_all_is_done_the_last_ends_are_asked_for_often_and_before_that_they
 
 
 @pytest.mark.slow
-def test_what_is_not_met_for_long_is_asked_for_less_often(
+def test_a_long_pending_request_is_polled_less_often(
     scheduler: Scheduler, engine: YarnAmEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times: list[float] = []
@@ -224,7 +224,7 @@ def test_an_attempt_that_is_refused_every_heartbeat_gives_up(
     assert "a failure of its own" in found
 
 
-def test_a_token_that_is_refused_for_a_moment_costs_no_attempt_and_loses_nothing_that_was_said(
+def test_a_briefly_refused_token_costs_no_attempt_and_no_request(
     scheduler: Scheduler, server: RpcServer, engine: YarnAmEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_module, "CALM_S", 0.0)
@@ -309,7 +309,7 @@ def node_report(number: int, state: pb.NodeStateProto = pb.NS_RUNNING) -> pb.Nod
     )
 
 
-def test_changes_of_nodes_are_taken_from_heartbeats_and_the_list_is_not_asked_for_again(
+def test_node_changes_come_from_heartbeats_without_another_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(node_list, "FIRST_TIMEOUT_S", 120.0)  # the list comes before the changes
@@ -371,7 +371,7 @@ def test_the_list_of_nodes_is_read_again_after_a_while_and_soon_when_it_is_wante
         one.close()
 
 
-def test_an_unanswered_list_of_nodes_is_asked_for_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unanswered_node_list_is_requested_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_list, "MIN_INTERVAL_S", 0.01)
     answers = iter([ConnectionLost("nobody there", sent=False), HadoopError("refused")])
     asked: list[int] = []
@@ -442,7 +442,7 @@ def node_that_knows_another_resource_manager(_method: str, request: bytes) -> by
     return answer.SerializeToString()
 
 
-def test_where_a_resource_manager_is_replaced_while_200_containers_start_no_node_is_avoided() -> None:
+def test_a_resourcemanager_replaced_during_200_starts_makes_no_node_avoided() -> None:
     with ExitStack() as stack:
         nodes = [stack.enter_context(RpcServer(node_that_knows_another_resource_manager, TOKEN)) for _ in range(10)]
         resource_manager = Failover(nodes)

@@ -44,7 +44,7 @@ def status(code: int, told: str) -> ContainerStatus:
         (-1000, "\n\nFile does not exist: hdfs://x/y", True, "could not be prepared on its node: File does not exist"),
     ],
 )
-def test_the_end_says_whose_fault_it_was(code: int, told: str, node_fault: bool, words: str) -> None:
+def test_the_end_of_a_container_has_its_fault(code: int, told: str, node_fault: bool, words: str) -> None:
     end = end_of(status(code, told))
     assert (end.container_id, end.exit_status, end.node_fault) == (ONE, code, node_fault)
     assert re.search(words, end.diagnostics)
@@ -75,7 +75,7 @@ def test_a_node_without_a_python_for_us_says_so_on_standard_error_and_is_to_blam
     assert not end_of(status(127, "Exit code: 127")).node_fault
 
 
-def test_what_the_resourcemanager_takes_away_may_still_run() -> None:
+def test_a_container_released_by_the_resourcemanager_may_still_run() -> None:
     assert was_taken_away(status(-100, "Container released by application"))
     assert was_taken_away(status(-100, "Container of a completed application"))
     assert was_taken_away(status(-100, "Container released on a *lost* node"))

@@ -89,7 +89,7 @@ def test_of_many_nodes_that_are_off_none_keeps_the_others_waiting(
 @pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("full", [False, True])
-def test_what_a_silent_node_does_not_take_in_time_has_failed_and_was_not_started(
+def test_a_start_that_a_silent_node_does_not_accept_fails_as_not_started(
     outcome: Outcome, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
     def give_up_after(timeout_s: float) -> None:
@@ -119,7 +119,7 @@ def test_what_a_silent_node_does_not_take_in_time_has_failed_and_was_not_started
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
-def test_a_start_on_a_host_where_no_nodemanager_listens_is_told_as_refused(
+def test_a_start_on_a_host_without_a_nodemanager_is_reported_as_refused(
     outcome: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_calls, "START_TIMEOUT_S", 1000.0)
@@ -138,7 +138,7 @@ def test_a_start_on_a_host_where_no_nodemanager_listens_is_told_as_refused(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
-def test_a_start_that_may_have_reached_its_node_is_told_as_such(
+def test_a_start_that_may_have_reached_its_node_is_reported_so(
     outcome: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_calls, "START_TIMEOUT_S", 1000.0)

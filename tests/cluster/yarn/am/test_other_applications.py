@@ -97,7 +97,7 @@ def test_an_end_is_read_from_the_report(manager: ResourceManager, state: str, fi
         (b'{"view": "x"}', UNKNOWN),
     ],
 )
-def test_what_the_resourcemanager_has_forgotten_the_history_tells(
+def test_the_history_server_knows_applications_that_the_resourcemanager_forgot(
     manager: ResourceManager, data: bytes | DlappError, end: str
 ) -> None:
     history = History()
@@ -105,7 +105,7 @@ def test_what_the_resourcemanager_has_forgotten_the_history_tells(
     assert reader(manager, history).read(OTHER) == end
 
 
-def test_one_that_does_not_know_this_application_either_is_not_believed(manager: ResourceManager) -> None:
+def test_a_resourcemanager_that_does_not_know_this_application_is_not_believed(manager: ResourceManager) -> None:
     manager.answers[str(OWN)] = Answer(404, b"{}")
     with pytest.raises(Unreachable, match="status 404"):
         reader(manager, History()).read(OTHER)
@@ -144,7 +144,7 @@ def test_half_an_answer_or_another_ones_is_no_end(manager: ResourceManager, answ
 
 
 @each_seed("ends of other applications")
-def test_damaged_answers_raise_nothing_else(seed: int) -> None:
+def test_damaged_answers_raise_no_other_error(seed: int) -> None:
     """Read 300 answers of values that are wrong or missing."""
     chance = random.Random(seed)
     odd: tuple[Any, ...] = (None, 3, "x", [], {}, [None], 1e300, True, "FINISHED", "SUCCEEDED", OTHER)
@@ -156,7 +156,7 @@ def test_damaged_answers_raise_nothing_else(seed: int) -> None:
             continue
 
 
-def test_a_watcher_tells_of_ends_once_and_of_answers_that_fail_until_one_comes(
+def test_a_watcher_reports_each_end_once_and_errors_until_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("dlapp.am.other_applications.FIRST_S", 0.01)

@@ -52,7 +52,7 @@ def test_at_most_twice_the_count_and_64_hosts_are_named() -> None:
     assert len([row for row in one.rows(2) if row.name.startswith("n")]) == 64
 
 
-def test_what_only_one_role_excludes_is_left_to_the_others() -> None:
+def test_nodes_excluded_by_one_role_are_usable_for_the_others() -> None:
     one = wants(node("a"), node("b"), node("c"))
     one.set_requests(
         [ask(1, exclude_nodes=("a", "b")), ask(1, 2, exclude_nodes=("a",)), ask(1, 3, nodes=("a", "b"))], NONE
@@ -77,7 +77,7 @@ def test_a_role_that_excludes_every_node_is_put_on_none() -> None:
     assert not one.fits_a_node(ask(1, exclude_nodes=("a",)))
 
 
-def test_where_no_nodes_are_known_by_name_what_any_role_excludes_is_avoided_unless_another_asks_for_it() -> None:
+def test_without_a_node_list_excluded_nodes_are_avoided_unless_requested() -> None:
     one = wants()
     one.set_requests([ask(1, exclude_nodes=("a", "b")), ask(1, 2, nodes=("b",))], NONE)
     assert one.avoid() == (["a"], [])
@@ -101,7 +101,7 @@ def test_a_label_stands_on_the_row_of_the_cluster_alone() -> None:
     assert [(row.name, row.label) for row in one.rows(1)] == [(ANY, "gpu")]
 
 
-def test_nothing_is_said_twice_and_zero_takes_everything_back() -> None:
+def test_requests_are_sent_once_and_zero_withdraws_them() -> None:
     one = wants(node("a"))
     one.set_requests([ask(2)], NONE)
     assert one.rows(1)
@@ -125,7 +125,7 @@ def test_a_grant_is_no_reason_to_say_anything() -> None:
     assert shown(one.rows(1))[ANY] == (2, True)
 
 
-def test_after_a_restart_everything_is_said_again() -> None:
+def test_after_a_restart_all_requests_are_sent_again() -> None:
     one = wants(node("a"))
     one.set_requests([ask(2, exclude_nodes=("x",))], NONE)
     one.rows(1)
@@ -148,7 +148,7 @@ def test_other_named_nodes_replace_those_before() -> None:
     assert one.rows(1) == []
 
 
-def test_a_role_that_cannot_be_had_is_not_asked_for_again() -> None:
+def test_an_impossible_role_is_not_requested_again() -> None:
     one = wants(node("a"))
     one.set_requests([ask(2), ask(1, 2)], NONE)
     one.rows(1)
@@ -160,7 +160,7 @@ def test_a_role_that_cannot_be_had_is_not_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize(("gcores", "fits"), [(4, True), (5, False)])
-def test_what_no_node_could_hold_is_known(gcores: int, fits: bool) -> None:
+def test_a_request_larger_than_any_node_is_recognized(gcores: int, fits: bool) -> None:
     assert wants(node("a")).fits_a_node(ask(1, resources=Resources(memory_mib=256, vcores=1, gcores=gcores))) is fits
     assert wants().fits_a_node(ask(1, resources=Resources(gcores=100)))
 
@@ -210,7 +210,7 @@ def test_hosts_short_of_gpus_are_known_by_their_short_names_and_by_their_full_on
     assert shown(one.rows(1)).keys() == {"127.0.1.2", "/r1", ANY}
 
 
-def test_hosts_short_of_gpus_are_used_where_there_are_no_others_and_what_failed_is_avoided_before_them() -> None:
+def test_hosts_short_of_gpus_are_used_last_and_failed_hosts_are_avoided_first() -> None:
     one = wants(node("a"), node("b"), node("c"))
     one.set_requests([replace(ask(2), short_of_gpus=("a", "b", "c"))], NONE)
     assert one.avoid() == ([], [])
@@ -232,13 +232,13 @@ def test_a_role_that_needs_no_gpus_may_be_where_another_finds_too_few() -> None:
     assert one.avoid() == ([], [])
 
 
-def test_where_no_nodes_are_known_no_word_of_the_ledger_counts() -> None:
+def test_without_a_node_list_the_ledgers_counts_are_ignored() -> None:
     one = wants()
     one.set_requests([replace(ask(1), short_of_gpus=("a",))], NONE)
     assert one.avoid() == ([], [])
 
 
-def test_where_no_nodes_are_known_what_failed_is_avoided_by_the_number_of_them() -> None:
+def test_without_a_node_list_failed_nodes_are_avoided_by_node_count() -> None:
     one = wants()
     one.set_requests([replace(ask(2), avoid=("a", "b"))], NONE)
     assert one.avoid() == ([], [])
@@ -256,7 +256,7 @@ def test_where_no_nodes_are_known_what_failed_is_avoided_by_the_number_of_them()
         max_size=40,
     )
 )
-def test_what_came_is_never_more_than_the_most_that_was_wanted_and_in_the_end_all_of_it(
+def test_allocations_never_exceed_the_maximum_wanted_and_finally_match_it(
     steps: list[tuple[str, int]],
 ) -> None:
     one = wants(node("a"))

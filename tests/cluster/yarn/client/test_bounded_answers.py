@@ -46,7 +46,7 @@ def app(number: int) -> dict[str, Any]:
     return {"id": str(ApplicationId(1, number)), "state": "RUNNING", "finalStatus": "UNDEFINED"}
 
 
-def test_only_our_applications_are_asked_for_in_the_wanted_states_and_without_what_nobody_reads() -> None:
+def test_a_list_requests_only_dlapp_applications_in_the_wanted_states_and_used_fields() -> None:
     asked: list[tuple[str, dict[str, str]]] = []
 
     def answer(path: str, query: dict[str, str]) -> Any:
@@ -79,7 +79,7 @@ def test_a_list_that_a_limit_cut_is_no_list(monkeypatch: pytest.MonkeyPatch) -> 
             yarn.reports()
 
 
-def test_an_answer_above_the_limit_is_not_read_and_its_message_names_the_limit_and_what_to_do(
+def test_an_answer_above_the_limit_is_refused_with_the_limit_and_a_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(web, "MAX_BYTES", 1 << 20)
@@ -126,7 +126,7 @@ def test_nodes_are_kept_for_ten_minutes_for_each_cluster(now_ms: list[int]) -> N
     assert node_cache.find(URLS) is None
 
 
-def test_a_list_of_nodes_is_replaced_as_a_whole_and_nothing_else_is_left() -> None:
+def test_a_node_list_is_replaced_atomically_without_other_files() -> None:
     node_cache.keep(URLS, NODES)
     node_cache.keep(URLS, NODES[:1])
     assert node_cache.find(URLS) == NODES[:1]
@@ -166,7 +166,7 @@ def test_a_list_of_nodes_that_others_may_write_or_that_is_a_link_is_not_used(tmp
     assert (tmp_path / "elsewhere").exists()
 
 
-def test_nowhere_to_keep_a_list_of_nodes_hinders_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_node_list_that_cannot_be_stored_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     node_cache.keep(URLS, NODES)
@@ -197,14 +197,14 @@ def lines(session: Session, placement: Placement) -> list[str]:
     return YarnEngine._node_lines(engine, spec)  # type: ignore[arg-type]
 
 
-def test_what_kept_nodes_know_nothing_against_asks_nobody() -> None:
+def test_a_placement_that_cached_nodes_satisfy_sends_no_request() -> None:
     node_cache.keep(URLS, NODES)
     session = Session([])
     assert lines(session, Placement(nodes=("node1",))) == []
     assert session.asked == []
 
 
-def test_what_the_user_is_told_of_nodes_is_read_afresh() -> None:
+def test_messages_on_nodes_use_a_fresh_list() -> None:
     node_cache.keep(URLS, NODES[:1])
     session = Session(NODES)
     assert lines(session, Placement(nodes=("node2",))) == []

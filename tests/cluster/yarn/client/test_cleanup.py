@@ -227,7 +227,7 @@ def test_an_application_that_others_ended_keeps_its_last_words_and_no_staging_di
 
 @pytest.mark.parametrize("by_dlapp", [False, True])
 @pytest.mark.parametrize("state", [State.FAILED, State.KILLED, State.FINISHED])
-def test_its_outputs_are_settled_before_anything_is_removed_whoever_ended_it(
+def test_outputs_are_settled_before_the_cleanup_after_any_kind_of_kill(
     files: Memory, state: State, by_dlapp: bool
 ) -> None:
     staging = stage(files)
@@ -243,7 +243,7 @@ def test_its_outputs_are_settled_before_anything_is_removed_whoever_ended_it(
 
 
 @pytest.mark.parametrize("state", [State.FAILED, State.KILLED])
-def test_what_was_to_be_committed_is_whatever_became_of_the_application(files: Memory, state: State) -> None:
+def test_a_claimed_commit_is_finished_in_every_final_state(files: Memory, state: State) -> None:
     stage(files, claim=CLAIM)
     assert settled(files, state) == COMMITTED
     parts = [("0", "hdfs://nn/p0"), ("1", "hdfs://nn/p1")]
@@ -254,7 +254,7 @@ def test_what_was_to_be_committed_is_whatever_became_of_the_application(files: M
     assert said == f"its output could not be committed; its output is kept as partial output at {A}~"
 
 
-def test_who_may_still_be_at_its_output_is_left_alone(files: Memory) -> None:
+def test_an_applicationmaster_that_may_still_commit_is_left_alone(files: Memory) -> None:
     staging = stage(files, claim=CLAIM)
     before = dict(files.files)
     assert settled(files, ago_s=GONE_AFTER_S - 0.1) is None
@@ -264,7 +264,7 @@ def test_who_may_still_be_at_its_output_is_left_alone(files: Memory) -> None:
     assert left(files, staging) == []
 
 
-def test_a_commit_that_the_master_itself_had_finished_is_said(files: Memory) -> None:
+def test_a_commit_finished_by_the_applicationmaster_is_reported(files: Memory) -> None:
     stage(files)
     files.put(PLACES.history(APP), text={"view": {"outputs": [{"target": A, "committed": True}]}})
     assert settled(files, ago_s=0.0) == COMMITTED
@@ -292,7 +292,7 @@ def test_an_output_that_cannot_be_settled_stops_no_other_and_is_tried_again(file
     assert left(files, PLACES.all_staging) == []
 
 
-def test_what_the_master_itself_wrote_stays(files: Memory) -> None:
+def test_a_history_written_by_the_applicationmaster_is_kept(files: Memory) -> None:
     files.put(PLACES.history(APP), text={"view": {"phase": "its own"}})
     files.put(f"{PLACES.staging(APP)}/submission.json", text={})
     assert swept(files, APP) == 1
@@ -300,13 +300,13 @@ def test_what_the_master_itself_wrote_stays(files: Memory) -> None:
     assert left(files, PLACES.all_staging) == []
 
 
-def test_one_that_never_began_leaves_nothing(files: Memory) -> None:
+def test_an_application_that_never_started_leaves_no_files(files: Memory) -> None:
     files.put(f"{PLACES.staging(APP)}/kill.json", text={})
     assert swept(files, APP) == 1
     assert files.files == {}
 
 
-def test_what_the_resource_manager_has_forgotten_is_settled_when_nobody_has_changed_it_for_two_days(
+def test_a_forgotten_application_is_settled_after_two_days_without_a_change(
     files: Memory,
 ) -> None:
     old, lately, known, elsewhere = (ApplicationId(1700000000000, number) for number in range(1, 5))
@@ -337,7 +337,7 @@ class Rest:
         return [SimpleNamespace(application_id=one, **values) for one in self.remembered]
 
 
-def test_what_an_application_left_is_settled_also_when_a_later_resource_manager_has_forgotten_it(
+def test_leftovers_are_settled_also_after_a_new_resourcemanager_forgot_the_application(
     files: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clock, "now_ms", lambda: NOW_MS)
@@ -367,7 +367,7 @@ def test_a_quota_that_is_used_up_does_not_stop_the_clean_up(files: Memory, monke
     assert list(own_applications(rest, files, "tony").ended) == [APP]  # type: ignore[arg-type]
 
 
-def test_a_cluster_has_one_name_whatever_the_order_of_its_resource_managers_and_the_scheme() -> None:
+def test_the_cluster_key_ignores_scheme_and_order_of_resourcemanagers() -> None:
     def key(*urls: str) -> str:
         return YarnRest(urls, Login("tony")).cluster_key()
 
@@ -387,7 +387,7 @@ def test_an_empty_directory_that_the_resource_manager_has_forgotten_is_as_old_as
     assert files.files == {}, "nothing ran, so there is no history"
 
 
-def test_what_this_cluster_does_not_know_stays(files: Memory) -> None:
+def test_files_of_another_cluster_are_kept(files: Memory) -> None:
     files.put(f"{PLACES.staging(APP)}/submission.json", text={"submitted_ms": NOW_MS})
     assert swept(files) == 0
     assert left(files, PLACES.all_staging) == [str(APP)]
@@ -407,7 +407,7 @@ def test_archives_go_by_the_age_of_their_last_use_and_by_size(files: Memory) -> 
     assert left(files, cache) == [".now.tar.gz.abc", "big.tar.gz", "used.tar.gz", "used.tar.gz.used"]
 
 
-def test_nothing_that_an_unfinished_application_may_name_goes(files: Memory) -> None:
+def test_cached_files_of_unfinished_applications_are_kept(files: Memory) -> None:
     files.put(f"{PLACES.staging(APP)}/submission.json", text={"submitted_ms": NOW_MS - 50 * DAY_MS})
     for days in (40, 50.5, 60):
         files.put(f"{PLACES.cache}/{days}.tar.gz", days_old=days)

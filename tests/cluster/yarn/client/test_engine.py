@@ -111,7 +111,7 @@ def test_two_containers_say_hello_and_the_application_succeeds(client: Client, h
     assert url.endswith(f"/{one}/{one}/{getpass.getuser()}/stdout/?start=-4096")
 
 
-def test_nothing_is_staged_any_more_when_it_has_ended_and_its_history_stays(
+def test_after_the_end_the_staging_directory_is_removed_and_the_history_kept(
     client: Client, hadoop: Hadoop, tmp_path: Path
 ) -> None:
     application_id = client.submit(properties(tmp_path, HELLO)).application_id
@@ -153,7 +153,7 @@ def test_a_submission_whose_answers_are_lost_is_one_application(
 
 
 @pytest.mark.slow
-def test_who_is_left_in_doubt_of_a_submission_is_told_what_tells(
+def test_an_uncertain_submission_names_the_command_that_shows_it(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit = YarnRest.submit
@@ -173,7 +173,7 @@ def test_who_is_left_in_doubt_of_a_submission_is_told_what_tells(
 
 
 @pytest.mark.slow
-def test_what_yarn_has_forgotten_is_shown_from_our_own_history(
+def test_an_application_that_yarn_forgot_is_shown_from_the_history(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     application_id = client.submit(properties(tmp_path, "echo done; exit 3", more="project=old")).application_id
@@ -218,7 +218,7 @@ def test_the_same_workspace_is_sent_once(client: Client, tmp_path: Path, monkeyp
 
 
 @pytest.mark.slow
-def test_what_a_node_has_of_dlapp_and_the_workspace_the_next_application_takes(
+def test_the_next_application_reuses_dlapp_and_the_workspace_of_a_node(
     client: Client, hadoop: Hadoop, travel_cache: Path, tmp_path: Path
 ) -> None:
     path = properties(tmp_path, f"{HELLO} # {os.urandom(6).hex()}")
@@ -252,9 +252,7 @@ def test_what_a_node_has_of_dlapp_and_the_workspace_the_next_application_takes(
 
 
 @pytest.mark.slow
-def test_input_stays_on_the_nodes_with_what_yarn_keeps_for_the_user(
-    client: Client, hadoop: Hadoop, tmp_path: Path
-) -> None:
+def test_localized_input_stays_in_the_users_cache_of_the_nodes(client: Client, hadoop: Hadoop, tmp_path: Path) -> None:
     there = f"/user/{getpass.getuser()}/input-{os.getpid()}-{tmp_path.name}"
     (tmp_path / "data").write_text("42\n")
     files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
@@ -284,7 +282,7 @@ def test_a_soft_kill_gives_the_payload_its_grace(client: Client, tmp_path: Path)
     assert (end.final_status, end.cause, end.containers[0].exit_code) == (FinalStatus.KILLED, Cause.SOFT_KILLED, 3)
 
 
-def test_a_kill_leaves_nothing_of_it(client: Client, hadoop: Hadoop, tmp_path: Path) -> None:
+def test_a_kill_leaves_no_process_and_no_file(client: Client, hadoop: Hadoop, tmp_path: Path) -> None:
     mark = f"sleep 4242{os.getpid()}"
     application_id = client.submit(properties(tmp_path, f"exec {mark}", containers=2)).application_id
     until(lambda: running(client, application_id))
@@ -319,7 +317,7 @@ def test_a_kill_goes_through_while_hdfs_takes_no_changes_and_the_next_command_cl
 
 
 @pytest.mark.slow
-def test_what_an_application_leaves_that_others_killed_the_next_command_removes(
+def test_the_next_command_removes_leftovers_of_an_externally_killed_application(
     client: Client, hadoop: Hadoop, rest: YarnRest, tmp_path: Path
 ) -> None:
     application_id = client.submit(properties(tmp_path, WAITS)).application_id
@@ -353,7 +351,7 @@ def test_what_an_application_leaves_that_others_killed_the_next_command_removes(
 
 
 @pytest.mark.slow
-def test_a_mark_in_the_staging_directory_stops_it_for_who_cannot_reach_it(
+def test_a_kill_mark_in_the_staging_directory_stops_the_application(
     client: Client, hadoop: Hadoop, tmp_path: Path
 ) -> None:
     application_id = client.submit(properties(tmp_path, WAITS)).application_id
@@ -383,7 +381,7 @@ def test_the_tasks_of_a_master_that_was_killed_go_on_under_the_next(
     assert printed(client, application_id, "stdout") == [b"once\n", b"once\n"]
 
 
-def test_what_the_cluster_can_never_run_is_refused_before_it_is_submitted(client: Client, tmp_path: Path) -> None:
+def test_an_impossible_request_is_refused_before_the_submission(client: Client, tmp_path: Path) -> None:
     script = "true"
     with pytest.raises(RequestTooLarge, match=r"asked for 65536 memory-mb in one container, the maximum .* is 4096"):
         client.submit(properties(tmp_path, script, memory="64g"))
@@ -406,6 +404,6 @@ def test_a_node_without_that_python_says_so_in_one_line(hadoop: Hadoop, tmp_path
     client.engine.close()
 
 
-def test_an_application_that_nobody_submitted_is_not_found(client: Client) -> None:
+def test_an_application_id_that_was_never_submitted_is_not_found(client: Client) -> None:
     with pytest.raises(NotFound, match="is not known to YARN"):
         client.status(ApplicationId(1700000000000, 1))

@@ -42,7 +42,7 @@ def test_a_path_that_leads_out_of_the_archive_is_refused(python: str) -> None:
         interpreter(python, "/apps/python.tar.gz")
 
 
-def test_what_a_node_would_not_unpack_is_refused() -> None:
+def test_an_archive_that_nodes_cannot_unpack_is_refused() -> None:
     check_archive("hdfs:///apps/python-3.12.tgz")
     with pytest.raises(ConfigError, match=r"yarn\.python_archive: is '/apps/python\.tar\.xz'"):
         check_archive("/apps/python.tar.xz")
@@ -142,9 +142,7 @@ def test_a_python_that_is_too_old_says_so_in_one_line(hadoop: Hadoop, tmp_path: 
 
 if FULL:
 
-    def test_a_python_that_the_nodes_of_the_tasks_lack_is_their_fault_and_told_in_one_line(
-        hadoop: Hadoop, tmp_path: Path
-    ) -> None:
+    def test_a_missing_python_is_a_node_fault_with_a_one_line_message(hadoop: Hadoop, tmp_path: Path) -> None:
         python = tmp_path / "python"
         python.write_text(f'#!/bin/sh\nrm "$0"\nexec {sys.executable} "$@"\n')
         python.chmod(0o755)

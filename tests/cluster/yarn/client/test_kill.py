@@ -115,14 +115,14 @@ def test_stored_output_of_a_killed_application_is_kept_when_its_processes_are_go
     assert files.files.keys() == {PLACES.history(APP)}
 
 
-def test_a_commit_that_a_kill_cut_off_is_finished_and_said(files: Memory, slept: list[float]) -> None:
+def test_a_commit_interrupted_by_a_kill_is_finished_and_reported(files: Memory, slept: list[float]) -> None:
     stage(files, claim=CLAIM)
     assert killed(files) == f"{APP} was killed, {COMMITTED}"
     assert slept == [GONE_AFTER_S]
     assert [one[0] for one in files.settled] == [A, B]
 
 
-def test_output_that_its_master_kept_after_the_kill_is_said(files: Memory, slept: list[float]) -> None:
+def test_output_kept_by_the_applicationmaster_after_a_kill_is_reported(files: Memory, slept: list[float]) -> None:
     stage(files)
     kept = {"name": "", "target": "hdfs://nn/out", "partial": "hdfs://nn/out.partial"}
     files.write(PLACES.history(APP), json.dumps({"view": {"outputs": [kept]}}).encode(), 0o600)
@@ -130,12 +130,12 @@ def test_output_that_its_master_kept_after_the_kill_is_said(files: Memory, slept
     assert slept == []
 
 
-def test_nobody_waits_where_nothing_was_stored(files: Memory, slept: list[float]) -> None:
+def test_without_stored_output_a_kill_does_not_wait(files: Memory, slept: list[float]) -> None:
     assert killed(files) == f"{APP} was killed, {NOTHING_KEPT}"
     assert slept == []
 
 
-def test_what_cannot_be_settled_does_not_hide_that_it_was_killed(files: Memory, slept: list[float]) -> None:
+def test_a_failed_settlement_does_not_hide_the_kill(files: Memory, slept: list[float]) -> None:
     stage(files)
     files.refuses[A] = Denied("not yours")
     assert killed(files) == (
@@ -164,7 +164,7 @@ def test_a_mark_is_left_for_the_master_where_yarn_does_not_end_it(files: Memory,
 
 
 @pytest.mark.parametrize("report", [WITH_MASTER, replace(RUNNING, state=State.ACCEPTED, am_attempt=1)])
-def test_a_soft_kill_of_one_that_cannot_be_asked_leaves_a_request(files: Memory, report: AppReport) -> None:
+def test_a_soft_kill_of_an_unreachable_application_leaves_a_request(files: Memory, report: AppReport) -> None:
     # It was submitted elsewhere; or it has yet to register with a ResourceManager that has become active.
     there = SimpleNamespace(user="tony", files=lambda user: files, notices=lambda files: None)
     looker = SimpleNamespace(report=lambda application_id: report)
@@ -173,7 +173,7 @@ def test_a_soft_kill_of_one_that_cannot_be_asked_leaves_a_request(files: Memory,
     assert json.loads(files.read(f"{PLACES.staging(APP)}/softkill.json", max_bytes=1 << 20))["by"] == "tony"
 
 
-def test_one_that_ended_itself_is_said_to_have_ended_also_where_nothing_more_can_be_read(files: Memory) -> None:
+def test_an_application_that_ended_itself_is_reported_even_if_its_output_is_unreadable(files: Memory) -> None:
     assert ender(files, Rest(State.FINISHED), WITH_MASTER).kill(APP, "tony") == (
         f"{APP} has ended, but what became of its output cannot be read now: no NameNode"
     )
@@ -217,7 +217,7 @@ def without_yarn(files: Memory, answer: object, *, hangs: bool = False) -> tuple
     return ApplicationKiller(session, SimpleNamespace(request=ask), SimpleNamespace()), asked  # type: ignore[arg-type]
 
 
-def test_where_hdfs_does_not_answer_the_resourcemanager_is_not_blamed() -> None:
+def test_an_unreachable_hdfs_is_not_reported_as_the_resourcemanager() -> None:
     def report(application_id: ApplicationId) -> AppReport:
         return replace(RUNNING, user="tina")
 
@@ -241,7 +241,7 @@ def write_address(files: Memory) -> None:
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_without_a_resourcemanager_the_master_is_asked_at_the_address_that_it_has_written(
+def test_without_a_resourcemanager_a_kill_uses_the_applicationmasters_stored_address(
     files: Memory, monkeypatch: pytest.MonkeyPatch, hangs: bool
 ) -> None:
     monkeypatch.setattr(client_kill, "REPORT_S", 0.1)
@@ -253,7 +253,7 @@ def test_without_a_resourcemanager_the_master_is_asked_at_the_address_that_it_ha
     assert said.endswith("; YARN may show it as running until a ResourceManager answers")
 
 
-def test_what_is_not_done_without_a_resourcemanager_and_a_master_is_said_in_one_line(files: Memory) -> None:
+def test_without_resourcemanager_and_applicationmaster_a_kill_fails_with_one_line(files: Memory) -> None:
     write_address(files)
     killer, _ = without_yarn(files, Unreachable("n1:40123: no answer in 2 s"))
     with pytest.raises(Unreachable) as error:
@@ -266,7 +266,7 @@ def test_what_is_not_done_without_a_resourcemanager_and_a_master_is_said_in_one_
     assert json.loads(files.read(KILL_MARK, max_bytes=1 << 20))["by"] == "tony"
 
 
-def test_a_kill_of_what_has_no_master_yet_needs_a_resourcemanager(files: Memory) -> None:
+def test_a_kill_before_the_applicationmaster_starts_needs_a_resourcemanager(files: Memory) -> None:
     killer, asked = without_yarn(files, None)
     with pytest.raises(Unreachable, match=r"it has no ApplicationMaster; nothing was done; run dlapp-kill again"):
         killer.kill(APP, "tony")
@@ -288,7 +288,7 @@ def test_a_kill_while_no_server_answers_ends_in_half_a_minute() -> None:
             killer.kill(APP, "tony")
 
 
-def test_a_kill_that_is_said_to_have_failed_is_not_sent_when_hdfs_answers_later(
+def test_a_failed_kill_is_not_sent_when_hdfs_answers_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(client_kill, "MASTER_S", 0.1)
@@ -311,7 +311,7 @@ def test_a_kill_that_is_said_to_have_failed_is_not_sent_when_hdfs_answers_later(
     assert (asked, KILL_MARK in files.files) == ([], False)
 
 
-def test_of_a_kill_that_was_sent_and_not_answered_in_time_it_is_said_that_its_effect_is_not_known(
+def test_an_unanswered_kill_reports_an_unknown_effect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(client_kill, "MASTER_S", 0.1)

@@ -257,14 +257,14 @@ def test_a_history_that_does_not_begin_with_a_receipt_has_none(data: bytes) -> N
     assert receipt_of_history(data) is None
 
 
-def test_one_that_others_ended_and_the_resourcemanager_forgot_has_the_time_of_its_end() -> None:
+def test_a_forgotten_killed_application_has_its_end_time() -> None:
     files = Files()
     files.keep(3)
     (one,) = reader(files, []).views()
     assert (one.state, one.finished_ms) == (State.KILLED, 1003)
 
 
-def test_a_list_settles_what_the_callers_own_applications_left_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_settles_leftovers_of_the_callers_ended_applications(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "now_ms", lambda: NOW_MS)
     files = Files()
     files.stage(1, 2, 3, 4)
@@ -279,7 +279,7 @@ def test_a_list_settles_what_the_callers_own_applications_left_that_have_ended(m
     assert files.staged() == {1, 2, 4, 5}, "the first has just ended, and removes it itself"
 
 
-def test_what_a_resourcemanager_that_starts_does_not_list_yet_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_applications_missing_from_a_starting_resourcemanager_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "now_ms", lambda: NOW_MS)
     files = Files()
     files.stage(1, days_old=9)
@@ -353,7 +353,7 @@ def test_each_command_that_sees_an_overdue_wait_of_the_caller_notifies_them_of_i
     assert told == [[1], [5]]
 
 
-def test_a_list_without_overdue_waits_reads_nothing_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_without_overdue_waits_reads_no_notification_files(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = reader(Files(), [known(1, State.SUBMITTED), known(2, State.RUNNING), known(3)])
     monkeypatch.setattr(shown._session, "notices", lambda _files: pytest.fail("notifications were read"))
     shown.notify_waits([known(1, State.SUBMITTED), known(2, State.RUNNING), known(3)])

@@ -143,7 +143,7 @@ def test_an_end_is_recorded_once_and_delivered_once(
     assert files.there == {}
 
 
-def test_what_another_command_sends_is_sent_once(
+def test_an_event_sent_by_another_command_is_sent_once(
     notices: CommandNotices, files: Files, taken: list[dict[str, Any]]
 ) -> None:
     notices.record_end(APPLICATION, kept())
@@ -191,7 +191,7 @@ def test_an_applicationmaster_that_may_still_send_is_left_alone(
     assert (taken, len(files.outbox.pending)) == ([], 1)
 
 
-def test_what_a_server_does_not_take_now_is_left_for_the_next_command(
+def test_an_event_that_a_server_cannot_accept_now_is_left_for_the_next_command(
     notices: CommandNotices, files: Files, taken: list[dict[str, Any]], answers: list[int]
 ) -> None:
     notices.record_end(APPLICATION, kept())
@@ -209,7 +209,7 @@ def test_what_a_server_does_not_take_now_is_left_for_the_next_command(
     assert files.there == {}
 
 
-def test_what_a_server_refuses_is_given_up_with_a_line_on_stderr(
+def test_a_refused_event_is_dropped_with_a_line_on_stderr(
     notices: CommandNotices, files: Files, answers: list[int], capfd: pytest.CaptureFixture[str]
 ) -> None:
     notices.record_end(APPLICATION, kept())
@@ -241,7 +241,7 @@ def test_a_channel_that_hangs_does_not_keep_the_other_from_its_events() -> None:
     assert file.data is None
 
 
-def test_what_nobody_can_deliver_any_more_is_removed(notices: CommandNotices, files: Files) -> None:
+def test_undeliverable_events_are_removed(notices: CommandNotices, files: Files) -> None:
     notices.record_end(APPLICATION, kept())
     files.there[OUTBOX] = files.there[OUTBOX][0], now_ms() - 3 * MAX_AGE_MS
     notices.deliver({}, ())
@@ -309,7 +309,7 @@ def test_an_applicationmaster_that_has_just_started_delivers_its_own_events(
     assert (taken, files.there) == ([], before)
 
 
-def test_what_an_applicationmaster_records_during_a_delivery_is_not_lost() -> None:
+def test_an_event_recorded_during_a_delivery_is_not_lost() -> None:
     file = MemoryFile(to_bytes(Outbox().add(event("waiting", at_ms=now_ms()), (WEBHOOK,))))
     later = event("running", at_ms=now_ms())
 
@@ -337,13 +337,11 @@ def test_a_damaged_outbox_keeps_no_other_wait_from_its_user(
 
 
 @pytest.mark.parametrize("fields", [{"submission": 3}, {"submission": {}}, {"view": {"state": []}}])
-def test_damaged_files_are_not_told_and_hinder_nothing(
-    fields: dict[str, Any], notices: CommandNotices, files: Files
-) -> None:
+def test_damaged_files_are_ignored(fields: dict[str, Any], notices: CommandNotices, files: Files) -> None:
     notices.record_end(APPLICATION, kept(**fields))
     assert files.there == {}
 
 
-def test_events_that_the_file_does_not_select_are_not_told(notices: CommandNotices, files: Files) -> None:
+def test_events_that_the_file_does_not_select_are_not_sent(notices: CommandNotices, files: Files) -> None:
     notices.record_end(APPLICATION, kept(submission=to_json(submission(RoleSpec(), notify=("done",)))))
     assert files.there == {}

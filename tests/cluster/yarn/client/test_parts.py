@@ -128,7 +128,7 @@ def test_a_fifo_in_a_configuration_is_not_waited_for(tmp_path: Path) -> None:
         read_configuration(str(tmp_path))
 
 
-def test_home_directories_are_where_the_cluster_has_them() -> None:
+def test_home_directories_follow_the_cluster_configuration() -> None:
     properties = {"fs.defaultFS": "hdfs://nn"}
     assert HadoopConfiguration(properties, "here").hdfs(Login("tony")).home == "hdfs://nn/user/tony"
     properties["dfs.user.home.dir.prefix"] = "/homes/all/"
@@ -187,7 +187,7 @@ def test_references_are_resolved_and_a_circle_is_refused() -> None:
         site(a="${b}", b="${a}").get("a")
 
 
-def test_a_cluster_that_nobody_named_is_refused_by_the_name_of_the_property() -> None:
+def test_a_missing_cluster_address_is_refused_with_the_property_name() -> None:
     with pytest.raises(ConfigError, match=r"neither yarn.resourcemanager.hostname nor"):
         site().web_urls()
     with pytest.raises(ConfigError, match=r"fs.defaultFS is not set"):
@@ -205,7 +205,7 @@ def test_a_directory_without_the_files_and_a_file_that_is_no_xml_are_refused(tmp
 
 
 @pytest.mark.slow
-def test_the_zip_runs_where_nothing_is_installed_and_is_made_once(tmp_path: Path) -> None:
+def test_the_zip_runs_without_an_installation_and_is_built_once(tmp_path: Path) -> None:
     path, name = bundle.packed(str(tmp_path))
     made = os.stat(path)
     assert bundle.packed(str(tmp_path)) == (path, name)
@@ -238,7 +238,7 @@ def test_the_zip_has_one_native_part_at_most_and_keeps_others_out_of_google(tmp_
 
 
 @pytest.mark.slow
-def test_an_older_python_is_told_what_is_needed(tmp_path: Path) -> None:
+def test_an_older_python_gets_a_message_with_the_required_version(tmp_path: Path) -> None:
     # Whatever an old Python cannot read must not be in the first file that it sees.
     source = zipfile.ZipFile(bundle.packed(str(tmp_path))[0]).read("__main__.py").decode()
     done = subprocess.run(
@@ -266,7 +266,7 @@ def report(state: State, final: FinalStatus = FinalStatus.UNDEFINED, diagnostics
     )
 
 
-def test_an_application_whose_master_died_is_not_shown_as_running() -> None:
+def test_an_application_with_a_dead_applicationmaster_is_not_shown_as_running() -> None:
     view = ApplicationView(application_id=APP, attempt=1, state=State.RUNNING, phase="running 1 of 1")
     shown = merged(report(State.FAILED, FinalStatus.FAILED, "it failed 2 times\nmore"), AmState(view))
     assert (shown.state, shown.cause, shown.phase) == (State.FAILED, Cause.FAILED, "")
@@ -285,7 +285,7 @@ def test_an_application_whose_master_died_is_not_shown_as_running() -> None:
     ],
     ids=["died", "in an early view", "killed", "all had ended", "committed", "nothing to keep"],
 )
-def test_of_one_whose_master_died_it_is_said_that_what_was_not_stored_is_gone(
+def test_a_dead_applicationmaster_is_shown_with_the_loss_of_unstored_output(
     final: FinalStatus, finished_ms: Sequence[int | None], committed: bool, on_failure: OnFailure, is_said: bool
 ) -> None:
     output = OutputSpec(output_path="output", target="hdfs://n/out", on_failure=on_failure)
@@ -305,7 +305,7 @@ def test_of_one_whose_master_died_it_is_said_that_what_was_not_stored_is_gone(
     assert shown.diagnostics == f"it ended{gone if is_said else ''}"
 
 
-def test_a_sweep_whose_master_said_nothing_is_known_by_its_submission() -> None:
+def test_a_sweep_without_a_view_is_recognized_by_its_submission() -> None:
     draws = Distribution(name="X", kind=DistributionKind.UNIFORM, low=0.0, high=1.0)
     sweep = SweepSpec(sampler=Sampler.RANDOM, trials=3, random=(draws,))
     for given, trials in ((sweep, 3), (None, None)):
@@ -349,9 +349,7 @@ class Away(Memory):
     ("state", "final", "cause"),
     [(State.FINISHED, FinalStatus.SUCCEEDED, Cause.SUCCEEDED), (State.KILLED, FinalStatus.KILLED, Cause.KILLED)],
 )
-def test_while_hdfs_is_away_what_yarn_knows_is_shown_with_a_line_on_that(
-    state: State, final: FinalStatus, cause: Cause
-) -> None:
+def test_without_hdfs_yarns_report_is_shown_with_a_note(state: State, final: FinalStatus, cause: Cause) -> None:
     ended = report(state, final, "by an operator")
     reader = ApplicationReader(NoHdfs(ended), AmClients())  # type: ignore[arg-type]
     view = reader.view(APP)
@@ -375,7 +373,7 @@ def test_the_end_is_only_shown_when_yarn_has_it_on_record() -> None:
     assert re.fullmatch(r"ending: reporting to YARN since [-0-9]{10} [:0-9]{8}", shown.phase)
 
 
-def test_a_list_and_a_status_tell_the_same_times() -> None:
+def test_a_list_and_a_status_show_the_same_times() -> None:
     master = ApplicationView(
         application_id=APP,
         attempt=1,
@@ -390,7 +388,7 @@ def test_a_list_and_a_status_tell_the_same_times() -> None:
         assert len({(one.submitted_ms, one.finished_ms) for one in seen}) == 1
 
 
-def test_a_list_and_a_status_tell_the_same_labels_as_yarn_has_them() -> None:
+def test_a_list_and_a_status_show_the_labels_of_yarn() -> None:
     of_yarn = replace(report(State.RUNNING), priority=5, tags=("project:cats", "two", "one"))
     master = ApplicationView(
         application_id=APP, attempt=1, state=State.RUNNING, priority=9, project="Cats", tags=("Two", "one")
@@ -447,7 +445,7 @@ def test_no_other_wait_is_notified_before_the_master_runs(changed: dict[str, Any
     assert not waits_too_long(replace(queued, **changed), 10**12)
 
 
-def test_labels_that_no_server_tells_any_more_are_the_masters() -> None:
+def test_labels_unknown_to_all_servers_come_from_the_applicationmaster() -> None:
     master = ApplicationView(application_id=APP, attempt=1, state=State.FINISHED, priority=9, project="Cats")
     seen = merged(report(State.FINISHED), AmState(master))
     assert (seen.priority, seen.project, seen.changes) == (9, "cats", ())
@@ -468,7 +466,7 @@ def test_labels_that_no_server_tells_any_more_are_the_masters() -> None:
         (State.KILLED, "Application killed by user tony", (State.KILLED, Cause.KILLED)),
     ],
 )
-def test_a_list_tells_how_an_application_was_killed_as_its_status_does(
+def test_a_list_and_a_status_show_the_same_cause_of_a_kill(
     state: State, diagnostics: str, shown: tuple[State, Cause]
 ) -> None:
     found = merged(replace(report(state, FinalStatus.KILLED), diagnostics=diagnostics), AmState())
@@ -611,7 +609,7 @@ def test_one_application_of_the_timeline_server_is_read_in_the_forms_of_3_4_and_
             assert from_timeline(url, APP, Login("tony")).user == "tony"
 
 
-def test_what_outlives_a_container_lies_on_its_disk_beside_the_users_applications() -> None:
+def test_the_persistent_directory_is_beside_the_users_applications_on_the_same_disk() -> None:
     application = "usercache/tony/appcache/application_1700000000000_0042"
     environ = {"LOCAL_DIRS": f"/disk1/nm/{application},/disk2/nm/{application}"}
     for disk in ("/disk1", "/disk2"):
@@ -628,7 +626,7 @@ def test_on_a_node_only_a_ledger_of_nodemanagers_has_the_address_of_one() -> Non
     assert task_container.ledger_of_node(of_nodes, environ).web == "http://node7:8042"
 
 
-def test_who_only_looks_loads_no_protobuf() -> None:
+def test_read_only_commands_load_no_protobuf() -> None:
     program = (
         "import sys\nimport dlapp.client, dlapp.storage.hdfs.staging\nimport dlapp.cluster.yarn.client.engine\n"
         "print(*sorted(one for one in ('google', 'requests', 'kazoo') if one in sys.modules))"
@@ -637,7 +635,7 @@ def test_who_only_looks_loads_no_protobuf() -> None:
     assert done.stdout.strip() == ""
 
 
-def test_what_is_kept_for_a_cluster_does_not_create_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_caches_do_not_create_a_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     remember(str(APP), 1)
     node_cache.keep(["http://rm:8088"], [])

@@ -44,14 +44,14 @@ NODES = (node("gpu1.example", 4), node("cpu1.example", 0))
         (4, Placement(nodes=("gpu1.example", "gpu2.example")), []),
     ],
 )
-def test_a_container_that_no_node_could_hold_now_is_told_of(gcores: int, placement: Placement, said: list[str]) -> None:
+def test_a_container_too_large_for_every_node_is_a_warning(gcores: int, placement: Placement, said: list[str]) -> None:
     asked = Resources(memory_mib=1024, vcores=1, gcores=gcores)
     lines = check_nodes(asked, placement, Dialect.GCORES, NODES)
     assert len(lines) == len(said)
     assert all(words in line for words, line in zip(said, lines, strict=True))
 
 
-def test_a_name_that_no_node_has_is_told_of_with_the_nearest() -> None:
+def test_an_unknown_node_name_is_reported_with_the_nearest() -> None:
     assert check_node_names("resources.nodes", ("gpu1", "cpu1.example"), NODES) == [
         "resources.nodes: no node 'gpu1' runs now, the nearest is gpu1.example",
     ]
@@ -86,7 +86,7 @@ LABELLED = [
 
 
 @pytest.mark.parametrize("queue", ["gpus", "root.any", "absent"])
-def test_a_label_that_a_queue_may_use_or_of_which_nothing_is_known_passes(queue: str) -> None:
+def test_an_allowed_or_unknown_label_passes(queue: str) -> None:
     check_label_of_queue("resources.node_label", "fast", LABELLED, queue, "ann")
     check_label_of_queue("resources.node_label", "fast", LABELLED[:2], "plain", "ann")
 
@@ -156,7 +156,7 @@ def test_a_full_queue_is_no_error_of_the_file_and_offers_only_queues_that_are_no
         (100, {"minimum": "512", "scheduler": "Fair", "increment": "100"}, "512 MiB"),
     ],
 )
-def test_memory_that_yarn_rounds_up_is_told_of(memory_mib: int, settings: dict[str, str], said: str) -> None:
+def test_memory_rounded_up_by_yarn_is_reported(memory_mib: int, settings: dict[str, str], said: str) -> None:
     names = {
         "yarn.scheduler.minimum-allocation-mb": settings.get("minimum"),
         "yarn.resourcemanager.scheduler.class": f"x.{settings.get('scheduler', 'Capacity')}Scheduler",
@@ -167,7 +167,7 @@ def test_memory_that_yarn_rounds_up_is_told_of(memory_mib: int, settings: dict[s
     assert all(f"memory {memory_mib} MiB of each container is raised to {said}" in line for line in lines)
 
 
-def test_input_that_the_nodes_could_not_read_is_refused_with_what_the_operator_can_do() -> None:
+def test_input_unreadable_on_the_nodes_is_refused_with_a_hint_for_the_operator() -> None:
     inputs = (
         InputSpec(sources=("hdfs://nn/a", "http://host/b"), input_path="x"),
         InputSpec(name="more", sources=("file:///c", "S3://bucket/d"), input_path="y"),
@@ -229,7 +229,7 @@ def test_tags_within_the_limits_of_this_cluster_pass() -> None:
         (Placement(gpu_memory_mb=40_000), True, ""),
     ],
 )
-def test_what_a_node_manager_that_assigns_gpus_cannot_choose_is_refused(
+def test_a_device_choice_that_the_nodemanager_cannot_make_is_refused(
     placement: Placement, is_plain: bool, problem: str
 ) -> None:
     check_gpus(placement, "resources", Dialect.GCORES, is_plain=is_plain)

@@ -88,7 +88,7 @@ def test_of_several_one_that_becomes_active_is_waited_for(manager: Manager, cloc
     assert 0 < clock.now_s < ACTIVE_TIMEOUT_S
 
 
-def test_one_that_served_and_is_on_standby_now_is_asked_again(manager: Manager, clock: Clock) -> None:
+def test_a_standby_resourcemanager_that_served_before_is_tried_again(manager: Manager, clock: Clock) -> None:
     with YarnRest([NOBODY, manager.url], Login("u"), clock=clock, sleep=clock.sleep) as rest:
         assert rest.active_url() == manager.url
         manager.standby_for = 3
@@ -121,7 +121,7 @@ def test_of_several_one_that_has_just_forgotten_an_application_is_not_believed_a
             rest.report(APP)
 
 
-def test_the_one_that_was_active_last_is_asked_first(manager: Manager, clock: Clock) -> None:
+def test_the_last_active_resourcemanager_is_tried_first(manager: Manager, clock: Clock) -> None:
     """Ask three times for the active one of two, each time as a new command: only the first asks the standby one.
 
     Then the other one becomes active, and the first command that finds it does not ask it alone. A file that names none
@@ -154,7 +154,7 @@ def test_the_one_that_was_active_last_is_asked_first(manager: Manager, clock: Cl
     assert [*Path(node_cache.directory()).iterdir()] == [file]
 
 
-def test_one_that_does_not_answer_any_more_is_asked_last(manager: Manager, clock: Clock) -> None:
+def test_an_unresponsive_resourcemanager_is_tried_last(manager: Manager, clock: Clock) -> None:
     """Let one of two close its connections when it is asked for an application: then the other one is asked first."""
     with serving() as other, YarnRest([manager.url, other.url], Login("u"), clock=clock, sleep=clock.sleep) as rest:
         assert rest.active_url() == manager.url
@@ -164,7 +164,7 @@ def test_one_that_does_not_answer_any_more_is_asked_last(manager: Manager, clock
         assert rest.active_url() == other.url
 
 
-def test_one_that_answers_with_a_page_is_still_asked_first(manager: Manager, clock: Clock) -> None:
+def test_a_resourcemanager_that_answers_with_a_page_is_still_tried_first(manager: Manager, clock: Clock) -> None:
     """Ask one of two twice for a setting that is not set, which it answers with a page."""
     with serving() as other, YarnRest([manager.url, other.url], Login("u"), clock=clock, sleep=clock.sleep) as rest:
         assert [rest.configuration("yarn.not-set") for _ in range(2)] == [None, None]

@@ -54,7 +54,7 @@ class Files(Memory):
         return SimpleNamespace(mode=self.modes.get(location, 0o755))
 
 
-def test_an_application_that_names_nobody_leaves_nothing() -> None:
+def test_an_application_without_acls_leaves_no_token_files() -> None:
     files: Any = Files()
     assert check_sharing(files, NOBODY) == []
     with sharing_tokens(files, APP, NOBODY, SECRET):
@@ -90,7 +90,7 @@ def test_hdfs_without_access_control_lists_is_refused_before_anything_is_sent() 
             check_sharing(Files(error), NAMED)  # type: ignore[arg-type]
 
 
-def test_a_home_directory_that_keeps_others_out_is_named() -> None:
+def test_a_private_home_directory_is_named() -> None:
     files: Any = Files()
     files.modes[PLACES.home] = 0o750
     (line,) = check_sharing(files, NAMED)
@@ -109,7 +109,7 @@ def test_tokens_go_with_an_application_that_yarn_does_not_take(error: DlappError
     assert bool(files.files) == bool(files.names(PLACES.all_staging)) == stay
 
 
-def test_an_error_after_yarn_took_it_removes_nothing_of_its_master() -> None:
+def test_an_error_after_the_submission_keeps_the_applicationmasters_files() -> None:
     files: Any = Files()
     files.write(f"{STAGING}/submission.json", b"{}", 0o600)
     with pytest.raises(UsageError), sharing_tokens(files, APP, NAMED, SECRET):
@@ -131,7 +131,7 @@ def session_of(user: str, files: Files) -> Any:
     return SimpleNamespace(user=user, hdfs={user: place}.__getitem__, files={user: files}.__getitem__)
 
 
-def test_whom_its_owner_names_is_shown_all_and_others_what_everybody_is_shown() -> None:
+def test_users_in_the_acl_see_the_full_view_and_others_the_public_part() -> None:
     files, asked = Files(), list[str | None]()
     files.write(f"{STAGING}/viewers.token", ("ab" * 32).encode(), 0o600)
 

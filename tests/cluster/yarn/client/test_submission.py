@@ -75,7 +75,7 @@ def hand_in(rest: YarnRest) -> str | None:
     return submitter._submit_until_accepted(rest, submission)
 
 
-def test_a_plan_that_a_resource_manager_may_not_keep_is_refused_by_what_is_large_in_it() -> None:
+def test_a_plan_too_large_for_a_resourcemanager_is_refused_naming_its_largest_part() -> None:
     def plan(env: str, source: str) -> AmPlan:
         spec = AppSpec(
             username="tony",
@@ -129,14 +129,14 @@ def test_a_plan_that_is_too_large_is_refused_before_anything_is_sent() -> None:
         ApplicationSubmitter(session, None).submit(submission, secrets)  # type: ignore[arg-type]
 
 
-def test_nothing_is_submitted_before_the_resource_manager_is_active() -> None:
+def test_no_application_is_submitted_before_the_resourcemanager_is_active() -> None:
     manager = Recovering(starting=2)
     with serving(manager) as rest:
         assert hand_in(rest) is None
     assert manager.submitted == 1
 
 
-def test_what_the_resource_manager_has_is_not_submitted_again() -> None:
+def test_an_accepted_application_is_not_submitted_again() -> None:
     manager = Recovering(starting=0, loses=1)
     with serving(manager) as rest:
         assert hand_in(rest) is None

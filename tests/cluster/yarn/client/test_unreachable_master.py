@@ -77,7 +77,7 @@ def reader(files: Staged) -> ApplicationReader:
     return ApplicationReader(session, Silent())  # type: ignore[arg-type]
 
 
-def test_what_it_wrote_to_hdfs_is_shown_with_its_age(reader: ApplicationReader) -> None:
+def test_the_view_on_hdfs_is_shown_with_its_age(reader: ApplicationReader) -> None:
     shown = merged(REPORT, reader._am_state(REPORT))
     assert (shown.phase, shown.as_of_ms) == ("running 1 of 1", WRITTEN_MS)
     lines = status_lines(to_json(shown), [], WRITTEN_MS + 14_000)
@@ -99,7 +99,7 @@ def test_while_its_master_has_yet_to_register_with_a_new_resourcemanager_it_is_s
         assert shown.waiting is None
 
 
-def test_a_new_resourcemanager_that_has_yet_to_hear_of_it_gives_no_reason_for_what_it_lacked(files: Staged) -> None:
+def test_a_new_resourcemanager_gives_no_reason_before_the_applicationmaster_registers(files: Staged) -> None:
     lacking = (PendingRequest(role="worker", count=2, memory_mib=1024, vcores=1),)
     view = ApplicationView(
         application_id=APP, attempt=1, state=State.RUNNING, phase="waiting for 2 containers", lacking=lacking
@@ -112,7 +112,7 @@ def test_a_new_resourcemanager_that_has_yet_to_hear_of_it_gives_no_reason_for_wh
         assert (shown.state, shown.phase, shown.waiting) == (State.RUNNING, "waiting for 2 containers", None)
 
 
-def test_one_that_has_yet_to_report_its_end_to_a_new_resourcemanager_is_shown_as_ending() -> None:
+def test_an_end_not_yet_reported_to_a_new_resourcemanager_is_shown_as_ending() -> None:
     view = ApplicationView(application_id=APP, attempt=1, state=State.FINISHED, final_status=FinalStatus.SUCCEEDED)
     shown = merged(as_it_runs(REGISTERING, AmState(view)), AmState(view))
     assert (shown.state, shown.final_status) == (State.RUNNING, FinalStatus.UNDEFINED)
@@ -120,14 +120,14 @@ def test_one_that_has_yet_to_report_its_end_to_a_new_resourcemanager_is_shown_as
 
 
 @pytest.mark.parametrize("report", [replace(REGISTERING, am_attempt=2), replace(REGISTERING, am_node="", am_attempt=0)])
-def test_what_an_earlier_attempt_wrote_does_not_show_that_the_next_one_runs(
+def test_a_view_of_an_earlier_attempt_does_not_show_the_next_one_as_running(
     reader: ApplicationReader, report: AppReport
 ) -> None:
     _, shown = reader._merged(report)
     assert (shown.state, shown.phase) == (State.ACCEPTED, "waiting for its ApplicationMaster")
 
 
-def test_it_is_asked_for_views_every_25_s(
+def test_views_are_requested_every_25_s(
     reader: ApplicationReader, files: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
@@ -140,7 +140,7 @@ def test_it_is_asked_for_views_every_25_s(
     assert files.touched == {SUBMISSION_PLACE: 3}
 
 
-def test_while_no_resourcemanager_answers_what_it_wrote_is_shown(files: Staged) -> None:
+def test_without_a_resourcemanager_the_view_on_hdfs_is_shown(files: Staged) -> None:
     def away(_application_id: ApplicationId) -> AppReport:
         raise Unreachable("http://rm:8088: connection refused")
 
@@ -154,7 +154,7 @@ def test_while_no_resourcemanager_answers_what_it_wrote_is_shown(files: Staged) 
         reader.view(APP)
 
 
-def test_of_one_that_ended_what_yarn_says_is_shown_while_hdfs_is_away() -> None:
+def test_without_hdfs_yarns_report_of_an_ended_application_is_shown() -> None:
     def away(_user: str) -> Staged:
         raise Unreachable("NameNode at nn:8020: connection refused")
 
@@ -167,7 +167,7 @@ def test_of_one_that_ended_what_yarn_says_is_shown_while_hdfs_is_away() -> None:
     assert shown.diagnostics == f"exit status 3; {unread}"
 
 
-def test_a_list_and_what_was_submitted_ask_nobody_for_views(reader: ApplicationReader, files: Staged) -> None:
+def test_a_list_and_a_submission_request_no_views(reader: ApplicationReader, files: Staged) -> None:
     last = reader._last_view(REPORT)
     assert last is not None
     assert last.view is not None
@@ -176,7 +176,7 @@ def test_a_list_and_what_was_submitted_ask_nobody_for_views(reader: ApplicationR
 
 
 @pytest.mark.parametrize("read_before", range(3))
-def test_what_was_submitted_is_read_also_while_another_thread_settles_the_end(
+def test_the_submission_is_readable_while_another_thread_settles_the_end(
     reader: ApplicationReader, files: Staged, monkeypatch: pytest.MonkeyPatch, read_before: int
 ) -> None:
     spec = AppSpec(username="tony", appname="a", workspace="/w", script="s")
@@ -199,7 +199,7 @@ def test_what_was_submitted_is_read_also_while_another_thread_settles_the_end(
     assert reader.submission(APP) == submission
 
 
-def test_only_who_submitted_from_here_reaches_into_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_submitting_user_of_this_machine_reaches_containers(monkeypatch: pytest.MonkeyPatch) -> None:
     running = replace(REPORT, raw={"amRPCAddress": "node7:40000"})
     masters = AmClients()
     with pytest.raises(Denied, match=f"{APP} belongs to tony, and its token is not in "):

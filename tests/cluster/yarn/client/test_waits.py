@@ -114,7 +114,7 @@ def test_a_full_queue_is_named_for_an_applicationmaster_and_for_containers() -> 
     assert (running.waiting.code, running.diagnostics) == ("queue_limit", "")
 
 
-def test_what_yarn_reserves_for_a_container_is_not_counted_against_it() -> None:
+def test_a_reservation_for_a_container_is_not_counted_against_it() -> None:
     """The queue has 1.5 of 2 GiB in use, of which 1 GiB is reserved on a full node for the container of 1 GiB."""
     small = queue("small", (2048, 4, 0), (1536, 3, 0))
     ask = replace(ASK, memory_mib=1024, gcores=0)
@@ -157,7 +157,7 @@ def test_a_limit_for_masters_is_named_with_its_setting() -> None:
     assert found.message.endswith(" (yarn.scheduler.capacity.root.small.maximum-am-resource-percent)")
 
 
-def test_a_master_whose_label_no_node_has_waits_for_the_label() -> None:
+def test_an_applicationmaster_whose_label_no_node_has_waits_for_the_label() -> None:
     waits = replace(report(), raw={"amNodeLabelExpression": "fast"})
     found = facts(Server([], [node("a", 4)])).in_full(waits, view(), 10).waiting
     assert found is not None
@@ -178,7 +178,7 @@ def test_a_container_that_yarn_has_just_given_is_no_reason_for_a_wait() -> None:
     assert (found.code, found.message) == ("starting", now.diagnostics)
 
 
-def test_one_whose_master_has_a_container_waits_for_no_room_whatever_the_queue_says() -> None:
+def test_an_application_whose_applicationmaster_runs_does_not_wait_for_am_resources() -> None:
     # After a failover the queue knows of a recovered application only that it is active.
     said = report(diagnostics="Application is Activated, waiting for resources to be assigned for AM." + DETAILS)
     found = facts(Server([FULL], [node("a", 4)])).in_full(replace(said, am_attempt=1), view(), 10).waiting
@@ -226,7 +226,7 @@ def test_without_an_answer_the_reason_is_that_there_is_none() -> None:
 
 
 @each_seed("answers on waits")
-def test_damaged_answers_give_a_reason_of_the_vocabulary_and_raise_nothing(seed: int) -> None:
+def test_damaged_answers_give_a_known_reason_without_an_error(seed: int) -> None:
     """Read 300 answers with 4 of 7 values of the queue wrong or missing, and most of the report."""
     chance = random.Random(seed)
     odd: tuple[Any, ...] = (None, 3, -5, "x", [], {}, [None], {"queueCapacitiesByPartition": [3]}, 1 << 70, 1e300, True)
@@ -252,7 +252,7 @@ def test_damaged_answers_give_a_reason_of_the_vocabulary_and_raise_nothing(seed:
         assert found.waiting is None or found.waiting.code in CODES
 
 
-def test_what_a_queue_or_a_user_can_never_have_is_refused() -> None:
+def test_a_request_above_a_queue_or_user_limit_is_refused() -> None:
     queues = [
         QueueInfo(name="root", path="root", state="RUNNING", leaf=False),
         queue(
@@ -321,7 +321,7 @@ class Cluster:
     ],
 )
 @pytest.mark.parametrize("left", [(0, 0, 0), (1024, 2, 1)])
-def test_while_nodes_are_away_that_will_be_back_nothing_is_refused_for_a_small_queue(
+def test_while_nodes_are_down_no_request_is_refused_for_a_small_queue(
     lost: int, started_ms: int, line: str | None, left: tuple[int, int, int]
 ) -> None:
     small = queue("small", left, (0, 0, 0), userLimitFactor=100, absoluteCapacity=50)
@@ -339,7 +339,7 @@ def test_while_nodes_are_away_that_will_be_back_nothing_is_refused_for_a_small_q
         assert said[0].endswith(f"{line} and the queue may be larger later")
 
 
-def test_a_list_of_nodes_of_before_refuses_nothing() -> None:
+def test_an_outdated_node_list_refuses_no_request() -> None:
     """The queue was read before the last node was back."""
     queues = [QueueInfo(name="root", path="root", state="RUNNING", leaf=False)]
     before = queue("small", (0, 0, 0), (0, 0, 0), userLimitFactor=100, absoluteCapacity=50)
@@ -365,7 +365,7 @@ def test_the_labels_of_a_node_are_read_as_hadoop_writes_them(told: Any, labels: 
     assert rest_module._node({"id": "n:1", "state": "RUNNING", "nodeLabels": told}).labels == labels
 
 
-def test_the_order_of_all_that_wait_is_by_queue_priority_and_age_with_what_users_have() -> None:
+def test_waiting_applications_are_ordered_by_queue_priority_age_and_user_usage() -> None:
     used = amounts(4096, 2, 0)
     busy = queue("a", (8192, 16, 8), (4096, 2, 0), users={"user": [{"username": "anna", "resourcesUsed": used}]})
     found = facts(Server([busy], [node("n", 4), node("m", 4)])).of_queues(
@@ -381,7 +381,7 @@ def test_the_order_of_all_that_wait_is_by_queue_priority_and_age_with_what_users
     assert [(one.user, one.queue, one.share) for one in found.shares] == [("anna", "a", 0.5)]
 
 
-def test_without_an_answer_the_order_is_known_and_nothing_else() -> None:
+def test_without_an_answer_only_the_order_is_known() -> None:
     away = Unreachable("half an answer")
     found = facts(Server(away, away, away)).of_queues([report()], 10)
     assert (found.order, dict(found.estimates), found.shares) == ((str(APP),), {}, ())

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.root("to run containers as other use
         *((user, reason, "min.user.id") for user, reason in REFUSED.items()),
     ],
 )
-def test_a_user_whom_the_executor_refuses_is_a_failure_of_the_node_with_the_repair(
+def test_a_user_refused_by_the_executor_is_a_node_failure_with_a_repair(
     client_of: Callable[[str], Client], place: Path, user: str, reason: str, repair: str
 ) -> None:
     client = client_of(user)

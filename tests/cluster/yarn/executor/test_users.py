@@ -97,7 +97,7 @@ def test_a_killed_application_leaves_no_process_of_its_user_also_in_other_sessio
     until(lambda: not kept_on_nodes(hadoop_with_users, ALICE))
 
 
-def test_too_much_memory_and_a_lost_node_are_told_apart_from_a_failed_program(
+def test_memory_kills_and_lost_nodes_are_distinguished_from_failed_programs(
     client_of: Callable[[str], Client], hadoop_with_users: Hadoop, place: Path
 ) -> None:
     client = client_of(BOB)
@@ -124,7 +124,7 @@ def test_too_much_memory_and_a_lost_node_are_told_apart_from_a_failed_program(
     assert end.cause is Cause.SUCCEEDED, end.diagnostics
 
 
-def test_a_user_without_an_account_on_the_nodes_is_told_so(
+def test_a_user_without_an_account_on_the_nodes_gets_an_error(
     client_of: Callable[[str], Client], executor: LinuxExecutor, hadoop_with_users: Hadoop, place: Path
 ) -> None:
     client = client_of(DAVE)

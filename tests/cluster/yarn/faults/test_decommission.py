@@ -90,7 +90,7 @@ def test_a_graceful_decommission_lets_programs_save_their_work_and_go_on_before_
 @pytest.mark.slow
 @pytest.mark.hadoop
 @pytest.mark.parametrize("engine", ["yarn"], indirect=True)
-def test_what_a_node_had_that_is_removed_without_notice_is_started_again_soon(engine: Engine, place: Path) -> None:
+def test_containers_of_a_node_removed_without_notice_restart_soon(engine: Engine, place: Path) -> None:
     """Remove the ApplicationMaster, too. A lost node would be waited for, as its tasks could still run."""
     hadoop = engine.hadoop
     assert hadoop is not None

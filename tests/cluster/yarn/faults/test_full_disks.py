@@ -89,7 +89,7 @@ def test_output_waits_for_space_on_the_datanodes_and_is_computed_once(
 
 @YARN
 @pytest.mark.parametrize("point", ["before claim", "after claim", "before archive"])
-def test_a_commit_waits_for_space_on_the_datanodes_and_leaves_nothing_half(
+def test_a_commit_waits_for_datanode_space_and_leaves_no_partial_output(
     engine: Engine, disks: Disks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     """Fill the only DataNode when two containers have stored their output, before or after the commit is claimed, and
@@ -128,9 +128,7 @@ def test_a_commit_waits_for_space_on_the_datanodes_and_leaves_nothing_half(
 
 
 @YARN
-def test_what_a_program_wrote_before_it_filled_the_disk_of_its_node_is_kept(
-    engine: Engine, disks: Disks, tmp_path: Path
-) -> None:
+def test_output_written_before_a_program_filled_the_disk_is_kept(engine: Engine, disks: Disks, tmp_path: Path) -> None:
     engine.put("somewhere else", "")
     script = "mkdir output; echo 1 >output/checkpoint; exec head -c 500000000 /dev/zero >scratch"
     output = {"output_path": "output", "hdfs": f"{engine.root}/kept"}

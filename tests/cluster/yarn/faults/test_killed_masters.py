@@ -253,7 +253,7 @@ def test_killed_at_a_point_of_its_run_it_ends_right_all_the_same(
 
 
 @pytest.mark.slow
-def test_what_the_last_master_left_of_its_output_the_next_look_at_it_settles(runs: Runs) -> None:
+def test_the_next_status_settles_output_left_by_the_last_applicationmaster(runs: Runs) -> None:
     points = ("commit old aside", "after claim", "before claim")
     cut, decided, stored = every = [runs.submit(point, attempts=1) for point in points]
     for one in every:
@@ -328,7 +328,7 @@ def devices(zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[Devices]:
 
 
 @pytest.mark.slow
-def test_leases_outlive_the_master_and_nobody_else_is_given_the_devices(runs: Runs, devices: Devices) -> None:
+def test_leases_outlive_the_applicationmaster_and_keep_their_devices(runs: Runs, devices: Devices) -> None:
     one = runs.submit(gcores=2, devices=devices)
     before = until(one.running)
     held = devices.leases()
@@ -356,9 +356,7 @@ def test_leases_outlive_the_master_and_nobody_else_is_given_the_devices(runs: Ru
 if FULL:
 
     @pytest.mark.parametrize("point", POINTS[1:])
-    def test_killed_at_a_point_of_its_run_it_leaves_no_lease_and_no_device_is_anybody_elses_meanwhile(
-        runs: Runs, devices: Devices, point: str
-    ) -> None:
+    def test_a_kill_at_any_point_leaves_no_lease_and_shares_no_device(runs: Runs, devices: Devices, point: str) -> None:
         one = runs.submit(point, gcores=2, devices=devices)
         other = runs.submit(gcores=2, devices=devices)
         one.go()
@@ -433,7 +431,7 @@ if FULL:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["before claim", *(["before SettleOutputs", "after claim", "before archive"] * FULL)])
-def test_a_master_that_slept_until_another_had_ended_it_all_changes_nothing(runs: Runs, point: str) -> None:
+def test_an_applicationmaster_that_wakes_after_the_end_changes_nothing(runs: Runs, point: str) -> None:
     one = runs.submit(point, do=STOP)
     one.go()
     end = one.check_its_end()
@@ -460,7 +458,7 @@ if FULL:
         assert one.check_its_end().attempt == 1
 
     @pytest.mark.parametrize("part", list(NODES))
-    def test_what_ran_on_a_node_that_is_lost_runs_on_another_and_at_no_time_on_both(runs: Runs, part: str) -> None:
+    def test_indexes_of_a_lost_node_run_on_another_and_never_on_both(runs: Runs, part: str) -> None:
         # On one of the two its master runs too: then that one lives on, on a node that YARN has given up.
         one = runs.submit()
         before = until(one.running)

@@ -143,9 +143,7 @@ def test_a_preempted_program_goes_on_from_the_checkpoint_that_it_saved_at_the_no
 @pytest.mark.slow
 @pytest.mark.hadoop
 @pytest.mark.parametrize("engine", ["yarn"], indirect=True)
-def test_a_preempted_program_without_a_handler_goes_on_from_what_it_had_saved_before_the_notice(
-    engine: Engine, place: Path
-) -> None:
+def test_a_preempted_program_without_a_handler_resumes_from_its_last_saved_state(engine: Engine, place: Path) -> None:
     engine.put("kept/somewhere/else", "")
     first = trainer(place, "first", 1, memory="2560")
     # No copy is due before the notice: what is kept is what lies in the container when SIGTERM has ended the program.

@@ -86,7 +86,7 @@ def refused(client: Client, path: str, kind: type[DlappError]) -> str:
         ("full", Denied, "it has 0 applications, the maximum is 0 (yarn.scheduler.capacity.root.full.maximum-appl"),
     ],
 )
-def test_a_queue_that_takes_nothing_is_refused(
+def test_a_queue_that_accepts_no_applications_is_refused(
     client_of: Make, tmp_path: Path, queue: str, kind: type[DlappError], words: str
 ) -> None:
     assert words in refused(client_of(), properties(tmp_path, f"queue={queue}"), kind)
@@ -135,7 +135,7 @@ def test_an_ask_above_a_maximum_names_its_setting(client_of: Make, tmp_path: Pat
         assert setting in said
 
 
-def test_names_of_no_node_are_told_of_with_the_nearest(client_of: Make, tmp_path: Path) -> None:
+def test_unknown_node_names_are_reported_with_the_nearest(client_of: Make, tmp_path: Path) -> None:
     client = client_of()
     (here, *_) = client.engine.node_names()
     file = properties(tmp_path, resources=f"memory=256m\nexclude_nodes={here}x")
@@ -159,7 +159,7 @@ def test_a_dialect_that_the_cluster_has_not_is_refused(client_of: Make, tmp_path
 # ---- HDFS ----
 
 
-def test_a_user_without_a_home_directory_is_told_what_to_ask_for(client_of: Make, tmp_path: Path) -> None:
+def test_a_user_without_a_home_directory_gets_the_repair(client_of: Make, tmp_path: Path) -> None:
     said = refused(client_of(), properties(tmp_path, "username=nobody9"), NotFound)
     assert "nobody9 has no home directory" in said
     assert "hdfs dfs -mkdir -p /user/nobody9 && hdfs dfs -chown nobody9 /user/nobody9" in said
@@ -192,7 +192,7 @@ def test_an_hdfs_that_speaks_tls_on_one_side_alone_is_refused_with_the_policy(
     assert said == f"http://{where} uses TLS, not plain HTTP; set dfs.http.policy to HTTPS_ONLY"
 
 
-def test_an_hdfs_in_safe_mode_takes_nothing(hadoop: Hadoop, client_of: Make, tmp_path: Path) -> None:
+def test_a_submission_to_an_hdfs_in_safe_mode_is_refused(hadoop: Hadoop, client_of: Make, tmp_path: Path) -> None:
     client = client_of()
     set_safe_mode(hadoop, on=True)
     try:
@@ -334,7 +334,7 @@ def test_tls_on_one_side_alone_is_refused_with_the_policy(
 
 
 @pytest.mark.slow
-def test_what_the_resourcemanager_forgot_the_timeline_server_knows(
+def test_the_timeline_server_knows_applications_that_the_resourcemanager_forgot(
     client_of: Make, others: Others, tmp_path: Path
 ) -> None:
     first = client_of()

@@ -128,7 +128,7 @@ def check_starts(place: Path, name: str, containers: int) -> None:
 if FULL:
 
     @each_seed("rolling restart", 1)
-    def test_a_rolling_restart_of_every_server_loses_nothing(servers: Servers, place: Path, seed: int) -> None:
+    def test_a_rolling_restart_of_every_server_loses_no_work(servers: Servers, place: Path, seed: int) -> None:
         """Restart seven servers, in an order that the seed chooses, while applications run.
 
         One of two containers with GPUs, output and checkpoints runs all the time. Ten short ones, with output, are

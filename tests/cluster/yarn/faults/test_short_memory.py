@@ -120,7 +120,7 @@ def shows(condition: Callable[[], bool]) -> Callable[[], bool]:
 if FULL:
 
     @pytest.mark.hadoop
-    def test_what_the_resourcemanager_has_forgotten_is_shown_listed_swept_and_removed_from_our_own_history(
+    def test_a_forgotten_application_is_shown_listed_and_removed_from_the_history(
         cluster: Cluster,
     ) -> None:
         client, files, go = cluster.client, cluster.files, cluster.place / "go"

@@ -97,7 +97,7 @@ def test_no_container_goes_where_too_few_devices_are_healthy(place: Place) -> No
 
 
 @pytest.mark.slow
-def test_where_no_node_has_enough_they_are_tried_all_the_same(place: Place) -> None:
+def test_if_no_node_has_enough_devices_all_are_tried(place: Place) -> None:
     for host in (FIRST, SECOND):
         place.ill(host)
     end = place.run()

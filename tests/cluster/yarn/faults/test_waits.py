@@ -28,7 +28,7 @@ def client(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 @pytest.mark.slow
-def test_while_the_resourcemanager_is_away_the_status_on_hdfs_says_what_is_waited_for(
+def test_without_a_resourcemanager_the_status_on_hdfs_names_the_wait(
     client: Client, hadoop: Hadoop, tmp_path: Path
 ) -> None:
     script = f"until [ -e '{tmp_path}/go' ]; do sleep 0.1; done"

@@ -72,7 +72,7 @@ def test_each_byte_of_a_growing_log_comes_once(node: Node, page: Callable[..., G
     assert read(one) == b""
 
 
-def test_a_log_that_has_no_line_end_and_one_that_says_what_servers_say_are_told_apart(
+def test_a_log_with_the_servers_own_marker_lines_is_read_unchanged(
     node: Node, page: Callable[..., GrowingPage]
 ) -> None:
     node.log = b"\nLogContents:\nmine\nEnd of LogType:stdout\n"
@@ -80,7 +80,7 @@ def test_a_log_that_has_no_line_end_and_one_that_says_what_servers_say_are_told_
 
 
 @pytest.mark.parametrize("lines", [0, 1, 2, 5000, 30_000])
-def test_the_last_lines_are_asked_for_alone(node: Node, page: Callable[..., GrowingPage], lines: int) -> None:
+def test_only_the_last_lines_are_requested(node: Node, page: Callable[..., GrowingPage], lines: int) -> None:
     node.log = b"".join(b"line %d\n" % number for number in range(20_000))
     one = page(last_lines=lines)
     assert read(one) == b"".join(node.log.splitlines(keepends=True)[-lines:] if lines else [])
@@ -104,7 +104,7 @@ def test_the_last_lines_are_looked_for_in_the_last_bytes_alone(node: Node, page:
 
 
 @pytest.mark.proves("am-page-logs")
-def test_as_nobody_a_node_is_asked_without_a_name(node: Node) -> None:
+def test_without_a_user_a_node_is_asked_without_a_name(node: Node) -> None:
     node.log = b"first\nlast\n"
     with serving(node) as url, Web(120) as web:
         assert GrowingPage(url, None, web).tail(5) == b"last\n"
@@ -148,7 +148,7 @@ def test_following_goes_on_when_a_node_that_was_away_is_back(node: Node) -> None
             list(read_logs(lambda: (False, [log]), streams=("stdout",), opened=Logs(login=lambda: Login("tony"))))
 
 
-def test_what_a_node_gave_away_is_read_where_it_says(node: Node, page: Callable[..., GrowingPage]) -> None:
+def test_a_log_is_read_from_the_address_a_node_redirects_to(node: Node, page: Callable[..., GrowingPage]) -> None:
     other = Node()
     other.log = b"collected"
     with serving(other) as url:
@@ -156,9 +156,7 @@ def test_what_a_node_gave_away_is_read_where_it_says(node: Node, page: Callable[
         assert read(page(), ended=True) == b"collected"
 
 
-def test_what_no_server_has_is_what_was_collected_behind_what_was_read(
-    node: Node, page: Callable[..., GrowingPage]
-) -> None:
+def test_an_aggregated_log_continues_after_the_bytes_already_read(node: Node, page: Callable[..., GrowingPage]) -> None:
     one = page(aggregated=lambda: iter([b"0123", b"4567", b"89"]))
     node.log = b"01234"
     assert read(one) == b"01234"
@@ -181,7 +179,7 @@ def test_a_log_that_is_nowhere_is_not_found_once_it_cannot_come_any_more(
     assert left == []
 
 
-def test_a_server_that_is_gone_is_said_unless_hdfs_has_the_log(page: Callable[..., GrowingPage]) -> None:
+def test_an_unreachable_log_server_is_an_error_unless_hdfs_has_the_log(page: Callable[..., GrowingPage]) -> None:
     gone = "http://127.0.0.1:1/node/containerlogs/c1/tony/stdout/"
     with pytest.raises(Unreachable, match="connection refused"):
         read(page(url=gone))

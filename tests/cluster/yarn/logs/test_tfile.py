@@ -109,7 +109,7 @@ def test_any_content_in_any_chunks_comes_back(files: dict[str, bytes], chunk: in
     assert {name: read(data, SECOND, name) for name in files} == files
 
 
-def test_what_is_skipped_is_not_read() -> None:
+def test_skipped_entries_are_not_read() -> None:
     logs = {FIRST: {"stdout": b"x" * 10_000_000}, SECOND: {"stdout": b"here"}}
     data, asked = written(logs), 0
 
@@ -133,7 +133,7 @@ def test_a_file_that_was_cut_or_harmed_is_an_error_or_right(compression: str) ->
                 read(harmed, FIRST, "stdout")
 
 
-def test_another_format_is_said_so() -> None:
+def test_another_format_is_refused_with_its_name() -> None:
     with pytest.raises(NotReadable, match="indexed format"):
         read(b"x" * 1000, FIRST, "stdout")
     with pytest.raises(NotReadable, match="indexed format"):
