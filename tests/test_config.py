@@ -177,14 +177,14 @@ def test_a_variable_that_is_nearly_one_of_ours_is_refused_and_another_is_ignored
     assert replace(config, ignored=()) == load()
 
 
-def test_of_many_faults_of_a_file_the_first_are_told(load: Load, user_file: Path) -> None:
+def test_only_the_first_of_many_errors_of_a_file_are_reported(load: Load, user_file: Path) -> None:
     user_file.write_text("x:\n" * 10_000)
     told = refused(load)
     assert len(told) == MAX_PROBLEMS + 1
     assert told[-1] == f"{user_file}:{MAX_PROBLEMS + 1}: the rest is not checked"
 
 
-def test_a_level_whose_keys_are_all_commented_out_says_nothing(load: Load, user_file: Path) -> None:
+def test_a_section_with_only_comments_has_no_effect(load: Load, user_file: Path) -> None:
     user_file.write_text("local:\n  # vcores: 3\n")
     assert load() == load(DLAPP_CONFIG="")
 

@@ -72,7 +72,7 @@ def test_programs_of_each_python_that_is_here_report_and_learn(tmp_path: Path, p
 
 
 @pytest.mark.parametrize("python", [sys.executable, *PYTHONS[:1]])
-def test_outside_of_dlapp_it_does_nothing(tmp_path: Path, python: str) -> None:
+def test_outside_of_dlapp_the_context_has_no_effect(tmp_path: Path, python: str) -> None:
     run(tmp_path, python, {}, ROSTER=None, STOPS=False, RESUME=None)
 
 

@@ -18,7 +18,7 @@ def test_it_is_the_named_hadoop_user_else_the_operating_systems() -> None:
     assert own_login({"HADOOP_USER_NAME": ""}) == own_login({}) == Login(pwd.getpwuid(os.geteuid()).pw_name)
 
 
-def test_a_user_without_a_name_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_name_gets_the_setting_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1_234_567_890)
     with pytest.raises(ConfigError, match="HADOOP_USER_NAME"):
         own_login({})
@@ -38,6 +38,6 @@ def test_it_survives_its_way_to_another_process(login: Login) -> None:
     assert from_json(Login, json.loads(json.dumps(to_json(login)))) == login
 
 
-def test_ones_token_opens_nothing_of_another_user() -> None:
+def test_a_token_is_not_used_for_another_user() -> None:
     assert Login("tony", "T0ken").as_user("tony") == Login("tony", "T0ken")
     assert Login("tony", "T0ken").as_user("alice") == Login("alice")

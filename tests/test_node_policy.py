@@ -43,7 +43,7 @@ def test_without_a_file_the_strict_defaults_hold(tmp_path: Path) -> None:
     assert policy.queue == QueuePolicy(604800.0, 86400.0, 0, None, None, None, None, "gcores")
 
 
-def test_a_file_says_what_is_allowed(tmp_path: Path) -> None:
+def test_a_file_sets_the_policy(tmp_path: Path) -> None:
     text = """
 kill_grace_max: 10m
 log_limit: 100m
@@ -89,7 +89,7 @@ queue:
 
 
 @pytest.mark.parametrize("text", ["", "docker:\n", "docker: {mounts: []}\n", "docker:\n  root: false\n"])
-def test_what_a_file_does_not_say_is_as_without_it(tmp_path: Path, text: str) -> None:
+def test_missing_keys_have_the_defaults_of_a_missing_file(tmp_path: Path, text: str) -> None:
     assert policy_of(tmp_path, text) == node_policy(str(tmp_path / "none"))
 
 
@@ -133,7 +133,7 @@ def test_what_a_file_does_not_say_is_as_without_it(tmp_path: Path, text: str) ->
         ("- a\n", ":1: the file: "),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_its_line(tmp_path: Path, text: str, fault: str) -> None:
+def test_invalid_values_are_refused_with_their_line(tmp_path: Path, text: str, fault: str) -> None:
     with pytest.raises(ConfigError) as refused:
         policy_of(tmp_path, text)
     assert fault in str(refused.value)
@@ -169,7 +169,7 @@ def test_a_name_without_a_registry_has_the_prefix(image: str, resolved: str) -> 
     assert RegistryPolicy(prefix="r.org/team").resolve(parse_image_name(image)).text == resolved
 
 
-def test_a_link_does_not_open_what_is_closed(tmp_path: Path) -> None:
+def test_a_link_does_not_allow_a_closed_directory(tmp_path: Path) -> None:
     (tmp_path / "harmless").symlink_to("/etc")
     policy_of(tmp_path, f"docker: {{mounts: [{tmp_path}/harmless]}}")
     assert "/etc and what is in it" in mount_problem(Mount(f"{tmp_path}/harmless", False))

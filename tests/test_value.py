@@ -125,7 +125,7 @@ def test_a_value_survives_pickle_and_copy() -> None:
     assert pickle.loads(pickle.dumps(value)) == copy.copy(value) == copy.deepcopy(value) == value
 
 
-def test_a_class_tells_its_fields_and_matches_by_them() -> None:
+def test_a_class_lists_its_fields_and_matches_by_them() -> None:
     assert [name for name, one in fields(Secret).items() if one.required] == ["name", "token"]
     match Point(1, 2):
         case Point(x, y):

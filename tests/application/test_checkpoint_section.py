@@ -39,7 +39,7 @@ def test_checkpoints_are_beside_the_first_output_unless_the_file_says_where(plac
         ("hdfs=c\n", "checkpoint.path: is missing"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(place: Path, config: Config, section: str, problem: str) -> None:
+def test_invalid_values_are_refused_by_name(place: Path, config: Config, section: str, problem: str) -> None:
     faults = refused(place, f"{MINIMAL}[checkpoint]\n{section}", config)
     assert [problem in fault for fault in faults] == [True], faults
 
@@ -54,7 +54,7 @@ def test_all_faults_are_named_at_once(place: Path, config: Config) -> None:
     assert "which is replaced as a whole" in faults[2]
 
 
-def test_a_spec_refuses_what_a_file_does() -> None:
+def test_a_spec_refuses_the_same_values_as_a_file() -> None:
     checkpoint = CheckpointSpec(path="m", target="file:///c")
     with pytest.raises(SpecError, match=r"checkpoint\.role: must be all: containers that do not start together"):
         AppSpec(username="u", appname="a", command=("x",), roles=(RoleSpec(instances=2),), checkpoint=checkpoint)

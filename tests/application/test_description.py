@@ -170,7 +170,7 @@ def test_caches_that_cannot_be_are_refused_with_their_line(place: Path, config: 
     assert refused(place, f"{MINIMAL}cache.a=/a\n", none) == [said]
 
 
-def test_former_outputs_cannot_be_kept_where_nothing_is_replaced(place: Path, config: Config) -> None:
+def test_previous_outputs_cannot_be_kept_without_replacement(place: Path, config: Config) -> None:
     text = MINIMAL + "[to_hdfs]\noutput_path=o\nhdfs=/o\nkeep_previous=2\n"
     assert refused(place, text, config) == ["8: to_hdfs.keep_previous: has no effect without overwrite=true"]
 
@@ -213,7 +213,7 @@ def test_a_variable_in_the_location_of_another_server_is_part_of_it(place: Path,
     assert spec.inputs[0].sources == (source,)
 
 
-def test_input_may_be_what_the_output_replaces(place: Path, config: Config) -> None:
+def test_input_may_be_the_replaced_output(place: Path, config: Config) -> None:
     for engine in (BESIDE_HDFS, ON_HDFS):
         for source in ("out/*", "out", "out/", "./out/*", "out/model.pt", "out/{a,b}/*.pt"):
             text = MINIMAL + f"[from_hdfs]\nhdfs={source}\ninput_path=in\noptional=true\n"
@@ -283,7 +283,7 @@ def test_a_path_says_where_it_is_else_the_engine_does(
         assert spec.outputs[0].target == location.format(place=place) + "-o"
 
 
-def test_what_lies_on_hdfs_and_what_lies_here_do_not_overlap(place: Path, config: Config) -> None:
+def test_hdfs_and_local_paths_do_not_overlap(place: Path, config: Config) -> None:
     text = MINIMAL + f"[from_hdfs]\nhdfs={{}}\ninput_path=in\n[to_hdfs]\noutput_path=o\nhdfs=hdfs:{place}/w\n"
     for source, overlaps in ((f"{place}/w/*", False), (f"hdfs://nn:8020{place}/w/*", True)):
         if not overlaps:
@@ -324,7 +324,7 @@ def test_locations_on_other_nameservices_and_in_mount_tables_are_those_of_the_na
             read(place, text.format("hdfs://west/d", "viewfs://all/"), config, both)
 
 
-def test_only_what_the_user_wrote_is_a_pattern(tmp_path: Path) -> None:
+def test_only_the_users_own_text_is_a_pattern(tmp_path: Path) -> None:
     odd = tmp_path / "a[b]*{c}\\d?"
     odd.mkdir()
     (odd / "x").write_text("")
@@ -352,7 +352,9 @@ def test_only_what_the_user_wrote_is_a_pattern(tmp_path: Path) -> None:
         ("/a/[x]", "/a/\\[x\\]", True),
     ],
 )
-def test_a_target_overlaps_what_a_pattern_takes_in_or_what_holds_it(target: str, pattern: str, expected: bool) -> None:
+def test_a_target_overlaps_the_matches_of_a_pattern_and_their_parents(
+    target: str, pattern: str, expected: bool
+) -> None:
     assert overlap(target, pattern) is expected
 
 
@@ -521,7 +523,7 @@ FAULTS: list[tuple[str, list[str]]] = [
 
 
 @pytest.mark.parametrize(("text", "faults"), FAULTS)
-def test_what_the_file_system_says_against_a_file_is_named_with_its_line(
+def test_file_system_errors_are_reported_with_the_line(
     place: Path, config: Config, text: str, faults: list[str]
 ) -> None:
     (place / "file").write_text("")
@@ -615,7 +617,7 @@ def test_all_faults_of_an_env_file_come_at_once_and_quote_none_of_it(tmp_path: P
     ]
 
 
-def test_an_env_file_that_is_a_fifo_does_not_hold_anybody_up(tmp_path: Path) -> None:
+def test_a_fifo_as_env_file_is_refused_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "env", 0o600)
     with pytest.raises(UsageError, match="is not a file"):
         read_env_file(str(tmp_path / "env"))

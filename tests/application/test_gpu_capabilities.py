@@ -75,11 +75,11 @@ def test_each_role_has_its_own_or_those_of_the_application(place: Path, config: 
         ),
     ],
 )
-def test_what_can_not_be_meant_is_refused(place: Path, config: Config, more: str, problem: str) -> None:
+def test_invalid_capabilities_are_refused(place: Path, config: Config, more: str, problem: str) -> None:
     assert refused(place, MINIMAL + more, config).startswith(problem)
 
 
-def test_without_an_image_there_is_nothing_to_mount(place: Path, config: Config) -> None:
+def test_driver_capabilities_need_an_image(place: Path, config: Config) -> None:
     text = "[application]\nappname=a\ncommand=train\ngpu_capabilities=video\n"
     problem = "is for containers of an image: it needs docker_image"
     assert refused(place, text, config) == f"4: application.gpu_capabilities: {problem}"

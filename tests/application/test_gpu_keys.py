@@ -72,9 +72,7 @@ def test_the_memory_of_a_gpu_counts_in_powers_of_1000(place: Path, config: Confi
         ),
     ],
 )
-def test_what_no_program_could_use_is_refused_before_submission(
-    place: Path, config: Config, keys: str, problem: str
-) -> None:
+def test_unusable_gpu_keys_are_refused_before_submission(place: Path, config: Config, keys: str, problem: str) -> None:
     with pytest.raises(FileRefused) as refused:
         read(place, f"{MINIMAL}[resources]\n{keys}", config)
     assert problem in str(refused.value)

@@ -30,7 +30,7 @@ def refused(text: str, overrides: Overrides | None = None) -> list[str]:
 
 
 @pytest.mark.parametrize(("program", "target", "name"), ROWS)
-def test_a_name_of_another_program_is_known_with_what_stands_for_it(program: str, target: str, name: str) -> None:
+def test_names_of_other_programs_map_to_dlapp_keys(program: str, target: str, name: str) -> None:
     assert TARGETS[folded(name)] == target  # no other row has the name with another target
     section, dot, key = target.partition(".")
     if dot and section.partition(" ")[0] in SECTIONS:

@@ -63,9 +63,7 @@ def test_no_two_keys_of_a_section_set_one_field() -> None:
         if re.fullmatch(r"`(?!defaults\.|notify\.|runtime\.)[^`<]+`", key.default_in(section))
     ],
 )
-def test_a_documented_default_is_what_a_file_without_the_key_means(
-    section: str, name: str, place: Path, config: Config
-) -> None:
+def test_documented_defaults_match_a_file_without_the_key(section: str, name: str, place: Path, config: Config) -> None:
     default = SECTIONS[section][name].default_in(section).strip("`")
     without = SECTION_WITH[section] + ("mode=feed\n" if name.startswith("feed.") else "")
     engine = EngineInfo(name="local", version="1", has_gpus=True)

@@ -154,7 +154,7 @@ def test_a_path_variable_with_a_reference_is_refused_wherever_it_is_set(place: P
         ("sh -c 'a > b' > c", ">"),
     ],
 )
-def test_what_only_a_shell_would_do_is_noted_for_a_command(place: Path, command: str, found: str) -> None:
+def test_shell_syntax_in_a_command_is_noted(place: Path, command: str, found: str) -> None:
     assert notes(place, f"{COMMAND}command={command}\n") == [f"command ({found}){NO_SHELL}"]
 
 
@@ -170,7 +170,7 @@ def test_what_only_a_shell_would_do_is_noted_for_a_command(place: Path, command:
         "env A=b python3 a.py",
     ],
 )
-def test_quoted_text_and_what_a_shell_reads_has_no_note(place: Path, command: str) -> None:
+def test_quoted_text_and_shell_commands_have_no_note(place: Path, command: str) -> None:
     assert notes(place, f"{COMMAND}command={command}\n") == []
 
 
@@ -192,7 +192,7 @@ def test_quoted_text_and_what_a_shell_reads_has_no_note(place: Path, command: st
         (". --verbose", ""),
     ],
 )
-def test_what_only_a_shell_would_do_is_noted_for_arguments(place: Path, arguments: str, found: str) -> None:
+def test_shell_syntax_in_arguments_is_noted(place: Path, arguments: str, found: str) -> None:
     expected = [f"user_shell_args ({found}){NO_SHELL}"] if found else []
     assert notes(place, f"{MINIMAL}user_shell_args={arguments}\n") == expected
 
@@ -237,7 +237,7 @@ def note_on_script(place: Path, content: bytes, *, mode: int = 0o755) -> list[st
         (b"\r\n", "an empty line"),
     ],
 )
-def test_what_stands_before_the_first_line_is_noted_with_the_command_that_removes_it(
+def test_bytes_before_the_first_line_are_noted_with_the_removing_command(
     place: Path, monkeypatch: pytest.MonkeyPatch, before: bytes, what: str
 ) -> None:
     script = b"#!/usr/bin/env python3\nprint('\xc3\xa4')\n"
@@ -363,7 +363,7 @@ def test_another_docker_of_the_submitter_is_named_where_the_socket_cannot_be_use
     assert docker_notes(place, {"DOCKER_CONFIG": str(place / "d")}) == []
 
 
-def test_another_docker_of_the_submitter_is_no_news_where_dlapp_needs_none(place: Path) -> None:
+def test_another_docker_host_is_not_noted_where_dlapp_needs_none(place: Path) -> None:
     (place / "there.sock").touch()
     other = {"DOCKER_HOST": "unix:///run/user/1000/docker.sock"}
     assert docker_notes(place, other, "there.sock") == []

@@ -127,7 +127,7 @@ def test_a_location_of_a_spec_that_is_none_has_one_error(place: Path, monkeypatc
     ]
 
 
-def test_what_is_left_of_a_faulty_file_is_checked_further(place: Path) -> None:
+def test_the_rest_of_an_invalid_file_is_checked_too(place: Path) -> None:
     text = MINIMAL.replace("=w", "=nowhere") + f"[resources]\ncontainers=x\nvcores=99\n{FILES}"
     found = refused(place, text)
     assert [one.partition(":")[0] for one in found] == ["3", "6", "7", "9", "13"]
@@ -237,7 +237,7 @@ def test_each_amount_that_is_too_large_is_named_with_its_own_line(place: Path) -
         ({"gpus": 1}, ["gpus: is not a keyword of an application, use gcores"]),
     ],
 )
-def test_keywords_lose_nothing_and_show_no_secret(
+def test_keywords_are_complete_and_show_no_secret(
     place: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, object], errors: list[str]
 ) -> None:
     monkeypatch.chdir(place)

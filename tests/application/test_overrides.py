@@ -129,7 +129,7 @@ def test_a_key_of_a_role_is_set_by_its_name(tmp_path: Path) -> None:
     ]
 
 
-def test_faults_of_the_file_come_first_and_what_an_option_replaces_is_none() -> None:
+def test_file_errors_come_first_and_overridden_keys_have_none() -> None:
     text = MINIMAL + "[resources]\nmemory=x\nvcores=y\n"
     assert refused(text, Overrides({"resources.memory": "1g", "resources.gcores": "-1"})) == [
         "f:7: resources.vcores: 'y' is not a whole number",
@@ -190,7 +190,7 @@ def test_a_name_that_cannot_be_passed_on_is_refused_with_its_line(tmp_path: Path
     assert refusal.value.problems == (f"{tmp_path}/f:6: application.pass_env: {problem}",)
 
 
-def test_no_value_of_a_variable_is_in_what_can_be_printed(tmp_path: Path) -> None:
+def test_values_of_variables_are_never_printed(tmp_path: Path) -> None:
     application = read(tmp_path, MINIMAL + "pass_env=TOKEN\n", Overrides(env={"KEY": "hush"}), {"TOKEN": "hush"})
     assert application.env == {"KEY": "hush", "TOKEN": "hush"}
     assert application.properties is not None

@@ -142,7 +142,7 @@ def test_addresses_that_are_known_at_the_start_are_accepted(place: Path, text: s
         ),
     ],
 )
-def test_what_can_never_be_known_is_refused(place: Path, text: str, problem: str) -> None:
+def test_placeholders_that_cannot_be_resolved_are_refused(place: Path, text: str, problem: str) -> None:
     assert refused(place, text) == [problem]
 
 

@@ -61,7 +61,7 @@ def test_the_original_example_is_read_byte_for_byte() -> None:
     assert (properties.line("to_hdfs", "overwrite"), properties.line("to_hdfs", "on_failure")) == (16, 13)
 
 
-def test_byte_order_mark_line_ends_comments_and_blanks_change_nothing() -> None:
+def test_byte_order_mark_line_ends_comments_and_blanks_are_ignored() -> None:
     expected = parse_properties(ORIGINAL, "f")
     assert parse_properties(b"\xef\xbb\xbf" + ORIGINAL.encode(), "f") == expected
     assert parse_properties("\ufeff" + ORIGINAL, "f") == expected
@@ -82,7 +82,7 @@ def test_an_indented_line_goes_on_with_the_value_above_past_comments_and_empty_l
     assert value(text, "from_hdfs", "hdfs") == ("/a/*", "/b c")
 
 
-def test_keys_keep_their_case_and_nothing_is_interpolated() -> None:
+def test_keys_keep_their_case_and_values_are_not_interpolated() -> None:
     text = MINIMAL + "env.Name=%(appname)s ${appname} $HOME\nenv.NAME==x=\n"
     assert value(text, "application", "env.Name") == "%(appname)s ${appname} $HOME"
     assert value(text, "application", "env.NAME") == "=x="
@@ -466,7 +466,7 @@ def test_an_argument_longer_than_linux_takes_is_refused() -> None:
     ]
 
 
-def test_the_values_of_variables_are_masked_and_nothing_else() -> None:
+def test_only_the_values_of_variables_are_masked() -> None:
     properties = parse_properties(MINIMAL + "env.TOKEN=secret\nproject=p\n", "f").masked()
     assert "secret" not in json.dumps(properties.to_json())
     assert properties.value("application", "env.TOKEN") == "***"

@@ -125,7 +125,7 @@ def test_links_name_a_role_and_its_port(place: Path, config: Config) -> None:
         ),
     ],
 )
-def test_all_that_is_wrong_is_said_at_once_with_the_nearest_right_name(
+def test_all_errors_are_reported_together_with_the_nearest_names(
     place: Path, config: Config, text: str, faults: list[str]
 ) -> None:
     assert set(faults) <= set(refused(place, text, config))
@@ -145,7 +145,9 @@ CHECKPOINT = "[checkpoint]\npath=model\nhdfs=/c\n"
         (OUTPUT, ""),
     ],
 )
-def test_tensorboard_reads_the_output_or_what_is_named(place: Path, config: Config, text: str, directory: str) -> None:
+def test_tensorboard_reads_the_output_or_the_named_directory(
+    place: Path, config: Config, text: str, directory: str
+) -> None:
     assert read(place, f"{MINIMAL}{text}", config).spec.tensorboard == directory
 
 
@@ -158,8 +160,6 @@ def test_tensorboard_reads_the_output_or_what_is_named(place: Path, config: Conf
         (f"kind=service\ntensorboard=true\n[service a]\n{COMMAND}", NO_BOARD),
     ],
 )
-def test_tensorboard_is_refused_where_it_would_have_nothing_to_read(
-    place: Path, config: Config, text: str, fault: str
-) -> None:
+def test_tensorboard_without_a_directory_to_read_is_refused(place: Path, config: Config, text: str, fault: str) -> None:
     faults = refused(place, f"{MINIMAL}{text}", config)
     assert f"application.tensorboard: {fault}" in [one.partition(": ")[2] for one in faults]

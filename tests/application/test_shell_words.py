@@ -43,7 +43,7 @@ from tests.tiers import some
         ('$"a b"', ("$a b",)),
     ],
 )
-def test_text_is_split_as_a_shell_splits_it_with_nothing_expanded(text: str, words: tuple[str, ...]) -> None:
+def test_text_is_split_like_in_a_shell_without_expansion(text: str, words: tuple[str, ...]) -> None:
     assert split_words(text) == words
 
 
@@ -64,7 +64,7 @@ def test_text_is_split_as_a_shell_splits_it_with_nothing_expanded(text: str, wor
         (r"$'\U00110000'", "\\U00110000 is not a character"),
     ],
 )
-def test_what_cannot_be_split_is_refused_with_the_place(text: str, problem: str) -> None:
+def test_text_that_cannot_be_split_is_refused_with_the_position(text: str, problem: str) -> None:
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - the whole text is compared
         split_words(text)
     assert problem in str(refused.value)
@@ -72,7 +72,7 @@ def test_what_cannot_be_split_is_refused_with_the_place(text: str, problem: str)
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))))
 @example([string.punctuation, " ", "  ", "\t", "\n", "'", '"', "$HOME", "한글", ""])
-def test_whatever_shlex_quotes_arrives_as_it_was(words: list[str]) -> None:
+def test_text_quoted_by_shlex_is_split_back_unchanged(words: list[str]) -> None:
     import shlex
 
     assert split_words(shlex.join(words)) == tuple(words)

@@ -203,7 +203,7 @@ def test_optuna_is_refused_where_the_application_master_will_not_have_it(
         ("gird.lr=1\ngrid.n=1\n", "sweep.gird.lr: is not known, the nearest is grid.NAME"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(place: Path, config: Config, section: str, problem: str) -> None:
+def test_invalid_values_are_refused_by_name(place: Path, config: Config, section: str, problem: str) -> None:
     faults = refused(place, f"{MINIMAL}[sweep]\n{section}", config)
     assert any(problem in fault for fault in faults), faults
     assert len(faults) <= 2, faults
@@ -236,9 +236,7 @@ def test_all_faults_are_named_at_once(place: Path, config: Config) -> None:
         ("[checkpoint]\npath=m\nhdfs=c\n", "checkpoint: is not possible in a sweep"),
     ],
 )
-def test_what_an_application_cannot_have_beside_a_sweep_is_refused(
-    place: Path, config: Config, more: str, problem: str
-) -> None:
+def test_keys_that_a_sweep_excludes_are_refused(place: Path, config: Config, more: str, problem: str) -> None:
     assert any(problem in fault for fault in refused(place, MINIMAL + more + GRID, config))
     for key, expected in (
         ("framework=pytorch\n", "application.framework: is pytorch, and the trials of a sweep run in one container"),
@@ -269,7 +267,7 @@ def test_too_large_grids_and_lists_are_refused(place: Path, config: Config) -> N
     assert "sweep: has 195 KiB of values, the maximum is 128 KiB" in fault
 
 
-def test_a_spec_refuses_what_a_file_does() -> None:
+def test_a_spec_refuses_the_same_values_as_a_file() -> None:
     sweep = SweepSpec(sampler=Sampler.GRID, trials=2, grid=(GridParameter("lr", ("1", "2")),))
     AppSpec(username="u", appname="a", command=("x",), sweep=sweep)
     for changes in (

@@ -108,7 +108,7 @@ def record_of(directory: Path, kind: str, device: str, **fields: Any) -> Path:
     ],
 )
 @sysctls.BOTH
-def test_whatever_lies_there_costs_nobody_a_device_and_changes_nothing_outside(
+def test_hostile_files_in_the_ledger_directory_cost_no_device_and_stay_inside(
     identities: Identities, directory: Path, hostile: Any, bait: Bait, victim: User, root: User, name: str
 ) -> None:
     hostile(directory / name, owner=victim, content=b'{"application": "application_1_1", "count": 2, "since_ms": 0}')
@@ -121,7 +121,7 @@ def test_whatever_lies_there_costs_nobody_a_device_and_changes_nothing_outside(
 @pytest.mark.proves("image-locks")
 @pytest.mark.sampled(3)
 @sysctls.BOTH
-def test_what_lies_in_the_place_of_a_lock_of_pulls_or_of_accounts_delays_nobody(
+def test_hostile_pull_locks_and_account_caches_delay_no_user(
     identities: Identities, directory: Path, hostile: Any, bait: Bait, victim: User
 ) -> None:
     def remember() -> None:
@@ -198,7 +198,7 @@ def test_a_record_without_a_process_keeps_no_device(
 
 
 @pytest.mark.proves("ledger-lease", "ledger-quarantine")
-def test_a_quarantine_of_another_user_binds_nobody_else_and_root_heals_it(
+def test_a_quarantine_of_another_user_affects_only_them_and_root_heals_it(
     identities: Identities, directory: Path, attacker: User, victim: User, root: User
 ) -> None:
     def quarantine() -> None:
@@ -222,7 +222,7 @@ def test_a_quarantine_of_another_user_binds_nobody_else_and_root_heals_it(
 
 
 @pytest.mark.proves("ledger-lease")
-def test_a_ticket_is_no_earlier_than_it_came_whatever_it_says() -> None:
+def test_a_ticket_cannot_be_backdated() -> None:
     def waiting(name: str, uid: int, arrived_ns: int, since_ms: int) -> WaitingTicket:
         return WaitingTicket(name, uid, arrived_ns, since_ms, 0.0, {})
 
@@ -261,7 +261,7 @@ def held_by(
 
 
 @pytest.mark.proves("ledger-first")
-def test_who_made_a_device_s_file_cannot_take_it_from_its_holder(
+def test_the_creator_of_a_device_file_cannot_take_it_from_its_holder(
     identities: Identities, directory: Path, attacker: User, victim: User
 ) -> None:
     identities.call(attacker, use_all, directory)
@@ -279,7 +279,7 @@ def test_who_made_a_device_s_file_cannot_take_it_from_its_holder(
 
 
 @pytest.mark.proves("ledger-first")
-def test_devices_whose_files_the_attacker_made_one_are_given_all_the_same(
+def test_devices_whose_files_an_attacker_linked_together_are_leased(
     identities: Identities, directory: Path, victim: User, member: User, attacker: User
 ) -> None:
     def plant() -> None:
@@ -493,7 +493,7 @@ def test_a_link_of_a_record_that_holds_or_binds_ends_neither(
         assert ("(victim)" in said, "gpu1 quarantined" in said) == (True, True)
 
 
-def test_what_a_killed_process_of_ones_own_left_is_collected_and_files_linked_there_stay(
+def test_own_leftovers_of_a_killed_process_are_removed_and_linked_files_stay(
     identities: Identities, directory: Path, attacker: User, victim: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dlapp.gpuid.stores.device_files._WRITTEN_IN_S", 0.0)
@@ -544,7 +544,7 @@ def test_records_without_number_of_one_user_are_not_all_read_and_others_go_on(
     identities.call(victim, use_all, directory)
 
 
-def test_the_owner_of_each_of_many_files_is_read_once_by_a_process_and_root_removes_what_is_not_read(
+def test_many_foreign_files_are_checked_once_and_root_removes_the_rest(
     identities: Identities, directory: Path, attacker: User, victim: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dlapp.gpuid.stores.device_files.MAX_NAMES", 64)
@@ -592,7 +592,7 @@ def test_the_owner_of_each_of_many_files_is_read_once_by_a_process_and_root_remo
 
 @pytest.mark.proves("ledger-lease")
 @pytest.mark.parametrize("socket", ["refuses", "is not there"])
-def test_a_record_of_a_container_that_nobody_here_can_look_for_keeps_no_device_and_says_who_removes_it(
+def test_a_record_of_an_unverifiable_container_keeps_no_device_and_names_who_removes_it(
     identities: Identities, directory: Path, attacker: User, victim: User, socket: str
 ) -> None:
     with dockerd(directory.parent / "docker.sock", {}) as daemon:
@@ -636,7 +636,7 @@ def test_a_record_of_many_devices_holds_none_by_a_process_that_computes_on_anoth
 
 
 @pytest.mark.parametrize("holds", ["a lock", "a task"])
-def test_a_record_of_a_container_that_nobody_here_can_look_for_keeps_its_device_while_its_process_lives(
+def test_a_record_of_an_unverifiable_container_keeps_its_device_while_its_process_lives(
     identities: Identities, directory: Path, member: User, victim: User, holds: str
 ) -> None:
     def lease() -> Any:
@@ -656,7 +656,7 @@ def test_a_record_of_a_container_that_nobody_here_can_look_for_keeps_its_device_
 
 
 @pytest.mark.proves("ledger-lease")
-def test_what_the_records_of_one_user_cost_is_not_taken_from_the_time_for_others(
+def test_slow_records_of_one_user_do_not_use_the_time_of_others(
     identities: Identities,
     directory: Path,
     attacker: User,
@@ -792,7 +792,7 @@ def test_root_removes_no_container_on_the_word_of_another_user(
         assert daemon.removed == []
 
 
-def test_what_a_dead_task_left_is_removed_where_record_label_and_task_agree(
+def test_leftovers_of_a_dead_task_are_removed_if_record_label_and_task_agree(
     identities: Identities, directory: Path, victim: User, member: User
 ) -> None:
     with dockerd(directory.parent / "docker.sock", {"dlapp.uid": str(victim.uid)}) as daemon:
@@ -808,7 +808,7 @@ def test_what_a_dead_task_left_is_removed_where_record_label_and_task_agree(
 
 
 @pytest.mark.proves("ledger-containers")
-def test_a_dockerd_that_a_record_names_is_not_asked(
+def test_a_dockerd_named_by_a_record_is_not_asked(
     identities: Identities, directory: Path, attacker: User, root: User
 ) -> None:
     with dockerd(directory.parent / "evil.sock", {}, trickles=True) as daemon:

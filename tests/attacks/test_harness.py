@@ -38,7 +38,7 @@ def test_a_function_runs_as_the_user_with_their_groups_and_home(
         pwd.getpwuid(victim.uid)
 
 
-def test_what_a_function_raises_is_raised(identities: Identities, attacker: User, bait: Bait) -> None:
+def test_an_exception_of_the_function_is_raised(identities: Identities, attacker: User, bait: Bait) -> None:
     with pytest.raises(PermissionError) as raised:
         identities.call(attacker, (bait.top / "file").read_text)
     assert "as attacker" in raised.value.__notes__[0]

@@ -178,7 +178,7 @@ def asked_by_control(server: str) -> None:
 
 @pytest.mark.parametrize("ask", [asked_by_rest, streamed, asked_by_control])
 @pytest.mark.parametrize("case", REFUSED)
-def test_it_is_refused_whoever_asks(case: str, ask: Callable[[str], None]) -> None:
+def test_invalid_framing_is_refused_by_every_client(case: str, ask: Callable[[str], None]) -> None:
     words = "not as a web server|closed the connection|no valid HTTP response"
     with server_of(REFUSED[case]) as server, pytest.raises(Unreachable, match=words):
         ask(server)
@@ -193,12 +193,12 @@ def test_it_is_refused_from_dockerd(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", sorted(REFUSED))
-def test_the_table_has_what_h11_refuses(case: str) -> None:
+def test_the_table_agrees_with_h11(case: str) -> None:
     assert (body_by_h11(REFUSED[case]) is not None) == (case in H11_TAKES)
 
 
 @pytest.mark.parametrize("case", TAKEN)
-def test_what_rfc_9112_allows_is_taken(case: str) -> None:
+def test_valid_framing_of_rfc_9112_is_accepted(case: str) -> None:
     with server_of(TAKEN[case]) as server, closing(HttpClient(120, 120)) as connections:
         assert connections.request("GET", server, "/").body == b"Wikipedia"
     assert body_by_h11(TAKEN[case]) == b"Wikipedia"

@@ -59,7 +59,7 @@ def test_the_group_bit_of_a_directory_with_an_access_list_counts_for_roots_group
     assert who_may_change(str(top / "file")) == f"users on its access control list, who may write {top}"
 
 
-def test_only_a_group_in_which_the_owner_is_alone_adds_nobody(identities: Identities, place: Path) -> None:
+def test_only_a_group_of_the_owner_alone_adds_no_writers(identities: Identities, place: Path) -> None:
     def of(path: Path) -> str:
         return other_writers(str(path), os.lstat(path))
 
@@ -107,7 +107,7 @@ def test_dots_behind_a_link_mean_the_parent_of_where_it_leads(place: Path) -> No
     assert other_owner(f"{roots}/link/../file") == ATTACKER.uid
 
 
-def test_a_circle_of_links_and_what_is_missing_end(place: Path) -> None:
+def test_link_loops_and_missing_paths_terminate(place: Path) -> None:
     roots = make(place / "roots", 0o755)
     (roots / "a").symlink_to("b")
     (roots / "b").symlink_to("a")

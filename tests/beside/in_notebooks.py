@@ -81,9 +81,7 @@ def check_its_end(program: subprocess.Popen[str], place: Path) -> None:
     assert (place / "test_workspace" / "result").read_text() == "of a kernel"
 
 
-def test_a_kernel_executes_a_cell_in_a_browser_and_what_it_wrote_comes_back(
-    engine: Engine, file: Path, tmp_path: Path
-) -> None:
+def test_a_cell_executed_in_a_browser_returns_its_files(engine: Engine, file: Path, tmp_path: Path) -> None:
     # A browser of its own: the page of another notebook asks before it is left.
     with opened(file) as (program, url, token), Browser() as browser:
         assert answer(url, token) == 200
@@ -94,7 +92,7 @@ def test_a_kernel_executes_a_cell_in_a_browser_and_what_it_wrote_comes_back(
 
 
 @pytest.mark.docker
-def test_a_kernel_in_docker_executes_a_cell_in_a_browser_and_what_it_wrote_comes_back(
+def test_a_cell_executed_in_docker_in_a_browser_returns_its_files(
     dockerd: Dockerd, tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_HOST", dockerd.host)
@@ -122,9 +120,7 @@ for url in sys.argv[1:]:
 
 
 @pytest.mark.root("to become another user")
-def test_another_user_gets_nothing_without_the_token_and_nothing_at_the_port_of_the_command(
-    file: Path, state_dir: Path
-) -> None:
+def test_another_user_is_refused_without_the_token_and_at_the_commands_port(file: Path, state_dir: Path) -> None:
     with opened(file) as (program, url, token):
         (found,) = state_dir.glob("**/jpserver-*.json")
         own = f"http://127.0.0.1:{json.loads(found.read_text())['port']}"
@@ -141,7 +137,7 @@ def test_another_user_gets_nothing_without_the_token_and_nothing_at_the_port_of_
         program.communicate(timeout=300)
 
 
-def test_a_notebook_that_nobody_uses_ends_by_itself(file: Path, state_dir: Path) -> None:
+def test_an_unused_notebook_ends_by_itself(file: Path, state_dir: Path) -> None:
     done = run("dlapp-notebook", "--detach", "--max-idle", "60", file)
     assert done.code == 0, done.err
     application = done.out.split("DL App ID = ")[1].split()[0]

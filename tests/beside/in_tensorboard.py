@@ -82,9 +82,7 @@ def board_url(application: str) -> str:
     return url
 
 
-def test_the_curves_of_a_program_grow_while_it_runs_and_only_who_knows_the_path_sees_them(
-    engine: Engine, tmp_path: Path
-) -> None:
+def test_curves_grow_while_a_program_runs_behind_a_secret_path(engine: Engine, tmp_path: Path) -> None:
     application = launch(file_of(tmp_path, engine, "tensorboard=true\n"))
     url = board_url(application)
     assert f"url tensorboard : {url}\n" in run("dlapp-status", application).out

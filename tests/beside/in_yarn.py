@@ -66,9 +66,7 @@ def check_nothing_is_left(engine: Engine, application: str) -> None:
     wait_for("no GPU is held", lambda: not holders(), PATIENCE_S)
 
 
-def test_a_port_a_command_and_a_service_end_with_what_is_lost_and_the_program_goes_on(
-    engine: Engine, tmp_path: Path
-) -> None:
+def test_a_lost_task_ends_ports_commands_and_services_and_the_program_continues(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "w").mkdir()
     (tmp_path / "w/server.py").write_text(SERVICE)
     (tmp_path / "w/serve.py").write_text(PROGRAM)
@@ -149,9 +147,7 @@ def test_a_port_a_command_and_a_service_end_with_what_is_lost_and_the_program_go
     check_nothing_is_left(engine, application)
 
 
-def test_a_notebook_goes_on_without_its_master_and_its_node_and_its_end_leaves_nothing(
-    engine: Engine, tmp_path: Path
-) -> None:
+def test_a_notebook_survives_its_applicationmaster_and_node_and_cleans_up(engine: Engine, tmp_path: Path) -> None:
     pytest.importorskip("jupyterlab")
     file = properties(tmp_path, "true", application={"env.PATH": f"{BIN}:/usr/bin:/bin"}, resources={"memory": "1500m"})
     with opened("--gcores", "1", file) as (program, url, token):

@@ -178,7 +178,7 @@ def running(tmp_path: Path, known: type[KnownApplications], **fields: Any) -> Kn
     return known(view, AppSpec(username="t", appname="a", workspace="/w", script="s", **fields))
 
 
-def test_the_files_of_a_container_elsewhere_come_by_a_stream_of_its_task(tmp_path: Path) -> None:
+def test_files_of_a_remote_container_use_a_stream_of_its_task(tmp_path: Path) -> None:
     known = cast(
         ReachableApplications,
         running(tmp_path, ReachableApplications, outputs=(OutputSpec(output_path="out/put", target="hdfs:///out"),)),
@@ -200,7 +200,7 @@ def test_the_files_of_a_container_elsewhere_come_by_a_stream_of_its_task(tmp_pat
 
 
 @pytest.mark.parametrize("path", ["../secrets", "/etc", "", 7, None, "linked"])
-def test_a_stream_shows_nothing_outside_of_the_workspace(tmp_path: Path, path: object) -> None:
+def test_a_stream_shows_only_files_of_the_workspace(tmp_path: Path, path: object) -> None:
     (tmp_path / "workspace").mkdir()
     (tmp_path / "workspace/linked").symlink_to("/etc")
     left, right = socket.socketpair()
@@ -212,7 +212,7 @@ def test_a_stream_shows_nothing_outside_of_the_workspace(tmp_path: Path, path: o
     "said",
     [b"", b"x\n", b"{}\n", b'[["../tfevents", 3]]\n', b'[["/tfevents", 3], [7, 7], ["a/tfevents"]]\n', b"[" * 10_000],
 )
-def test_what_a_task_says_of_its_files_is_checked(tmp_path: Path, said: bytes) -> None:
+def test_file_lists_of_a_task_are_validated(tmp_path: Path, said: bytes) -> None:
     class Strange(ReachableApplications):
         def _open(self, *_: object) -> socket.socket:
             ours, theirs = socket.socketpair()
@@ -305,7 +305,7 @@ def test_a_copy_that_became_a_link_is_not_written_through(tmp_path: Path) -> Non
     assert len(notes) == 1
 
 
-def test_more_than_the_limit_is_left_out_and_that_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_above_the_limit_are_skipped_with_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_files, "MAX_BYTES", 10)
     (tmp_path / "out").mkdir()
     for number in range(5):
@@ -317,7 +317,7 @@ def test_more_than_the_limit_is_left_out_and_that_is_said_once(tmp_path: Path, m
     assert "are left out" in notes[0]
 
 
-def test_what_cannot_be_read_is_said_once_and_the_others_are_shown(tmp_path: Path) -> None:
+def test_unreadable_applications_are_reported_once_and_others_shown(tmp_path: Path) -> None:
     class Away(KnownApplications):
         def status(self, _: ApplicationId) -> ApplicationView:
             raise DlappError("not now")

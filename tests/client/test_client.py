@@ -117,7 +117,7 @@ def test_an_ending_is_looked_for_among_ones_own_first() -> None:
     assert client(theirs).resolve("42") == ApplicationId(1700000000000, 142)
 
 
-def test_what_no_id_ends_with_is_not_found() -> None:
+def test_a_suffix_without_a_matching_id_is_not_found() -> None:
     with pytest.raises(NotFound, match="'99'"):
         client(view(42)).resolve("99")
     with pytest.raises(NotFound, match="you have no application yet"):
@@ -125,7 +125,7 @@ def test_what_no_id_ends_with_is_not_found() -> None:
 
 
 @pytest.mark.parametrize("text", ["tony", "", "application", "application_", "tony1", "x_12", "../1", "1 2"])
-def test_what_can_be_no_id_is_a_usage_error(text: str) -> None:
+def test_an_invalid_id_is_a_usage_error(text: str) -> None:
     assert not looks_like_id(text)
     with pytest.raises(UsageError):
         client(view(42)).resolve(text)
@@ -140,7 +140,7 @@ def test_a_user_that_is_named_must_own_the_application() -> None:
             mine.resolve(text, user="kim")
 
 
-def test_killing_asks_whose_it_is_first() -> None:
+def test_a_kill_checks_the_owner_first() -> None:
     one = client(view(42, State.RUNNING))
     with pytest.raises(Denied):
         one.kill(APP, user="kim")
@@ -159,7 +159,7 @@ def test_killing_asks_whose_it_is_first() -> None:
         (["kim", "44"], [44], "kim"),
     ],
 )
-def test_what_has_the_form_of_an_id_is_one_and_another_first_word_the_user(
+def test_id_like_arguments_are_ids_and_another_first_word_is_the_user(
     words: list[str], numbers: list[int], user: str | None
 ) -> None:
     there = client(*(view(number) for number in (41, 42, 43)), view(44, submitter="kim"))
@@ -185,7 +185,7 @@ def test_one_word_that_names_no_application_refuses_all(words: list[str], error:
         targets(there, words, "dlapp-kill")
 
 
-def test_nothing_is_removed_if_one_of_several_cannot_be() -> None:
+def test_if_one_of_several_cannot_be_removed_none_is() -> None:
     there = client(view(41), view(42, State.RUNNING), view(43))
     with pytest.raises(UsageError, match="_0042 has not ended"):
         there.remove([one.application_id for one in (view(41), view(42), view(43))])
@@ -194,7 +194,7 @@ def test_nothing_is_removed_if_one_of_several_cannot_be() -> None:
     assert there.engine.ids() == [str(APP)]
 
 
-def test_waiting_tells_each_change_once_and_returns_the_last_view(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_reports_each_change_once_and_returns_the_last_view(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polling, "POLL_INTERVAL_S", 0.0)
     waiting = client(view(42, State.ACCEPTED))
     running = view(42, State.RUNNING, phase="running 1 of 1")
@@ -264,6 +264,6 @@ def test_a_container_that_the_application_cannot_have_is_not_found() -> None:
         list(one.logs(APP, container=2))
 
 
-def test_a_cluster_that_nobody_says_the_place_of_is_refused() -> None:
+def test_a_cluster_without_a_configured_address_is_refused() -> None:
     with pytest.raises(UsageError, match=r"set yarn.conf_dir, or HADOOP_CONF_DIR"):
         Client(cluster="yarn")

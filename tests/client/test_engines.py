@@ -126,7 +126,7 @@ def test_an_ending_is_unique_on_all_engines_that_are_used(cluster: Cluster, here
         client("local").resolve_text(here[-4:])
 
 
-def test_who_never_used_the_cluster_asks_it_nothing(cluster: Cluster, here: str) -> None:
+def test_a_user_who_never_used_the_cluster_sends_it_no_request(cluster: Cluster, here: str) -> None:
     cluster.dead = True
     assert [one["application_id"] for one in client("local").list_json()] == [here]
     assert cluster.asked == 0
@@ -160,7 +160,7 @@ def test_the_command_says_of_how_many_in_the_list_the_cost_is_missing(
     assert said.err == "the cost of 2 of these applications is not shown: HDFS did not answer, or not in time\n"
 
 
-def test_a_list_has_the_applications_of_both_and_says_who_is_silent(cluster: Cluster, here: str) -> None:
+def test_a_list_has_applications_of_both_engines_and_names_a_silent_one(cluster: Cluster, here: str) -> None:
     cluster.submitted_ms = {ON_YARN: 1}
     remember(ON_YARN, 1)
     assert [one["application_id"] for one in client("local").list_json()] == [ON_YARN, here]
@@ -199,7 +199,7 @@ def test_a_machine_that_has_no_queue_gets_none_by_looking(cluster: Cluster, stat
     assert not state_dir.exists()
 
 
-def test_what_was_remembered_badly_is_nothing() -> None:
+def test_an_invalid_remembered_id_is_ignored() -> None:
     from dlapp.cluster.yarn.client.local_files.last_application import local_cache
 
     assert last_application() is None

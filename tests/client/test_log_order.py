@@ -61,7 +61,7 @@ def test_something_else_in_the_place_of_the_index_is_no_index(tmp_path: Path) ->
     assert merged(tmp_path) == "[0] one\n[0] three\n[0 err] two\n"
 
 
-def test_what_the_index_does_not_have_comes_last(tmp_path: Path) -> None:
+def test_lines_missing_from_the_index_come_last(tmp_path: Path) -> None:
     write(tmp_path, "one\nlater\n", "two\n", "1000 4 0\n1100 4 4\n")
     assert merged(tmp_path) == "[0] one\n[0 err] two\n[0] later\n"
 
@@ -72,14 +72,14 @@ def test_the_last_lines_are_ordered_too(tmp_path: Path) -> None:
     assert b"".join(LineMerger().merged(pieces)).decode() == "[0] three\n[0 err] four\n"
 
 
-def test_one_stream_alone_has_times_where_they_are_asked_for(tmp_path: Path) -> None:
+def test_a_single_stream_has_times_if_requested(tmp_path: Path) -> None:
     write(tmp_path, "one\nthree\n", "two\n", "1000 4 0\n1100 4 4\n1200 10 4\n")
     look = lambda: (True, [log(tmp_path)])  # noqa: E731
     assert [one.time_ms for one in read_logs(look, streams=["stdout"], times=True)] == [1000, 1200, 1200]
     assert [one.time_ms for one in read_logs(look, streams=["stdout"])] == [None, None]
 
 
-def test_following_waits_one_look_for_the_times_of_what_is_new(tmp_path: Path) -> None:
+def test_following_waits_one_poll_for_the_times_of_new_lines(tmp_path: Path) -> None:
     def world() -> Iterator[bool]:
         write(tmp_path, "", "", "")
         yield False
@@ -110,7 +110,7 @@ def test_following_waits_one_look_for_the_times_of_what_is_new(tmp_path: Path) -
     assert turns == [0, 0, 2, 3]
 
 
-def test_following_without_an_index_waits_for_nothing(tmp_path: Path) -> None:
+def test_following_without_an_index_does_not_wait(tmp_path: Path) -> None:
     write(tmp_path, "one\n", "two\n", None)
     steps = iter([False, True])
     turns: list[int] = []
@@ -122,7 +122,7 @@ def test_following_without_an_index_waits_for_nothing(tmp_path: Path) -> None:
     assert turns == [2]
 
 
-def test_a_pause_knows_how_many_reads_found_nothing(tmp_path: Path) -> None:
+def test_a_pause_gets_the_number_of_empty_reads(tmp_path: Path) -> None:
     def world() -> Iterator[bool]:
         write(tmp_path, "one\n", "", None)
         yield from [False, False, False]

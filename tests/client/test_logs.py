@@ -160,7 +160,7 @@ def test_a_file_may_appear_later_and_grow(tmp_path: Path) -> None:
     assert list(growing.pieces()) == []
 
 
-def test_following_reads_what_came_before_the_end_and_loses_no_unterminated_line(tmp_path: Path) -> None:
+def test_following_reads_to_the_end_including_an_unterminated_line(tmp_path: Path) -> None:
     stdout = tmp_path / "0.stdout"
 
     def world() -> Iterator[tuple[bool, list[LogFiles]]]:
@@ -216,12 +216,12 @@ def test_lines_that_were_complete_before_a_time_are_left_out() -> None:
     assert b"".join(piece.data for piece in pieces_since(pieces, 30)) == b"begun later\nnew\nnewer\n"
 
 
-def test_what_has_no_time_stays_and_an_old_unterminated_line_does_not() -> None:
+def test_since_keeps_lines_without_a_time_and_drops_an_old_unterminated_one() -> None:
     assert [one.data for one in pieces_since(timed((None, b"a\n"), (10, b"old"), (10, b"")), 30)] == [b"a\n", b""]
 
 
 @given(st.lists(st.sampled_from([b"a", b"bc\n", b"\n", b"d\ne"]), max_size=12), st.integers(0, 12))
-def test_what_is_left_since_a_time_begins_with_a_whole_line(parts: list[bytes], since_ms: int) -> None:
+def test_output_since_a_time_starts_with_a_whole_line(parts: list[bytes], since_ms: int) -> None:
     data = b"".join(parts)
     left = b"".join(one.data for one in pieces_since(timed(*enumerate(parts), (99, b"")), since_ms))
     assert data.endswith(left)

@@ -47,7 +47,7 @@ def ledger(_own_environment: Path) -> MachineLedger:
     return MachineLedger(str(_own_environment / "gpus"), discover=lambda: CARDS)
 
 
-def test_what_a_dead_holder_left_is_freed_by_an_application_on_its_node(
+def test_leases_of_a_dead_holder_are_freed_by_an_application_on_its_node(
     cluster: Cluster, ledger: MachineLedger, tmp_path: Path
 ) -> None:
     life = str(tmp_path / "life")
@@ -86,7 +86,7 @@ def test_each_node_is_checked_as_by_the_doctor(cluster: Cluster) -> None:
     assert (view.appname, view.final_status.value) == ("dlapp-doctor", "SUCCEEDED")
 
 
-def test_one_that_does_not_answer_in_time_is_named_and_its_application_is_ended(cluster: Cluster) -> None:
+def test_a_node_that_does_not_answer_in_time_is_named_and_its_application_ended(cluster: Cluster) -> None:
     (found,) = cluster.collect(NODE, timeout_s=0.0)
     assert str(found["error"]).startswith("no answer in 0 s: application_")
     (view,) = cluster.client.list()
@@ -101,7 +101,7 @@ def test_on_one_machine_there_are_no_other_hosts() -> None:
         assert gpus.reclaim() == []
 
 
-def test_a_cluster_that_is_away_is_said_at_once(cluster: Cluster) -> None:
+def test_an_unreachable_cluster_is_reported_at_once(cluster: Cluster) -> None:
     def away() -> tuple[str, ...]:
         raise Unreachable("no ResourceManager answers")
 

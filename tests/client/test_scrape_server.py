@@ -56,7 +56,7 @@ def test_a_flood_of_idle_connections_costs_few_threads(server: ScrapeServer) -> 
 
 
 @pytest.mark.slow
-def test_a_thousand_connections_that_are_reset_at_once_end_nothing(server: ScrapeServer) -> None:
+def test_the_server_survives_a_thousand_reset_connections(server: ScrapeServer) -> None:
     for _ in range(1000):
         with connect(server) as one:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -72,7 +72,7 @@ def until_free(server: ScrapeServer) -> bytes:
             threading.Event().wait(0.01)
 
 
-def test_a_connection_that_sends_nothing_is_closed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_connection_is_closed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrape_server.Handler, "timeout", 0.05)
     with ScrapeServer("127.0.0.1", 0) as made:
         made.set_app(metrics)

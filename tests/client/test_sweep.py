@@ -78,7 +78,7 @@ def test_before_the_first_results_all_trials_wait() -> None:
     assert expected.counts() == {"waiting": 3}
 
 
-def test_what_is_no_sweep_and_what_cannot_be_read_is_refused() -> None:
+def test_an_application_without_readable_trials_is_refused() -> None:
     with pytest.raises(UsageError, match=f"{APP} has no "):
         sweep_of("", sweep=None).results()
     with pytest.raises(DlappError, match=f"the trials of {APP} cannot be read: "):

@@ -61,14 +61,14 @@ def reports(tmp_path: Path, program: str) -> list[str]:
 
 
 @pytest.mark.parametrize("what", FOUND)
-def test_a_double_close_is_reported_with_who_closed(tmp_path: Path, what: str) -> None:
+def test_a_double_close_is_reported_with_both_callers(tmp_path: Path, what: str) -> None:
     program, words = FOUND[what]
     (report,) = reports(tmp_path, program)
     assert [word for word in words if word not in report] == []
 
 
 @pytest.mark.parametrize("what", HARMLESS)
-def test_who_closes_its_own_descriptor_is_not_reported(tmp_path: Path, what: str) -> None:
+def test_closing_ones_own_descriptor_is_not_reported(tmp_path: Path, what: str) -> None:
     assert reports(tmp_path, HARMLESS[what]) == []
 
 

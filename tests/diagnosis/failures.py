@@ -774,20 +774,19 @@ ON_SERVERS = {
     "a private Docker image, and wrong credentials": OnServer(
         "image_denied",
         "user",
-        "end_to_end/test_registries.py::"
-        "test_wrong_credentials_fail_the_application_with_what_to_do_and_a_helper_that_fails_does_not",
+        "end_to_end/test_registries.py::test_wrong_credentials_fail_with_the_repair_and_a_failing_helper_does_not",
         "Docker, a registry",
     ),
     "the input is not there any more": OnServer(
         "input_missing",
         "data",
-        "task/data/test_input.py::test_no_gpu_is_asked_for_where_input_is_missing_or_cannot_be_had",
+        "task/data/test_input.py::test_no_gpu_is_leased_for_missing_or_unreadable_input",
         "Linux",
     ),
     "the output is not where it should be": OnServer(
         "output_missing",
         "data",
-        "end_to_end/faults/test_kept_work.py::test_a_mistake_in_output_path_costs_nobody_their_work",
+        "end_to_end/faults/test_kept_work.py::test_a_wrong_output_path_loses_no_output",
         "both engines",
     ),
     "a GPU fails while the program runs": OnServer(
@@ -799,7 +798,7 @@ ON_SERVERS = {
     "a program causes an Xid error of its GPU": OnServer(
         "gpu_xid_program",
         "user",
-        "task/test_xids.py::test_an_error_of_the_program_ends_nothing_and_is_its_cause_if_it_fails",
+        "task/test_xids.py::test_a_program_xid_does_not_end_the_payload_but_is_the_cause_if_it_fails",
         "a stub of NVML",
     ),
     "an Xid error of a GPU ends a program": OnServer(
@@ -851,13 +850,13 @@ ON_SERVERS = {
         "docker_stopped",
         "node",
         "end_to_end/faults/test_faults_docker.py::"
-        "test_a_stop_of_docker_ends_no_application_on_one_machine_and_the_status_names_what_it_waits_for",
+        "test_a_stopped_docker_ends_no_local_application_and_the_status_names_the_wait",
         "Docker",
     ),
     "two programs take rank 0": OnServer(
         "own_address_in_use",
         "user",
-        "end_to_end/frameworks/test_frameworks.py::test_two_programs_that_take_rank_0_on_one_host_are_told_so_at_once",
+        "end_to_end/frameworks/test_frameworks.py::test_two_programs_with_rank_0_on_one_host_fail_at_once",
         "Linux",
     ),
     "a rank does not take part, in a gang": OnServer(

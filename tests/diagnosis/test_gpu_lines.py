@@ -100,7 +100,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("line", LINES, ids=[f"{n}-{one[0]}" for n, one in enumerate(LINES.values())])
-def test_a_line_on_gpus_in_a_container_that_holds_some_names_who_can_mend_it(line: str) -> None:
+def test_a_gpu_error_in_a_container_with_gpus_is_assigned_to_user_or_node(line: str) -> None:
     found = cause_of(line)
     assert found is not None
     assert (found.rule, found.fault, found.avoid_node) == LINES[line]
@@ -117,7 +117,7 @@ MESSAGES = (
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-def test_what_docker_refuses_for_its_gpus_is_named_as_the_nodes(message: str) -> None:
+def test_a_docker_gpu_error_is_a_node_fault(message: str) -> None:
     found = diagnose(RULES, message=message, exit_code=None, signal=None, logs=[], has_gpus=True)
     assert found is not None
     assert (found.rule, found.fault, found.avoid_node) == ("container_gpus", Fault.NODE, True)
@@ -138,14 +138,14 @@ def test_the_compute_mode_changes_no_other_cause() -> None:
             assert (found.rule, found.fault, found.avoid_node) == (rule, fault, avoid_node)
 
 
-def test_without_gpus_a_program_that_wants_some_is_told_to_request_them() -> None:
+def test_a_gpu_program_without_gpus_is_advised_to_request_them() -> None:
     found = cause_of("RuntimeError: No CUDA GPUs are available", has_gpus=False)
     assert found is not None
     assert (found.rule, found.fault, found.retry) == ("gpu_missing", Fault.USER, None)
     assert "gcores" in found.next_step
 
 
-def test_a_program_that_takes_uuids_for_numbers_is_told_the_key_that_gives_numbers() -> None:
+def test_a_program_that_cannot_parse_uuids_is_advised_to_use_indexes() -> None:
     found = cause_of("ValueError: invalid literal for int() with base 10: 'GPU-8932f937'")
     assert found is not None
     assert "cuda_visible_devices=index" in found.next_step

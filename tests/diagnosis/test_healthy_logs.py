@@ -25,14 +25,14 @@ def cause(stderr: str, stdout: str = "") -> object:
 
 
 @pytest.mark.parametrize("name", recorded())
-def test_nothing_is_named_in_what_a_real_program_printed(name: str) -> None:
+def test_output_of_healthy_real_programs_matches_no_rule(name: str) -> None:
     text = recorded()[name]
     assert cause(text) is None
     assert cause("", text) is None
 
 
 @pytest.mark.parametrize("name", programs())
-def test_nothing_is_named_in_what_tools_print_that_were_run_to_be_recorded(name: str) -> None:
+def test_recorded_output_of_healthy_tools_matches_no_rule(name: str) -> None:
     one = programs()[name]
     assert cause(one["stderr"], one["stdout"]) is None
 
@@ -44,7 +44,7 @@ def test_two_hundred_logs_of_real_programs_are_searched() -> None:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_nothing_is_named_in_what_frameworks_print_while_they_are_well(part: int) -> None:
+def test_generated_output_of_healthy_frameworks_matches_no_rule(part: int) -> None:
     for seed in range(part, GENERATED, 4):
         assert cause(generated(seed)) is None, f"seed {seed}"
 

@@ -44,7 +44,7 @@ def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
         load_rules(str(tmp_path / "rules.yaml"), owner=os.getuid())
 
 
-def test_all_faults_of_a_file_are_told_at_once() -> None:
+def test_all_errors_of_a_rules_file_are_reported_together() -> None:
     text = (
         RULE
         + RULE
@@ -67,7 +67,7 @@ def test_all_faults_of_a_file_are_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("text", ["a: b\n", "[", "- " * 100])
-def test_what_is_no_list_of_rules_is_refused(text: str) -> None:
+def test_a_file_that_is_not_a_list_of_rules_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^rules\.yaml"):
         read_rules(text.encode(), "rules.yaml")
 

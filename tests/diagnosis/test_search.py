@@ -104,7 +104,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(("text", "rule"), TEXTS.items(), ids=[f"{n}-{rule}" for n, rule in enumerate(TEXTS.values())])
-def test_what_a_framework_prints_is_named(text: str, rule: str) -> None:
+def test_framework_errors_match_their_rules(text: str, rule: str) -> None:
     assert found(f"epoch 1, loss 0.3\n{text}\n") == rule
     assert found(stdout=f"epoch 1, loss 0.3\n{text}\n") == rule
 
@@ -146,14 +146,14 @@ GPU_TEXTS = {
 
 
 @pytest.mark.parametrize(("text", "has_gpus"), GPU_TEXTS)
-def test_what_a_program_says_of_gpus_is_named_by_who_can_mend_it(text: str, has_gpus: bool) -> None:
+def test_gpu_errors_are_assigned_to_user_or_node(text: str, has_gpus: bool) -> None:
     one = cause(f"epoch 1\n{text}\n", has_gpus=has_gpus)
     assert one is not None
     assert one.rule == GPU_TEXTS[text, has_gpus]
     assert (one.fault is Fault.NODE) == (one.rule not in ("gpu_missing", "gpu_too_few", "gpu_uuid"))
 
 
-def test_what_tensorflow_prints_before_it_goes_on_without_a_gpu_is_no_cause() -> None:
+def test_tensorflows_warning_before_a_cpu_run_is_not_a_cause() -> None:
     line = "E0000 cuda_driver.cc:266] failed call to cuInit: CUDA_ERROR_UNKNOWN: unknown error\n"
     assert cause(line, has_gpus=True) is None
 
@@ -190,7 +190,7 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize(("message", "rule"), MESSAGES.items(), ids=list(MESSAGES.values()))
-def test_what_dlapp_says_comes_before_the_logs(message: str, rule: str) -> None:
+def test_dlapps_message_takes_precedence_over_the_logs(message: str, rule: str) -> None:
     assert found(traceback("ValueError: 3"), message=message, code=None) == rule
 
 
@@ -252,11 +252,11 @@ def test_an_exception_of_a_trial_that_optuna_caught_is_no_cause_also_where_its_t
         assert found(f"{log}{failed}failed with value None.\n{log}") == "disk_full"
 
 
-def test_what_the_loader_looks_for_is_no_cause() -> None:
+def test_a_version_check_of_the_loader_is_not_a_cause() -> None:
     assert found("  42:\tchecking for version `GLIBC_2.3' in file /lib/libc.so.6 [0] required by file ls [0]\n") == ""
 
 
-def test_what_was_handled_earlier_is_not_the_cause() -> None:
+def test_a_handled_exception_is_not_the_cause() -> None:
     assert found(traceback("ModuleNotFoundError: No module named 'apex'") + "epoch 1\n" + traceback("ValueError")) == (
         "python_exception"
     )
@@ -304,7 +304,7 @@ HEALTHY = (
 
 
 @pytest.mark.parametrize("text", HEALTHY)
-def test_nothing_is_named_in_what_healthy_programs_print(text: str) -> None:
+def test_healthy_output_matches_no_rule(text: str) -> None:
     assert found(text * 3) == ""
 
 
@@ -329,7 +329,7 @@ def test_the_end_of_a_log_begins_with_a_whole_line(tmp_path: Path) -> None:
     assert read_tail(str(tmp_path / "stderr")) == LogTail("stderr", 0, b"first line\nsecond\nthird\n")
 
 
-def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+def test_a_log_that_is_not_a_regular_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "stderr")
     with pytest.raises(OSError, match="is no file"):
         read_tail(str(tmp_path / "stderr"))
@@ -343,7 +343,7 @@ def test_a_directory_in_place_of_a_log_leaves_no_descriptor_open(tmp_path: Path)
 
 
 @given(st.lists(st.sampled_from([b"a", b"\n", b"\r", b"b" * 30, b"c" * 9000]), max_size=30), st.data())
-def test_a_line_is_what_lies_between_the_nearest_ends_of_lines(parts: list[bytes], data: st.DataObject) -> None:
+def test_a_line_is_bounded_by_the_nearest_line_ends(parts: list[bytes], data: st.DataObject) -> None:
     text = b"".join(parts)
     position = data.draw(st.integers(0, len(text)))
     before = [at + 1 for at in range(position) if text[at] in b"\r\n"]

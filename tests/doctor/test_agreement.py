@@ -84,7 +84,7 @@ def test_a_node_whose_disk_is_full_fails(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.chdir(tmp_path)
 
 
-def test_a_file_system_of_nodes_that_executes_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_noexec_file_system_of_a_node_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node, "is_noexec", lambda _: True)
     assert by_subject(node._disk())["node.exec"].verdict == FAIL
 
@@ -148,7 +148,9 @@ class Files:
     ],
     ids=["own", "may-create", "of-another", "of-another-closed", "missing", "router", "safe-mode"],
 )
-def test_a_home_on_hdfs_fails_where_a_submission_does(files: Files, verdicts: Mapping[str, str]) -> None:
+def test_the_check_of_the_hdfs_home_directory_agrees_with_a_submission(
+    files: Files, verdicts: Mapping[str, str]
+) -> None:
     found = by_subject(hdfs._writes(files, PLACE))  # type: ignore[arg-type]
     found.pop("clock.hdfs", None)  # these files have no time
     assert {name: one.verdict for name, one in found.items()} == verdicts
@@ -161,7 +163,7 @@ def test_a_home_on_hdfs_fails_where_a_submission_does(files: Files, verdicts: Ma
     assert failures == [str(refused.value)]
 
 
-def test_native_access_that_cannot_begin_fails_where_nothing_else_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_native_access_fails_if_webhdfs_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_answer(_: NativeHdfs) -> str:
         raise Unreachable("127.0.0.1:1: refused")
 

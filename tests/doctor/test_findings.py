@@ -32,7 +32,7 @@ def test_each_finding_of_each_check_comes_in_order() -> None:
     ]
 
 
-def test_what_a_check_raises_is_a_finding_and_the_next_is_carried_out() -> None:
+def test_an_exception_of_a_check_is_a_finding_and_the_next_check_runs() -> None:
     def dead() -> Iterator[Finding]:
         yield passed("server", "has a name")
         raise Unreachable("server: refused\nand more")
@@ -83,7 +83,7 @@ def test_ports_and_an_interface_that_no_program_can_use_are_reported(
 
 @pytest.mark.root
 @pytest.mark.parametrize("below", ["", "deep/below/it"])
-def test_a_state_directory_where_nothing_is_executed_is_a_failure(tmp_path: Path, below: str) -> None:
+def test_a_noexec_state_directory_is_a_failure(tmp_path: Path, below: str) -> None:
     with small_disk(tmp_path, size_mib=100) as disk:
         config = load_config({"local.state_dir": str(disk / below / "state")}, {})
         checks = [one for one in all_checks(config) if one.subject == "local.state_dir"]
@@ -129,7 +129,7 @@ def test_a_logout_that_ends_applications_is_warned_of(
 
 
 @pytest.mark.parametrize("lingers", [True, False])
-def test_below_the_service_manager_of_a_user_who_lingers_a_logout_ends_nothing(
+def test_with_lingering_enabled_a_logout_ends_no_application(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lingers: bool
 ) -> None:
     monkeypatch.setattr(local, "LINGER_DIR", str(tmp_path))

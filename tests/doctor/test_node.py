@@ -19,7 +19,7 @@ from tests.services.http.http_server import Answer, Request, as_json, http_serve
         (resource.RLIM_INFINITY, "pass", "a process may open any number of files"),
     ],
 )
-def test_a_hard_limit_of_open_files_that_is_too_low_is_said(
+def test_a_low_hard_limit_of_open_files_is_reported(
     hard: int, verdict: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, hard))
@@ -43,7 +43,7 @@ def test_whether_programs_outlive_their_nodemanager_it_says_itself(
         assert [one.verdict for one in node._recovery()] == verdicts
 
 
-def test_a_nodemanager_that_cannot_be_asked_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_nodemanager_is_not_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NM_HOST", "127.0.0.1")
     monkeypatch.setenv("NM_HTTP_PORT", "1")
     assert list(node._recovery()) == []

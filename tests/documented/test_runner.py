@@ -39,7 +39,7 @@ def run(directory: Path, text: str, scenario: Scenario | None = None, left_out: 
         ("```zsh\nfalse\n```\n", Scenario(), "exit code 1"),
     ],
 )
-def test_a_command_that_does_not_do_what_the_page_says_is_refused(
+def test_a_command_that_differs_from_its_page_is_refused(
     text: str, scenario: Scenario, said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(Refused, match=said):
@@ -60,12 +60,12 @@ def test_a_block_that_carries_a_reason_is_not_run(tmp_path: Path) -> None:
     run(tmp_path, "    ls absent\n\nAnd:\n\n    ls\n", left_out=frozenset(["ls absent"]))
 
 
-def test_a_placeholder_has_what_the_scenario_says(tmp_path: Path) -> None:
+def test_a_placeholder_is_replaced_by_the_scenarios_value(tmp_path: Path) -> None:
     replace = {"/path/to/the/clone": "{tree}"}
     run(tmp_path, "    grep -q dlapp /path/to/the/clone/pyproject.toml\n", Scenario(replace=replace))
 
 
-def test_what_a_page_changes_of_the_machine_and_starts_there_ends_with_its_namespace(tmp_path: Path) -> None:
+def test_changes_and_processes_of_a_page_end_with_its_namespace(tmp_path: Path) -> None:
     name = f"documented-{os.getpid()}"
     run(
         tmp_path,
@@ -78,7 +78,7 @@ def test_what_a_page_changes_of_the_machine_and_starts_there_ends_with_its_names
     assert left.returncode == 1
 
 
-def test_where_the_machine_cannot_be_kept_apart_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_namespaces_no_command_of_a_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "mount").write_text("#!/bin/sh\necho no mount here >&2\nexit 32\n")
@@ -89,7 +89,7 @@ def test_where_the_machine_cannot_be_kept_apart_nothing_runs(tmp_path: Path, mon
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_page_sees_a_home_of_its_own_and_no_setting_of_the_caller(
+def test_a_page_has_its_own_home_directory_and_no_settings_of_the_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DLAPP_CLUSTER", "yarn")

@@ -244,7 +244,7 @@ def test_lines_of_both_streams_are_shown_in_the_order_in_which_they_were_printed
 
 
 @on_yarn_when_full
-def test_what_takes_too_long_is_stopped_with_its_output_kept(engine: Engine, tmp_path: Path) -> None:
+def test_an_application_over_max_runtime_is_stopped_and_its_output_kept(engine: Engine, tmp_path: Path) -> None:
     limit_s = 15 if engine.name == "local" else 25  # from the start of its ApplicationMaster
     script = "mkdir output; echo half >output/x; exec sleep 600"
     file = properties(
@@ -269,9 +269,7 @@ def test_what_takes_too_long_is_stopped_with_its_output_kept(engine: Engine, tmp
 
 
 @on_yarn_when_full
-def test_what_takes_too_long_is_committed_if_a_shell_runs_its_program_and_that_has_saved(
-    engine: Engine, tmp_path: Path
-) -> None:
+def test_output_saved_at_max_runtime_below_a_shell_is_committed(engine: Engine, tmp_path: Path) -> None:
     limit_s = 15 if engine.name == "local" else 25  # from the start of its ApplicationMaster
     program = "sh -c 'trap \"sleep 0.2; echo saved >output/x; exit 0\" TERM; while :; do sleep 0.02; done'"
     file = properties(
@@ -337,7 +335,7 @@ def test_a_soft_kill_lets_every_container_end_and_commits_their_output(engine: E
 
 
 @on_yarn_when_full
-def test_a_kill_keeps_nothing_and_who_waits_is_told(engine: Engine, tmp_path: Path) -> None:
+def test_a_kill_keeps_no_output_and_waiting_commands_report_it(engine: Engine, tmp_path: Path) -> None:
     mark = f"sleep 6543{os.getpid()}"
     engine.put("killed/somewhere/else", "")
     file = properties(
@@ -376,7 +374,7 @@ def test_a_program_that_takes_more_memory_than_it_asked_for_is_ended_with_the_nu
     assert status(id_of(done))["diagnosis"]["diagnosis"]["rule"] == "memory_limit"
 
 
-def test_what_identifies_it_is_shown_by_yarn_itself(engine: Engine, tmp_path: Path) -> None:
+def test_yarn_shows_tags_priority_queue_project_and_name(engine: Engine, tmp_path: Path) -> None:
     file = properties(
         tmp_path,
         "true",
@@ -406,9 +404,7 @@ def test_what_identifies_it_is_shown_by_yarn_itself(engine: Engine, tmp_path: Pa
         assert report.raw["priority"] == 3
 
 
-def test_what_the_engine_gave_otherwise_than_asked_is_shown_at_once_and_in_the_status(
-    engine: Engine, tmp_path: Path
-) -> None:
+def test_changed_priority_and_memory_are_shown_at_once_and_in_the_status(engine: Engine, tmp_path: Path) -> None:
     file = properties(tmp_path, "true", application={"priority": 99}, resources={"memory": 200})
     done = waited(file)
     assert done.code == 0, done.err

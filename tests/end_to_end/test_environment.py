@@ -29,7 +29,7 @@ def ran(file: Path, *options: str, **env: str) -> list[str]:
     return printed("--container", "worker_0", "--stdout", id_of(done))
 
 
-def test_what_a_framework_compiled_is_found_by_the_next_application(engine: Engine, tmp_path: Path) -> None:
+def test_compiled_kernels_are_reused_by_the_next_application(engine: Engine, tmp_path: Path) -> None:
     first = properties(tmp_path, f"{COMPILES}stat -c %a $(dirname $(dirname $TRITON_CACHE_DIR))", name="first")
     *compiled, mode = ran(first)
     assert (compiled, mode) == (["compiles"] * 4, "700")

@@ -52,7 +52,7 @@ def test_a_failure_of_the_node_that_the_program_prints_does_not_count(engine: En
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local"], indirect=True)
-def test_a_failed_program_that_wrote_other_files_and_no_output_is_told_its_own_cause(
+def test_a_failed_program_without_output_is_reported_with_its_own_cause(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DLAPP_LOCAL_VCORES", "1000")

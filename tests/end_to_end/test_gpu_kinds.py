@@ -150,7 +150,7 @@ def test_on_a_mixed_machine_each_application_gets_the_kind_that_it_asks_for(tmp_
         ),
     ],
 )
-def test_what_the_machine_can_never_give_is_refused_before_submission_with_what_it_has(
+def test_an_impossible_gpu_request_is_refused_with_the_machines_devices(
     tmp_path: Path, see: Any, devices: Sequence[StubDevice], resources: dict[str, Any], wrong: str, problem: str
 ) -> None:
     see(devices)

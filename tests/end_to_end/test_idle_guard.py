@@ -53,7 +53,7 @@ def utilisations(application: str) -> list[float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
-def test_idle_gpus_are_told_by_the_webhook_and_end_an_application_with_its_output(
+def test_idle_gpus_are_sent_to_the_webhook_and_end_an_application_with_its_output(
     engine: Engine, stub: Path, hook: Hook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DLAPP_DEFAULTS_IDLE_GUARD", "5%, 30s, notify")  # the operator's

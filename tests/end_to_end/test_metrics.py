@@ -111,7 +111,7 @@ until [ -e {go} ]; do sleep 0.05; done"""
         assert "WARNING" not in (application_dir(engine.state_dir, application) / "am.log").read_text()
 
 
-def test_the_exporter_says_who_holds_which_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_exporter_reports_the_holder_of_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     device = {
         "label": "gpu1",
         "state": "held",

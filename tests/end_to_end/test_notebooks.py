@@ -126,7 +126,7 @@ def test_a_notebook_in_docker_without_a_network_goes_on_without_its_command(
     wait_for("no container", lambda: not dockerd.containers(f"label=dlapp.app={application}"))
 
 
-def test_without_jupyterlab_a_notebook_fails_with_a_line_on_what_to_do(tmp_path: Path, state_dir: Path) -> None:
+def test_without_jupyterlab_a_notebook_fails_with_the_repair(tmp_path: Path, state_dir: Path) -> None:
     file = properties(tmp_path, "true")
     done = run("dlapp-notebook", "--detach", file)
     assert done.code == 1

@@ -46,7 +46,7 @@ def test_an_event_of_a_master_that_was_killed_before_the_delivery_is_delivered_b
 
 @pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
 @pytest.mark.slow
-def test_on_yarn_the_users_next_command_delivers_what_the_last_master_could_not(
+def test_on_yarn_the_next_command_delivers_undelivered_notifications(
     hook: Hook, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DLAPP_YARN_AM_ATTEMPTS", "1")
@@ -145,7 +145,7 @@ def test_a_server_that_hangs_delays_no_end_and_the_mail_comes(
 
 
 @pytest.mark.slow
-def test_who_waits_in_the_queue_is_told_so_once(
+def test_a_wait_in_the_queue_is_notified_once(
     hook: Hook, state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DLAPP_NOTIFY_WAITING_AFTER", "1s")

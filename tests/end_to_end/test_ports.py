@@ -121,7 +121,7 @@ def kill_master(engine: Engine, application: str, forward: PortForward) -> None:
 
 @pytest.mark.slow
 @on_yarn_when_full
-def test_a_port_comes_to_this_machine_both_ways_and_nothing_of_it_stays(engine: Engine, tmp_path: Path) -> None:
+def test_a_port_is_forwarded_in_both_ways_and_closed_without_leftovers(engine: Engine, tmp_path: Path) -> None:
     application, port = serving(tmp_path)
     said: list[str] = []
     with contextlib.closing(engine.client()) as client:

@@ -49,7 +49,7 @@ def with_credentials(*directories: Path) -> list[Path]:
 
 @pytest.mark.proves("registry-credentials")
 @on_yarn_when_full
-def test_an_image_of_a_private_registry_runs_and_nothing_of_the_credentials_is_left(
+def test_a_private_image_runs_and_its_credentials_are_removed(
     engine: Engine, config: Path, dockerd: Dockerd, tmp_path: Path, state_dir: Path
 ) -> None:
     with Registry(busybox_root({"own": os.urandom(64)}), login=f"tony:{PASSWORD}", by_token=True) as registry:
@@ -67,7 +67,7 @@ def test_an_image_of_a_private_registry_runs_and_nothing_of_the_credentials_is_l
         dockerd.docker("rmi", image)
 
 
-def test_wrong_credentials_fail_the_application_with_what_to_do_and_a_helper_that_fails_does_not(
+def test_wrong_credentials_fail_with_the_repair_and_a_failing_helper_does_not(
     config: Path, dockerd: Dockerd, tmp_path: Path, state_dir: Path
 ) -> None:
     with Registry(busybox_root({"own": os.urandom(64)}), login=f"tony:{PASSWORD}") as registry:

@@ -246,7 +246,7 @@ def test_success_of_the_roles_that_decide_ends_the_others_with_their_output(engi
 
 
 @on_yarn_when_full
-def test_what_a_role_waits_for_is_shown(engine: Engine, tmp_path: Path) -> None:
+def test_the_condition_of_a_waiting_role_is_shown(engine: Engine, tmp_path: Path) -> None:
     file = file_of(tmp_path, "train]\ncommand=sleep 600\n", "eval]\ninstances=2\ndepends_on=train:done\ncommand=true\n")
     application = launch(file)
     wait_for("it runs", lambda: "running 1 of 3" in status(application)["phase"], END_S)
@@ -285,7 +285,7 @@ def test_each_failure_of_any_instance_is_a_retry_of_its_gang(engine: Engine, tmp
 
 
 @on_yarn_when_full
-def test_where_all_ranks_exit_at_once_each_generation_counts_one_failure(engine: Engine, tmp_path: Path) -> None:
+def test_ranks_that_all_exit_at_once_count_one_failure_per_generation(engine: Engine, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     file = file_of(
         tmp_path,
@@ -321,7 +321,7 @@ def test_a_rank_that_never_becomes_ready_is_named_and_max_runtime_ends_the_wait(
 
 
 @on_yarn_when_full
-def test_where_one_rank_is_killed_its_gang_starts_again_in_the_same_containers(engine: Engine, tmp_path: Path) -> None:
+def test_after_a_killed_rank_the_gang_restarts_in_the_same_containers(engine: Engine, tmp_path: Path) -> None:
     up = tmp_path / "up"
     file = file_of(
         tmp_path,

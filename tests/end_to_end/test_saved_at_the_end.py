@@ -42,7 +42,7 @@ def test_each_container_of_a_gang_saves_though_a_shell_runs_its_program(engine: 
 
 @pytest.mark.slow
 @on_yarn_when_full
-def test_a_trial_whose_time_is_over_saves_though_a_shell_runs_its_program(engine: Engine, tmp_path: Path) -> None:
+def test_a_trial_at_its_time_limit_saves_below_a_shell(engine: Engine, tmp_path: Path) -> None:
     file = properties(
         tmp_path,
         'mkdir output; echo \'{"metrics": {"loss": 0.5}, "step": 1}\' >>"$DLAPP_REPORT"\n'

@@ -91,7 +91,7 @@ def test_a_service_is_started_again_and_ends_with_its_application(engine: Engine
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local"], indirect=True)
-def test_an_application_of_services_ends_when_nobody_is_connected(engine: Engine, tmp_path: Path) -> None:
+def test_an_application_of_services_ends_without_connections(engine: Engine, tmp_path: Path) -> None:
     file = file_of(tmp_path, f"kind=service\n{API}memory=64\ngcores=0\nmax_idle=1s\n")
     end = ended(launch(file), END_S)
     assert (end["state"], end["final_status"]) == ("FINISHED", "SUCCEEDED")

@@ -23,9 +23,7 @@ def reason(application: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("engine", ["local", pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
 @pytest.mark.slow
-def test_applications_wait_for_others_or_a_release_over_restarts_and_start_or_end_by_what_comes(
-    engine: Engine, tmp_path: Path
-) -> None:
+def test_start_conditions_hold_over_restarts_until_they_are_met_or_fail(engine: Engine, tmp_path: Path) -> None:
     go = tmp_path / "go"
     first = launch(properties(tmp_path, f"until [ -e {go} ]; do sleep 0.05; done", name="first"))
 

@@ -34,7 +34,7 @@ def usage_of(application: str) -> UsageHistory:
 
 
 @pytest.mark.slow
-def test_a_status_a_list_and_the_history_tell_what_an_application_has_cost(engine: Engine, tmp_path: Path) -> None:
+def test_status_list_and_history_show_the_receipt_of_an_application(engine: Engine, tmp_path: Path) -> None:
     counted, go = tmp_path / "counted", tmp_path / "go"
     file = properties(
         tmp_path,
@@ -92,7 +92,7 @@ fi >output/counted
 
 @pytest.mark.docker
 @pytest.mark.slow
-def test_a_receipt_in_docker_is_what_the_kernel_counts_for_the_container(
+def test_a_receipt_in_docker_equals_the_kernels_counters(
     dockerd: Dockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DLAPP_CLUSTER", "local")

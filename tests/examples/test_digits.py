@@ -66,7 +66,7 @@ def test_the_demo_runs_on_a_hadoop_cluster(digits: Path, hadoop: Hadoop, monkeyp
 
 
 @pytest.mark.slow
-def test_a_softkill_keeps_what_there_is(digits: Path) -> None:
+def test_a_softkill_commits_the_output_so_far(digits: Path) -> None:
     properties = digits / "dl_app.properties"
     properties.write_text(properties.read_text(encoding="utf-8").replace("--epochs 60", "--epochs 1000000"))
     submitted = run(digits, "dlapp-launcher", str(properties))

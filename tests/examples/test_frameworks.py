@@ -52,6 +52,6 @@ def test_the_page_has_a_row_for_each_library_with_a_framework_that_exists_and_an
         assert "](../examples/" in example or "](#" in example
 
 
-def test_the_programs_know_nothing_of_dlapp() -> None:
+def test_the_programs_do_not_mention_dlapp() -> None:
     for program in (FILES / "programs").iterdir():
         assert "dlapp" not in program.read_text().lower()

@@ -53,7 +53,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_every_example_prints_what_the_page_says(place: Path) -> None:
+def test_every_example_prints_the_output_of_its_page(place: Path) -> None:
     assert len(examples()) == PAGE.read_text().count("```python") == 5
     for code, printed in examples():
         done = subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True)
@@ -166,7 +166,7 @@ def test_a_file_can_be_changed_for_one_submission(place: Path) -> None:
         ({**CODE, "script": "none.sh"}, "AppSpec: application.user_shell_script: .* there is no such file"),
     ],
 )
-def test_what_does_not_describe_an_application_is_refused(place: Path, given: dict[str, Any], said: str) -> None:
+def test_invalid_application_descriptions_are_refused(place: Path, given: dict[str, Any], said: str) -> None:
     if given.get("source") == "spec":
         given = {**given, "source": spec()}
     with Client() as client, pytest.raises(UsageError, match=said):
@@ -246,13 +246,13 @@ def test_keywords_take_the_words_of_a_file_and_specs_of_input(place: Path) -> No
     assert (place / "results/1/result").read_text() == "x\n"
 
 
-def test_as_completed_refuses_what_is_no_application() -> None:
+def test_as_completed_refuses_values_that_are_not_applications() -> None:
     for wrong in (["last"], "last"):
         with pytest.raises(UsageError, match="as_completed takes"):
             next(as_completed(wrong))  # type: ignore[arg-type]
 
 
-def test_keywords_are_what_a_file_would_say(place: Path) -> None:
+def test_keywords_have_the_same_effect_as_a_file(place: Path) -> None:
     (place / "data").mkdir()
     (place / "data/a").write_text("1")
     with Client() as client:
@@ -351,7 +351,7 @@ def test_applications_are_yielded_as_they_end(place: Path) -> None:
         assert list(as_completed([])) == []
 
 
-def test_a_spec_asks_for_exactly_what_it_says(place: Path) -> None:
+def test_a_spec_is_submitted_unchanged(place: Path) -> None:
     roles = (RoleSpec(instances=2, resources=Resources(memory_mib=64, vcores=1), retries=3),)
     with Client() as client:
         application = client.submit(spec(roles=roles, tags=("x",), project="p"))
@@ -361,7 +361,7 @@ def test_a_spec_asks_for_exactly_what_it_says(place: Path) -> None:
     assert submitted.workspace == str(place / "code")
 
 
-def test_importing_the_package_loads_nothing_and_its_names_are_the_classes() -> None:
+def test_importing_the_package_loads_no_other_module_and_exports_the_classes() -> None:
     code = (
         "import sys; before = set(sys.modules); import dlapp; "
         "print(*sorted(set(sys.modules) - before)); from dlapp import *; print(Client.__module__, AppSpec.__module__)"

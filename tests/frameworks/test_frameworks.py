@@ -75,13 +75,13 @@ def test_tensorflow_gets_the_cluster_by_task_type_and_its_own_task() -> None:
     }
 
 
-def test_tensorflows_evaluator_is_told_of_the_cluster_and_is_not_in_it() -> None:
+def test_tensorflows_evaluator_gets_the_cluster_without_itself() -> None:
     config = json.loads(variables(Framework.TENSORFLOW, roster(worker=2, evaluator=1), 2)["TF_CONFIG"])
     assert config["cluster"].keys() == {"worker"}
     assert config["task"] == {"type": "evaluator", "index": 0}
 
 
-def test_tensorflow_is_not_told_of_a_service_that_is_no_task_type() -> None:
+def test_services_that_are_no_task_type_are_not_in_tf_config() -> None:
     config = json.loads(variables(Framework.TENSORFLOW, roster(worker=2, board=1), 0)["TF_CONFIG"])
     assert config["cluster"].keys() == {"worker"}
 
@@ -187,7 +187,7 @@ def test_the_users_number_of_processes_counts_for_torchrun(asked: str, processes
     assert frameworks.processes(Framework.TORCHRUN, Resources(vcores=8, gcores=2), user) == processes
 
 
-def test_torchrun_runs_a_python_script_and_nothing_else() -> None:
+def test_torchrun_runs_only_a_python_script() -> None:
     python = PayloadProgram("code/train.py", (), ("--fast",))
     wrapped = PayloadProgram("", ("python3", "-m", "torch.distributed.run", "code/train.py"), ("--fast",))
     assert frameworks.command_of(Framework.TORCHRUN, python) == wrapped
@@ -218,7 +218,7 @@ def test_nccl_and_gloo_get_the_interface_where_it_is_known() -> None:
 
 
 @pytest.mark.parametrize("framework", [one for one in Framework if one is not Framework.NONE])
-def test_what_the_user_sets_is_left_as_it_is(framework: Framework) -> None:
+def test_variables_set_by_the_user_are_kept(framework: Framework) -> None:
     of = roster(scheduler=1, server=1, worker=1)
     every = variables(framework, of, 2, interface="eth0")
     assert variables(framework, of, 2, interface="eth0", user=dict.fromkeys(every, "mine")) == {}
@@ -283,7 +283,7 @@ TENSORFLOW_TYPES = "is no task type of TensorFlow (chief, worker, ps, evaluator)
         (Framework.NONE, [role("ps"), role("any", on_failure=RoleFailure.RESTART)], []),
     ],
 )
-def test_what_a_framework_would_refuse_is_found_before(
+def test_roles_that_a_framework_refuses_are_found_before_submission(
     framework: Framework, roles: list[RoleSpec], expected: list[str]
 ) -> None:
     assert problems(framework, *roles) == expected

@@ -70,7 +70,7 @@ def test_a_container_has_a_port_for_each_process_and_three_for_mpirun_and_its_da
     assert [frameworks.ports(one, Resources(vcores=8)) for one in (Framework.NONE, Framework.PYTORCH)] == [0, 1]
 
 
-def test_mpirun_is_told_of_its_agent_its_nodes_its_interface_and_two_ports() -> None:
+def test_mpirun_gets_its_agent_nodes_interface_and_two_ports() -> None:
     found = mpi.head_variables(roster().at(0), "/dlapp/run/mpi", nodes=200, interface="eth1")
     assert {name: value for name, value in found.items() if "ip" in name or "rsh" in name or "hostfile" in name} == {
         "PRTE_MCA_prte_default_hostfile": "/dlapp/run/mpi/hostfile",

@@ -50,7 +50,7 @@ def test_an_answer_of_a_namenode_is_understood_or_refused(name: str) -> None:
     fuzz(lambda data: parse(Fields(data)), [sample])
 
 
-def test_what_a_datanode_says_of_an_operation_is_understood_or_refused() -> None:
+def test_a_datanodes_operation_response_is_parsed_or_refused() -> None:
     checksum = encode((1, encode((1, 1), (2, CHUNK))), (2, 0))
 
     def read(data: bytes) -> None:

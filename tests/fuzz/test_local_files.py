@@ -94,7 +94,7 @@ def test_how_an_application_ended_is_read_or_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["engine.json", "submission.json"])
-def test_what_an_application_was_given_is_read_or_refused(tmp_path: Path, name: str) -> None:
+def test_the_files_of_an_application_are_parsed_or_refused(tmp_path: Path, name: str) -> None:
     home = tmp_path / str(samples.APPLICATION)
     home.mkdir()
     settings = settings_of(load_config(environ={}, system_file=""), ("/bin/false",)).to_json()
@@ -131,7 +131,7 @@ def harmless(shown: str) -> None:
         assert after[1:].lstrip("0123456789;:").startswith("m"), shown
 
 
-def test_what_a_program_prints_is_merged_and_shown_whatever_it_is() -> None:
+def test_any_program_output_is_merged_and_shown() -> None:
     log = LogFiles(container_id=samples.CONTAINER, role="worker", role_index=0, index=0, files={})
 
     def show(data: bytes) -> None:

@@ -198,7 +198,7 @@ CALLS: dict[str, tuple[Callable[[Dockerd], Any], Any]] = {
 
 @pytest.mark.proves("dockerd-limits")
 @pytest.mark.parametrize("name", CALLS)
-def test_what_dockerd_says_is_understood_or_refused(docker: Any, name: str) -> None:
+def test_answers_of_dockerd_are_parsed_or_refused(docker: Any, name: str) -> None:
     host, answer = docker
     ask, sample = CALLS[name]
     status = "404 Not Found" if name == "refusal" else "200 OK"

@@ -71,7 +71,7 @@ def test_yaml_as_large_as_it_may_be_is_read_or_refused_in_time(tmp_path: Path, p
 @pytest.mark.parametrize(
     "text", ["!!bool x", "!!int ''", "!!timestamp x", "1:" * 400 + "1.5", "2001-99-99", "9" * 5000]
 )
-def test_another_programs_scalars_are_texts_whatever_their_tags_say(text: str) -> None:
+def test_scalars_of_another_program_are_texts_whatever_their_tags(text: str) -> None:
     assert plain_yaml(f"a: {text}".encode())["a"] in text
 
 
@@ -95,7 +95,7 @@ def test_a_pattern_of_names_is_read_or_refused() -> None:
     fuzz(read, [b"/data/{2023,2024/0[1-3]}/part-*.gz", b"/a/[!b-d]?/{x,{y,z}}*", b"/\\{a\\}/b"])
 
 
-def test_what_goes_to_a_terminal_steers_nothing() -> None:
+def test_terminal_output_has_no_control_characters() -> None:
     def show(data: bytes) -> None:
         shown = one_line(data.decode("utf-8", "surrogateescape"))
         assert not any((ord(one) < 32 and one != "\t") or 127 <= ord(one) < 160 for one in shown), shown

@@ -18,7 +18,7 @@ def uuids_of(record: HostRecord, now_ms: int) -> list[str] | None:
     return None if found is None else [one.uuid for one in found]
 
 
-def test_slices_do_not_count_for_who_asks_for_gpus_and_gpus_not_for_who_asks_for_slices() -> None:
+def test_slices_do_not_count_as_gpus_and_gpus_not_as_slices() -> None:
     record = record_of(MIXED)
     assert count_devices(record, GPU) == (3, 0, 3)
     assert count_devices(record, SLICE) == (2, 0, 2)
@@ -26,7 +26,7 @@ def test_slices_do_not_count_for_who_asks_for_gpus_and_gpus_not_for_who_asks_for
     assert count_devices(record, (Demand(1, DeviceNeed(MIG_SLICE, 20_000)),)) == (1, 0, 1)
 
 
-def test_what_is_held_in_quarantine_absent_or_unavailable_is_not_free() -> None:
+def test_leased_quarantined_absent_or_unavailable_devices_are_not_free() -> None:
     record, taken = leased(record_of(MIXED), "container_1", 1)
     assert taken == ["GPU-1"]
     record = rules.quarantine(record, "gpu2", cause="operator", by="root", now_ms=1)
@@ -73,7 +73,7 @@ def test_a_gpu_that_was_split_since_counts_as_its_slices_only() -> None:
     assert uuids_of(lost, 1) == ["GPU-1", "GPU-2", "GPU-3"]
 
 
-def test_the_number_of_gpus_is_said_apart_from_that_of_slices() -> None:
+def test_numbers_of_gpus_and_slices_are_shown_separately() -> None:
     assert [number_text(one) for one in ((), FOUR, FOUR[:1], MIXED, (SMALL,))] == [
         "0 GPUs",
         "4 GPUs",

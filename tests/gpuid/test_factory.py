@@ -63,7 +63,7 @@ def test_the_key_says_whether_yarn_assigns_gpus_and_with_auto_the_files_of_hadoo
     assert not found("auto", **here)
 
 
-def test_tls_needs_a_ca_and_what_is_in_its_files_goes_along(tmp_path: Path) -> None:
+def test_tls_needs_a_ca_and_the_contents_of_its_files_are_sent_along(tmp_path: Path) -> None:
     def found(**more: str) -> LedgerSettings:
         options = {"ensemble": "127.0.0.1:1", "root": "/dlapp", "credentials": "none", **more}
         keys = {f"gpuid.zookeeper.{name}": text for name, text in options.items()}
@@ -115,7 +115,7 @@ def test_each_cluster_has_its_own_root_by_its_id_or_the_name_of_its_file_system(
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "hosts", "short", ""])
-def test_a_cluster_whose_name_is_no_place_needs_a_root_of_the_operators(tmp_path: Path, name: str) -> None:
+def test_a_cluster_id_that_is_no_path_needs_a_configured_root(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"gpuid.zookeeper.root"):
         of_cluster(tmp_path, **{"yarn.resourcemanager.cluster-id": name})
 

@@ -65,20 +65,20 @@ def test_a_single_gpu_is_a_whole_one_and_never_a_slice_when_those_are_in_use() -
     )
 
 
-def test_who_asks_for_two_gpus_is_not_told_to_take_slices() -> None:
+def test_a_request_for_two_gpus_is_not_advised_to_use_slices() -> None:
     record, _ = leased(record_of(MIXED), "c1", 3)
     with pytest.raises(NotEnough) as refused:
         leased(record, "c2", 2)
     assert refused.value.reason.startswith("asked for 2 whole GPUs, 0 free: gpu1 application_")
 
 
-def test_a_slice_is_given_to_who_asks_for_one_the_smallest_first_or_the_profile_that_is_named() -> None:
+def test_a_slice_request_gets_the_smallest_slice_or_the_named_profile() -> None:
     assert leased(record_of(MIXED), "c", 1, DeviceNeed(MIG_SLICE))[1] == [SMALL.uuid]
     assert leased(record_of(MIXED), "c", 1, DeviceNeed("mig:3g.40gb"))[1] == [LARGE.uuid]
     assert leased(record_of(MIXED), "c", 1, DeviceNeed(MIG_SLICE, 20_000))[1] == [LARGE.uuid]
 
 
-def test_what_else_is_free_is_said_with_the_key_that_takes_it() -> None:
+def test_other_free_devices_are_named_with_the_key_that_requests_them() -> None:
     record, _ = leased(record_of(MIXED), "c1", 1, DeviceNeed("mig:1g.10gb"))
     with pytest.raises(NotEnough) as refused:
         leased(record, "c2", 1, DeviceNeed("mig:1g.10gb"))
@@ -138,7 +138,7 @@ def test_two_slices_are_refused_because_a_program_sees_one() -> None:
         ((), 1, PLAIN, "gcores", "asked for 1 gcore, it has 0"),
     ],
 )
-def test_what_a_host_can_never_give_is_refused_with_what_it_has_and_the_key_that_is_wrong(
+def test_an_impossible_device_request_is_refused_with_the_hosts_devices_and_the_key(
     devices: Sequence[Device], count: int, need: DeviceNeed, key: str, problem: str
 ) -> None:
     with pytest.raises(RequestTooLarge) as refused:
@@ -162,7 +162,7 @@ def test_the_memory_of_a_gpu_is_that_of_its_name(memory_mib: int, memory_mb: int
     assert DeviceNeed(WHOLE_GPU, memory_mb).accepts(whole(0, memory_mib)) is serves
 
 
-def test_a_gpu_whose_memory_is_not_known_serves_no_request_for_memory() -> None:
+def test_a_gpu_of_unknown_memory_serves_no_request_for_memory() -> None:
     assert not DeviceNeed(WHOLE_GPU, 1).accepts(whole(0, 0))
     assert PLAIN.accepts(whole(0, 0))
 
@@ -238,9 +238,7 @@ def can_be_met(devices: Sequence[Device], asked: Sequence[DeviceNeed]) -> bool:
 
 
 @given(hosts(), st.lists(st.builds(Demand, st.integers(1, 2), NEEDS), max_size=4))
-def test_demands_that_can_be_met_are_met_and_the_others_are_told_so(
-    devices: tuple[Device, ...], asked: list[Demand]
-) -> None:
+def test_possible_demands_are_met_and_impossible_ones_refused(devices: tuple[Device, ...], asked: list[Demand]) -> None:
     demands = sorted(asked, key=needs.strictness)
     possible = can_be_met(devices, [one.need for one in demands for _ in range(one.gcores)])
     found = choose_for(devices, {one.uuid for one in devices}, demands)
@@ -252,7 +250,7 @@ def test_demands_that_can_be_met_are_met_and_the_others_are_told_so(
 
 
 @given(hosts(), st.lists(st.builds(Demand, st.integers(1, 2), NEEDS), max_size=4), st.randoms())
-def test_of_what_is_reserved_each_role_gets_its_own_in_whatever_order_they_take_it(
+def test_each_role_gets_its_reserved_devices_in_any_order(
     devices: tuple[Device, ...], asked: list[Demand], order: Random
 ) -> None:
     reserved = choose_for(devices, {one.uuid for one in devices}, sorted(asked, key=needs.strictness))

@@ -31,7 +31,7 @@ def leased(record: HostRecord, container: str, gcores: int, now_ms: int = 1, app
     return rules.lease(record, ask, token=f"t-{container}", now_ms=now_ms)[0]
 
 
-def test_an_error_says_who_holds_what_since_when_and_what_is_broken() -> None:
+def test_an_error_names_holders_times_and_broken_devices() -> None:
     record = leased(record_of(3), "c1", 1)
     record = rules.quarantine(record, "gpu2", cause="ecc", detail="ECC", now_ms=2)
     with pytest.raises(NotEnough) as refused:
@@ -62,12 +62,12 @@ def test_a_lease_is_released_by_its_own_application_only() -> None:
         rules.release(leased(record_of(), "c1", 1), "c1", application=OTHER)
 
 
-def test_what_dlapp_finds_does_not_change_what_an_operator_said() -> None:
+def test_findings_of_dlapp_do_not_replace_an_operators_quarantine() -> None:
     record = rules.quarantine(record_of(), "gpu1", cause="operator", by="root", now_ms=1)
     assert rules.quarantine(record, "gpu1", cause="ecc", now_ms=2) is record
 
 
-def test_each_quarantine_is_counted_until_somebody_repairs_the_device() -> None:
+def test_each_quarantine_is_counted_until_the_device_is_repaired() -> None:
     record = record_of()
     for count in (1, 2, 3):
         record = rules.quarantine(record, "gpu0", cause="ecc", now_ms=count)
@@ -86,7 +86,7 @@ def test_a_host_that_shows_up_is_not_forgotten_any_more() -> None:
     assert rules.with_inventory(record, fake_devices(4), boot_id="boot", now_ms=6).forgotten_ms == 0
 
 
-def test_a_host_that_was_installed_anew_is_accepted_once_nobody_holds_its_devices() -> None:
+def test_a_reinstalled_host_is_accepted_once_its_devices_are_free() -> None:
     record = replace(leased(record_of(), "c1", 1), machine="first")
     with pytest.raises(rules.OtherMachine, match="dlapp-gpu release GPU --host host03"):
         rules.with_inventory(record, fake_devices(4), boot_id="new", now_ms=6, machine="second")
@@ -95,7 +95,7 @@ def test_a_host_that_was_installed_anew_is_accepted_once_nobody_holds_its_device
     assert (again.machine, again.device("gpu1").quarantine is not None) == ("second", True)
 
 
-def test_cloned_machines_with_one_short_name_are_told_apart_by_their_full_names() -> None:
+def test_cloned_machines_with_one_short_name_are_distinguished_by_full_names() -> None:
     record = replace(leased(record_of(), "c1", 1), machine="m", full_name="host03.a.example")
     with pytest.raises(rules.OtherMachine):
         rules.with_inventory(
@@ -122,7 +122,7 @@ def test_of_leases_that_operators_ended_the_last_ones_are_kept() -> None:
     assert from_bytes(to_bytes(record), "host03") == replace(record, releases=record.releases)
 
 
-def test_looking_again_without_news_changes_nothing() -> None:
+def test_an_unchanged_inventory_returns_the_same_record() -> None:
     record = record_of()
     assert rules.with_inventory(record, fake_devices(4), boot_id="boot", now_ms=99) is record
 
@@ -141,7 +141,7 @@ JSON: Any = st.recursive(
 
 
 @given(JSON)
-def test_what_is_no_record_is_refused_in_a_line(data: Any) -> None:
+def test_an_invalid_record_is_refused_in_one_line(data: Any) -> None:
     with pytest.raises(LedgerError, match="host03: its record in the GPU ledger cannot be read"):
         from_bytes(json.dumps(data).encode(), "host03")
 
@@ -266,7 +266,7 @@ TestRules = Rules.TestCase
 TestRules.settings = settings(settings(), stateful_step_count=40)
 
 
-def test_a_record_is_read_as_it_was_written_whatever_was_written_before() -> None:
+def test_a_record_is_read_as_written_after_any_earlier_write() -> None:
     """A writer of a record keeps the text of its devices; it must be no other's."""
     one = rules.with_inventory(HostRecord("h1"), fake_devices(3), boot_id="b", now_ms=1)
     turned = tuple(replace(device, index=2 - device.index) for device in fake_devices(3))

@@ -36,7 +36,7 @@ def best(devices: Sequence[Device], free: Sequence[int], count: int, *, spread: 
 
 @pytest.mark.parametrize("spread", [False, True], ids=["packed", "spread"])
 @pytest.mark.parametrize("name", NAMES)
-def test_on_published_layouts_the_best_set_is_chosen_whatever_is_free_and_asked_for(name: str, spread: bool) -> None:
+def test_on_published_layouts_the_best_set_is_chosen_for_all_free_sets_and_counts(name: str, spread: bool) -> None:
     devices = machine(name)
     for free in EVERY_SET:
         for count in range(1, len(free) + 1):
@@ -69,7 +69,7 @@ def test_on_any_machine_the_best_set_is_chosen(devices: tuple[Device, ...], data
     assert chosen(devices, free, count, spread=spread) == best(devices, free, count, spread=spread)
 
 
-def test_nothing_is_chosen_where_too_few_are_free() -> None:
+def test_with_too_few_free_devices_none_is_chosen() -> None:
     assert chosen(machine("DGX-1"), [1, 5], 3) is None
 
 
@@ -89,7 +89,7 @@ def test_four_on_the_cube_mesh_are_all_linked_to_each_other() -> None:
     assert chosen(machine("DGX-1"), [0, 1, 3, 4, 5, 6, 7], 4) == [4, 5, 6, 7]
 
 
-def test_where_all_links_are_alike_the_numa_node_decides() -> None:
+def test_with_equal_links_the_numa_node_decides() -> None:
     assert chosen(machine("DGX A100"), [2, 3, 4, 5, 6, 7], 4) == [4, 5, 6, 7]
 
 
@@ -135,7 +135,7 @@ def test_parts_of_a_device_in_use_are_taken_before_a_whole_one_is_broken() -> No
     assert chosen(devices, range(14), 3) == [0, 1, 2]
 
 
-def test_where_no_links_are_known_neighbours_in_bus_order_are_close() -> None:
+def test_without_known_links_neighbours_in_bus_order_are_close() -> None:
     devices = tuple(Device(f"GPU-{place}", place, place) for place in range(8))
     assert chosen(devices, [0, 4, 5, 7], 2) == [4, 5]
     assert chosen(devices, [0, 1, 2, 3, 6], 1) == [6]

@@ -44,7 +44,7 @@ def info(state: str) -> bytes:
         ([answer(b"{}", 403)], ""),
     ],
 )
-def test_an_end_is_told_only_by_a_resourcemanager_that_is_active(answers: list[bytes], found: str) -> None:
+def test_only_an_active_resourcemanager_proves_an_end(answers: list[bytes], found: str) -> None:
     with server(says(*answers)) as url:
         assert read_application_state([url], Login("tony"), APP, timeout_s=120) == found
 
@@ -56,6 +56,6 @@ def test_of_several_resourcemanagers_one_that_is_down_or_on_standby_is_passed_ov
         assert read_application_state(urls, Login("tony"), APP, timeout_s=120) == "KILLED"
 
 
-def test_nobody_there_says_nothing() -> None:
+def test_an_unreachable_resourcemanager_proves_no_end() -> None:
     assert read_application_state(["http://127.0.0.1:1"], Login("tony"), APP, timeout_s=120) == ""
     assert read_application_state([], Login("tony"), APP, timeout_s=120) == ""

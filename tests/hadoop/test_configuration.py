@@ -105,7 +105,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["all0", "all1", *ALONE])
-def test_a_value_is_what_hadoop_says_that_it_is(directory: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_values_agree_with_hadoops_own_reader(directory: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     try:
         classes = f"{directory}:{library()}/*"
         command = [java(), *JAVA_OPTIONS, "-cp", classes, "org.apache.hadoop.hdfs.tools.GetConf", "-confKey", name]

@@ -151,7 +151,7 @@ def test_a_server_that_offers_other_mechanisms_is_refused_at_once_with_their_nam
         assert (server.connections, server.calls) == (1, 0)
 
 
-def test_coming_without_proof_where_it_is_wanted_is_said_so() -> None:
+def test_a_login_without_the_required_token_is_refused_with_the_reason() -> None:
     with (
         RpcServer(lambda method, data: ANSWER, TOKEN) as server,
         rpc(server.address, token=None) as client,
@@ -179,7 +179,7 @@ def test_an_exception_of_the_server_keeps_the_connection() -> None:
         assert server.connections == 1
 
 
-def test_a_server_that_says_later_is_asked_again() -> None:
+def test_a_retriable_error_is_retried() -> None:
     told = []
 
     def handler(method: str, data: bytes) -> bytes:
@@ -203,7 +203,7 @@ def test_of_several_servers_the_one_that_serves_is_found_and_kept() -> None:
         assert server.connections == 1
 
 
-def test_nobody_there_is_one_line_with_every_address() -> None:
+def test_unreachable_servers_give_one_line_with_every_address() -> None:
     words = r"no server answered allocate in 120 s: 127.0.0.1:\d+: refused"
     with refusing() as one, refusing() as two, pytest.raises(ConnectionLost, match=words) as caught:
         allocate(rpc_that_tries_twice(one, two))
@@ -308,7 +308,7 @@ def test_whether_the_server_may_have_got_the_call_is_known() -> None:
             assert caught.value.sent is sent, plan
 
 
-def test_a_connection_can_be_closed_twice_and_tells_after_an_error() -> None:
+def test_a_connection_can_be_closed_twice_and_is_marked_broken_after_an_error() -> None:
     with RpcServer(lambda method, data: ANSWER, TOKEN) as server:
         one = Connection(server.address, "P", proof=TOKEN, deadline=time.monotonic() + 120)
         one.close()

@@ -84,7 +84,7 @@ def test_an_offer_of_a_server_is_chosen_as_it_was_made_but_for_its_challenge(
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_what_was_made_of_the_proto_files_is_made_of_these(name: str) -> None:
+def test_generated_descriptors_match_the_proto_files(name: str) -> None:
     package = ".".join(PACKAGES[name].relative_to(DLAPP.parent).parts)
     made = importlib.import_module(f"{package}.descriptors")
 
@@ -167,7 +167,7 @@ def test_a_frame_cut_at_any_byte_is_no_frame_yet() -> None:
 
 
 @given(st.binary(max_size=400))
-def test_garbage_is_refused_or_waited_for_and_nothing_else(data: bytes) -> None:
+def test_garbage_is_refused_or_incomplete(data: bytes) -> None:
     reader = FrameReader(limit=1000)
     reader.feed(data)
     try:

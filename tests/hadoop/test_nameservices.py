@@ -68,7 +68,7 @@ def test_every_nameservice_is_found_by_its_name_and_by_its_namenodes(
         ("hdfs://x9:8020/a", r"dfs\.namenode\.rpc-address\.NAME \(x9:8020\) and dfs\.namenode\.http-address\.NAME"),
     ],
 )
-def test_of_an_hdfs_whose_namenodes_are_not_known_the_settings_are_named(location: str, settings: str) -> None:
+def test_unknown_namenodes_are_refused_with_the_missing_settings(location: str, settings: str) -> None:
     with pytest.raises(UsageError, match=f"^{location}: .* dfs\\.nameservices, {settings}$"):
         place().resolve(location)
 
@@ -116,7 +116,7 @@ def test_a_path_under_a_mount_point_is_where_that_leads(text: str, location: str
         ("/safe/a", r"dlapp does not follow fs\.viewfs\.mounttable\.all\.linkNfly\.minReplication=2\./safe"),
     ],
 )
-def test_what_a_mount_table_does_not_lead_to_one_place_of_is_refused_by_name(path: str, problem: str) -> None:
+def test_an_ambiguous_mount_table_path_is_refused_by_name(path: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         place(MOUNTS).resolve(f"viewfs://all{path}")
 
@@ -136,7 +136,7 @@ def test_mount_tables_of_other_kinds_and_names() -> None:
         patterns.resolve("viewfs://all/b")
 
 
-def test_a_mount_table_as_the_default_file_system_has_the_home_and_all_paths() -> None:
+def test_a_mount_table_may_be_the_default_file_system() -> None:
     found = place(MOUNTS, {"fs.defaultFS": "viewfs://all/"})
     assert (found.location, found.home, found.web[0]) == ("hdfs://west", "hdfs://west/home/tony", "http://w1:1234")
     assert [found.resolve(one) for one in ("run", "/data/logs/1", "viewfs:/data/logs/1", "hdfs://east/x")] == [

@@ -79,7 +79,7 @@ def test_attributes_are_read_with_blanks_quotes_and_escapes() -> None:
 
 @pytest.mark.parametrize("seal", [False, True])
 @given(messages=st.lists(st.binary(max_size=100), max_size=5))
-def test_what_one_end_wraps_the_other_unwraps_in_turn(seal: bool, messages: list[bytes]) -> None:
+def test_wrapped_messages_are_unwrapped_in_order(seal: bool, messages: list[bytes]) -> None:
     key = bytes(16)
     client, server = Security(key, seal=seal), Security(key, seal=seal, server=True)
     for data in messages:

@@ -62,7 +62,7 @@ def test_a_vint_is_hadoops(value: int, hexes: str) -> None:
 
 
 @given(st.dictionaries(st.text(max_size=20), TOKENS, max_size=4), st.dictionaries(st.text(), st.binary(max_size=300)))
-def test_what_is_written_is_read_again(tokens: dict[str, Token], secrets: dict[str, bytes]) -> None:
+def test_encoded_credentials_are_decoded_unchanged(tokens: dict[str, Token], secrets: dict[str, bytes]) -> None:
     credentials = Credentials(tokens, secrets)
     assert Credentials.decode(credentials.encode()) == credentials
 

@@ -51,7 +51,7 @@ def test_the_trusted_certificates_of_a_java_key_store_are_read_and_keys_passed_o
 
 
 @pytest.mark.slow
-def test_what_is_no_trust_store_that_python_reads_is_refused_by_name(stores: Path, tmp_path: Path) -> None:
+def test_an_unsupported_trust_store_is_refused_by_name(stores: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^X: .*trust\.p12 is neither PEM nor a Java key store of type JKS"):
         read_certificates(str(stores / "trust.p12"), "X")
     with pytest.raises(ConfigError, match=r"^X: /nowhere: No such file or directory$"):

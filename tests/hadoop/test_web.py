@@ -57,7 +57,7 @@ def test_a_connection_is_kept() -> None:
         assert client.call("POST", f"{url}/x", {"a": "b"}, b"{}").status == 200
 
 
-def test_one_that_the_server_closed_meanwhile_is_made_anew() -> None:
+def test_a_connection_closed_by_the_server_is_reopened() -> None:
     with server(says(OK), says(OK)) as url, Web(120) as client:
         assert client.call("GET", url).body == b"{}"
         assert client.call("GET", url).body == b"{}"
@@ -92,7 +92,7 @@ def test_an_answer_that_is_cut_or_none_is_one_line(answer: bytes, words: str) ->
     assert "\n" not in str(caught.value)
 
 
-def test_a_server_that_says_nothing_is_given_up() -> None:
+def test_a_silent_server_times_out() -> None:
     def work(link: socket.socket) -> None:
         while link.recv(65536):
             pass
@@ -111,7 +111,7 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
     ],
     ids=["status", "head", "chunk", "trailer"],
 )
-def test_a_server_that_trickles_is_given_up_like_one_that_says_nothing(begins: bytes, goes_on: bytes) -> None:
+def test_a_trickling_server_times_out_like_a_silent_one(begins: bytes, goes_on: bytes) -> None:
     given_up = threading.Event()
 
     def work(link: socket.socket) -> None:
@@ -146,12 +146,12 @@ def test_an_answer_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("url", ["", "rm:8088", "http://", "http://rm:port", "ftp://rm"])
-def test_what_is_no_web_address_is_said_so(url: str) -> None:
+def test_an_invalid_web_address_is_refused(url: str) -> None:
     with Web(120) as client, pytest.raises(NoAddress, match="is not a web address"):
         client.call("GET", url)
 
 
-def test_nobody_there_is_one_line_with_the_address_and_the_setting() -> None:
+def test_an_unreachable_server_gives_one_line_with_address_and_setting() -> None:
     with YarnRest(["http://127.0.0.1:1"], Login("tony")) as rest, pytest.raises(Unreachable) as caught:
         rest.info()
     assert str(caught.value) == "http://127.0.0.1:1: connection refused; see yarn.resourcemanager.webapp.address"

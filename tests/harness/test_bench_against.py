@@ -61,7 +61,7 @@ def test_each_tree_runs_its_own_bench_by_turns_and_rows_that_got_worse_are_named
     assert time["conditions"]["rounds"] == [1.0, 1.0, 1.0]
 
 
-def test_a_change_that_is_not_committed_is_measured_and_said(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_uncommitted_changes_are_measured_and_reported(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tree / "figures.json").write_text(json.dumps([{"name": "rate", "ratio": 8.0, "better": "higher"}]))
     assert main(["HEAD", "cli"], tree, rounds=1) == 0
     said = capsys.readouterr().out
@@ -69,14 +69,14 @@ def test_a_change_that_is_not_committed_is_measured_and_said(tree: Path, capsys:
     assert "rate  higher  2.000" in said
 
 
-def test_a_bench_that_fails_ends_the_comparison_with_what_it_said(tree: Path) -> None:
+def test_a_failing_bench_ends_the_comparison_with_its_output(tree: Path) -> None:
     (tree / "figures.json").unlink()
     with pytest.raises(SystemExit, match=r"(?s)make bench NAME=cli in .*figures\.json"):
         main(["HEAD", "cli"], tree, rounds=1)
 
 
 @pytest.mark.parametrize("argv", [["HEAD"], ["0123abcd", "cli"]])
-def test_without_a_name_or_with_an_unknown_commit_nothing_runs(tree: Path, argv: list[str]) -> None:
+def test_without_a_name_or_with_an_unknown_commit_no_bench_runs(tree: Path, argv: list[str]) -> None:
     assert main(argv, tree) == 2
     assert not (tree / "runs").exists()
 

@@ -242,9 +242,7 @@ def test_a_device_that_differs_from_nvidia_smi_or_is_missing_is_named_with_both_
     ("name", "near", "far"),
     [("utilisation", 0.91, 0.88), ("memory_mib", 10_600, 10_800), ("power_w", 620, 630), ("power_w", 380, 370)],
 )
-def test_a_report_may_differ_from_what_was_measured_by_the_tolerance_of_its_kind(
-    name: str, near: float, far: float
-) -> None:
+def test_a_report_may_differ_from_the_measurement_by_its_tolerance(name: str, near: float, far: float) -> None:
     theirs = [Sample(0.98, 9_900, 480, 60), Sample(1.0, 10_100, 520, 60), Sample(None, None, None, None)]
     ours = {"utilisation": 1.0, "memory_mib": 10_000, "power_w": 500}
     assert differences(ours | {name: near}, theirs) == []
@@ -276,7 +274,7 @@ def test_foreign_processes_are_found_wherever_a_status_has_them() -> None:
     assert pids_in([[{"pid": 4711, "host": "a"}, {"children": [{"pid": 5}]}], {"pid": None}, "6"]) == {4711, 5}
 
 
-def test_the_environment_of_a_run_has_nothing_of_the_callers_settings_and_no_hidden_gpus(tmp_path: Path) -> None:
+def test_the_environment_of_a_run_drops_the_callers_settings_and_hidden_gpus(tmp_path: Path) -> None:
     base = {"DLAPP_LOCAL_GCORES": "0", "CUDA_VISIBLE_DEVICES": "", "HOME": "/root", "PATH": "/bin", "PYTHONPATH": "/x"}
     found = environment(tmp_path, base, stub=False)
     assert "DLAPP_LOCAL_GCORES" not in found
@@ -438,7 +436,7 @@ if RECORDINGS:
         assert compare(recording, tmp_path) == {}
 
 
-def test_a_recording_of_the_stub_is_what_the_stub_answers_and_a_changed_one_is_not(tmp_path: Path) -> None:
+def test_a_recording_matches_the_stub_and_a_changed_one_does_not(tmp_path: Path) -> None:
     odd = StubDevice(
         uuid="GPU-recorded",
         minor=3,
@@ -505,7 +503,7 @@ def verdicts(lines: Sequence[str]) -> dict[str, str]:
     return {line[1]: line[0] for line in words if len(line) > 1 and line[0] in (OK, FAIL, SKIP, NOTE)}
 
 
-def test_the_prepared_run_has_a_line_and_an_entry_for_each_check_and_leaves_nothing(place: Path) -> None:
+def test_the_prepared_run_reports_each_check_and_leaves_no_files(place: Path) -> None:
     code, lines, errors = prepared_run(place, "--only", SHORT)
     assert code == 0, "\n".join([*lines, errors])
     assert lines[0] == ("the stub of NVML: 1 GPU; gpu0, NVIDIA Test Card, GPU-00000000-aaaa-bbbb-cccc-000000000000")
@@ -523,7 +521,7 @@ def test_the_prepared_run_has_a_line_and_an_entry_for_each_check_and_leaves_noth
     assert [path.name for path in place.iterdir() if path.name.startswith("dlapp-gpu-run")] == []
 
 
-def test_what_no_longer_fits_is_skipped_and_said_and_the_last_check_runs_nevertheless(place: Path) -> None:
+def test_checks_over_the_time_limit_are_skipped_except_the_last(place: Path) -> None:
     code, lines, errors = prepared_run(place, "--only", "B03,B17", "--limit", "0", "--record", f"{place}/raw.json")
     assert code == 0, "\n".join([*lines, errors])
     assert verdicts(lines) == {"B01": SKIP, "B03": SKIP, "B17": SKIP, "B26": OK}

@@ -51,7 +51,7 @@ def test_there_are_two_queues_to_use_and_three_to_be_refused_by(hadoop: Hadoop) 
     assert sorted(names) == ["closed", "default", "full", "locked", "research"]
 
 
-def test_what_a_server_unpacks_and_keeps_goes_with_the_cluster(hadoop: Hadoop) -> None:
+def test_files_of_a_server_are_removed_with_the_cluster(hadoop: Hadoop) -> None:
     used = set()
     for part, server in hadoop.status().items():
         names = [*Path(f"/proc/{server['pid']}/maps").read_text().split(), *open_files(server["pid"])]
@@ -73,7 +73,7 @@ if FULL:
 
     @pytest.mark.hadoop
     @pytest.mark.skipif(nvidia_devices() > 0, reason="root may not hide a GPU that is there")
-    def test_what_stays_up_for_a_user_has_a_ledger_and_offers_the_devices_that_there_are(
+    def test_a_kept_cluster_has_a_ledger_and_the_machines_devices(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # Names of sockets are short.
@@ -133,7 +133,7 @@ def test_a_part_is_killed_and_started_again(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("death", ["owner", "inner", "outer", "down"])
-def test_nothing_stays_however_the_end_comes(kept: Kept, death: str) -> None:
+def test_no_server_and_no_file_outlives_any_end_of_the_test_run(kept: Kept, death: str) -> None:
     directory, owner = kept
     part = keeper.ask(directory, do="start", part="one")["one"]["pid"]
     wait_until(lambda: len(keeper._working_in(directory)) == 3)

@@ -107,7 +107,7 @@ def test_cases_of_a_sample_and_for_workers_slow_tests_are_left_to_the_faults_tie
     assert sorted(one.nodeid for one in left_out(items_of(2), by_group=by_group, tier="quick")) == names
 
 
-def test_the_parts_of_the_faults_tier_together_are_what_is_left_out_each_test_once() -> None:
+def test_the_parts_of_the_faults_tier_cover_each_left_out_test_once() -> None:
     items = items_of(40)
     out = left_out(items, by_group=True, tier="quick")
     parts = [out - left_out(items, by_group=True, tier=f"{part}/3") for part in (1, 2, 3)]

@@ -56,7 +56,7 @@ def test_a_unit_that_failed_stops_no_other_and_the_run_is_not_good(nights: Night
     assert not show(nights, [part])
 
 
-def test_what_passed_at_this_commit_is_not_run_again_and_what_failed_is(nights: Nights, tree: Path) -> None:
+def test_passed_units_of_a_commit_are_skipped_and_failed_ones_repeated(nights: Nights, tree: Path) -> None:
     part = [unit("a", "echo a >>ran"), unit("b", "echo b >>ran; test $(grep -c b ran) = 2")]
     nights.run_part(part)
     nights.run_part(part)
@@ -124,9 +124,7 @@ def test_without_docker_images_are_missing(monkeypatch: pytest.MonkeyPatch, tmp_
     assert nightly.missing(unit("dist", "true")) == ""
 
 
-def test_a_unit_takes_on_nothing_that_the_call_of_make_was_given(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_unit_inherits_no_variables_of_the_make_call(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("MAKEFLAGS", "PART=2"), ("PART", "2"), ("ARGS", "-x")):
         monkeypatch.setenv(name, value)
     nights.run_part([unit("a", 'test -z "$MAKEFLAGS$PART$ARGS"')])

@@ -44,14 +44,14 @@ def test_an_image_has_labels_and_the_program_that_tries_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_dockerfile_copies_is_there_and_what_is_there_is_copied(name: str) -> None:
+def test_each_dockerfile_copies_exactly_the_existing_files(name: str) -> None:
     copied = {file for line in re.findall(r"^COPY (.*) \S+$", dockerfile(name), re.MULTILINE) for file in line.split()}
     there = {path.name for path in (DOCKER / name).iterdir()} - {"Dockerfile", "requirements.in"}
     assert copied == there
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_python_package_is_locked_with_hashes_to_the_version_that_was_asked_for(name: str) -> None:
+def test_every_python_package_is_locked_with_hashes_to_the_requested_version(name: str) -> None:
     path = DOCKER / name / "requirements.txt"
     if not path.exists():
         assert name == "caffe"

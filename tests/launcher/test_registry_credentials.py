@@ -65,7 +65,7 @@ def test_auths_are_read_in_all_their_forms(key: str, entry: Any, sent: Any, tmp_
     assert found == ({} if sent is None else {"r.org/net": {**sent, "serveraddress": "r.org"}})
 
 
-def test_a_helper_is_asked_for_the_registry(tmp_path: Path) -> None:
+def test_a_credential_helper_is_called_with_the_registry(tmp_path: Path) -> None:
     helper(tmp_path, "one", 'read -r url; echo "{\\"Username\\": \\"of $url\\", \\"Secret\\": \\"s\\"}"')
     helper(tmp_path, "all", 'echo \'{"Username": "<token>", "Secret": "t"}\'')
     config = {"credHelpers": {"r.org": "one"}, "credsStore": "all"}
@@ -92,7 +92,7 @@ def test_a_helper_that_has_none_is_no_problem(tmp_path: Path) -> None:
         ("[1]", "", "config.json is not a configuration of Docker"),
     ],
 )
-def test_what_cannot_be_used_is_told_and_the_image_is_pulled_without(
+def test_unusable_credentials_are_reported_and_the_image_pulled_without_them(
     config: Any, script: str, why: str, tmp_path: Path
 ) -> None:
     if script:

@@ -176,7 +176,7 @@ def test_the_originals_lines_are_printed_to_the_character(launched: Launch) -> N
     assert launched.noted == []
 
 
-def test_what_an_application_waits_for_has_the_names_that_commands_take(launched: Launch) -> None:
+def test_start_conditions_accept_the_names_that_commands_accept(launched: Launch) -> None:
     launched.text = ORIGINAL.replace("[application]\n", "[application]\nafter=last:any\n")
     launched()
     assert launched.engine.submitted[0][0].spec.after == (After(ID, RequiredEnd.ANY),)
@@ -195,7 +195,7 @@ def test_an_application_to_wait_for_that_is_not_there_or_named_twice_is_refused_
     assert problem in fault
 
 
-def test_what_is_submitted_is_the_spec_the_packed_workspace_and_apart_from_it_the_secrets(launched: Launch) -> None:
+def test_a_submission_has_the_spec_the_packed_workspace_and_separate_secrets(launched: Launch) -> None:
     launched.text = ORIGINAL.replace("[from_hdfs]", "env.TOKEN=hush\n[from_hdfs]")
     launched(PATH="/bin", LC_ALL="C.UTF-8", TZ="UTC", SECRET="no", DLAPP_LOCAL_SHARED="false", LD_PRELOAD="x")
     ((submission, secrets),) = launched.engine.submitted
@@ -278,7 +278,7 @@ def test_the_resolved_ask_is_printed(launched: Launch) -> None:
     assert launched.said[-1] == "DL App Resources = 4 containers, each with memory 1024 MiB, vcores 1, gcores 2"
 
 
-def test_what_the_engine_notes_and_what_is_not_packed_is_told_apart_from_the_lines(launched: Launch) -> None:
+def test_engine_notes_and_unpacked_files_are_separate_from_the_output_lines(launched: Launch) -> None:
     launched.engine.notes = ["resources.nodes has no effect on one machine"]
     (launched.workspace / "output/old").write_text("1")
     os.mkfifo(launched.workspace / "pipe")
@@ -338,7 +338,7 @@ def test_a_script_with_windows_line_ends_is_noted_with_the_command_that_converts
     ]
 
 
-def test_what_a_shell_would_do_with_values_is_noted_before_the_submission(
+def test_unexpanded_shell_syntax_is_noted_before_the_submission(
     launched: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(launched.place)
@@ -447,7 +447,7 @@ def test_missing_input_is_named(launched: Launch) -> None:
         ("a*b[1]", r"a\*b[1]", r"a\*b\[1\]"),
     ],
 )
-def test_a_pattern_without_a_match_that_is_a_name_is_told_with_its_escapes(
+def test_an_unmatched_pattern_that_is_an_existing_name_is_refused_with_its_escapes(
     launched: Launch, name: str, text: str, escaped: str
 ) -> None:
     path = launched.root / name
@@ -470,7 +470,7 @@ def test_input_that_is_a_broken_link_is_named(launched: Launch) -> None:
     assert launched.refused() == [f"10: from_hdfs.hdfs: {link} is a broken link"]
 
 
-def test_what_cannot_be_brought_of_a_directory_is_named(launched: Launch) -> None:
+def test_unfetchable_entries_of_a_directory_are_named(launched: Launch) -> None:
     deep = launched.root / "user/tony/caffe_test/set/deep"
     deep.mkdir(parents=True)
     (deep / "link").symlink_to("/no/such")
@@ -489,7 +489,7 @@ def test_a_list_is_in_nobodys_way_but_a_file_of_its_name_is(launched: Launch) ->
     assert line.startswith("11: from_hdfs.input_path: the workspace has all, where the list would be written")
 
 
-def test_input_and_output_elsewhere_are_refused_by_name(launched: Launch) -> None:
+def test_unsupported_input_and_output_schemes_are_refused_by_name(launched: Launch) -> None:
     launched.text = ORIGINAL.replace("caffe_test/*", "caffe_test/*\n  nonsense://bucket/x")
     assert launched.refused() == ["10: from_hdfs.hdfs: there is no storage for nonsense://"]
     launched.text = re.sub(r"(?m)^hdfs=.*output.*$", "hdfs=s3://bucket/results", ORIGINAL)
@@ -554,9 +554,7 @@ def test_a_source_that_leads_to_the_target_is_refused(launched: Launch) -> None:
 
 
 @pytest.mark.parametrize("letter", ["x", "결"], ids=["ascii", "three bytes"])
-def test_a_target_whose_name_leaves_no_room_for_those_beside_it_is_refused_with_what_is_possible(
-    launched: Launch, letter: str
-) -> None:
+def test_a_target_name_too_long_for_its_suffixes_is_refused_with_the_maximum(launched: Launch, letter: str) -> None:
     width = len(letter.encode())
     most = (NAME_MAX - len(LONGEST_SUFFIX)) // width
     launched.text = ORIGINAL.replace("caffe_mnist_example_output", letter * (most + 1))
@@ -668,7 +666,7 @@ def test_a_script_that_would_not_be_packed_is_refused(launched: Launch) -> None:
     ]
 
 
-def test_what_is_left_out_by_default_is_told_with_the_key_that_packs_it(launched: Launch) -> None:
+def test_default_exclusions_are_noted_with_the_key_that_packs_them(launched: Launch) -> None:
     for name in (".git/x", ".venv/x", *(f"{letter}/__pycache__/x" for letter in "abcdef")):
         (launched.workspace / name).parent.mkdir(parents=True)
         (launched.workspace / name).write_text("")
@@ -712,7 +710,7 @@ def test_a_workspace_with_a_link_out_of_it_is_refused(launched: Launch) -> None:
 # ---- print-spec ----
 
 
-def test_the_printed_spec_reads_back_to_what_the_file_says_with_secrets_masked(launched: Launch) -> None:
+def test_the_printed_spec_reads_back_to_the_file_with_secrets_masked(launched: Launch) -> None:
     (launched.place / "secret.env").write_text("KEY=hush\n")
     (launched.place / "secret.env").chmod(0o600)
     path = launched.place / "app.properties"
@@ -739,7 +737,7 @@ def test_the_printed_spec_of_a_faulty_file_is_its_faults(launched: Launch) -> No
     assert len(refusal.value.problems) == 3
 
 
-def test_submitting_loads_nothing_that_is_not_needed() -> None:
+def test_submitting_loads_no_unneeded_module() -> None:
     program = (
         "import sys, dlapp.launcher.submit; print(sorted({'yaml', 'pathspec', 'difflib', 'docker', 'click', 'tarfile', "
         "'asyncio', 'tempfile', 'logging', 'subprocess', 'pathlib', 'shlex', 'shutil'} & sys.modules.keys()))"

@@ -30,7 +30,7 @@ def result_of(number: int) -> Accepted:
 @pytest.mark.parametrize(
     "number", [errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EPERM, errno.ETIMEDOUT]
 )
-def test_an_error_of_a_connection_that_ended_in_the_backlog_is_nothing(number: int) -> None:
+def test_an_error_of_a_connection_that_ended_in_the_backlog_is_ignored(number: int) -> None:
     assert result_of(number) is Accepted.ONE
 
 
@@ -52,7 +52,7 @@ def test_a_listener_that_does_not_block_has_none() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOTCONN, "not connected"), ValueError("no"), RecursionError()])
-def test_what_fails_at_the_begin_of_a_connection_closes_it_and_is_reported(error: Exception) -> None:
+def test_an_error_at_the_start_of_a_connection_closes_it_and_is_reported(error: Exception) -> None:
     def fails(*_: object) -> None:
         raise error
 

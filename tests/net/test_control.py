@@ -91,7 +91,7 @@ def test_a_refusal_becomes_the_error_that_it_means(status: int, error: type[Dlap
         ask(url_of(server), "GET", "/")
 
 
-def test_nobody_there_is_said_with_the_address() -> None:
+def test_a_refused_connection_is_reported_with_the_address() -> None:
     with refusing() as (_, port), pytest.raises(Unreachable, match=f"http://127.0.0.1:{port}.*refused"):
         ControlConnection(f"http://127.0.0.1:{port}").call("GET", "/")
 
@@ -123,7 +123,7 @@ def test_an_answer_that_is_garbage_or_cut_is_one_clear_error(garbage: bytes) -> 
         thread.join()
 
 
-def test_a_request_cut_at_any_byte_reaches_nobody_and_hurts_nobody() -> None:
+def test_a_request_cut_at_any_byte_reaches_no_handler_and_harms_no_other() -> None:
     whole = b'POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\n\r\n{"a": "bcde"}'
     seen: list[Request] = []
 

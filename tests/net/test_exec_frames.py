@@ -47,14 +47,14 @@ def test_a_large_body_goes_as_several_frames_and_waits_until_it_is_taken(
 
 
 @pytest.mark.parametrize("data", [b"?\0\0\0\0", b"O\0\1\0\1", b"\0" * 5, b"HTTP/1.1 200 OK"])
-def test_what_is_not_a_frame_ends_the_stream(pair: tuple[FrameStream, socket.socket], data: bytes) -> None:
+def test_an_invalid_frame_ends_the_stream(pair: tuple[FrameStream, socket.socket], data: bytes) -> None:
     stream, other = pair
     other.sendall(data)
     with pytest.raises(StreamClosed):
         stream.receive()
 
 
-def test_a_trial_is_read_as_it_was_written_and_nothing_else_is_taken_for_one() -> None:
+def test_a_trial_frame_is_read_as_written_and_others_are_refused() -> None:
     assert frames.read_trial(frames.trial_body(9999, 3)) == (9999, 3)
     for body in (b"", b"\0" * 7, b"\0" * 9):
         with pytest.raises(StreamClosed):
@@ -74,7 +74,7 @@ def test_an_end_keeps_its_code_and_message() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"code": 256, "message": ""}', b'{"code": 0, "message": 1}'])
-def test_what_is_not_an_end_is_refused(body: bytes) -> None:
+def test_an_invalid_end_frame_is_refused(body: bytes) -> None:
     with pytest.raises(StreamClosed):
         frames.read_end(body)
 

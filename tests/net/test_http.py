@@ -113,7 +113,7 @@ def test_answers_of_all_kinds_come_on_connections_that_are_kept(connections: Htt
     assert [one.split()[1] for one in heard] == [b"/0", b"/1", b"/2", b"/3", b"/4"]
 
 
-def test_what_a_server_refuses_is_an_answer(connections: HttpClient) -> None:
+def test_a_refusal_of_a_server_is_an_answer(connections: HttpClient) -> None:
     with saying([[sized(b"{}", status=b"403 Forbidden")]]) as (server, _):
         answer = connections.request("GET", server, "/")
     assert (answer.status, answer.good, answer.body) == (403, False, b"{}")
@@ -176,12 +176,12 @@ def test_an_answer_that_is_cut_anywhere_is_broken_and_never_shorter(body: bytes,
         b"\x00\x01\x02" * 50_000,
     ],
 )
-def test_what_is_no_http_is_said(connections: HttpClient, answer: bytes) -> None:
+def test_an_answer_that_is_not_http_is_refused(connections: HttpClient, answer: bytes) -> None:
     with saying([[answer]]) as (server, _), pytest.raises(IncompleteResponse, match="no valid HTTP response"):
         connections.request("GET", server, "/")
 
 
-def test_nobody_there_means_that_nothing_was_sent(connections: HttpClient) -> None:
+def test_a_failed_connection_means_that_no_request_was_sent(connections: HttpClient) -> None:
     with refusing() as (_, port):
         for server, words in (
             (f"http://127.0.0.1:{port}", "refused"),
@@ -192,7 +192,7 @@ def test_nobody_there_means_that_nothing_was_sent(connections: HttpClient) -> No
             assert not broken.value.sent
 
 
-def test_a_host_is_looked_up_once_for_many_connections_and_again_where_nobody_answers(
+def test_a_host_is_looked_up_once_and_again_after_a_failed_connection(
     connections: HttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_up: list[str] = []
@@ -296,7 +296,7 @@ def test_a_server_that_is_silent_is_waited_for_only_so_long() -> None:
     ],
     ids=["status", "head", "interim", "chunk", "trailer", "refusal"],
 )
-def test_a_server_that_trickles_is_given_up_like_one_that_says_nothing(
+def test_a_trickling_server_times_out_like_a_silent_one(
     begins: bytes, goes_on: bytes, to_file: bool, tmp_path: Path
 ) -> None:
     connections, given_up = HttpClient(2, 0.3), threading.Event()
@@ -376,7 +376,7 @@ def test_a_file_that_shrinks_or_cannot_be_written_is_no_fault_of_the_server(
             assert not isinstance(failed.value, IncompleteResponse)
 
 
-def test_more_than_was_asked_for_is_not_taken(connections: HttpClient, tmp_path: Path) -> None:
+def test_more_bytes_than_requested_are_refused(connections: HttpClient, tmp_path: Path) -> None:
     with (
         open(tmp_path / "x", "wb") as file,
         saying([[sized(bytes(100))]]) as (server, _),
@@ -386,7 +386,7 @@ def test_more_than_was_asked_for_is_not_taken(connections: HttpClient, tmp_path:
     assert (tmp_path / "x").stat().st_size <= 50
 
 
-def test_who_waits_can_be_cut_off(connections: HttpClient) -> None:
+def test_a_waiting_request_can_be_interrupted(connections: HttpClient) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         failures: list[BaseException] = []
 
@@ -479,7 +479,7 @@ def test_a_deadline_holds_for_all_of_a_request(begins: bytes) -> None:
         listening.close()
 
 
-def test_a_body_larger_than_its_limit_is_told_apart(connections: HttpClient) -> None:
+def test_a_body_larger_than_its_limit_has_its_own_error(connections: HttpClient) -> None:
     with saying([[sized(b"12345")], [CHUNKED]]) as (server, _):
         for _ in range(2):
             with pytest.raises(IncompleteResponse) as broken:
@@ -488,7 +488,9 @@ def test_a_body_larger_than_its_limit_is_told_apart(connections: HttpClient) -> 
 
 
 @pytest.mark.parametrize("repeatable", [True, False])
-def test_what_may_be_repeated_is_where_a_kept_connection_breaks(connections: HttpClient, repeatable: bool) -> None:
+def test_repeatable_requests_are_retried_after_a_broken_kept_connection(
+    connections: HttpClient, repeatable: bool
+) -> None:
     # The second request is heard, and its connection closed without an answer.
     with saying([[sized(b"1"), b""], [sized(b"2")]]) as (server, heard):
         assert connections.request("GET", server, "/").body == b"1"
@@ -501,7 +503,7 @@ def test_what_may_be_repeated_is_where_a_kept_connection_breaks(connections: Htt
     assert len(heard) == 3
 
 
-def test_after_its_end_a_client_asks_nobody_and_who_waited_waits_no_more() -> None:
+def test_a_closed_client_sends_no_request_and_ends_waiting_ones() -> None:
     connections, failures = HttpClient(60, 60), list[str]()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = f"http://127.0.0.1:{listening.getsockname()[1]}"
@@ -524,7 +526,7 @@ def test_after_its_end_a_client_asks_nobody_and_who_waited_waits_no_more() -> No
 
 
 @pytest.mark.parametrize(("target", "header"), [("/a b", ""), ("/\r\nX: y", ""), ("/é", ""), ("", ""), ("/", "a\nb")])
-def test_nothing_can_be_put_into_a_request_by_its_parts(connections: HttpClient, target: str, header: str) -> None:
+def test_request_parts_cannot_inject_headers(connections: HttpClient, target: str, header: str) -> None:
     with pytest.raises(ValueError, match="characters that HTTP does not allow"):
         connections.request("GET", "http://127.0.0.1:1", target, headers={"X": header})
 
@@ -554,12 +556,12 @@ def calling(server: str, patience_s: float = 30) -> WebHdfs:
         ),
     ],
 )
-def test_refusals_are_told_apart(answer: bytes, kind: type[Exception], words: str) -> None:
+def test_refusals_map_to_distinct_errors(answer: bytes, kind: type[Exception], words: str) -> None:
     with saying([[answer]]) as (server, _), pytest.raises(kind, match=words):
         calling(server, 0.3).status("/x")
 
 
-def test_the_path_and_the_user_are_escaped_and_nothing_else_is_done_to_them() -> None:
+def test_path_and_user_are_only_escaped() -> None:
     with saying([[sized(b'{"FileStatus":{}}', b"Connection: close")]]) as (server, heard):
         web = WebHdfs(HdfsPlace("hdfs://nn", (server,), Login("t&y")), patience_s=0.1)
         with pytest.raises(WrongAnswer, match="no status of a file"):
@@ -580,7 +582,7 @@ def test_a_token_takes_the_place_of_the_user_and_is_in_no_message() -> None:
 @pytest.mark.parametrize(
     "answer", [sized(b"<html>hello"), sized(b"[]"), sized(b"", status=b"302 Found"), b"SSH-2.0\r\n\r\n"]
 )
-def test_what_is_no_namenode_is_said(answer: bytes) -> None:
+def test_an_answer_that_is_not_from_a_namenode_is_refused(answer: bytes) -> None:
     clock: Callable[[], float] = iter(range(0, 1000, 1)).__next__
     with saying([[answer]]) as (server, _):
         place = HdfsPlace("hdfs://nn:8020", (server,), Login("tony"))
@@ -588,7 +590,7 @@ def test_what_is_no_namenode_is_said(answer: bytes) -> None:
             WebHdfs(place, patience_s=0.1, timeout_s=(2, 5), clock=clock).status("/x")
 
 
-def test_a_server_that_speaks_tls_alone_is_named_at_once_with_what_to_set(tmp_path: Path) -> None:
+def test_a_tls_only_server_is_named_at_once_with_the_setting(tmp_path: Path) -> None:
     with tls_in_front(tmp_path, ("127.0.0.1", 1)) as where, pytest.raises(AnyUnreachable) as refused:
         WebHdfs(HdfsPlace("hdfs://nn:8020", (f"http://{where}",), Login("tony")), patience_s=60).status("/x")
     assert str(refused.value) == (f"http://{where} uses TLS, not plain HTTP; set dfs.http.policy to HTTPS_ONLY")
@@ -629,7 +631,7 @@ def test_a_certificate_is_trusted_only_by_the_clients_that_were_given_it(tmp_pat
             WebHdfs(place._replace(certificates=""), patience_s=60).status("/x")
 
 
-def test_a_server_that_only_hangs_up_is_not_said_to_speak_tls() -> None:
+def test_a_server_that_closes_connections_is_not_taken_for_tls() -> None:
     clock: Callable[[], float] = iter(range(0, 1000, 1)).__next__
     with saying([[b""], []]) as (server, heard):  # asked, and asked for TLS
         place = HdfsPlace("hdfs://nn:8020", (server,), Login("tony"))
@@ -655,7 +657,7 @@ GONE = java("FileNotFoundException", "no", b"404 Not Found")
 TAKEN = java("FileAlreadyExistsException", "the same")
 
 
-def test_a_takeover_is_waited_for_and_where_nobody_is_nobody_is_waited_for() -> None:
+def test_a_failover_is_waited_for_and_unreachable_servers_are_not() -> None:
     standby = java("StandbyException", "Operation category READ is not supported in state standby")
     now = 0.0
 
@@ -684,7 +686,7 @@ def test_a_name_that_was_taken_and_is_free_again_is_tried_again() -> None:
         assert calling(server).rename("/old", "/new")
 
 
-def test_what_somebody_else_renamed_and_removed_since_is_not_found() -> None:
+def test_a_path_renamed_and_removed_by_another_client_is_not_found() -> None:
     with saying([[TAKEN, GONE, GONE]]) as (server, _), pytest.raises(NotFound, match="/old is not there"):
         calling(server).rename("/old", "/new")
 
@@ -716,7 +718,7 @@ def test_a_file_that_was_replaced_before_it_was_opened_by_its_number_is_looked_a
     assert opened_by(heard) == [b"/.reserved/.inodes/7", b"/.reserved/.inodes/8"]
 
 
-def test_where_numbers_are_not_served_a_file_is_read_by_its_name_unless_it_changes_meanwhile() -> None:
+def test_without_inode_paths_a_file_is_read_by_name_unless_it_changes() -> None:
     with saying([[sized(b"1234x", b"Connection: close")], [sized(b"12345", b"Connection: close")]]) as (datanode, _):
         there, other = at_datanode(datanode), found(8)
         # The second look after the name was opened finds that it has been replaced; then all is well.
@@ -736,7 +738,7 @@ def test_a_file_that_is_another_one_at_each_look_is_given_up() -> None:
         web.close()
 
 
-def test_a_namenode_that_no_datanode_has_told_of_itself_is_asked_again_for_a_while() -> None:
+def test_a_namenode_without_registered_datanodes_is_retried_for_a_while() -> None:
     nobody = java("IOException", "Failed to find datanode, suggest to check cluster health. excludeDatanodes=null")
     with saying([[sized(b"", b"Connection: close", status=b"201 Created")]]) as (datanode, heard):
         there = sized(b"", b"Location: %s/webhdfs/v1/x?op=CREATE&namenoderpcaddress=nn:8020" % datanode.encode())

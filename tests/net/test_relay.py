@@ -68,7 +68,7 @@ def sending(sock: socket.socket, data: bytes) -> threading.Thread:
 
 
 @each_seed("relay")
-def test_each_side_gets_what_the_other_sends_also_after_one_direction_has_ended(seed: int) -> None:
+def test_both_directions_relay_independently_after_one_has_ended(seed: int) -> None:
     """Send 1, 1,000 or some 3 chunks of bytes each way, and end one direction before the other begins."""
     chance = random.Random(seed)
     there, back = (chance.randbytes(chance.choice((1, 1000, 3 * CHUNK_BYTES + 7))) for _ in range(2))
@@ -83,7 +83,7 @@ def test_each_side_gets_what_the_other_sends_also_after_one_direction_has_ended(
         answerer.join()
 
 
-def test_a_slow_reader_slows_its_sender_and_loses_nothing() -> None:
+def test_a_slow_reader_slows_its_sender_without_loss() -> None:
     with relayed() as (one, other, _):
         one.settimeout(0.5)
         sent = 0
@@ -99,7 +99,7 @@ def test_a_slow_reader_slows_its_sender_and_loses_nothing() -> None:
         assert len(received(other)) == sent
 
 
-def test_what_was_sent_before_both_ends_is_delivered() -> None:
+def test_data_sent_before_both_ends_closed_is_delivered() -> None:
     with relayed() as (one, other, thread):
         other.shutdown(socket.SHUT_WR)
         assert received(one) == b""

@@ -92,7 +92,7 @@ def beside(work: Callable[[], Any]) -> Callable[[], Any]:
     return wait
 
 
-def test_two_requests_become_one_stream_and_nothing_of_the_server(joining: Joining) -> None:
+def test_two_requests_become_one_stream_without_bytes_of_the_server(joining: Joining) -> None:
     wait = beside(lambda: joining.open("/a"))
     with joining.open("/b") as other, wait() as one:
         one.sendall(b"from one")
@@ -106,7 +106,7 @@ def test_two_requests_become_one_stream_and_nothing_of_the_server(joining: Joini
         assert not joining.server._peers
 
 
-def test_what_comes_right_behind_the_answer_belongs_to_the_stream() -> None:
+def test_bytes_right_behind_the_answer_belong_to_the_stream() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         wait = beside(
             lambda: open_stream(f"http://127.0.0.1:{server.getsockname()[1]}", "t", "/a", {}, timeout_s=PATIENCE_S)
@@ -130,7 +130,7 @@ def test_a_refusal_is_an_error_with_the_servers_sentence(joining: Joining) -> No
         joining.open("/absent")
 
 
-def test_a_server_that_is_gone_or_says_nothing_is_unreachable() -> None:
+def test_a_closed_or_silent_server_is_unreachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(Unreachable, match="no answer in"):
@@ -155,7 +155,7 @@ def test_an_answer_of_another_protocol_or_a_part_of_one_is_no_stream_and_waited_
             assert "no answer in" not in str(raised.value)
 
 
-def test_who_comes_when_the_other_has_gone_is_refused(joining: Joining) -> None:
+def test_a_request_after_the_peer_has_left_is_refused(joining: Joining) -> None:
     joining.joins = False
     with socket.create_connection((joining.server.host, joining.server.port)) as gone:
         gone.sendall(b"POST /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: dlapp-stream\r\n\r\n")
@@ -168,7 +168,7 @@ def test_who_comes_when_the_other_has_gone_is_refused(joining: Joining) -> None:
         wait()
 
 
-def test_who_sends_before_the_switch_gets_no_stream(joining: Joining) -> None:
+def test_a_client_that_sends_before_the_switch_gets_no_stream(joining: Joining) -> None:
     joining.joins = False
     head = b"POST /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: dlapp-stream\r\n\r\n"
     with socket.create_connection((joining.server.host, joining.server.port), timeout=PATIENCE_S) as hasty:

@@ -90,7 +90,7 @@ def test_a_webhook_gets_the_documented_json_and_the_headers_of_the_user() -> Non
     }
 
 
-def test_slack_gets_text_in_which_a_name_calls_nobody() -> None:
+def test_slack_messages_mention_no_user() -> None:
     taken: list[bytes] = []
 
     def answer(request: Request) -> Answer:
@@ -107,14 +107,14 @@ def test_slack_gets_text_in_which_a_name_calls_nobody() -> None:
 @pytest.mark.parametrize(
     ("status", "is_final"), [(301, True), (404, True), (403, True), (408, False), (429, False), (500, False)]
 )
-def test_what_a_webhook_refuses_is_given_up_and_what_it_cannot_now_is_tried_again(status: int, is_final: bool) -> None:
+def test_retry_temporary_http_errors_only(status: int, is_final: bool) -> None:
     headers = (("Location", "http://127.0.0.1:1/elsewhere"),)
     with http_server(lambda _: Answer(status, b"x", headers)) as url, pytest.raises(NotDelivered) as caught:
         deliver(settings(webhook=Webhook(f"{url}/{SECRET}")), WEBHOOK, event())
     assert (str(caught.value), caught.value.final) == (f"the webhook answered {status}", is_final)
 
 
-def test_a_webhook_that_is_away_or_hangs_is_tried_again_and_its_url_is_not_told(
+def test_an_unreachable_webhook_is_retried_without_naming_its_url(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(channels, "TIMEOUT_S", 0.2)
@@ -126,7 +126,7 @@ def test_a_webhook_that_is_away_or_hangs_is_tried_again_and_its_url_is_not_told(
             assert "secret" not in str(caught.value)
 
 
-def test_a_mail_says_what_happened_and_has_the_same_message_id_each_time() -> None:
+def test_a_mail_describes_the_event_with_a_stable_message_id() -> None:
     mails: list[EmailMessage] = []
 
     def answer(message: EmailMessage) -> str:
@@ -148,14 +148,14 @@ def test_a_mail_says_what_happened_and_has_the_same_message_id_each_time() -> No
 
 
 @pytest.mark.parametrize(("answer", "is_final"), [("451 later", False), ("554 no", True)])
-def test_what_a_mail_server_refuses_for_good_is_given_up(answer: str, is_final: bool) -> None:
+def test_a_permanent_refusal_of_a_mail_server_is_not_retried(answer: str, is_final: bool) -> None:
     port = free_port()
     with mail_server(lambda _: answer, port=port), pytest.raises(NotDelivered) as caught:
         deliver(settings(mail=mail_to(port)), MAIL, event())
     assert caught.value.final is is_final
 
 
-def test_a_mail_server_gets_the_password_and_nothing_without_the_tls_that_is_wished() -> None:
+def test_the_password_is_sent_only_over_the_requested_tls() -> None:
     port = free_port()
     logins: list[tuple[bytes, bytes]] = []
     with mail_server(lambda _: "250 OK", port=port, logins=logins):
@@ -312,7 +312,7 @@ def test_one_channel_that_hangs_does_not_keep_the_other_from_its_events() -> Non
     assert not sender.wait(0.0)
 
 
-def test_what_is_not_selected_is_not_sent_and_what_cannot_run_here_stays() -> None:
+def test_unselected_events_are_not_sent_and_undeliverable_ones_stay() -> None:
     file, sent = MemoryFile(), []
     both = settings(mail=mail_to(1), command=("/bin/true",))
     sender = Sender(both, file, channels={MAIL}, deliver=lambda _, channel, one: sent.append((channel, one.id)))

@@ -38,7 +38,7 @@ def test_an_event_that_was_taken_is_not_taken_again_also_after_it_was_delivered(
     assert delivered.add(event(), ("mail",)) is delivered
 
 
-def test_what_one_channel_has_taken_stays_for_the_others() -> None:
+def test_an_event_sent_by_one_channel_stays_for_the_others() -> None:
     outbox = Outbox().add(event(), ("webhook", "mail")).without(event().id, "webhook")
     assert [(one.id, channel) for one, channel in outbox.for_channels(("webhook", "mail"))] == [(event().id, "mail")]
     assert outbox.for_channels(("webhook",)) == []
@@ -52,7 +52,7 @@ def test_after_many_events_only_the_end_is_taken() -> None:
     assert outbox.add(event(DONE), ("mail",)).taken[-1] == id_of(APPLICATION, DONE)
 
 
-def test_what_is_too_old_is_given_up() -> None:
+def test_expired_events_are_dropped() -> None:
     outbox = Outbox().add(event(), ("mail",))
     late_ms = event().at_ms + MAX_AGE_MS + 1
     assert is_expired(event(), late_ms)
@@ -67,11 +67,11 @@ def test_an_outbox_comes_back_from_its_file() -> None:
 
 
 @given(st.one_of(st.binary(max_size=200), st.sampled_from([b"{}", b"[]", b'{"taken": 3}', b'{"pending": [{}]}'])))
-def test_a_file_that_somebody_else_wrote_is_an_empty_outbox(data: bytes) -> None:
+def test_an_invalid_file_is_an_empty_outbox(data: bytes) -> None:
     assert from_bytes(data) == Outbox()
 
 
-def test_settings_come_from_files_that_nobody_else_may_read(tmp_path: Path) -> None:
+def test_settings_come_from_private_files(tmp_path: Path) -> None:
     hook, password = tmp_path / "hook", tmp_path / "password"
     hook.write_text("https://hooks.example.org/T0/secret\nAuthorization: Bearer abc\n\n")
     password.write_text("tony:pass:word\n")
@@ -110,7 +110,7 @@ def test_settings_come_from_files_that_nobody_else_may_read(tmp_path: Path) -> N
         settings_of(load_config(options, environ), None)
 
 
-def test_without_a_channel_or_an_event_nothing_is_sent(tmp_path: Path) -> None:
+def test_without_a_channel_or_an_event_there_are_no_settings(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path)}
     assert settings_of(load_config({}, environ), None) is None
     with_mail = load_config({"notify.mail": "tony@example.org"}, environ)

@@ -19,7 +19,7 @@ def submission(engine: str) -> Submission:
     )
 
 
-def test_a_report_names_versions_and_digests_of_what_ran() -> None:
+def test_a_report_names_versions_and_digests_of_the_run() -> None:
     found = dict(facts(application(), submission("yarn")))
     assert (
         found.items()
@@ -33,7 +33,7 @@ def test_a_report_names_versions_and_digests_of_what_ran() -> None:
     assert "local" not in dict(facts(application(), submission("local")))
 
 
-def test_what_was_asked_for_is_named_by_role() -> None:
+def test_requested_resources_are_named_by_role() -> None:
     spec = AppSpec(
         username="u",
         appname="a",
@@ -54,7 +54,7 @@ def test_what_was_asked_for_is_named_by_role() -> None:
     ]
 
 
-def test_of_another_users_application_only_the_view_is_told() -> None:
+def test_facts_of_another_users_application_come_from_the_view_only() -> None:
     assert set(dict(facts(application(), None))) == {"images", "network"}
 
 

@@ -99,7 +99,7 @@ def test_the_newest_checkpoint_or_the_reason_for_none_is_shown(checkpoint: Check
 
 
 @pytest.mark.proves("page-text")
-def test_what_others_wrote_is_text() -> None:
+def test_foreign_text_is_escaped() -> None:
     one = container(
         0, role="w", host=EVIL, message=EVIL, detail=EVIL, metrics={EVIL: 1.0}, log_url="javascript:alert(1)"
     )
@@ -137,7 +137,7 @@ def test_the_page_of_a_running_application_is_loaded_again_and_leads_to_logs() -
     assert report.of("a") == []
 
 
-def test_who_reads_can_stop_that_a_page_is_loaded_again() -> None:
+def test_a_reader_can_stop_the_refresh_of_a_page() -> None:
     still = Document(page(application(container(0)), NOW_MS, refreshes=False))
     assert "refresh" not in [one.get("http-equiv") for one in still.of("meta")]
     assert "?" in [one["href"] for one in still.of("a")]
@@ -185,7 +185,7 @@ def test_an_application_that_never_started_has_a_page() -> None:
     assert str(APP) in found.text
 
 
-def test_the_page_of_an_application_that_ended_says_how_to_go_on_and_what_never_started() -> None:
+def test_the_page_of_an_ended_application_shows_next_steps_and_unstarted_roles() -> None:
     failed = application(container(0), resumable=True, not_started={"eval": 2})
     for line in ("never started: eval (2 containers)", f"dlapp-launcher --resume {APP}"):
         assert line in page(failed, START_MS + 200_000)
@@ -233,14 +233,14 @@ def test_earlier_tries_are_in_the_line_of_their_index() -> None:
     assert "0 try 2: running" in picture
 
 
-def test_curves_have_gaps_where_nothing_is_known() -> None:
+def test_curves_have_gaps_at_unknown_values() -> None:
     values: list[float | None] = [1.0, 2.0, None, 3.0]
     text = figures([Curve("CPU", "cores", [CurvePoint(10.0 * n, one) for n, one in enumerate(values)])], 40.0)
     assert text.count("<polyline") == 2
     assert "mean 2 cores, max 3 cores" in text
 
 
-def test_a_curve_of_which_nothing_is_known_is_left_out() -> None:
+def test_a_curve_of_unknown_values_is_left_out() -> None:
     assert figures([Curve("energy", "W", [CurvePoint(0.0, None)])], 1.0) == ""
 
 
@@ -309,7 +309,7 @@ def test_the_use_of_each_container_is_drawn_in_the_units_of_people() -> None:
     assert [p.mean for p in curves[1].points] == [50.0, 100.0]
 
 
-def test_the_use_of_all_containers_is_the_sum_of_what_is_known_at_a_time() -> None:
+def test_the_use_of_all_containers_is_the_sum_of_known_values() -> None:
     one = series(0, {"cpu_cores": [1.0] * 10, "gpu0.utilisation": [0.2] * 10})
     late = series(1, {"cpu_cores": [2.0] * 5, "gpu0.utilisation": [1.0] * 5}, START_MS + 50_000)
     found = usage_curves([one, late], START_MS, START_MS + 100_000)

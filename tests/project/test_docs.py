@@ -111,7 +111,7 @@ def test_the_annotated_file_describes_an_application_that_can_be_made(place: Pat
     assert (of_sweep.trials, of_sweep.concurrency_of(4), of_sweep.metric) == (200, 8, "accuracy")
 
 
-def test_each_documented_default_is_what_a_file_without_the_key_means(place: Path) -> None:
+def test_each_documented_default_matches_a_file_without_the_key(place: Path) -> None:
     defaults = documented_defaults()
     assert {(section, key) for section, key, _ in defaults} >= {("application", "kill_grace"), ("resources", "memory")}
     for section, key, default in defaults:

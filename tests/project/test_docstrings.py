@@ -78,7 +78,7 @@ def test_public_functions_of_many_parameters_describe_them() -> None:
     assert missing == []
 
 
-def test_what_args_describe_is_a_parameter() -> None:
+def test_documented_args_are_parameters() -> None:
     wrong = []
     for where, function, _ in product():
         extra = [one.arg for one in (function.args.vararg, function.args.kwarg) if one is not None]

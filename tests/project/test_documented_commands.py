@@ -64,7 +64,7 @@ def test_each_part_and_version_that_a_target_divides_into_is_a_row() -> None:
     assert {match[1] for call in calls() if (match := re.match(r"make soak NAME=(\w+) ", call))} == soaks
 
 
-def test_what_the_daily_run_calls_is_in_its_script() -> None:
+def test_commands_of_the_daily_run_are_in_its_script() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     assert [row.what for row in ROWS if row.tier == "ci" and row.what not in script] == []
     assert any(line.startswith("make test-faults PART=") for line in script)

@@ -118,7 +118,7 @@ def test_a_table_of_figures_says_which_goals_were_missed() -> None:
     assert second == ["slow", "1.20", ">=", "1.5", "MISSED"]
 
 
-def test_what_is_kept_of_figures_is_a_list_that_says_which_side_of_the_goal_is_good() -> None:
+def test_stored_figures_are_a_list_with_goal_and_direction() -> None:
     rows = [
         Row(name="fast", ratio=1.5, goal=7, better="lower", conditions={"ms": 16.25}),
         Row(name="slow", ratio=1.2, goal=1.5, better="higher"),
@@ -132,7 +132,7 @@ def test_what_is_kept_of_figures_is_a_list_that_says_which_side_of_the_goal_is_g
     assert second == {"name": "slow", "ratio": 1.2, "goal": 1.5, "better": "higher", "conditions": second["conditions"]}
 
 
-def test_a_bench_that_lacks_a_program_says_in_one_line_what_to_install(
+def test_a_bench_with_a_missing_program_names_it_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[list[str]] = []

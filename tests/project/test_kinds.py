@@ -61,7 +61,7 @@ def test_a_comparison_of_a_kind_is_found(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["self.kind == ZOOKEEPER", "token.kind == kind", "one.kind in HELD"])
-def test_what_a_value_says_of_itself_and_a_selection_are_none(text: str) -> None:
+def test_a_values_own_comparison_and_a_selection_are_not_counted(text: str) -> None:
     assert comparisons(ast.parse(text)) == []
 
 

@@ -134,7 +134,7 @@ def test_the_page_on_the_architecture_lists_all_state_of_modules() -> None:
         "def x(a=[]): pass",
     ],
 )
-def test_what_may_change_is_found(text: str) -> None:
+def test_mutable_module_state_is_found(text: str) -> None:
     (name,) = state(ast.parse(text), frozenset())
     assert "x" in name
 

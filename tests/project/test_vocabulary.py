@@ -85,7 +85,7 @@ def test_a_gpu_is_a_device_in_code(path: Path) -> None:
     assert sorted(name for name in names if CARD.search(name)) == []
 
 
-def test_what_the_glossary_names_is_there() -> None:
+def test_classes_named_in_the_glossary_exist() -> None:
     known = {f"{module}.{name}" for name, module in classes()}
     named = re.findall(r"`(dlapp\.[\w.]+)`", glossary())
     assert named

@@ -36,7 +36,7 @@ def test_the_payload_s_end_wakes_a_poll(tmp_path: Path) -> None:
     line.close()
 
 
-def test_what_the_task_says_arrives_and_its_end_is_the_end_of_file(tmp_path: Path) -> None:
+def test_messages_of_the_task_arrive_and_its_end_is_end_of_file(tmp_path: Path) -> None:
     line = Lifeline(str(tmp_path / "life"))
     reader = os.open(tmp_path / "life", os.O_RDONLY)
     line.send("term")
@@ -59,7 +59,7 @@ def test_a_payload_that_has_begun_and_reads_no_other_word_has_begun(tmp_path: Pa
     line.close()
 
 
-def test_whoever_comes_after_the_task_is_gone_finds_no_word(tmp_path: Path) -> None:
+def test_a_reader_after_the_tasks_end_gets_no_message(tmp_path: Path) -> None:
     line = Lifeline(str(tmp_path / "life"))
     line.close()
     reader = os.open(tmp_path / "life", os.O_RDONLY | os.O_NONBLOCK)
@@ -69,11 +69,11 @@ def test_whoever_comes_after_the_task_is_gone_finds_no_word(tmp_path: Path) -> N
     assert not somebody_holds(str(tmp_path / "life"))
 
 
-def test_a_lifeline_that_is_not_there_is_held_by_nobody(tmp_path: Path) -> None:
+def test_a_missing_lifeline_has_no_holder(tmp_path: Path) -> None:
     assert not somebody_holds(str(tmp_path / "none"))
 
 
-def test_saying_something_to_nobody_is_no_error(tmp_path: Path) -> None:
+def test_sending_without_a_reader_is_no_error(tmp_path: Path) -> None:
     line = Lifeline(str(tmp_path / "life"))
     reader = os.open(tmp_path / "life", os.O_RDONLY)
     os.read(reader, 100)

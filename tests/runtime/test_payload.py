@@ -42,7 +42,7 @@ def test_a_script_in_a_directory_below_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["none.sh", "a-file/run.sh", "a-directory"])
-def test_what_is_no_script_is_the_users_fault(tmp_path: Path, name: str) -> None:
+def test_a_payload_that_is_not_a_script_is_a_user_fault(tmp_path: Path, name: str) -> None:
     (tmp_path / "a-file").touch()
     (tmp_path / "a-directory").mkdir()
     with pytest.raises(PayloadError, match=name) as refused:
@@ -50,7 +50,7 @@ def test_what_is_no_script_is_the_users_fault(tmp_path: Path, name: str) -> None
     assert refused.value.fault is Fault.USER
 
 
-def test_a_wait_status_tells_codes_from_signals() -> None:
+def test_a_wait_status_distinguishes_codes_from_signals() -> None:
     assert ended_with(3 << 8) == PayloadExit(3, None)
     assert ended_with(137 << 8) == PayloadExit(137, None, problem="exit code 137 (128 + 9: often signal 9)")
     assert ended_with(int(signal.SIGTERM)) == PayloadExit(None, signal.SIGTERM)

@@ -76,7 +76,7 @@ def test_the_working_directory_is_the_workspace(plain: Driven) -> None:
     assert plain.out().decode().split() == [str(plain.home / "workspace"), "run.sh"]
 
 
-def test_the_environment_is_what_was_given_and_little_more(plain: Driven) -> None:
+def test_the_environment_is_the_given_one_and_few_additions(plain: Driven) -> None:
     given = {"PATH": os.environ["PATH"], "ODD": "a  b\n'\"$X", "_dlapp": "mine", "EMPTY": ""}
     plain.run("#!/usr/bin/env -S cat /proc/self/environ\n", mode=0o755, env=given)
     plain.end()
@@ -108,14 +108,14 @@ def test_defaults_are_replaced_by_the_variables_of_the_payload(plain: Driven) ->
 
 
 @pytest.mark.parametrize("code", [0, 3, 137, 255])
-def test_an_exit_code_is_told_as_it_is(plain: Driven, code: int) -> None:
+def test_an_exit_code_is_reported_unchanged(plain: Driven, code: int) -> None:
     plain.run(f"exit {code}")
     end = plain.end()
     assert (end["code"], end["signal"]) == (code, None)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
-def test_a_signal_is_told_from_an_exit_code(runner: Driven, number: signal.Signals) -> None:
+def test_a_signal_is_distinguished_from_an_exit_code(runner: Driven, number: signal.Signals) -> None:
     runner.run(f"kill -{int(number)} $$")
     end = runner.end()
     assert (end["code"], end["signal"]) == (None, number)
@@ -246,7 +246,7 @@ SLEEPS = "until grep -q sleep /proc/$!/comm; do sleep 0.02; done"
 
 
 @pytest.mark.parametrize("logger", LOGGERS.values(), ids=LOGGERS)
-def test_what_a_script_wrote_into_a_pipe_of_its_own_is_in_its_log(runner: Driven, logger: str) -> None:
+def test_output_through_a_scripts_own_pipe_is_in_its_log(runner: Driven, logger: str) -> None:
     runner.moment_s = FOREVER_S
     runner.run(f"{logger}\necho epoch 1\necho RuntimeError: CUDA out of memory\nexit 1")
     end = runner.end()
@@ -254,7 +254,7 @@ def test_what_a_script_wrote_into_a_pipe_of_its_own_is_in_its_log(runner: Driven
     assert (runner.out() + runner.err()).decode() == "[ts] epoch 1\n[ts] RuntimeError: CUDA out of memory\n"
 
 
-def test_what_a_script_wrote_into_a_pipe_of_its_own_is_in_the_file_of_the_reader(plain: Driven) -> None:
+def test_output_through_a_scripts_own_pipe_reaches_the_readers_file(plain: Driven) -> None:
     plain.moment_s = FOREVER_S
     plain.run("exec > >(while read -r l; do sleep 0.1; echo $l; done >copy 2>/dev/null) 2>&1\necho one\necho two")
     assert plain.end()["left"] == ""
@@ -275,7 +275,7 @@ def test_processes_that_are_killed_at_the_scripts_end_are_named(runner: Driven) 
     assert runner.payload_pids() == []
 
 
-def test_a_process_that_holds_nothing_of_the_script_is_killed_without_a_delay(runner: Driven) -> None:
+def test_a_process_without_descriptors_of_the_script_is_killed_at_once(runner: Driven) -> None:
     runner.moment_s = FOREVER_S
     runner.run(f"setsid sleep MARKER </dev/null >file 2>&1 & {SLEEPS}")
     assert runner.end()["left"] == "1 process, sleep"
@@ -301,7 +301,7 @@ def test_an_order_to_kill_ends_all_of_it_at_once(runner: Driven) -> None:
     assert runner.payload_pids() == []
 
 
-def test_a_soft_stop_reaches_the_script_and_its_code_is_told(runner: Driven) -> None:
+def test_a_soft_stop_reaches_the_script_and_its_code_is_reported(runner: Driven) -> None:
     runner.run("trap 'echo saving; exit 9' TERM\necho ready\nwhile :; do sleep 0.02; done")
     runner.wait_for_out(b"ready")
     runner.say("soft")
@@ -347,7 +347,7 @@ def test_a_soft_stop_ends_a_script_that_starts_further_programs(runner: Driven) 
     assert runner.end()["signal"] == signal.SIGTERM
 
 
-def test_a_soft_stop_that_ends_the_program_of_a_script_is_told_as_its_signal(runner: Driven) -> None:
+def test_a_soft_stop_that_ends_a_scripts_program_is_reported_as_a_signal(runner: Driven) -> None:
     runner.run("echo ready\nsleep MARKER")
     runner.wait_for_out(b"ready")
     wait_until(lambda: runner.payload_pids() != [], "the program runs")
@@ -383,7 +383,7 @@ def test_after_a_soft_stop_children_have_the_grace_time_too(runner: Driven) -> N
     assert runner.out().endswith(b"child done\n")
 
 
-def test_what_ignores_a_soft_stop_is_killed_by_the_order_that_follows(runner: Driven) -> None:
+def test_a_payload_that_ignores_a_soft_stop_is_killed_by_the_next_order(runner: Driven) -> None:
     runner.run("trap '' TERM\necho ready\nwhile :; do sleep MARKER; done")
     runner.wait_for_out(b"ready")
     runner.say("soft")
@@ -455,7 +455,7 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("victims", VICTIMS.values(), ids=VICTIMS.keys())
-def test_nothing_of_the_payload_outlives_a_sigkill(runner: Driven, victims: tuple[str, ...]) -> None:
+def test_no_process_of_the_payload_outlives_a_sigkill(runner: Driven, victims: tuple[str, ...]) -> None:
     kill_all(runner, victims)
     if "task" not in victims:
         end = runner.end()
@@ -481,7 +481,7 @@ def test_without_its_outer_half_the_guardian_still_does_its_work(place: Path) ->
 
 
 @pytest.mark.root("to make a pid namespace")
-def test_in_a_namespace_nothing_outlives_a_sigkill_of_all_at_once(place: Path) -> None:
+def test_in_a_namespace_no_process_outlives_a_sigkill_of_all_at_once(place: Path) -> None:
     driven = Driven(place, as_user=False)
     try:
         kill_all(driven, ("task", "outer", "inner", "payload"))
@@ -558,7 +558,7 @@ def test_the_time_of_all_processes_is_exact_at_the_end(runner: Driven) -> None:
     assert 0.98 * (counted + orphan) <= used["cpu_s"] <= 1.02 * (counted + orphan) + 0.1
 
 
-def test_what_a_payload_uses_is_known_while_it_runs(runner: Driven) -> None:
+def test_usage_of_a_payload_is_known_while_it_runs(runner: Driven) -> None:
     hold = "import time; held = bytearray(64 << 20); print('held', flush=True); time.sleep(1000)"
     runner.run(None, command=[str(interpreter_for_everybody()), "-I", "-c", hold])
     runner.wait_for_out(b"held")

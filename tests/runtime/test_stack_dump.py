@@ -70,13 +70,13 @@ def test_python_processes_are_dumped_one_after_the_other(
     assert done.notes == []
 
 
-def test_without_py_spy_nothing_is_done(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sleeper: int) -> None:
+def test_without_py_spy_no_stacks_are_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sleeper: int) -> None:
     monkeypatch.setattr(stack_dump, "find_py_spy", lambda: None)
     done = Dumped(tmp_path, [sleeper])
     assert (done.text, done.notes) == ("before\n", [])
 
 
-def test_what_py_spy_says_is_noted_and_not_printed(
+def test_messages_of_py_spy_are_noted_and_not_printed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sleeper: int
 ) -> None:
     in_place_of_py_spy(monkeypatch, tmp_path, "echo 'Error: Permission Denied' >&2; exit 1")
@@ -109,7 +109,7 @@ def test_any_number_of_processes_is_looked_at_no_longer_than_the_limit(
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory"])
-def test_nothing_is_written_to_what_is_no_file(
+def test_stacks_are_written_to_regular_files_only(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sleeper: int, kind: str
 ) -> None:
     in_place_of_py_spy(monkeypatch, tmp_path, "echo stacks")

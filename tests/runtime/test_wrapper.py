@@ -76,7 +76,7 @@ def test_it_becomes_the_payload(tmp_path: Path, shell: list[str]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["exec", "wait"])
-def test_without_a_task_nothing_is_started(tmp_path: Path, shell: list[str], mode: str) -> None:
+def test_without_a_task_no_payload_is_started(tmp_path: Path, shell: list[str], mode: str) -> None:
     wrapped = Wrapped(tmp_path, "echo ran")
     wrapped.line.close()
     wrapped.start(mode, shell)
@@ -227,7 +227,7 @@ def test_after_the_payloads_end_it_waits_for_the_tasks_last_look(tmp_path: Path,
     notice.close()
 
 
-def test_what_a_script_wrote_into_a_pipe_of_its_own_is_in_its_log(tmp_path: Path, shell: list[str]) -> None:
+def test_output_through_a_scripts_own_pipe_is_in_its_log(tmp_path: Path, shell: list[str]) -> None:
     logger = 'mkfifo p; (while read -r line; do sleep 0.1; echo "[ts] $line"; done <p) & exec >p 2>&1'
     wrapped = Wrapped(tmp_path, f"{logger}\necho epoch 1\necho RuntimeError: CUDA out of memory\nexit 3")
     wrapped.start_in_namespace(shell)

@@ -70,7 +70,7 @@ def of(schedule: Schedule, wanted: WaitingJob) -> Decision:
 # ---- order ----
 
 
-def test_who_used_less_comes_first_and_then_who_came_first() -> None:
+def test_the_user_with_less_usage_comes_first_and_then_the_earlier_job() -> None:
     late, early, other = job(1, ANN, waited_s=10), job(2, ANN, waited_s=20), job(3, TONY)
     assert ordered(passed([late, early, other], hours={ANN: 2.0, TONY: 1.0})) == [other.id, early.id, late.id]
 
@@ -82,7 +82,7 @@ def test_users_with_like_usage_take_turns_however_many_jobs_one_has_queued() -> 
     assert started(schedule) == [one.id for pair in zip(of_ann[:4], of_tony[:4], strict=True) for one in pair]
 
 
-def test_what_runs_counts_at_least_an_hour_so_room_that_comes_bit_by_bit_is_shared_alike() -> None:
+def test_running_jobs_count_at_least_an_hour_so_freed_resources_are_shared() -> None:
     of_ann, of_tony = job(1, ANN), job(2, TONY, waited_s=9)
     just_started = RunningJob(TONY, Amounts(1024, 1, 2), None, NOW_S - 1)
     assert ordered(passed([of_ann, of_tony], [just_started], hours={ANN: 1.9})) == [of_ann.id, of_tony.id]
@@ -111,7 +111,7 @@ def test_a_job_is_raised_while_no_earlier_one_of_its_user_starts() -> None:
 
 
 @each_seed("orders of reading")
-def test_all_runners_come_to_the_same_decisions_in_whatever_order_they_read(seed: int) -> None:
+def test_all_runners_decide_alike_in_any_reading_order(seed: int) -> None:
     """Shuffle 40 jobs of three users and the three that run."""
     chance = random.Random(seed)
     jobs = [
@@ -155,7 +155,7 @@ def test_each_job_that_waits_has_its_reason() -> None:
     assert of(schedule, behind).ahead == 1
 
 
-def test_what_has_no_turn_reserves_nothing() -> None:
+def test_a_job_without_a_turn_reserves_no_resources() -> None:
     small = job(9, TONY, 1)
     for one in (
         passed([job(1, ANN, 9, waited_s=9), small]),
@@ -200,7 +200,7 @@ def test_a_job_without_an_end_starts_beside_the_reservation_if_the_head_leaves_r
     assert started(schedule) == [jobs[0].id, jobs[1].id]
 
 
-def test_beside_jobs_without_an_end_only_what_the_head_does_not_need_is_filled() -> None:
+def test_beside_endless_jobs_only_resources_unneeded_by_the_head_are_backfilled() -> None:
     head = job(1, TONY, 6, waited_s=9)
     gpu, cpu = job(2, ANN, 1, max_runtime_s=1.0), job(3, ANN, 0)
     schedule = passed([head, gpu, cpu], [on_gpus(4, ANN)], hours={ANN: 1.0})
@@ -208,7 +208,7 @@ def test_beside_jobs_without_an_end_only_what_the_head_does_not_need_is_filled()
     assert of(schedule, head).expected_s is None
 
 
-def test_of_what_fits_beside_the_reservation_the_largest_and_longest_starts_first() -> None:
+def test_of_jobs_that_fit_beside_the_reservation_the_largest_and_longest_starts() -> None:
     head = job(1, TONY, 8, waited_s=9)
     small, short = job(2, ANN, 1, max_runtime_s=60.0), job(3, ANN, 3, max_runtime_s=60.0)
     long, urgent = job(4, ANN, 3, max_runtime_s=600.0), job(5, ANN, 1, max_runtime_s=5.0, priority=1)
@@ -279,9 +279,7 @@ def test_a_backfilled_job_never_delays_the_reservation_as_it_stood(state: QueueS
 
 
 @given(states(), st.randoms(use_true_random=False))
-def test_where_no_end_is_known_the_head_starts_when_it_would_have_without_backfill(
-    state: QueueState, chance: random.Random
-) -> None:
+def test_without_a_known_end_backfill_does_not_delay_the_head(state: QueueState, chance: random.Random) -> None:
     schedule = decide(state, Policy(max_priority=2), NOW_S)
     if schedule.head is None or of(schedule, schedule.head).expected_s is not None:
         return
@@ -335,7 +333,7 @@ def test_usage_is_the_same_in_one_piece_and_in_two(
 
 
 @given(st.floats(-1e10, 1e10), st.floats(-1e10, 1e10), st.floats(-1e10, 1e10))
-def test_usage_is_never_negative_whatever_the_clock_did(start_s: float, end_s: float, now_s: float) -> None:
+def test_usage_is_never_negative_after_any_clock_change(start_s: float, end_s: float, now_s: float) -> None:
     assert 0.0 <= decayed_hours(Use(ANN, 8, start_s, end_s), now_s, DAY_S) < 1e9
 
 
@@ -403,7 +401,7 @@ def test_no_job_waits_for_ever_behind_higher_priorities_less_usage_and_smaller_j
 
 @pytest.mark.slow
 @each_seed("reservations")
-def test_a_reservation_is_kept_while_nobody_comes_before_it(seed: int) -> None:
+def test_a_reservation_is_kept_while_no_job_precedes_it(seed: int) -> None:
     """Submit 300 jobs of one user in a day; over 50 have a promised start, and none starts after it."""
     chance = random.Random(seed)
     print("seed", seed)

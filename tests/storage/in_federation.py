@@ -116,7 +116,7 @@ def test_an_output_is_committed_while_an_observer_does_not_know_of_it(
     assert not HdfsFiles(place(three, "nn3")).exists(target)
 
 
-def test_a_rename_whose_answer_is_lost_is_not_judged_by_the_observer(three: Hadoop, target: str) -> None:
+def test_a_rename_with_a_lost_answer_is_not_checked_at_an_observer(three: Hadoop, target: str) -> None:
     where = place(three, "nn", "nn3", "nn2")
     files = HdfsFiles(where)
     old_target(files, target)
@@ -135,7 +135,7 @@ def test_a_rename_whose_answer_is_lost_is_not_judged_by_the_observer(three: Hado
         three.start_part("nn")
 
 
-def test_who_was_active_and_became_an_observer_is_not_read(three: Hadoop, target: str) -> None:
+def test_a_former_active_namenode_that_became_an_observer_is_not_read(three: Hadoop, target: str) -> None:
     where = place(three, "nn2", "nn", "nn3")
     files = HdfsFiles(where)
     files.write_atomic(f"{target}/attempt", b"1")  # by the one that is active since the test before
@@ -208,7 +208,7 @@ def own(federation: Federation) -> str:
 
 
 @pytest.mark.parametrize(("number", "seed"), enumerate(seeds("federation", 8)), ids=range(8))
-def test_what_is_stored_behind_a_router_while_datanodes_are_killed_changes_no_file_of_others(
+def test_stores_behind_a_router_with_killed_datanodes_change_no_other_file(
     federation: Federation, own: str, tmp_path: Path, number: int, seed: int
 ) -> None:
     """Store with eight seeds, of which five replace an old target."""
@@ -217,9 +217,7 @@ def test_what_is_stored_behind_a_router_while_datanodes_are_killed_changes_no_fi
     assert foreign_of(federation, own) == before
 
 
-def test_the_numbers_of_what_was_stored_are_of_other_files_in_the_other_nameservice(
-    federation: Federation, own: str
-) -> None:
+def test_inode_numbers_of_stored_files_exist_in_the_other_nameservice(federation: Federation, own: str) -> None:
     above = f"hdfs://dlapp/other/{own}"
     seeds = federation.through().names(above)
     assert sum(len(overlapping(federation, f"{above}/{seed}/run")) for seed in seeds) == 3 * len(seeds) > 0
@@ -284,7 +282,7 @@ def test_an_output_in_an_encryption_zone_is_encrypted_from_its_parts_on(zone: Zo
     assert found.encrypted
 
 
-def test_what_the_namenode_protects_is_refused_and_new_output_has_the_permissions_of_the_configuration(
+def test_protected_directories_are_refused_and_new_output_has_configured_permissions(
     zone: Zone,
 ) -> None:
     where = read_configuration(str(zone.cluster.configuration)).hdfs(Login(getpass.getuser()))

@@ -102,7 +102,7 @@ SLIPS: list[tuple[str, list[tarfile.TarInfo | tuple[str, bytes]], str]] = [
 
 
 @pytest.mark.parametrize(("members", "problem"), [one[1:] for one in SLIPS], ids=[one[0] for one in SLIPS])
-def test_what_would_leave_the_directory_or_is_no_file_is_refused(
+def test_members_that_leave_the_directory_or_are_no_files_are_refused(
     tmp_path: Path, members: list[tarfile.TarInfo | tuple[str, bytes]], problem: str
 ) -> None:
     (tmp_path / "secret").write_text("mine")
@@ -128,7 +128,7 @@ def test_a_slip_of_a_zip_is_refused(tmp_path: Path, name: str) -> None:
     assert names(tmp_path) == ["into", "z"]
 
 
-def test_nothing_is_written_through_a_link_of_the_workspace(tmp_path: Path) -> None:
+def test_unpacking_follows_no_link_of_the_workspace(tmp_path: Path) -> None:
     (tmp_path / "into").mkdir()
     (tmp_path / "into/d").symlink_to("..")
     with pytest.raises(ArchiveRefused, match=r"d/x cannot be unpacked: .*/d is not a directory"):
@@ -148,7 +148,7 @@ def test_a_bomb_is_refused_before_the_disk_is_full(tmp_path: Path, monkeypatch: 
         assert sum(one.stat().st_size for one in (tmp_path / "into" / path.name).rglob("*") if one.is_file()) < 2 << 20
 
 
-def test_a_zip_whose_members_share_their_bytes_is_refused(tmp_path: Path) -> None:
+def test_a_zip_with_overlapping_members_is_refused(tmp_path: Path) -> None:
     path = zip_of(tmp_path / "z", [("a", os.urandom(1000), 0), ("b", os.urandom(1000), 0)])
     data = bytearray(path.read_bytes())
     second = data.index(b"PK\x01\x02", data.index(b"PK\x01\x02") + 4)
@@ -158,7 +158,7 @@ def test_a_zip_whose_members_share_their_bytes_is_refused(tmp_path: Path) -> Non
         unpack_archive(str(path), str(tmp_path / "into"))
 
 
-def test_what_has_no_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_without_space_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archives, "free_bytes", lambda path: 1000)
     with pytest.raises(DiskFull, match=r"unpacked is more than .*/into can take"):
         unpack_archive(str(tar_of(tmp_path / "t", [("x", bytes(2000))])), str(tmp_path / "into"))
@@ -175,7 +175,7 @@ def changed(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("harm", [cut, changed])
 @pytest.mark.parametrize("kind", ["w:gz", "w:bz2", "w:xz", "zip"])
-def test_damage_is_said_with_the_name(tmp_path: Path, kind: str, harm: Callable[[bytes], bytes]) -> None:
+def test_damage_is_reported_with_the_file_name(tmp_path: Path, kind: str, harm: Callable[[bytes], bytes]) -> None:
     content = os.urandom(20_000)
     if kind == "zip":
         path = zip_of(tmp_path / "z", [("x", content, 0)])
@@ -186,7 +186,7 @@ def test_damage_is_said_with_the_name(tmp_path: Path, kind: str, harm: Callable[
         unpack_archive(str(path), str(tmp_path / "into"), name="hdfs://nn/data.tar")
 
 
-def test_what_is_no_archive_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_archive_is_refused_by_name(tmp_path: Path) -> None:
     for content in (b"", b"\x28\xb5\x2f\xfd zstd", b"x" * 1000):
         (tmp_path / "data.csv").write_bytes(content)
         with pytest.raises(ArchiveRefused, match=r"/data\.csv is neither a tar \(plain, gzip, bzip2, xz\) nor a zip"):
@@ -195,7 +195,7 @@ def test_what_is_no_archive_is_refused_by_its_name(tmp_path: Path) -> None:
         unpack_archive(str(tmp_path / "none"), str(tmp_path / "into"))
 
 
-def test_two_archives_fill_one_tree_and_overwrite_nothing(tmp_path: Path) -> None:
+def test_two_archives_share_a_tree_without_overwriting(tmp_path: Path) -> None:
     unpack_archive(str(tar_of(tmp_path / "a", [("d/x", b"1")])), str(tmp_path / "into"))
     unpack_archive(str(tar_of(tmp_path / "b", [("d/y", b"2")])), str(tmp_path / "into"))
     assert names(tmp_path / "into") == ["d", "d/x", "d/y"]

@@ -120,7 +120,7 @@ def lake(tmp_path: Path) -> Path:
         ("*/none", []),
     ],
 )
-def test_patterns_find_what_hdfs_would(lake: Path, pattern: str, found: list[str]) -> None:
+def test_patterns_match_like_in_hdfs(lake: Path, pattern: str, found: list[str]) -> None:
     entries = LocalFiles().matches(f"file://{lake}/{pattern}")
     assert [entry.location for entry in entries] == [f"file://{lake}/{name}" for name in found]
     for entry in entries:

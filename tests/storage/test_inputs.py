@@ -64,7 +64,7 @@ def test_files_are_brought_where_the_workspace_turned_out_to_be(tmp_path: Path) 
     assert brought(section(f"{tmp_path}/lake/set", f"{tmp_path}/lake/c*"), into) == ["c", "set/a", "set/deep/b"]
 
 
-def test_what_is_matched_twice_is_brought_once(tmp_path: Path) -> None:
+def test_files_matched_twice_are_fetched_once(tmp_path: Path) -> None:
     fill(tmp_path / "lake", {"a": 1, "b": 2})
     assert brought(section(f"{tmp_path}/lake/*", f"{tmp_path}/lake/a"), tmp_path / "in") == ["a", "b"]
 
@@ -126,13 +126,13 @@ def test_shards_of_a_section_make_the_whole(tmp_path: Path) -> None:
     assert again == parts[2]
 
 
-def test_who_gets_nothing_of_few_files_has_an_empty_directory(tmp_path: Path) -> None:
+def test_a_shard_without_files_is_an_empty_directory(tmp_path: Path) -> None:
     fill(tmp_path / "lake", {"a": 1})
     assert brought(section(f"{tmp_path}/lake/a", shard=True), tmp_path / "in", 1, 2) == []
     assert (tmp_path / "in").is_dir()
 
 
-def test_nothing_is_asked_for_in_vain(tmp_path: Path) -> None:
+def test_a_source_without_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="none: nothing is there"):
         plan_input(section(f"{tmp_path}/none"), "/x", 0, 1)
 
@@ -164,7 +164,7 @@ def test_shards_are_whole_disjoint_balanced_and_the_same_in_any_order(
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_the_pace_is_told_in_words() -> None:
+def test_the_transfer_rate_is_formatted() -> None:
     now = 100.0
     pace = TransferRate(lambda: now)
     assert pace.text(0, 10 << 20) == "0 bytes of 10.0 MiB"
@@ -174,7 +174,7 @@ def test_the_pace_is_told_in_words() -> None:
 
 
 @pytest.mark.parametrize("by", ["a worker", "the caller"])
-def test_what_a_transfer_used_is_freed_when_it_fails(by: str) -> None:
+def test_resources_of_a_failed_transfer_are_freed(by: str) -> None:
     class Connection:
         pass
 

@@ -162,7 +162,7 @@ def test_links_that_stay_inside_stay_links_and_those_by_the_name_of_the_output_b
 
 
 @HOW
-def test_what_cannot_be_stored_is_named_with_the_reason(place: Stored, move: bool, tmp_path: Path) -> None:
+def test_files_that_cannot_be_stored_are_named_with_the_reason(place: Stored, move: bool, tmp_path: Path) -> None:
     (tmp_path / "beside").write_text("not the workspace's")
     place.file("data/mounted/inner", "an empty mount point on the host")
     os.mkfifo(place.workspace / "pipe")
@@ -220,7 +220,7 @@ def test_a_mounted_input_in_a_linked_directory_is_named_and_its_neighbours_are_s
 
 
 @HOW
-def test_a_link_to_more_files_than_are_stored_is_named_and_not_stored_as_a_link_to_nothing(
+def test_a_link_to_too_many_files_is_named_and_not_stored_dangling(
     place: Stored, move: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tree, "MAX_LINKED", 2)
@@ -275,7 +275,7 @@ def test_hard_links_are_stored_as_the_files_that_they_are(place: Stored, move: b
     assert place.left_out == {}
 
 
-def test_moving_needs_no_space_for_what_links_lead_to(place: Stored) -> None:
+def test_moving_needs_no_space_for_link_targets(place: Stored) -> None:
     model = place.file("checkpoints/e5.pt", "weights")
     place.link("best.pt", "../checkpoints/e5.pt")
     place.store(move=True)
@@ -283,7 +283,7 @@ def test_moving_needs_no_space_for_what_links_lead_to(place: Stored) -> None:
 
 
 @pytest.mark.parametrize("error", [errno.EPERM, errno.EXDEV, errno.EMLINK])
-def test_where_a_hard_link_is_impossible_all_is_copied_and_a_failed_try_loses_nothing(
+def test_without_hard_links_all_is_copied_and_a_failed_try_loses_no_file(
     place: Stored, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
     place.write(**{"runs/3/model": "weights", "checkpoints/e5.pt": "best"})

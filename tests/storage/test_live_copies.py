@@ -24,7 +24,7 @@ def contents(top: Path) -> dict[str, str]:
     return {str(one.relative_to(top)): one.read_text() for one in sorted(top.rglob("*")) if one.is_file()}
 
 
-def test_what_is_new_or_has_changed_is_copied_and_nothing_else(tmp_path: Path) -> None:
+def test_only_new_and_changed_files_are_copied(tmp_path: Path) -> None:
     (output := tmp_path / "output").mkdir()
     (output / "deep").mkdir()
     (output / "deep/a").write_text("1")
@@ -59,7 +59,7 @@ def test_those_of_another_application_stay(tmp_path: Path) -> None:
 
 @pytest.mark.proves("live-copies")
 @pytest.mark.parametrize("name", [str(APPLICATION), live_name(APPLICATION)])
-def test_what_a_link_beside_the_target_leads_to_is_not_removed(tmp_path: Path, name: str) -> None:
+def test_the_target_of_a_link_beside_the_output_is_not_removed(tmp_path: Path, name: str) -> None:
     (kept := tmp_path / "own" / name).mkdir(parents=True, mode=0o700)
     (kept / "checkpoint-1.json").touch()
     (tmp_path / "target.live").symlink_to(tmp_path / "own")
@@ -105,7 +105,7 @@ def test_on_hdfs_copies_are_removed_in_a_directory_of_ones_own_by_its_number(own
     assert not web.removed
 
 
-def test_what_lies_in_a_directory_that_others_may_write_is_not_removed(tmp_path: Path) -> None:
+def test_files_in_a_directory_that_others_may_write_are_not_removed(tmp_path: Path) -> None:
     (kept := tmp_path / "target.live" / live_name(APPLICATION)).mkdir(parents=True)
     (tmp_path / "target.live").chmod(0o777)
     with pytest.raises(UntrustedFile):
@@ -114,7 +114,7 @@ def test_what_lies_in_a_directory_that_others_may_write_is_not_removed(tmp_path:
 
 
 @pytest.mark.proves("live-copies")
-def test_checkpoints_whose_directory_gets_the_name_of_the_copies_are_not_removed(tmp_path: Path) -> None:
+def test_checkpoints_renamed_to_the_live_copies_are_not_removed(tmp_path: Path) -> None:
     (place := tmp_path / "checkpoints").mkdir(0o700)
     (place / str(APPLICATION)).mkdir(0o700)
     place.rename(tmp_path / "target.live")  # others may do that where the directory above is not sticky

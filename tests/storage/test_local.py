@@ -60,7 +60,7 @@ def test_a_name_survives_in_its_location_as_it_is(tmp_path: Path, name: str) -> 
         ("file:///a\0b", "after file://"),
     ],
 )
-def test_what_is_no_location_of_ours_is_refused(text: str, problem: str) -> None:
+def test_an_unsupported_location_is_refused(text: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         open_location(text)
 
@@ -109,7 +109,7 @@ def test_two_sources_that_would_land_on_each_other_are_named_before_anything_is_
     assert not (tmp_path / "into").exists()
 
 
-def test_links_out_of_a_source_are_replaced_by_what_they_lead_to(tmp_path: Path) -> None:
+def test_links_out_of_a_source_are_replaced_by_their_targets(tmp_path: Path) -> None:
     fill(tmp_path, "big disk/images/1", "big disk/images/2", "big disk/labels", "lake/set/own")
     lake = tmp_path / "lake" / "set"
     (lake / "images").symlink_to("../../big disk/images")
@@ -125,7 +125,7 @@ def test_links_out_of_a_source_are_replaced_by_what_they_lead_to(tmp_path: Path)
     assert os.readlink(into / "images/same") == "1"
 
 
-def test_links_without_an_end_are_an_error_and_so_are_those_to_nothing(tmp_path: Path) -> None:
+def test_link_loops_and_dangling_links_are_errors(tmp_path: Path) -> None:
     fill(tmp_path, "a/x", "b/y", "c/z", "d/")
     (tmp_path / "a/b").symlink_to("../b")
     (tmp_path / "b/a").symlink_to("../a")
@@ -141,7 +141,7 @@ def test_links_without_an_end_are_an_error_and_so_are_those_to_nothing(tmp_path:
     assert not (tmp_path / "into").exists()
 
 
-def test_what_is_fetched_can_be_written_whatever_its_permissions_were(tmp_path: Path) -> None:
+def test_fetched_files_are_writable_whatever_their_permissions(tmp_path: Path) -> None:
     fill(tmp_path / "lake", "set/deep/x")
     (tmp_path / "lake/set/deep/x").chmod(0o555)
     (tmp_path / "lake/set/deep").chmod(0o555)
@@ -244,7 +244,7 @@ def test_an_output_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("move", [True, False], ids=["moved", "copied"])
-def test_links_stay_right_and_what_cannot_be_stored_is_noted(
+def test_links_stay_valid_and_unstorable_files_are_noted(
     tmp_path: Path, move: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path, "output/checkpoints/10", "secret")
@@ -315,7 +315,7 @@ def test_a_tree_deeper_than_python_recurses_is_removed(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_writable_target_passes_and_nothing_stays_of_the_check(tmp_path: Path) -> None:
+def test_a_writable_target_passes_and_the_check_leaves_no_file(tmp_path: Path) -> None:
     fill(tmp_path, "there/old")
     for name in ("new", "many/levels/down", "there"):
         FILES.check_writable(location(tmp_path / name))
@@ -341,7 +341,7 @@ def test_a_target_in_a_closed_directory_is_denied(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-def test_a_target_of_somebody_else_is_denied() -> None:
+def test_a_target_of_another_user_is_denied() -> None:
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         os.mkdir(f"{name}/sticky")

@@ -77,7 +77,7 @@ def test_patterns_match_as_hadoop_says(bucket: str, pattern: str, found: list[st
     assert [one.location.removeprefix(f"{here}/") for one in entries] == found
 
 
-def test_nothing_there_is_said(bucket: str, tmp_path: Path) -> None:
+def test_a_missing_source_is_reported(bucket: str, tmp_path: Path) -> None:
     here = fill(bucket, {"x": b"1"})
     for source in (f"{here}/none", f"{here}/none*"):
         with pytest.raises(NotFound, match="nothing is there"):
@@ -89,7 +89,7 @@ def test_output_does_not_go_there() -> None:
         open_output("memory://b/out")
 
 
-def test_what_has_no_library_or_no_meaning_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schemes_without_a_library_or_unknown_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"there is no storage for nonsense://$"):
         open_location("nonsense://x/y")
     fsspec.register_implementation("odd", "not_installed.Fs", clobber=True, errtxt="Install odd")
@@ -145,7 +145,7 @@ def test_a_read_that_fails_is_tried_again_and_goes_on_where_it_was(
         fetch_sources([f"{here}/x"], str(tmp_path / "third"))
 
 
-def test_only_what_failed_once_is_shown_as_a_wait(
+def test_only_a_failed_request_is_shown_as_a_wait(
     bucket: str, faulty: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
@@ -296,9 +296,7 @@ def test_a_scheme_that_needs_more_than_a_location_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("scheme", "package"), [("s3", "s3fs"), ("gs", "gcsfs"), ("abfs", "adlfs")])
-def test_an_object_store_whose_library_is_missing_says_which_to_install(
-    scheme: str, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_object_store_library_is_named(scheme: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, package, None)
     with pytest.raises(UsageError) as refusal:
         open_location(f"{scheme}://bucket/x")

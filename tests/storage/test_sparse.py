@@ -74,7 +74,7 @@ def test_a_file_of_holes_is_copied_to_a_disk_that_takes_its_data(
 
 @pytest.mark.root
 @pytest.mark.parametrize("copy", [store, fetch])
-def test_data_between_holes_that_is_too_much_is_told_with_its_own_size(
+def test_too_much_data_between_holes_is_reported_with_its_size(
     tmp_path: Path, copy: Callable[[Path, Path], None]
 ) -> None:
     (source := tmp_path / "source").mkdir(0o700)

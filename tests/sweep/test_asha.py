@@ -57,7 +57,7 @@ def test_fewer_is_better_where_the_goal_is_min() -> None:
     assert state.report(2, 2, 9.0) == RungDecision(2, 2, 2, 9.0, None, False)
 
 
-def test_a_report_before_the_first_rung_or_between_two_decides_nothing() -> None:
+def test_a_report_before_or_between_rungs_makes_no_decision() -> None:
     state = AshaState(AshaSpec((3, 9), 3.0), Goal.MAX)
     assert state.report(0, 2, 1.0) is None
     assert state.report(0, 4, 1.0) is not None
@@ -87,5 +87,5 @@ def test_the_next_attempt_decides_as_if_there_had_been_one(seed: int, goal: Goal
             journal.append(decision)
 
 
-def test_the_message_says_what_would_have_been_enough() -> None:
+def test_the_message_names_the_required_value() -> None:
     assert RungDecision(4, 9, 10, 0.5, 0.625, True).message == "stopped early at step 10: 0.5, rung 9 needs 0.625"

@@ -103,7 +103,7 @@ def test_a_pruner_stops_trials_that_are_worse_than_the_others() -> None:
     assert not study.report(9, 1, 2.0)
 
 
-def test_without_a_pruner_nothing_is_stopped() -> None:
+def test_without_a_pruner_no_trial_is_stopped() -> None:
     study = OptunaStudy(sweep("random"))
     for number in range(8):
         study.ask(number)
@@ -119,7 +119,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         OptunaStudy(sweep())
 
 
-def test_what_a_sampler_needs_besides_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_additional_packages_of_a_sampler_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cmaes", None)
     study = OptunaStudy(sweep("cmaes"))
     study.ask(0)  # before it has a result, it draws

@@ -223,7 +223,7 @@ def test_the_results_of_the_largest_sweep_can_be_read() -> None:
 
 
 @pytest.mark.parametrize("value", ["x" * 1300, "\x01" * 220])
-def test_a_sweep_whose_results_could_not_be_read_is_refused(value: str) -> None:
+def test_a_sweep_with_too_large_results_is_refused(value: str) -> None:
     grid = (GridParameter("long", (value,)), COUNT)
     assert SweepSpec(sampler=Sampler.GRID, trials=1000, grid=grid)
     with pytest.raises(SpecError, match="KiB of values in its trials, the maximum is 12288 KiB"):

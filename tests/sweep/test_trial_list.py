@@ -68,7 +68,7 @@ def test_all_rows_with_faults_are_named_with_their_lines() -> None:
         (b"[" * 100_000, "t.jsonl", "t.jsonl:1: is not a JSON object"),
     ],
 )
-def test_what_is_no_list_is_refused(data: bytes, path: str, problem: str) -> None:
+def test_an_invalid_trial_list_is_refused(data: bytes, path: str, problem: str) -> None:
     assert problems(data, path) == [problem]
 
 

@@ -16,5 +16,5 @@ def test_pauses_double_up_to_their_bound_and_are_shortened_by_up_to_a_half() -> 
         assert bound_s / 2 <= pause_s <= bound_s
 
 
-def test_two_who_fail_in_one_moment_come_again_in_different_moments() -> None:
+def test_two_retries_from_one_moment_have_different_delays() -> None:
     assert list(islice(backoff_s(1.0, 60.0), 5)) != list(islice(backoff_s(1.0, 60.0), 5))

@@ -38,13 +38,13 @@ def test_a_regular_file_is_read(tmp_path: Path, fd: int) -> None:
     assert read_file("a", dir_fd=fd, owners=[os.geteuid()], max_bytes=7) == b"content"
 
 
-def test_an_absent_file_is_told_apart_from_an_untrusted_one(fd: int) -> None:
+def test_a_missing_file_is_distinguished_from_an_untrusted_one(fd: int) -> None:
     with pytest.raises(FileNotFoundError):
         read_file("a", dir_fd=fd, max_bytes=7)
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling link", "fifo", "socket", "directory"])
-def test_what_is_not_a_regular_file_is_refused_at_once(tmp_path: Path, fd: int, kind: str) -> None:
+def test_a_path_that_is_not_a_regular_file_is_refused_at_once(tmp_path: Path, fd: int, kind: str) -> None:
     place = tmp_path / "a"
     (tmp_path / "target").write_text("secret")
     match kind:
@@ -89,7 +89,7 @@ def test_a_directory_of_another_user_is_not_the_callers_own(tmp_path: Path) -> N
         check_own_directory(str(tmp_path), os.geteuid() + 1)
 
 
-def test_a_link_to_an_own_directory_is_followed_only_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_a_link_to_an_own_directory_is_followed_only_on_request(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to("a")
     (tmp_path / "file").touch()
@@ -110,7 +110,7 @@ def test_a_large_file_is_refused(tmp_path: Path, fd: int) -> None:
         read_file("a", dir_fd=fd, max_bytes=7)
 
 
-def test_a_file_whose_size_does_not_tell_its_length_is_cut_off() -> None:
+def test_a_file_longer_than_its_reported_size_is_refused() -> None:
     with pytest.raises(UntrustedFile, match="more than 10 bytes"):
         read_file("/proc/self/status", max_bytes=10)
 
@@ -122,7 +122,7 @@ def test_a_fifo_is_opened_where_one_is_expected(tmp_path: Path, fd: int) -> None
     os.close(opened)
 
 
-def test_a_fifo_tells_whether_somebody_reads_it(tmp_path: Path, fd: int) -> None:
+def test_a_fifo_shows_whether_it_has_a_reader(tmp_path: Path, fd: int) -> None:
     os.mkfifo(tmp_path / "f")
     assert not has_reader("f", dir_fd=fd, owners=[os.geteuid()])
     reader = os.open(tmp_path / "f", os.O_RDONLY | os.O_NONBLOCK)
@@ -144,7 +144,7 @@ def test_a_link_to_a_directory_is_no_directory(tmp_path: Path, fd: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100_000, '{"a": ' * 100_000])
-def test_what_is_no_json_object_is_refused(tmp_path: Path, fd: int, text: str) -> None:
+def test_content_that_is_not_a_json_object_is_refused(tmp_path: Path, fd: int, text: str) -> None:
     (tmp_path / "a").write_text(text)
     with pytest.raises(UntrustedFile, match="a: is not"):
         read_json_object("a", dir_fd=fd, max_bytes=1 << 20)

@@ -11,7 +11,7 @@ from dlapp.system import lock_files, locks
 
 
 @pytest.mark.parametrize(("shared", "expected"), [(False, True), (True, False)])
-def test_only_a_write_lock_of_somebody_else_counts_as_one(tmp_path: Path, shared: bool, expected: bool) -> None:
+def test_only_a_foreign_write_lock_counts(tmp_path: Path, shared: bool, expected: bool) -> None:
     path = tmp_path / "lock"
     path.touch()
     holder, reader = os.open(path, os.O_RDWR), os.open(path, os.O_RDONLY)
@@ -26,7 +26,7 @@ def test_only_a_write_lock_of_somebody_else_counts_as_one(tmp_path: Path, shared
 
 
 @pytest.mark.parametrize("now", ["a file on the way", "another file", "nothing"])
-def test_a_lock_file_that_has_its_name_no_more_is_let_go_and_nothing_else_is_removed(tmp_path: Path, now: str) -> None:
+def test_a_renamed_lock_file_is_released_and_no_other_removed(tmp_path: Path, now: str) -> None:
     (tmp_path / "locks").mkdir()
     path = tmp_path / "locks/key"
     lock = lock_files.acquire(str(path), shared=False)

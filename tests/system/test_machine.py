@@ -32,7 +32,7 @@ def test_a_path_lies_on_the_innermost_and_latest_mount(tmp_path: Path, path: str
     assert file_system_of(path, str(tmp_path / "mountinfo"))[0] == kind
 
 
-def test_without_a_table_of_mounts_nothing_is_known_of_a_path(tmp_path: Path) -> None:
+def test_without_a_mount_table_the_file_system_is_unknown(tmp_path: Path) -> None:
     assert file_system_of("/", str(tmp_path / "mountinfo")) == ("", "")
 
 

@@ -44,7 +44,7 @@ def test_it_is_made_for_all_by_root_and_for_themselves_by_others(tmp_path: Path)
     assert path.stat().st_mode & 0o7777 == (0o1777 if os.geteuid() == 0 else 0o700)
 
 
-def test_a_refusal_says_what_root_can_do(tmp_path: Path) -> None:
+def test_a_refusal_names_the_command_for_root(tmp_path: Path) -> None:
     path = tmp_path / "locks"
     path.mkdir()
     path.chmod(0o777)

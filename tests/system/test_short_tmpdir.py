@@ -102,14 +102,14 @@ def test_names_of_killed_processes_are_removed_and_those_in_use_stay(
     used.close()
 
 
-def test_a_process_that_was_killed_before_it_made_the_link_leaves_nothing_either(base: str) -> None:
+def test_a_process_killed_before_creating_the_link_leaves_no_directory(base: str) -> None:
     os.mkdir(f"{base}/dlapp-0123456789", 0o700)
     remove_stale_links(base)
     assert os.listdir(base) == []
 
 
 @pytest.mark.proves("tmpdir")
-def test_nothing_else_is_removed(target: str, base: str) -> None:
+def test_only_stale_links_are_removed(target: str, base: str) -> None:
     held = os.path.dirname(killed(target, base))
     Path(held, "of_the_user").touch()
     os.symlink(target, f"{base}/dlapp-aaaaaaaaaa")
@@ -126,14 +126,14 @@ def test_nothing_else_is_removed(target: str, base: str) -> None:
 
 @pytest.mark.proves("tmpdir")
 @pytest.mark.root("to give a directory to another user")
-def test_what_is_of_another_user_stays(target: str, base: str) -> None:
+def test_links_of_another_user_stay(target: str, base: str) -> None:
     directory = os.path.dirname(killed(target, base))
     os.chown(directory, 12_345, 12_345)
     remove_stale_links(base)
     assert os.path.lexists(f"{directory}/tmp")
 
 
-def test_what_the_program_put_beside_the_link_stays(target: str, base: str) -> None:
+def test_files_of_the_program_beside_the_link_stay(target: str, base: str) -> None:
     short = ShortTmpdir(target, base)
     Path(os.path.dirname(short.path), "mine").touch()
     short.close()
@@ -148,7 +148,7 @@ def test_a_name_that_was_cleaned_away_is_closed_all_the_same(target: str, base: 
     assert os.listdir(base) == []
 
 
-def test_a_directory_that_another_process_removes_before_it_is_locked_is_made_anew(
+def test_a_directory_removed_before_it_is_locked_is_created_again(
     target: str, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = fcntl.flock
@@ -178,7 +178,7 @@ def test_a_directory_in_which_others_may_rename_is_not_used(target: str, base: s
     assert os.listdir(base) == []
 
 
-def test_where_none_can_be_made_an_error_says_so(target: str, base: str) -> None:
+def test_a_link_that_cannot_be_created_is_an_error(target: str, base: str) -> None:
     os.rmdir(base)
     with pytest.raises(FileNotFoundError):
         ShortTmpdir(target, base)

@@ -49,7 +49,7 @@ def test_memory_is_mib_or_has_a_unit(text: str, mib: int) -> None:
         ("9" * 100, f"'{'9' * 60}'... is not an amount of memory: "),
     ],
 )
-def test_what_is_no_memory_is_refused_by_its_problem(text: str, problem: str) -> None:
+def test_an_invalid_memory_size_is_refused_with_the_reason(text: str, problem: str) -> None:
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - the whole text is compared
         read_memory_mib(text)
     assert str(refused.value).startswith(problem)
@@ -69,7 +69,7 @@ def test_a_span_of_time_is_seconds_or_has_a_unit(text: str, seconds: float) -> N
 @pytest.mark.parametrize(
     "text", ["", "-1", "1e3", "nan", "inf", "1w", "1:30", ".5", "5.", "99999999d", "1h30", "30m1h", "1h1h"]
 )
-def test_what_is_no_span_of_time_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a duration|the maximum is"):
         read_duration_s(text)
 
@@ -97,7 +97,7 @@ def test_booleans_are_written_as_people_write_them() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "y", "truth", "2"])
-def test_what_is_no_boolean_is_refused(text: str) -> None:
+def test_an_invalid_boolean_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="allowed are true, false"):
         read_boolean(text)
 

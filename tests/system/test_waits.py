@@ -20,7 +20,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_wait_is_shown_with_what_since_when_until_when_and_why() -> None:
+def test_a_wait_is_shown_with_subject_start_deadline_and_reason() -> None:
     with Wait("hdfs://nn", 60.0) as wait:
         assert re.fullmatch(rf"waits for hdfs://nn since {TIME}, until {TIME}", waits.longest_text())
         wait.why = "nn:9870: connection refused"
@@ -51,7 +51,7 @@ def test_a_wait_that_just_began_is_not_shown(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("at_once")
-def test_each_longest_wait_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_longest_wait_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "POLL_INTERVAL_S", 0.001)
     told: list[str] = []
     changed = threading.Condition()
@@ -76,7 +76,7 @@ def has_teller() -> bool:
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_wait_that_begins_again_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_wait_is_reported_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "POLL_INTERVAL_S", 0.001)
     looks = threading.Semaphore(0)
     found = waits.long_waits

@@ -44,7 +44,7 @@ def environment(one: Assignment, **changes: Any) -> dict[str, str]:
     return payload_environment(one, **(fields | changes))
 
 
-def test_what_every_container_is_told() -> None:
+def test_variables_of_every_container() -> None:
     env = environment(assignment())
     assert {name: env[name] for name in env if name.startswith(("CONTAINER", "NUM_", "DLAPP_"))} == {
         "CONTAINER_INDEX": "3",
@@ -82,7 +82,7 @@ def test_a_plain_payload_sees_its_gpus_by_uuid_and_none_without() -> None:
     assert (env["NV_GPU"], env["CUDA_VISIBLE_DEVICES"]) == ("", "")
 
 
-def test_in_docker_no_gpu_means_void_whatever_the_image_says() -> None:
+def test_in_docker_no_gpu_means_void_despite_the_image() -> None:
     env = environment(assignment(docker_image="i"), submitter=None)
     assert env["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert "CUDA_VISIBLE_DEVICES" not in env
@@ -148,14 +148,14 @@ def test_two_slices_of_one_gpu_have_two_names() -> None:
     assert [one["mig"] for one in json.loads(env["DLAPP_GPUS"])] == [0, 1]
 
 
-def test_a_plain_payload_takes_over_the_submitters_path_and_home() -> None:
+def test_a_plain_payload_inherits_the_submitters_path_and_home_directory() -> None:
     env = environment(assignment(), submitter={"PATH": "/mine", "HOME": "/home/tony", "LANG": "ko_KR.UTF-8"})
     assert (env["PATH"], env["HOME"], env["LANG"], env["TMPDIR"]) == ("/mine", "/home/tony", "ko_KR.UTF-8", "/t")
     env = environment(assignment())
     assert (env["PATH"], env["HOME"]) == (DEFAULT_PATH, "/h")
 
 
-def test_what_python_prints_is_in_the_log_at_once_unless_the_user_says_otherwise() -> None:
+def test_python_output_is_unbuffered_unless_the_user_overrides_it() -> None:
     assert environment(assignment())["PYTHONUNBUFFERED"] == "1"
     assert environment(assignment(docker_image="image"))["PYTHONUNBUFFERED"] == "1"
     assert environment(assignment(), user={"PYTHONUNBUFFERED": ""})["PYTHONUNBUFFERED"] == ""

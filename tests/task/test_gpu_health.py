@@ -105,7 +105,7 @@ def test_a_driver_that_hangs_at_the_end_costs_a_quarantine_and_not_the_result(pl
 
 
 @pytest.mark.slow
-def test_a_driver_that_hangs_for_a_while_is_watched_again_and_ends_nothing(place: Path) -> None:
+def test_a_temporarily_hanging_driver_is_watched_again_and_ends_no_payload(place: Path) -> None:
     env = with_devices(place, CARDS)
     packed = workspace_archive(place, {"run.sh": NEVER_ENDS})
     with (
@@ -125,7 +125,7 @@ def test_a_driver_that_hangs_for_a_while_is_watched_again_and_ends_nothing(place
 
 
 @pytest.mark.slow
-def test_a_device_whose_memory_somebody_holds_when_it_is_given_back_goes_into_quarantine(place: Path) -> None:
+def test_a_released_device_with_memory_in_use_is_quarantined(place: Path) -> None:
     env = with_devices(place, CARDS)
     packed = workspace_archive(place, {"run.sh": "echo ready; while [ ! -e $TMPDIR/finish ]; do sleep 0.02; done"})
     with (

@@ -30,7 +30,7 @@ def test_the_beginning_is_kept_and_writing_goes_on_at_the_new_end(tmp_path: Path
     assert cap.cut_message == "stdout cut to 10 bytes (10 or more dropped)"
 
 
-def test_what_is_within_the_cap_is_left_alone(tmp_path: Path) -> None:
+def test_a_log_within_the_cap_is_unchanged(tmp_path: Path) -> None:
     (tmp_path / "stdout").write_bytes(b"0123456789")
     cap = LogCap((str(tmp_path / "stdout"), str(tmp_path / "stderr")), 10)
     cap.check()
@@ -38,7 +38,7 @@ def test_what_is_within_the_cap_is_left_alone(tmp_path: Path) -> None:
     assert cap.cut_message == ""
 
 
-def test_while_nothing_is_printed_it_looks_seldom_and_is_woken_by_the_next_write(tmp_path: Path) -> None:
+def test_a_quiet_log_is_polled_seldom_and_the_next_write_wakes_the_cap(tmp_path: Path) -> None:
     path = tmp_path / "stdout"
     path.write_bytes(b"12345")
     with LogCap((str(path),), 10) as cap:
@@ -55,14 +55,14 @@ def test_while_nothing_is_printed_it_looks_seldom_and_is_woken_by_the_next_write
         assert cap.check() == seldom
 
 
-def test_what_grows_far_from_the_cap_is_looked_at_less_often(tmp_path: Path) -> None:
+def test_a_log_far_below_the_cap_is_polled_less_often(tmp_path: Path) -> None:
     path = tmp_path / "stdout"
     path.write_bytes(b"12345")
     with LogCap((str(path),), 1 << 30) as cap:
         assert 0.2 < cap.check() < 1
 
 
-def test_while_it_grows_the_times_are_noted_every_tenth_of_a_second_and_else_nothing_is_written(tmp_path: Path) -> None:
+def test_times_of_a_growing_log_are_recorded_each_tenth_of_a_second(tmp_path: Path) -> None:
     paths = [tmp_path / "stdout", tmp_path / "stderr"]
     for path in paths:
         path.touch()
@@ -79,7 +79,7 @@ def test_while_it_grows_the_times_are_noted_every_tenth_of_a_second_and_else_not
     assert re.fullmatch(rb"\d{13} 0 2\n\d{13} 3 2\n", (tmp_path / "times").read_bytes())
 
 
-def test_times_that_cannot_be_written_are_told_once_and_the_cap_holds(tmp_path: Path) -> None:
+def test_unwritable_times_are_reported_once_and_the_cap_holds(tmp_path: Path) -> None:
     path = tmp_path / "stdout"
     said: list[str] = []
     with LogCap((str(path), str(tmp_path / "stderr")), 10, LogTimesWriter("/dev/full"), said.append) as cap:
@@ -90,7 +90,7 @@ def test_times_that_cannot_be_written_are_told_once_and_the_cap_holds(tmp_path: 
     assert path.stat().st_size == 10
 
 
-def test_where_the_kernel_watches_no_more_it_looks_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_kernel_watches_logs_are_polled_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: object) -> int:
         raise OSError(errno.EMFILE, "too many")
 
@@ -101,7 +101,7 @@ def test_where_the_kernel_watches_no_more_it_looks_often(tmp_path: Path, monkeyp
         assert cap.wake_fd is None
 
 
-def test_the_kernel_is_asked_to_watch_only_once_a_look_found_nothing_new_and_never_at_the_end(
+def test_a_kernel_watch_starts_only_after_an_idle_poll_and_never_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched: list[object] = []
@@ -123,9 +123,7 @@ def test_the_kernel_is_asked_to_watch_only_once_a_look_found_nothing_new_and_nev
         assert watched == [(str(path),)]
 
 
-def test_what_is_printed_before_the_kernel_watches_is_cut_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_printed_before_the_kernel_watch_is_capped_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "stdout"
     path.touch()
 
@@ -161,7 +159,7 @@ def test_a_log_says_that_its_task_lives(tmp_path: Path) -> None:
     assert second == "    lines"
 
 
-def test_a_line_that_does_not_fit_on_the_disk_is_lost_and_nothing_fails(tmp_path: Path) -> None:
+def test_a_log_line_on_a_full_disk_is_dropped_without_an_error(tmp_path: Path) -> None:
     path = tmp_path / "dlapp.log"
     log = TaskLog(str(path))
     kept, full = os.dup(log._fd), os.open("/dev/full", os.O_WRONLY)

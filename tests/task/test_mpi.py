@@ -78,7 +78,7 @@ def states(am: FakeAm) -> tuple[LaunchState, ...]:
 # ---- the head ----
 
 
-def test_the_agent_waits_for_the_end_of_its_command_elsewhere(head: Any) -> None:
+def test_the_agent_waits_for_the_end_of_its_remote_command(head: Any) -> None:
     am = head(f"cd sub; {ASK} orted --of 'head' ; echo $?")
     am.wait_until(lambda: bool(launches(am)))
     (asked,) = launches(am)
@@ -137,7 +137,7 @@ def test_a_later_open_mpi_is_refused_by_name(head: Any, container: int) -> None:
         (":", "No such file"),
     ],
 )
-def test_a_request_that_is_none_is_refused_and_starts_nothing(head: Any, request_text: str, why: str) -> None:
+def test_an_invalid_request_is_refused_and_starts_no_program(head: Any, request_text: str, why: str) -> None:
     am = head(
         'R=$DLAPP_DIR/mpi/request.77; mkfifo "$DLAPP_DIR/mpi/answer.77"; exec 3<>"$DLAPP_DIR/mpi/answer.77"\n'
         f'{request_text}\necho 77 >"$DLAPP_DIR/mpi/requests"; read -r answer <&3; echo "$answer"'
@@ -173,7 +173,7 @@ def test_an_agent_that_has_ended_is_no_reason_to_wait(head: Any) -> None:
 
 
 @pytest.mark.proves("mpi-requests")
-def test_nobody_else_may_enter_the_directory_of_requests(head: Any) -> None:
+def test_the_directory_of_requests_is_private(head: Any) -> None:
     am = head("until [ -e go ]; do sleep 0.02; done; env")
     am.wait_until(lambda: (am.home / "run/mpi/requests").exists())
     for name in ("run", "run/mpi"):
@@ -186,7 +186,7 @@ def test_nobody_else_may_enter_the_directory_of_requests(head: Any) -> None:
     assert token not in am.printed().decode()
 
 
-def test_what_the_user_sets_is_left_as_it_is(place: Path) -> None:
+def test_variables_set_by_the_user_are_kept(place: Path) -> None:
     fields = workspace_archive(place, {"run.sh": "echo $OMPI_MCA_plm_rsh_agent; cat $DLAPP_DIR/mpi/node.sh"})
     with FakeAm(place / "containers", has_roster=True, ports=2, mpi=WORK, framework=Framework.MPI, **fields) as am:
         am.roster = roster()
@@ -284,7 +284,7 @@ def test_a_payload_that_lies_about_ends_is_heard_only_on_its_own_launches(member
     am.wait_until(lambda: states(am) == (LaunchState(number=1, status=255),))
 
 
-def test_a_kill_ends_what_mpirun_started(member: FakeAm) -> None:
+def test_a_kill_ends_programs_started_by_mpirun(member: FakeAm) -> None:
     am = member
     am.order(launches=(MpiLaunch(number=1, index=1, command="echo $$; exec sleep 600"),))
     am.wait_until(lambda: states(am) == (LaunchState(number=1),) and bool(am.printed()))

@@ -25,13 +25,13 @@ def sleeper() -> Iterator[int]:
         process.kill()
 
 
-def test_a_plain_payload_is_what_descends_from_the_task(sleeper: int) -> None:
+def test_a_plain_payload_owns_the_descendants_of_the_task(sleeper: int) -> None:
     own = OwnProcesses(in_docker=False, places=list)
     assert [own(pid) for pid in (os.getpid(), sleeper, os.getppid(), 1, NOBODY)] == [True, True, False, False, None]
 
 
 @pytest.mark.docker
-def test_a_payload_in_docker_is_what_is_in_the_cgroups_of_its_container(dockerd: Dockerd, sleeper: int) -> None:
+def test_a_payload_in_docker_owns_the_processes_of_its_cgroups(dockerd: Dockerd, sleeper: int) -> None:
     places: list[PayloadPlace] = []
     pids, names = [], []
     for _ in range(2):

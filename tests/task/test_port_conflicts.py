@@ -67,7 +67,7 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize("library", MESSAGES)
-def test_a_program_that_wants_the_port_of_another_container_is_told_what_it_took(tmp_path: Path, library: str) -> None:
+def test_a_port_conflict_names_the_port_of_the_other_container(tmp_path: Path, library: str) -> None:
     (tmp_path / "stdout").touch()
 
     def failed(port: int) -> TaskResult:
@@ -91,7 +91,7 @@ def test_a_line_may_name_other_numbers() -> None:
     assert explained(f"{line} 0.0.0.0:{MASTER}") == RANK_0
 
 
-def test_the_port_of_a_container_on_another_host_means_nothing_here() -> None:
+def test_a_port_of_a_container_on_another_host_is_no_conflict() -> None:
     assert explained(f"bind to [::]:{AWAY} failed: Address already in use") == ""
 
 
@@ -103,7 +103,7 @@ def test_of_its_own_port_a_program_is_robbed_only_by_another_application(listene
     assert found == (RANK_0 if is_ours else "")
 
 
-def test_without_a_port_in_the_line_it_counts_who_listens() -> None:
+def test_without_a_port_in_the_line_the_listeners_decide() -> None:
     line = "OSError: [Errno 98] Address already in use"
     assert explained(line) == explained(line, listen={MASTER: Listener.ANOTHER}) == ""
     assert explained(line, listen={MASTER: Listener.OURS}) == RANK_0
@@ -150,7 +150,7 @@ def serving(port: int, application: str) -> Iterator[None]:
         server.stdin.close()
 
 
-def test_a_listening_program_of_the_application_is_told_from_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listener_of_the_application_is_distinguished_from_another(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_range(1)
     assert listener_here(APPLICATION, port) is Listener.NONE
     with serving(port, str(APPLICATION)):

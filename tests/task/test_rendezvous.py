@@ -147,7 +147,7 @@ def test_a_later_roster_replaces_the_file_while_the_payload_runs(place: Path) ->
         ('chmod 777 "$DLAPP_DIR"', True),
     ],
 )
-def test_what_a_payload_makes_of_its_files_is_its_own_loss(place: Path, planted: str, is_refused: bool) -> None:
+def test_a_payload_that_replaces_its_files_harms_only_itself(place: Path, planted: str, is_refused: bool) -> None:
     (place / "victim").mkdir()
     (place / "victim" / "roster.json").write_text("untouched")
     with fake_am(place, f"{planted}; echo ready; while [ ! -e finish ]; do sleep 0.02; done") as am:
@@ -230,7 +230,7 @@ _MEMBER = {"role": "worker", "role_index": 0, "index": 0, "host": "a", "address"
     ],
     ids=["list", "text", "no members", "no address", "no port", "no role", "no generation"],
 )
-def test_a_wrong_roster_starts_no_payload_and_is_asked_for_again(place: Path, wrong: object) -> None:
+def test_a_wrong_roster_starts_no_payload_and_is_read_again(place: Path, wrong: object) -> None:
     with fake_am(place, "echo it ran", ports=1) as am:
         am.wrong_roster = wrong
         start(am, place)

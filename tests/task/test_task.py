@@ -67,7 +67,7 @@ ENDS = "cd $TMPDIR; echo ready; while [ ! -e finish ]; do sleep 0.02; done; exit
 # ---- all is well ----
 
 
-def test_what_a_task_is_told_in_confidence_does_not_lie_beside_its_program(place: Path) -> None:
+def test_secrets_of_a_task_are_not_beside_its_program(place: Path) -> None:
     with fake_am(place, "ls ..") as am:
         am.start()
         assert am.result().fault is Fault.NONE
@@ -116,7 +116,7 @@ def test_input_is_there_and_output_is_stored_whole(place: Path) -> None:
         assert {Phase.FETCHING, Phase.STORING} <= set(am.phases)
 
 
-def test_a_directory_for_what_dlapp_and_the_payload_exchange_is_the_payloads_alone(place: Path) -> None:
+def test_the_exchange_directory_is_private_to_the_payload(place: Path) -> None:
     with fake_am(place, 'echo $DLAPP_DIR; stat -c %a "$DLAPP_DIR"; ls -A "$DLAPP_DIR"; echo x > "$DLAPP_DIR/x"') as am:
         am.start()
         assert am.result().fault is Fault.NONE
@@ -163,7 +163,7 @@ def test_the_tmpdir_that_a_user_sets_stays(place: Path) -> None:
         assert am.printed().decode().strip() == f"{place}/containers/mine"
 
 
-def test_where_tmp_cannot_be_used_the_tmpdir_is_long_and_the_log_says_why(place: Path) -> None:
+def test_without_a_usable_tmp_the_tmpdir_is_long_and_the_log_gives_the_reason(place: Path) -> None:
     begins = "import dlapp.system.short_tmpdir as it; it.ShortTmpdir.__init__.__defaults__ = ('/nowhere',)"
     with fake_am(place, "echo $TMPDIR") as am:
         am.start(begins_with=begins)
@@ -208,9 +208,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     "script", [NEVER_ENDS, "echo ready; while echo x > checkpoint; do sleep 0.02; done; exit 1", ENDS]
 )
-def test_a_payload_whose_directory_its_node_removes_is_ended_and_nothing_of_it_counts(
-    place: Path, bundle: str, script: str
-) -> None:
+def test_a_payload_whose_directory_is_removed_is_ended_uncounted(place: Path, bundle: str, script: str) -> None:
     place.chmod(0o777)
     localized = place / "dlapp.pyz"
     shutil.copyfile(bundle, localized)
@@ -281,7 +279,7 @@ KEEP = (
 )
 
 
-def test_what_was_killed_because_the_script_had_ended_is_named_in_the_result(place: Path) -> None:
+def test_processes_killed_after_the_script_are_named_in_the_result(place: Path) -> None:
     script = "sleep 1000 </dev/null >/dev/null 2>&1 & until grep -q sleep /proc/$!/comm; do sleep 0.02; done"
     with fake_am(place, script) as am:
         am.start()
@@ -295,7 +293,7 @@ def caches_of(place: Path, limit_bytes: int = 1 << 30) -> CacheSettings:
     return CacheSettings(0, 86_400.0, payload_limit_bytes=limit_bytes, payload_directory=str(place / "payload"))
 
 
-def test_a_plain_payload_finds_its_caches_by_variables_and_the_next_one_what_is_in_them(place: Path) -> None:
+def test_a_plain_payload_finds_its_caches_by_variables_and_the_next_reuses_them(place: Path) -> None:
     for run, there in (("first", []), ("second", [f"there: {place}/payload/caches/{one.name}" for one in CACHES])):
         (place / run).mkdir()
         with fake_am(place / run, KEEP, caches=CACHES) as am:
@@ -322,7 +320,7 @@ def test_caches_that_are_not_allowed_end_the_application_with_a_line(place: Path
         assert result.message == "the caches cannot be used: cache.models: storage.payload_cache_limit is 0"
 
 
-def test_a_signal_is_told_from_an_exit_code(place: Path) -> None:
+def test_a_signal_is_distinguished_from_an_exit_code(place: Path) -> None:
     with fake_am(place, "kill -SEGV $$") as am:
         am.start()
         result = am.result()
@@ -339,7 +337,7 @@ def test_an_output_that_was_never_made_is_the_users_loss(place: Path) -> None:
         )
 
 
-def test_where_output_is_not_where_it_should_be_all_new_and_changed_files_are_kept(place: Path) -> None:
+def test_with_a_missing_output_all_new_and_changed_files_are_kept(place: Path) -> None:
     (place / "data").mkdir()
     (place / "data" / "x").write_text("input")
     script = "mkdir -p output/deep empty; echo 1 >output/deep/ck; cp -p in/x output/; echo more >>changed; rm removed"
@@ -360,7 +358,7 @@ def test_where_output_is_not_where_it_should_be_all_new_and_changed_files_are_ke
         assert left(am) == LOGS
 
 
-def test_what_a_failed_script_wrote_elsewhere_is_kept(place: Path) -> None:
+def test_stray_files_of_a_failed_script_are_kept(place: Path) -> None:
     script = "mkdir -p ckpt src/__pycache__; echo 1 >ckpt/1; echo >src/__pycache__/lib.pyc; exit 3"
     with fake_am(place, script, {"src/lib.py": ""}, **output_of(place)) as am:
         am.start()
@@ -374,7 +372,7 @@ def test_what_a_failed_script_wrote_elsewhere_is_kept(place: Path) -> None:
         assert [str(one.relative_to(part_of(place))) for one in part_of(place).rglob("*")] == ["ckpt", "ckpt/1"]
 
 
-def test_a_script_that_failed_and_wrote_nothing_leaves_its_exit_code_alone(place: Path) -> None:
+def test_a_failed_script_without_files_keeps_its_exit_code(place: Path) -> None:
     script = "mkdir -p src/__pycache__ empty; echo >src/__pycache__/lib.pyc; exit 3"
     with fake_am(place, script, **output_of(place)) as am:
         am.start()
@@ -382,7 +380,7 @@ def test_a_script_that_failed_and_wrote_nothing_leaves_its_exit_code_alone(place
         assert (result.fault, result.message, result.outputs) == (Fault.USER, "", ())
 
 
-def test_what_a_failed_script_wrote_is_dropped_where_that_is_wanted(place: Path) -> None:
+def test_stray_files_of_a_failed_script_are_dropped_if_configured(place: Path) -> None:
     output = output_of(place)
     output["outputs"] = (replace(output["outputs"][0], on_failure=OnFailure.DROP),)
     with fake_am(place, "echo 1 >ckpt; exit 3", **output) as am:
@@ -410,7 +408,7 @@ def test_changes_are_kept_once_beside_the_outputs_that_are_there(place: Path) ->
         assert os.listdir(place / "model.tmp" / "container") == ["weights"]
 
 
-def test_what_is_to_be_dropped_on_failure_is_not_kept(place: Path) -> None:
+def test_output_to_be_dropped_on_failure_is_not_kept(place: Path) -> None:
     output = output_of(place, "outptu")
     output["outputs"] = (replace(output["outputs"][0], on_failure=OnFailure.DROP),)
     with fake_am(place, "echo 1 >output", **output) as am:
@@ -444,7 +442,7 @@ def small_disk(place: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", disk], check=True)
 
 
-def test_what_was_computed_waits_for_room(place: Path, small_disk: Path) -> None:
+def test_output_waits_for_free_space(place: Path, small_disk: Path) -> None:
     script = "head -c 1000000 /dev/zero > output/model"
     with fake_am(place, script, {"output/.keep": ""}, **output_of(small_disk)) as am:
         am.start()
@@ -456,9 +454,7 @@ def test_what_was_computed_waits_for_room(place: Path, small_disk: Path) -> None
         assert (part_of(small_disk) / "model").stat().st_size == 1_000_000
 
 
-def test_what_found_no_room_in_time_stays_on_the_machine_and_is_not_computed_again(
-    place: Path, small_disk: Path
-) -> None:
+def test_output_without_space_in_time_stays_on_the_machine(place: Path, small_disk: Path) -> None:
     script = "head -c 1000000 /dev/zero > output/model"
     with fake_am(place, script, {"output/.keep": ""}, output_patience_s=0, **output_of(small_disk)) as am:
         am.start(unstored=str(place / "unstored"))
@@ -483,7 +479,7 @@ def test_an_exit_code_stands_before_the_reason_that_the_output_could_not_be_stor
         assert result.message.startswith("exit code 3; the output could not be stored: ")
 
 
-def test_what_cannot_even_be_brought_elsewhere_stays_in_its_workspace(place: Path, small_disk: Path) -> None:
+def test_output_that_cannot_be_moved_stays_in_its_workspace(place: Path, small_disk: Path) -> None:
     script = "head -c 1000000 /dev/zero > output/model"
     with fake_am(place, script, {"output/.keep": ""}, output_patience_s=0, **output_of(small_disk)) as am:
         am.start(unstored=str(small_disk / "unstored"))
@@ -494,7 +490,7 @@ def test_what_cannot_even_be_brought_elsewhere_stays_in_its_workspace(place: Pat
 
 
 @pytest.mark.root
-def test_on_yarn_what_cannot_be_brought_elsewhere_is_not_said_to_stay(place: Path) -> None:
+def test_on_yarn_output_that_cannot_be_moved_is_not_reported_as_kept(place: Path) -> None:
     place.chmod(0o777)
     (place / "results.application_1700000000000_0001.tmp").write_text("in the way")
     (place / "unstored").write_text("in the way, too")
@@ -525,7 +521,7 @@ def test_an_output_that_fits_is_stored_though_another_does_not(place: Path, smal
         assert (place / "unstored" / str(am.container_id) / "large").stat().st_size == 1_000_000
 
 
-def test_what_a_target_refuses_stays_on_the_machine(place: Path) -> None:
+def test_output_refused_by_the_target_stays_on_the_machine(place: Path) -> None:
     (place / "results.application_1700000000000_0001.tmp").write_text("in the way")
     with fake_am(place, "echo 1 >output/x", {"output/.keep": ""}, **output_of(place)) as am:
         am.start(unstored=str(place / "unstored"))
@@ -533,7 +529,7 @@ def test_what_a_target_refuses_stays_on_the_machine(place: Path) -> None:
         assert (place / "unstored" / str(am.container_id) / "output" / "x").read_text() == "1\n"
 
 
-def test_missing_input_is_a_fault_of_the_data_and_nothing_runs(place: Path) -> None:
+def test_missing_input_is_a_data_fault_and_no_program_runs(place: Path) -> None:
     inputs = (InputSpec(sources=(f"file://{place}/none/*",), input_path="in"),)
     with fake_am(place, "echo ran", inputs=inputs) as am:
         am.start()
@@ -566,7 +562,7 @@ def test_a_link_that_leads_out_of_the_workspace_is_no_output(place: Path) -> Non
         assert "leads out of the workspace" in result.message
 
 
-def test_what_is_printed_beyond_the_cap_is_dropped_and_told(place: Path) -> None:
+def test_output_beyond_the_log_cap_is_dropped_and_reported(place: Path) -> None:
     with fake_am(place, "head -c 3000000 /dev/zero; sleep 0.2; echo end", log_limit_bytes=1_000_000) as am:
         am.start()
         result = am.result()
@@ -630,7 +626,7 @@ def test_after_the_grace_time_a_soft_kill_kills_and_stores(place: Path) -> None:
         assert (result.fault, result.signal, len(result.outputs)) == (Fault.STOPPED, signal.SIGKILL, 1)
 
 
-def test_a_kill_stores_nothing(place: Path) -> None:
+def test_a_kill_stores_no_output(place: Path) -> None:
     with fake_am(place, NEVER_ENDS, {"output/x": ""}, **output_of(place)) as am:
         am.start()
         am.wait_for(Phase.RUNNING)
@@ -796,7 +792,7 @@ def test_a_task_without_work_ends_at_once(place: Path) -> None:
         assert "no work: not your token" in am.log()
 
 
-def test_nothing_outlives_a_sigkill_of_the_task(place: Path) -> None:
+def test_no_process_outlives_a_sigkill_of_the_task(place: Path) -> None:
     with fake_am(place, "(setsid sh -c 'while :; do sleep 0.02; done' &); " + NEVER_ENDS) as am:
         am.start()
         am.wait_for(Phase.RUNNING)
@@ -864,7 +860,7 @@ def test_a_container_waits_for_the_namenode_of_its_input(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_wait_for_a_namenode_that_says_nothing_is_reported(place: Path) -> None:
+def test_a_wait_for_a_silent_namenode_is_reported(place: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         hdfs = HdfsPlace("hdfs://nn", (f"http://{address}",), Login("tony"))
@@ -895,7 +891,7 @@ def test_a_wait_for_gpus_that_others_hold_is_reported(place: Path) -> None:
         assert am.result().fault is Fault.NONE
 
 
-def test_a_wait_for_a_registry_that_says_nothing_is_reported(place: Path, dockerd: Dockerd) -> None:
+def test_a_wait_for_a_silent_registry_is_reported(place: Path, dockerd: Dockerd) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         image = f"127.0.0.1:{silent.getsockname()[1]}/it:1"
         with fake_am(place, "true", docker_image=image) as am:
@@ -906,9 +902,7 @@ def test_a_wait_for_a_registry_that_says_nothing_is_reported(place: Path, docker
             assert am.result().fault is Fault.STOPPED
 
 
-def test_a_container_waits_for_a_registry_and_has_no_gpus_meanwhile_until_it_is_told_to_end(
-    place: Path, dockerd: Dockerd
-) -> None:
+def test_a_container_waits_for_a_registry_without_gpus_until_it_is_stopped(place: Path, dockerd: Dockerd) -> None:
     image, one = "127.0.0.1:1/it:1", Resources(gcores=1)
     with fake_am(place, "true", docker_image=image, resources=one) as am:
         am.start(docker=DockerSettings(dockerd.host, "none"), ledger=ledger_of(place))
@@ -1058,7 +1052,7 @@ def test_a_task_of_a_gang_names_the_cause_of_a_failure_before_the_gang_is_restar
         assert am.result().exit_code == 1
 
 
-def test_a_task_of_a_gang_whose_payload_failed_stores_its_output_when_it_is_to_end(place: Path) -> None:
+def test_a_gang_task_with_a_failed_payload_stores_its_output_at_the_end(place: Path) -> None:
     script = "mkdir output; echo half >output/x; exit 3\n"
     packed = workspace_archive(place, {"run.sh": script})
     with FakeAm(place, in_gang=True, **packed, **output_of(place)) as am:

@@ -34,7 +34,7 @@ class EndsAtOnce:
         pass
 
 
-def test_each_start_has_another_path_for_who_listened_on_the_port_meanwhile_may_know_the_last_one(
+def test_each_start_has_another_path_as_others_may_know_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tensorboard, "_AGAIN_S", (0.01, 0.01))

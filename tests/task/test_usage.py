@@ -99,7 +99,7 @@ def test_a_peak_that_the_kernel_kept_is_exact() -> None:
     assert (world.meter.receipt().memory.peak_mib, world.meter.receipt().memory.is_exact) == (500, True)
 
 
-def test_what_nobody_tells_is_not_known() -> None:
+def test_unreported_values_are_unknown() -> None:
     world = World()
     world.run()
     world.pass_time(5.0)
@@ -168,7 +168,7 @@ def test_the_activity_is_the_mean_since_the_report_before_and_a_mig_device_has_n
     assert world.meter.receipt().gpu_hours.unknown == 0.0
 
 
-def test_the_receipt_has_the_peak_of_each_gpu_and_who_else_was_on_it() -> None:
+def test_the_receipt_has_the_peak_and_foreign_processes_of_each_gpu() -> None:
     world = World()
     devices = (Device("GPU-0", 0, 0, memory_mib=81_920), Device("GPU-1", 1, 1, memory_mib=81_920))
     world.meter.begin_lease(devices, lambda: world.use, host="node1")
@@ -215,7 +215,7 @@ while sum(os.times()[:2]) < 0.4: pass
 """
 
 
-def test_the_receipt_of_a_task_is_what_usr_bin_time_counts(place: Path) -> None:
+def test_the_receipt_of_a_task_equals_usr_bin_time(place: Path) -> None:
     command = f"/usr/bin/time -f '%U %S' {interpreter_for_everybody()} -I burn.py"
     packed = workspace_archive(place, {"run.sh": command, "burn.py": BURN})
     with FakeAm(place / "containers", **packed) as am:
@@ -247,7 +247,7 @@ def test_usage_comes_with_the_reports_as_often_as_the_orders_say(place: Path) ->
 
 
 @pytest.mark.parametrize(("utilization", "shares"), [(50, (0.5, 0.5, 0.0)), (None, (0.0, 0.0, 1.0))])
-def test_gpus_are_busy_idle_or_unknown_by_what_nvml_tells(
+def test_gpus_are_busy_idle_or_unknown_by_nvml(
     place: Path, utilization: int | None, shares: tuple[float, float, float]
 ) -> None:
     cards = (StubDevice(uuid="GPU-0", utilization=utilization, millijoules=5),)

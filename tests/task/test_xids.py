@@ -89,7 +89,7 @@ def test_an_error_of_the_node_closes_all_its_devices(place: Path) -> None:
         }
 
 
-def test_an_error_of_the_program_ends_nothing_and_is_its_cause_if_it_fails(place: Path) -> None:
+def test_a_program_xid_does_not_end_the_payload_but_is_the_cause_if_it_fails(place: Path) -> None:
     with running(place, WAITS + "echo 'RuntimeError: CUDA error: unspecified launch failure' >&2; exit 1") as run:
         run.report(31)
         run.finish()
@@ -124,7 +124,7 @@ def test_a_contained_error_is_not_the_programs_fault_and_the_inspected_device_st
         assert run.quarantines() == {}
 
 
-def test_a_device_to_inspect_whose_driver_does_not_answer_is_not_leased_before_it_is_inspected(place: Path) -> None:
+def test_a_device_due_for_inspection_is_not_leased_while_its_driver_is_silent(place: Path) -> None:
     with running(place, WAITS + "exit 0") as run:
         run.report(94)
         with_devices(place, CARDS, init=18)
@@ -145,7 +145,7 @@ def test_an_error_that_needs_a_reset_closes_the_device_also_if_the_driver_hangs_
 
 
 @pytest.mark.parametrize("xid", [63, 4711])
-def test_what_is_ignored_or_unknown_is_noted_counted_and_ends_nothing(place: Path, xid: int) -> None:
+def test_ignored_and_unknown_xids_are_noted_and_counted_only(place: Path, xid: int) -> None:
     with running(place, WAITS + "exit 0") as run:
         run.report(xid)
         run.finish()

@@ -80,7 +80,7 @@ def test_a_gpu_that_fails_its_inspection_is_not_used_and_closes_the_node(node: N
     assert ledger.holders() == {}
 
 
-def test_a_task_on_a_machine_whose_gpus_an_operator_closed_does_not_even_ask_for_them(node: Node) -> None:
+def test_a_task_does_not_request_gpus_that_an_operator_closed(node: Node) -> None:
     devices = tuple(Device(uuid, place, place) for place, uuid in enumerate(CARDS))
     for uuid in CARDS:
         MachineLedger(node.locks, discover=lambda: devices).quarantine(uuid, cause="operator", detail="fan", by="ann")

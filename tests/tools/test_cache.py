@@ -68,7 +68,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path / "cache")
 
 
-def test_list_shows_what_is_kept_used_longest_ago_first(machine: Machine) -> None:
+def test_list_shows_entries_least_recently_used_first(machine: Machine) -> None:
     machine.cache.pin(machine.keys[SOURCES[1]])
     held = machine.again()
     done = machine.run("list")
@@ -93,7 +93,7 @@ def test_list_as_json_has_every_field(machine: Machine) -> None:
     assert [name for name in fields if f"`{name}`" not in page] == []
 
 
-def test_clear_spares_what_is_pinned_or_in_use_and_says_so(machine: Machine) -> None:
+def test_clear_keeps_pinned_and_used_entries_with_a_message(machine: Machine) -> None:
     machine.cache.pin(machine.keys[SOURCES[0]])
     held = machine.again()
     done = machine.run("clear")
@@ -166,7 +166,7 @@ def test_caches_of_programs_are_listed_and_removed_by_name(state_dir: Path) -> N
         (("list", "--directory", "/nowhere"), 3, "no cache of input"),
     ],
 )
-def test_what_cannot_be_is_one_line_with_its_exit_code(
+def test_invalid_requests_give_one_line_and_an_exit_code(
     machine: Machine, words: tuple[str, ...], code: int, message: str
 ) -> None:
     command = [sys.executable, "-m", "dlapp.tools", "cache", "--directory", machine.directory, *words]
@@ -199,9 +199,7 @@ def test_another_users_cache_is_denied(machine: Machine, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("limit", "verdict"), [("1m", "pass"), ("900000g", "warn")])
-def test_the_doctor_says_what_is_kept_and_whether_there_is_room_for_the_limit(
-    tmp_path: Path, limit: str, verdict: str
-) -> None:
+def test_the_doctor_reports_cache_size_and_space_for_the_limit(tmp_path: Path, limit: str, verdict: str) -> None:
     config = load_config({"local.state_dir": str(tmp_path), "storage.cache_limit": limit})
     (found,) = [one for check in checks(config) if check.subject == "storage.cache" for one in check.run()]
     assert found.verdict == verdict

@@ -87,7 +87,7 @@ def test_a_memory_that_is_hardly_meant_is_warned_of_on_stderr(tmp_path: Path) ->
 
 
 @on_yarn_when_full
-def test_a_failed_application_is_1_for_who_waits_and_0_for_who_looks(engine: Engine, tmp_path: Path) -> None:
+def test_a_failed_application_exits_with_1_when_waiting_and_0_for_a_status(engine: Engine, tmp_path: Path) -> None:
     done = run("dlapp-launcher", "--wait", "--json", properties(tmp_path, "exit 3"))
     assert done.code == 1
     told = json.loads(done.out)
@@ -103,9 +103,7 @@ def test_a_failed_application_is_1_for_who_waits_and_0_for_who_looks(engine: Eng
 
 
 @on_yarn_when_full
-def test_a_failure_shows_what_its_container_said_last_and_no_program_can_fake_a_line_of_ours(
-    engine: Engine, tmp_path: Path
-) -> None:
+def test_a_failure_shows_the_last_output_and_programs_cannot_fake_dlapps_lines(engine: Engine, tmp_path: Path) -> None:
     script = (
         'if [ "$CONTAINER_INDEX" = 0 ]; then sleep 600; fi; for i in 1 2 3 4 5 6; do echo "line $i" >&2; done\n'
         r"""printf 'finalStatus : SUCCEEDED\n\033]0;title\007 10%%\r 99%%\n\033[31mred\033[0m\n\377\n' >&2"""
@@ -172,7 +170,7 @@ def test_logs_of_one_container_are_its_very_bytes(engine: Engine, tmp_path: Path
 
 @pytest.mark.slow
 @on_yarn_when_full
-def test_what_cannot_be_shown_has_its_own_exit_code(engine: Engine, tmp_path: Path) -> None:
+def test_applications_that_cannot_be_shown_have_their_own_exit_code(engine: Engine, tmp_path: Path) -> None:
     assert run("dlapp-logs", "application_1700000000000_0042").code == 3
     assert run("dlapp-status", "tony").code == 2
     run("dlapp-launcher", "--wait", properties(tmp_path, "true"))
@@ -182,12 +180,12 @@ def test_what_cannot_be_shown_has_its_own_exit_code(engine: Engine, tmp_path: Pa
     assert run("dlapp-logs", "--own", "--timestamps").code == 2
 
 
-def test_who_has_no_application_is_told_so(state_dir: Path) -> None:
+def test_a_user_without_applications_gets_a_message(state_dir: Path) -> None:
     assert run("dlapp-status").code == 3
     assert len(run("dlapp-list").out.splitlines()) == 1
 
 
-def test_a_cluster_that_nobody_said_the_place_of_is_refused_with_the_setting(tmp_path: Path) -> None:
+def test_a_cluster_without_an_address_is_refused_with_the_setting(tmp_path: Path) -> None:
     properties(tmp_path, "true")
     refused = run("dlapp-launcher", "--cluster", "yarn", tmp_path / "test.properties")
     assert (refused.code, refused.out) == (2, "")
@@ -204,7 +202,7 @@ def test_every_fault_of_a_file_is_shown_and_one_error_line(tmp_path: Path) -> No
     assert last == "Error: the properties file is refused: it has 2 errors"
 
 
-def test_the_spec_is_printed_and_nothing_submitted(tmp_path: Path) -> None:
+def test_print_spec_prints_the_spec_without_submitting(tmp_path: Path) -> None:
     done = run("dlapp-launcher", "--print-spec", properties(tmp_path, "true", resources={"memory": "2g"}))
     assert json.loads(done.out)["spec"]["roles"][0]["resources"]["memory_mib"] == 2048
     assert len(run("dlapp-list").out.splitlines()) == 1
@@ -361,7 +359,7 @@ def test_the_username_of_the_file_names_the_callers_own_applications_in_list_and
     assert status(second)["soft_kill_by"] == caller()
 
 
-def test_a_list_of_somebody_whom_this_machine_does_not_know_says_so() -> None:
+def test_a_list_of_an_unknown_user_is_reported() -> None:
     for options in ([], ["--json"], ["--state", "failed"]):
         unknown = run("dlapp-list", "daemom", *options)
         message = "Error: there is no user daemom on this machine, and no application of daemom; the nearest is daemon"
@@ -419,9 +417,7 @@ def test_on_a_terminal_a_pull_is_a_bar_of_how_far_it_is(dockerd: Dockerd, tmp_pa
 
 @on_yarn_when_full
 @pytest.mark.parametrize("mebibytes", [33, 31])
-def test_on_a_terminal_packing_what_takes_long_is_a_bar_that_goes_again(
-    engine: Engine, tmp_path: Path, mebibytes: int
-) -> None:
+def test_on_a_terminal_long_packing_shows_a_temporary_bar(engine: Engine, tmp_path: Path, mebibytes: int) -> None:
     file = properties(tmp_path, "true")
     (tmp_path / "test_workspace" / "ballast").write_bytes(b"x" * (mebibytes << 20))
     with Terminal("dlapp-launcher", "--wait", file) as terminal:
@@ -463,7 +459,7 @@ def test_ctrl_c_on_a_terminal_detaches_too(engine: Engine, tmp_path: Path) -> No
     assert killed.code == 0, killed.err
 
 
-def test_a_kill_leaves_nothing_and_who_waits_gets_7(engine: Engine, tmp_path: Path) -> None:
+def test_a_kill_leaves_no_process_and_waiting_commands_exit_with_7(engine: Engine, tmp_path: Path) -> None:
     file = properties(tmp_path, "sleep 600")
     command: list[str | Path] = [BIN / "dlapp-launcher", "--wait", file]
     with subprocess.Popen(
@@ -550,7 +546,7 @@ def test_a_list_that_is_longer_than_the_terminal_is_paged(tmp_path: Path) -> Non
     assert [line.startswith("paged:") for line in lines] == [True, True, False, False]
 
 
-def test_a_plan_shows_what_a_submission_would_do_and_submits_nothing(tmp_path: Path) -> None:
+def test_a_plan_shows_the_effects_without_submitting(tmp_path: Path) -> None:
     file = properties(tmp_path, "true", application={"max_runtime": "2h"}, resources={"memory": 64, "containers": 2})
     plan = run("dlapp-launcher", "--plan", file)
     assert plan.code == 0, plan.err
@@ -608,7 +604,7 @@ def test_several_are_killed_by_one_command_and_an_error_of_one_spares_no_other(
 
 
 @pytest.mark.slow
-def test_what_has_ended_is_removed_from_the_history_and_nothing_else(state_dir: Path, tmp_path: Path) -> None:
+def test_only_ended_applications_are_removed_from_the_history(state_dir: Path, tmp_path: Path) -> None:
     output = {"output_path": "out", "hdfs": str(tmp_path / "kept")}
     file = properties(tmp_path, "mkdir out; echo x > out/x", name="ended", to_hdfs=output)
     assert run("dlapp-launcher", "--wait", file).code == 0
@@ -634,7 +630,7 @@ def test_what_has_ended_is_removed_from_the_history_and_nothing_else(state_dir: 
 
 @pytest.mark.hadoop
 @pytest.mark.parametrize("engine", ["yarn"], indirect=True)
-def test_what_has_not_ended_on_a_cluster_is_not_removed(engine: Engine, tmp_path: Path) -> None:
+def test_an_unfinished_application_of_a_cluster_is_not_removed(engine: Engine, tmp_path: Path) -> None:
     go = tmp_path / "go"
     application = launch(properties(tmp_path, f"until [ -e {go} ]; do sleep 0.05; done"))
     refused = run("dlapp-rm", application)

@@ -71,7 +71,7 @@ def test_a_refused_configuration_shows_every_fault_too() -> None:
     assert explain(ConfigError("a"), "dlapp-list")[0] == ["Error: a"]
 
 
-def test_what_has_several_lines_is_shown_line_by_line_with_the_error_line_last() -> None:
+def test_a_message_of_several_lines_ends_with_the_error_line() -> None:
     error = UsageError("the workspace w cannot be packed; exclude these:\n  a is a link out\n  b is a link out")
     lines, code = explain(error, "dlapp-launcher")
     assert lines == ["a is a link out", "b is a link out", "Error: the workspace w cannot be packed; exclude these"]
@@ -96,7 +96,7 @@ def test_debug_shows_the_traceback_and_still_the_error_line(capsys: pytest.Captu
     assert lines[-1] == "Error: nobody"
 
 
-def test_one_line_keeps_text_and_escapes_what_steers_a_terminal() -> None:
+def test_one_line_keeps_text_and_escapes_control_characters() -> None:
     assert one_line("한글 a\tb") == "한글 a\tb"
     assert one_line("a\nb\x07\r") == "a b\\x07\\r"
 
@@ -116,7 +116,7 @@ def test_every_command_has_help_with_an_example_json_debug_and_a_version(name: s
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_help_loads_nothing_but_click_and_the_errors(module: str) -> None:
+def test_help_loads_only_click_and_the_errors(module: str) -> None:
     check = (
         "import sys, importlib; sys.argv = ['x', '--help']\n"
         f"try: importlib.import_module('{module}').main()\n"
@@ -178,7 +178,7 @@ def test_a_dlapp_in_pythonpath_is_used_with_the_libraries_beside_it(tmp_path: Pa
     assert done.stderr == "beside\n"
 
 
-def test_a_command_ends_when_its_own_ends_are_over_and_what_it_printed_is_there() -> None:
+def test_a_command_runs_its_exit_handlers_and_flushes_its_output() -> None:
     check = (
         "import atexit, sys; from dlapp.tools.common import command, run\n"
         "def over(): print('over')\n"

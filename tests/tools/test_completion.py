@@ -94,7 +94,7 @@ def test_a_shell_completes_ids_options_and_actions(shell: str, tmp_path: Path) -
     assert in_shell(shell, script, "kill", "app") == []
 
 
-def test_looking_for_ids_makes_nothing(tmp_path: Path) -> None:
+def test_completing_ids_creates_no_files(tmp_path: Path) -> None:
     assert [one.application_id for one in matching("", unfinished=False)] == ["last"]
     home = Path(os.environ["HOME"])
     assert list(home.iterdir()) == []
@@ -108,7 +108,7 @@ def test_an_id_is_found_by_its_beginning_and_by_its_number() -> None:
         assert [one.application_id for one in matching(incomplete, unfinished=True)] == found
 
 
-def test_a_state_that_cannot_be_read_completes_nothing_and_says_nothing() -> None:
+def test_an_unreadable_state_completes_nothing_silently() -> None:
     database = Path(database_of(load_config().local))
     database.parent.mkdir(parents=True)
     database.write_text("garbage" * 1000)

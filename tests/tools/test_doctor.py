@@ -141,7 +141,7 @@ def test_each_device_is_a_line_and_one_that_is_ill_a_warning(doctor: Doctor, tmp
     assert "dlapp-gpu list" in found["gpu.gpu1"]["repair"]
 
 
-def test_the_holder_and_the_quarantine_of_each_device_are_told(doctor: Doctor, tmp_path: Path) -> None:
+def test_the_holder_and_the_quarantine_of_each_device_are_reported(doctor: Doctor, tmp_path: Path) -> None:
     devices = [StubDevice(uuid=f"GPU-{name}", pids=(os.getpid(),) if name == "a" else ()) for name in "abc"]
     doctor.variables |= with_devices(tmp_path, devices)
     found = tuple(Device(one.uuid, place, place) for place, one in enumerate(devices))
@@ -165,7 +165,7 @@ def test_a_device_in_mig_mode_without_instances_is_a_warning(doctor: Doctor, tmp
     assert found["gpu.gpu0"]["found"].endswith("in MIG mode, without instances")
 
 
-def test_what_a_driver_does_not_report_is_told_with_the_device(doctor: Doctor, tmp_path: Path) -> None:
+def test_values_missing_from_the_driver_are_reported_with_the_device(doctor: Doctor, tmp_path: Path) -> None:
     no_list = (("nvmlDeviceGetComputeRunningProcesses", 3),)
     device = StubDevice(uuid="GPU-a", ecc=None, errors=no_list, used=900 * MIB, nvlinks=(NVSWITCH, LINK_DOWN))
     doctor.variables |= with_devices(tmp_path, [device])
@@ -242,6 +242,6 @@ def test_a_ledger_on_zookeeper_without_credentials_is_a_failure(doctor: Doctor) 
     assert "write none if everybody" in found["gpu.ledger.access"]["repair"]
 
 
-def test_a_cluster_that_nobody_named_is_a_failure_with_what_to_set(doctor: Doctor) -> None:
+def test_an_unconfigured_cluster_is_a_failure_with_the_setting(doctor: Doctor) -> None:
     found = doctor.findings(1, "--cluster", "yarn")
     assert "set yarn.conf_dir, or HADOOP_CONF_DIR" in found["hadoop.conf"]["found"]

@@ -37,7 +37,7 @@ def test_each_command_has_a_section_that_names_its_options(name: str) -> None:
             assert any(option in sections[0] for option in parameter.opts), parameter.opts
 
 
-def test_what_every_command_has_is_named_once_at_the_top() -> None:
+def test_common_options_are_documented_once_at_the_top() -> None:
     top = TEXT.partition("\n## ")[0]
     assert all(option in top for option in EVERYWHERE)
 

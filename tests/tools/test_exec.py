@@ -107,7 +107,7 @@ def test_on_a_terminal_keys_and_sizes_reach_the_command(tmp_path: Path) -> None:
     assert ended(application)["final_status"] == "KILLED"
 
 
-def test_what_cannot_be_run_is_refused_with_a_line(tmp_path: Path) -> None:
+def test_invalid_commands_are_refused_with_one_line(tmp_path: Path) -> None:
     assert run("dlapp-exec", "last").code == 2
     missing = exec_("last", "--", "true")
     assert (missing.code, missing.out) == (3, "")
@@ -122,7 +122,7 @@ def test_what_cannot_be_run_is_refused_with_a_line(tmp_path: Path) -> None:
 
 @pytest.mark.proves("exec-lifeline")
 @pytest.mark.slow
-def test_a_command_in_docker_is_as_the_program_and_nothing_of_it_is_left(
+def test_a_command_in_docker_runs_like_the_program_and_leaves_no_files(
     dockerd: Dockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_HOST", dockerd.host)

@@ -122,7 +122,7 @@ def test_json_has_the_device_its_links_its_holder_and_its_quarantine(machine: Ma
     assert (third["state"], third["quarantine"], third["application"]) == ("free", None, "")
 
 
-def test_json_has_what_an_operator_should_know_of_a_device(machine: Machine) -> None:
+def test_json_has_the_operators_facts_of_a_device(machine: Machine) -> None:
     slow = replace(CARDS[1], pcie_width=8, pcie_max_width=16, clock_reasons=0x88)
     hidden = replace(CARDS[2], used=900 * MIB, errors=(("nvmlDeviceGetComputeRunningProcesses", 3),))
     with_devices(machine.directory, (CARDS[0], slow, hidden))
@@ -163,7 +163,7 @@ def test_recent_xid_errors_of_a_device_are_listed(machine: Machine) -> None:
     assert [one["xids"].get("31", {}).get("times") for one in machine.devices()] == [None, None, 1]
 
 
-def test_why_names_who_is_in_the_way_and_which_devices_one_would_get(machine: Machine) -> None:
+def test_why_names_the_holders_and_the_devices_of_a_request(machine: Machine) -> None:
     with_devices(machine.directory, FREE)
     with machine.hold("GPU-c"):
         assert machine.gpu("why", "2") == f"{HOST}: yes, gpu0, gpu1\n"
@@ -190,7 +190,7 @@ def test_why_does_not_call_a_device_free_that_a_request_would_not_get(machine: M
 
 
 @pytest.mark.parametrize("named", ["the key", "a file of Hadoop"])
-def test_where_yarn_assigns_gpus_an_operator_closes_them_where_its_tasks_look(machine: Machine, named: str) -> None:
+def test_with_yarn_assigned_gpus_an_operator_closes_them_in_the_local_ledger(machine: Machine, named: str) -> None:
     # No ZooKeeper answers at this address: nothing is written there.
     machine.variables |= {"DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": "127.0.0.1:1", "DLAPP_GPUID_ZOOKEEPER_CREDENTIALS": "none"}
     machine.variables |= (
@@ -221,7 +221,7 @@ def node_configuration(directory: Path) -> str:
     return str(there)
 
 
-def test_gc_frees_nothing_that_is_in_use(machine: Machine) -> None:
+def test_gc_keeps_devices_in_use(machine: Machine) -> None:
     assert machine.gpu("gc") == f"{HOST}: nothing is leased\n"
     with machine.hold("GPU-a", "GPU-b"):
         assert machine.gpu("gc") == f"{HOST}: gpu0, gpu1 of container_1: kept, a process of it still holds it\n"
@@ -229,7 +229,7 @@ def test_gc_frees_nothing_that_is_in_use(machine: Machine) -> None:
         assert (lease["state"], lease["devices"]) == ("alive", ["gpu0", "gpu1"])
 
 
-def test_gc_frees_what_a_dead_holder_left(machine: Machine) -> None:
+def test_gc_frees_devices_of_a_dead_holder(machine: Machine) -> None:
     machine.hold("GPU-a").close()
     assert machine.gpu("gc") == f"{HOST}: gpu0 of container_1: freed\n"
     assert machine.gpu("gc") == f"{HOST}: nothing is leased\n"
@@ -279,7 +279,7 @@ def test_a_device_in_mig_mode_without_instances_and_a_lost_one_are_listed_with_t
     assert machine.devices()[0]["state"] == "free"
 
 
-def test_what_is_listed_besides_opens_no_device_that_an_operator_took_out(machine: Machine) -> None:
+def test_the_list_opens_no_device_that_an_operator_closed(machine: Machine) -> None:
     machine.gpu("quarantine", "gpu1")
     record_calls(machine.directory)
     machine.gpu("list")
@@ -302,9 +302,7 @@ def test_what_is_listed_besides_opens_no_device_that_an_operator_took_out(machin
     ],
     ids=["a process without a lease", "memory", "mode", "errors"],
 )
-def test_a_device_that_nobody_holds_and_no_request_would_get_is_not_called_free(
-    machine: Machine, change: dict[str, Any], problem: str
-) -> None:
+def test_an_unleased_unusable_device_is_not_called_free(machine: Machine, change: dict[str, Any], problem: str) -> None:
     with machine.hold("GPU-a"):
         with_devices(machine.directory, [*CARDS[:2], replace(CARDS[2], **change)])
         assert [one["state"] for one in machine.devices()] == ["held", "free", "unavailable"]
@@ -312,7 +310,7 @@ def test_a_device_that_nobody_holds_and_no_request_would_get_is_not_called_free(
         assert re.search(rf" \| unavailable \({problem}\)$", machine.gpu("list").rstrip())
 
 
-def test_a_device_that_is_lost_is_shown_where_somebody_holds_it(machine: Machine) -> None:
+def test_a_lost_device_is_shown_with_its_holder(machine: Machine) -> None:
     with machine.hold("GPU-a"):
         with_devices(machine.directory, [replace(CARDS[0], error=15), *CARDS[1:]])
         first = machine.gpu("list").splitlines()[-1]
@@ -468,6 +466,6 @@ def view(**changes: Any) -> dict[str, Any]:
         ({"quarantine": {"cause": "operator", "detail": "fan", "by": "eve"}}, "quarantined (fan, by eve)"),
     ],
 )
-def test_what_a_line_says_of_a_device(changes: dict[str, Any], said: str) -> None:
+def test_a_line_describes_the_state_of_a_device(changes: dict[str, Any], said: str) -> None:
     host = {"host": "h", "here": False, "error": "", "forgotten_ms": 0, "devices": [view(**changes)]}
     assert gpu_text.host_lines(host, 7_200_001) == [f"h  gpu0  T4 |      1 MiB | {said}"]

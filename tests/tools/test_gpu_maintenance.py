@@ -123,7 +123,7 @@ def test_a_healthy_machine_is_ok_for_a_node_manager(machine: Machine) -> None:
     assert machine.gpu("health") == ["ok"]
 
 
-def test_a_faulty_gpu_that_nobody_uses_is_an_error_for_a_node_manager(machine: Machine) -> None:
+def test_a_faulty_unused_gpu_is_an_error_for_a_nodemanager(machine: Machine) -> None:
     machine.has(CARDS[0], replace(CARDS[1], ecc=2, recovery=None), CARDS[2])
     assert machine.gpu("health") == [f"ERROR {HOST}: gpu1 (GPU-b): 2 uncorrectable ECC errors"]
     answer = json.loads("\n".join(machine.gpu("health", "--json")))
@@ -229,7 +229,7 @@ def test_a_gpu_that_dlapp_has_closed_is_drained_also_while_the_driver_does_not_w
     assert found == {"GPU-b": ME}
 
 
-def test_a_gpu_whose_processes_the_driver_does_not_tell_is_not_said_to_be_unused(machine: Machine) -> None:
+def test_a_gpu_with_unknown_processes_is_not_called_unused(machine: Machine) -> None:
     machine.gpu("quarantine", "gpu1")
     machine.has(*CARDS, init=18)
     broken = "NVML: Driver/library version mismatch"
@@ -276,7 +276,7 @@ def test_a_drain_without_a_name_is_of_this_host_and_heal_ends_it(machine: Machin
     assert machine.states() == ["free"] * 3
 
 
-def test_drain_waits_until_nobody_uses_the_gpu(machine: Machine) -> None:
+def test_drain_waits_until_the_gpu_is_unused(machine: Machine) -> None:
     with machine.hold("GPU-a") as lease:
         assert machine.gpu("drain", "gpu0", "--wait", "--timeout", "1", code=6)[-1].startswith(f"{HOST}: gpu0 {HELD}")
         with machine.start("drain", "gpu0", "--wait") as process:
@@ -322,7 +322,7 @@ def test_several_gpus_are_drained_at_once_and_none_if_a_name_is_wrong(machine: M
 
 
 @pytest.mark.parametrize("action", ["quarantine", "drain"])
-def test_a_user_who_is_not_root_is_told_whom_a_quarantine_binds(
+def test_a_user_other_than_root_is_informed_of_the_scope_of_a_quarantine(
     machine: Machine, action: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from dlapp.client.machine.gpu_ledger import GpuLedger
@@ -345,7 +345,7 @@ def test_a_user_who_is_not_root_is_told_whom_a_quarantine_binds(
     assert f"only your own applications: root's {action} binds all users of {HOST}" in capsys.readouterr().err
 
 
-def test_a_name_that_is_nothing_is_refused(machine: Machine) -> None:
+def test_an_unknown_name_is_refused(machine: Machine) -> None:
     for action in ("drain", "heal"):
         no_gpu = f"Error: {HOST}: there is no GPU '{{}}'; it has gpu0, gpu1, gpu2"
         assert machine.gpu(action, "gpu7", code=3) == [no_gpu.format("gpu7")]
@@ -456,7 +456,7 @@ def test_a_gpu_that_is_not_healthy_after_its_reset_stays_in_quarantine(machine: 
 
 
 @needs_root
-def test_a_gpu_that_was_drained_keeps_what_dlapp_and_then_its_reset_found_on_it(machine: Machine) -> None:
+def test_a_drained_gpu_keeps_the_findings_of_dlapp_and_of_its_reset(machine: Machine) -> None:
     machine.ledger.quarantine("GPU-b", cause="ecc", detail="2 uncorrectable ECC errors")
     machine.gpu("drain", "gpu1", "--reason", "RMA 17")
     assert "quarantined (RMA 17; found: 2 uncorrectable ECC errors, by " in machine.gpu("list")[1]
@@ -497,7 +497,7 @@ def test_a_reset_is_refused_while_a_process_uses_the_gpu(machine: Machine) -> No
 
 
 @needs_root
-def test_a_reset_that_the_driver_refuses_changes_nothing_for_healthy_gpus(machine: Machine) -> None:
+def test_a_refused_reset_does_not_change_healthy_gpus(machine: Machine) -> None:
     (machine.place / "refused").touch()
     (line,) = machine.gpu("reset", "gpu1", code=1)[:1]
     assert line.startswith(f"{HOST}: not reset: gpu1: nvidia-smi ended with exit code 3: The following GPUs could not")
@@ -528,7 +528,7 @@ def test_split_gpus_and_unknown_ones_are_not_reset(machine: Machine) -> None:
 
 
 @needs_root
-def test_a_reset_without_nvidia_smi_checks_the_name_first_and_says_what_to_do(machine: Machine) -> None:
+def test_a_reset_without_nvidia_smi_checks_the_name_first_and_names_the_repair(machine: Machine) -> None:
     machine.path = str(machine.place / "bin")
     (machine.place / "bin" / "nvidia-smi").unlink()
     assert machine.gpu("reset", "gpu7", code=3) == [f"Error: {HOST}: there is no GPU 'gpu7'; it has gpu0, gpu1, gpu2"]

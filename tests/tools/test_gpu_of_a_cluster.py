@@ -90,7 +90,7 @@ def cluster(zookeeper: ZooKeeper, tmp_path: Path, request: pytest.FixtureRequest
     return Cluster(zookeeper, tmp_path, f"/{request.node.name}")
 
 
-def test_all_hosts_are_listed_with_who_holds_what(cluster: Cluster) -> None:
+def test_all_hosts_are_listed_with_the_holders_of_their_devices(cluster: Cluster) -> None:
     cluster.lease("host02", 2, 1)
     cluster.lease("host01", 1, 1)
     lines = [line.split(" | ") for line in cluster.gpu("list")[0].splitlines()]
@@ -107,7 +107,7 @@ def test_all_hosts_are_listed_with_who_holds_what(cluster: Cluster) -> None:
     assert len(cluster.gpu("list", "host02")[0].splitlines()) == 2
 
 
-def test_a_host_of_the_cluster_is_drained_and_healed_from_elsewhere(cluster: Cluster) -> None:
+def test_a_host_of_the_cluster_is_drained_and_healed_remotely(cluster: Cluster) -> None:
     cluster.lease("host02", 2, 1)
     first, second = cluster.gpu("drain", "host02", "--reason", "new PSU", code=1)[0].splitlines()
     assert first == "host02: gpu0, gpu1: no new program gets them until dlapp-gpu heal host02"
@@ -147,7 +147,7 @@ def test_why_names_the_host_that_can_and_else_those_nearest_to_it(cluster: Clust
     ]
 
 
-def test_an_operator_acts_on_a_host_elsewhere(cluster: Cluster) -> None:
+def test_an_operator_acts_on_a_remote_host(cluster: Cluster) -> None:
     cluster.lease("host01", 2, 1)
     cluster.gpu("quarantine", "gpu1", "--host", "host01", "--reason", "fan")
     assert "quarantined (fan" in cluster.gpu("list", "host01")[0]
@@ -186,7 +186,7 @@ def test_without_force_only_a_lease_of_an_application_that_ended_an_hour_ago_is_
     assert (done["container"], done["devices"]) == ("container_1", ["gpu0"])
 
 
-def test_a_host_that_is_forgotten_is_listed_only_when_asked_for(cluster: Cluster) -> None:
+def test_a_forgotten_host_is_listed_only_on_request(cluster: Cluster) -> None:
     cluster.lease("host01", 1, 1)
     cluster.lease("host02", 1, 1)
     cluster.gpu("forget", "host01")
@@ -206,7 +206,7 @@ def test_a_record_that_is_garbage_is_named_and_hides_no_other_host(cluster: Clus
 
 
 @pytest.mark.parametrize("words", [("list", "host99"), ("forget", "host99"), ("heal", "0", "--host", "host99")])
-def test_a_host_that_nobody_knows_is_not_found(cluster: Cluster, words: tuple[str, ...]) -> None:
+def test_an_unknown_host_is_not_found(cluster: Cluster, words: tuple[str, ...]) -> None:
     assert "knows no such host" in cluster.gpu(*words, code=3)[1]
 
 
@@ -214,7 +214,7 @@ def test_a_host_name_with_odd_characters_is_refused(cluster: Cluster) -> None:
     assert "is not a host name" in cluster.gpu("list", "../up", code=2)[1]
 
 
-def test_gc_frees_what_dead_tasks_of_this_host_left(cluster: Cluster) -> None:
+def test_gc_frees_devices_of_dead_tasks_of_this_host(cluster: Cluster) -> None:
     cluster.lease(HERE, 2, 2)
     assert "gpu0, gpu1 of container_1: kept, " in cluster.gpu("gc")[0]  # this process took it, and lives
     settings = replace(cluster.settings, root=cluster.settings.root + "-2", lock_dir=cluster.settings.lock_dir + "-2")
@@ -272,7 +272,7 @@ def test_dlapp_shell_leases_from_the_ledger_of_the_cluster(here_with_devices: Cl
     assert cluster.gpu("list", HERE)[0].count("free") == 2
 
 
-def test_what_a_killed_dlapp_shell_held_can_be_had_when_its_processes_are_gone(
+def test_devices_of_a_killed_dlapp_shell_are_free_when_its_processes_are_gone(
     here_with_devices: Cluster, tmp_path: Path
 ) -> None:
     file, cluster = properties(tmp_path, "true"), here_with_devices
@@ -295,7 +295,7 @@ def test_dlapp_shell_says_which_zookeeper_does_not_answer(here_with_devices: Clu
     assert refused.err == "Error: no ZooKeeper answered in time: 127.0.0.1:1\n"
 
 
-def test_the_doctor_says_what_the_ledger_of_a_cluster_has(cluster: Cluster) -> None:
+def test_the_doctor_reports_the_ledger_of_a_cluster(cluster: Cluster) -> None:
     def lines() -> list[str]:
         words = [sys.executable, "-m", "dlapp.tools", "doctor"]
         environment = {**cluster.environment, "DLAPP_LOCAL_STATE_DIR": cluster.settings.lock_dir + "-state"}

@@ -36,7 +36,7 @@ def loaded(module: str, *words: str) -> set[str]:
 
 
 @pytest.mark.parametrize("words", [(), ("--help",)])
-def test_a_word_of_dlapp_loads_what_its_program_loads_and_the_table(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_dlapp_subcommand_loads_its_program_and_the_table_only(words: tuple[str, ...], tmp_path: Path) -> None:
     assert run("dlapp-launcher", "--wait", properties(tmp_path, "true")).code == 0
     alone = loaded("applications.status", *words)
     assert "dlapp.tools.applications.status" in alone
@@ -86,7 +86,7 @@ def test_the_help_of_a_word_is_that_of_its_program(word: str) -> None:
         (["status", "tony"], "'tony' is neither 'last'"),
     ],
 )
-def test_what_is_refused_is_one_line_and_code_2(words: list[str], said: str) -> None:
+def test_a_refused_subcommand_gives_one_line_and_code_2(words: list[str], said: str) -> None:
     refused = run("dlapp", *words)
     assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
     assert said in refused.err
@@ -104,7 +104,7 @@ def test_words_run_an_application_from_its_submission_to_its_removal(tmp_path: P
     assert run("dlapp", "--debug", "status").code == 3
 
 
-def test_what_follows_two_dashes_reaches_the_program_of_a_word(tmp_path: Path) -> None:
+def test_arguments_after_two_dashes_reach_the_subcommands_program(tmp_path: Path) -> None:
     printed = run("dlapp", "submit", "--print-spec", properties(tmp_path, "true"), "--", "--wait", "a b")
     assert json.loads(printed.out)["spec"]["args"] == ["--wait", "a b"]
 

@@ -15,7 +15,7 @@ APP = "application_1700000000000_0042"
 NOTEBOOK = Notebook(cast(Application, APP), "4a1f", "", {})
 
 
-def test_a_detached_notebook_prints_no_url_of_a_port_that_nobody_holds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_detached_notebook_prints_no_url_of_an_unforwarded_port(capsys: pytest.CaptureFixture[str]) -> None:
     command._show_how_to_reach(NOTEBOOK, ReadyNotebook(0, 8888))
     said = capsys.readouterr().out
     assert f"JupyterLab : dlapp-port {APP} notebook 8888\n" in said

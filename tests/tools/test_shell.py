@@ -61,7 +61,7 @@ def test_the_shell_is_the_payloads_environment_in_the_users_own_workspace(tmp_pa
     assert left(state_dir) == []
 
 
-def test_the_shell_notes_what_dlapp_does_not_replace_and_where_gpus_were_selected(tmp_path: Path) -> None:
+def test_the_shell_notes_unexpanded_values_and_selected_gpus(tmp_path: Path) -> None:
     file = properties(tmp_path, "true", application={"env.LIBRARIES": "lib:$HOME/lib"})
     done = shell(file, "true\n", env={"CUDA_VISIBLE_DEVICES": "2,3"})
     assert done.code == 0, done.err
@@ -92,7 +92,7 @@ def test_the_shell_has_the_caches_of_the_applications_and_holds_them(tmp_path: P
 
 
 @on_yarn_when_full
-def test_input_is_brought_once_and_what_stands_there_is_kept(engine: Engine, tmp_path: Path) -> None:
+def test_input_is_fetched_once_and_existing_files_are_kept(engine: Engine, tmp_path: Path) -> None:
     engine.put("source/one", "1")
     engine.put("source/deep/two", "2")
     file = properties(tmp_path, "true", from_hdfs={"hdfs": f"{engine.root}/source/*", "input_path": "data"})
@@ -137,7 +137,7 @@ def test_dlapp_run_submits_the_workspace_as_it_is_now(engine: Engine, tmp_path: 
 
 @pytest.mark.proves("shell-options")
 @pytest.mark.slow
-def test_dlapp_run_takes_resources_variables_and_arguments_and_nothing_that_chooses_files(tmp_path: Path) -> None:
+def test_dlapp_run_accepts_resources_variables_and_arguments_but_no_files(tmp_path: Path) -> None:
     file = properties(tmp_path, 'echo "$P"; for word; do echo "<$word>"; done')
     done = shell(
         file,
@@ -171,7 +171,7 @@ def test_dlapp_run_finds_its_shell_when_path_was_changed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("said", ["", "no line end", "{ half of something", "a line\n"])
-def test_with_json_the_last_line_says_how_it_ended_whatever_was_printed_inside(tmp_path: Path, said: str) -> None:
+def test_with_json_the_last_line_is_the_result_after_any_output(tmp_path: Path, said: str) -> None:
     done = shell(properties(tmp_path, "true"), f"printf '%s' '{said}'; exit 3", "--json")
     assert done.code == 3
     assert json.loads(done.out.splitlines()[-1]) == {"exit_code": 3}
@@ -245,7 +245,7 @@ def test_the_prompt_says_that_one_is_in_the_shell(tmp_path: Path, venv_dir: str 
         "cd /usr; export CUDA_DEVICE_ORDER=FASTEST_FIRST; return 3",
     ],
 )
-def test_what_bashrc_sets_is_not_taken_for_the_environment_of_the_program(tmp_path: Path, rc: str) -> None:
+def test_variables_of_bashrc_are_not_in_the_programs_environment(tmp_path: Path, rc: str) -> None:
     (home := tmp_path / "home").mkdir()
     (home / ".bashrc").write_text(f"alias mine='echo of the user'\n{rc}\n")
     file = properties(tmp_path, "true", application={"env.GREETING": "hi  there\\n$x"})
@@ -310,7 +310,7 @@ def test_the_shell_on_a_terminal_has_job_control_and_gives_the_terminal_back(tmp
     assert left(state_dir) == []
 
 
-def test_what_was_started_in_the_shell_ends_with_it(tmp_path: Path, state_dir: Path) -> None:
+def test_programs_started_in_the_shell_end_with_it(tmp_path: Path, state_dir: Path) -> None:
     done = shell(properties(tmp_path, "true"), "setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 1; done' & exit 0")
     assert done.code == 0
     assert left(state_dir) == []
@@ -334,7 +334,7 @@ def _with_our_commands() -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["hang up", "SIGKILL", "SIGTERM", "SIGKILL of the keeper"])
-def test_however_the_shell_closes_nothing_of_it_is_left(tmp_path: Path, state_dir: Path, how: str) -> None:
+def test_any_end_of_the_shell_leaves_no_process_and_no_lease(tmp_path: Path, state_dir: Path, how: str) -> None:
     devices = with_devices(tmp_path, [StubDevice(), StubDevice()])
     env = {**devices, "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
     file = properties(tmp_path, "true")
@@ -367,7 +367,7 @@ def _name(pid: int) -> str:
     return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
-def test_more_gpus_than_are_free_are_refused_with_who_has_them(tmp_path: Path) -> None:
+def test_more_gpus_than_are_free_are_refused_with_their_holders(tmp_path: Path) -> None:
     env = {**with_devices(tmp_path, [StubDevice()]), "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
     file = properties(tmp_path, "true")
     with Terminal("dlapp-shell", "--gcores", 1, file, env=env) as terminal:
@@ -454,7 +454,7 @@ def test_in_docker_it_is_the_image_with_the_users_own_workspace(
 
 
 @pytest.mark.parametrize("how", ["exit", "hang up", "SIGKILL"])
-def test_in_docker_on_a_terminal_nothing_is_left_however_it_closes(dockerd: Dockerd, tmp_path: Path, how: str) -> None:
+def test_in_docker_on_a_terminal_any_end_leaves_no_container(dockerd: Dockerd, tmp_path: Path, how: str) -> None:
     file = properties(tmp_path, "true", application={"docker_image": IMAGE})
     env = {"DLAPP_RUNTIME_DOCKER_HOST": dockerd.host, "DLAPP_RUNTIME_DOCKER_NETWORK": "none"}
     with Terminal("dlapp-shell", file, env=env) as terminal:
@@ -526,7 +526,7 @@ def test_in_docker_gpus_are_leased_for_as_long_as_the_shell_lives(dockerd: Docke
     wait_for("the containers are removed", lambda: not dockerd.containers("label=dlapp.container"))
 
 
-def test_a_way_to_gpus_that_is_not_there_is_said_and_nothing_is_held(dockerd: Dockerd, tmp_path: Path) -> None:
+def test_a_missing_gpu_runtime_is_reported_and_no_device_leased(dockerd: Dockerd, tmp_path: Path) -> None:
     file = properties(tmp_path, "true", application={"docker_image": GPU_IMAGE})
     env = {
         **with_devices(tmp_path, [StubDevice()]),

@@ -141,7 +141,7 @@ def test_another_users_application_is_seen_and_not_ended(place: Path, run_as: Ru
 
 @pytest.mark.proves("ports-access")
 @pytest.mark.slow
-def test_those_whom_its_owner_names_reach_its_ports_or_end_it_and_nobody_else_does(place: Path, run_as: Run) -> None:
+def test_only_users_in_the_acls_reach_ports_or_kill(place: Path, run_as: Run) -> None:
     group = grp.getgrgid(1)  # any that this machine has
     port, sockets = held()
     for one in sockets:

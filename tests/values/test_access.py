@@ -69,7 +69,7 @@ def spec(**lists: Any) -> AppSpec:
     return AppSpec(username="tony", appname="a", command=("true",), **lists)
 
 
-def test_a_spec_has_nobody_and_keeps_whom_it_names() -> None:
+def test_a_spec_has_empty_acls_and_keeps_given_ones() -> None:
     assert not spec().view_acl
     assert not shared_tokens(AccessList(), AccessList(), SECRET)
     named = spec(view_acl=AccessList(("ann",), ("team",)), modify_acl=AccessList(("ben",)))
@@ -86,7 +86,7 @@ def test_both_lists_together_have_room_in_an_access_control_list_of_hdfs() -> No
         spec(view_acl=AccessList(names), modify_acl=AccessList((), ("team",)))
 
 
-def test_what_a_program_gives_is_checked() -> None:
+def test_acls_given_by_a_program_are_checked() -> None:
     with pytest.raises(SpecError, match="must be an AccessList"):
         spec(view_acl="ann")
     with pytest.raises(SpecError, match="names everybody"):
@@ -102,7 +102,7 @@ def test_each_list_has_a_token_of_its_own() -> None:
     assert not is_token(f"{viewers.text}\r\nHost: elsewhere")
 
 
-def test_hdfs_lets_the_owner_and_those_named_in_and_nobody_else() -> None:
+def test_hdfs_acl_entries_allow_the_owner_and_named_users_only() -> None:
     assert acl_entries("rw-", "r--", AccessList(("ann",), ("team",))) == [
         "user::rw-",
         "user:ann:r--",
@@ -114,7 +114,7 @@ def test_hdfs_lets_the_owner_and_those_named_in_and_nobody_else() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a" * 256, "ann\nben", "\x1b[2J"])
-def test_who_ends_an_application_has_a_name_of_one_line(name: str) -> None:
+def test_the_user_of_a_stop_request_is_one_line(name: str) -> None:
     assert from_json(StopRequest, {"user": "a" * 255}).user == "a" * 255
     with pytest.raises(SpecError, match="user: is not the name of a user, of at most 255 characters"):
         from_json(StopRequest, {"user": name})

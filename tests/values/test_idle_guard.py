@@ -41,7 +41,7 @@ def test_a_guard_is_read_from_text(text: str, guard: IdleGuard | None) -> None:
         ("5%,30m,end", "is 'end', allowed are warn, notify, stop"),
     ],
 )
-def test_what_is_no_guard_is_refused(text: str, problem: str) -> None:
+def test_an_invalid_idle_guard_is_refused(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(problem)}$"):
         read_idle_guard(text)
 
@@ -71,7 +71,7 @@ def test_a_guard_needs_gpus() -> None:
         spec(guard, RoleSpec(resources=without))
 
 
-def test_the_window_of_an_application_whose_use_is_reported_less_often_is_longer() -> None:
+def test_an_application_with_rarer_usage_reports_has_a_longer_window() -> None:
     role = RoleSpec(instances=10_000, resources=Resources(memory_mib=1, gcores=1))
     problem = "the window is 299 s, the minimum is 300 s with 10000 containers, which report their use less often"
     with pytest.raises(SpecError, match=f"application.idle_guard: {problem}"):

@@ -32,7 +32,7 @@ def test_a_name_has_a_registry_and_a_repository(text: str, place: str, version: 
 
 
 @pytest.mark.parametrize("text", ["ubuntu", "ubuntu:22.04", "r:5000/a/b:1", f"a@{DIGEST}", DIGEST, "a" * 64])
-def test_docker_is_asked_for_the_name_as_it_is_written(text: str) -> None:
+def test_docker_gets_the_image_name_as_written(text: str) -> None:
     assert parse_image_name(text).text == text
 
 

@@ -258,7 +258,7 @@ def test_all_that_is_wrong_between_roles_is_named_at_once() -> None:
     ]
 
 
-def test_roles_that_all_serve_decide_nothing_and_so_are_refused() -> None:
+def test_an_application_of_services_only_is_refused() -> None:
     assert problems(role("a", service=True)) == ["application.success: every role is a service, so none decides"]
 
 
@@ -279,7 +279,7 @@ def test_a_cycle_is_named_exactly_where_there_is_one(edges: list[tuple[int, int]
     assert bool(named) is bool(left)
 
 
-def test_what_waits_until_others_are_done_is_no_member_of_their_gang() -> None:
+def test_a_role_that_waits_for_others_to_be_done_is_not_in_their_gang() -> None:
     roles = (role("a"), role("b", "a"), role("eval", "a:done"), role("after", "eval"), role("ps", service=True))
     names = {gang: [[one.name for one in team] for team in gangs_of(roles, gang)] for gang in Gang}
     assert names[Gang.ALL] == [["a", "b", "ps"], ["eval"], ["after"]]

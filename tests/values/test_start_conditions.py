@@ -53,7 +53,7 @@ def test_anything_else_is_refused(text: str, problem: str) -> None:
         read_after(text)
 
 
-def test_a_program_cannot_make_what_a_file_cannot_say() -> None:
+def test_a_program_cannot_build_conditions_that_a_file_cannot() -> None:
     with pytest.raises(SpecError, match="is not an application's id"):
         After("the first")
     with pytest.raises(SpecError, match="appears twice"):
@@ -77,7 +77,7 @@ def test_an_end_meets_a_condition_or_makes_it_impossible(end: RequiredEnd, met: 
         assert not failure or failure.endswith(f"so after={ONE}:{end.value} can never hold")
 
 
-def test_one_impossible_condition_decides_whatever_the_others_wait_for() -> None:
+def test_one_impossible_condition_decides_before_the_others() -> None:
     conditions = [After(ONE), After(TWO)]
     assert evaluate_conditions(conditions, {ONE: SUCCEEDED}).pending == (After(TWO),)
     assert evaluate_conditions(conditions, {TWO: FAILED}).failure == f"{TWO} failed, so after={TWO}:ok can never hold"
@@ -92,5 +92,5 @@ def test_a_long_list_is_shown_cut() -> None:
 @pytest.mark.parametrize(
     ("final", "how"), [("SUCCEEDED", SUCCEEDED), ("KILLED", KILLED), ("FAILED", FAILED), ("", FAILED)]
 )
-def test_what_did_not_succeed_has_failed(final: str, how: str) -> None:
+def test_every_final_status_but_success_is_a_failure(final: str, how: str) -> None:
     assert how_ended(final) == how

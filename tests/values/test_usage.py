@@ -16,7 +16,7 @@ def test_a_usage_and_a_receipt_are_read_as_they_were_written() -> None:
         assert from_json(type(value), json.loads(json.dumps(to_json(value)))) == value
 
 
-def test_what_is_not_known_is_null_and_not_zero() -> None:
+def test_unknown_values_are_null_and_not_zero() -> None:
     assert to_json(Usage(at_ms=5, devices=(DeviceUsage(index=0),))) == {
         "at_ms": 5,
         "cpu_cores": None,

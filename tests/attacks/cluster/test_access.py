@@ -95,7 +95,7 @@ def bytes_of(client: Client, application_id: ApplicationId, port: int) -> tuple[
 
 @pytest.mark.proves("ports-access")
 @pytest.mark.slow
-def test_those_whom_its_owner_names_see_it_reach_its_ports_or_end_it_and_nobody_else_does(
+def test_only_users_in_the_acls_view_reach_ports_or_kill(
     submitted: tuple[ApplicationId, int], hadoop: Hadoop, client: ClientOf
 ) -> None:
     application_id, port = submitted

@@ -129,7 +129,7 @@ CHUNKS = b"".join(b"10000\r\n" + b"x" * 0x10000 + b"\r\n" for _ in range(60))
         pytest.param(400, b"GET /" + b"x" * 15_000, id="request lines that never end"),
     ],
 )
-def test_what_strangers_send_costs_the_server_no_memory_and_the_tasks_nothing(
+def test_bytes_of_strangers_cost_the_server_no_memory_and_do_not_disturb_tasks(
     server: Server, connections: int, sent: bytes
 ) -> None:
     before = server.memory_kib
@@ -157,7 +157,7 @@ def test_thousands_of_silent_connections_cost_a_few_descriptors_and_tasks_go_on(
         assert server.descriptors - open_before < 100
 
 
-def test_a_head_that_comes_byte_by_byte_is_given_up_for_those_who_have_a_token(server: Server) -> None:
+def test_slow_request_heads_give_way_to_clients_with_a_token(server: Server) -> None:
     with contextlib.ExitStack() as stack:
         socks = [stack.enter_context(server.connect()) for _ in range(300)]
         for byte in b"GET / HT":
@@ -169,7 +169,7 @@ def test_a_head_that_comes_byte_by_byte_is_given_up_for_those_who_have_a_token(s
 
 
 @pytest.mark.slow
-def test_thousands_of_tasks_of_one_address_keep_their_connections_whoever_else_connects(server: Server) -> None:
+def test_thousands_of_tasks_of_one_address_keep_connections_beside_strangers(server: Server) -> None:
     count = min(5_000 if FULL else 2_000, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 500) // 2)
     with contextlib.ExitStack() as stack:
         strangers = [stack.enter_context(server.connect()) for _ in range(64)]
@@ -204,7 +204,7 @@ def test_tasks_that_all_connect_at_once_are_all_served(server: Server) -> None:
         assert served == 300
 
 
-def test_who_sends_the_next_request_before_the_answer_gets_each_in_its_turn(server: Server) -> None:
+def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
     with server.connect() as sock:
         sock.settimeout(120)
         sock.sendall(head("/", method="GET") * 50)
@@ -216,9 +216,7 @@ def test_who_sends_the_next_request_before_the_answer_gets_each_in_its_turn(serv
 
 
 @pytest.mark.proves("control-server")
-def test_a_stranger_is_closed_in_a_bounded_time_whatever_it_does(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_strangers_connection_is_closed_in_bounded_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     from dlapp.am.control.server import ControlEndpoint, ControlRequest
     from dlapp.net import control as net_control
 

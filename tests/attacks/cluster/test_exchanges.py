@@ -166,7 +166,7 @@ CACHE = ("", "lock", "entries", "locks", "parts", "locks/KEY", "entries/KEY", "e
 
 
 @pytest.mark.sampled(5)
-def test_names_of_an_input_cache_in_a_directory_of_all_cannot_be_exchanged_and_delay_nobody(
+def test_an_input_cache_in_a_shared_directory_resists_exchanges_without_delay(
     identities: Identities, bait: Bait, hostile: Hostile
 ) -> None:
     # As the operator's directory of caches: sticky. In one that is not, no cache is made (test_input_cache).

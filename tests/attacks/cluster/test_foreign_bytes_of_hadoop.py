@@ -71,7 +71,7 @@ def test_a_frame_of_a_million_messages_is_refused() -> None:
     bounded(lambda: split_frame(bytes(1_000_000)), NotHadoop)
 
 
-def test_a_server_that_has_not_proved_who_it_is_sends_small_frames() -> None:
+def test_an_unauthenticated_server_may_send_only_small_frames() -> None:
     reader = FrameReader(MAX_HANDSHAKE_FRAME)
     reader.feed(struct.pack("!I", MAX_HANDSHAKE_FRAME + 1))
     with pytest.raises(NotHadoop, match="announces a frame"):

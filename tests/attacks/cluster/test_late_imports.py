@@ -126,7 +126,7 @@ def make_states(state: Path, *, shared: bool, master: str) -> dict[str, str]:
 @pytest.mark.proves("root-modules")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "shared"), [*((name, False) for name in CALLS), ("soft_kill", True), ("kill", True)])
-def test_nothing_is_loaded_in_a_child_that_has_become_another_user(
+def test_a_child_that_became_another_user_loads_no_module(
     identities: Identities, shared_state: Path, master: str, name: str, shared: bool
 ) -> None:
     state = shared_state if shared else identities.home(VICTIM) / "state"
@@ -143,7 +143,7 @@ def test_nothing_is_loaded_in_a_child_that_has_become_another_user(
         assert "is being stopped" in said["running"]
 
 
-def test_what_is_loaded_late_is_seen(identities: Identities) -> None:
+def test_late_imports_are_detected(identities: Identities) -> None:
     state = identities.home(VICTIM) / "state"
     identities.call(VICTIM, lambda: engine_in(state, shared=False).close())
     call = "_as_root(engine.state)._call(lambda session: [__import__('colorsys').__name__])"

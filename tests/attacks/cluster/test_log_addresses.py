@@ -131,7 +131,7 @@ def test_the_log_on_a_node_that_the_resource_manager_names_is_read(service: Serv
         "x",
     ],
 )
-def test_what_is_no_page_of_the_log_on_a_node_is_not_opened_and_said_in_a_line(service: Service, url: str) -> None:
+def test_an_invalid_log_address_is_reported_in_one_line_and_not_opened(service: Service, url: str) -> None:
     url = url.replace("ADDRESS", service.address)
     reader, _ = reader_of(url, ["node:8042", ""])
     data, missing = read(reader)
@@ -142,7 +142,7 @@ def test_what_is_no_page_of_the_log_on_a_node_is_not_opened_and_said_in_a_line(s
     assert shown in ("", f"http://{service.address}/{PAGE}")
 
 
-def test_a_node_that_has_come_since_is_asked(service: Service) -> None:
+def test_a_newly_added_node_is_asked(service: Service) -> None:
     reader, rest = reader_of(f"http://{service.address}/{PAGE}", [])
     assert read(reader)[0] == b""
     rest.webs.append(service.address)
@@ -150,7 +150,7 @@ def test_a_node_that_has_come_since_is_asked(service: Service) -> None:
 
 
 @pytest.mark.proves("am-logs")
-def test_after_the_end_the_configured_log_server_is_asked_for_nodes_of_the_cluster_alone(service: Service) -> None:
+def test_after_the_end_the_log_server_is_asked_for_cluster_nodes_only(service: Service) -> None:
     server = {"yarn.log.server.url": f"http://{service.address}/applicationhistory/logs"}
     # Its history is there for its own user alone, so it is mallory who looks.
     ended = replace(REPORT, state=State.FINISHED, final_status=FinalStatus.SUCCEEDED, user="mallory")

@@ -197,7 +197,7 @@ def use_others(state: Path) -> list[str]:
 
 @pytest.mark.proves("own-state")
 @pytest.mark.sampled(7)
-def test_what_lies_in_the_state_directory_of_a_user_costs_that_user_a_line(
+def test_hostile_files_in_a_users_state_directory_cost_that_user_one_line(
     identities: Identities, shared_state_of_both: tuple[Path, str], hostile: Hostile, bait: Bait
 ) -> None:
     state, _ = shared_state_of_both
@@ -206,7 +206,7 @@ def test_what_lies_in_the_state_directory_of_a_user_costs_that_user_a_line(
 
 @pytest.mark.proves("own-state")
 @pytest.mark.sampled(7)
-def test_what_lies_in_the_directories_of_shells_costs_that_user_a_line(
+def test_hostile_files_in_shell_directories_cost_that_user_one_line(
     identities: Identities, shared_state_of_both: tuple[Path, str], hostile: Hostile, bait: Bait
 ) -> None:
     state, _ = shared_state_of_both
@@ -216,7 +216,7 @@ def test_what_lies_in_the_directories_of_shells_costs_that_user_a_line(
 @pytest.mark.proves("own-state")
 @pytest.mark.slow
 @pytest.mark.sampled(7)
-def test_what_lies_in_an_application_of_a_user_costs_that_user_that_application(
+def test_hostile_files_in_an_application_cost_only_that_application(
     identities: Identities, shared_state_of_both: tuple[Path, str], hostile: Hostile, bait: Bait
 ) -> None:
     """Each name, in an application of its own that has ended, and in one that seems to run."""

@@ -237,7 +237,7 @@ def put(hadoop: Hadoop, path_and_query: str) -> None:
         assert answer.status == 200
 
 
-def test_the_control_address_shows_its_view_to_everybody_and_does_nothing_without_a_token(submitted: Submitted) -> None:
+def test_the_control_address_shows_its_view_and_requires_a_token_for_actions(submitted: Submitted) -> None:
     url = json.loads(submitted.files.read(f"{submitted.staging}/am.json", max_bytes=1 << 20))["control_url"]
     with ControlConnection(url) as connection:
         assert connection.call("GET", "/v1/view")["application_id"] == str(submitted.id)
@@ -248,7 +248,7 @@ def test_the_control_address_shows_its_view_to_everybody_and_does_nothing_withou
 
 
 @pytest.mark.proves("am-status")
-def test_who_looks_at_an_application_of_somebody_else_never_acts_in_their_name(
+def test_viewing_another_users_application_never_acts_in_their_name(
     submitted: Submitted, hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stranger = client_of(hadoop, tmp_path / "stranger", monkeypatch, "stranger")
@@ -335,7 +335,7 @@ def looker(report: AppReport, opened: list[str]) -> Iterator[ApplicationReader]:
 
 
 @pytest.mark.proves("am-status")
-def test_a_foreign_application_master_does_not_say_whose_it_is() -> None:
+def test_a_foreign_applicationmaster_does_not_define_the_owner() -> None:
     claimed = ApplicationView(
         application_id=ApplicationId(1, 1),
         attempt=1,
@@ -361,7 +361,7 @@ def test_a_foreign_application_master_does_not_say_whose_it_is() -> None:
     [b"[" * 2_000_000, b'{"a":' * 500_000, b"null", b"{}", b'"' + b"x" * (9 << 20) + b'"', b"\xff\xfe", b"1e999999"],
     ids=["deep lists", "deep objects", "null", "nothing", "more than is read", "no UTF-8", "a number"],
 )
-def test_what_a_foreign_application_master_says_hinders_no_status(answer: bytes) -> None:
+def test_answers_of_a_foreign_applicationmaster_do_not_break_the_status(answer: bytes) -> None:
     liar, opened = Liar(lambda: answer), list[str]()
     with liar.server, looker(report_of("mallory", liar.address), opened) as one:
         view = one.view(APP)
@@ -379,7 +379,7 @@ def test_a_token_goes_to_the_master_of_its_own_user_alone() -> None:
     assert [request.token for request in liar.heard] == ["", "0123"]
 
 
-def test_a_log_that_was_collected_is_read_as_the_caller_whoever_a_view_names() -> None:
+def test_an_aggregated_log_is_read_as_the_caller_whatever_user_a_view_names() -> None:
     opened: list[str] = []
     view = ApplicationView(application_id=APP, attempt=1, state=State.FINISHED, username="tina")
     with looker(report_of("mallory", ""), opened) as one, pytest.raises(Denied):
@@ -396,7 +396,7 @@ def test_tokens_in_a_directory_that_others_may_write_are_none(mode: int) -> None
         tools_tokens.keep(APP, KeptToken("tony", "4567"))
 
 
-def test_what_is_no_file_in_place_of_a_token_is_none(tmp_path: Path) -> None:
+def test_a_token_path_that_is_not_a_regular_file_is_ignored(tmp_path: Path) -> None:
     tools_tokens.keep(APP, KeptToken("tony", "0123"))
     path = Path(tools_tokens.directory(), f"{APP}.json")
     for make in (os.mkfifo, os.mkdir, lambda one: os.symlink(tmp_path / "elsewhere", one)):

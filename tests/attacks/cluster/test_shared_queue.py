@@ -64,7 +64,7 @@ def test_a_shared_directory_in_which_members_can_replace_each_others_names_is_re
         open_state(str(tmp_path / "state"), shared=True)
 
 
-def test_who_is_not_in_the_group_learns_how_to_join_it(identities: Identities, shared_state: Path) -> None:
+def test_a_user_outside_the_group_is_refused_with_the_repair(identities: Identities, shared_state: Path) -> None:
     done = identities.run(ATTACKER, "dlapp-list", env=env(shared_state))
     assert done.code == 4
     assert f"{shared_state} serves members of the group dlusers, and attacker is none" in done.err
@@ -73,7 +73,7 @@ def test_who_is_not_in_the_group_learns_how_to_join_it(identities: Identities, s
 
 @pytest.mark.proves("queue-owner")
 @pytest.mark.parametrize("user", [VICTIM, ROOT], ids=lambda one: one.name)
-def test_a_row_that_names_another_user_starts_nothing_as_them(
+def test_a_row_that_names_another_user_starts_no_program_as_them(
     identities: Identities, shared_state: Path, user: User
 ) -> None:
     proof = identities.place / "proof"
@@ -94,9 +94,7 @@ def test_a_row_that_names_another_user_starts_nothing_as_them(
 
 @pytest.mark.proves("queue-owner")
 @pytest.mark.parametrize("name", ["../../../treasure", "{place}/treasure"])
-def test_an_id_that_leads_out_of_the_directory_removes_nothing(
-    identities: Identities, shared_state: Path, name: str
-) -> None:
+def test_an_id_with_a_path_removes_no_file_outside(identities: Identities, shared_state: Path, name: str) -> None:
     treasure = identities.place / "treasure"
     treasure.mkdir()
     (treasure / "kept").write_text("kept")
@@ -150,7 +148,7 @@ FILES = (
 
 @pytest.mark.proves("queue-order")
 @pytest.mark.sampled(7)
-def test_what_a_member_puts_into_an_application_costs_others_that_application_only(
+def test_hostile_files_of_a_member_cost_others_only_that_application(
     identities: Identities, shared_state: Path, hostile: Hostile, bait: Any
 ) -> None:
     """Each file that others read, in an application that has ended and in one that seems to run."""
@@ -197,7 +195,7 @@ NAMES = ("spool/{id}.1.1.0", "runner-{uid}.alive", "applications/{id}", "spool",
 
 
 @pytest.mark.sampled(7)
-def test_what_a_member_puts_into_the_own_directory_holds_up_nobody(
+def test_hostile_files_of_a_member_do_not_block_the_queue(
     identities: Identities, shared_state: Path, hostile: Hostile, bait: Any
 ) -> None:
     def prepare() -> str:
@@ -240,7 +238,7 @@ def test_an_application_that_says_it_is_another_users_is_its_owners(identities: 
 
 
 @pytest.mark.proves("queue-list")
-def test_a_list_of_one_user_has_what_that_user_owns_whatever_name_it_shows(
+def test_a_list_of_one_user_goes_by_ownership_and_not_by_the_shown_name(
     identities: Identities, shared_state: Path
 ) -> None:
     def prepare(shown: str) -> str:
@@ -459,7 +457,7 @@ def test_the_place_in_the_queue_is_the_time_of_the_kernel_and_no_link_changes_it
         "\n.1.1.0",
     ],
 )
-def test_what_is_no_entry_of_a_spool_is_left_out(tmp_path: Path, name: str) -> None:
+def test_invalid_spool_entries_are_ignored(tmp_path: Path, name: str) -> None:
     state = StateDir(str(tmp_path), shared=True)
     (tmp_path / "spool").mkdir(mode=0o750)
     tmp_path.chmod(0o750)
@@ -470,7 +468,7 @@ def test_what_is_no_entry_of_a_spool_is_left_out(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.proves("queue-order")
-def test_what_another_says_runs_counts_only_while_its_lock_is_held(identities: Identities, shared_state: Path) -> None:
+def test_a_running_mark_counts_only_while_its_lock_is_held(identities: Identities, shared_state: Path) -> None:
     def claim() -> None:
         with engine_in(shared_state, shared=True) as engine:
             application = make_application(engine, "waiting")
@@ -483,9 +481,7 @@ def test_what_another_says_runs_counts_only_while_its_lock_is_held(identities: I
 
 
 @pytest.mark.proves("queue-order")
-def test_a_link_to_a_locked_file_of_another_user_makes_nothing_alive(
-    identities: Identities, shared_state: Path
-) -> None:
+def test_a_hard_link_to_another_users_lock_does_not_count_as_alive(identities: Identities, shared_state: Path) -> None:
     """Make the link as any member could where fs.protected_hardlinks is 0."""
 
     def prepare() -> tuple[str, str, str]:
@@ -533,7 +529,7 @@ def test_an_error_of_another_users_file_is_a_line(identities: Identities, shared
             identities.call(user, lambda: engine_in(shared_state, shared=True).view_json("application_1_0001"))
 
 
-def test_a_view_of_eight_mebibytes_costs_others_seconds_and_they_read_what_is_left_out(
+def test_a_view_of_8_mib_is_read_in_seconds_and_truncated_with_a_note(
     identities: Identities, shared_state: Path, tmp_path: Path
 ) -> None:
     """80,000 containers of some 100 bytes."""

@@ -51,7 +51,7 @@ def test_without_a_word_the_network_is_the_bridge_and_everybody_can_see_that(bri
 
 @pytest.mark.slow
 @pytest.mark.docker
-def test_what_the_file_asks_for_counts_before_what_is_configured(bridged: Dockerd, tmp_path: Path) -> None:
+def test_the_network_of_the_file_overrides_the_configuration(bridged: Dockerd, tmp_path: Path) -> None:
     file = properties(tmp_path, INTERFACES, application={"docker_image": IMAGE, "network": "none"})
     env = {"DLAPP_RUNTIME_DOCKER_HOST": bridged.host, "DLAPP_RUNTIME_DOCKER_NETWORK": "bridge"}
     application = launch(file, **env)
@@ -76,7 +76,7 @@ def test_what_the_file_asks_for_counts_before_what_is_configured(bridged: Docker
         ({"network": "host"}, "bridge", False),
     ],
 )
-def test_several_containers_that_name_no_network_are_told_that_the_default_is_another(
+def test_several_containers_without_a_network_key_get_a_note_on_the_default(
     bridged: Dockerd, tmp_path: Path, application: dict[str, object], configured: str, told: bool
 ) -> None:
     file = properties(tmp_path, "true", application={"docker_image": IMAGE, **application}, resources={"containers": 2})
@@ -135,7 +135,7 @@ def test_a_shell_says_why_it_cannot_have_its_network(dockerd: Dockerd, tmp_path:
 
 
 @pytest.mark.parametrize("network", ["container:other", "a b", "/run/netns/x", "host;id", "-x", "ns:/x", ""])
-def test_what_is_no_network_of_a_containers_own_is_refused_with_its_line(tmp_path: Path, network: str) -> None:
+def test_an_invalid_container_network_is_refused_with_its_line(tmp_path: Path, network: str) -> None:
     file = properties(tmp_path, "true", application={"docker_image": IMAGE, "network": network})
     done = run("dlapp-launcher", "--print-spec", file)
     assert (done.code, done.out) == (2, "")

@@ -33,7 +33,7 @@ def policy_of(directory: Path, text: str) -> tuple[Mount, ...]:
     ],
 )
 @pytest.mark.parametrize("mode", ["", ":rw"])
-def test_neither_a_closed_place_nor_what_holds_one_is_mounted(tmp_path: Path, path: str, mode: str) -> None:
+def test_closed_directories_and_their_parents_are_not_mounted(tmp_path: Path, path: str, mode: str) -> None:
     with pytest.raises(ConfigError, match="stays outside of containers"):
         policy_of(tmp_path, f"docker: {{mounts: ['{path}{mode}']}}")
 
@@ -45,7 +45,7 @@ def test_homes_and_programs_of_the_machine_are_never_mounted_writable(tmp_path: 
     assert policy_of(tmp_path, f"docker: {{mounts: ['{path}']}}") == (Mount(path, False),)
 
 
-def test_what_lies_beside_a_closed_place_is_mounted(tmp_path: Path) -> None:
+def test_directories_beside_a_closed_one_are_mounted(tmp_path: Path) -> None:
     text = "docker: {mounts: ['/data:rw', '/scratch', '/home/shared:rw', '/var/cache/sets', '/srv:rw', '/run/media/x']}"
     assert [one.path for one in policy_of(tmp_path, text)] == [
         *("/data", "/scratch", "/home/shared", "/var/cache/sets", "/srv", "/run/media/x")
@@ -58,9 +58,7 @@ LEADS_TO = ["/etc", "/", "/var", "/run", "/root", "/proc"]
 @pytest.mark.proves("mount-closed")
 @pytest.mark.usefixtures("identities")
 @pytest.mark.parametrize("target", LEADS_TO)
-def test_a_link_in_the_place_of_a_mount_costs_that_mount_and_nothing_else(
-    place: Path, attacker: User, target: str
-) -> None:
+def test_a_link_in_place_of_a_mount_removes_only_that_mount(place: Path, attacker: User, target: str) -> None:
     good = place / "operators"
     good.mkdir()
     link = place / "data"
@@ -78,7 +76,7 @@ def test_a_link_in_the_place_of_a_mount_costs_that_mount_and_nothing_else(
 
 @pytest.mark.usefixtures("identities")
 @pytest.mark.parametrize("how", ["own directory", "directory below", "harmless link", "group", "dangling parent"])
-def test_what_others_can_exchange_before_dockerd_looks_is_not_mounted(place: Path, attacker: User, how: str) -> None:
+def test_directories_that_others_can_exchange_are_not_mounted(place: Path, attacker: User, how: str) -> None:
     """Whatever stands there now: by the time of dockerd it may be a link."""
     data = place / "data"
     if how == "own directory":

@@ -90,7 +90,7 @@ def test_a_log_that_becomes_a_link_while_it_is_followed_is_not_followed_there(tm
 
 
 @given(st.one_of(st.text(max_size=80), st.sampled_from(["node ² 195:1\n", f"node {'9' * 5000} 1:1\n", "node 1 ²:1\n"])))
-def test_what_a_container_says_of_its_gpus_is_read_whatever_it_says(seen: str) -> None:
+def test_any_gpu_report_of_a_container_is_parsed(seen: str) -> None:
     assert isinstance(visible_gpu_mismatch([], f"{seen}\nsmi none\nend\n", {}), str)
 
 

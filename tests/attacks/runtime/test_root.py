@@ -42,7 +42,7 @@ def shared(state: Path) -> dict[str, str]:
 
 
 @pytest.mark.proves("root-reads")
-def test_a_row_of_roots_in_a_users_own_directory_starts_nothing_as_root(identities: Identities) -> None:
+def test_a_forged_row_of_root_starts_no_program_as_root(identities: Identities) -> None:
     state, env = private(identities.place, ATTACKER)
     proof = identities.place / "proof"
 
@@ -84,7 +84,7 @@ def test_root_reads_no_configuration_that_a_group_can_change(identities: Identit
     assert f"may be written by the group {MEMBER.gid}" in done.err
 
 
-def test_root_keeps_nothing_in_a_home_that_is_another_users(identities: Identities) -> None:
+def test_root_writes_no_file_into_another_users_home(identities: Identities) -> None:
     home = identities.home(ATTACKER)
     with unchanged(home):
         identities.run(ROOT, "dlapp-list", "-a", env={"HOME": str(home)})
@@ -93,9 +93,7 @@ def test_root_keeps_nothing_in_a_home_that_is_another_users(identities: Identiti
 
 
 @pytest.mark.parametrize("variable", ["HOME", "XDG_STATE_HOME"])
-def test_root_removes_and_writes_nothing_where_links_of_another_users_home_lead(
-    identities: Identities, place: Path, variable: str
-) -> None:
+def test_root_follows_no_links_of_another_users_home(identities: Identities, place: Path, variable: str) -> None:
     home, bait = identities.home(ATTACKER), place / "bait-of-roots"
     state = home / (".local/state" if variable == "HOME" else "")
     cache = home / ".cache"
@@ -209,7 +207,7 @@ def test_a_pid_file_that_names_a_strangers_process_does_not_make_root_kill_it(
         stranger.wait()
 
 
-def test_nothing_is_changed_for_an_owner_without_an_entry_in_passwd() -> None:
+def test_an_owner_without_a_passwd_entry_is_refused() -> None:
     with pytest.raises(Denied, match=r"^uid 60999 has no entry in passwd: root changes nothing for such a user$"):
         as_user.call(60999, lambda: None, timeout_s=5)
 
@@ -238,7 +236,7 @@ def test_root_looks_at_the_applications_of_a_user_without_an_entry_in_passwd(ide
 
 @pytest.mark.proves("root-reads")
 @pytest.mark.usefixtures("identities")
-def test_who_acts_for_a_user_has_nothing_of_roots(identities: Identities) -> None:
+def test_a_child_that_acts_for_a_user_has_no_root_privileges(identities: Identities) -> None:
     def facts() -> dict[str, str]:
         status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines())
         return {
@@ -325,7 +323,7 @@ def test_every_command_is_traced() -> None:
 @pytest.mark.skipif(STRACE is None, reason="strace is not installed")
 @pytest.mark.parametrize("is_shared", [True, False], ids=["shared", "private"])
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_root_writes_runs_and_signals_nothing_over_a_hostile_users_state(
+def test_root_makes_no_harmful_system_call_over_a_hostile_state(
     identities: Identities, shared_state: Path, is_shared: bool, command: tuple[str, ...]
 ) -> None:
     """Trace the system calls of a command of root over a state with one application of another user's."""

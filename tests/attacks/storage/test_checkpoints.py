@@ -58,7 +58,7 @@ def test_of_a_directory_without_end_only_a_part_is_read(
     assert notes == []
 
 
-def test_what_is_left_out_is_noted_once_and_not_without_end(tmp_path: Path, source: Path) -> None:
+def test_skipped_files_are_noted_once_with_a_limit(tmp_path: Path, source: Path) -> None:
     (source / "weights").write_text("weights")
     notes: list[str] = []
     with open_store(f"file://{tmp_path}/place") as place:

@@ -95,7 +95,7 @@ def assert_one_line(said: str) -> None:
 
 
 @pytest.mark.proves("commit-marker")
-def test_a_marker_of_the_attackers_moves_nothing_of_the_victims(
+def test_a_forged_marker_moves_no_file_of_the_victim(
     identities: Identities, place: Path, victim: User, attacker: User
 ) -> None:
     models = identities.home(victim) / "models"
@@ -155,7 +155,7 @@ def test_the_launcher_refuses_the_target_with_the_owner_and_the_command(
 @pytest.mark.proves("commit-marker")
 @pytest.mark.sampled(3)
 @sysctls.BOTH
-def test_whatever_lies_in_the_place_of_the_marker_is_not_obeyed(
+def test_hostile_files_in_place_of_the_marker_are_ignored(
     identities: Identities, place: Path, hostile: Hostile, bait: Bait, victim: User
 ) -> None:
     content = marker_of_version_1([("", str(bait.directory))])
@@ -181,7 +181,7 @@ def test_whatever_lies_in_the_place_of_the_marker_is_not_obeyed(
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("what", ["tmp", "ready", "partial", "replaced"])
 @sysctls.BOTH
-def test_whatever_lies_beside_the_target_beforehand_costs_at_most_this_commit(
+def test_hostile_files_beside_the_target_fail_at_most_this_commit(
     identities: Identities, place: Path, hostile: Hostile, bait: Bait, victim: User, what: str
 ) -> None:
     hostile(beside(place, what), owner=victim, content=b"x")
@@ -231,7 +231,7 @@ def test_a_directory_of_the_victims_that_the_attacker_gave_a_name_of_the_commit_
 
 
 @pytest.mark.proves("commit-names")
-def test_what_gets_a_name_of_a_commit_that_was_cut_off_is_not_removed_with_it(
+def test_a_directory_moved_to_a_name_of_an_interrupted_commit_is_kept(
     identities: Identities, place: Path, victim: User, attacker: User
 ) -> None:
     top = place / "project"
@@ -256,7 +256,7 @@ def test_what_gets_a_name_of_a_commit_that_was_cut_off_is_not_removed_with_it(
     assert sorted(path.read_text() for path in top.glob("*/data")) == ["dataset", "run"]
 
 
-def test_a_directory_in_a_place_for_parts_that_the_attacker_exchanged_is_not_removed_by_who_stores_one(
+def test_a_directory_exchanged_for_the_parts_is_not_removed_by_a_store(
     identities: Identities, place: Path, victim: User, attacker: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     top = place / "project"
@@ -315,7 +315,7 @@ def test_a_place_for_parts_that_the_attacker_exchanges_while_one_is_stored_leads
     assert (top / "aside" / str(CONTAINER) / "model").read_text() == "weights"
 
 
-def test_what_takes_the_place_of_the_replaced_target_is_not_removed(
+def test_a_directory_exchanged_for_the_replaced_target_is_kept(
     identities: Identities, place: Path, victim: User, attacker: User
 ) -> None:
     top = place / "project"
@@ -461,7 +461,7 @@ def test_parts_that_the_attacker_stored_for_the_victim_are_not_committed(
 
 
 @pytest.mark.proves("commit-marker")
-def test_an_attacker_who_changes_names_all_the_time_gets_and_gives_nothing(
+def test_an_attacker_who_renames_continuously_reads_and_plants_no_file(
     identities: Identities, place: Path, victim: User, bait: Bait
 ) -> None:
     stop = os.open(place / "stop", os.O_RDWR | os.O_CREAT)
@@ -524,7 +524,7 @@ def change_names(place: Path, bait: Bait, stop: int) -> None:
 
 
 @pytest.mark.proves("commit-parts")
-def test_what_is_put_together_is_nobody_elses_until_it_is_the_target(
+def test_an_output_being_assembled_is_private_until_it_is_the_target(
     identities: Identities, place: Path, victim: User
 ) -> None:
     modes: dict[str, int] = {}
@@ -635,7 +635,7 @@ def test_root_does_not_finish_another_users_commit(identities: Identities, place
         "{parts}",
     ],
 )
-def test_a_part_that_lies_elsewhere_is_refused(tmp_path: Path, location: str) -> None:
+def test_a_part_outside_the_parts_directory_is_refused(tmp_path: Path, location: str) -> None:
     target = f"file://{tmp_path}/run"
     # Never a path of the machine's: where this fails, a test that runs as root would move it.
     bait = tmp_path / "bait"

@@ -177,7 +177,7 @@ def test_a_directory_that_has_the_name_of_the_new_target_does_not_become_it(
 
 @pytest.mark.proves("commit-names")
 @pytest.mark.parametrize("change", ["set_mode", "set_attribute", "rename"])
-def test_what_is_done_to_the_new_target_is_not_done_to_a_directory_that_gets_its_name(
+def test_changes_to_the_new_target_do_not_reach_a_renamed_directory(
     monkeypatch: pytest.MonkeyPatch, admin: HdfsFiles, victim: HdfsFiles, top: str, attacker: HdfsFiles, change: str
 ) -> None:
     victim.web.write("/shared/run/weights", b"old")
@@ -230,7 +230,7 @@ def test_a_new_target_that_lost_its_name_for_a_moment_is_not_committed_without_i
 
 
 @pytest.mark.proves("commit-names")
-def test_a_former_output_that_gets_the_name_of_what_was_replaced_is_not_removed_in_its_place(
+def test_a_previous_output_moved_to_the_replaced_name_is_kept(
     monkeypatch: pytest.MonkeyPatch, admin: HdfsFiles, victim: HdfsFiles, top: str, attacker: HdfsFiles
 ) -> None:
     parts, tmp, name = parts_of(victim, top), f"/shared/run.{APP}.tmp", f"run.{APP}.old"
@@ -282,7 +282,7 @@ def test_a_new_target_that_is_taken_away_costs_no_part(admin: HdfsFiles, victim:
         assert victim.read_bytes(f"{part}/model", 1 << 10) == b"weights"
 
 
-def test_nothing_is_stored_in_a_private_directory_that_gets_the_place_of_a_part_meanwhile(
+def test_a_private_directory_exchanged_for_a_part_receives_no_file(
     admin: HdfsFiles, victim: HdfsFiles, top: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "output").mkdir(mode=0o755)
@@ -307,7 +307,7 @@ def test_nothing_is_stored_in_a_private_directory_that_gets_the_place_of_a_part_
     assert admin.read_bytes(f"{top}/run.{APP}.tmp aside/{CONTAINER}/model", 1 << 10) == b"weights"
 
 
-def test_a_directory_in_the_attackers_place_for_the_parts_is_not_removed_by_who_stores_one(
+def test_a_directory_in_a_foreign_parts_directory_is_not_removed_by_a_store(
     admin: HdfsFiles, victim: HdfsFiles, top: str, tmp_path: Path
 ) -> None:
     (tmp_path / "output").write_text("weights")
@@ -379,7 +379,7 @@ def test_a_try_to_store_removes_no_directory_that_gets_the_name_of_its_file(
     assert admin.names(f"{top}/run.{APP}.tmp aside") == []
 
 
-def test_nothing_is_tried_in_the_attackers_place_for_the_parts(
+def test_a_foreign_parts_directory_is_not_used(
     admin: HdfsFiles, victim: HdfsFiles, top: str, attacker: HdfsFiles
 ) -> None:
     fake = f"/shared/run.{APP}.tmp"

@@ -54,7 +54,7 @@ def test_a_walk_goes_as_deep_as_a_path_reaches_and_follows_no_link(deep: Path) -
     assert 1900 < len(found) < LEVELS
 
 
-def test_a_walk_enters_what_its_caller_leaves(tmp_path: Path) -> None:
+def test_a_walk_enters_the_directories_that_its_caller_leaves(tmp_path: Path) -> None:
     for name in ("a/x", "b/y", "c/z"):
         (tmp_path / name).mkdir(parents=True)
     seen = []
@@ -90,7 +90,7 @@ def keep_changes(top: Path) -> object:
     ],
     ids=["a notebook's files", "event files", "a workspace that is kept"],
 )
-def test_a_scan_finds_what_is_near_the_top(deep: Path, scan: Callable[[Path], object], expected: object) -> None:
+def test_a_scan_finds_entries_near_the_top(deep: Path, scan: Callable[[Path], object], expected: object) -> None:
     assert scan(deep) == expected
 
 

@@ -77,9 +77,7 @@ def everything(top: Path) -> list[tuple[str, int]]:
 @pytest.mark.proves("remote-names")
 @pytest.mark.parametrize("kind", ["FILE", "DIRECTORY"])
 @pytest.mark.parametrize("case", BAD_NAMES)
-def test_a_name_of_a_namenode_that_is_no_name_is_refused_and_nothing_is_written(
-    case: str, kind: str, tmp_path: Path
-) -> None:
+def test_an_invalid_name_of_a_namenode_is_refused_before_any_write(case: str, kind: str, tmp_path: Path) -> None:
     into = tmp_path / "deep" / "er" / "in"
     into.mkdir(parents=True)
     before = everything(tmp_path)
@@ -216,7 +214,7 @@ def test_redirections_that_datanodes_have_are_followed() -> None:
         assert found == (server, "op=OPEN&offset=0")
 
 
-def test_what_a_namenode_says_in_a_refusal_is_shown_without_control_characters() -> None:
+def test_a_namenodes_refusal_is_shown_without_control_characters() -> None:
     said = json.dumps({"RemoteException": {"exception": "IO\x1b[2JException", "message": "a\x1b]0;b\x07c"}}).encode()
     with namenode({"/in": b""}) as place:
         web = WebHdfs(place, patience_s=0)

@@ -113,7 +113,7 @@ def make_input(home: Path) -> str:
 @pytest.mark.proves("cache-input")
 @pytest.mark.sampled(11)
 @pytest.mark.parametrize("path", PATHS)
-def test_what_another_left_in_a_cache_is_not_used_and_delays_nobody(
+def test_foreign_files_in_a_cache_are_ignored_without_delay(
     identities: Identities, victim: User, bait: Bait, hostile: Hostile, path: str
 ) -> None:
     home = identities.home(victim)
@@ -153,9 +153,7 @@ def test_a_directory_of_a_cache_in_which_others_can_write_is_refused(
     assert list(foreign.iterdir()) == []
 
 
-def test_an_entry_in_the_directory_of_another_is_fetched_anew(
-    identities: Identities, victim: User, attacker: User
-) -> None:
+def test_an_entry_in_a_foreign_directory_is_fetched_again(identities: Identities, victim: User, attacker: User) -> None:
     home = identities.home(victim)
     key = identities.call(victim, make_input, home)
     entry = home / "cache" / "entries" / key

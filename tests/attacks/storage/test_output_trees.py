@@ -159,9 +159,7 @@ def fill(top: Path, bait: Bait) -> None:
 
 @pytest.mark.proves("output-paths")
 @pytest.mark.parametrize("act", ACTS)
-def test_nothing_in_an_output_leads_out_of_it_or_holds_anybody_up(
-    identities: Identities, victim: User, bait: Bait, act: Act
-) -> None:
+def test_hostile_outputs_neither_escape_nor_block(identities: Identities, victim: User, bait: Bait, act: Act) -> None:
     home = identities.home(victim)
     tree, part = home / "output", home / "parts" / "part"
     identities.call(victim, fill, tree, bait)
@@ -179,7 +177,7 @@ def test_nothing_in_an_output_leads_out_of_it_or_holds_anybody_up(
         assert not tree.exists()
 
 
-def test_a_hard_link_to_the_file_of_another_gives_nothing_of_it(
+def test_a_hard_link_to_another_users_file_is_not_stored(
     identities: Identities, victim: User, member: User, place: Path
 ) -> None:
     secret, home = place / "secret", identities.home(victim)
@@ -307,7 +305,7 @@ def sweep(home: Path, bait: Bait, act: Act, kind: str, mode: int) -> int:
 @pytest.mark.parametrize(
     ("act", "mode"), [(copy, 0o755), (move, 0o755), (move, 0o500), (send, 0o755), (remove, 0o755), (remove, 0o000)]
 )
-def test_an_exchange_before_any_call_gets_nothing_outside_read_removed_or_changed(
+def test_an_exchange_before_any_call_reaches_no_file_outside(
     identities: Identities, victim: User, deep_bait: Bait, kind: str, act: Act, mode: int
 ) -> None:
     shutil.copytree(deep_bait.directory, deep_bait.top / "lookalike" / "d")
@@ -347,7 +345,7 @@ def race(home: Path, bait: Bait, act: Act, rounds: int) -> None:
 
 @pytest.mark.proves("output-paths")
 @pytest.mark.parametrize("act", ACTS)
-def test_a_process_that_exchanges_all_the_time_gets_nothing_outside_read_removed_or_changed(
+def test_continuous_exchanges_reach_no_file_outside(
     identities: Identities, victim: User, deep_bait: Bait, act: Act
 ) -> None:
     with unchanged(deep_bait.top):

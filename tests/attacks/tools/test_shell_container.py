@@ -69,7 +69,7 @@ def test_a_reply_that_became_a_link_does_not_write_into_a_file_of_the_user(
 
 @pytest.mark.proves("shell-replies")
 @pytest.mark.docker
-def test_the_container_can_make_change_and_remove_nothing_where_dlapp_opens_names(
+def test_a_container_cannot_change_directories_in_which_dlapp_opens_files(
     dockerd: Dockerd, tmp_path: Path, state_dir: Path, bashrc: Path
 ) -> None:
     file = properties(tmp_path, "true", application={"docker_image": IMAGE})
@@ -148,7 +148,7 @@ def test_dlapp_run_takes_the_files_as_they_were_when_the_shell_started(dockerd: 
         *("the program of notifications", "the script of notifications", "a webhook"),
     ],
 )
-def test_a_workspace_that_holds_what_dlapp_obeys_is_refused(dockerd: Dockerd, tmp_path: Path, what: str) -> None:
+def test_a_workspace_with_dlapps_own_settings_is_refused(dockerd: Dockerd, tmp_path: Path, what: str) -> None:
     workspace = tmp_path / "test_workspace"
     file = properties(tmp_path, "true", application={"docker_image": IMAGE})
     (workspace / "config.yaml").write_text("cluster: local\n")
@@ -198,7 +198,7 @@ def _directory(place: Path, _victim: Path) -> None:
 
 @pytest.mark.parametrize("make", [_link, _hard_link, _fifo, _directory])
 @pytest.mark.parametrize("when", ["before", "in the middle"])
-def test_what_stands_under_a_replys_name_is_never_written(
+def test_a_file_planted_under_a_replys_name_is_never_written(
     room: Path, bashrc: Path, make: Callable[[Path, Path], None], when: str
 ) -> None:
     reply = room / "shared" / "reply.7"
@@ -246,7 +246,7 @@ def test_a_session_whose_request_fifo_is_a_link_is_refused(room: Path, bashrc: P
     assert stat.S_ISREG(bashrc.stat().st_mode)
 
 
-def test_dlapp_run_does_not_take_a_start_file_of_somebody_else(tmp_path: Path) -> None:
+def test_dlapp_run_refuses_a_start_file_of_another_user(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("a file of another user needs root")
     start = tmp_path / "start.json"
@@ -258,9 +258,7 @@ def test_dlapp_run_does_not_take_a_start_file_of_somebody_else(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("what", ["shells", "sessions", "state"])
-def test_a_session_is_not_made_in_a_directory_that_is_somebody_elses(
-    tmp_path: Path, state_dir: Path, what: str
-) -> None:
+def test_a_session_is_not_created_in_another_users_directory(tmp_path: Path, state_dir: Path, what: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("a directory of another user needs root")
     file = properties(tmp_path, "true")

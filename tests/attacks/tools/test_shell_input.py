@@ -150,7 +150,7 @@ def parent(request: pytest.FixtureRequest, identities: Identities, victim: User)
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("kind", ["files", "archive", "list"])
 @pytest.mark.parametrize("name", NAMES)
-def test_an_exchange_before_any_call_gets_nothing_written_or_changed_outside_of_the_workspace(
+def test_an_exchange_before_any_call_changes_no_file_outside_of_the_workspace(
     identities: Identities, victim: User, parent: Path, kind: str, name: str
 ) -> None:
     outside = identities.call(victim, make_files, identities.home(victim))
@@ -160,7 +160,7 @@ def test_an_exchange_before_any_call_gets_nothing_written_or_changed_outside_of_
 
 @pytest.mark.proves("shell-input")
 @pytest.mark.parametrize("kind", ["files", "archive"])
-def test_a_program_that_exchanges_all_the_time_gets_nothing_written_or_changed_outside_of_the_workspace(
+def test_continuous_exchanges_change_no_file_outside_of_the_workspace(
     identities: Identities, victim: User, parent: Path, kind: str
 ) -> None:
     outside = identities.call(victim, make_files, identities.home(victim))

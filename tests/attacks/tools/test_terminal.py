@@ -80,7 +80,7 @@ def test_colours_text_tabs_and_bars_arrive_as_they_were_printed() -> None:
 
 
 @given(printed)
-def test_whatever_is_printed_what_is_shown_is_harmless_and_stays_so(data: bytes) -> None:
+def test_terminal_output_is_always_harmless(data: bytes) -> None:
     stream = TerminalStream()
     text = stream.feed(data) + stream.feed(b"")
     assert HARMLESS.fullmatch(text)
@@ -89,7 +89,7 @@ def test_whatever_is_printed_what_is_shown_is_harmless_and_stays_so(data: bytes)
 
 
 @given(printed, st.lists(st.integers(0, 300), max_size=8))
-def test_what_is_shown_does_not_depend_on_where_the_bytes_were_cut(data: bytes, cuts: list[int]) -> None:
+def test_terminal_output_is_independent_of_chunk_boundaries(data: bytes, cuts: list[int]) -> None:
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     whole, cut = TerminalStream(), TerminalStream()
     pieces = [cut.feed(data[a:b]) for a, b in itertools.pairwise(places) if a < b]
@@ -122,7 +122,7 @@ def test_a_sequence_that_does_not_end_is_held_back_no_longer_than_it_can_be() ->
         (b"\b\b\b\b[1] not mine", "[1] not mine"),
     ],
 )
-def test_a_line_stays_behind_its_prefix_and_colours_nothing_else(line: bytes, shown: str) -> None:
+def test_a_line_stays_behind_its_prefix_and_keeps_its_colours_to_itself(line: bytes, shown: str) -> None:
     assert terminal_line(line) == shown
 
 
@@ -168,7 +168,7 @@ def _shown(*args: object) -> bytes:
         return terminal.raw
 
 
-def test_dlapp_logs_on_a_terminal_passes_colours_and_nothing_else(tmp_path: Path) -> None:
+def test_dlapp_logs_on_a_terminal_passes_only_colours(tmp_path: Path) -> None:
     application = launch(properties(tmp_path, SCRIPT))
     ended(application)
     merged = _shown(application)

@@ -40,7 +40,7 @@ def test_new_and_changed_files_come_back(workspace: Path, saved: Path) -> None:
 
 
 @pytest.mark.proves("notebook-files")
-def test_what_the_user_changed_or_made_or_removed_meanwhile_stays(workspace: Path, saved: Path) -> None:
+def test_concurrent_changes_of_the_user_are_kept(workspace: Path, saved: Path) -> None:
     packed = list_workspace(str(workspace))
     for name in ("b.py", "c.py", "notes/a.ipynb"):
         (saved / name).write_text("of the notebook")
@@ -54,7 +54,7 @@ def test_what_the_user_changed_or_made_or_removed_meanwhile_stays(workspace: Pat
 
 
 @pytest.mark.proves("notebook-files")
-def test_what_programs_of_this_machine_run_or_obey_is_not_placed(workspace: Path, saved: Path, tmp_path: Path) -> None:
+def test_files_that_local_programs_execute_are_not_placed(workspace: Path, saved: Path, tmp_path: Path) -> None:
     (tmp_path / "linked").symlink_to(workspace)
     for name in ("dl_app.properties", "secret.env", "conf.yaml"):
         (workspace / name).write_text("packed")
@@ -158,7 +158,7 @@ def test_a_link_or_a_directory_in_the_way_is_not_followed_and_not_replaced(
     assert not list(workspace.glob(f"{STAGING}*"))
 
 
-def test_what_a_killed_command_left_is_removed_when_it_is_old(workspace: Path) -> None:
+def test_old_leftovers_of_a_killed_command_are_removed(workspace: Path) -> None:
     for name in ("old", "new"):
         (workspace / f"{STAGING}{name}" / "x").mkdir(parents=True)
     os.utime(workspace / f"{STAGING}old", (0, 0))

@@ -54,7 +54,7 @@ def test_it_is_one_container_as_one_of_the_first_role_and_has_its_input() -> Non
     assert made(gcores=0).roles[0].resources == replace(SPEC.roles[0].resources, gcores=0)
 
 
-def test_what_a_run_has_besides_is_left_out_and_its_output_is_what_changes_in_the_workspace() -> None:
+def test_a_notebook_spec_drops_run_keys_and_stores_workspace_changes() -> None:
     spec = made()
     assert spec.outputs == (OutputSpec(output_path=".dlapp-notebook", target="file:///saved"),)
     assert (spec.checkpoint, spec.script, spec.hold, spec.roles[0].retries) == (None, "", False, 0)
@@ -71,9 +71,7 @@ def test_its_token_is_no_word_of_its_command() -> None:
     )
 
 
-def test_the_files_that_it_was_started_with_and_what_dlapp_obeys_are_known_to_be_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_start_files_and_dlapps_settings_are_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "secret.env").write_text("A=1\n")
     (tmp_path / "secret.env").chmod(0o600)
@@ -94,7 +92,7 @@ def test_the_files_that_it_was_started_with_and_what_dlapp_obeys_are_known_to_be
         assert {str(tmp_path / name) for name in (*own, "state")} <= set(made.trusted)
 
 
-def test_files_are_stored_beside_the_workspace_or_in_the_home_on_hdfs() -> None:
+def test_files_are_stored_beside_the_workspace_or_in_the_hdfs_home_directory() -> None:
     here = EngineInfo(name="local", version="1", has_gpus=False)
     assert default_target(SPEC, here, "now") == "file:///home/tony/digits.notebooks/now"
     assert default_target(SPEC, replace(here, paths_on_hdfs=True), "now") == "notebooks/digits/now"

@@ -24,7 +24,7 @@ def kept() -> list[dict[str, object]]:
 
 
 @pytest.mark.slow
-def test_what_one_shell_fetched_the_next_one_and_a_run_have_and_none_can_change_it(
+def test_input_fetched_by_a_shell_is_shared_read_only_with_later_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir("/")

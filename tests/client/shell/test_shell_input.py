@@ -38,7 +38,7 @@ def fetch_into_workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Iter
         assert os.listdir(private) == []
 
 
-def test_what_was_brought_is_named_and_a_second_time_nothing_is(tmp_path: Path, fetch_into_workspace: Bring) -> None:
+def test_fetched_input_is_named_the_first_time_only(tmp_path: Path, fetch_into_workspace: Bring) -> None:
     source, workspace = tmp_path / "source", tmp_path / "workspace"
     (source / "a").mkdir(parents=True)
     (source / "b").write_text("b")
@@ -84,7 +84,7 @@ def test_archives_and_lists_are_brought_as_a_run_would_and_kept_the_second_time(
 
 
 @pytest.mark.parametrize("before", ["read", "looked at again"])
-def test_archives_whose_directory_another_program_removes_while_it_is_looked_at_are_fetched_or_refused_in_one_line(
+def test_archives_in_a_vanishing_directory_are_fetched_or_refused_in_one_line(
     tmp_path: Path, fetch_into_workspace: Bring, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
     data = tmp_path / "workspace" / "data"
@@ -108,7 +108,7 @@ def test_archives_whose_directory_another_program_removes_while_it_is_looked_at_
             fetch_into_workspace([section], str(tmp_path / "workspace"), print)
 
 
-def test_what_a_killed_session_left_half_fetched_is_removed_and_a_living_ones_is_not(
+def test_partial_input_of_a_killed_session_is_removed_and_of_a_running_one_kept(
     tmp_path: Path, fetch_into_workspace: Bring
 ) -> None:
     import fcntl
@@ -128,7 +128,7 @@ def test_what_a_killed_session_left_half_fetched_is_removed_and_a_living_ones_is
         os.close(held)
 
 
-def test_only_what_still_stands_where_the_input_goes_is_remembered(tmp_path: Path) -> None:
+def test_only_input_that_is_still_in_place_is_remembered(tmp_path: Path) -> None:
     workspace, records = tmp_path / "workspace", tmp_path / "records"
     (workspace / "data").mkdir(parents=True)
     records.mkdir()

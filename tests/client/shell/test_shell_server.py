@@ -97,7 +97,7 @@ def test_ctrl_c_inside_interrupts_outside(ask: Ask, room: Path) -> None:
     wait_for("the reply is cleared", lambda: sorted(os.listdir(room / "shared")) == ["bashrc", "bin", "requests"])
 
 
-def test_a_server_that_closes_leaves_nobody_waiting(ask: Ask, room: Path) -> None:
+def test_a_closing_server_ends_its_waiting_clients(ask: Ask, room: Path) -> None:
     with ShellRequestServer(str(room), ["/bin/sh", "-c", LAUNCHER, "sh"], os.environ, "/"):
         one = ask("--wait")
         assert one.stdout is not None

@@ -85,7 +85,7 @@ LOOK = "echo I am $(id -u) with $NV_GPU: $(ls /dev/nvidia?)\n"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["closed terminal", "SIGKILL"])
-def test_each_has_its_devices_and_what_ends_one_frees_all_of_it_and_nothing_of_the_other(
+def test_two_shells_have_separate_devices_and_free_only_their_own(
     users: tuple[User, User], place: Path, dockerd: Dockerd, how: str
 ) -> None:
     ann, tony = users

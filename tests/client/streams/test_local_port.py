@@ -72,7 +72,7 @@ def test_another_user_gets_not_a_byte(port: LocalPort, said: list[str], address:
     assert said == [f"refused a connection of 12345 to port {port.port}"]
 
 
-def test_a_connection_whose_user_is_not_known_is_refused(
+def test_a_connection_of_an_unknown_user_is_refused(
     port: LocalPort, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_port, "uid_of_peer", lambda _: None)
@@ -97,7 +97,7 @@ def test_a_port_whose_other_address_is_taken_is_not_used() -> None:
             LocalPort(taken, 1, echo, print)
 
 
-def test_what_is_closed_ends_its_connections_and_leaves_no_thread_and_no_socket() -> None:
+def test_close_ends_connections_threads_and_sockets() -> None:
     before, threads = open_files(), set(threading.enumerate())
     with LocalPort(None, 0, echo, print) as port:
         client = socket.create_connection(("127.0.0.1", port.port), timeout=PATIENCE_S)
@@ -114,7 +114,7 @@ def reset_at_once(port: LocalPort) -> None:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def test_a_thousand_connections_that_are_reset_at_once_end_nothing(port: LocalPort) -> None:
+def test_the_server_survives_a_thousand_reset_connections(port: LocalPort) -> None:
     for _ in range(1000):
         reset_at_once(port)
     with socket.create_connection(("127.0.0.1", port.port), timeout=PATIENCE_S) as one:

@@ -139,9 +139,7 @@ def asked(forward: PortForward, text: bytes = b"x") -> bytes:
         raise ConnectionResetError
 
 
-def test_a_connection_goes_by_a_stream_where_nothing_is_said_of_another_way(
-    cluster: Cluster, forward: Forward, said: list[str]
-) -> None:
+def test_a_connection_uses_a_stream_by_default(cluster: Cluster, forward: Forward, said: list[str]) -> None:
     one = forward()
     assert [asked(one), asked(one, b"y")] == [b"stream:X", b"stream:Y"]
     assert one.route == "through the ApplicationMaster"
@@ -189,7 +187,7 @@ def test_a_port_that_was_left_to_another_user_gets_not_a_byte(
     another.close()
 
 
-def test_where_a_host_cannot_be_reached_its_port_comes_by_a_stream(
+def test_a_port_of_an_unreachable_host_uses_a_stream(
     cluster: Cluster, forward: Forward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[str] = []
@@ -334,7 +332,9 @@ def test_before_the_program_listens_its_port_is_not_taken_from_it(cluster: Clust
     assert forward(number).local_port == number
 
 
-def test_a_word_of_the_task_that_is_none_ends_nothing(cluster: Cluster, forward: Forward, said: list[str]) -> None:
+def test_an_invalid_answer_of_a_task_ends_only_its_connection(
+    cluster: Cluster, forward: Forward, said: list[str]
+) -> None:
     cluster.place = cast(PortPlace, {"hosts": ["node1 or so"]})
     one = forward()
     with pytest.raises(ConnectionError):
@@ -342,7 +342,7 @@ def test_a_word_of_the_task_that_is_none_ends_nothing(cluster: Cluster, forward:
     assert "the container did not say where its port is" in said[0]
 
 
-def test_what_is_closed_leaves_no_thread(cluster: Cluster, said: list[str]) -> None:
+def test_close_leaves_no_thread(cluster: Cluster, said: list[str]) -> None:
     threads = set(threading.enumerate())
     with PortForward(cast(Client, cluster), APP, 0, 1, say=said.append) as one:
         open_one = socket.create_connection(("127.0.0.1", one.local_port), timeout=PATIENCE_S)

@@ -34,7 +34,7 @@ def output_to(place: Path) -> Mapping[str, object]:
     return {"output_path": "output", "hdfs": f"file://{place}"}
 
 
-def test_links_out_of_the_output_are_stored_and_what_is_not_is_named(tmp_path: Path) -> None:
+def test_links_out_of_the_output_are_stored_and_unstored_files_named(tmp_path: Path) -> None:
     script = """
 mkdir -p output/deep checkpoints runs/3
 echo weights >checkpoints/e5.pt; echo log >runs/3/log
@@ -102,7 +102,7 @@ echo c >src/__pycache__/m.pyc; echo c >.cache/blob
     ]
 
 
-def test_a_program_without_an_output_is_told_of_the_files_that_are_gone(tmp_path: Path) -> None:
+def test_a_program_without_an_output_gets_the_names_of_lost_files(tmp_path: Path) -> None:
     done, seen = ended(properties(tmp_path, "echo 12345 >result.txt"))
     assert lines_of(done.out) == ["not stored : result.txt (6 bytes)"]
     assert seen["containers"][0]["not_stored"]["more_files"] == 0
@@ -110,7 +110,7 @@ def test_a_program_without_an_output_is_told_of_the_files_that_are_gone(tmp_path
     assert (lines_of(done.out), seen["containers"][0]["not_stored"]) == ([], None)
 
 
-def test_a_program_that_fails_is_told_too_and_what_is_kept_with_a_missing_output_is_not_named(tmp_path: Path) -> None:
+def test_a_failed_program_gets_the_names_of_lost_files_but_not_of_kept_ones(tmp_path: Path) -> None:
     script = "mkdir output; echo 1 >output/x; echo 1 >metrics.csv; exit 3"
     done, _ = ended(properties(tmp_path, script, to_hdfs=output_to(tmp_path / "result")), 1)
     assert lines_of(done.out) == ["not stored : metrics.csv (2 bytes)"]
@@ -137,7 +137,7 @@ def test_of_several_containers_each_name_has_its_container_and_the_list_ends(tmp
     assert [len(one["not_stored"]["entries"]) for one in seen["containers"]] == [6, 6]
 
 
-def test_several_outputs_are_copied_with_what_their_links_lead_to(tmp_path: Path) -> None:
+def test_several_outputs_are_copied_with_their_link_targets(tmp_path: Path) -> None:
     script = """
 mkdir model plots data; echo weights >data/best; echo raw >data/raw
 ln -s ../data/best model/best; ln -s ../model/best plots/of; mkfifo plots/pipe; echo p >plots/p
@@ -169,7 +169,7 @@ mkdir output; echo m >output/m; echo made >made; ln -s ../made output/link; mkfi
     assert len(seen["containers"][0]["not_stored"]["files"]) == 2
 
 
-def test_an_input_is_not_named_but_what_is_made_beside_it_is(tmp_path: Path) -> None:
+def test_input_files_are_not_named_as_lost_but_files_made_beside_them_are(tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "data").write_text("data\n")
     script = "mkdir output; ln -s ../in/input/data output/data; echo made >in/made"

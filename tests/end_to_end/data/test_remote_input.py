@@ -15,7 +15,7 @@ from tests.services.http.http_server import Answer, http_server
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
-def test_input_of_the_web_needs_no_library_on_the_nodes_and_what_needs_one_is_refused(
+def test_web_input_needs_no_library_on_the_nodes_and_other_schemes_are_refused(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("aiohttp", reason="fsspec needs aiohttp for http://")

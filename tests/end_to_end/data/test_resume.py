@@ -93,7 +93,7 @@ def id_of_line(out: str) -> str:
 
 
 @pytest.mark.parametrize("engine", ["local"], indirect=True)
-def test_what_cannot_be_resumed_is_refused_by_name(engine: Engine, tmp_path: Path) -> None:
+def test_an_application_that_cannot_be_resumed_is_refused_with_the_reason(engine: Engine, tmp_path: Path) -> None:
     plain = properties(tmp_path, "exit 3", name="plain")
     application = id_of(run("dlapp-launcher", "--wait", plain))
     for arguments, code, problem in (
@@ -121,7 +121,7 @@ def test_what_cannot_be_resumed_is_refused_by_name(engine: Engine, tmp_path: Pat
 
 
 @pytest.mark.parametrize("engine", ["local"], indirect=True)
-def test_an_application_whose_checkpoints_are_gone_is_not_resumed(engine: Engine, tmp_path: Path) -> None:
+def test_an_application_without_its_checkpoints_is_not_resumed(engine: Engine, tmp_path: Path) -> None:
     file = properties(tmp_path, "exit 3", checkpoint={"path": "model", "hdfs": f"{engine.root}/kept"})
     application = id_of(run("dlapp-launcher", "--wait", file))
     refused = run("dlapp-launcher", "--resume", application)

@@ -115,7 +115,7 @@ EVERYTHING = ("runner", "am", "task", "payload")
 
 @pytest.mark.usefixtures("with_one_master")
 @pytest.mark.parametrize("victims", [("am", "task"), *([("am",), ("task",), EVERYTHING] * FULL)], ids="+".join)
-def test_what_is_killed_is_failed_with_a_reason_and_its_output_is_the_old(
+def test_a_killed_process_fails_the_application_and_keeps_the_old_output(
     victims: tuple[str, ...], engine: Engine, tmp_path: Path
 ) -> None:
     put_old_output(engine)
@@ -134,7 +134,7 @@ def test_what_is_killed_is_failed_with_a_reason_and_its_output_is_the_old(
         )
 
 
-def test_a_kill_keeps_nothing_though_its_master_died(directory: Path, state_dir: Path) -> None:
+def test_a_kill_keeps_no_output_after_a_dead_applicationmaster(directory: Path, state_dir: Path) -> None:
     target = old_output(directory)
     application = launch(properties(directory, SLEEPER, to_hdfs=OUTPUT))
     home = application_dir(state_dir, application)
@@ -149,9 +149,7 @@ def test_a_kill_keeps_nothing_though_its_master_died(directory: Path, state_dir:
     assert [one.name for one in directory.glob("result*")] == [target.name]
 
 
-def test_a_killed_runner_is_no_matter_for_what_runs_and_the_next_command_starts_another(
-    directory: Path, state_dir: Path
-) -> None:
+def test_a_killed_runner_does_not_end_applications_and_is_replaced(directory: Path, state_dir: Path) -> None:
     one_at_a_time = {"DLAPP_LOCAL_VCORES": "1"}
     flag = directory / "go"
     wait = f"until [ -e {flag} ]; do sleep 0.05; done"
@@ -202,7 +200,7 @@ def test_killed_at_any_moment_the_output_is_the_old_or_the_new_and_the_state_say
             engine.remove(name)
 
 
-def test_closing_the_terminal_changes_nothing_for_what_runs(engine: Engine, tmp_path: Path) -> None:
+def test_closing_the_terminal_does_not_end_an_application(engine: Engine, tmp_path: Path) -> None:
     go = tmp_path / "go"
     file = properties(tmp_path, f"until [ -e {go} ]; do sleep 0.05; done; echo done", name="slow")
     pid, terminal = pty.fork()
@@ -221,7 +219,7 @@ def test_closing_the_terminal_changes_nothing_for_what_runs(engine: Engine, tmp_
 
 
 @on_yarn_when_full
-def test_sigkill_of_the_waiting_launcher_changes_nothing_for_what_runs(engine: Engine, tmp_path: Path) -> None:
+def test_sigkill_of_the_waiting_launcher_does_not_end_an_application(engine: Engine, tmp_path: Path) -> None:
     file = properties(tmp_path, "sleep 1; echo done", name="slow")
     waiting = subprocess.Popen([BIN / "dlapp-launcher", "--wait", file], stdout=subprocess.PIPE, text=True)
     assert waiting.stdout is not None
@@ -237,7 +235,7 @@ def unchanged(container: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in container.items() if name not in ("usage", "receipt")}
 
 
-def test_a_wrong_or_missing_token_gets_401_and_changes_nothing(engine: Engine, tmp_path: Path) -> None:
+def test_a_wrong_or_missing_token_gets_401_without_an_effect(engine: Engine, tmp_path: Path) -> None:
     application = launch(properties(tmp_path, SLEEPER, name="guarded"))
     wait_for("its payload", lambda: is_running(application), END_S)
     url, secret = engine.control(application)
@@ -259,7 +257,7 @@ def test_a_wrong_or_missing_token_gets_401_and_changes_nothing(engine: Engine, t
     assert secret not in json.dumps(before)
 
 
-def test_only_who_may_read_the_secrets_finds_the_page(directory: Path, state_dir: Path) -> None:
+def test_the_page_needs_access_to_the_secrets(directory: Path, state_dir: Path) -> None:
     application = launch(properties(directory, SLEEPER, name="looked at"))
     wait_for("its payload", lambda: is_running(application))
     url = json.loads((application_dir(state_dir, application) / "am.json").read_text())["control_url"]
@@ -303,7 +301,7 @@ def test_many_submissions_at_once_all_run_each_exactly_once(engine: Engine, tmp_
 
 
 @on_yarn_when_full
-def test_of_a_failed_run_what_every_container_had_is_kept_aside(engine: Engine, tmp_path: Path) -> None:
+def test_output_of_all_containers_of_a_failed_run_is_kept_aside(engine: Engine, tmp_path: Path) -> None:
     engine.put("somewhere else", "")
     wrote = tmp_path / "wrote"
     wrote.mkdir()
@@ -334,7 +332,7 @@ def test_a_low_limit_of_open_files_is_raised_for_us_and_kept_for_the_payload(dir
 
 
 @pytest.mark.root("to mount a small disk")
-def test_a_full_disk_under_the_state_costs_what_is_shown_and_not_the_application(
+def test_a_full_state_disk_loses_views_but_not_the_application(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = directory / "small"

@@ -262,7 +262,7 @@ def launched_and_held(box: Box, gate: FileGate, phase: str) -> tuple[str, Path]:
 
 
 @pytest.mark.parametrize(("who", "number", "phase"), ALL if FULL else FEW)
-def test_whoever_is_killed_nothing_is_left(
+def test_a_kill_of_any_process_leaves_no_container_and_no_lease(
     box: Box, gate: FileGate, who: str, number: signal.Signals, phase: str
 ) -> None:
     application, home = launched_and_held(box, gate, phase)
@@ -372,7 +372,7 @@ def test_a_flood_of_output_is_cut_at_the_limit_and_the_application_goes_on(
 
 
 @pytest.mark.slow
-def test_a_docker_that_does_not_answer_holds_up_nobody(
+def test_an_unresponsive_docker_does_not_block_other_applications(
     tmp_path: Path, state_dir: Path, dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = tmp_path / "silent"
@@ -419,7 +419,7 @@ def own(tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 @pytest.mark.slow
-def test_a_stop_of_docker_ends_no_application_on_one_machine_and_the_status_names_what_it_waits_for(
+def test_a_stopped_docker_ends_no_local_application_and_the_status_names_the_wait(
     tmp_path: Path, state_dir: Path, own: Dockerd
 ) -> None:
     application = launch(properties(tmp_path, WAITS, application={"docker_image": IMAGE}))
@@ -460,7 +460,7 @@ def test_more_restarts_of_docker_than_a_node_has_retries_end_no_application(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("has_output", [True, False], ids=["output so far", "no output so far"])
-def test_what_a_program_wrote_before_docker_stopped_is_kept_if_docker_stays_away(
+def test_output_written_before_docker_stopped_is_kept(
     tmp_path: Path, state_dir: Path, own: Dockerd, has_output: bool
 ) -> None:
     write = "mkdir output; echo new >output/a" if has_output else ":"

@@ -94,7 +94,7 @@ def send(place: Path, number: signal.Signals, *roles: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["sleep 3003", "daemon"])
-def test_when_all_who_watch_over_a_payload_are_killed_at_once_it_is_ended_and_the_queue_goes_on(
+def test_a_payload_whose_guardians_are_all_killed_ends_and_the_queue_continues(
     place: Path, command: Run, script: str
 ) -> None:
     if script == "daemon":
@@ -123,7 +123,7 @@ def test_when_all_who_watch_over_a_payload_are_killed_at_once_it_is_ended_and_th
 
 
 @pytest.mark.slow
-def test_dlapp_kill_leaves_nothing_where_nobody_watches_any_more(place: Path, command: Run) -> None:
+def test_dlapp_kill_ends_a_payload_without_guardians(place: Path, command: Run) -> None:
     application = launch(command, properties(place, "sleep 3003", name="left"))
     running(command, application)
     kill(place, "runner", "am", "task")

@@ -168,9 +168,7 @@ trap '' TERM; echo ready; while :; do sleep 0.1; done
 
 
 @pytest.mark.parametrize("uid", [ROOT, TONY], ids=["root", "user"])
-def test_what_the_operator_caps_holds_for_the_application_of_whoever_submits(
-    node: Node, uid: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_operators_limits_apply_to_every_user(node: Node, uid: int, monkeypatch: pytest.MonkeyPatch) -> None:
     data = node.place / "data"
     data.write_text("the operator's\n")
     node.policy(f"kill_grace_max: 1s\nlog_limit: 4k\ndocker: {{networks: [none], pids_limit: 77, mounts: [{data}]}}\n")
@@ -348,7 +346,7 @@ def containers(node: Node) -> set[str]:
     ],
     ids=["network", "owner", "unknown key", "registry"],
 )
-def test_what_the_operator_does_not_allow_is_refused_with_the_line_before_submission(
+def test_a_forbidden_request_is_refused_with_its_line_before_submission(
     node: Node, policy: str, owner: int, network: str, said: str
 ) -> None:
     before = containers(node)
@@ -371,7 +369,7 @@ def test_a_role_with_ports_is_refused_where_the_operator_does_not_allow_the_netw
     assert containers(node) <= before
 
 
-def test_where_node_yaml_is_refused_a_plain_program_is_refused_before_submission_too(node: Node) -> None:
+def test_an_invalid_node_yaml_refuses_plain_programs_before_submission_too(node: Node) -> None:
     node.policy("docker: {privileged: true}\n", ROOT)
     done = node.launcher(ROOT, properties(node.home(ROOT), "echo it ran"))
     assert done.returncode == 2

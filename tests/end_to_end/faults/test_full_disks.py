@@ -78,7 +78,7 @@ def test_on_a_full_state_disk_commands_read_and_name_the_disk(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state_disk", ["tmpfs"], indirect=True)
-def test_who_waits_is_told_of_the_full_state_disk(state_disk: Path, tmp_path: Path) -> None:
+def test_a_waiting_command_reports_the_full_state_disk(state_disk: Path, tmp_path: Path) -> None:
     go, up = tmp_path / "go", tmp_path / "up"
     file = properties(tmp_path, f"touch {up}; until [ -e {go} ]; do sleep 0.05; done")
     with waiting_launcher(file) as err:

@@ -84,7 +84,7 @@ def test_independent_containers_finish_and_their_output_is_committed(engine: Eng
 
 
 @on_yarn_when_full
-def test_a_mistake_in_output_path_costs_nobody_their_work(engine: Engine, tmp_path: Path) -> None:
+def test_a_wrong_output_path_loses_no_output(engine: Engine, tmp_path: Path) -> None:
     engine.put("kept/somewhere/else", "")
     done, seen = waited(
         properties(
@@ -105,7 +105,7 @@ def test_a_mistake_in_output_path_costs_nobody_their_work(engine: Engine, tmp_pa
     }
 
 
-def test_what_an_earlier_try_computed_is_kept_until_one_succeeds(tmp_path: Path) -> None:
+def test_output_of_an_earlier_try_is_kept_until_one_succeeds(tmp_path: Path) -> None:
     tries = tmp_path / "tries"
     script = f'echo >>{tries}; mkdir output; [ "$(wc -l <{tries})" -gt 1 ] && exit 4; echo 1 >output/ck; exit 3'
     output = {"output_path": "output", "hdfs": f"file://{tmp_path}/result"}

@@ -138,7 +138,7 @@ def test_killed_while_it_runs_its_output_so_far_is_kept_and_the_queue_goes_on(
 @pytest.mark.root("to mount a small disk")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("who", [one for one in WHO if one != "payload"])
-def test_killed_before_its_program_runs_nothing_is_kept(
+def test_a_kill_before_the_program_runs_keeps_no_output(
     who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "large").write_bytes(os.urandom(3 << 20))
@@ -209,7 +209,7 @@ def test_killed_while_it_waits_for_space_its_output_is_kept_and_named(
 @pytest.mark.root("to mount a small disk")
 @pytest.mark.parametrize("who", ["disk"])
 @pytest.mark.parametrize("code", [0, 3])
-def test_a_full_target_disk_holds_nothing_up_without_an_output(
+def test_a_full_target_disk_does_not_block_an_application_without_output(
     who: str, code: int, state_dir: Path, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path) as disk:

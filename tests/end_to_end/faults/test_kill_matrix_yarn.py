@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
 @pytest.mark.parametrize("has_output", [True, False], ids=["output so far", "no output so far"])
 @pytest.mark.parametrize("who", WHO)
-def test_on_yarn_what_was_stored_is_kept_and_the_status_says_that_the_rest_is_gone(
+def test_on_yarn_stored_output_is_kept_and_the_status_reports_the_lost_rest(
     who: str, has_output: bool, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if who != "am once":

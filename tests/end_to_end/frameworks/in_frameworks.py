@@ -44,7 +44,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DLAPP_LOCAL_VCORES", "8")
 
 
-def test_two_workers_of_tensorflow_learn_what_one_learns(engine: Engine, tmp_path: Path) -> None:
+def test_two_tensorflow_workers_train_the_same_model_as_one(engine: Engine, tmp_path: Path) -> None:
     workspace(tmp_path, "tensorflow")
     found = []
     for workers in (1, 2):
@@ -66,7 +66,7 @@ def test_parameter_servers_and_workers_of_tensorflow_end_with_their_chief(engine
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "torchrun"])
-def test_two_containers_of_pytorch_learn_what_one_process_learns(
+def test_two_pytorch_containers_train_the_same_model_as_one_process(
     engine: Engine, tmp_path: Path, framework: str
 ) -> None:
     workspace(tmp_path, "pytorch")

@@ -119,7 +119,7 @@ with socket.socket() as server:  # as every rank 0 does
 
 
 @pytest.mark.parametrize("engine", ["local"], indirect=True)
-def test_two_programs_that_take_rank_0_on_one_host_are_told_so_at_once(
+def test_two_programs_with_rank_0_on_one_host_fail_at_once(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DLAPP_LOCAL_VCORES", "8")
@@ -144,7 +144,7 @@ def test_two_programs_that_take_rank_0_on_one_host_are_told_so_at_once(
 @on_yarn_when_full
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.usefixtures("torch")
-def test_workers_of_pytorch_learn_what_one_process_learns_on_whole_batches(
+def test_pytorch_workers_train_the_same_model_as_one_process_on_whole_batches(
     engine: Engine, place: Path, workers: int
 ) -> None:
     # Four of these have no room on one node of the cluster.
@@ -186,7 +186,7 @@ def process_of(application: str, *, rank: int) -> int:
 @pytest.mark.slow
 @on_yarn_when_full
 @pytest.mark.usefixtures("torch")
-def test_ranks_of_pytorch_continue_from_what_rank_0_has_saved(engine: Engine, place: Path) -> None:
+def test_pytorch_ranks_resume_from_the_checkpoint_of_rank_0(engine: Engine, place: Path) -> None:
     epochs = f'{PYTHON} -c \'import torch; print(len(torch.load("model/state.pt")["losses"]) + 2)\''
     (place / "w/run.sh").write_text(
         "#!/bin/sh\n"

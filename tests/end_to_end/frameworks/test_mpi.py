@@ -110,12 +110,12 @@ def train(engine: Engine, place: Path, containers: int) -> None:
 
 @pytest.mark.slow
 @on_yarn_when_full
-def test_processes_of_two_containers_learn_around_a_ring_what_one_learns(engine: Engine, place: Path) -> None:
+def test_a_ring_of_two_containers_trains_the_same_model_as_one(engine: Engine, place: Path) -> None:
     train(engine, place, 2)
 
 
 @on_yarn_when_full
-def test_processes_of_three_containers_learn_around_a_ring_what_one_learns(engine: Engine, place: Path) -> None:
+def test_a_ring_of_three_containers_trains_the_same_model_as_one(engine: Engine, place: Path) -> None:
     train(engine, place, 3)
 
 
@@ -307,7 +307,7 @@ def test_processes_run_on_without_an_applicationmaster_and_the_next_one_starts_m
 
 @pytest.mark.proves("mpi-requests")
 @on_yarn_when_full
-def test_a_request_without_the_token_of_the_head_starts_nothing(engine: Engine, place: Path) -> None:
+def test_a_request_without_the_heads_token_starts_no_program(engine: Engine, place: Path) -> None:
     proof = place / "proof"
     application = launch(file_of(place, engine, "mpirun sleep 600", "containers=2\n", has_output=False))
     wait_for("it runs", lambda: _found(application, b"sleep"), END_S)

@@ -191,7 +191,7 @@ END
 @pytest.mark.sampled(2)
 @on_yarn_when_full
 @pytest.mark.parametrize("master_dies", [False, True], ids=["", "after-its-master"])
-def test_who_runs_on_learns_where_the_one_is_that_replaces_another(
+def test_a_running_container_gets_the_address_of_a_replacement(
     engine: Engine, tmp_path: Path, *, master_dies: bool
 ) -> None:
     file = file_of(

@@ -146,9 +146,7 @@ def test_no_best_trial_is_exit_code_3(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_optuna_goes_on_with_what_it_learned_when_the_application_master_is_killed(
-    state_dir: Path, tmp_path: Path
-) -> None:
+def test_optuna_keeps_its_history_when_the_applicationmaster_is_killed(state_dir: Path, tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     go = tmp_path / "go"
     script = f"""echo '{{"metrics": {{"loss": '$X'}}, "step": 1}}' >>"$DLAPP_REPORT"

@@ -108,9 +108,7 @@ def test_a_sweep_goes_on_with_more_trials_and_the_output_of_those_before(engine:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local"], indirect=True)
-def test_a_trial_that_has_ended_is_committed_by_itself_and_not_again_by_who_goes_on(
-    engine: Engine, tmp_path: Path
-) -> None:
+def test_a_finished_trial_is_committed_once_also_after_a_resume(engine: Engine, tmp_path: Path) -> None:
     waits = f'test "$N" != 2 || until test -e {tmp_path}/go; do sleep 0.1; done'
     file = properties(
         tmp_path,

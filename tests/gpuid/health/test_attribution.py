@@ -45,7 +45,7 @@ def test_programs_that_the_host_allows_are_not_foreign(foreign: int) -> None:
     assert found.own_mib == 700
 
 
-def test_a_process_of_which_nothing_is_known_is_never_named(foreign: int) -> None:
+def test_an_unknown_process_is_never_named(foreign: int) -> None:
     listed = [ListedProcess(NOBODY, 100), ListedProcess(foreign, 100)]
     found = attribution({foreign: None}).attribute(listed, 1000, 0.0)
     assert found.foreign == ()
@@ -59,7 +59,7 @@ def test_a_process_of_which_nothing_is_known_is_never_named(foreign: int) -> Non
     [(300, 200, 900, 300), (None, 200, 900, 700), (None, None, 900, None), (None, 200, None, None)],
     ids=["of each process", "used by all but the others", "of no process", "used memory is not reported either"],
 )
-def test_the_memory_of_the_payload_is_that_of_its_processes_or_what_the_others_leave(
+def test_the_payloads_memory_is_that_of_its_processes_or_the_remainder(
     foreign: int, own_mib: int | None, foreign_mib: int | None, used_mib: int | None, expected: int | None
 ) -> None:
     listed = [ListedProcess(os.getpid(), own_mib), ListedProcess(foreign, foreign_mib)]

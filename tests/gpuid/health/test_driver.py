@@ -30,7 +30,7 @@ def test_the_version_of_the_module_is_that_of_proc(tmp_path: Path, text: str, ve
     assert driver.module_version(str(tmp_path)) == version
 
 
-def test_the_version_of_a_module_whose_proc_is_not_visible_is_that_of_sys(tmp_path: Path) -> None:
+def test_without_proc_the_module_version_comes_from_sys(tmp_path: Path) -> None:
     write(tmp_path, "sys/module/nvidia/version", "580.95.05\n")
     assert driver.module_version(str(tmp_path)) == "580.95.05"
 

@@ -42,7 +42,7 @@ def sampled(place: Path, *gpus: StubDevice, old: bool = False) -> tuple[list[lis
     return found[0], found[1]
 
 
-def test_the_activity_is_the_share_of_busy_multiprocessors_whatever_the_utilisation_is(tmp_path: Path) -> None:
+def test_the_activity_is_the_share_of_busy_multiprocessors_and_not_the_utilisation(tmp_path: Path) -> None:
     samples, _ = sampled(tmp_path, StubDevice(utilization=100, gpm=2), StubDevice(utilization=100, gpm=98))
     assert samples[1:] == [[0.02, 0.98]] * 2
 

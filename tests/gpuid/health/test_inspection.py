@@ -76,7 +76,7 @@ def fault_of(**reading: Any) -> str:
         ({"used_mib": 1025, "reserved_is_apart": False}, "memory-held: 1025 MiB are in use by no known process"),
     ],
 )
-def test_what_a_device_reads_decides_if_it_may_be_given_out(reading: dict[str, Any], said: str) -> None:
+def test_a_devices_reading_decides_whether_it_may_be_leased(reading: dict[str, Any], said: str) -> None:
     assert fault_of(**reading) == said
 
 
@@ -108,7 +108,7 @@ class Clock:
         return int(self.now_s * 1000)
 
 
-def test_what_a_process_that_is_ending_leaves_is_waited_for() -> None:
+def test_memory_of_an_ending_process_is_waited_for() -> None:
     clock = Clock()
 
     def read(devices: Sequence[Device]) -> Mapping[str, Reading]:
@@ -118,7 +118,7 @@ def test_what_a_process_that_is_ending_leaves_is_waited_for() -> None:
     assert 2 <= clock.now_s < 3
 
 
-def test_memory_that_nobody_frees_is_a_fault_after_the_settling_time_and_only_that_device_was_waited_for() -> None:
+def test_unreleased_memory_is_a_fault_after_the_settling_time_of_that_device() -> None:
     clock, asked = Clock(), []
 
     def read(devices: Sequence[Device]) -> Mapping[str, Reading]:
@@ -156,7 +156,7 @@ def test_the_wait_for_a_probe_doubles_while_a_device_is_ill_and_with_each_time()
 
 
 @given(st.integers(0, 1 << 50), st.integers(-(1 << 50), 1 << 50), st.integers(-3, 10**9))
-def test_a_probe_comes_in_time_whatever_the_clocks_say(now_ms: int, since_ms: int, count: int) -> None:
+def test_a_probe_is_scheduled_within_its_bounds_for_any_clock(now_ms: int, since_ms: int, count: int) -> None:
     wait_ms = next_probe_ms(now_ms, since_ms=since_ms, count=count) - now_ms
     assert PROBE_FIRST_S * 1000 <= wait_ms <= PROBE_LAST_S * 1000
 
@@ -233,7 +233,7 @@ def test_half_of_the_failures_are_forgotten_after_each_week() -> None:
     ]
 
 
-def test_a_count_of_an_earlier_version_without_a_time_does_not_fade_until_it_is_written_anew() -> None:
+def test_a_failure_count_without_a_time_does_not_decay_until_it_is_rewritten() -> None:
     old = rules.HostRecord("host03", (rules.DeviceRecord(CARDS[0], failures=4),), boot_id="b")
     found = rules.quarantine(old, "gpu0", cause="ecc", now_ms=rules.FADE_MS * 99).device("gpu0")
     assert (found.failures, found.failed_ms) == (5, rules.FADE_MS * 99)
@@ -261,7 +261,7 @@ def test_a_device_that_needs_a_reset_is_not_healed_by_an_inspection_without_find
     assert (found.cause, found.since_ms, found.probe_at_ms) == ("needs-reset", 0, 2 * MINUTE_MS)
 
 
-def test_whose_driver_cannot_be_recognized_a_device_that_needs_a_reset_stays_in_quarantine() -> None:
+def test_with_an_unknown_driver_a_device_that_needs_a_reset_stays_in_quarantine() -> None:
     assert of_inspection(needs_reset(), driver="") is not None
 
 
@@ -276,7 +276,7 @@ def test_a_reboot_is_a_reset(until: str) -> None:
     assert of_inspection(booted) is None
 
 
-def test_a_reset_for_which_the_driver_asked_is_over_when_the_driver_no_longer_asks() -> None:
+def test_a_requested_reset_is_done_when_the_driver_no_longer_requests_it() -> None:
     asked = DeviceFault("needs-reset", "the driver asks for a reset of the GPU")
     now = with_inspection(needs_reset(), ["GPU-2"], {"GPU-2": asked}, MINUTE_MS, LOAD)
     found = now.device("gpu2").quarantine
@@ -303,7 +303,7 @@ def test_an_operator_ends_the_need_of_a_reset() -> None:
     assert rules.heal(needs_reset(), "gpu2", forgive=True, now_ms=5).device("gpu2").quarantine is None
 
 
-def test_what_is_compared_after_a_reset_is_kept_in_the_stored_record() -> None:
+def test_values_compared_after_a_reset_are_stored_in_the_record() -> None:
     kept = rules.heal(needs_reset("needs-reset"), "gpu1", forgive=True, now_ms=77)
     assert from_bytes(to_bytes(kept), "host03") == kept
     found = kept.device("gpu2").quarantine
@@ -325,7 +325,7 @@ def test_the_identity_of_the_drivers_load_is_the_modules_directory(tmp_path: Pat
     assert driver_load(str(module)) == str(module.stat().st_ino)
 
 
-def test_what_an_operator_put_into_quarantine_no_probe_takes_out() -> None:
+def test_no_probe_ends_an_operators_quarantine() -> None:
     kept = rules.quarantine(record(), "gpu1", cause="operator", detail="fan", by="eve", now_ms=0)
     assert with_inspection(kept, ["GPU-1"], {}, MINUTE_MS) == kept
     assert with_inspection(kept, ["GPU-1"], {"GPU-1": DeviceFault("hot", "")}, MINUTE_MS) == kept
@@ -373,7 +373,7 @@ def test_a_wait_inspects_less_often_where_the_driver_takes_long_to_open_the_gpus
     assert len(reads) == 2
 
 
-def test_what_could_not_be_written_down_is_not_waited_for_again() -> None:
+def test_a_finding_that_could_not_be_stored_causes_no_second_wait() -> None:
     clock = Clock()
     held = {one.uuid: Reading(one.uuid, used_mib=9000 * (one.index == 3)) for one in CARDS}
     inspect = Inspector(read=lambda _: held, clock=clock, sleep=clock.sleep, now_ms=clock.now_ms)
@@ -476,7 +476,7 @@ class Devices:
         self.closed = True
 
 
-def test_a_device_that_is_lost_in_mid_run_is_told_at_once() -> None:
+def test_a_device_lost_during_a_run_is_reported_at_once() -> None:
     import threading
 
     devices, told = Devices({}, {}, {"GPU-2": DeviceFault("lost", "it fell off the bus (Xid 79)")}), threading.Event()
@@ -486,14 +486,14 @@ def test_a_device_that_is_lost_in_mid_run_is_told_at_once() -> None:
     wait_until(lambda: devices.closed)
 
 
-def test_a_payload_that_ended_is_asked_about_once_more() -> None:
+def test_devices_of_an_ended_payload_are_read_once_more() -> None:
     devices = Devices({}, {"GPU-0": DeviceFault("lost", "GPU is lost")})
     with DeviceWatch(CARDS, open=lambda _: devices, every_s=3600) as watch:
         watch.poll_now(PATIENCE_S)
         assert watch.poll_now(PATIENCE_S) == "gpu0 failed: GPU is lost"
 
 
-def test_a_driver_that_does_not_answer_is_noted_and_says_nothing_on_the_devices() -> None:
+def test_an_unresponsive_driver_is_noted_and_is_no_fault_of_the_devices() -> None:
     from dlapp.gpuid.health.nvml import NvmlError
 
     said: list[str] = []
@@ -506,7 +506,7 @@ def test_a_driver_that_does_not_answer_is_noted_and_says_nothing_on_the_devices(
     assert said == ["the GPUs are not monitored: NVML: Driver Not Loaded"]
 
 
-def test_the_default_of_the_configuration_is_what_is_allowed() -> None:
+def test_the_default_of_the_configuration_is_the_allowed_set() -> None:
     from dlapp.config import load_config
     from dlapp.gpuid.health.inspection import ALLOWED
 

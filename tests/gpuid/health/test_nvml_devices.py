@@ -89,7 +89,7 @@ def see(tmp_path: Path) -> Iterator[Any]:
 # ---- what there is ----
 
 
-def test_links_are_told_as_nvidia_smi_topo_tells_them(see: Any) -> None:
+def test_links_are_named_as_in_nvidia_smi_topo(see: Any) -> None:
     gpus = [
         StubDevice(pcie=(0, 10, 30, 50), nvlinks=(1, 1, 2, LINK_DOWN)),
         StubDevice(pcie=(10, 0, 20, 50), nvlinks=(0, 0, LINK_DOWN)),
@@ -118,7 +118,7 @@ def test_devices_on_nvswitches_reach_each_other_by_all_links_that_both_have(see:
     ]
 
 
-def test_numa_node_and_compute_mode_are_known_where_the_driver_tells_them(see: Any) -> None:
+def test_numa_node_and_compute_mode_are_known_if_the_driver_reports_them(see: Any) -> None:
     found = see(
         StubDevice(numa=1, mode=3), StubDevice(numa=0, mode=2), StubDevice(mode=None, bus_id="0000FFFE:01:00.0")
     ).devices()
@@ -138,7 +138,7 @@ def test_a_device_in_mig_mode_is_its_parts_and_they_have_its_place(see: Any) -> 
 
 
 @pytest.mark.parametrize("errors", [(), (("nvmlDeviceGetMemoryInfo", 4),)], ids=["memory", "attributes only"])
-def test_the_memory_of_a_part_is_what_the_driver_says_and_not_what_its_name_says(see: Any, errors: Any) -> None:
+def test_the_memory_of_a_slice_is_the_drivers_value_and_not_its_names(see: Any, errors: Any) -> None:
     part = Part("MIG-a", name="NVIDIA H200 MIG 1g.18gb", memory_bytes=16384 * MIB)
     (found,) = see(StubDevice(mig=(part,), errors=errors)).devices()
     device = Device("MIG-a", 0, 0, found["name"], found["memory_mib"], mig=0)
@@ -151,7 +151,7 @@ def test_the_instances_of_a_part_are_known_and_a_whole_gpu_has_none(see: Any) ->
     assert [(one["gpu_instance"], one["compute_instance"]) for one in found] == [(-1, -1), (1, 0), (2, 0)]
 
 
-def test_an_old_driver_costs_what_it_cannot_tell_and_no_device(see: Any) -> None:
+def test_an_old_driver_loses_only_the_values_that_it_lacks(see: Any) -> None:
     gpus = [
         StubDevice(numa=1, pcie=(0, 10), bus_id="0000FFFE:01:00.0"),
         StubDevice(pcie=(10, 0), bus_id="0000FFFF:01:00.0"),
@@ -192,7 +192,7 @@ def test_a_device_vanishes_and_comes_back_between_two_looks(see: Any) -> None:
 # ---- how they are ----
 
 
-def test_reserved_memory_is_not_used_memory_where_the_driver_tells_them_apart(see: Any) -> None:
+def test_reserved_memory_is_separate_from_used_memory_if_the_driver_distinguishes(see: Any) -> None:
     gpu = StubDevice(used=20 * MIB, reserved=500 * MIB)
     (new,) = see(gpu).readings()
     assert (new["used_mib"], new["reserved_is_apart"]) == (20, True)
@@ -201,7 +201,7 @@ def test_reserved_memory_is_not_used_memory_where_the_driver_tells_them_apart(se
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["new driver", "old driver"])
-def test_processes_on_a_device_are_told_with_the_names_of_their_programs(see: Any, old: bool) -> None:
+def test_processes_on_a_device_are_reported_with_program_names(see: Any, old: bool) -> None:
     process = see(StubDevice(pids=(os.getpid(),), graphics=(1,)), old=old)
     (reading,) = process.readings()
     program = Path(Path("/proc/self/cmdline").read_bytes().split(b"\0")[0].decode()).name
@@ -256,7 +256,7 @@ def test_a_part_of_a_device_has_its_own_memory_and_processes_and_the_device_s_fa
     assert [(one["ecc_uncorrected"], one["temperature_c"]) for one in (first, second)] == [(2, 50)] * 2
 
 
-def test_without_a_driver_nothing_is_known_of_a_device(see: Any) -> None:
+def test_without_a_driver_the_state_of_a_device_is_unknown(see: Any) -> None:
     process = see(StubDevice())
     process.remember()
     process.change(StubDevice(), init=9)
@@ -285,7 +285,7 @@ def test_a_process_on_a_device_is_a_witness(see: Any, gpus: list[StubDevice], st
     assert see(*gpus).ask(COMPUTING)[:2] == [state, why]
 
 
-def test_where_the_driver_fails_it_is_not_known_if_a_process_is_left(see: Any) -> None:
+def test_with_a_failing_driver_remaining_processes_are_unknown(see: Any) -> None:
     process = see(StubDevice(uuid="GPU-a"))
     process.change(StubDevice(uuid="GPU-a"), init=18)
     assert process.ask(COMPUTING)[0] == "unknown"
@@ -327,7 +327,7 @@ def test_an_xid_of_one_part_of_a_device_is_no_matter_to_the_others(see: Any) -> 
     assert process.ask(XIDS) == [["MIG-a", 119], ["MIG-b", 119]]
 
 
-def test_a_driver_that_goes_away_says_nothing_on_the_devices(see: Any) -> None:
+def test_an_unloaded_driver_is_no_fault_of_the_devices(see: Any) -> None:
     process = see(StubDevice())
     process.ask(WATCH)
     process.change(StubDevice(), init=9)
@@ -356,7 +356,7 @@ def test_the_use_of_a_device_is_sampled(see: Any) -> None:
     }
 
 
-def test_what_a_part_of_a_device_or_a_driver_does_not_tell_is_not_known(see: Any) -> None:
+def test_values_that_a_slice_or_driver_does_not_report_are_unknown(see: Any) -> None:
     gpu = StubDevice(utilization=None, milliwatts=50_000, millijoules=1, mig=(Part("MIG-a", used=MIB),))
     process = see(gpu)
     process.ask(WATCH)

@@ -66,7 +66,7 @@ def test_a_gpu_with_the_number_of_its_node_is_watched_where_nvml_numbers_only_th
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["bus id", "uuid only"])
-def test_of_two_visible_gpus_the_leased_one_is_watched_whatever_number_it_has(see: Any, known: bool) -> None:
+def test_the_leased_one_of_two_visible_gpus_is_watched_with_any_index(see: Any, known: bool) -> None:
     process = see(StubDevice(uuid="GPU-a", used=1 << 30), StubDevice(uuid="GPU-b", error=15))
     watch(process, device("GPU-a", index=1, place=0 if known else None))  # NVML's number 1 is the lost one
     assert process.ask(LOOK) == {}
@@ -75,7 +75,7 @@ def test_of_two_visible_gpus_the_leased_one_is_watched_whatever_number_it_has(se
     assert process.ask(LOOK)["GPU-a"]["cause"] == "lost"
 
 
-def test_a_mig_device_is_found_on_its_gpu_whatever_numbers_both_have(see: Any) -> None:
+def test_a_mig_device_is_found_on_its_gpu_with_any_indexes(see: Any) -> None:
     split = StubDevice(uuid="GPU-b", mig=(Part("MIG-x"), Part("MIG-y", used=3 << 30)), temperature=61)
     process = see(StubDevice(uuid="GPU-a"), split)
     leased = device("MIG-y", index=7, place=1, mig=0)
@@ -149,7 +149,7 @@ def test_a_watch_opens_the_leased_gpus_and_no_other_so_that_an_operator_can_rese
     assert opened(tmp_path) == {1, 6}
 
 
-def test_a_reading_opens_what_it_is_asked_for_once_and_asks_nothing_of_the_others(see: Any, tmp_path: Path) -> None:
+def test_a_reading_opens_each_requested_device_once_and_no_other(see: Any, tmp_path: Path) -> None:
     process = see(*EIGHT)
     record_calls(tmp_path)
     read(process, device("GPU-5", index=5, place=5))

@@ -102,7 +102,7 @@ def test_no_error_of_a_single_query_makes_a_gpu_ill_and_an_unusual_one_is_noted(
         assert [one.partition(":")[0] for one in reading.notes] == [function] * (code != 2), code
 
 
-def test_a_query_that_is_plainly_not_supported_is_not_noted_but_told_as_not_reported(see: Any) -> None:
+def test_an_unsupported_query_is_shown_as_not_reported_without_a_note(see: Any) -> None:
     gpu = StubDevice(ecc=None, temperature=None, slowdown=None, utilization=None, persistence=None, mode=None)
     reading = reading_of(see(gpu))
     assert reading.notes == ()
@@ -163,7 +163,7 @@ def test_memory_in_use_is_no_fault_where_the_driver_lists_no_processes(see: Any)
     assert reading.unreported == ("processes",)
 
 
-def test_an_empty_list_of_processes_says_nothing_under_wsl(see: Any, tmp_path: Path) -> None:
+def test_under_wsl_an_empty_process_list_proves_no_idleness(see: Any, tmp_path: Path) -> None:
     gpu = StubDevice(used=1079 * MIB)
     process = see(gpu)
     fault = verdict(process)
@@ -222,9 +222,7 @@ def test_in_a_pid_namespace_of_its_own_an_empty_list_counts_only_for_a_gpu_witho
 
 
 @pytest.mark.parametrize(("used", "state"), [(0, "gone"), (9000 * MIB, "unknown")])
-def test_without_a_list_of_processes_used_memory_is_no_proof_that_nothing_computes(
-    see: Any, used: int, state: str
-) -> None:
+def test_without_a_process_list_memory_does_not_prove_idleness(see: Any, used: int, state: str) -> None:
     errors = tuple((f"nvmlDeviceGet{kind}RunningProcesses", 3) for kind in ("Compute", "Graphics", "MPSCompute"))
     process = see(StubDevice(uuid="GPU-a", used=used, errors=errors))
     found = process.ask(COMPUTING.format(False))
@@ -232,7 +230,7 @@ def test_without_a_list_of_processes_used_memory_is_no_proof_that_nothing_comput
     assert state == "gone" or "does not list processes" in found[1]
 
 
-def test_without_a_driver_nothing_computes(see: Any) -> None:
+def test_without_a_driver_no_process_computes(see: Any) -> None:
     process = see(StubDevice(uuid="GPU-a"))
     process.change(StubDevice(uuid="GPU-a"), init=9)
     assert process.ask(COMPUTING.format(True))[0] == "gone"
@@ -334,7 +332,7 @@ def test_a_mig_device_needs_no_fabric(see: Any) -> None:
         (StubDevice(fabric=3, fabric_health=0x2A), []),
     ],
 )
-def test_what_makes_a_gpu_slow_is_a_note_and_no_fault(see: Any, gpu: StubDevice, notes: list[str]) -> None:
+def test_throttling_is_a_note_and_not_a_fault(see: Any, gpu: StubDevice, notes: list[str]) -> None:
     reading = reading_of(see(gpu))
     assert list(reading.notes) == notes
     assert classify_reading(reading) is None

@@ -88,7 +88,7 @@ def test_the_answers_are_those_of_nvml(asker: Asker) -> None:
     assert "NVML: " in asker.ask("one.discover()")
 
 
-def test_a_driver_that_hangs_is_said_in_time_and_nobody_asks_again_until_it_has_come_back(asker: Asker) -> None:
+def test_a_hanging_driver_is_reported_in_time_and_not_asked_until_it_recovers(asker: Asker) -> None:
     assert asker.ask(BOTH) == [True, True]
     asker.ask("setattr(one, 'answer_s', 0.5)")
     helper = asker.helper
@@ -132,7 +132,7 @@ def test_after_a_hang_all_requests_fail_at_once_for_a_while(tmp_path: Path) -> N
         ("nvmlDeviceGetUtilizationRates", "one.watch(DEVICES).sample()"),
     ],
 )
-def test_a_hang_at_any_call_is_said_in_time_and_ends_with_it(asker: Asker, question: str, call: str) -> None:
+def test_a_hang_at_any_call_is_reported_in_time_and_recovered_from(asker: Asker, question: str, call: str) -> None:
     asker.ask("globals().__setitem__('DEVICES', nvml.discover())")
     with_devices(asker.directory, [StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b", hang=question)])
     asker.ask("setattr(one, 'answer_s', 0.5)")
@@ -185,7 +185,7 @@ def test_the_helper_ends_with_its_asker(asker: Asker) -> None:
     wait_until(lambda: not lives(helper))
 
 
-def test_the_helper_holds_nothing_that_its_asker_has_open(asker: Asker, tmp_path: Path) -> None:
+def test_the_helper_inherits_no_descriptor_of_its_caller(asker: Asker, tmp_path: Path) -> None:
     asker.ask(f"os.set_inheritable(os.open({str(tmp_path)!r}, os.O_RDONLY), True)")
     assert asker.ask(BOTH) == [True, True]
     assert str(tmp_path) not in open_files(asker.helper)

@@ -27,7 +27,7 @@ def test_time_is_busy_by_utilisation_and_idle_for_the_rest() -> None:
     assert use.is_used
 
 
-def test_time_of_which_nothing_is_known_is_never_idle() -> None:
+def test_unknown_time_is_never_idle() -> None:
     use = DeviceUse().after(DeviceSample(temperature_c=40), 4.0).after(None, 6.0)
     assert (use.busy_s, use.idle_s, use.unknown_s) == (0.0, 0.0, 10.0)
     assert use.is_used is None
@@ -44,14 +44,14 @@ def test_a_device_is_unused_only_if_most_of_its_time_is_known(
     assert use.is_used is expected
 
 
-def test_energy_is_the_growth_of_the_counter_and_survives_one_that_starts_anew() -> None:
+def test_energy_is_the_growth_of_the_counter_and_survives_a_counter_reset() -> None:
     use = DeviceUse()
     for energy_j in (1000.0, 1500.0, 20.0, 30.0):
         use = use.after(DeviceSample(utilisation=0.0, energy_j=energy_j), 1.0)
     assert use.energy_j == 510.0
 
 
-def test_where_there_is_no_utilisation_the_activity_tells_what_is_busy() -> None:
+def test_without_utilisation_the_activity_decides_busy_time() -> None:
     use = DeviceUse().after(DeviceSample(activity=0.25), 4.0)
     assert (use.busy_s, use.idle_s, use.unknown_s, use.is_used) == (1.0, 3.0, 0.0, True)
 

@@ -44,7 +44,7 @@ def test_the_class_of_a_code_follows_from_the_action_of_the_catalog(action: str,
     assert {one.kind for one in read_table() if one.action == action} == kinds
 
 
-def test_only_what_the_sources_call_for_ends_a_payload() -> None:
+def test_only_documented_fatal_codes_end_a_payload() -> None:
     ends = {one.code for one in read_table() if one.fault is not None}
     assert ends == {46, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158}
     asks = {one.code for one in read_table() if one.action in ("RESET_GPU", "RESTART_BM", "RESTART_VM")}
@@ -52,11 +52,11 @@ def test_only_what_the_sources_call_for_ends_a_payload() -> None:
 
 
 @pytest.mark.parametrize("code", [63, 92, 94, 121, 137, 154, 43, 45])
-def test_what_the_driver_has_already_dealt_with_ends_nothing(code: int) -> None:
+def test_errors_that_the_driver_handled_end_no_payload(code: int) -> None:
     assert XidTable()[code].fault is None
 
 
-def test_an_unknown_code_is_shown_and_ends_nothing() -> None:
+def test_an_unknown_code_is_shown_and_ends_no_payload() -> None:
     found = XidTable()[4711]
     assert (str(found), found.fault) == ("Xid 4711: not known", None)
 
@@ -134,7 +134,7 @@ def test_ignore_is_noted_counted_and_neither_a_failure_nor_a_cause() -> None:
     assert seen.recorded == [{"GPU-0": {63: 2}}, {"GPU-0": {63: 1}}]
 
 
-def test_program_ends_nothing_and_is_the_cause_if_the_program_fails() -> None:
+def test_a_program_xid_ends_no_payload_and_is_the_cause_if_the_program_fails() -> None:
     seen = Seen([("GPU-1", 31)], [("GPU-1", 43)])
     assert seen.watch.failed == {}
     assert (
@@ -143,7 +143,7 @@ def test_program_ends_nothing_and_is_the_cause_if_the_program_fails() -> None:
     assert seen.cause("GPU-0") == "", "the program has other GPUs"
 
 
-def test_program_probe_ends_nothing_and_is_a_cause_that_is_not_the_programs() -> None:
+def test_a_program_probe_xid_ends_no_payload_and_is_a_node_cause() -> None:
     seen = Seen([("GPU-0", 94)])
     assert seen.watch.failed == {}
     said = "contained memory error: only the programs that used it were ended"

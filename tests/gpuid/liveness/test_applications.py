@@ -52,11 +52,11 @@ def test_any_other_answer_proves_no_end(over: dict[str, Any], expected: str) -> 
 
 
 @pytest.mark.parametrize("answer", [None, [], {}, {"app": None}, {"app": []}, {"RemoteException": {}}])
-def test_an_answer_of_another_form_proves_nothing(answer: Any) -> None:
+def test_an_invalid_answer_is_unknown(answer: Any) -> None:
     assert application_liveness(answer, APP, AN_HOUR_LATER, 0.0).state == UNKNOWN
 
 
-def test_nobody_who_can_be_asked_proves_nothing() -> None:
+def test_unreachable_servers_are_unknown() -> None:
     until = time.monotonic() + 120
     assert ApplicationProbe((), None).check(APP, ended_s=1.0, until=until).state == UNKNOWN
     away = ApplicationProbe(("http://127.0.0.1:1",), None)

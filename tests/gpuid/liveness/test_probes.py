@@ -97,9 +97,7 @@ def cgroup() -> Iterator[Path]:
 
 
 @pytest.mark.root("to make a cgroup")
-def test_a_cgroup_that_was_removed_stands_for_what_cannot_be_seen(
-    cgroup: Path, sleeper: subprocess.Popen[bytes]
-) -> None:
+def test_a_removed_cgroup_proves_the_end_of_an_invisible_task(cgroup: Path, sleeper: subprocess.Popen[bytes]) -> None:
     lost = {"task": task_of(sleeper.pid) | {"pid_ns": 1}, "lock": {"directory": "/nowhere"}, "cgroup": str(cgroup)}
     (cgroup / "cgroup.procs").write_text(str(sleeper.pid))
     assert judge(lost).state == UNKNOWN
@@ -116,7 +114,7 @@ def test_a_cgroup_that_was_removed_stands_for_what_cannot_be_seen(
 
 
 @pytest.mark.parametrize("path", [7, "", "cpu/x", "/nowhere/at/all", "/etc/x", "/sys/fs/cgroup/../x", "/a\0b"])
-def test_a_cgroup_that_is_none_proves_nothing(path: Any, sleeper: subprocess.Popen[bytes]) -> None:
+def test_an_invalid_cgroup_path_is_unknown(path: Any, sleeper: subprocess.Popen[bytes]) -> None:
     assert judge({"task": task_of(sleeper.pid) | {"pid_ns": 1}, "cgroup": path}).state == UNKNOWN
 
 
@@ -168,7 +166,7 @@ def test_a_task_that_proc_hides_is_unknown_and_one_that_is_gone_is_gone(sleeper:
 
 
 @pytest.mark.root("to make a pid namespace")
-def test_from_inside_another_pid_namespace_nothing_is_known(sleeper: subprocess.Popen[bytes]) -> None:
+def test_from_inside_another_pid_namespace_a_task_is_unknown(sleeper: subprocess.Popen[bytes]) -> None:
     program = (
         "import json, sys\nsys.path[:0] = [sys.argv[2]]\nfrom dlapp.gpuid.liveness.probes import _task\n"
         "print(_task(json.loads(sys.argv[1])).state)\n"
@@ -191,7 +189,7 @@ def held(directory: Path, token: str) -> HeldDevices:
     return found
 
 
-def test_a_lock_is_held_by_whoever_inherited_it(tmp_path: Path) -> None:
+def test_an_inherited_lock_counts_as_held(tmp_path: Path) -> None:
     mine = held(tmp_path, "mine")
     child = subprocess.Popen(["sleep", "60"], pass_fds=mine.fds)
     mine.close()
@@ -210,7 +208,7 @@ def test_a_lock_that_another_took_since_says_that_it_is_over(tmp_path: Path) -> 
     other.close()
 
 
-def test_a_lock_whose_file_was_removed_is_known_by_its_record(tmp_path: Path) -> None:
+def test_a_lock_whose_file_was_removed_is_recognized_by_its_record(tmp_path: Path) -> None:
     mine = held(tmp_path, "mine")
     for name in ("GPU-0", "GPU-1"):
         os.unlink(tmp_path / name)
@@ -282,7 +280,7 @@ def test_a_lifeline_that_is_not_to_be_seen_is_unknown_unless_dockerd_stands_for_
 
 
 @pytest.mark.parametrize("error", [errno.ELOOP, errno.EIO])
-def test_a_lifeline_that_cannot_be_opened_for_another_reason_is_unknown_whatever_dockerd_says(
+def test_a_lifeline_that_fails_to_open_is_unknown_despite_dockerd(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
     def refuse(*_: Any, **__: Any) -> int:
@@ -293,7 +291,7 @@ def test_a_lifeline_that_cannot_be_opened_for_another_reason_is_unknown_whatever
     assert judge(found, docker=lambda host: Daemon([])).state == UNKNOWN
 
 
-def test_a_lifeline_that_is_there_is_gone_when_nobody_reads_it_and_alive_when_somebody_does(tmp_path: Path) -> None:
+def test_a_lifeline_is_alive_exactly_while_it_has_a_reader(tmp_path: Path) -> None:
     fifo = str(tmp_path / "life")
     docker = {"host": HERE, "label": LABEL}
     os.mkfifo(fifo)
@@ -348,7 +346,7 @@ def test_the_container_of_a_task_that_lives_or_may_live_is_not_removed(sleeper: 
 
 @pytest.mark.slow
 @pytest.mark.docker
-def test_a_real_dockerd_tells_and_removes_and_is_no_witness_when_it_is_down() -> None:
+def test_a_real_dockerd_proves_and_removes_and_a_stopped_one_is_unknown() -> None:
     gone = subprocess.Popen(["/bin/true"])
     gone.wait()
     task = {"pid": gone.pid, "start_time": 1, "pid_ns": os.stat("/proc/self/ns/pid").st_ino}
@@ -380,7 +378,7 @@ def test_a_real_dockerd_tells_and_removes_and_is_no_witness_when_it_is_down() ->
         {"host": HERE, "label": 3},
     ],
 )
-def test_no_other_dockerd_is_asked_and_no_other_label(docker: dict[str, Any]) -> None:
+def test_no_other_dockerd_and_no_other_label_are_queried(docker: dict[str, Any]) -> None:
     def unasked(host: str) -> Daemon:
         raise AssertionError(host)
 

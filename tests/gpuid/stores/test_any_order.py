@@ -141,11 +141,11 @@ class Store(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-def test_any_order_of_events_on_the_machine_keeps_what_it_promises() -> None:
+def test_any_order_of_events_on_the_machine_keeps_the_invariants() -> None:
     run_state_machine_as_test(Store, settings=settings(settings(), max_examples=200 if FULL else 25))
 
 
 @pytest.mark.slow
-def test_any_order_of_events_on_zookeeper_keeps_what_it_promises(zookeeper: ZooKeeper) -> None:
+def test_any_order_of_events_on_zookeeper_keeps_the_invariants(zookeeper: ZooKeeper) -> None:
     on_zookeeper = type("OnZooKeeper", (Store,), {"ensemble": zookeeper.ensemble})
     run_state_machine_as_test(on_zookeeper, settings=settings(settings(), max_examples=100 if FULL else 12))

@@ -62,7 +62,7 @@ def test_a_release_may_be_repeated(store: Open) -> None:
     again.release()
 
 
-def test_a_container_that_asks_again_gets_what_it_has(store: Open) -> None:
+def test_a_repeated_request_of_a_container_returns_its_lease(store: Open) -> None:
     ledger = store()
     first = ledger.acquire(ask("c1", 2))
     assert ledger.acquire(ask("c1", 2)).devices == first.devices
@@ -80,7 +80,7 @@ def test_a_container_that_asks_again_gets_what_it_has(store: Open) -> None:
         (10**9, RequestTooLarge, "asked for 1000000000 gcores, it has 4"),
     ],
 )
-def test_an_ask_that_can_never_be_met_is_refused_and_nothing_is_written(
+def test_an_impossible_request_is_refused_without_a_write(
     store: Open, gcores: int, kind: type[DlappError], message: str
 ) -> None:
     ledger = store()
@@ -132,7 +132,7 @@ def test_a_device_in_quarantine_is_not_given_out_until_it_is_healed(store: Open)
     store().acquire(ask("c2", 4)).release()
 
 
-def test_who_holds_a_device_keeps_it_when_it_goes_into_quarantine(store: Open) -> None:
+def test_a_quarantine_leaves_the_device_to_its_holder(store: Open) -> None:
     ledger = store()
     lease = ledger.acquire(ask("c1", 4))
     ledger.quarantine("0", cause="operator", by="root")
@@ -223,7 +223,7 @@ def leave(store: Open, evidence: dict[str, Any]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process")
-def test_what_a_dead_task_leased_can_be_had_at_the_next_request(store: Open) -> None:
+def test_devices_of_a_dead_task_are_free_at_the_next_request(store: Open) -> None:
     leave(store, {})
     ledger = store()
     ledger.acquire(ask("c2", 4, OTHER)).release()
@@ -242,7 +242,7 @@ def test_a_payload_that_outlived_its_task_keeps_its_devices(store: Open, lifelin
 
 
 @pytest.mark.filterwarnings("ignore:This process")
-def test_what_cannot_be_known_frees_nothing(store: Open, lifeline: str) -> None:
+def test_unknown_liveness_frees_no_device(store: Open, lifeline: str) -> None:
     leave(store, {"fifo": lifeline})
     os.unlink(lifeline)
     ledger = store()
@@ -254,7 +254,7 @@ def test_what_cannot_be_known_frees_nothing(store: Open, lifeline: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process")
-def test_a_device_on_which_somebody_computes_stays_leased(store: Open, lifeline: str) -> None:
+def test_a_device_with_a_computing_process_stays_leased(store: Open, lifeline: str) -> None:
     leave(store, {"fifo": lifeline})
     busy = LivenessProbes(devices=lambda uuids: Liveness("alive", f"process 4711 computes on {min(uuids)}"))
     with pytest.raises(NotEnough):
@@ -266,14 +266,14 @@ def test_a_device_on_which_somebody_computes_stays_leased(store: Open, lifeline:
 
 
 @pytest.mark.filterwarnings("ignore:This process")
-def test_nothing_outlives_a_restart_of_the_machine(store: Open, lifeline: str) -> None:
+def test_no_lease_outlives_a_reboot(store: Open, lifeline: str) -> None:
     leave(store, {"fifo": lifeline})
     os.unlink(lifeline)
     store(probes=LivenessProbes(boot_id="another boot")).acquire(ask("c2", 4, OTHER)).release()
 
 
 @pytest.mark.filterwarnings("ignore:This process")
-def test_a_collection_frees_what_is_gone(store: Open, lifeline: str) -> None:
+def test_a_reclaim_frees_leases_of_gone_tasks(store: Open, lifeline: str) -> None:
     leave(store, {"fifo": lifeline})
     ledger = store()
     assert [(one.container, one.state) for one in ledger.reclaim()] == [("c1", "gone")]
@@ -281,7 +281,7 @@ def test_a_collection_frees_what_is_gone(store: Open, lifeline: str) -> None:
     assert ledger.reclaim() == []
 
 
-def test_the_original_map_shows_who_holds_what(store: Open) -> None:
+def test_the_original_map_shows_the_holder_of_each_device(store: Open) -> None:
     ledger = store()
     lease = ledger.acquire(ask("c1", 2))
     assert rules.original_map([ledger.record()]) == {ledger.host: {"gpu0": APP, "gpu1": APP}}

@@ -77,7 +77,7 @@ def test_an_ask_that_fails_for_an_ill_device_leaves_written_that_it_is_ill(store
     assert quarantined(store()) == {2: "ecc"}
 
 
-def test_a_probe_heals_what_is_well_again_but_not_before_its_time(store: Store, nvml: Nvml) -> None:
+def test_a_probe_heals_a_recovered_device_but_not_before_its_time(store: Store, nvml: Nvml) -> None:
     ledger = store(inspect=nvml.inspector())
     nvml.ill["GPU-2"] = {"ecc_uncorrected": 1}
     with pytest.raises(NotEnough):
@@ -115,7 +115,7 @@ def test_a_heal_during_an_inspection_counts_against_its_result(store: Store, nvm
     assert quarantined(store()) == {}
 
 
-def test_a_drain_during_an_inspection_stays_whatever_it_finds(store: Store, nvml: Nvml) -> None:
+def test_a_drain_during_an_inspection_survives_its_result(store: Store, nvml: Nvml) -> None:
     """1. A request reads that a GPU is well, which was ill. 2. An operator closes it. 3. It writes what it read."""
     store().acquire(ask(1)).release()
     store().quarantine("gpu2", cause="ecc")
@@ -159,7 +159,7 @@ def test_a_device_that_needs_a_reset_stays_in_quarantine_until_an_operator_heals
         lease.release()
 
 
-def test_what_runs_on_a_device_that_is_held_is_its_holder_s(store: Store, nvml: Nvml) -> None:
+def test_processes_on_a_leased_device_belong_to_its_holder(store: Store, nvml: Nvml) -> None:
     ledger = store(inspect=nvml.inspector())
     with ledger.acquire(ask(1)) as mine:
         nvml.ill[mine.devices[0].uuid] = {"compute": (GpuProcess(7, "python"),), "used_mib": 9000}
@@ -171,7 +171,7 @@ def test_what_runs_on_a_device_that_is_held_is_its_holder_s(store: Store, nvml: 
         ledger.acquire(ask(4, "container_3"))
 
 
-def test_where_nothing_can_be_known_of_the_devices_none_is_given(store: Store) -> None:
+def test_without_device_readings_no_device_is_leased(store: Store) -> None:
     def broken(_: Sequence[Device]) -> Mapping[str, Reading]:
         raise NvmlError("NVML: version mismatch")
 

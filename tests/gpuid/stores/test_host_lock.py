@@ -109,7 +109,7 @@ def test_a_turn_is_waited_for_as_long_as_its_holder_writes(
     waiting.close()
 
 
-def test_who_has_a_turn_learns_what_was_written_last(tmp_path: Path) -> None:
+def test_a_turn_has_the_version_of_the_last_write(tmp_path: Path) -> None:
     first, second = turns(tmp_path), turns(tmp_path)
     with first.acquire() as turn:
         assert not turn.is_stale(0)
@@ -148,9 +148,7 @@ def test_a_holder_that_is_stopped_delays_a_lease_by_a_moment_only(
     assert 2 * STILL_S <= sum(pauses_s) < 3 * STILL_S
 
 
-def test_who_was_overtaken_on_this_machine_knows_it_before_it_writes(
-    on_zookeeper: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stale_local_turn_is_detected_before_the_write(on_zookeeper: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger, other = on_zookeeper(), on_zookeeper()
     written: list[int] = []
     write = other._ensemble.write
@@ -169,7 +167,7 @@ def test_who_was_overtaken_on_this_machine_knows_it_before_it_writes(
 
 
 @pytest.mark.parametrize("trick", ["a directory", "a link", "a FIFO", "garbage"])
-def test_a_file_that_is_none_costs_nobody_a_lease(
+def test_an_invalid_lock_file_does_not_prevent_a_lease(
     on_zookeeper: Open, settings: Any, tmp_path: Path, trick: str
 ) -> None:
     path = Path(settings.lock_dir) / NAME

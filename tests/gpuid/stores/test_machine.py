@@ -99,7 +99,7 @@ def user(directory: Path) -> Iterator[Callable[..., User]]:
         one.kill()
 
 
-def test_a_reservation_that_is_joined_outlives_those_who_made_it(ledger: MachineLedger) -> None:
+def test_a_joined_reservation_outlives_its_creator(ledger: MachineLedger) -> None:
     assert ledger.join_reservation(APP) is None
     first = ledger.reserve(APP, 2)
     joined = ledger.join_reservation(APP)
@@ -124,7 +124,7 @@ def test_a_reservation_is_for_all_devices_or_none(ledger: MachineLedger) -> None
             assert [device.index for device in one.devices] == [3]
 
 
-def test_what_is_closed_can_be_had_at_once(ledger: MachineLedger) -> None:
+def test_devices_of_a_closed_reservation_are_free_at_once(ledger: MachineLedger) -> None:
     for _ in range(3):
         ledger.reserve(APP, 4).close()
     assert ledger.holders() == {}
@@ -137,13 +137,13 @@ def test_an_ask_for_more_than_there_is_is_refused_with_the_numbers(ledger: Machi
         ledger.reserve(APP, 0)
 
 
-def test_without_devices_nothing_is_made_and_nobody_holds_anything(directory: Path) -> None:
+def test_without_devices_the_ledger_is_empty_and_creates_no_directory(directory: Path) -> None:
     ledger = MachineLedger(str(directory), discover=lambda: ())
     assert (ledger.devices(), ledger.holders()) == ((), {})
     assert not directory.exists()
 
 
-def test_a_lease_takes_only_what_is_reserved_for_its_application(ledger: MachineLedger) -> None:
+def test_a_lease_takes_only_devices_reserved_for_its_application(ledger: MachineLedger) -> None:
     with ledger.reserve(APP, 2), ledger.reserve(OTHER, 2) as others:
         with ledger.lease(LeaseRequest(OTHER, "c2", "ann", 2)) as lease:
             assert lease.devices == others.devices
@@ -205,7 +205,7 @@ def test_in_the_place_of_a_device_that_is_lost_another_is_leased(directory: Path
         lease.release()
 
 
-def test_where_no_other_device_is_free_a_lease_says_what_became_of_its_own(ledger: MachineLedger) -> None:
+def test_a_lease_without_free_devices_reports_the_fate_of_its_own(ledger: MachineLedger) -> None:
     with ledger.reserve(APP, 1) as mine, ledger.reserve(OTHER, 3):
         ledger.quarantine(mine.devices[0].uuid, cause="lost", detail="it fell off the bus")
         with pytest.raises(
@@ -232,7 +232,7 @@ def test_a_lease_waits_for_devices_that_are_being_given_back(ledger: MachineLedg
         ledger.lease(LeaseRequest(APP, "c2", "tony", 1), timeout_s=120).release()
 
 
-def test_a_killed_holder_holds_nothing(ledger: MachineLedger, user: Callable[..., User]) -> None:
+def test_a_killed_holder_holds_no_device(ledger: MachineLedger, user: Callable[..., User]) -> None:
     holder = user()
     assert holder("reserve", "r", application=APP, count=4) == {"devices": [0, 1, 2, 3]}
     assert len(ledger.holders()) == 4
@@ -257,9 +257,7 @@ def test_devices_stay_held_while_a_payload_that_inherited_them_lives(
     ledger.reserve(OTHER, 4).close()
 
 
-def test_a_release_frees_nothing_that_a_stray_payload_still_has(
-    ledger: MachineLedger, user: Callable[..., User]
-) -> None:
+def test_a_release_keeps_devices_of_a_surviving_payload(ledger: MachineLedger, user: Callable[..., User]) -> None:
     with ledger.reserve(APP, 1):
         task = user()
         task("lease", "l", application=APP, container="c1", user="tony", gcores=1)
@@ -293,7 +291,7 @@ def leave_a_lease(user: Callable[..., User], lifeline: str) -> None:
     task.kill()
 
 
-def test_a_device_whose_payload_still_reads_its_lifeline_is_not_given_out(
+def test_a_device_whose_payload_reads_its_lifeline_is_not_leased(
     ledger: MachineLedger, user: Callable[..., User], lifeline: str
 ) -> None:
     payload = os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK)
@@ -307,7 +305,7 @@ def test_a_device_whose_payload_still_reads_its_lifeline_is_not_given_out(
 
 
 @pytest.mark.parametrize("what", ["gone", "a file", "a directory"])
-def test_what_cannot_be_known_of_a_payload_frees_nothing(
+def test_an_unknown_payload_frees_no_device(
     ledger: MachineLedger, user: Callable[..., User], lifeline: str, what: str
 ) -> None:
     leave_a_lease(user, lifeline)
@@ -320,7 +318,7 @@ def test_what_cannot_be_known_of_a_payload_frees_nothing(
         ledger.reserve(OTHER, 4)
 
 
-def test_whoever_may_look_at_the_evidence_clears_it_for_all(
+def test_a_user_who_can_read_the_evidence_clears_it_for_all(
     ledger: MachineLedger, user: Callable[..., User], lifeline: str
 ) -> None:
     leave_a_lease(user, lifeline)
@@ -338,7 +336,7 @@ def test_a_release_says_that_the_payload_is_gone(ledger: MachineLedger, lifeline
         ledger.lease(LeaseRequest(APP, "c2", "tony", 1)).release()
 
 
-def test_nothing_outlives_a_restart_of_the_machine(lifeline: str) -> None:
+def test_no_lease_outlives_a_reboot(lifeline: str) -> None:
     reader = os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK)
     assert LivenessProbes(boot_id="now").check({"fifo": lifeline}, "before").state == GONE
     assert LivenessProbes(boot_id="before").check({"fifo": lifeline}, "before").state == ALIVE
@@ -364,7 +362,7 @@ def test_a_lease_of_two_devices_is_kept_while_one_of_them_is_in_use(directory: P
 
 
 @pytest.mark.parametrize("text", ["{garbage", "[1]", "[" * 9000, '{"name": "leased-GPU-1-0123456789abcdef"}'])
-def test_a_record_that_cannot_be_read_holds_nothing_and_is_reported(
+def test_an_unreadable_record_holds_no_device_and_is_reported(
     ledger: MachineLedger, directory: Path, text: str
 ) -> None:
     ledger.reserve(APP, 1).close()
@@ -387,7 +385,7 @@ def test_a_lock_without_a_record_keeps_a_device_and_is_of_an_unknown_process(
     ledger.reserve(OTHER, 4).close()
 
 
-def test_a_read_lock_on_a_device_is_nobody_s_hold(ledger: MachineLedger, directory: Path) -> None:
+def test_a_read_lock_on_a_device_does_not_hold_it(ledger: MachineLedger, directory: Path) -> None:
     ledger.reserve(APP, 1).close()
     fd = os.open(directory / "GPU-0", os.O_RDONLY)
     assert locks.try_lock(fd, 0, 2, shared=True)
@@ -454,7 +452,7 @@ def test_of_two_that_wait_the_one_that_was_submitted_first_is_first(ledger: Mach
     later.close()
 
 
-def test_the_ticket_of_a_dead_waiter_holds_up_nobody(
+def test_the_ticket_of_a_dead_waiter_does_not_block_others(
     ledger: MachineLedger, user: Callable[..., User], directory: Path
 ) -> None:
     waiter = user()
@@ -467,7 +465,7 @@ def test_the_ticket_of_a_dead_waiter_holds_up_nobody(
 
 
 @pytest.mark.slow
-def test_who_waits_and_is_stopped_holds_up_nobody_and_keeps_its_place(
+def test_a_stopped_waiter_does_not_block_others_and_keeps_its_place(
     ledger: MachineLedger, user: Callable[..., User], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits_s = "dlapp.gpuid.stores.queue_tickets.POLL_TIMEOUT_S"
@@ -495,7 +493,7 @@ def test_who_waits_and_is_stopped_holds_up_nobody_and_keeps_its_place(
             ledger.reserve(APP, 1, ticket=ticket)
 
 
-def test_nobody_waits_for_more_than_there_is(ledger: MachineLedger) -> None:
+def test_a_ticket_for_more_devices_than_exist_is_refused(ledger: MachineLedger) -> None:
     with pytest.raises(RequestTooLarge):
         ledger.ticket(APP, 5, since_ms=1)
 
@@ -529,7 +527,7 @@ def test_two_users_never_hold_one_device(shared: Path, ledger: MachineLedger, us
 
 
 @pytest.mark.root
-def test_evidence_that_others_may_not_look_at_frees_nothing_for_its_owner_and_holds_nothing_for_others(
+def test_unreadable_evidence_frees_no_device_for_its_owner_and_holds_none_for_others(
     user: Callable[..., User], shared: Path
 ) -> None:
     directory = shared
@@ -560,7 +558,7 @@ def test_evidence_that_others_may_not_look_at_frees_nothing_for_its_owner_and_ho
 
 
 @pytest.mark.root
-def test_what_another_user_says_without_docker_keeps_no_device(
+def test_evidence_of_another_user_without_docker_keeps_no_device(
     user: Callable[..., User], shared: Path, ledger: MachineLedger
 ) -> None:
     ann = user(ANN)
@@ -578,7 +576,7 @@ def test_a_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
         MachineLedger(str(tmp_path / "locks"), discover=lambda: fake_devices(1)).reserve(APP, 1)
 
 
-def test_a_device_whose_file_is_a_link_is_given_and_what_it_leads_to_is_untouched(
+def test_a_device_whose_file_is_a_link_is_leased_without_touching_the_target(
     ledger: MachineLedger, directory: Path, tmp_path: Path
 ) -> None:
     victim = tmp_path / "victim"
@@ -594,7 +592,7 @@ def test_a_device_whose_file_is_a_link_is_given_and_what_it_leads_to_is_untouche
 
 
 @pytest.mark.parametrize("trick", ["a link of another file", "a FIFO", "a directory"])
-def test_a_name_that_is_no_device_s_file_holds_nothing(ledger: MachineLedger, directory: Path, trick: str) -> None:
+def test_an_invalid_device_file_holds_no_device(ledger: MachineLedger, directory: Path, trick: str) -> None:
     ledger.reserve(APP, 1).close()
     path = directory / "GPU-0"
     path.unlink()
@@ -611,14 +609,14 @@ def test_a_name_that_is_no_device_s_file_holds_nothing(ledger: MachineLedger, di
     assert list(ledger.problems) == [str(path)]
 
 
-def test_a_second_name_of_a_device_s_file_changes_nothing(ledger: MachineLedger, directory: Path) -> None:
+def test_a_hard_link_to_a_device_file_changes_no_lease(ledger: MachineLedger, directory: Path) -> None:
     ledger.reserve(APP, 1).close()
     os.link(directory / "GPU-0", directory / ".x")
     ledger.reserve(APP, 4).close()
     assert ledger.problems == {}
 
 
-def test_a_directory_that_nobody_may_make_is_named_with_what_to_do() -> None:
+def test_a_directory_that_cannot_be_created_is_named_with_the_repair() -> None:
     ledger = MachineLedger("/proc/dlapp", discover=lambda: fake_devices(1))
     with pytest.raises(
         LedgerError,

@@ -74,7 +74,7 @@ def test_the_devices_of_a_container_are_those_that_its_node_gave_it(node: Node, 
     assert node.asked == ["/ws/v1/node/resources/yarn.io%2Fgpu"]
 
 
-def test_a_gpu_with_less_memory_than_asked_for_is_not_used(node: Node, tmp_path: Path) -> None:
+def test_a_gpu_with_less_memory_than_requested_is_not_used(node: Node, tmp_path: Path) -> None:
     cards = [Device("GPU-0", 0, 0, memory_mib=15360), Device("GPU-1", 1, 1, memory_mib=81559)]
     node.body = json.dumps(answer((0, 0, ONE))).encode()
     ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: tuple(cards))
@@ -100,7 +100,7 @@ def test_a_device_that_the_embedded_engine_has_is_waited_for_and_its_holder_name
 
 
 @pytest.mark.parametrize("gcores", [1, 3])
-def test_as_many_as_were_asked_for_or_none(node: Node, gcores: int, tmp_path: Path) -> None:
+def test_the_requested_number_of_gpus_is_leased_or_none(node: Node, gcores: int, tmp_path: Path) -> None:
     node.body = json.dumps(answer((2, 3, ONE), (0, 0, ONE))).encode()
     with pytest.raises(LedgerError, match=rf"names 2 GPUs of {ONE}, and it asked for {gcores}"):
         NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: CARDS).acquire(ask(gcores))
@@ -117,7 +117,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("release", ANSWERS)
-def test_a_container_with_two_visible_gpus_gets_both_whatever_its_node_manager_says_of_them(
+def test_a_container_with_two_visible_gpus_gets_both_despite_the_nodemanager(
     node: Node, release: str, tmp_path: Path
 ) -> None:
     node.body = json.dumps(ANSWERS[release]).encode()
@@ -169,7 +169,7 @@ def test_the_tasks_of_a_node_ask_one_after_another(tmp_path: Path) -> None:
     assert at_once == [False] * len(containers)
 
 
-def test_a_node_that_is_slow_is_asked_once_and_is_a_service_that_is_away(tmp_path: Path) -> None:
+def test_a_slow_nodemanager_is_asked_once_and_counts_as_an_unreachable_service(tmp_path: Path) -> None:
     asked, over = list[str](), threading.Event()
 
     def hang(request: Request) -> None:
@@ -221,9 +221,7 @@ def test_a_given_gpu_that_fails_its_inspection_is_put_into_quarantine_and_not_us
     assert quarantined == ["GPU-3"], "GPU-1 was not given, and may be another program's"
 
 
-def test_a_container_that_sees_only_gpus_in_quarantine_is_refused_before_its_node_manager_is_asked(
-    node: Node, tmp_path: Path
-) -> None:
+def test_only_quarantined_visible_gpus_are_refused_without_asking_the_nodemanager(node: Node, tmp_path: Path) -> None:
     own = (Device("GPU-3", 0, 3),)
     ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: own, inspect=inspector())
     ledger.quarantine("gpu0", cause="operator", detail="fan", by="ann")

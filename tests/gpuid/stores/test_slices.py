@@ -84,7 +84,7 @@ def test_in_the_place_of_a_slice_in_quarantine_another_slice_is_leased(ledger: M
             assert uuids(part) == [LARGE.uuid]
 
 
-def test_who_waits_for_gpus_does_not_hold_up_who_wants_a_slice(ledger: MachineLedger) -> None:
+def test_a_wait_for_gpus_does_not_block_a_slice_request(ledger: MachineLedger) -> None:
     with ledger.reserve(APP, 3), ledger.ticket(OTHER, 1, since_ms=1):
         with pytest.raises(NotEnough, match=f"{OTHER} .* came first and waits for 1 gcores"):
             ledger.reserve("application_1700000000000_0003", 1)
@@ -92,7 +92,7 @@ def test_who_waits_for_gpus_does_not_hold_up_who_wants_a_slice(ledger: MachineLe
             assert uuids(part) == [SMALL.uuid]
 
 
-def test_who_waits_for_a_slice_does_not_hold_up_who_wants_gpus_but_who_wants_the_same_slice(
+def test_a_wait_for_a_slice_blocks_only_requests_for_the_same_slice(
     ledger: MachineLedger,
 ) -> None:
     with (
@@ -107,7 +107,7 @@ def test_who_waits_for_a_slice_does_not_hold_up_who_wants_gpus_but_who_wants_the
             ledger.reserve("application_1700000000000_0003", 1, demands=[Demand(1, LARGE_SLICE)])
 
 
-def test_two_holders_of_slices_of_one_gpu_are_told_apart(ledger: MachineLedger) -> None:
+def test_two_holders_of_slices_of_one_gpu_are_distinguished(ledger: MachineLedger) -> None:
     with ledger.acquire(ask("c1", need=ANY_SLICE)), ledger.acquire(ask("c2", need=ANY_SLICE, application=OTHER)):
         assert [str(one).partition(" (")[0] for one in ledger.record().holder_by_uuid().values()] == [
             f"gpu0:0 {APP}",

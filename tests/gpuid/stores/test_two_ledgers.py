@@ -76,9 +76,7 @@ def test_a_device_that_is_only_reserved_is_not_given_out_either(machine: Machine
     on_zookeeper().acquire(of_cluster("c1", 4)).release()
 
 
-def test_a_device_that_was_asked_for_by_name_and_is_in_use_is_refused(
-    machine: MachineLedger, on_zookeeper: Open
-) -> None:
+def test_a_device_requested_by_name_that_is_in_use_is_refused(machine: MachineLedger, on_zookeeper: Open) -> None:
     mine = machine.acquire(of_machine("m1", 1, uuids=("GPU-2",)))
     with pytest.raises(NotEnough, match=f"gpu2 {OURS}"):
         on_zookeeper().acquire(of_cluster("c1", 2, uuids=("GPU-1", "GPU-2")))
@@ -127,7 +125,7 @@ def test_a_payload_in_docker_of_the_embedded_engine_keeps_its_devices_from_the_c
     ledger.acquire(of_cluster("c1", 4)).release()
 
 
-def test_who_waits_gets_what_the_other_gives_back(machine: MachineLedger, on_zookeeper: Open) -> None:
+def test_a_waiter_gets_devices_released_by_the_other_ledger(machine: MachineLedger, on_zookeeper: Open) -> None:
     mine = machine.acquire(of_machine("m1", 4))
     threading.Timer(0.3, mine.release).start()
     theirs = on_zookeeper().acquire(of_cluster("c1", 4), timeout_s=120)

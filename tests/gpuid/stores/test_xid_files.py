@@ -67,7 +67,7 @@ def test_of_very_many_codes_the_latest_are_kept(directory: str) -> None:
         {"²": [1, 1]},
     ],
 )
-def test_what_is_no_count_is_not_shown_and_does_not_hide_the_others(directory: str, xids: object) -> None:
+def test_an_invalid_count_is_not_shown_and_hides_no_other(directory: str, xids: object) -> None:
     add_xids(directory, {"GPU-0": {63: 1}})
     name = "xids-GPU-0-0123456789abcdef"
     Path(directory, name).write_text(json.dumps({"xids": xids, "name": name}))

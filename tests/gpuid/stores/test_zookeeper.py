@@ -135,7 +135,7 @@ def test_a_record_that_is_none_is_named_and_left_as_it_is(
 
 
 @pytest.mark.parametrize("host", ["", ".", "..", "a/b", "a b", "-a", "a\n", "ü", "x" * 300, "../hosts"])
-def test_what_is_no_host_name_is_refused(on_zookeeper: Open, host: str) -> None:
+def test_an_invalid_host_name_is_refused(on_zookeeper: Open, host: str) -> None:
     with pytest.raises(UsageError, match="is not a host name"):
         on_zookeeper(host=host)
     with pytest.raises(UsageError, match="is not a host name"):
@@ -168,9 +168,7 @@ class EndedFor:
         return Liveness(GONE) if self.ended_s >= ended_s else Liveness(UNKNOWN, "it has not ended long ago")
 
 
-def test_a_host_that_was_installed_anew_is_accepted_an_hour_after_its_last_application(
-    on_zookeeper: Open, tmp_path: Path
-) -> None:
+def test_a_reinstalled_host_is_accepted_an_hour_after_its_last_application(on_zookeeper: Open, tmp_path: Path) -> None:
     on_zookeeper(machine="first").acquire(ask("c1", 4))
     second = {"machine": "second", "probes": LivenessProbes(boot_id="second"), "over": {"lock_dir": str(tmp_path)}}
     with pytest.raises(LedgerError, match="another machine of this name, with leases"):
@@ -181,7 +179,7 @@ def test_a_host_that_was_installed_anew_is_accepted_an_hour_after_its_last_appli
 
 
 @pytest.mark.parametrize("ended_s", [300.0, 700.0])
-def test_a_lease_of_which_nothing_is_known_ends_ten_minutes_after_its_application(
+def test_an_unknown_lease_ends_ten_minutes_after_its_application(
     on_zookeeper: Open, tmp_path: Path, ended_s: float
 ) -> None:
     elsewhere = {"pid": 4711, "start_time": 1, "pid_ns": 1, "uid": os.geteuid()}
@@ -256,7 +254,7 @@ def test_hosts_with_devices_in_quarantine_are_listed_and_healed_ones_are_not(
     assert [host for host, _ in reader.short_hosts()] == []
 
 
-def test_a_list_that_is_wrong_is_corrected_by_those_who_meet_it(
+def test_a_wrong_list_of_short_hosts_is_corrected_by_its_readers(
     on_zookeeper: Open, raw: KazooClient, settings: LedgerSettings
 ) -> None:
     reader = on_zookeeper(host="am")
@@ -298,7 +296,7 @@ def test_a_lease_and_its_release_take_as_many_operations_with_a_list_as_without(
     assert operations() == 3
 
 
-def test_a_lease_that_an_operator_ends_is_written_down_with_who_and_when(on_zookeeper: Open) -> None:
+def test_a_lease_ended_by_an_operator_is_recorded_with_name_and_time(on_zookeeper: Open) -> None:
     lost = on_zookeeper().acquire(ask("c1", 2))
     token = lost.record.token
     other = on_zookeeper(host="operators-desk")
@@ -374,7 +372,7 @@ def test_a_host_that_was_never_seen_cannot_be_forgotten_or_quarantined(on_zookee
 
 
 @pytest.mark.proves("zookeeper-access")
-def test_without_the_credentials_nobody_writes_and_nobody_deletes(on_zookeeper: Open, settings: LedgerSettings) -> None:
+def test_without_the_credentials_writes_and_deletes_are_refused(on_zookeeper: Open, settings: LedgerSettings) -> None:
     on_zookeeper().acquire(ask("c1", 1)).release()
     for credentials in ("", "dlapp:wrong"):
         stranger = on_zookeeper(over={"credentials": credentials})
@@ -402,7 +400,7 @@ def test_not_even_with_the_credentials_a_record_is_deleted(
 
 
 @pytest.mark.proves("zookeeper-records")
-def test_who_has_the_credentials_has_no_container_removed_and_gets_no_device_whose_lock_is_held(
+def test_the_credentials_alone_remove_no_container_and_take_no_locked_device(
     on_zookeeper: Open, raw: KazooClient, settings: LedgerSettings
 ) -> None:
     removed: list[str] = []
@@ -517,7 +515,7 @@ def short_release(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "RELEASE_WAIT_S", 0.6)
 
 
-def test_an_acquire_that_reaches_nobody_ends_at_its_deadline_and_names_the_ensemble(
+def test_an_acquire_without_a_server_ends_at_its_deadline_naming_the_ensemble(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "MIN_WAIT_S", 0.6)
@@ -611,7 +609,7 @@ def test_a_node_and_those_above_it_are_made_wherever_the_connection_is_cut(
 
 
 @pytest.mark.slow
-def test_a_session_that_expired_frees_nothing(on_zookeeper: Open, proxy: Proxy, zookeeper: ZooKeeper) -> None:
+def test_an_expired_session_frees_no_device(on_zookeeper: Open, proxy: Proxy, zookeeper: ZooKeeper) -> None:
     holder = on_zookeeper(over=through(proxy))
     lease = holder.acquire(ask("c1", 4))
     other = on_zookeeper()
@@ -724,7 +722,7 @@ def again(operation: Callable[[], Any]) -> Any:
             time.sleep(0.05)
 
 
-def test_a_server_that_is_behind_has_nothing_shown_or_left_undone(ensemble: ZooKeeper, tmp_path: Path) -> None:
+def test_a_lagging_server_causes_no_stale_read_and_no_missed_write(ensemble: ZooKeeper, tmp_path: Path) -> None:
     follower = next(name for name in ensemble.servers if ensemble.mode(name) == "follower")
     addresses = dict(zip(ensemble.servers, [f"{host}:{port}" for host, port in ensemble.addresses], strict=True))
     settings = ledger_settings(addresses[ensemble.leader()], "/behind/dlapp", "dlapp:secret", 10.0, str(tmp_path))

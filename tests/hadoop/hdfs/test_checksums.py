@@ -69,7 +69,7 @@ def test_any_single_bit_is_noticed(kind: int) -> None:
 
 
 @given(st.binary(max_size=3000), st.sampled_from([1, 7, 512]))
-def test_the_library_that_travels_computes_what_the_installed_one_does(data: bytes, chunk: int) -> None:
+def test_the_bundled_library_computes_the_same_as_the_installed_one(data: bytes, chunk: int) -> None:
     carried = library()
     installed = checksums._installed()
     assert installed is not None
@@ -81,7 +81,7 @@ def test_the_library_that_travels_computes_what_the_installed_one_does(data: byt
     )
 
 
-def test_what_is_no_library_of_this_machine_is_done_without() -> None:
+def test_an_unusable_library_is_ignored() -> None:
     # In a process of its own: of one that was loaded before, the loader would know the name again.
     code = (
         "from dlapp.hadoop.hdfs.checksums import load_library\n"

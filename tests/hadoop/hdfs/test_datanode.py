@@ -139,7 +139,7 @@ def read(script: Script, answers: bytes, start: int = 0, count: int = len(CONTEN
 
 
 @pytest.mark.parametrize(("start", "count"), [(0, len(CONTENT)), (512, 512), (600, 30), (1, 1286), (1100, 187)])
-def test_a_range_is_read_whatever_chunks_it_begins_and_ends_in(script: Script, start: int, count: int) -> None:
+def test_a_range_may_begin_and_end_in_any_chunk(script: Script, start: int, count: int) -> None:
     first = start // CHUNK * CHUNK
     end = min(-(-(start + count) // CHUNK) * CHUNK, len(CONTENT))
     got, error = read(script, block_sent(CONTENT[:end], first), start, count)
@@ -167,7 +167,7 @@ def test_a_block_with_any_byte_spoiled_is_never_handed_on_as_another_content(scr
     assert refused > 1.9 * len(whole)
 
 
-def test_what_comes_before_a_corrupt_chunk_is_handed_on(script: Script) -> None:
+def test_data_before_a_corrupt_chunk_is_returned(script: Script) -> None:
     bad = CONTENT[:1024], CONTENT[1024:1100] + b"x" + CONTENT[1101:]
     sent = read_answer() + packet(0, 0, bad[0]) + packet(1024, 1, bad[1], sums=crcs(CONTENT[1024:]))
     got, error = read(script, sent)
@@ -191,7 +191,7 @@ def read_together(script: Script, answers: bytes) -> tuple[list[bytes], Exceptio
     return got, None
 
 
-def test_small_blocks_are_asked_for_and_acknowledged_at_once(script: Script) -> None:
+def test_small_blocks_are_requested_and_acknowledged_together(script: Script) -> None:
     got, error = read_together(script, b"".join(map(block_sent, SMALL)))
     assert error is None
     assert got == list(SMALL)
@@ -233,7 +233,7 @@ def test_of_small_blocks_that_end_or_are_spoiled_anywhere_only_whole_ones_are_ha
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
     ],
 )
-def test_what_no_datanode_sends_is_refused(script: Script, sent: bytes) -> None:
+def test_invalid_datanode_answers_are_refused(script: Script, sent: bytes) -> None:
     got, error = read(script, sent)
     assert isinstance(error, (NotHadoop, ConnectionLost, CannotVerify)), error
     assert CONTENT.startswith(got)
@@ -390,7 +390,7 @@ def test_a_source_that_became_shorter_is_no_fault_of_a_datanode(script: Script) 
         write(script, acknowledged(2, 3), content=CONTENT[:-1])
 
 
-def test_nobody_there_is_told_as_that() -> None:
+def test_a_refused_connection_is_reported_as_refused() -> None:
     with refusing() as address, pytest.raises(ConnectionLost, match="refused") as lost:
         DataNodeConnection(address, connect_s=120, silence_s=120)
     assert not lost.value.sent

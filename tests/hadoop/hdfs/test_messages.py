@@ -110,7 +110,7 @@ def test_a_message_that_is_cut_inside_a_field_is_refused() -> None:
         b"\x08\x01" * (MAX_FIELDS + 1),
     ],
 )
-def test_what_no_server_sends_is_refused(data: bytes) -> None:
+def test_invalid_messages_are_refused(data: bytes) -> None:
     with pytest.raises(NotHadoop):
         Fields(data)
 
@@ -150,7 +150,7 @@ def test_an_erasure_coding_policy_has_a_name() -> None:
     assert client_protocol.parse_status(status(f18=4), {}).ec_policy == "?"
 
 
-def test_what_is_encrypted_or_striped_is_not_plain() -> None:
+def test_encrypted_or_striped_files_are_not_plain() -> None:
     assert client_protocol.parse_blocks(blocks(located()), {}).is_plain
     for field in (6, 7):
         assert not client_protocol.parse_blocks(blocks(located()) + encode((field, b"")), {}).is_plain
@@ -288,7 +288,7 @@ def test_a_refusal_names_the_datanode_of_the_pipeline() -> None:
 
 
 @pytest.mark.parametrize(("said", "hostname"), [("dn1.example", "dn1.example"), ("", ""), ("a b\n", "")])
-def test_the_name_of_a_datanode_is_a_host_name_or_nothing(said: str, hostname: str) -> None:
+def test_an_invalid_host_name_of_a_datanode_is_dropped(said: str, hostname: str) -> None:
     info = encode((1, encode((1, "10.0.0.1"), (2, said), (4, 9866))))
     found = client_protocol._node(info, {})
     assert (found.host, found.port, found.hostname) == ("10.0.0.1", 9866, hostname)

@@ -142,7 +142,7 @@ def test_output_that_lies_there_is_left_out_and_counted(workspace: Path) -> None
     assert scan.left_out == {"./output/": 3}
 
 
-def test_what_the_patterns_exclude_is_left_out_as_git_does_it(workspace: Path) -> None:
+def test_exclude_patterns_work_like_in_git(workspace: Path) -> None:
     fill(workspace, "a.log", "keep.log", "build/x", "sub/build/x", "sub/b.log", ".git/config", "data/raw/1", "data/2")
     scan = scan_workspace(str(workspace), exclude=["# a comment", "*.log", "!keep.log", "/build/", ".git", "data/*/"])
     assert names(scan) == ["data", "data/2", "keep.log", "sub", "sub/build", "sub/build/x"]
@@ -170,7 +170,7 @@ DEFAULTS = (
         ),
     ],
 )
-def test_what_no_run_needs_is_left_out_and_told(
+def test_default_exclusions_are_left_out_and_reported(
     workspace: Path, exclude: list[str], packed_names: list[str], told: list[str]
 ) -> None:
     fill(workspace, "a", "git", *DEFAULTS)
@@ -358,7 +358,7 @@ def test_a_file_that_disappears_is_named_and_the_rest_is_packed(workspace: Path)
     assert done.files == 2
 
 
-def test_a_file_that_was_replaced_by_a_fifo_or_a_link_is_named_and_holds_nobody_up(workspace: Path) -> None:
+def test_a_file_replaced_by_a_fifo_or_a_link_is_named_without_blocking(workspace: Path) -> None:
     fill(workspace, "a", "b", "c")
     scan = scan_workspace(str(workspace))
     (workspace / "a").unlink()
@@ -515,7 +515,7 @@ def test_the_threads_are_gone_when_packing_is_over_or_has_failed(
     assert len(os.listdir(workspace.parent / "cache")) == 1
 
 
-def test_what_a_killed_process_left_goes_with_the_next_packing_and_nothing_else(workspace: Path) -> None:
+def test_the_next_packing_removes_only_leftovers_of_killed_processes(workspace: Path) -> None:
     fill(workspace, "a")
     (workspace / "large").write_bytes(os.urandom(3 << 20))
     cache = workspace.parent / "cache"

@@ -76,13 +76,13 @@ def test_a_workspace_in_no_repository_starts_no_git_and_a_broken_one_has_its_rea
     assert revision(workspace).startswith("unknown: fatal: not a git repository")
 
 
-def test_another_repository_in_the_environment_is_not_asked(repository: Path, tmp_path: Path) -> None:
+def test_another_repository_in_the_environment_is_ignored(repository: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     git(tmp_path, "init", "-q", "-b", "other", str(other))
     assert revision(repository, GIT_DIR=str(other / ".git")).endswith(" (main)")
 
 
-def test_git_changes_nothing_in_the_repository_and_runs_no_program_of_it(repository: Path, tmp_path: Path) -> None:
+def test_git_changes_no_file_of_the_repository_and_runs_no_program_of_it(repository: Path, tmp_path: Path) -> None:
     program = tmp_path / "monitor"
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     program.chmod(0o755)

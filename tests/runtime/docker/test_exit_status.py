@@ -133,7 +133,7 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Call
         ),
     ],
 )
-def test_a_payload_that_begins_and_ends_while_dockerd_is_asked_began(
+def test_a_payload_that_starts_and_ends_during_a_dockerd_call_counts_as_started(
     container: Callable[..., Started], words: str, code: int, ended: PayloadExit
 ) -> None:
     one = container()
@@ -150,7 +150,7 @@ def test_a_payload_that_begins_and_ends_while_dockerd_is_asked_began(
     assert one.run.ended() == ended
 
 
-def test_a_payload_of_whose_end_dockerd_has_not_heard_did_not_end_well(
+def test_an_end_unknown_to_dockerd_is_not_a_success(
     container: Callable[..., Started], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dlapp.runtime.docker.exit_status.SETTLED_S", 0.05)
@@ -163,7 +163,7 @@ def test_a_payload_of_whose_end_dockerd_has_not_heard_did_not_end_well(
     assert one.run.ended() == PayloadExit(None, None, Fault.NODE, gone, service="Docker")
 
 
-def test_what_the_wrapper_wrote_down_is_believed_though_the_lifeline_tells_nothing(
+def test_the_wrappers_record_is_believed_without_the_lifeline(
     container: Callable[..., Started],
 ) -> None:
     one = container()
@@ -181,7 +181,7 @@ def test_what_the_wrapper_wrote_down_is_believed_though_the_lifeline_tells_nothi
         (127, Fault.USER, "image debian has no /bin/sh, which dlapp needs in it"),
     ],
 )
-def test_a_container_whose_wrapper_never_read_its_lifeline_never_began(
+def test_a_wrapper_that_never_read_its_lifeline_never_started(
     container: Callable[..., Started], code: int, fault: Fault, words: str
 ) -> None:
     one = container()

@@ -234,9 +234,7 @@ def test_a_dockerd_that_hangs_before_the_start_is_the_nodes_fault(
 
 
 @pytest.mark.slow
-def test_a_start_that_is_never_answered_leaves_nothing_that_runs(
-    here: Make, proxy: UnixProxy, dockerd: Dockerd
-) -> None:
+def test_an_unanswered_start_leaves_no_container_running(here: Make, proxy: UnixProxy, dockerd: Dockerd) -> None:
     one = here(proxy.host)
     one.script("echo it ran; sleep 100")
     one.run.prepare()
@@ -252,7 +250,7 @@ def test_a_start_that_is_never_answered_leaves_nothing_that_runs(
 
 
 @pytest.mark.slow
-def test_while_dockerd_hangs_an_end_is_told_and_a_kill_kills(
+def test_while_dockerd_hangs_ends_are_reported_and_kills_work(
     here: Make, proxy: UnixProxy, dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dlapp.runtime.docker.payload._LOOK_TIMEOUT_S", 0.5)
@@ -291,7 +289,7 @@ def test_a_slow_dockerd_is_waited_for(here: Make, proxy: UnixProxy, dockerd: Doc
 
 
 @pytest.mark.slow
-def test_a_dockerd_that_is_stopped_for_a_while_delays_nothing_that_runs(place: Path) -> None:
+def test_a_paused_dockerd_does_not_delay_a_running_payload(place: Path) -> None:
     with own_daemon() as daemon:
         docker = running(place, daemon)
         try:
@@ -337,7 +335,7 @@ def test_a_full_disk_of_dockers_is_the_nodes_fault_in_its_words(here: Make) -> N
 
 
 @pytest.mark.slow
-def test_an_image_that_is_removed_under_a_payload_changes_nothing_for_it(place: Path) -> None:
+def test_a_removed_image_does_not_affect_a_running_payload(place: Path) -> None:
     with own_daemon() as daemon:
         docker = running(place, daemon)
         try:
@@ -375,7 +373,7 @@ def test_an_image_that_is_removed_before_the_container_is_made_is_pulled_again(
 # ---- what a payload does ----
 
 
-def test_nothing_outlives_a_payload_that_made_itself_a_daemon(here: Make, dockerd: Dockerd) -> None:
+def test_daemonized_processes_end_with_the_payload(here: Make, dockerd: Dockerd) -> None:
     one = here(dockerd.host)
     marker = f"1000.{int.from_bytes(os.urandom(6), 'big')}"
     one.script(f"(setsid sh -c 'trap \"\" TERM HUP; sleep {marker}' </dev/null >/dev/null 2>&1 &)\nexit 0\n")

@@ -39,7 +39,7 @@ def open_socket(dockerd: Dockerd) -> Dockerd:
 
 
 @pytest.mark.parametrize("is_root", [False, True], ids=["user", "root"])
-def test_a_payload_has_a_name_a_home_its_limits_and_no_privilege(
+def test_a_payload_has_a_name_a_home_directory_its_limits_and_no_privilege(
     place: Path, open_socket: Dockerd, is_root: bool
 ) -> None:
     (place / "data").write_text("the operator's\n")
@@ -100,7 +100,7 @@ def test_an_account_that_the_image_has_stays_as_it_is(place: Path, open_socket: 
         open_socket.docker("rmi", image)
 
 
-def test_what_accounts_an_image_has_is_asked_once(place: Path, open_socket: Dockerd) -> None:
+def test_the_accounts_of_an_image_are_read_once(place: Path, open_socket: Dockerd) -> None:
     lock_dir = place / "locks"
     lock_dir.mkdir()
     lock_dir.chmod(0o1777)
@@ -124,7 +124,7 @@ def test_what_accounts_an_image_has_is_asked_once(place: Path, open_socket: Dock
     assert said == [[f"dlapp{USER}", "1", "closed"]] * 2
 
 
-def test_what_another_user_put_there_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_file_of_another_user_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     accounts.write_cached(str(tmp_path), "sha256:1", Accounts("root:x:0:0::/:/bin/sh\n", ""))
     assert accounts.read_cached(str(tmp_path), "sha256:1") == Accounts("root:x:0:0::/:/bin/sh\n", "")
     assert accounts.read_cached(str(tmp_path), "sha256:2") is None
@@ -159,7 +159,7 @@ def test_what_another_user_put_there_is_not_believed(tmp_path: Path, monkeypatch
         ),
     ],
 )
-def test_an_account_is_added_to_what_the_image_has(passwd: str, group: str, files: dict[str, str]) -> None:
+def test_an_account_is_added_to_those_of_the_image(passwd: str, group: str, files: dict[str, str]) -> None:
     try:
         me = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -198,7 +198,7 @@ def test_a_network_that_the_operator_does_not_allow_is_refused(place: Path, dock
         driven.close()
 
 
-def test_the_containers_labels_say_whose_it_is_and_which_image(place: Path, dockerd: Dockerd) -> None:
+def test_container_labels_name_the_user_and_the_image(place: Path, dockerd: Dockerd) -> None:
     driven = Driven(place, as_user=False, env={"STOP_BEFORE_START": "1"})
     try:
         driven.run("true", image=IMAGE, docker_host=dockerd.host, docker_lock_dir=str(place))

@@ -103,7 +103,7 @@ def test_many_tasks_that_need_an_image_pull_it_once_and_wait_for_it(
 
 
 @pytest.mark.slow
-def test_a_pull_tells_how_far_it_is(client: Client, dockerd: Dockerd, tmp_path: Path) -> None:
+def test_a_pull_reports_its_progress(client: Client, dockerd: Dockerd, tmp_path: Path) -> None:
     with Registry(filled(8), slow_s=10.0) as registry:
         told: list[tuple[int, int]] = []
 
@@ -200,7 +200,7 @@ def test_an_image_that_the_operator_does_not_allow_is_not_used(client: Client, t
     )
 
 
-def test_what_is_not_at_a_registry_is_the_users_fault(client: Client, registry: Registry, tmp_path: Path) -> None:
+def test_an_image_missing_at_the_registry_is_a_user_fault(client: Client, registry: Registry, tmp_path: Path) -> None:
     with pytest.raises(PayloadError, match=f"image {registry.address}/it:2 cannot be pulled: there is no such") as none:
         get(client, f"{registry.address}/it:2", tmp_path)
     assert none.value.fault is Fault.USER
@@ -215,7 +215,7 @@ def test_a_registry_that_is_away_is_a_service_to_wait_for(client: Client, tmp_pa
     assert away.value.fault is Fault.SERVICE
 
 
-def test_who_dies_while_pulling_lets_the_next_one(client: Client, registry: Registry, tmp_path: Path) -> None:
+def test_the_lock_of_a_dead_puller_is_free(client: Client, registry: Registry, tmp_path: Path) -> None:
     pid = os.fork()
     if pid == 0:  # it takes the lock, and never pulls
         from dlapp.runtime.docker import images
@@ -254,7 +254,7 @@ def test_who_dies_while_pulling_lets_the_next_one(client: Client, registry: Regi
         ("something new", Fault.NODE, "cannot be pulled: something new"),
     ],
 )
-def test_whose_fault_a_failed_pull_is(why: str, fault: Fault, words: str) -> None:
+def test_a_failed_pull_is_assigned_to_user_node_or_service(why: str, fault: Fault, words: str) -> None:
     error = pull_error("x:1", why)
     assert error.fault is fault
     assert words in str(error)

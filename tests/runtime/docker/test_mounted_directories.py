@@ -43,7 +43,7 @@ class Daemon:
     ("moment", "expected"),
     [("pull", []), ("make", ["make"]), ("start", ["make", "ready"]), ("", ["make", "ready", "start"])],
 )
-def test_a_directory_whose_path_leads_elsewhere_since_it_was_found_is_not_mounted(
+def test_a_directory_whose_path_changed_after_its_check_is_not_mounted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, expected: list[str], elsewhere: str
 ) -> None:
     told: list[str] = []

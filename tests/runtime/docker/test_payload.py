@@ -83,14 +83,16 @@ def test_arguments_arrive_byte_for_byte(docker: Driven) -> None:
         ("trap 'kill 0' EXIT; sleep MARKER & exit 0", 143, None),
     ],
 )
-def test_an_end_is_told(docker: Driven, script: str, code: int | None, number: int | None) -> None:
+def test_the_end_is_reported_with_code_or_signal(
+    docker: Driven, script: str, code: int | None, number: int | None
+) -> None:
     docker.run(script, **docker.docker)
     end = docker.end()
     assert (end["code"], end["signal"]) == (code, number)
     assert docker.err() == b"", "nothing of ours is written there"
 
 
-def test_a_docker_of_somebody_elses_that_starts_meanwhile_has_no_part_in_it(docker: Driven) -> None:
+def test_a_foreign_container_that_starts_meanwhile_does_not_matter(docker: Driven) -> None:
     docker.run("while ! [ -e go ]; do sleep 0.05; done; kill -9 $$", **docker.docker)
     docker.hear("started")
     time.sleep(0.05)  # the kernel counts starts in hundredths of a second
@@ -111,7 +113,7 @@ def test_standard_input_is_empty_and_output_goes_to_the_files(docker: Driven) ->
     assert (docker.out(), docker.err()) == (b"out\nno newline", b"err\n")
 
 
-def test_the_container_is_what_was_asked_for(docker: Driven) -> None:
+def test_the_container_has_the_requested_settings(docker: Driven) -> None:
     docker.run(
         "pwd; id -u; echo $HOME $TMPDIR $NVIDIA_VISIBLE_DEVICES [$TINI_KILL_PROCESS_GROUP]; echo x > $HOME/x;"
         "echo y > $TMPDIR/y; echo z > z; cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max",
@@ -157,7 +159,7 @@ def test_defaults_reach_it_where_neither_the_payload_nor_the_image_has_others(do
     assert docker.out().decode().splitlines()[0] == "1 0"
 
 
-def test_the_payload_may_write_what_dlapp_and_it_exchange(docker: Driven) -> None:
+def test_the_payload_may_write_the_exchange_directory(docker: Driven) -> None:
     docker.run("echo mine > /dlapp/run/report", **docker.docker)
     assert docker.end()["code"] == 0
     assert (docker.home / "run" / "report").read_text() == "mine\n"
@@ -197,9 +199,7 @@ def test_memory_above_the_limit_is_reported_with_the_limit(docker: Driven) -> No
     assert end["problem"] == "killed for memory: it used more than its 64 MiB"
 
 
-def test_a_process_that_was_killed_for_memory_is_not_told_as_the_cause_of_another_end(
-    docker: Driven, dockerd: Dockerd
-) -> None:
+def test_an_oom_killed_process_is_not_the_cause_of_a_later_exit(docker: Driven, dockerd: Dockerd) -> None:
     script = "dd if=/dev/zero of=/dev/null bs=200M; until [ -e go ]; do sleep 0.02; done; exit 5"
     docker.run(script, **docker.docker)
     docker.hear("started")
@@ -216,7 +216,7 @@ def test_a_process_that_was_killed_for_memory_is_not_told_as_the_cause_of_anothe
 # ---- how it ends ----
 
 
-def test_a_soft_stop_reaches_the_script_and_its_code_is_told(docker: Driven) -> None:
+def test_a_soft_stop_reaches_the_script_and_its_code_is_reported(docker: Driven) -> None:
     docker.run("trap 'echo saving; exit 9' TERM\necho ready\nwhile :; do sleep 0.02; done", **docker.docker)
     docker.wait_for_out(b"ready")
     docker.say("soft")
@@ -235,7 +235,7 @@ def test_after_a_soft_stop_the_script_goes_on_when_its_program_has_saved(docker:
     assert docker.out() == b"ready\nsaved\nended with 0\n"
 
 
-def test_a_soft_stop_that_ends_the_script_is_told_as_its_signal(docker: Driven) -> None:
+def test_a_soft_stop_that_ends_the_script_is_reported_as_a_signal(docker: Driven) -> None:
     docker.run("echo ready; while :; do sleep 0.02; done", **docker.docker)
     docker.wait_for_out(b"ready")
     docker.say("soft")
@@ -253,7 +253,7 @@ def test_after_a_soft_stop_children_have_the_grace_time_too(docker: Driven) -> N
     assert docker.out().endswith(b"child done\n")
 
 
-def test_what_ignores_a_soft_stop_is_killed_by_the_order_that_follows(docker: Driven) -> None:
+def test_a_payload_that_ignores_a_soft_stop_is_killed_by_the_next_order(docker: Driven) -> None:
     docker.run("trap '' TERM\necho ready\nwhile :; do sleep 0.02; done", **docker.docker)
     docker.wait_for_out(b"ready")
     docker.say("soft")
@@ -267,7 +267,7 @@ def test_children_that_are_left_when_the_script_ends_are_killed(docker: Driven) 
     assert docker.payload_pids() == []
 
 
-def test_what_a_script_wrote_into_a_pipe_of_its_own_is_in_its_log(docker: Driven) -> None:
+def test_output_through_a_scripts_own_pipe_is_in_its_log(docker: Driven) -> None:
     logger = 'mkfifo p; (while read -r line; do sleep 0.1; echo "[ts] $line"; done <p) & exec >p 2>&1'
     docker.run(f"{logger}\necho epoch 1\necho RuntimeError: CUDA out of memory\nexit 1", **docker.docker)
     end = docker.end()
@@ -327,7 +327,7 @@ def test_an_interpreter_that_the_image_lacks_is_the_users_fault(docker: Driven) 
     assert refused["problem"] == f"run.sh: its interpreter /usr/bin/python3 is not in image {IMAGE}"
 
 
-def test_an_image_that_cannot_be_pulled_is_told_with_dockers_words(docker: Driven) -> None:
+def test_a_failed_pull_is_reported_with_dockers_message(docker: Driven) -> None:
     docker.run("echo", **(docker.docker | {"image": "localhost:1/none:1"}))
     refused = docker.hear("refused")
     assert refused["fault"] == "service"
@@ -359,7 +359,7 @@ def start_family(docker: Driven, **options: str) -> None:
     wait_until(lambda: len(docker.payload_pids()) >= 5, "the whole family runs")
 
 
-def test_nothing_outlives_a_sigkill_of_the_task(docker: Driven) -> None:
+def test_no_process_outlives_a_sigkill_of_the_task(docker: Driven) -> None:
     start_family(docker)
     assert docker.process is not None
     docker.process.kill()
@@ -367,7 +367,7 @@ def test_nothing_outlives_a_sigkill_of_the_task(docker: Driven) -> None:
     wait_until(lambda: not somebody_holds(str(docker.home / "life")), "nobody holds the lifeline")
 
 
-def test_nothing_outlives_a_sigkill_of_the_wrapper(docker: Driven, dockerd: Dockerd) -> None:
+def test_no_process_outlives_a_sigkill_of_the_wrapper(docker: Driven, dockerd: Dockerd) -> None:
     start_family(docker)
     (name,) = dockerd.containers()
     init = int(dockerd.docker("inspect", "--format", "{{.State.Pid}}", name).stdout)
@@ -378,7 +378,7 @@ def test_nothing_outlives_a_sigkill_of_the_wrapper(docker: Driven, dockerd: Dock
     assert docker.payload_pids() == []
 
 
-def test_nothing_outlives_the_task_while_dockerd_is_dead(place: Path) -> None:
+def test_no_process_outlives_the_task_while_dockerd_is_dead(place: Path) -> None:
     with own_daemon() as daemon:
         docker = Driven(place, as_user=False)
         docker.docker = {"image": IMAGE, "docker_host": daemon.host}
@@ -393,7 +393,7 @@ def test_nothing_outlives_the_task_while_dockerd_is_dead(place: Path) -> None:
             docker.close()
 
 
-def test_a_payload_that_ends_while_dockerd_is_dead_is_told_with_its_code(place: Path) -> None:
+def test_a_payload_that_ends_while_dockerd_is_dead_is_reported_with_its_code(place: Path) -> None:
     with own_daemon() as daemon:
         docker = Driven(place, as_user=False)
         docker.docker = {"image": IMAGE, "docker_host": daemon.host}
@@ -408,7 +408,7 @@ def test_a_payload_that_ends_while_dockerd_is_dead_is_told_with_its_code(place: 
             docker.close()
 
 
-def test_what_a_dead_task_left_is_removed_by_the_next_one_of_the_host(
+def test_leftovers_of_a_dead_task_are_removed_by_the_hosts_next_task(
     docker: Driven, dockerd: Dockerd, tmp_path: Path
 ) -> None:
     docker.run("sleep 1000", **docker.docker)
@@ -478,7 +478,7 @@ def counted_s(docker: Driven) -> float:
     return int((docker.home / "workspace/counted").read_text()) / 1e9
 
 
-def test_what_a_container_uses_is_what_its_cgroup_counts(docker: Driven) -> None:
+def test_usage_of_a_container_equals_its_cgroup_counters(docker: Driven) -> None:
     docker.run(f"head -c 50000000 /dev/zero >$TMPDIR/held; ({BURN}) & {BURN}; wait; {COUNT}", **docker.docker)
     used = docker.end()["used"]
     counted = counted_s(docker)
@@ -489,7 +489,7 @@ def test_what_a_container_uses_is_what_its_cgroup_counts(docker: Driven) -> None
     assert used["received_bytes"] is not None, "its network is its own"
 
 
-def test_what_a_container_used_is_read_however_late_its_task_looks(docker: Driven, dockerd: Dockerd) -> None:
+def test_usage_of_a_container_is_read_after_its_end_too(docker: Driven, dockerd: Dockerd) -> None:
     docker.run(f"until [ -e go ]; do sleep 0.02; done; {BURN}; {COUNT}", **docker.docker)
     docker.hear("started")
     assert docker.process is not None

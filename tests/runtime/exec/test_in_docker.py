@@ -64,7 +64,7 @@ def read(one: DockerTarget) -> list[tuple[bytes, bytes]]:
 
 
 @pytest.mark.proves("dockerd-limits")
-def test_what_has_come_of_a_frame_is_passed_on_and_not_gathered(tmp_path: Path) -> None:
+def test_partial_frames_are_passed_on_at_once(tmp_path: Path) -> None:
     docker = FakeDocker(head(1, (4 << 30) - 1) + b"early")
     one = made(docker, tmp_path)
     with docker.far:
@@ -75,7 +75,7 @@ def test_what_has_come_of_a_frame_is_passed_on_and_not_gathered(tmp_path: Path) 
         one.end()
 
 
-def test_nothing_is_left_of_a_command_that_docker_does_not_start(tmp_path: Path) -> None:
+def test_a_command_that_docker_refuses_leaves_no_files(tmp_path: Path) -> None:
     docker = FakeDocker()
     docker.refusal = DockerRefused(400, "no shell")
     one = made(docker, tmp_path)

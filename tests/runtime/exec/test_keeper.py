@@ -161,7 +161,7 @@ def test_a_terminal_changes_its_size(session) -> None:  # type: ignore[no-untype
     assert b"50 120" in one.output[frames.OUTPUT]
 
 
-def test_what_a_command_leaves_behind_ends_with_it(session) -> None:  # type: ignore[no-untyped-def]
+def test_background_processes_end_with_their_command(session) -> None:  # type: ignore[no-untyped-def]
     marker = f"{1_000_000 + os.getpid()}"
     script = f"sleep {marker} & setsid sleep {marker} & (trap '' TERM HUP; sleep {marker}) & echo over"
     one = session("sh", "-c", script)
@@ -171,7 +171,7 @@ def test_what_a_command_leaves_behind_ends_with_it(session) -> None:  # type: ig
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_a_command_whose_client_goes_away_is_ended(session, terminal: bool) -> None:  # type: ignore[no-untyped-def]
+def test_a_command_whose_client_disconnects_is_ended(session, terminal: bool) -> None:  # type: ignore[no-untyped-def]
     marker = f"{2_000_000 + os.getpid() * 2 + terminal}"
     script = f"trap '' HUP TERM; setsid sleep {marker} & echo ready; sleep {marker}; sleep {marker}"
     one = session("sh", "-c", script, interactive=True, terminal=terminal)

@@ -56,12 +56,12 @@ def test_all_means_each_of_the_seven_capabilities_in_each_mode(mode: str) -> Non
         ("telepathy", "compute,utility"),
     ],
 )
-def test_what_an_image_names_is_added_to_what_cuda_needs(mode: str, text: str, wanted: str) -> None:
+def test_capabilities_of_an_image_are_added_to_those_of_cuda(mode: str, text: str, wanted: str) -> None:
     assert variable(mode, {VARIABLE: text}) == wanted
     assert variable(mode, {}) == "compute,utility"
 
 
-def test_docker_is_not_asked_for_capabilities_of_which_it_knows_some_only() -> None:
+def test_capabilities_unknown_to_docker_are_not_requested_from_it() -> None:
     part = part_for("gpus", [ONE], FACTS, {VARIABLE: "all"})
     assert [one["Capabilities"] for one in part.requests] == [[["gpu"]]]
 
@@ -72,7 +72,7 @@ def test_an_image_gets_no_capability_that_the_operator_does_not_allow(mode: str)
     assert variable(mode, {VARIABLE: "graphics"}, ()) == "compute,utility"
 
 
-def test_a_user_who_requests_what_the_operator_does_not_allow_is_told_what_is_allowed() -> None:
+def test_a_forbidden_capability_is_refused_with_the_allowed_ones() -> None:
     assert DockerPolicy(gpu_capabilities=("video",)).forbidden_capabilities(
         ["compute", "utility", "video", "graphics"]
     ) == ("graphics: this node allows compute, utility, video (docker.gpu_capabilities of /etc/dlapp/node.yaml)")
@@ -84,7 +84,7 @@ def test_by_default_an_operator_allows_all() -> None:
     assert granted_capabilities({VARIABLE: "all"}, DockerPolicy().gpu_capabilities) == CAPABILITIES
 
 
-def test_the_mode_devices_is_not_chosen_for_what_it_does_not_have() -> None:
+def test_the_mode_devices_is_not_chosen_for_capabilities_that_it_lacks() -> None:
     assert choose_mode("auto", FACTS._replace(runtimes=frozenset(), programs={}), [ONE]).mode == "devices"
     only = FACTS._replace(runtimes=frozenset(), programs={})
     found = choose_mode("devices", only, [ONE], capabilities=["compute", "graphics", "display"])

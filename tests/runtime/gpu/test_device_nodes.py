@@ -90,7 +90,7 @@ def test_a_whole_gpu_comes_with_no_node_of_mig() -> None:
         ),
     ],
 )
-def test_a_mig_device_whose_nodes_are_not_known_is_refused(facts: Facts, device: PayloadDevice, problem: str) -> None:
+def test_a_mig_device_with_unknown_device_nodes_is_refused(facts: Facts, device: PayloadDevice, problem: str) -> None:
     assert problem in choose_mode("devices", facts, [device]).problem
 
 
@@ -209,7 +209,7 @@ def chosen(
     )
 
 
-def test_where_nothing_else_works_nvidia_uvm_is_made_first(modprobe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_another_mode_nvidia_uvm_is_created_first(modprobe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     choice, facts = chosen(monkeypatch)
     assert (choice.mode, "/dev/nvidia-uvm" in facts.nodes, calls(modprobe)) == ("devices", True, ["-u -c=0"])
 
@@ -220,7 +220,7 @@ def test_if_it_cannot_be_made_the_container_is_the_nodes_fault(modprobe: Path, m
     assert refused.value.fault.value == "node"
 
 
-def test_where_another_mode_works_or_there_is_no_driver_nothing_is_made(
+def test_with_another_mode_or_without_a_driver_no_node_is_created(
     modprobe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = NO_UVM._replace(runtimes=frozenset({"nvidia"}))

@@ -244,7 +244,7 @@ def test_without_an_ask_no_device_of_the_machine_arrives(first: Runner, mode: st
     assert first.seen(LOOK, mode=mode) == ["[void]", "0"]
 
 
-def test_auto_takes_what_is_there(old: Runner) -> None:
+def test_auto_chooses_an_available_mode(old: Runner) -> None:
     assert old.seen(LOOK, mode="auto", places=(1,)) == ["/dev/nvidia1", f"[{uuid(1)}]", "1"]
 
 
@@ -299,7 +299,7 @@ def test_the_doctor_says_which_way_and_why(old: Runner, bare: Runner) -> None:
     assert words.startswith("runtime.docker.gpu_mode is runtime: dockerd has no runtime nvidia")
 
 
-def test_auto_follows_a_daemon_that_is_told_otherwise_while_it_runs(bare: Runner) -> None:
+def test_auto_follows_a_daemon_that_is_reconfigured_while_it_runs(bare: Runner) -> None:
     daemon, pid = bare.daemon, bare.daemon.pid
     device = OWN[:1]
     assert bare.seen('echo "[$NVIDIA_VISIBLE_DEVICES]"', mode="auto", gpus=device) == ["[void]"]  # the mode devices
@@ -318,7 +318,7 @@ def test_auto_follows_a_daemon_that_is_told_otherwise_while_it_runs(bare: Runner
     assert daemon.pid == pid
 
 
-def test_looking_asks_two_questions_and_changes_nothing(dockerd: Dockerd) -> None:
+def test_the_check_makes_two_read_only_calls(dockerd: Dockerd) -> None:
     asked = []
 
     class Asked(Client):
@@ -345,13 +345,13 @@ def test_a_device_that_the_specification_does_not_have_is_named(cdi: Runner) -> 
     assert f"nvidia.com/gpu has no {uuid(5)}" in problem
 
 
-def test_a_device_that_nvidias_tools_do_not_know_is_told_in_their_words(old: Runner) -> None:
+def test_a_device_unknown_to_nvidias_tools_is_reported_with_their_message(old: Runner) -> None:
     fault, problem = old.refused(mode="gpus", gpus=[("GPU-gone", 0, 0)])
     assert fault == "node"
     assert "GPU-gone: unknown device" in problem
 
 
-def test_what_version_1_of_nvidia_docker_passes_over_in_silence_is_not_started(first: Runner) -> None:
+def test_a_device_that_nvidia_docker_1_ignores_is_not_started(first: Runner) -> None:
     fault, problem = first.refused(mode="nvidia-docker", gpus=OWN, image=IMAGE)
     assert fault == "node"
     assert problem == (
@@ -360,7 +360,7 @@ def test_what_version_1_of_nvidia_docker_passes_over_in_silence_is_not_started(f
     )
 
 
-def test_a_device_that_nvidia_docker_does_not_know_is_told_in_its_words(first: Runner) -> None:
+def test_a_device_unknown_to_nvidia_docker_is_reported_with_its_message(first: Runner) -> None:
     fault, problem = first.refused(mode="nvidia-docker", gpus=[(uuid(5), 0, 5)])
     assert fault == "node"
     assert problem.endswith(f"Error: invalid device: {uuid(5)}")

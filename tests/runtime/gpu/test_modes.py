@@ -79,7 +79,7 @@ def test_a_configured_way_that_is_not_there_is_a_problem(configured: str, facts:
     assert found.startswith(f"runtime.docker.gpu_mode is {configured}: {problem}")
 
 
-def test_where_nothing_is_there_each_way_says_what_it_lacks() -> None:
+def test_without_any_usable_mode_each_one_names_its_missing_part() -> None:
     problem = choose_mode("auto", PLAIN, [ONE]).problem
     for words in (
         "cdi: Docker 20.10.24 has no CDI",
@@ -98,7 +98,7 @@ def test_the_operator_allows_or_not() -> None:
     assert "containers get no GPUs here" in choose_mode("none", CDI, [ONE]).problem
 
 
-def test_what_only_dockerd_can_know_is_left_to_it_where_a_way_is_configured() -> None:
+def test_with_a_configured_mode_unknown_facts_are_left_to_dockerd() -> None:
     assert choose_mode("gpus", PLAIN, [ONE]).problem == ""
     assert choose_mode("cdi", CDI._replace(cdi_names=None), [ONE]).problem == ""
     assert choose_mode("auto", CDI._replace(cdi_names=None), [ONE]).mode == "none"
@@ -127,7 +127,7 @@ def test_exactly_the_leased_devices_are_named_by_uuid() -> None:
     assert part.env["LD_LIBRARY_PATH"] == "/dlapp/driver:/opt"
 
 
-def test_where_a_specification_has_no_uuids_places_are_named() -> None:
+def test_a_specification_without_uuids_is_addressed_by_index() -> None:
     part = part_for("cdi", [TWO, PART], CDI._replace(cdi_names=frozenset({"0", "3", "1:5"})), {})
     assert part.requests[0]["DeviceIDs"] == ["nvidia.com/gpu=3", "nvidia.com/gpu=1:5"]
 
@@ -161,7 +161,7 @@ def test_without_an_ask_no_image_gets_a_device() -> None:
         ),
     ],
 )
-def test_what_docker_did_not_take_notice_of_is_seen(mode: str, host_config: dict[str, object], problem: str) -> None:
+def test_settings_ignored_by_docker_are_detected(mode: str, host_config: dict[str, object], problem: str) -> None:
     assert missing_gpu_settings(part_for(mode, [ONE], NODES, {}), host_config) == problem
 
 
@@ -207,14 +207,12 @@ OF_PART = "  MIG 1g.5gb     Device  0: (UUID: MIG-cc)\n"
         ),
     ],
 )
-def test_what_a_container_sees_is_compared_with_its_lease(
-    devices: list[PayloadDevice], seen: str, problem: str
-) -> None:
+def test_visible_gpus_are_compared_with_the_lease(devices: list[PayloadDevice], seen: str, problem: str) -> None:
     host = {"/dev/nvidia1": "195:1", "/dev/nvidia2": "195:2", "/dev/nvidia4": "195:4"}
     assert visible_gpu_mismatch(devices, seen, host) == problem
 
 
-def test_where_the_host_has_no_device_nodes_none_are_missed() -> None:
+def test_without_device_nodes_on_the_host_none_are_missing() -> None:
     assert visible_gpu_mismatch([ONE], "smi none\nend\n", {}) == ""
 
 

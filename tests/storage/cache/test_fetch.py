@@ -78,7 +78,7 @@ def test_a_plain_process_gets_a_copy_that_is_its_own(
     assert [one.use for one in cache.entries()] == ["", ""]
 
 
-def test_a_container_gets_mounts_and_holds_what_is_behind_them(
+def test_a_container_gets_mounts_and_holds_their_entries(
     remote: Remote, cache: InputCache, tmp_path: Path, into: Path
 ) -> None:
     brought = fetch(planned(remote, tmp_path, into, "train", "labels.csv"), cache, may_mount=True)
@@ -94,7 +94,7 @@ def test_a_container_gets_mounts_and_holds_what_is_behind_them(
 
 
 @pytest.mark.parametrize("closed", ["train", "train/results"])
-def test_what_the_payload_has_to_write_to_is_copied_for_a_container_too(
+def test_paths_that_the_payload_writes_are_copied_for_a_container_too(
     remote: Remote, cache: InputCache, tmp_path: Path, into: Path, closed: str
 ) -> None:
     brought = fetch(
@@ -130,7 +130,9 @@ def test_files_of_this_machine_are_not_kept_twice(
     assert (into / "train" / "file").read_text() == "this is train"
 
 
-def test_what_has_no_time_is_fetched_each_time(remote: Remote, cache: InputCache, tmp_path: Path, into: Path) -> None:
+def test_files_without_a_modification_time_are_fetched_each_time(
+    remote: Remote, cache: InputCache, tmp_path: Path, into: Path
+) -> None:
     plan = planned(remote, tmp_path, into, "train")
     system, target = plan.targets[0]
     timeless = [node._replace(mtime_ns=0) for node in target.nodes]
@@ -149,7 +151,7 @@ def test_without_room_in_the_cache_it_is_fetched_as_if_there_were_none(
     assert (into / "train" / "file").read_text() == "this is train"
 
 
-def test_where_there_is_no_room_for_a_copy_beside_the_entry_the_entry_goes(
+def test_without_space_for_a_copy_beside_the_entry_the_entry_is_removed(
     remote: Remote, cache: InputCache, tmp_path: Path, into: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch(planned(remote, tmp_path, into.with_name("before"), "train"), cache)

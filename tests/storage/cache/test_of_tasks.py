@@ -74,7 +74,7 @@ def ended(am: FakeAm) -> str:
         am.__exit__(None, None, None)
 
 
-def test_the_second_task_fetches_nothing_and_cannot_harm_what_the_third_gets(node: Node, train: str) -> None:
+def test_the_second_task_reuses_input_and_cannot_change_that_of_the_third(node: Node, train: str) -> None:
     for number in range(3):
         am = node.task("cat data/train/a; echo harm > data/train/a", train)
         assert ended(am) == "42\n"
@@ -94,7 +94,7 @@ def test_a_container_sees_the_cache_itself_and_cannot_write_there(node: Node, tr
     assert (tree / "train" / "a").read_text() == "42\n"
 
 
-def test_what_a_container_uses_stays_until_its_task_has_gone(node: Node, train: str, dockerd: Dockerd) -> None:
+def test_entries_used_by_a_container_stay_until_its_task_ends(node: Node, train: str, dockerd: Dockerd) -> None:
     docker = {"docker": DockerSettings(dockerd.host, "none")}
     script = "echo ready; while :; do cat data/train/a > /dev/null || exit 3; sleep 0.05; done"
     am = node.task(script, train, docker, docker_image=IMAGE)
@@ -119,9 +119,7 @@ def test_what_a_container_uses_stays_until_its_task_has_gone(node: Node, train: 
         am.__exit__(None, None, None)
 
 
-def test_output_beside_or_inside_input_is_stored_with_what_the_payload_wrote(
-    node: Node, train: str, dockerd: Dockerd, tmp_path: Path
-) -> None:
+def test_output_beside_or_inside_input_is_stored(node: Node, train: str, dockerd: Dockerd, tmp_path: Path) -> None:
     target = tmp_path / "results"
     part = tmp_path / "results.application_1700000000000_0001.tmp" / "container"
     am = node.task(

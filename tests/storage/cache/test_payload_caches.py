@@ -40,7 +40,7 @@ def fill(directory: Path, name: str, size: int, used_s: int | None = None) -> Pa
     return path
 
 
-def test_what_a_payload_wrote_is_there_the_next_time(tmp_path: Path) -> None:
+def test_files_written_by_a_payload_are_available_next_time(tmp_path: Path) -> None:
     fill(tmp_path / "c", "models", 10)
     again = caches(tmp_path / "c")
     path = Path(again.hold("models"))
@@ -70,7 +70,7 @@ def test_the_caches_used_longest_ago_make_room_and_none_that_is_in_use(tmp_path:
     user.close()
 
 
-def test_one_that_alone_is_too_large_goes_when_nobody_uses_it(tmp_path: Path) -> None:
+def test_a_cache_that_is_too_large_is_removed_when_unused(tmp_path: Path) -> None:
     top = tmp_path / "c"
     first, second = caches(top, 1000), caches(top, 1000)
     path = Path(first.hold("models"))
@@ -82,7 +82,7 @@ def test_one_that_alone_is_too_large_goes_when_nobody_uses_it(tmp_path: Path) ->
     assert not path.exists()
 
 
-def test_one_that_was_not_used_for_too_long_goes(tmp_path: Path) -> None:
+def test_a_cache_unused_for_too_long_is_removed(tmp_path: Path) -> None:
     top = tmp_path / "c"
     fill(top, "models", 10, 1000)
     fill(top, "pip", 10)
@@ -109,7 +109,7 @@ def test_the_caches_of_one_that_measures_rarely_go_at_most_once_in_that_time(tmp
     assert not end(0.0)
 
 
-def test_one_that_the_payload_may_create_is_held_before_it_exists(tmp_path: Path) -> None:
+def test_a_cache_that_the_payload_may_create_is_held_before_it_exists(tmp_path: Path) -> None:
     one = caches(tmp_path / "c")
     path = Path(one.hold("frameworks", create=False))
     assert not path.exists()
@@ -134,7 +134,7 @@ def test_a_cache_that_is_held_twice_is_one(tmp_path: Path) -> None:
     assert caches(tmp_path / "c").remove("models")
 
 
-def test_the_lock_of_a_cache_is_held_in_whatever_process_has_its_descriptor(tmp_path: Path) -> None:
+def test_any_process_with_the_descriptor_holds_the_lock_of_a_cache(tmp_path: Path) -> None:
     one = caches(tmp_path / "c")
     one.hold("models")
     (fd,) = one.lock_fds
@@ -191,9 +191,7 @@ def test_all_are_listed_and_one_that_no_task_uses_can_be_removed(tmp_path: Path)
     user.close()
 
 
-def test_who_comes_while_one_is_removed_waits_and_gets_a_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_during_a_removal_waits_and_gets_a_new_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     top = tmp_path / "c"
     path = fill(top, "models", 10)
     lock = lock_files.acquire(str(top / "locks" / "models"), shared=False)

@@ -83,7 +83,7 @@ def left(cache: InputCache) -> dict[str, list[str]]:
     return {name: sorted(os.listdir(Path(cache.place.directory, name))) for name in ("entries", "locks", "parts")}
 
 
-def test_what_is_there_is_not_fetched_again_and_is_the_same(tmp_path: Path) -> None:
+def test_an_existing_entry_is_not_fetched_again(tmp_path: Path) -> None:
     train, fetches = source(tmp_path), list[str]()
     cache = InputCache(place(tmp_path))
     first = held(cache, train, fetches)
@@ -97,7 +97,7 @@ def test_what_is_there_is_not_fetched_again_and_is_the_same(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("change", ["length", "time", "name", "another file"])
-def test_what_changed_at_its_source_is_another_entry(tmp_path: Path, change: str) -> None:
+def test_a_changed_source_is_another_entry(tmp_path: Path, change: str) -> None:
     train = source(tmp_path)
     cache = InputCache(place(tmp_path))
     held(cache, train).close()
@@ -136,7 +136,7 @@ def test_a_source_that_changes_while_it_is_fetched_is_an_error_and_no_entry(tmp_
     assert left(cache) == {"entries": [], "locks": [], "parts": []}
 
 
-def test_a_fetch_that_fails_leaves_nothing_and_says_why(tmp_path: Path) -> None:
+def test_a_failed_fetch_leaves_no_files_and_gives_the_reason(tmp_path: Path) -> None:
     cache = InputCache(place(tmp_path))
 
     def fails(into: str, progress: Progress | None) -> object:
@@ -182,7 +182,7 @@ def test_two_at_once_fetch_once_and_the_one_that_waits_sees_how_far_it_is(tmp_pa
     assert content(f"{second.tree}/train") == content(train)
 
 
-def test_the_death_of_who_fetches_lets_the_next_one_take_over(tmp_path: Path) -> None:
+def test_the_fetch_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     train, fetches = source(tmp_path), list[str]()
     cache = InputCache(place(tmp_path))
     reading, writing = os.pipe()
@@ -339,7 +339,7 @@ class Clock:
 @pytest.mark.slow
 @settings(max_examples=25)
 @given(data=st.data())
-def test_what_goes_is_what_was_used_longest_ago_and_never_what_is_in_use_or_pinned(
+def test_the_least_recently_used_unpinned_entries_are_evicted(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("lru")
@@ -404,7 +404,7 @@ def test_what_goes_is_what_was_used_longest_ago_and_never_what_is_in_use_or_pinn
     shutil.rmtree(tmp_path)
 
 
-def test_what_was_not_used_for_long_goes_when_something_comes(tmp_path: Path) -> None:
+def test_a_new_entry_evicts_expired_ones(tmp_path: Path) -> None:
     clock = Clock()
     cache = InputCache(place(tmp_path, age_s=100), clock_ns=clock)
     old, new = source(tmp_path, "old"), source(tmp_path, "new")
@@ -414,7 +414,7 @@ def test_what_was_not_used_for_long_goes_when_something_comes(tmp_path: Path) ->
     assert [one.source for one in cache.entries()] == [f"file://{new}"]
 
 
-def test_what_is_larger_than_the_cache_goes_without_and_takes_nothing_away(tmp_path: Path) -> None:
+def test_input_larger_than_the_cache_bypasses_it_and_evicts_none(tmp_path: Path) -> None:
     small, large = source(tmp_path, "small", files=1), source(tmp_path, "large", size=100_000)
     notes: list[str] = []
     cache = InputCache(place(tmp_path, limit_bytes=100_000), notes.append)
@@ -425,7 +425,7 @@ def test_what_is_larger_than_the_cache_goes_without_and_takes_nothing_away(tmp_p
     assert left(cache)["parts"] == []
 
 
-def test_after_a_reboot_only_what_was_settled_counts(tmp_path: Path) -> None:
+def test_after_a_reboot_only_synced_entries_count(tmp_path: Path) -> None:
     settled, not_settled = source(tmp_path, "settled"), source(tmp_path, "not")
     before = InputCache(place(tmp_path), boot_id="one")
     for one in (settled, not_settled):
@@ -437,7 +437,7 @@ def test_after_a_reboot_only_what_was_settled_counts(tmp_path: Path) -> None:
     assert not held(after, not_settled).is_hit
 
 
-def test_what_somebody_damaged_is_fetched_anew_but_not_under_others_hands(tmp_path: Path) -> None:
+def test_a_damaged_entry_is_fetched_again_but_not_while_in_use(tmp_path: Path) -> None:
     train = source(tmp_path)
     cache = InputCache(place(tmp_path))
     first = held(cache, train)
@@ -506,7 +506,7 @@ def test_a_full_disk_makes_room_or_goes_without(tmp_path: Path, small_disk: Path
     assert cache.entries() == []
 
 
-def test_a_disk_that_fills_up_during_a_fetch_is_told_after_making_room_once(tmp_path: Path, small_disk: Path) -> None:
+def test_a_disk_full_during_a_fetch_is_reported_after_one_eviction(tmp_path: Path, small_disk: Path) -> None:
     old, new = source(tmp_path, "old", files=1, size=600_000), source(tmp_path, "new", files=1, size=1_000_000)
     notes: list[str] = []
     cache = InputCache(CacheLocation(str(small_disk / "cache"), 1 << 30, DAY_S), notes.append)
@@ -523,7 +523,9 @@ def test_a_disk_that_fills_up_during_a_fetch_is_told_after_making_room_once(tmp_
     got.close()
 
 
-def test_a_disk_that_stays_full_leaves_nothing_half_and_goes_without(tmp_path: Path, small_disk: Path) -> None:
+def test_a_disk_that_stays_full_leaves_no_partial_entry_and_bypasses_the_cache(
+    tmp_path: Path, small_disk: Path
+) -> None:
     new = source(tmp_path, "new", files=1, size=1_000_000)
     cache = InputCache(CacheLocation(str(small_disk / "cache"), 1 << 30, DAY_S))
 
@@ -579,7 +581,7 @@ def test_a_lock_file_that_is_removed_and_made_again_is_held_by_one(tmp_path: Pat
     os.close(second)
 
 
-def test_an_entry_counts_with_what_its_files_take_beside_their_content(tmp_path: Path) -> None:
+def test_an_entry_counts_with_the_overhead_of_its_files(tmp_path: Path) -> None:
     train = source(tmp_path, files=3, size=1000)
     assert wanted(train).size_bytes == 3000
     assert wanted(train).files == 3

@@ -99,7 +99,7 @@ def test_a_checkpoint_comes_back_as_it_was(place: Path, source: Path, tmp_path: 
     assert [one.name for one in into.parent.iterdir()] == ["model"]
 
 
-def test_what_is_restored_replaces_what_was_there(place: Path, source: Path) -> None:
+def test_a_restored_checkpoint_replaces_existing_files(place: Path, source: Path) -> None:
     fill(source, 1)
     store(place, source)
     before = tree(source)
@@ -109,7 +109,7 @@ def test_what_is_restored_replaces_what_was_there(place: Path, source: Path) -> 
     assert [one.name for one in source.parent.iterdir()] == ["model"]
 
 
-def test_without_a_checkpoint_nothing_is_restored(place: Path, source: Path) -> None:
+def test_without_a_checkpoint_no_file_is_restored(place: Path, source: Path) -> None:
     fill(source, 1)
     before = tree(source)
     assert restored(place, source) is None
@@ -129,7 +129,7 @@ def test_files_that_did_not_change_are_stored_once(place: Path, source: Path) ->
     assert len(objects(place) - before) == 1
 
 
-def test_the_last_ones_are_kept_with_what_they_need(place: Path, source: Path, tmp_path: Path) -> None:
+def test_the_last_checkpoints_are_kept_with_their_shared_files(place: Path, source: Path, tmp_path: Path) -> None:
     with checkpoints(place, keep=2) as opened:
         for epoch in range(1, 6):
             fill(source, epoch)

@@ -92,7 +92,7 @@ def test_a_change_while_it_is_sent_to_hdfs_discards_the_copy(
         assert tree(tmp_path / "again") == before
 
 
-def test_a_place_of_somebody_else_is_refused(base: str, place: HdfsPlace, source: Path) -> None:
+def test_a_directory_of_another_user_is_refused(base: str, place: HdfsPlace, source: Path) -> None:
     fill(source, 1)
     with checkpoints(base, place) as opened:
         opened.store(str(source))

@@ -161,7 +161,7 @@ def test_shards_that_are_written_one_after_the_other_are_one_save() -> None:
     assert files_of(selected(before(index), after(index))) == sorted(index)
 
 
-def test_a_file_that_is_written_in_place_blocks_what_belongs_to_it() -> None:
+def test_a_file_written_in_place_blocks_its_checkpoint() -> None:
     found = selected(before({"a": (1, 99.0), "b": (2, 50.0)}), after({"a": (1, 109.0), "b": (2, 50.0)}))
     assert (found.names, found.blocked) == (frozenset(), BusyEntry("a", "has just been written"))
 
@@ -210,7 +210,7 @@ def test_the_parts_of_a_tensorflow_checkpoint_belong_together() -> None:
     assert files_of(found) == sorted(old)
 
 
-def test_a_checkpoint_that_was_removed_after_the_look_was_whole_if_it_had_what_the_others_have() -> None:
+def test_a_checkpoint_removed_after_the_scan_is_complete_if_it_had_the_files_of_others() -> None:
     kept, removed = checkpoint(1000, 11, 99.5), checkpoint(500, 1, 99.0)
     found = selected(before({**removed, **kept}), after(checkpoint(1500, 21, 109.0)))
     assert files_of(found) == sorted({**removed, **kept})
@@ -219,7 +219,7 @@ def test_a_checkpoint_that_was_removed_after_the_look_was_whole_if_it_had_what_t
     assert files_of(found) == sorted(kept)
 
 
-def test_other_files_that_change_are_left_out_of_what_has_a_step() -> None:
+def test_changing_files_outside_a_step_directory_are_left_out() -> None:
     saved = checkpoint(500, 1, 50.0)
     first = {**saved, "README": (5, 10.0), "best/model": (6, 99.0), "best/config": (7, 10.0)}
     found = selected(before(first, opened=["best/model"]), after(first, opened=["best/model"]))
@@ -227,7 +227,7 @@ def test_other_files_that_change_are_left_out_of_what_has_a_step() -> None:
     assert files_of(found) == sorted({**saved, "README": 0})
 
 
-def test_a_link_to_what_is_left_out_is_left_out() -> None:
+def test_a_link_to_an_omitted_file_is_omitted() -> None:
     saved, half = checkpoint(500, 1, 50.0), {"checkpoint-1000/a": (11, 99.0)}
     links = {"last": "checkpoint-1000", "best": "checkpoint-500"}
     found = selected(
@@ -238,9 +238,7 @@ def test_a_link_to_what_is_left_out_is_left_out() -> None:
 
 @pytest.mark.parametrize("name", ["state.pt", "step=500.ckpt"])
 @pytest.mark.parametrize(("opened", "is_whole"), [([], True), (["it"], False)])
-def test_what_was_not_open_before_sigterm_and_is_unchanged_is_whole(
-    name: str, opened: list[str], is_whole: bool
-) -> None:
+def test_a_file_closed_before_sigterm_and_unchanged_is_complete(name: str, opened: list[str], is_whole: bool) -> None:
     first = before({name: (1, 99.9)}, opened=[name] * len(opened))
     found = selected(first, look(101.0, {name: (1, 99.9)}), has_ended=True)
     assert bool(found.names) == is_whole
@@ -248,7 +246,7 @@ def test_what_was_not_open_before_sigterm_and_is_unchanged_is_whole(
     assert problem == (None if is_whole else BusyEntry(name, "was open for writing"))
 
 
-def test_what_was_replaced_after_the_look_before_sigterm_is_selected_as_it_was() -> None:
+def test_a_file_replaced_after_the_scan_before_sigterm_is_selected_in_its_old_state() -> None:
     second = look(101.0, {"state.pt": (2, 100.5), "state.tmp": (3, 100.6)})
     assert files_of(selected(before({"state.pt": (1, 99.9)}), second, has_ended=True)) == ["state.pt"]
 
@@ -262,7 +260,7 @@ def test_the_first_checkpoint_directory_counts_after_sigterm_only_if_it_was_quie
     assert files_of(selected(before(files), look(101.0, files), has_ended=True)) == sorted(files)
 
 
-def test_what_changed_shortly_before_a_kill_is_not_selected() -> None:
+def test_files_changed_shortly_before_a_kill_are_not_selected() -> None:
     files = {**checkpoint(500, 1, 50.0), **checkpoint(1000, 11, 99.0), EVENTS: (9, 99.9)}
     end = before(files)
     found = selected(end, end, has_ended=True)
@@ -289,7 +287,7 @@ def test_a_file_that_may_name_a_save_that_is_left_out_is_no_part_of_the_one_befo
     assert files_of(selected(before(named), after(named), has_ended=True)) == []
 
 
-def test_of_a_save_that_waits_between_two_files_nothing_is_taken_at_a_kill() -> None:
+def test_a_save_paused_between_two_files_is_not_selected_at_a_kill() -> None:
     files = {"model.pt": (1, 99.0), "optimizer.pt": (2, 88.0)}
     found = selected(before(files), after(files), has_ended=True)
     assert (files_of(found), found.blocked) == ([], BusyEntry("model.pt", "was written shortly before the end"))
@@ -297,7 +295,7 @@ def test_of_a_save_that_waits_between_two_files_nothing_is_taken_at_a_kill() -> 
     assert files_of(selected(before(files), after(files), has_ended=True)) == ["config.json", "model.pt"]
 
 
-def test_a_file_that_nobody_wrote_on_since_sigterm_and_that_was_open_was_cut_off() -> None:
+def test_an_open_file_unchanged_since_sigterm_is_truncated() -> None:
     def is_cut(opened: str, later: Files, *, appended: Sequence[str] = ()) -> bool:
         first = before({opened: (1, 99.0)}, opened=() if appended else [opened], appended=appended)
         return is_cut_off(first, after(later))
@@ -310,7 +308,7 @@ def test_a_file_that_nobody_wrote_on_since_sigterm_and_that_was_open_was_cut_off
     assert not is_cut("a.pt", {"a.pt": (1, 99.0)}, appended=["a.pt"])
 
 
-def test_what_was_reported_is_everything_but_logs_that_are_written() -> None:
+def test_a_reported_checkpoint_is_everything_but_growing_logs() -> None:
     files = {"model": (1, 99.0), EVENTS: (2, 90.0), "old.log": (3, 80.0), "new.log": (4, 96.0)}
     found = select_all(before(files, opened=[EVENTS]), int(95e9))
     assert files_of(found) == ["model", "old.log", "runs/Nov28_host"]

@@ -49,7 +49,7 @@ def set_back(path: Path) -> None:
         (lambda path: path.chmod(0o600), False),  # it cannot be told from a write
     ],
 )
-def test_a_file_that_is_replaced_or_removed_stays_what_it_was(
+def test_a_replaced_or_removed_file_keeps_its_content_in_the_snapshot(
     model: Path, change: Callable[[Path], None], is_same: bool
 ) -> None:
     weights = model / "deep" / "weights"
@@ -74,7 +74,7 @@ def test_a_file_that_is_not_held_must_still_be_there(model: Path, monkeypatch: p
         assert one.unchanged(one.read_again()) == {"newer"}
 
 
-def test_who_writes_a_file_is_known_also_later(model: Path) -> None:
+def test_writers_of_a_file_are_known_later_too(model: Path) -> None:
     with open(model / "log", "a"), open(model / "half", "wb"):
         before = DirectorySnapshot(str(model), holds=True)
     with before, DirectorySnapshot(str(model), holds=True) as after:

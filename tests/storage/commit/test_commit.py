@@ -105,13 +105,13 @@ def old_target(target: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("names", [[""], ["0", "1", "2"], ["worker_0", "ps_0"]])
-def test_parts_become_the_target_and_nothing_else_stays(target: Path, names: list[str]) -> None:
+def test_parts_become_the_target_without_other_files(target: Path, names: list[str]) -> None:
     commit(location(target), APP, store_parts(target, names), overwrite=False)
     assert tree(target) == new_tree(names)
     assert beside(target) == []
 
 
-def test_a_target_that_is_replaced_keeps_nothing_of_the_old_one(target: Path) -> None:
+def test_a_replaced_target_has_no_files_of_the_old_one(target: Path) -> None:
     old_target(target)
     commit(location(target), APP, store_parts(target, ["0", "1"]), overwrite=True)
     assert tree(target) == new_tree(["0", "1"])
@@ -122,7 +122,7 @@ def kept(target: Path) -> Path:
     return Path(f"{target}.replaced.{APP}")
 
 
-def test_what_dlapp_did_not_write_is_kept_beside_the_output_that_replaces_it(target: Path) -> None:
+def test_a_foreign_target_is_kept_beside_its_replacement(target: Path) -> None:
     (target / "thesis").mkdir(parents=True)
     for _ in range(2):
         left = commit(location(target), APP, store_parts(target, ["0"]), overwrite=True)
@@ -180,7 +180,7 @@ def test_a_file_that_is_the_output_is_kept_too(target: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["of the user's", "copied", "a link", "another's", "with another name"])
-def test_what_dlapp_did_not_write_is_never_removed_as_a_former_output(target: Path, what: str) -> None:
+def test_foreign_directories_are_never_removed_as_previous_outputs(target: Path, what: str) -> None:
     write(target, 5, keep=1)
     path = previous(target, 1 if what != "with another name" else 2)
     if what == "a link":
@@ -202,7 +202,7 @@ def test_what_dlapp_did_not_write_is_never_removed_as_a_former_output(target: Pa
         assert beside(target) == sorted([path.name, previous(target, number).name])
 
 
-def test_where_others_may_rename_former_outputs_none_is_removed(target: Path) -> None:
+def test_previous_outputs_that_others_may_rename_are_not_removed(target: Path) -> None:
     write(target, 1, keep=1)
     target.parent.chmod(0o777)
     for number in (2, 3):
@@ -257,7 +257,7 @@ def test_a_commit_that_is_killed_anywhere_keeps_the_former_output(tmp_path: Path
 
 
 @pytest.mark.parametrize("what", ["another's", "copied", "writable by all", "a link", "a file"])
-def test_a_mark_that_somebody_else_could_have_set_does_not_count(target: Path, what: str) -> None:
+def test_a_mark_that_another_user_could_have_set_does_not_count(target: Path, what: str) -> None:
     target.parent.mkdir()
     if what == "a link":
         (target.parent / "real").mkdir()
@@ -280,7 +280,7 @@ def test_a_mark_that_somebody_else_could_have_set_does_not_count(target: Path, w
     assert tree(target) == new_tree(["0"])
 
 
-def test_where_nothing_is_marked_the_users_history_says_what_dlapp_wrote(target: Path) -> None:
+def test_without_a_mark_the_users_history_identifies_outputs_of_dlapp(target: Path) -> None:
     target.mkdir(parents=True)
     changed_ms = target.stat().st_ctime_ns // 1_000_000
     parts = store_parts(target, ["0"])
@@ -317,7 +317,7 @@ def test_a_target_that_appeared_meanwhile_is_not_touched_and_the_output_is_kept_
         commit(location(target), APP, parts, overwrite=False, is_retry=True)
 
 
-def test_a_missing_part_changes_nothing(target: Path) -> None:
+def test_a_missing_part_fails_the_commit_without_changes(target: Path) -> None:
     parts = store_parts(target, ["0", "1"])
     old = old_target(target)
     shutil.rmtree(parts[1][1].removeprefix("file://"))
@@ -327,7 +327,7 @@ def test_a_missing_part_changes_nothing(target: Path) -> None:
     assert Path(parts[0][1].removeprefix("file://")).exists()
 
 
-def test_a_commit_that_got_through_may_be_repeated_by_who_says_so(target: Path) -> None:
+def test_a_finished_commit_may_be_repeated_explicitly(target: Path) -> None:
     parts = store_parts(target, ["0"])
     commit(location(target), APP, parts, overwrite=False)
     commit(location(target), APP, parts, overwrite=False, is_retry=True)
@@ -357,7 +357,7 @@ def test_a_failed_run_is_kept_aside_with_the_parts_that_there_are(target: Path) 
     assert not target.exists()
 
 
-def test_what_failed_containers_left_stays_beside_the_output_of_the_others(target: Path) -> None:
+def test_output_of_failed_containers_is_kept_beside_that_of_the_others(target: Path) -> None:
     parts = store_parts(target, ["0", "1", "2"])
     for _ in range(2):
         assert output_commit(location(target), APP).keep_failed(parts[1:2]) == f"{location(target)}.{APP}.failed"
@@ -368,14 +368,14 @@ def test_what_failed_containers_left_stays_beside_the_output_of_the_others(targe
     assert output_commit(location(target), OTHER).keep_failed([]) is None
 
 
-def test_what_the_only_container_left_in_place_of_an_output_stays_beside_it(target: Path) -> None:
+def test_output_of_a_single_failed_container_is_kept_beside_the_target(target: Path) -> None:
     parts = store_parts(target, [""])
     for _ in range(2):
         assert output_commit(location(target), APP).keep_failed(parts) == f"{location(target)}.{APP}.failed"
     assert tree(Path(f"{target}.{APP}.failed")) == new_tree([""])
 
 
-def test_a_failed_run_without_output_leaves_nothing_aside(target: Path) -> None:
+def test_a_failed_run_without_output_keeps_no_files_aside(target: Path) -> None:
     target.parent.mkdir()
     parts = [("", part_location(location(target), APP, ContainerId(APP, 1, 2)))]
     assert output_commit(location(target), APP).keep_partial(parts) is None
@@ -511,7 +511,7 @@ def test_a_new_target_that_is_gone_before_it_was_in_place_is_not_committed(targe
 
 @pytest.mark.usefixtures("no_power_cut")
 @pytest.mark.parametrize("then", [finish_interrupted, None], ids=["finish_interrupted", "commit again"])
-def test_a_refusal_that_is_killed_anywhere_loses_nothing(tmp_path: Path, then: Callable[[str], object] | None) -> None:
+def test_a_refusal_killed_at_any_point_loses_no_file(tmp_path: Path, then: Callable[[str], object] | None) -> None:
     for count in MOMENTS:
         target = tmp_path / f"{count}" / "run"
         old = old_target(target)
@@ -552,7 +552,7 @@ def test_setting_aside_that_is_killed_anywhere_can_be_repeated(tmp_path: Path, e
     assert count > 3
 
 
-def test_nobody_finishes_a_commit_that_is_still_going_on(target: Path) -> None:
+def test_a_running_commit_is_not_finished_by_others(target: Path) -> None:
     old = old_target(target)
     parts = store_parts(target, ["0", "1"])
     stands, go_on = threading.Event(), threading.Event()
@@ -656,7 +656,7 @@ def test_an_old_target_that_its_owner_protected_is_replaced(target: Path) -> Non
     assert beside(target) == []
 
 
-def test_the_next_application_finishes_first_what_a_dead_one_had_begun(target: Path) -> None:
+def test_the_next_application_first_finishes_the_commit_of_a_dead_one(target: Path) -> None:
     old_target(target)
     parts = store_parts(target, ["0", "1"])
 
@@ -670,7 +670,7 @@ def test_the_next_application_finishes_first_what_a_dead_one_had_begun(target: P
     assert beside(target) == []
 
 
-def test_what_cannot_be_told_apart_after_a_death_is_kept(target: Path) -> None:
+def test_directories_ambiguous_after_a_death_are_kept(target: Path) -> None:
     old = old_target(target)
     parts = store_parts(target, ["0"])
 
@@ -766,7 +766,7 @@ def test_an_old_target_that_cannot_be_removed_does_not_stop_the_new_one(target: 
     assert beside(target) == [f"{target.name}.replaced.{APP}"]
 
 
-def test_a_damaged_marker_is_said_and_does_not_stop_others(target: Path) -> None:
+def test_a_damaged_marker_is_reported_and_does_not_stop_others(target: Path) -> None:
     target.parent.mkdir()
     marker = Path(f"{target}.{OTHER}.commit")
     for text in ("", "{}", "[1]", '{"version": 9, "inode": 1, "overwrite": true, "parts": []}'):

@@ -95,7 +95,7 @@ def killed_at(
 
 @pytest.mark.parametrize("names", [[""], ["0", "1", "2"]])
 @pytest.mark.parametrize("replaces", [True, False])
-def test_parts_become_the_target_and_nothing_else_stays(
+def test_parts_become_the_target_without_other_files(
     place: HdfsPlace, files: HdfsFiles, target: str, names: list[str], replaces: bool
 ) -> None:
     if replaces:
@@ -110,7 +110,7 @@ def test_parts_become_the_target_and_nothing_else_stays(
     assert tree(files, target) == new_tree(names)
 
 
-def test_what_a_task_left_that_died_while_it_tried_to_store_goes_with_the_parts(
+def test_leftovers_of_a_dead_tasks_probe_are_removed_with_the_parts(
     place: HdfsPlace, files: HdfsFiles, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = plant(files, target, ["0", "1"])
@@ -203,7 +203,9 @@ def test_a_commit_of_one_trial_that_is_killed_anywhere_leaves_it_whole_or_absent
             break
 
 
-def test_what_who_began_beside_another_made_anew_does_not_stay(place: HdfsPlace, files: HdfsFiles, target: str) -> None:
+def test_directories_recreated_by_a_concurrent_commit_are_removed(
+    place: HdfsPlace, files: HdfsFiles, target: str
+) -> None:
     parts = plant(files, target, ["0", "1"])
     commit.commit(target, APP, parts, overwrite=False, hdfs=place)
     files.make_directory(f"{target}.{APP}.ready")
@@ -293,9 +295,7 @@ def test_two_processes_that_finish_one_commit_at_once_do_no_harm(
         assert beside(files, target) == []
 
 
-def test_who_comes_late_takes_nothing_away_from_the_next_application(
-    place: HdfsPlace, files: HdfsFiles, target: str
-) -> None:
+def test_a_late_commit_does_not_disturb_the_next_application(place: HdfsPlace, files: HdfsFiles, target: str) -> None:
     old_target(files, target)
     parts = plant(files, target, ["0", "1"])
 
@@ -309,7 +309,7 @@ def test_who_comes_late_takes_nothing_away_from_the_next_application(
     assert beside(files, target) == []
 
 
-def test_who_is_overtaken_while_looking_never_moves_the_new_target_away(
+def test_an_overtaken_commit_never_moves_the_new_target(
     monkeypatch: pytest.MonkeyPatch, place: HdfsPlace, files: HdfsFiles, target: str
 ) -> None:
     old_target(files, target)
@@ -371,9 +371,7 @@ def settled(
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_what_nobody_is_left_for_is_kept_aside_or_removed(
-    place: HdfsPlace, files: HdfsFiles, target: str, keep: bool
-) -> None:
+def test_orphaned_output_is_kept_aside_or_removed(place: HdfsPlace, files: HdfsFiles, target: str, keep: bool) -> None:
     staged, old = HdfsStagingFiles(place), old_target(files, target)
     plant(files, target, ["0", "1"])
     how = OnFailure.KEEP if keep else OnFailure.DROP
@@ -391,7 +389,9 @@ def test_what_nobody_is_left_for_is_kept_aside_or_removed(
 
 
 @pytest.mark.parametrize("point", ["", "marker written", "marker", "part 0", "old aside", "swapped", "done"])
-def test_what_was_decided_somebody_else_commits(place: HdfsPlace, files: HdfsFiles, target: str, point: str) -> None:
+def test_a_decided_commit_is_finished_by_another_process(
+    place: HdfsPlace, files: HdfsFiles, target: str, point: str
+) -> None:
     def dies(step: str) -> None:
         if step == point:
             raise Killed
@@ -409,7 +409,7 @@ def test_what_was_decided_somebody_else_commits(place: HdfsPlace, files: HdfsFil
     staged.close()
 
 
-def test_what_was_decided_and_cannot_be_is_kept_aside(place: HdfsPlace, files: HdfsFiles, target: str) -> None:
+def test_a_decided_commit_that_is_impossible_is_kept_aside(place: HdfsPlace, files: HdfsFiles, target: str) -> None:
     staged = HdfsStagingFiles(place)
     old = old_target(files, target)
     refused = plant(files, target, ["0", "1"])
@@ -471,7 +471,7 @@ def test_parts_that_are_gone_are_committed_only_where_the_target_is_the_output_o
     assert (tree(files, target), beside(files, target)) == (before, [])
 
 
-def test_a_new_target_that_is_gone_is_not_committed_whatever_took_its_place(
+def test_a_vanished_new_target_is_not_replaced_by_another_directory(
     place: HdfsPlace, files: HdfsFiles, target: str
 ) -> None:
     parts = plant(files, target, ["0", "1"])
@@ -510,7 +510,7 @@ def test_a_directory_that_is_replaced_passes_on_its_permissions_group_and_access
 
 @pytest.mark.skipif(IS_HADOOP_2, reason="Hadoop 2 has no erasure coding")
 @pytest.mark.parametrize("names", [[""], ["0", "1"]], ids=["one", "two"])
-def test_what_replaces_a_directory_is_coded_and_placed_by_its_policies(
+def test_a_replacement_keeps_erasure_coding_and_storage_policies(
     place: HdfsPlace, files: HdfsFiles, target: str, tmp_path: Path, names: list[str]
 ) -> None:
     path = place.path(target)
@@ -565,7 +565,7 @@ def test_a_new_output_has_the_permissions_that_the_cluster_says(
     assert status.mode == mode
 
 
-def test_who_settles_has_the_patience_of_who_asked_it_to() -> None:
+def test_a_settlement_has_the_patience_of_its_caller() -> None:
     nowhere = HdfsPlace("hdfs://nn", ("http://127.0.0.1:1",), Login("tony"))
     staged, began = HdfsStagingFiles(nowhere, patience_s=0.1), time.monotonic()
     with pytest.raises(Unreachable):
@@ -587,7 +587,7 @@ def test_a_failed_run_is_kept_aside_with_the_parts_that_there_are(
         assert beside(files, target) == [f"run 1 100%.{APP}.partial"]
 
 
-def test_a_damaged_marker_is_said_and_does_not_stop_others(place: HdfsPlace, files: HdfsFiles, target: str) -> None:
+def test_a_damaged_marker_is_reported_and_does_not_stop_others(place: HdfsPlace, files: HdfsFiles, target: str) -> None:
     marker = f"{target}.{OTHER}.commit"
     for text in (b"", b"{}", b"[1]", b'{"version": 9, "number": 1, "overwrite": true, "parts": []}'):
         files.write_atomic(marker, text)
@@ -609,7 +609,7 @@ def other(place: HdfsPlace, base: str, files: HdfsFiles) -> HdfsFiles:
     return HdfsFiles(place._replace(login=Login("mallory")))
 
 
-def test_another_users_marker_moves_nothing_and_the_target_is_refused(
+def test_another_users_marker_moves_no_file_and_the_target_is_refused(
     place: HdfsPlace, files: HdfsFiles, other: HdfsFiles, target: str, base: str
 ) -> None:
     files.web.write(files.place.path(f"{base}/models/best.ckpt"), b"weights")
@@ -635,7 +635,7 @@ def test_another_users_marker_moves_nothing_and_the_target_is_refused(
         assert not files.exists(target)
 
 
-def test_what_another_user_renamed_to_the_old_targets_name_stays_where_nothing_was_replaced(
+def test_a_directory_renamed_to_the_old_targets_name_stays_without_a_replacement(
     place: HdfsPlace, files: HdfsFiles, target: str
 ) -> None:
     """Users who may write a directory that is not sticky may rename what is there, and delete nothing in it."""

@@ -34,7 +34,7 @@ def test_no_name_beside_a_target_is_longer_than_the_room_for_it() -> None:
     assert len(longest + UNIQUE) == NAME_MAX, longest
 
 
-def test_a_target_with_the_longest_name_is_replaced_even_if_the_name_of_what_it_replaces_is_taken(
+def test_a_target_with_the_longest_name_is_replaced_even_if_its_old_name_is_taken(
     tmp_path: Path,
 ) -> None:
     target, app = f"file://{tmp_path}/{NAME}", ApplicationId.from_text(APP)

@@ -62,7 +62,7 @@ def web(place: HdfsPlace) -> Iterator[WebHdfs]:
         yield found
 
 
-def test_those_whom_view_acl_and_modify_acl_name_read_their_tokens_and_nobody_else_does(
+def test_only_users_in_view_acl_and_modify_acl_read_their_tokens(
     closed: HdfsPlace, base: str, asked: list[str]
 ) -> None:
     home = closed._replace(homes=base.removeprefix(closed.location))

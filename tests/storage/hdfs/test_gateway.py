@@ -154,7 +154,7 @@ def test_a_commit_goes_by_names_and_into_no_directory_of_such_a_name(names: list
     assert (tree(files, TARGET), beside(files, TARGET)) == (new_tree(names), [])
 
 
-def test_where_no_target_may_be_replaced_it_stays_and_the_output_is_put_aside() -> None:
+def test_without_replacement_the_target_stays_and_the_output_is_put_aside() -> None:
     files = behind(Gateway(numbers=True))
     old = old_target(files, TARGET)
     with pytest.raises(commit.CommitRefused):

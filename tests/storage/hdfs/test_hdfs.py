@@ -68,7 +68,7 @@ def there_and_back(files: HdfsFiles, base: str, top: Path, into: Path) -> Path:
     return into / top.name
 
 
-def test_a_try_to_store_reaches_the_datanodes_and_leaves_nothing(files: HdfsFiles, base: str) -> None:
+def test_a_store_probe_reaches_the_datanodes_and_leaves_no_file(files: HdfsFiles, base: str) -> None:
     files.probe_store(f"{base}/out.tmp/container")
     assert files.names(base) == ["out.tmp"]
     assert files.names(f"{base}/out.tmp") == []
@@ -163,7 +163,7 @@ def test_any_names_survive_both_ways(
     assert tree(there_and_back(files, base, top, here / "in")) == before
 
 
-def test_what_hdfs_cannot_name_is_said_before_anything_is_sent(files: HdfsFiles, base: str, tmp_path: Path) -> None:
+def test_invalid_hdfs_names_are_refused_before_any_request(files: HdfsFiles, base: str, tmp_path: Path) -> None:
     for name, problem in (
         (b"12:30", "names with a colon"),
         (b"\xff", "names on HDFS are UTF-8"),
@@ -177,7 +177,7 @@ def test_what_hdfs_cannot_name_is_said_before_anything_is_sent(files: HdfsFiles,
         assert not files.exists(f"{base}/out")
 
 
-def test_links_become_what_they_lead_to_and_the_rest_is_named(files: HdfsFiles, base: str, tmp_path: Path) -> None:
+def test_links_are_stored_as_their_targets_and_others_are_named(files: HdfsFiles, base: str, tmp_path: Path) -> None:
     workspace = plant(tmp_path / "workspace", {"out/step_100/model": b"weights", "runs/3/log": b"losses"})
     top = workspace / "out"
     for name, text in {
@@ -248,7 +248,7 @@ def test_sources_land_as_hdfs_dfs_get_lands_them(place: HdfsPlace, files: HdfsFi
         fetch_sources([f"{base}/none*"], str(tmp_path / "in"), hdfs=place)
 
 
-def test_nothing_is_fetched_over_what_is_there(files: HdfsFiles, base: str, tmp_path: Path) -> None:
+def test_fetched_files_do_not_overwrite_existing_ones(files: HdfsFiles, base: str, tmp_path: Path) -> None:
     files.write_atomic(f"{base}/one", b"new")
     files.write_atomic(f"{base}/two", b"new")
     (tmp_path / "two").write_text("mine")
@@ -334,7 +334,7 @@ def test_a_directory_that_must_keep_its_inode_is_not_replaced(files: HdfsFiles, 
 
 
 @pytest.mark.skipif(IS_HADOOP_2, reason="WebHDFS of Hadoop 2 sets no quotas")
-def test_a_quota_that_is_reached_is_said(files: HdfsFiles, base: str, tmp_path: Path) -> None:
+def test_a_reached_quota_is_reported(files: HdfsFiles, base: str, tmp_path: Path) -> None:
     files.web._call("SETQUOTA", files.place.path(base), {"namespacequota": "4"}, method="PUT")
     (tmp_path / "out").mkdir()
     for number in range(5):
@@ -413,7 +413,7 @@ def heal(proxy: Proxy) -> None:
 @pytest.mark.parametrize(
     "plan", [Plan(refuse=True), Plan(cut_up=10), Plan(cut_call=0), Plan(cut_down=0), Plan(cut_down=100)], ids=repr
 )
-def test_a_cut_connection_costs_time_and_nothing_else(proxied: tuple[Proxy, HdfsFiles], base: str, plan: Plan) -> None:
+def test_a_cut_connection_costs_only_time(proxied: tuple[Proxy, HdfsFiles], base: str, plan: Plan) -> None:
     proxy, files = proxied
     calls: list[Callable[[str], object]] = [
         lambda at: files.write_atomic(at, b"x"),
@@ -430,7 +430,7 @@ def test_a_cut_connection_costs_time_and_nothing_else(proxied: tuple[Proxy, Hdfs
     assert files.names(base) == ["0", "1", "2"]
 
 
-def test_a_rename_whose_answer_is_lost_is_known_to_be_done(proxied: tuple[Proxy, HdfsFiles], base: str) -> None:
+def test_a_rename_with_a_lost_answer_is_recognized_as_done(proxied: tuple[Proxy, HdfsFiles], base: str) -> None:
     proxy, files = proxied
     path = files.place.path(base)
     for number in range(3):
@@ -481,7 +481,7 @@ def test_a_small_file_that_is_replaced_while_it_is_read_is_read_whole(
     assert files.read_bytes(f"{base}/x", 1 << 28) == b"tiny"
 
 
-def test_a_file_of_a_snapshot_is_what_it_was(files: HdfsFiles, base: str) -> None:
+def test_a_file_of_a_snapshot_keeps_its_content(files: HdfsFiles, base: str) -> None:
     files.make_directory(f"{base}/d")
     path = files.place.path(f"{base}/d")
     files.web._call("ALLOWSNAPSHOT", path, method="PUT")
@@ -510,7 +510,7 @@ def test_a_namenode_that_is_down_or_no_namenode_is_passed_over(hadoop: Hadoop, p
 
 
 @pytest.mark.slow
-def test_safe_mode_is_said(admin: Callable[..., None], files: HdfsFiles, base: str) -> None:
+def test_safe_mode_is_reported(admin: Callable[..., None], files: HdfsFiles, base: str) -> None:
     admin("-safemode", "enter")
     try:
         with pytest.raises(AnyUnreachable, match="HDFS is in safe mode"):

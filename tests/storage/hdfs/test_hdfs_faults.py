@@ -300,7 +300,7 @@ class Late(HttpClient):
     ("comes", "at_next", "tries"),
     [("whole", True, 3), ("half", True, 3), ("begun", True, 3), ("whole", False, 2), ("half", False, 2)],
 )
-def test_a_try_that_comes_late_takes_nothing_from_the_one_that_followed_it(
+def test_a_late_request_does_not_disturb_its_retry(
     place: HdfsPlace, base: str, tmp_path: Path, comes: str, at_next: bool, tries: int
 ) -> None:
     content = os.urandom(300_000)
@@ -331,7 +331,7 @@ def test_a_try_that_comes_late_does_not_bring_back_a_directory_that_was_renamed(
 
 
 @pytest.mark.parametrize("kind", ["file", "directory"])
-def test_a_delete_that_comes_late_does_not_take_what_has_the_name_since(
+def test_a_late_delete_keeps_a_newer_file_of_the_same_name(
     place: HdfsPlace, base: str, tmp_path: Path, kind: str
 ) -> None:
     held: list[str] = []
@@ -360,7 +360,7 @@ def test_a_delete_that_comes_late_does_not_take_what_has_the_name_since(
     assert files.read_bytes(f"{base}/name{inner}", 1 << 28) == b"new"
 
 
-def test_what_may_not_be_replaced_is_said_by_its_name(
+def test_an_irreplaceable_target_is_refused_by_name(
     place: HdfsPlace, files: HdfsFiles, base: str, tmp_path: Path
 ) -> None:
     (tmp_path / "model").write_bytes(b"new")
@@ -381,7 +381,7 @@ def test_what_may_not_be_replaced_is_said_by_its_name(
 
 
 @pytest.mark.parametrize("silent", ["datanodes", "everything"])
-def test_who_is_stopped_in_the_middle_leaves_at_once(
+def test_a_stopped_transfer_ends_at_once(
     place: HdfsPlace, base: str, hadoop: Hadoop, tmp_path: Path, silent: str
 ) -> None:
     files = HdfsFiles(place)
@@ -466,7 +466,7 @@ def test_a_fetch_goes_on_when_a_datanode_dies(
 
 
 @pytest.mark.slow
-def test_a_store_goes_on_when_a_datanode_dies_and_nothing_of_it_is_lost(
+def test_a_store_continues_without_loss_when_a_datanode_dies(
     brought_back: None, hadoop: Hadoop, place: HdfsPlace, base: str, tmp_path: Path
 ) -> None:
     top = tmp_path / "tree"
@@ -550,7 +550,7 @@ def test_a_corrupt_block_that_has_other_replicas_is_not_noticed(
 
 
 @pytest.mark.skipif(IS_HADOOP_2, reason="WebHDFS of Hadoop 2 sets no quotas")
-def test_space_that_is_used_up_is_said_and_not_tried_again(files: HdfsFiles, base: str, tmp_path: Path) -> None:
+def test_an_exhausted_space_quota_is_reported_and_not_retried(files: HdfsFiles, base: str, tmp_path: Path) -> None:
     files.web._call("SETQUOTA", files.place.path(base), {"storagespacequota": "1000"}, method="PUT")
     (tmp_path / "model").write_bytes(os.urandom(5000))
     began = time.monotonic()
@@ -559,7 +559,7 @@ def test_space_that_is_used_up_is_said_and_not_tried_again(files: HdfsFiles, bas
     assert time.monotonic() - began < 45
 
 
-def test_a_place_that_is_read_only_is_said_with_its_path(
+def test_a_read_only_directory_is_reported_with_its_path(
     place: HdfsPlace, files: HdfsFiles, base: str, tmp_path: Path
 ) -> None:
     (tmp_path / "model").write_bytes(b"x")

@@ -89,7 +89,7 @@ def test_input_comes_from_hdfs_and_the_output_of_all_containers_goes_there_at_on
     assert beside(files, target) == ["train"]
 
 
-def test_a_failed_one_leaves_what_it_wrote_beside_the_target(files: HdfsFiles, target: str, tmp_path: Path) -> None:
+def test_a_failed_application_keeps_its_output_beside_the_target(files: HdfsFiles, target: str, tmp_path: Path) -> None:
     old = old_target(files, target)
     application = launch(properties(tmp_path, "mkdir output; echo half > output/model; exit 3", to_hdfs=to(target)))
     assert ended(application)["final_status"] == "FAILED"
@@ -99,7 +99,7 @@ def test_a_failed_one_leaves_what_it_wrote_beside_the_target(files: HdfsFiles, t
 
 
 @pytest.mark.slow
-def test_what_was_computed_waits_for_an_hdfs_that_takes_no_changes(
+def test_output_waits_for_a_read_only_hdfs(
     files: HdfsFiles, target: str, tmp_path: Path, admin: Callable[..., None]
 ) -> None:
     script = f"mkdir output; echo new > output/model; until [ -e '{tmp_path}/go' ]; do sleep 0.1; done"

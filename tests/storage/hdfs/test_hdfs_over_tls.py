@@ -127,7 +127,7 @@ def test_tls_on_one_side_alone_is_named_at_once_with_the_policy(secured: Secured
         assert time.monotonic() - began < 45  # it would be asked again for a minute
 
 
-def test_an_application_on_one_machine_goes_by_the_ca_of_who_submits_it(
+def test_a_local_application_uses_the_submitters_ca(
     secured: Secured, tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files, there = HdfsFiles(secured.place), f"{secured.place.location}/tests/app"

@@ -72,7 +72,9 @@ def test_only_a_namenode_says_that_its_numbers_count(federation: Federation, thr
                 assert web.webhdfs_reason() == reason
 
 
-def test_what_has_the_same_number_in_the_other_nameservice_stays(federation: Federation, through: HdfsFiles) -> None:
+def test_files_with_the_same_inode_number_in_another_nameservice_stay(
+    federation: Federation, through: HdfsFiles
+) -> None:
     first = federation.member(0)
     second = federation.member(1)
     base = f"hdfs://dlapp/t{os.urandom(4).hex()}"
@@ -96,9 +98,7 @@ def test_what_has_the_same_number_in_the_other_nameservice_stays(federation: Fed
 
 
 @each_seed("router", 5 if FULL else 1)
-def test_a_datanode_that_is_killed_while_output_is_stored_costs_nobody_a_file(
-    federation: Federation, tmp_path: Path, seed: int
-) -> None:
+def test_a_datanode_killed_during_a_store_loses_no_file(federation: Federation, tmp_path: Path, seed: int) -> None:
     """Kill DataNodes at moments of one seed, and at night of five."""
     own = prepare(federation, 200)
     before = foreign_of(federation, own)

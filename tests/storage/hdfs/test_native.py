@@ -112,7 +112,7 @@ def test_content_goes_natively_both_ways(files: HdfsFiles, base: str, tmp_path: 
     assert by_webhdfs == []
 
 
-def test_what_the_namenode_says_is_what_it_says_by_webhdfs(files: HdfsFiles, base: str, tmp_path: Path) -> None:
+def test_native_answers_equal_those_of_webhdfs(files: HdfsFiles, base: str, tmp_path: Path) -> None:
     files.store(str(grown(tmp_path / "tree", "status", 20)), f"{base}/tree")
     web, path = WebHdfs(files.place), files.place.path(f"{base}/tree")
     assert files.web.children(path) == web.children(path)
@@ -222,7 +222,7 @@ print(*sorted({"crc32c", "google_crc32c", "google.protobuf"} & set(sys.modules))
 
 
 @pytest.mark.slow
-def test_a_node_without_libraries_reads_and_writes_natively_with_what_the_archive_brings(
+def test_a_node_without_libraries_uses_native_access_with_the_archives_library(
     place: HdfsPlace, files: HdfsFiles, base: str, travel_cache: Path
 ) -> None:
     if installed_library() is None:
@@ -331,7 +331,7 @@ def test_auto_writes_natively_while_one_of_several_datanodes_does_not_answer(
 
 
 @pytest.mark.usefixtures("unknown")
-def test_auto_does_not_send_in_clear_what_went_over_tls() -> None:
+def test_auto_does_not_replace_tls_by_plain_text() -> None:
     place = HdfsPlace("hdfs://nn:1", ("https://nn:9871",), Login("tony"), protocol=AUTO)
     assert "over TLS" in NativeHdfs(place).webhdfs_reason()
 
@@ -504,7 +504,7 @@ class Unheard(NativeHdfs):
         return super()._rpc(path, call, parse, call_id=call_id)
 
 
-def test_a_file_of_which_the_namenode_never_hears_is_written_anew(place: HdfsPlace, base: str) -> None:
+def test_a_file_that_never_reached_the_namenode_is_rewritten(place: HdfsPlace, base: str) -> None:
     web = Unheard(place)
     files = HdfsFiles(place, web)
     web.write(place.path(f"{base}/file"), b"content")
@@ -525,7 +525,7 @@ def test_a_forked_process_is_another_client_for_the_retry_cache() -> None:
     assert child_id != ids.client_id
 
 
-def test_a_token_that_expired_is_got_anew(
+def test_an_expired_token_is_renewed(
     files: HdfsFiles, base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_webhdfs: list[str]
 ) -> None:
     refused: list[str] = []
@@ -816,7 +816,7 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, hadoop: Hadoop, part: str, packet: 
 
 @pytest.mark.slow
 @each_seed("packets of a pipeline")
-def test_a_block_is_written_anew_when_a_datanode_of_its_pipeline_dies(
+def test_a_block_is_rewritten_when_a_datanode_of_its_pipeline_dies(
     brought_back: None,
     hadoop: Hadoop,
     files: HdfsFiles,

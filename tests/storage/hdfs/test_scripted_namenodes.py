@@ -98,7 +98,7 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
         yield found
 
 
-def test_an_observer_lists_what_the_active_namenode_had_when_it_was_asked(pair: Pair) -> None:
+def test_an_observer_lists_the_active_namenodes_state_at_the_request(pair: Pair) -> None:
     pair.active.transaction = pair.observer.transaction = 700
     assert pair.listed() == "observer"
     assert pair.active.took() == [("msync", None)]
@@ -126,7 +126,7 @@ def test_an_observer_that_does_not_wait_for_a_transaction_is_not_believed(pair: 
     assert pair.observer.took() == [("getListing", 700)]
 
 
-def test_what_an_observer_does_not_know_the_active_namenode_is_asked_for(pair: Pair) -> None:
+def test_requests_unknown_to_an_observer_go_to_the_active_namenode(pair: Pair) -> None:
     pair.observer.refuses = Refuse(f"{IPC}.ObserverRetryOnActiveException", "Zero blocklocations")
     assert [pair.listed(), pair.listed()] == ["active", "active"]
     assert len(pair.observer.took()) == 2
@@ -138,7 +138,7 @@ def test_an_observer_that_is_gone_is_done_without(pair: Pair) -> None:
     assert pair.listed() == "active"
 
 
-def test_one_that_became_active_is_called_as_such(pair: Pair) -> None:
+def test_a_namenode_that_became_active_is_used_as_active(pair: Pair) -> None:
     assert pair.listed() == "observer"
     pair.active.state, pair.observer.state = OBSERVER, ACTIVE
     pair.now_s += _OBSERVERS_HOLD_S + 1
@@ -146,7 +146,7 @@ def test_one_that_became_active_is_called_as_such(pair: Pair) -> None:
     assert pair.observer.took()[-1] == ("msync", None)
 
 
-def test_a_router_is_told_from_a_namenode_without_a_web_port(pair: Pair) -> None:
+def test_a_router_is_distinguished_from_a_namenode_without_a_web_port(pair: Pair) -> None:
     assert pair.web.has_inode_paths()
     assert pair.web.mounts() == {}
     pair.active.is_router = pair.observer.is_router = True
@@ -168,7 +168,7 @@ def test_only_an_active_namenode_out_of_safe_mode_proves_that_something_is_gone(
     assert pair.web.lacks("/user/app") is True
 
 
-def test_of_one_namenode_the_state_is_asked_before_it_proves_that_something_is_gone(pair: Pair) -> None:
+def test_a_single_namenodes_state_is_checked_before_it_proves_a_removal(pair: Pair) -> None:
     place = pair.web.place._replace(names=(f"127.0.0.1:{pair.active.server.address[1]}",))
     web = NativeHdfs(place)
     for state, found in ((ACTIVE, True), (STANDBY, None), (OBSERVER, None)):
@@ -184,7 +184,7 @@ def test_of_one_namenode_the_state_is_asked_before_it_proves_that_something_is_g
     web.close()
 
 
-def test_a_client_that_nobody_uses_is_gone_also_after_a_refusal(pair: Pair) -> None:
+def test_an_unused_client_is_freed_also_after_a_refusal(pair: Pair) -> None:
     pair.active.refuses = pair.observer.refuses = Refuse("java.io.FileNotFoundException", "there is no such number")
     web = NativeHdfs(pair.web.place)
     assert web.status("/.reserved/.inodes/17") is None

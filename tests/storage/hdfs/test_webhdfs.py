@@ -110,7 +110,7 @@ def client(answers: Callable[[str, str], object], *names: str) -> tuple[WebHdfs,
 
 
 @pytest.mark.parametrize("said", [bean(ROUTER), b'{"beans": []}', b"[]", b"<html>", None], ids=str)
-def test_who_does_not_say_that_it_is_a_namenode_is_never_asked_by_number(said: bytes | None) -> None:
+def test_a_server_not_known_as_a_namenode_gets_no_inode_paths(said: bytes | None) -> None:
     web, servers = client(lambda _, what: said if what == "/jmx" else {"FileStatus": status(777), "boolean": True})
     web.clear("/ns1/part")
     assert ("nn:1", "DELETE /ns1/part") in servers.asked
@@ -118,7 +118,7 @@ def test_who_does_not_say_that_it_is_a_namenode_is_never_asked_by_number(said: b
 
 
 @pytest.mark.parametrize("other", [{"length": 2}, {"modificationTime": 8}, {"owner": "ada"}, {"permission": "600"}])
-def test_nothing_is_deleted_by_a_number_that_is_of_something_else(other: dict[str, Any]) -> None:
+def test_an_inode_number_of_another_file_deletes_nothing(other: dict[str, Any]) -> None:
     def answer(_: str, what: str) -> object:
         if what == "/jmx":
             return bean(NAMENODE)
@@ -129,7 +129,7 @@ def test_nothing_is_deleted_by_a_number_that_is_of_something_else(other: dict[st
     assert [what for _, what in servers.asked if what.startswith("DELETE")] == ["DELETE /part"]
 
 
-def test_at_a_namenode_a_number_is_compared_and_used_and_its_word_is_asked_for_once() -> None:
+def test_inode_numbers_are_verified_and_the_role_is_read_once() -> None:
     web, servers = client(
         lambda _, what: bean(NAMENODE) if what == "/jmx" else {"FileStatus": status(777), "boolean": True}
     )
@@ -201,7 +201,7 @@ def test_of_two_namenodes_the_active_one_says_that_something_is_gone() -> None:
     assert web.lacks("/user/app") is None
 
 
-def test_nothing_is_gone_where_the_directory_above_is_not_there_either() -> None:
+def test_a_file_below_a_missing_directory_is_not_proven_gone() -> None:
     web, _ = client(lambda _, what: namesystem() if what == "/jmx" else None)
     with pytest.raises(NotFound):
         web.lacks("/user/app")
@@ -216,7 +216,7 @@ def test_a_namenode_that_refuses_to_write_is_passed_over_for_the_active_one(kind
     assert servers.asked == [("nn1", "MKDIRS /run"), ("nn2", "MKDIRS /run")]
 
 
-def test_a_namenode_is_asked_again_what_it_is_where_its_word_is_old() -> None:
+def test_an_outdated_role_of_a_namenode_is_read_again() -> None:
     states, now = {"nn1": "active", "nn2": "standby"}, [100.0]
     web, servers = client(
         lambda name, what: bean(NAMENODE, states[name]) if what == "/jmx" else {"FileStatus": status(777)}, "nn1", "nn2"
@@ -229,7 +229,7 @@ def test_a_namenode_is_asked_again_what_it_is_where_its_word_is_old() -> None:
     assert [name for name, what in servers.asked if what != "/jmx"] == ["nn1", "nn2"]
 
 
-def test_where_the_bean_is_closed_the_servlet_says_who_is_active() -> None:
+def test_without_jmx_the_servlet_shows_the_active_namenode() -> None:
     def answer(name: str, what: str) -> object:
         if what == "/jmx":
             return refused(403)
@@ -244,7 +244,7 @@ def test_where_the_bean_is_closed_the_servlet_says_who_is_active() -> None:
     assert silent.status("/run") is not None
 
 
-def test_a_gateway_whose_files_have_no_number_is_refused_by_name() -> None:
+def test_a_gateway_without_inode_numbers_is_refused_by_name() -> None:
     found = status(1)
     del found["fileId"]
     web, servers = client(lambda _, what: {"FileStatus": found, "boolean": True} if what != "/jmx" else b'{"beans":[]}')
@@ -256,7 +256,7 @@ def test_a_gateway_whose_files_have_no_number_is_refused_by_name() -> None:
     assert not [what for _, what in servers.asked if what.startswith("RENAME")]
 
 
-def test_what_is_no_word_of_a_namenode_says_nothing() -> None:
+def test_an_invalid_role_answer_is_ignored() -> None:
     assert parse_role(bean(NAMENODE, "standby")) == ServerRole(True, "standby")
     for said in (b"", b"{}", b'{"beans": 3}', b'{"beans": [3]}', bean(ROUTER), b'{"beans": [{}, {}]}'):
         assert parse_role(said) == ServerRole()
@@ -275,7 +275,7 @@ def test_the_root_of_an_encryption_zone_is_not_replaced() -> None:
 
 
 @pytest.mark.parametrize("server", ["new", "old", "denies"])
-def test_policies_that_a_new_directory_cannot_get_are_said_before_submission(server: str) -> None:
+def test_unavailable_directory_policies_are_reported_before_submission(server: str) -> None:
     replaced = {"storagePolicy": 2, "ecBit": True} | ({} if server == "old" else {"ecPolicy": "RS-6-3-1024k"})
 
     def answer(_: str, what: str) -> object:
@@ -300,7 +300,7 @@ def test_policies_that_a_new_directory_cannot_get_are_said_before_submission(ser
 
 
 @pytest.mark.parametrize("table", [MOUNTS, OF_BEFORE_3_1], ids=["lists", "rows"])
-def test_below_a_mount_point_of_several_destinations_nothing_is_replaced(table: list[dict[str, Any]]) -> None:
+def test_below_a_multi_destination_mount_point_no_target_is_replaced(table: list[dict[str, Any]]) -> None:
     def answer(_: str, what: str) -> object:
         if what == "/mounts":
             return {"beans": [{"MountTable": json.dumps(table)}]}
@@ -324,7 +324,7 @@ def test_below_a_mount_point_of_several_destinations_nothing_is_replaced(table: 
     files.check_writable("hdfs://nn/spreader/run")
 
 
-def test_what_is_no_table_of_mount_points_has_none() -> None:
+def test_an_invalid_mount_table_has_no_entries() -> None:
     for said in (b"", b"{}", b"<html>", b'{"beans": 3}', b'{"beans": []}', b'{"beans": [{"name": "x"}]}'):
         assert parse_mounts(said) == {}
 
@@ -344,7 +344,7 @@ def test_a_target_is_not_taken_for_one_without_mount_points_by_a_server_that_fai
     assert not [what for _, what in servers.asked if what.startswith("MKDIRS")]
 
 
-def test_a_try_to_store_is_eight_requests_at_most_and_leaves_nothing() -> None:
+def test_a_store_probe_makes_at_most_eight_requests_and_leaves_no_file() -> None:
     web, servers = client(storing)
     HdfsFiles(web.place, web).probe_store("hdfs://nn/out.tmp/container_1")
     (probe,) = {what.partition(" ")[2] for _, what in servers.asked if "CREATE" in what}
@@ -356,7 +356,7 @@ def test_a_try_to_store_is_eight_requests_at_most_and_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize(("silent", "kind"), [("nn:1", HdfsUnreachable), ("dn:9", DataNodeUnreachable)])
-def test_a_node_that_reaches_no_datanode_is_told_from_an_hdfs_that_is_away(
+def test_unreachable_datanodes_are_distinguished_from_an_unreachable_hdfs(
     silent: str, kind: type[HdfsUnreachable]
 ) -> None:
     def answer(name: str, what: str) -> object:
@@ -374,7 +374,9 @@ def test_a_node_that_reaches_no_datanode_is_told_from_an_hdfs_that_is_away(
     ("said", "of_the_node", "tries"),
     [("IOException", True, 4), ("MaxDirectoryItemsExceededException", False, 1)],
 )
-def test_what_datanodes_refuse_is_told_from_what_the_namenode_does(said: str, of_the_node: bool, tries: int) -> None:
+def test_refusals_of_datanodes_are_distinguished_from_those_of_the_namenode(
+    said: str, of_the_node: bool, tries: int
+) -> None:
     web, servers = client(lambda name, what: refused(403, said) if name == "dn:9" else storing(name, what))
     web._patience_s = web._first_contact_timeout_s = 60.0
     with pytest.raises(HdfsRefused, match="it will not") as caught:

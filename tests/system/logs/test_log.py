@@ -34,7 +34,7 @@ def test_a_line_without_time_and_level_is_read_as_it_is(line: str) -> None:
     assert log.message_of(line) == line
 
 
-def test_a_line_that_does_not_fit_on_the_disk_stops_nothing() -> None:
+def test_a_log_line_on_a_full_disk_stops_no_program() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     try:
         code = "from dlapp.system.logs import log; log.error('lost')"

@@ -32,7 +32,7 @@ def test_a_host_that_is_this_machine_says_less_than_one_that_is_not() -> None:
     assert address_towards(["127.0.0.1", own]) == own
 
 
-def test_no_way_is_said() -> None:
+def test_a_missing_route_is_reported() -> None:
     with pytest.raises(NotFound, match=r"no route to nowhere\.invalid"):
         address_towards(["nowhere.invalid"])
 
@@ -53,7 +53,7 @@ def test_an_address_is_one(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["node7", "", "10.0.0", "[::1]", "fe80::1%eth0", "10.0.0.01", "::0001", "1\0", None, 7]
 )
-def test_what_is_not_an_address_in_its_usual_form_is_none(text: object) -> None:
+def test_unusual_address_forms_are_not_addresses(text: object) -> None:
     assert not is_address(text)
 
 

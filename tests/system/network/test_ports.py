@@ -119,7 +119,7 @@ def test_a_range_in_which_the_kernel_gives_ports_to_clients_is_refused(tmp_path:
 @pytest.mark.parametrize(
     ("reserved", "is_free"), [("40000-40010", True), ("1,40000-40004,40005-50000", True), ("40000", False)]
 )
-def test_of_the_kernels_range_what_is_reserved_may_be_used(tmp_path: Path, reserved: str, is_free: bool) -> None:
+def test_reserved_ports_of_the_kernels_range_may_be_used(tmp_path: Path, reserved: str, is_free: bool) -> None:
     kernel = settings(tmp_path, "1024 65535", reserved)
     assert (ephemeral_overlap(PortRange(40_000, 40_010), kernel) is None) is is_free
 
@@ -136,7 +136,7 @@ def test_a_file_that_is_no_lock_file_is_not_used(few: PortRange, tmp_path: Path)
 
 
 @pytest.mark.parametrize("text", ["", "20000", "20000-", "30000-20000", "80-100", "20000-70000", "a-b", "-1-20000"])
-def test_what_is_no_range_of_ports_is_refused(text: str) -> None:
+def test_an_invalid_port_range_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a range of ports"):
         read_port_range(text)
 

@@ -90,7 +90,7 @@ def test_a_path_that_is_a_secret_is_sent_to_a_process_of_its_user(address: str) 
 
 @pytest.mark.proves("tensorboard-path")
 @pytest.mark.parametrize("accepts", [True, False])
-def test_a_path_that_is_a_secret_is_not_sent_to_another_user_or_to_what_nobody_has_accepted(accepts: bool) -> None:
+def test_a_secret_path_is_sent_only_to_a_verified_server_of_the_user(accepts: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         probe = ReadinessProbe(listening.getsockname()[:2], "/secret/", os.getuid() + (1 if accepts else 0))
         probe.check(0.0)
@@ -115,7 +115,7 @@ def test_a_path_that_is_a_secret_is_not_sent_to_another_user_or_to_what_nobody_h
         assert got == b""
 
 
-def test_a_server_that_does_not_answer_holds_nobody_up() -> None:
+def test_an_unresponsive_server_does_not_block_the_probe() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         probe = ReadinessProbe(silent.getsockname()[:2], "/health")
         probe.check(0.0)

@@ -54,7 +54,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
-def test_the_kernel_says_who_listens_and_who_is_at_the_other_end(family: socket.AddressFamily, address: str) -> None:
+def test_the_tcp_table_has_listeners_and_peers(family: socket.AddressFamily, address: str) -> None:
     with socket.create_server((address, 0), family=family) as server:
         port = server.getsockname()[1]
         assert [(one.address, one.uid) for one in listeners(port)] == [(address, os.getuid())]
@@ -92,7 +92,7 @@ def test_the_user_of_another_process_is_known() -> None:
         assert client.wait(120) == 0
 
 
-def test_a_user_whom_the_kernel_read_before_the_socket_was_accepted_is_asked_for_again(
+def test_an_unset_peer_uid_is_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:

@@ -37,7 +37,7 @@ def _is_open(fd: int) -> bool:
     return os.path.exists(f"/proc/self/fd/{fd}")
 
 
-def test_the_child_is_that_user_and_has_nothing_of_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_child_runs_as_the_user_without_root_privileges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "1")
     inherited = os.open("/dev/null", os.O_RDONLY)
     os.set_inheritable(inherited, True)
@@ -92,6 +92,6 @@ def test_an_error_of_ours_arrives_as_it_was_raised() -> None:
         as_user.call(NOBODY, work, timeout_s=120)
 
 
-def test_nothing_is_changed_for_a_user_without_an_entry_in_passwd() -> None:
+def test_a_user_without_a_passwd_entry_is_refused() -> None:
     with pytest.raises(Denied, match="uid 4000000000 has no entry in passwd"):
         as_user.call(4_000_000_000, lambda: None, timeout_s=120)

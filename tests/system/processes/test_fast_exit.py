@@ -20,7 +20,7 @@ def test_a_process_ends_with_its_code_and_all_that_it_printed(code: int) -> None
     assert (done.returncode, done.stdout, done.stderr) == (code, "out", "err")
 
 
-def test_what_is_to_be_done_at_the_end_is_done_and_objects_are_not_taken_apart() -> None:
+def test_exit_handlers_run_and_objects_are_not_finalized() -> None:
     done = run(
         "class Object:\n"
         "    def __del__(self): print('taken apart')\n"

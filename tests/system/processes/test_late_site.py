@@ -33,7 +33,7 @@ def test_a_library_that_is_nowhere_is_not_found() -> None:
     assert trial(code, "-S") == "no_such_library"
 
 
-def test_what_the_standard_library_lacks_here_adds_no_site_packages() -> None:
+def test_missing_standard_modules_load_no_site_packages() -> None:
     # shutil tries the modules of another system.
     assert trial("import shutil, dlapp.task.steps; print('site' in sys.modules)", "-S") == "False"
 
@@ -64,7 +64,7 @@ def test_a_directory_beside_dlapp_does_not_hide_a_library_of_its_name() -> None:
 
 
 @pytest.mark.parametrize("python", [one for one in (sys.executable, SYSTEM) if one])
-def test_what_a_pth_file_adds_is_found_and_what_it_would_run_is_not(python: str, tmp_path: Path) -> None:
+def test_paths_of_a_pth_file_are_added_and_its_code_is_not_run(python: str, tmp_path: Path) -> None:
     subprocess.run([python, "-m", "venv", "--without-pip", tmp_path / "made"], check=True)
     (packages,) = (tmp_path / "made").glob("lib/python*/site-packages")
     (tmp_path / "more").mkdir()

@@ -21,7 +21,7 @@ print(len(collections), gc.isenabled(), gc.get_freeze_count() > 10_000)
 """
 
 
-def test_nothing_is_collected_while_a_task_is_loaded_nor_looked_at_later() -> None:
+def test_the_garbage_collector_skips_the_loading_and_the_loaded_objects() -> None:
     done = subprocess.run([sys.executable, "-I", "-c", COUNT], capture_output=True, text=True, check=True)
     assert done.stdout == "0 True True\n"
 

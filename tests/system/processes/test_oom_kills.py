@@ -25,7 +25,7 @@ def test_a_kill_counts_in_the_time_before_an_end_and_not_later() -> None:
     assert not kills.happened()
 
 
-def test_nothing_is_said_where_the_kernel_does_not_count_them() -> None:
+def test_without_kernel_counters_no_oom_kill_is_reported() -> None:
     kills = OomKills(lambda: None)
     kills.sample()
     assert not kills.happened()

@@ -7,7 +7,7 @@ from pathlib import Path
 from dlapp.system.processes.open_files import are_inspectable, open_for_writing
 
 
-def test_who_writes_a_file_is_seen_and_who_reads_it_is_not(tmp_path: Path) -> None:
+def test_writers_of_a_file_are_found_and_readers_are_not(tmp_path: Path) -> None:
     path = tmp_path / "weights"
     path.write_bytes(b"1" * 4096)
     found = path.stat()

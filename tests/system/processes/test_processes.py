@@ -40,7 +40,7 @@ def test_a_program_whose_name_has_brackets_and_blanks_is_read_right(tmp_path: Pa
         process.kill()
 
 
-def test_a_process_that_nobody_has_waited_for_is_dead() -> None:
+def test_an_unreaped_process_is_dead() -> None:
     with subprocess.Popen(["true"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         found = process_stat(process.pid)
@@ -49,7 +49,7 @@ def test_a_process_that_nobody_has_waited_for_is_dead() -> None:
         assert start_time(process.pid) is None
 
 
-def test_of_a_process_that_is_not_there_nothing_is_told() -> None:
+def test_a_missing_process_has_no_facts() -> None:
     assert process_stat(NOBODY) is None
     assert real_uid(NOBODY) is None
     assert status_fields(NOBODY, "Umask") == []

@@ -39,13 +39,13 @@ def test_a_process_that_ended_still_counts_below_the_one_that_took_its_status() 
         process.communicate()
 
 
-def test_of_a_process_that_is_gone_nothing_is_known() -> None:
+def test_an_ended_process_has_no_counters() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     assert read_tree(gone.pid) == read_tree(gone.pid, all_ended=True) == NOTHING_KNOWN
 
 
-def test_counters_never_get_smaller_and_keep_what_a_reading_does_not_have() -> None:
+def test_counters_never_decrease_and_keep_values_missing_from_a_reading() -> None:
     first = ResourceCounters(cpu_s=2.0, memory_bytes=10, read_bytes=5)
     later = first.updated(ResourceCounters(cpu_s=1.5, memory_bytes=4, written_bytes=7))
     assert later == ResourceCounters(cpu_s=2.0, memory_bytes=4, read_bytes=5, written_bytes=7)

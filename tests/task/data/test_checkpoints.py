@@ -68,7 +68,7 @@ def age(payload: Payload, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("is_orderly", [True, False])
 @pytest.mark.parametrize("is_old", [True, False])
-def test_what_a_payload_may_have_been_writing_is_no_checkpoint(
+def test_files_that_a_payload_may_be_writing_are_no_checkpoint(
     payload: Payload, monkeypatch: pytest.MonkeyPatch, is_orderly: bool, is_old: bool
 ) -> None:
     (payload.model / "weights").write_text("1")
@@ -143,7 +143,7 @@ def test_a_program_that_reports_faster_than_copies_are_made_gets_checkpoints(
 
 
 @pytest.mark.parametrize("reported_in", [1, 2])
-def test_a_report_from_before_a_copy_says_nothing_of_what_is_written_after_it(
+def test_a_report_before_a_copy_does_not_cover_later_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported_in: int
 ) -> None:
     monkeypatch.setattr(module, "QUIET_S", 0.05)
@@ -194,7 +194,7 @@ def test_a_file_that_is_open_is_copied_when_it_was_closed(tmp_path: Path, monkey
     assert payload.status().why == ""
 
 
-def test_the_reason_is_said_until_there_is_something_to_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_is_reported_until_there_are_files_to_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "QUIET_S", 0.05)
     payload = Payload(tmp_path, every_s=1.0)
     with payload.checkpoints.copying():
@@ -225,7 +225,7 @@ def test_files_with_a_step_are_copied_alone_if_others_are_written_for_long(
     assert [one.name for one in payload.model.iterdir()] == ["checkpoint-7"]
 
 
-def test_what_was_being_written_at_sigterm_is_no_checkpoint_and_the_rest_is_as_it_was_then(payload: Payload) -> None:
+def test_files_being_written_at_sigterm_are_left_out_of_the_checkpoint(payload: Payload) -> None:
     (payload.model / "step=1.ckpt").write_text("1")
     (payload.model / "step=2.ckpt").write_text("2")
     with open(payload.model / "step=3.ckpt", "w") as half:
@@ -241,7 +241,7 @@ def test_what_was_being_written_at_sigterm_is_no_checkpoint_and_the_rest_is_as_i
     assert {one.name: one.read_text() for one in payload.model.iterdir()} == {"step=1.ckpt": "1", "step=2.ckpt": "2"}
 
 
-def test_what_was_saved_long_after_sigterm_is_copied_after_sigkill(
+def test_files_saved_long_after_sigterm_are_copied_after_sigkill(
     payload: Payload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (payload.model / "state").write_text("1")
@@ -256,7 +256,7 @@ def test_what_was_saved_long_after_sigterm_is_copied_after_sigkill(
 
 
 @pytest.mark.parametrize("is_orderly", [False, True])
-def test_what_a_program_wrote_at_sigterm_is_no_checkpoint_if_the_script_ends_by_itself(
+def test_files_written_at_sigterm_are_no_checkpoint_if_the_script_ends_by_itself(
     payload: Payload, *, is_orderly: bool
 ) -> None:
     # As with ``python3 train.py | tee log``: the exit code is that of tee.
@@ -271,9 +271,7 @@ def test_what_a_program_wrote_at_sigterm_is_no_checkpoint_if_the_script_ends_by_
     assert {one.name: one.read_text() for one in payload.model.iterdir()} == {"step=1.ckpt": "1"}
 
 
-def test_what_was_open_at_sigterm_is_no_checkpoint_however_long_it_did_not_change(
-    payload: Payload, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_open_at_sigterm_are_no_checkpoint_even_if_old(payload: Payload, monkeypatch: pytest.MonkeyPatch) -> None:
     with open(payload.model / "state", "w") as half:
         half.write("1")
         half.flush()
@@ -284,7 +282,7 @@ def test_what_was_open_at_sigterm_is_no_checkpoint_however_long_it_did_not_chang
     assert payload.status().why == "model/state was open for writing"
 
 
-def test_without_a_sight_of_open_files_what_changed_shortly_before_sigterm_is_no_checkpoint(payload: Payload) -> None:
+def test_with_unknown_open_files_recent_changes_before_sigterm_are_no_checkpoint(payload: Payload) -> None:
     (payload.model / "state").write_text("1")
     payload.checkpoints.prepare_end([])  # as in a container whose processes are not visible here
     payload.end(is_orderly=False)
@@ -292,7 +290,7 @@ def test_without_a_sight_of_open_files_what_changed_shortly_before_sigterm_is_no
     assert payload.status().why == "model/state was written shortly before the end"
 
 
-def test_what_a_handler_of_sigterm_saved_is_copied_at_its_orderly_end(payload: Payload) -> None:
+def test_files_saved_by_a_sigterm_handler_are_copied_at_an_orderly_end(payload: Payload) -> None:
     (payload.model / "state").write_text("1")
     payload.checkpoints.prepare_end([os.getpid()])
     (payload.model / "state").write_text("2")
@@ -458,7 +456,7 @@ def test_the_last_number_that_all_have_is_never_removed(tmp_path: Path) -> None:
     assert payload.numbers() == [1, 3]
 
 
-def test_a_task_of_an_earlier_start_stores_nothing_once_a_later_one_has(tmp_path: Path) -> None:
+def test_a_task_of_an_earlier_start_stores_no_checkpoint_after_a_later_one(tmp_path: Path) -> None:
     early, late = member(tmp_path, Peers()), member(tmp_path, Peers())
     early.checkpoints.restore(0, 0)
     late.checkpoints.restore(0, 2_000_000_000)

@@ -18,7 +18,7 @@ def ran(place: Path, script: str, *inputs: InputSpec, **assignment: Any) -> tupl
         return am.result(), am
 
 
-def test_no_gpu_is_asked_for_where_input_is_missing_or_cannot_be_had(place: Path) -> None:
+def test_no_gpu_is_leased_for_missing_or_unreadable_input(place: Path) -> None:
     (place / "lake").mkdir()
     (place / "lake" / "loop").symlink_to("loop")
     for source in ("none*", "loop"):

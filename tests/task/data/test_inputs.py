@@ -57,7 +57,7 @@ def entries(directory: Path) -> list[str]:
     return [one.use for one in InputCache(CacheLocation(str(directory), 1 << 30, 86400.0)).entries()]
 
 
-def test_what_is_mounted_is_in_use_until_the_task_lets_go(
+def test_mounted_input_is_in_use_until_the_task_releases_it(
     plan: Callable[[str], FetchPlan], remote: Remote, tmp_path: Path
 ) -> None:
     notes: list[str] = []
@@ -74,7 +74,7 @@ def test_what_is_mounted_is_in_use_until_the_task_lets_go(
     assert notes == ["of that, on this node already: 1 files, 2 bytes"]
 
 
-def test_what_was_fetched_is_settled_while_the_payload_runs_and_not_when_it_is_short(
+def test_fetched_input_is_synced_during_a_long_payload_only(
     plan: Callable[[str], FetchPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     about = tmp_path / "cache" / "entries"

@@ -137,7 +137,7 @@ def nothing_can_be_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("links", [True, False], ids=["hard links", "no hard links"])
 @pytest.mark.parametrize("exit_code", [0, 3], ids=["finished", "failed"])
-def test_what_links_of_a_refused_output_lead_to_is_kept_with_it(
+def test_link_targets_of_a_refused_output_are_kept_with_it(
     payload: Payload, monkeypatch: pytest.MonkeyPatch, exit_code: int, links: bool
 ) -> None:
     payload.write(**{"best.pt": "trained for days", "runs/3/model": "weights", "out/log": "losses"})
@@ -178,7 +178,7 @@ def test_a_link_out_of_the_workspace_is_not_kept_and_named(payload: Payload) -> 
     assert [one.name for one in lost.entries] == ["out/far"]
 
 
-def test_the_workspace_stays_if_what_links_lead_to_cannot_be_kept_elsewhere(
+def test_the_workspace_stays_if_link_targets_cannot_be_kept_elsewhere(
     payload: Payload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     payload.write(**{"best.pt": "trained for days"})
@@ -195,7 +195,7 @@ def test_the_workspace_stays_if_what_links_lead_to_cannot_be_kept_elsewhere(
 @pytest.mark.parametrize(
     ("am_file", "workspace_end"), [("hdfs://nowhere/addresses", ""), ("", "it is removed with its trial")]
 )
-def test_where_the_workspace_is_lost_the_output_is_kept_alone_and_the_rest_is_named(
+def test_with_a_lost_workspace_only_the_output_is_kept_and_the_rest_named(
     payload: Payload, monkeypatch: pytest.MonkeyPatch, am_file: str, workspace_end: str
 ) -> None:
     payload.write(**{"best.pt": "trained for days", "out/log": "losses"})
@@ -209,7 +209,7 @@ def test_where_the_workspace_is_lost_the_output_is_kept_alone_and_the_rest_is_na
     assert [one.name for one in lost.files] == ["best.pt"]
 
 
-def test_an_output_of_a_trial_that_cannot_be_kept_is_not_said_to_stay(payload: Payload) -> None:
+def test_an_unkept_output_of_a_trial_is_not_reported_as_kept(payload: Payload) -> None:
     payload.unstored.write_text("in the way")
     payload.write(**{"out/log": "losses"})
     outputs = payload.outputs("out", workspace_end="it is removed with its trial")
@@ -218,7 +218,7 @@ def test_an_output_of_a_trial_that_cannot_be_kept_is_not_said_to_stay(payload: P
     assert outputs.unstored == []
 
 
-def test_an_output_around_another_one_does_not_replace_what_is_kept_of_that(payload: Payload) -> None:
+def test_an_outer_output_does_not_replace_a_kept_inner_one(payload: Payload) -> None:
     payload.write(**{"out/inner/model": "weights", "out/log": "losses"})
     outputs = payload.outputs("out/inner", "out")
     payload.store(outputs)

@@ -20,7 +20,7 @@ def policy(*shared: Path) -> NodePolicy:
     return NodePolicy(shared_paths=tuple(map(str, shared)))
 
 
-def test_only_directories_in_what_the_operator_names_are_mounted(tmp_path: Path) -> None:
+def test_only_directories_below_the_operators_paths_are_mounted(tmp_path: Path) -> None:
     (tmp_path / "shared/data").mkdir(parents=True)
     (tmp_path / "own").mkdir()
     (tmp_path / "shared/file").write_text("")
@@ -56,6 +56,6 @@ def test_a_container_has_a_mount_and_a_process_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sources", [("file:///a", "file:///b"), ("hdfs://nn/a",)])
-def test_what_is_no_single_directory_of_this_machine_is_refused(sources: tuple[str, ...]) -> None:
+def test_a_mount_that_is_not_one_local_directory_is_refused(sources: tuple[str, ...]) -> None:
     with pytest.raises(SpecError, match="one directory of a shared file system"):
         InputSpec(sources=sources, input_path="in", mount=True)

@@ -134,7 +134,7 @@ def test_holes_come_out_as_holes(tmp_path: Path) -> None:
         [sparse_header(b"sparse", 0o644, 100, [(512, 512)]), bytes(512)],
     ],
 )
-def test_what_could_lead_out_of_the_workspace_is_refused(tmp_path: Path, members: list[bytes]) -> None:
+def test_members_that_lead_out_of_the_workspace_are_refused(tmp_path: Path, members: list[bytes]) -> None:
     (tmp_path / "outside").mkdir()
     with pytest.raises(ArchiveDamaged, match="it is not unpacked"):
         unpack(archive_of(tmp_path, *members), str(tmp_path / "outside" / "into"), digest=None)
@@ -159,7 +159,7 @@ def test_a_number_of_any_size_is_kept_or_refused(tmp_path: Path, kind: bytes, nu
         unpack(archive_of(tmp_path, member), str(tmp_path / "into"), digest=None)
 
 
-def test_what_stands_there_is_not_overwritten(tmp_path: Path) -> None:
+def test_existing_files_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "into").mkdir()
     (tmp_path / "into" / "mine").write_text("mine")
     with pytest.raises(DlappError, match="mine already exists"):
@@ -214,7 +214,7 @@ def test_a_cut_between_two_members_of_gzip_is_seen(tmp_path: Path) -> None:
     [b"no gzip at all", gzip.compress(b"no tar" * 1000), gzip.compress(b"")],
     ids=["no gzip", "no tar", "empty"],
 )
-def test_something_else_is_said_to_be_damaged(tmp_path: Path, content: bytes) -> None:
+def test_a_file_of_another_format_is_reported_as_damaged(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "else.tar.gz"
     path.write_bytes(content)
     with pytest.raises(ArchiveDamaged, match=r"else\.tar\.gz is damaged"):
@@ -245,7 +245,7 @@ def test_a_missing_archive_is_not_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.root("to mount a small file system")
-def test_a_full_disk_is_said_in_one_line(workspace: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_in_one_line(workspace: Path, tmp_path: Path) -> None:
     (workspace / "large").write_bytes(os.urandom(4 << 20))
     done = packed(workspace)
     small = tmp_path / "small"

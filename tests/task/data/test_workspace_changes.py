@@ -12,7 +12,7 @@ from dlapp.task.data.workspace_changes import WorkspaceChanges
 
 
 @pytest.mark.parametrize("replaced", ["home/workspace", "home"])
-def test_nothing_is_removed_where_a_link_in_the_place_of_the_workspace_leads(tmp_path: Path, replaced: str) -> None:
+def test_a_link_in_place_of_the_workspace_is_not_followed(tmp_path: Path, replaced: str) -> None:
     workspace, scratch = tmp_path / "home" / "workspace", tmp_path / "scratch"
     workspace.mkdir(parents=True)
     scratch.mkdir()
@@ -62,7 +62,7 @@ def test_new_and_changed_files_are_found_by_size_and_the_others_are_counted(work
     assert workspace.found(most=3) == ((("big", 300), ("deep/er/b", 200), ("shipped/data", 7)), 2, True)
 
 
-def test_unchanged_files_what_is_stored_caches_and_what_is_no_file_are_not_found(workspace: Workspace) -> None:
+def test_unchanged_stored_and_cached_files_are_no_changes(workspace: Workspace) -> None:
     for name in ("output/x", "in/mounted/y", "src/__pycache__/m.pyc", ".cache/blob", "a/.ipynb_checkpoints/n", "z"):
         workspace.write(name)
     (workspace.path / "link").symlink_to("z")

@@ -126,7 +126,7 @@ def test_only_a_plain_payload_has_small_files_in_memory(
     assert [one.in_memory for one in seen] == [in_memory]
 
 
-def test_a_server_that_is_away_is_waited_for_and_its_absence_is_told(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_waited_for_and_reported(tmp_path: Path) -> None:
     is_away, seen = True, list[str]()
 
     def fetch(_item: Segment, fd: int) -> None:

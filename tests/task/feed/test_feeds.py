@@ -111,7 +111,7 @@ for epoch, lines in dlapp_context.feed().by_epoch():
     assert f"{lake}/3.txt" in result.message
 
 
-def test_what_cannot_be_fed_is_known_before_the_payload_starts(place: Path, lake: Path) -> None:
+def test_invalid_feeds_are_refused_before_the_payload_starts(place: Path, lake: Path) -> None:
     (lake / "large").write_bytes(bytes(17 << 20))
     for number, wanted in enumerate(
         (feed(place / "none"), feed(lake, format=FeedFormat.PARQUET, buffer_bytes=16 << 20))

@@ -61,9 +61,7 @@ def test_each_epoch_has_every_row_group_once_in_an_order_of_its_own(tmp_path: Pa
 
 
 @each_seed("parquet", 20)
-def test_every_row_group_is_read_once_by_a_role_whose_containers_are_killed_and_continue(
-    tmp_path: Path, seed: int
-) -> None:
+def test_every_row_group_is_read_once_by_containers_that_are_killed_and_resume(tmp_path: Path, seed: int) -> None:
     """Read up to 8 files for 1 or 2 epochs in 1 to 3 containers, each killed up to 4 times."""
     dice = random.Random(seed)
     files, groups = files_of(dice.randrange(1, 9), dice)

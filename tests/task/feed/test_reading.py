@@ -44,9 +44,7 @@ def test_a_seed_gives_the_same_order_each_time(tmp_path: Path) -> None:
 
 
 @each_seed("reading", 50)
-def test_every_record_of_an_epoch_is_read_once_by_a_group_whose_members_are_killed_and_continue(
-    tmp_path: Path, seed: int
-) -> None:
+def test_every_record_is_read_once_by_members_that_are_killed_and_resume(tmp_path: Path, seed: int) -> None:
     """Read up to 11 files for 1 or 2 epochs by 1 to 3 members of 1 or 2 readers, and kill them."""
     dice = random.Random(seed)
     kind = dice.choice(KINDS)
@@ -124,7 +122,7 @@ def test_a_file_that_comes_in_parts_is_one_file_also_after_a_connection_broke(tm
         assert max(one.size_bytes for one in served.fetched) == 4 << 20
 
 
-def test_what_is_not_read_of_a_file_is_passed_over(tmp_path: Path) -> None:
+def test_the_unread_rest_of_a_file_is_skipped(tmp_path: Path) -> None:
     with ServedFeed(tmp_path, {"a": bytes(9 << 20), "b": b"s"}, FeedSpec(buffer_bytes=16 << 20)) as served:
         assert [one.read(1) for one in served.read()] == [b"\0", b"s"]
 

@@ -68,7 +68,7 @@ def header(name: str, size: bytes, kind: bytes = b"0") -> bytes:
 
 @pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 @each_seed("tar", 5)
-def test_what_python_writes_is_read_as_python_reads_it(format: int, seed: int) -> None:
+def test_archives_of_python_are_read_like_by_python(format: int, seed: int) -> None:
     """Read 30 members of five kinds of name, four of type and six of size."""
     dice = random.Random(seed)
     members = []
@@ -189,7 +189,7 @@ WHOLE = tar_of({"a.bin": b"x" * 1000, "b.bin": b"y" * 1000})
         (b"\xfd7zXZ\0" + bytes(100), "t.tar is not a tar file, or damaged"),
     ],
 )
-def test_what_is_damaged_or_says_what_cannot_be_is_refused_in_little_memory(archive: bytes, why: str) -> None:
+def test_damaged_or_impossible_headers_are_refused_in_little_memory(archive: bytes, why: str) -> None:
     text = refusal(archive)
     assert text.startswith("t.tar is not a tar file, or damaged: see byte ")
     assert why in text

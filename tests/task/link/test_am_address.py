@@ -76,7 +76,7 @@ def test_an_applicationmaster_that_is_back_within_30_s_is_found_within_10(back_a
 
 @settings(max_examples=30)
 @given(back_after_s=st.floats(0, 30), containers=st.sampled_from([3000, 10_000, 17_000]))
-def test_one_that_many_tasks_search_is_found_at_their_first_look_after_it_is_back(
+def test_an_applicationmaster_sought_by_many_tasks_is_found_at_their_next_poll(
     back_after_s: float, containers: int
 ) -> None:
     cluster = Cluster()
@@ -106,7 +106,7 @@ def test_10000_tasks_ask_the_namenode_900_times_a_second_at_most_and_each_of_the
 
 @settings(max_examples=20)
 @given(back_after_s=st.floats(31, 400))
-def test_one_that_is_back_later_is_found_by_half_of_the_recoverys_deadline(back_after_s: float) -> None:
+def test_an_applicationmaster_that_returns_later_is_found_by_half_the_deadline(back_after_s: float) -> None:
     cluster = Cluster()
     task = Searcher(cluster)
     task.search(back_after_s)
@@ -151,7 +151,7 @@ def test_addresses_that_could_not_be_listed_are_listed_at_the_next_look() -> Non
     assert task.search(10, until="http://new:2") is not None
 
 
-def test_who_heard_the_applicationmaster_searches_with_short_pauses_again() -> None:
+def test_a_task_that_heard_the_applicationmaster_polls_with_short_pauses_again() -> None:
     cluster = Cluster()
     cluster.publish("http://new:2")
     task = Searcher(cluster)

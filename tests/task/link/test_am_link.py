@@ -21,7 +21,7 @@ from tests.services.polling import wait_until
 CONTAINER = ContainerId(ApplicationId(1_700_000_000_000, 1), 1, 2)
 
 
-def test_a_task_without_news_keeps_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_without_reports_keeps_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(am_link, "NEWS_IDLE_S", 0.05)
     heard: list[str] = []
     held: list[Request] = []
@@ -88,7 +88,9 @@ class NotOver:
         return ""
 
 
-def test_a_task_whose_call_hangs_turns_to_the_next_applicationmaster_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_with_a_hanging_call_switches_to_the_next_applicationmaster_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("HELLO_TIMEOUT_S", "CALL_TIMEOUT_S"):
         monkeypatch.setattr(am_link, name, 1000.0)
     monkeypatch.setattr(am_link, "_FIND_EVERY_S", 0.0)

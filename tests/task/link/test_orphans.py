@@ -143,7 +143,7 @@ def test_a_payload_has_its_grace_when_its_application_is_over(
         assert ("its staging directory is gone" if proof == "staging" else "has it as KILLED") in log
 
 
-def test_what_waits_for_its_start_ends_with_its_application(place: Path, servers: tuple[Servers, str]) -> None:
+def test_a_task_waiting_for_its_start_ends_with_its_application(place: Path, servers: tuple[Servers, str]) -> None:
     stub, url = servers
     with make_am(place, "echo ran") as am:
         am.order(go=False)
@@ -156,7 +156,7 @@ def test_what_waits_for_its_start_ends_with_its_application(place: Path, servers
         assert not (am.home / "stdout").exists()
 
 
-def test_a_result_waits_for_nobody_when_the_application_is_over(place: Path, servers: tuple[Servers, str]) -> None:
+def test_a_result_is_not_kept_waiting_after_the_applications_end(place: Path, servers: tuple[Servers, str]) -> None:
     stub, url = servers
     with make_am(place, "echo ready; while [ ! -e $TMPDIR/finish ]; do sleep 0.02; done") as am:
         orphan = Orphan(am, url)
@@ -205,7 +205,7 @@ def test_a_node_that_reaches_no_datanode_is_found_before_the_payload_begins(
         assert Phase.UNPACKING not in am.phases
 
 
-def test_what_the_namenode_refuses_is_no_fault_of_the_node(place: Path, servers: tuple[Servers, str]) -> None:
+def test_a_refusal_of_the_namenode_is_not_a_node_fault(place: Path, servers: tuple[Servers, str]) -> None:
     stub, url = servers
     stub.refuses = {"RemoteException": {"exception": "IllegalStateException", "message": "no file goes there"}}
     outputs = (OutputSpec(output_path="output", target="hdfs://nn/user/tony/out"),)

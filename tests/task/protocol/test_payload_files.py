@@ -35,7 +35,7 @@ echo '{"ready": true}' >> "$DLAPP_REPORT"
 """
 
 
-def test_what_a_payload_reports_reaches_the_applicationmaster(place: Path) -> None:
+def test_reports_of_a_payload_reach_the_applicationmaster(place: Path) -> None:
     with fake_am(place, f"{REPORTS}{WAITS}echo '{{\"progress\": 1}}' >> $DLAPP_REPORT") as am:
         am.start()
         am.wait_until(lambda: last(am).ready)
@@ -56,7 +56,7 @@ def test_in_docker_too(place: Path, dockerd: Dockerd) -> None:
         assert last(am) == PayloadStatus(progress=0.25, metrics={"loss": 0.5}, step=3, ready=True, lines=3)
 
 
-def test_a_payload_that_reports_nothing_has_said_nothing(place: Path) -> None:
+def test_a_payload_without_reports_has_no_status(place: Path) -> None:
     with fake_am(place, "true") as am:
         am.start()
         assert am.result().fault is Fault.NONE
@@ -119,7 +119,7 @@ cat "$DLAPP_STOP"
 """
 
 
-def test_a_payload_that_is_stopped_is_told_why_and_until_when(place: Path) -> None:
+def test_a_stopped_payload_gets_the_reason_and_the_deadline(place: Path) -> None:
     with fake_am(place, LOOKS_FOR_STOP) as am:
         am.start()
         am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
@@ -132,7 +132,7 @@ def test_a_payload_that_is_stopped_is_told_why_and_until_when(place: Path) -> No
 
 
 @pytest.mark.docker
-def test_in_docker_it_is_told_too(place: Path, dockerd: Dockerd) -> None:
+def test_in_docker_a_stopped_payload_gets_reason_and_deadline_too(place: Path, dockerd: Dockerd) -> None:
     with fake_am(place, LOOKS_FOR_STOP, docker_image=IMAGE) as am:
         am.start(docker=DockerSettings(dockerd.host, "none"))
         am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")

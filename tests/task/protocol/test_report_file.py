@@ -54,7 +54,7 @@ def followed(tmp_path: Path) -> Iterator[Followed]:
     one.file.close()
 
 
-def test_lines_add_up_to_what_the_payload_has_said(followed: Followed) -> None:
+def test_lines_add_up_to_the_payloads_status(followed: Followed) -> None:
     followed.append({"progress": 0.25}, {"metrics": {"loss": 2, "val/acc": 0.5}, "step": 10})
     assert followed.read() == PayloadStatus(progress=0.25, metrics={"loss": 2.0, "val/acc": 0.5}, step=10, lines=2)
     followed.append({"metrics": {"loss": 1.5}, "step": 20}, {"ready": True})
@@ -120,7 +120,7 @@ def test_half_a_line_at_the_end_is_ignored(followed: Followed) -> None:
         (b'{"metrics": {"a": 1}, "x": "' + b"y" * MAX_LINE_BYTES + b'"}', "it is longer than 4096 bytes"),
     ],
 )
-def test_a_bad_line_changes_nothing_and_is_noted_once(followed: Followed, line: bytes, problem: str | None) -> None:
+def test_a_bad_line_is_ignored_and_noted_once(followed: Followed, line: bytes, problem: str | None) -> None:
     followed.append(line, line, {"progress": 0.5})
     status = followed.read()
     bad = [] if problem is None else [one for one in followed.notes if problem in one]
@@ -203,7 +203,7 @@ def place_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [place_link, place_directory, place_fifo, place_socket, place_file])
-def test_what_takes_the_place_of_the_file_is_not_read(followed: Followed, place: Callable[[Path], None]) -> None:
+def test_a_replaced_report_file_is_not_read(followed: Followed, place: Callable[[Path], None]) -> None:
     followed.append({"progress": 0.1})
     followed.read()
     followed.path.unlink()

@@ -52,7 +52,7 @@ def unused_port(family: int, address: str) -> socket.socket:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_a_port_is_in_use_while_somebody_is_connected_and_a_moment_longer(address: str) -> None:
+def test_a_port_is_in_use_during_a_connection_and_a_moment_longer(address: str) -> None:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with unused_port(family, address) as listening:
         port = listening.getsockname()[1]

@@ -101,7 +101,7 @@ def test_a_port_of_the_payloads_user_is_connected(address: str) -> None:
         assert not thread.is_alive()
 
 
-def test_others_are_told_where_a_port_is_reached_without_a_stream() -> None:
+def test_a_directly_reachable_port_is_reported_with_its_address() -> None:
     here = PortPlace(boot=boot_id(), network=os.stat("/proc/self/ns/net").st_ino)
     with listening() as number:
         assert look(number) == replace(here, loopback="127.0.0.1")
@@ -111,7 +111,7 @@ def test_others_are_told_where_a_port_is_reached_without_a_stream() -> None:
         assert look(number) == replace(here, loopback="::1")
 
 
-def test_a_port_on_which_nobody_listens_is_not_open_yet() -> None:
+def test_a_port_without_a_listener_is_not_open_yet() -> None:
     with refusing() as (_, number), stream(number) as one:
         with pytest.raises(StreamRefused, match=f"nothing listens on port {number} yet") as caught:
             one.serve()
@@ -120,7 +120,7 @@ def test_a_port_on_which_nobody_listens_is_not_open_yet() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 65536, -1, "80", None, 1.5])
-def test_what_is_no_port_is_refused(number: object) -> None:
+def test_an_invalid_port_number_is_refused(number: object) -> None:
     with stream(number) as one, pytest.raises(StreamRefused, match="the number of a port is 1 to 65535"):
         one.serve()
 
@@ -174,7 +174,7 @@ def refuse_after_the_look(
     return caught.value
 
 
-def test_a_port_that_another_user_took_between_look_and_connect_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_taken_by_another_user_before_the_connect_gets_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         number = server.getsockname()[1]
         taken = [TcpSocket("127.0.0.1", number, "0.0.0.0", 0, True, os.getuid() + 1, 8)]
@@ -189,7 +189,7 @@ def test_a_port_that_another_user_took_between_look_and_connect_gets_nothing(mon
 
 @pytest.mark.proves("ports-others")
 @pytest.mark.root("another user takes the connection")
-def test_another_user_who_took_the_connection_and_left_the_port_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_user_who_accepted_and_closed_the_port_gets_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
         "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)\n"
         "taken, _ = s.accept(); s.close(); print('taken', flush=True); print(taken.recv(100), flush=True)"
@@ -391,7 +391,7 @@ def test_a_viewer_does_not_reach_a_server_that_a_command_of_the_owner_started(tm
 
 
 @pytest.mark.proves("ports-viewer")
-def test_a_viewer_gets_nothing_where_another_program_took_the_connection(
+def test_a_viewer_is_refused_if_another_program_accepted_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with program_with_a_server(tmp_path) as (place, number):
@@ -401,7 +401,7 @@ def test_a_viewer_gets_nothing_where_another_program_took_the_connection(
 
 
 @pytest.mark.proves("ports-viewer")
-def test_a_viewer_gets_nothing_of_processes_that_may_not_be_looked_into(
+def test_a_viewer_is_refused_for_processes_that_cannot_be_inspected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_pid: int) -> set[int]:
@@ -412,9 +412,7 @@ def test_a_viewer_gets_nothing_of_processes_that_may_not_be_looked_into(
         assert "cannot be inspected on node7" in str(for_viewer(number, place))
 
 
-def test_a_viewer_gets_nothing_where_two_programs_share_an_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_viewer_is_refused_if_two_programs_share_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with program_with_a_server(tmp_path) as (place, number):
         own = tcp_table.listeners(number)
         monkeypatch.setattr(tcp_table, "listeners", lambda *_: [*own, own[0]._replace(inode=own[0].inode + 1)])

@@ -58,7 +58,7 @@ def test_a_trial_that_makes_the_files_of_the_next_ones_holds_up_none_and_their_o
     assert (place / "precious").read_text() == "kept"
 
 
-def test_output_of_a_trial_that_can_be_kept_nowhere_is_not_said_to_stay(place: Path) -> None:
+def test_output_of_a_trial_that_cannot_be_kept_is_not_reported_as_kept(place: Path) -> None:
     (place / "results.tmp").write_text("in the way")
     (place / "unstored").write_text("in the way, too")
     output = OutputSpec(output_path="output", target=f"file://{place}/results")

@@ -27,7 +27,7 @@ def ignore(_: int) -> None:
     pass
 
 
-def test_a_copy_has_all_files_as_they_were_and_is_nobody_elses(template: Path, tmp_path: Path) -> None:
+def test_a_copy_has_all_files_and_is_independent(template: Path, tmp_path: Path) -> None:
     one = WorkspaceTemplate(str(template), [], mounts=False)
     for name in ("a", "b"):
         one.copy_to(str(tmp_path / name), ignore)

@@ -55,7 +55,7 @@ def screen(request: pytest.FixtureRequest, file: Path, tmp_path: Path) -> Iterat
 
 @pytest.mark.slow
 @pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
-def test_each_redraw_of_the_display_leaves_nothing_of_the_former_one(screen: Screen, tmp_path: Path) -> None:
+def test_each_redraw_erases_the_previous_display(screen: Screen, tmp_path: Path) -> None:
     """Look at ten pictures at 60 and at 80 columns, and at what stays when the application has ended."""
     wait_for(
         "three that run", lambda: any(re.match(r"running .* 3 of 3|running +█+ +3 ", one) for one in screen.lines())

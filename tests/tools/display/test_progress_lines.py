@@ -41,7 +41,7 @@ def test_the_end_of_a_bar_that_was_shown_is_not_shown_again() -> None:
     assert reader.lines(b"") == []
 
 
-def test_what_is_overwritten_takes_no_memory() -> None:
+def test_overwritten_lines_take_no_memory() -> None:
     reader = Reader()
     reader.lines(b"\r 0%")
     for _ in range(5):

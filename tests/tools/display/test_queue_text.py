@@ -72,7 +72,7 @@ def sample() -> dict[str, Any]:
     return queue_of(engine)  # type: ignore[arg-type]
 
 
-def test_what_runs_comes_first_then_what_waits_in_its_order_then_what_has_no_place() -> None:
+def test_running_applications_come_first_then_waiting_ones_in_order() -> None:
     found = sample()["applications"]
     assert [(one["application_id"][-1], one["place"]) for one in found] == [
         *(("5", None), ("3", 1), ("2", 2), ("1", None), ("6", None), ("4", None))
@@ -89,7 +89,7 @@ def test_programs_get_all_columns_uncut() -> None:
 
 
 @pytest.mark.parametrize("columns", [60, 72, 80, 120, 200])
-def test_a_terminal_gets_what_fits(columns: int) -> None:
+def test_a_terminal_gets_the_columns_that_fit(columns: int) -> None:
     lines = fitted_queue_lines(sample()["applications"], NOW_MS, columns)
     assert all(width(line) <= columns for line in lines)
     head = lines[0].split()
@@ -120,7 +120,7 @@ def test_shares_have_a_table_of_their_own() -> None:
     ("earliest_s", "latest_s", "text"),
     [(0, 0.5, "now"), (0, 120, "now to 2m"), (240, 1860, "4m to 31m"), (60, 90, "1m"), (7200, 90000, "2h to 1d")],
 )
-def test_an_expected_start_is_told_from_now(earliest_s: float, latest_s: float, text: str) -> None:
+def test_an_expected_start_is_relative_to_now(earliest_s: float, latest_s: float, text: str) -> None:
     start = {"earliest_ms": NOW_MS + int(earliest_s * 1000), "latest_ms": NOW_MS + int(latest_s * 1000)}
     assert start_text(start, NOW_MS) == text
 

@@ -139,7 +139,7 @@ def test_while_it_runs_finish_time_is_empty_and_elapsed_counts_on() -> None:
     assert answer_lines(waiting, START_MS + 1500) == ["waiting for 0:00:01", "diagnostics : needs 2 gcores, 1 free"]
 
 
-def test_urls_are_of_the_failed_container_or_the_first_and_of_all_if_asked() -> None:
+def test_urls_show_the_failed_or_first_container_or_all_on_request() -> None:
     logs = [log(0), log(1)]
     failed = failed_view(containers=(container(0, signal=9), container(1, exit_code=3)))
 
@@ -155,7 +155,7 @@ def test_urls_are_of_the_failed_container_or_the_first_and_of_all_if_asked() -> 
     assert status_lines(view(), [], END_MS)[-1].startswith("launchTime")
 
 
-def test_the_answer_stands_below_and_tells_the_end_its_cause_the_outputs_and_each_container() -> None:
+def test_the_answer_lists_end_cause_outputs_and_containers() -> None:
     failed = failed_view(
         diagnostics="container 1 (worker 1) failed: exit code 3",
         outputs=(OutputView(name="", target="file:///r", partial="file:///r.application_1.partial"),),
@@ -264,7 +264,7 @@ def test_roles_that_never_started_are_named_when_all_is_over() -> None:
     assert not any(line.startswith("notStarted") for line in status_lines(running, [], END_MS))
 
 
-def test_who_was_killed_has_no_culprit_whatever_its_containers_ended_by() -> None:
+def test_a_killed_application_names_no_failed_container() -> None:
     killed = view(
         state=State.KILLED, cause=Cause.KILLED, diagnostics="killed by kim", containers=(container(0, signal=9),)
     )
@@ -273,14 +273,14 @@ def test_who_was_killed_has_no_culprit_whatever_its_containers_ended_by() -> Non
     assert answer_lines(late, END_MS) == ["timed out after 0:00:46"]
 
 
-def test_stderr_that_is_empty_or_cannot_be_read_is_said_to_be_so() -> None:
+def test_empty_or_unreadable_stderr_is_reported() -> None:
     failed = failed_view(containers=(container(0, exit_code=3),))
     assert "stderr of container 0 is empty" in answer_lines(failed, END_MS, ErrorTail(0))
     said = answer_lines(failed, END_MS, ErrorTail(0, problem="it is gone"))
     assert "stderr of container 0 cannot be read: it is gone" in said
 
 
-def test_what_an_application_is_sorted_by_and_what_the_engine_changed_have_lines_of_their_own() -> None:
+def test_queue_labels_and_engine_changes_have_their_own_lines() -> None:
     labelled = view(queue="gpu", priority=0, project="cats", tags=("a", "b"), changes=("one", "two"))
     lines = status_lines(labelled, [], END_MS)
     begin = lines.index("queue : gpu")
@@ -294,14 +294,14 @@ def test_what_an_application_is_sorted_by_and_what_the_engine_changed_have_lines
     ]
 
 
-def test_a_committed_output_and_one_that_is_still_to_come_are_told_apart() -> None:
+def test_committed_and_pending_outputs_are_distinguished() -> None:
     done = view(outputs=(OutputView(name="model", target="file:///m", committed=True),))
     assert "output model : committed to file:///m" in status_lines(done, [], END_MS)
     running = view(state=State.RUNNING, cause=None, outputs=(OutputView(name="", target="file:///m"),))
     assert "output : goes to file:///m" in status_lines(running, [], END_MS)
 
 
-def test_output_of_failed_containers_is_told_from_that_of_a_failed_application() -> None:
+def test_outputs_of_failed_containers_and_applications_are_distinguished() -> None:
     kept = OutputView(name="model", target="file:///m", partial="file:///m.app.failed", replaced="file:///m.old")
     failed = failed_view(outputs=(kept, replace(kept, name="", committed=True, previous="file:///m.previous")))
     assert kept_lines(failed, ["/u/c1"]) == [
@@ -325,7 +325,7 @@ def new_files(*sizes_bytes: int, more: int = 0, complete: bool = True) -> NotSto
     return NotStored(files=files, more_files=more, all_files_found=complete)
 
 
-def test_what_was_not_stored_is_named_with_its_container_if_there_are_several() -> None:
+def test_unstored_files_are_named_with_their_container_if_there_are_several() -> None:
     one = view(containers=(container(0, not_stored=left_out("output/pipe").plus(new_files(1 << 20, 5, 3, 2, more=1))),))
     assert answer_lines({**one, "total_containers": 1}, END_MS)[-2:] == [
         "not stored : output/pipe (a FIFO)",
@@ -346,7 +346,7 @@ def test_what_was_not_stored_is_named_with_its_container_if_there_are_several() 
     ]
 
 
-def test_what_several_trials_did_not_store_stays_within_the_limits_and_keeps_the_count() -> None:
+def test_unstored_files_of_several_trials_are_limited_and_counted() -> None:
     both = left_out(*"abcde", more=1).plus(left_out(*"fghij", more=2))
     assert ([one.name for one in both.entries], both.more_entries) == ([*"abcdefgh"], 5)
     both = new_files(*range(9, 3, -1), more=1).plus(new_files(*range(20, 14, -1), complete=False))
@@ -517,7 +517,7 @@ def test_the_cost_is_the_first_column_that_a_narrow_terminal_lacks() -> None:
 # ---- what it has cost ----
 
 
-def test_a_status_tells_what_an_application_has_cost() -> None:
+def test_a_status_shows_the_receipt() -> None:
     receipt = Receipt(
         gpu_hours=GpuHours(granted=8.0, busy=1.5, idle=6.0, unknown=0.5),
         gpus_asked=4,
@@ -537,7 +537,7 @@ def test_a_status_tells_what_an_application_has_cost() -> None:
     ]
 
 
-def test_a_status_tells_the_peak_of_gpu_memory_and_which_foreign_processes_used_it() -> None:
+def test_a_status_shows_peak_gpu_memory_and_foreign_processes() -> None:
     gpus = (GpuMemory(index=0, memory_mib=81_920, peak_mib=500), GpuMemory(index=1, memory_mib=81_920, peak_mib=11_264))
     foreign = (
         ForeignProcess(gpu="0", uuid="GPU-0", pid=21547, host="node1", program="python", user="ann", peak_mib=5018),
@@ -551,7 +551,7 @@ def test_a_status_tells_the_peak_of_gpu_memory_and_which_foreign_processes_used_
     ]
 
 
-def test_what_is_not_known_of_a_cost_is_said_and_is_no_zero() -> None:
+def test_unknown_costs_are_shown_as_unknown_and_not_zero() -> None:
     receipt = Receipt(gpu_hours=GpuHours(granted=1.0, unknown=1.0), memory=MemoryReceipt(asked_mib=1024))
     assert receipt_lines(to_json(receipt)) == [
         "cost : 1 GPU-hours (1 unknown), CPU-hours not known, memory 1.0 GiB, peak not known"
@@ -560,7 +560,7 @@ def test_what_is_not_known_of_a_cost_is_said_and_is_no_zero() -> None:
     assert receipt_lines(None) == []
 
 
-def test_a_container_that_runs_shows_what_it_uses() -> None:
+def test_a_running_container_shows_its_usage() -> None:
     devices = (DeviceUsage(index=0, utilisation=0.75), DeviceUsage(index=1, utilisation=0.25))
     assert usage_text(to_json(Usage(at_ms=1, cpu_cores=1.94, memory_mib=9216, devices=devices))) == (
         "1.9 cores, 9.0 GiB, GPUs 50%"
@@ -621,7 +621,7 @@ def test_each_application_has_one_word_that_a_list_can_select_by(more: dict[str,
     assert word in STATES
 
 
-def test_what_would_steer_the_terminal_is_shown_escaped() -> None:
+def test_control_characters_are_shown_escaped() -> None:
     line = list_lines([view(appname="a\x1b[2Jb\u202ec\udcffd\u3000e")], END_MS)[1]
     assert "a\\x1b[2Jb\\u202ec\\udcffd\u3000e" in line
 
@@ -657,9 +657,7 @@ def test_the_exit_of_an_application_is_that_of_the_first_container_that_failed()
     ],
 )
 @pytest.mark.parametrize("times", [1, 3])
-def test_where_the_containers_are_not_known_the_exit_is_in_what_was_said_of_the_end(
-    said: Assessment, exit_: str, times: int
-) -> None:
+def test_without_containers_the_exit_comes_from_the_diagnostics(said: Assessment, exit_: str, times: int) -> None:
     diagnostics = failure(container_name(7, "worker", 7), said, user_faults=times, node_faults=0)
     ended = view(final_status=FinalStatus.FAILED, cause=Cause.FAILED, diagnostics=diagnostics)
     assert payload_exit_text(ended) == exit_
@@ -741,7 +739,7 @@ def test_without_a_terminal_each_phase_is_one_line_however_far_it_is(capsys: pyt
     ]
 
 
-def test_what_payloads_report_is_in_their_rows() -> None:
+def test_reports_of_payloads_are_in_their_rows() -> None:
     said = {"loss": 0.123456, "a": 1.0, "b": 2.0, "c": 3e20, "d": 4.0}
     running = container(0, phase=Phase.RUNNING, finished_ms=None, progress=0.3, ready=True, step=12, metrics=said)
     shown = status_lines(

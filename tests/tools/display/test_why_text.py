@@ -100,7 +100,7 @@ def test_the_latest_start_is_that_of_the_reservation() -> None:
     assert not [one for one in over if one.startswith("latest")]
 
 
-def test_a_short_history_is_said_to_be_one() -> None:
+def test_a_short_history_is_named_as_the_reason() -> None:
     said = estimate_text({"earliest_ms": None, "latest_ms": None, "coverage": None, "samples": 3}, NOW_MS)
     assert said == "not known: an estimate needs 20 comparable applications that waited before (so far 3)"
     said = estimate_text({"earliest_ms": None, "latest_ms": None, "coverage": None, "samples": 20}, NOW_MS)
@@ -110,14 +110,14 @@ def test_a_short_history_is_said_to_be_one() -> None:
     assert estimate_text(soon, NOW_MS).endswith("how often such estimates hold is not known yet")
 
 
-def test_of_one_that_runs_it_is_said_why_containers_are_missing() -> None:
+def test_for_a_running_application_reasons_of_missing_containers_are_shown() -> None:
     lacking = [{"role": "worker", "count": 2, "memory_mib": 512, "vcores": 1, "gcores": 1}]
     lines = why_lines(view(state="RUNNING", phase="running 2 of 4", lacking=lacking), NOW_MS)
     assert "lacks : 2 containers of worker, each with memory 512 MiB, vcores 1, gcores 1" in lines
     assert why_lines(view(state="RUNNING", waiting=None), NOW_MS)[0].endswith(": its container runs")
 
 
-def test_of_one_that_has_ended_it_is_said_how_long_it_waited_for_what() -> None:
+def test_for_an_ended_application_the_past_waits_are_shown() -> None:
     begins = [
         {"started_ms": NOW_MS - 30_000 + n * 20_000, "attempt": 1, "exit_code": 0, "signal": None} for n in (0, 1)
     ]
