@@ -195,7 +195,7 @@ def test_a_directory_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
 
 def test_the_documentation_has_the_table_of_keys() -> None:
     shown = {name: f"`{key.default_text}`" if key.default_text else "none" for name, key in KEYS.items()}
-    rows = [f"| `{name}` | {key.kind} | {shown[name]} | {key.meaning} |\n" for name, key in KEYS.items()]
+    rows = [f"|`{name}` |{key.kind} |{shown[name]} |{key.meaning}|\n" for name, key in KEYS.items()]
     assert "".join(rows) in (DOCS / "docker.md").read_text()
 
 

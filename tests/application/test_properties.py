@@ -583,7 +583,7 @@ def test_any_text_is_properties_or_refused(text: str) -> None:
 def test_the_manuals_examples_of_arguments_are_so() -> None:
     page = (Path(__file__).parents[2] / "docs" / "properties.md").read_text()
     table = page.partition("\n### user_shell_args\n")[2].partition("\nNo shell reads")[0]
-    rows = re.findall(r"^\| `(.+?)` \| (`.+`) \|$", table, re.MULTILINE)
+    rows = re.findall(r"^\|`(.+?)` \|(`.+`)\|$", table, re.MULTILINE)
     assert len(rows) == 7
     for written, words in rows:
         keys = f"appname=a\nuser_dev_workspace_path=w\nuser_shell_script=s.sh\nuser_shell_args={written}\n"

@@ -30,12 +30,16 @@ def table(section: str, only: str = "") -> str:
             continue
         first, default = next(iter(key.names)), key.default_in(section)
         if first == section or key.names[first] != name:
-            rows.append(f"| `{name}` | {_meaning(key, section)} | {default} |")
+            rows.append(_row(f"`{name}`", _meaning(key, section), default))
         else:
             shared.setdefault((first, default), []).append(f"`{name}`")
     for (first, default), names in shared.items():
-        rows.append(f"| {', '.join(names)} | as in `{_title(first)}` | {default} |")
-    return "\n".join(["| key | meaning | default |", "|---|---|---|", *rows]) + "\n"
+        rows.append(_row(", ".join(names), f"as in `{_title(first)}`", default))
+    return "\n".join(["|key |meaning |default|", "|---|---|---|", *rows]) + "\n"
+
+
+def _row(name: str, meaning: str, default: str) -> str:
+    return f"|{name} |{meaning} |{default}|"
 
 
 def _meaning(key: PropertyKey, section: str) -> str:

@@ -44,8 +44,8 @@ def _keys(mark: ast.expr) -> list[str]:
 def table() -> str:
     """Return the rows of the table."""
     counts = proofs()
-    rows = [f"| {' | '.join(cells)} | {counts[key]} |" for key, cells in threats().items()]
-    return "\n".join(["| attacker | asset | protection | tests |", "|---|---|---|---|", *rows])
+    rows = [f"|{' |'.join(cells)} |{counts[key]}|" for key, cells in threats().items()]
+    return "\n".join(["|attacker |asset |protection |tests|", "|---|---|---|---|", *rows])
 
 
 def page_with_table(text: str) -> str:

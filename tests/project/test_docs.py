@@ -30,6 +30,7 @@ SERVICE = ROOT / "docs" / "service.properties"
 FILES = (ANNOTATED, ROLES, CHECKPOINT, SWEEP, SERVICE)
 """Keys that cannot stand in the same file: a script and a command, containers and roles."""
 TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+TABLES = re.compile(r"^\| ?message \|.*\n\|[-|]*\n((?:\|.*\n)+)", re.MULTILINE)
 MINIMAL = "[application]\nappname=a\nuser_dev_workspace_path=code\nuser_shell_script=start.sh\n"
 SECTION_WITH = {
     "application": f"{MINIMAL}docker_image=i\n",
@@ -140,12 +141,12 @@ def messages() -> tuple[str, ...]:
 
 def quoted_messages() -> list[str]:
     """Return what the tables of the page on troubleshooting quote below ``message``."""
-    tables = re.findall(r"^\| message \|.*\n\|[-|]*\n((?:\|.*\n)+)", TROUBLESHOOTING, re.MULTILINE)
-    return [quoted for table in tables for quoted in re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)]
+    tables = TABLES.findall(TROUBLESHOOTING)
+    return [quoted for table in tables for quoted in re.findall(r"^\| ?`([^`]+)` ?\|", table, re.MULTILINE)]
 
 
 def test_every_row_of_the_page_on_troubleshooting_quotes_a_message() -> None:
-    tables = re.findall(r"^\| message \|.*\n\|[-|]*\n((?:\|.*\n)+)", TROUBLESHOOTING, re.MULTILINE)
+    tables = TABLES.findall(TROUBLESHOOTING)
     assert len(quoted_messages()) == sum(table.count("\n") for table in tables) > 50
 
 
@@ -171,7 +172,3 @@ def test_each_module_that_the_page_on_architecture_names_exists() -> None:
     named = [f"/{name}".rstrip("/") for name in re.findall(r"`((?:\w+/)+(?:\w+\.py)?|\w+\.py)`", page)]
     assert len(named) > 100
     assert [name for name in named if not any(file.endswith(name) for file in files)] == []
-    table = page.partition("| package | modules |")[2].partition("\n\n")[0]
-    for package, modules in re.findall(r"^\| `([\w/]+)` \| (.*) \|$", table, re.MULTILINE):
-        inside = {path.stem for path in (ROOT / "dlapp" / package).rglob("*")}
-        assert [name for name in re.findall(r"`([a-z_]+)/?`", modules) if name not in inside] == [], package

@@ -31,7 +31,7 @@ PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("example
 
 @pytest.mark.parametrize("command", sorted(PROJECT["scripts"]))
 def test_the_readme_names_every_command(command: str) -> None:
-    assert f"| `{command}" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"|`{command}" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def anchors(page: Path) -> set[str]:
@@ -58,11 +58,11 @@ def test_the_index_names_every_page() -> None:
 
 
 def test_the_page_on_configuration_has_the_table_of_keys() -> None:
-    lines = ["| key | value | default | meaning |", "|---|---|---|---|"]
+    lines = ["|key |value |default |meaning|", "|---|---|---|---|"]
     for name, key in KEYS.items():
         none = "all of the machine" if name.startswith("local.") else "none"
         default = f"`{key.default_text}`" if key.default_text else none
-        lines.append(f"| `{name}` | {key.kind} | {default} | {key.meaning} |")
+        lines.append(f"|`{name}` |{key.kind} |{default} |{key.meaning}|")
     assert "\n".join(lines) + "\n" in (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
 
 

@@ -113,7 +113,7 @@ def test_the_page_on_the_architecture_lists_all_state_of_modules() -> None:
     paths = [path for name in PACKAGES for path in sorted((ROOT / "dlapp" / name).rglob("*.py"))]
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     section = page.partition("\n## State of modules\n")[2].partition("\n## ")[0]
-    listed = re.findall(r"^\| `([\w/]+)` \| `(\w+)` \| [^|]+ \|$", section, re.MULTILINE)
+    listed = re.findall(r"^\|`([\w/]+)` \|`(\w+)` \|[^|]+\|$", section, re.MULTILINE)
     assert sorted(found_in(paths, values)) == sorted(listed)
 
 
