@@ -172,7 +172,6 @@ SCENARIOS: dict[Section, Scenario] = {
     ("docs/commands.md", "dlapp-launcher FILE"): Scenario(prepare=APPLICATION),
     ("docs/commands.md", "dlapp-list [USER]"): Scenario(prepare=ENDED),
     ("docs/commands.md", "dlapp-queue"): Scenario(prepare=APPLICATION + "dlapp-launcher --hold dl_app.properties\n"),
-    ("docs/commands.md", "dlapp-sweep [ID]"): Scenario(prepare=SWEEP),
     ("docs/commands.md", "dlapp-port ID ROLE[:INDEX] PORT [LOCAL]"): Scenario(
         prepare=RUNNING.replace("command=sleep 600", "script=serve.sh", 1)
         .replace("instances=2\n", "")
@@ -190,7 +189,6 @@ SCENARIOS: dict[Section, Scenario] = {
     ("docs/commands.md", "dlapp-exec ID [INDEX] -- COMMAND"): Scenario(
         prepare=RUNNING, typed={"dlapp-exec last -- nvidia-smi": ("[#$] $", r"exit\n")}
     ),
-    ("docs/commands.md", "dlapp-gpu ACTION"): Scenario(gpus=2),
     ("docs/commands.md", "dlapp-cache ACTION [ENTRY]..."): Scenario(prepare=ENDED),
     ("docs/commands.md", "dlapp-doctor"): Scenario(
         cluster="hadoop", codes={"dlapp-doctor --cluster yarn": MAYBE_WARNS}

@@ -156,14 +156,11 @@ def test_a_message_that_the_page_on_troubleshooting_quotes_is_in_the_code(quoted
 
 
 def test_the_example_of_completion_names_every_command() -> None:
-    examples = {one.language: one.text for one in blocks("docs/commands.md") if one.language in ("bash", "zsh", "fish")}
-    named = {
-        shell: " ".join(re.findall(r'^(?:set )?names[= ]"?(?:\$names )?([a-z ]*)"?$', text, re.MULTILINE)).split()
-        for shell, text in examples.items()
-    }
+    (example,) = (one.text for one in blocks("docs/commands.md") if one.language == "bash")
+    named = " ".join(re.findall(r'^names="(?:\$names )?([a-z ]*)"$', example, re.MULTILINE)).split()
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
     commands = sorted(name.removeprefix("dlapp-") for name in scripts if name != "dlapp")
-    assert {shell: sorted(names) for shell, names in named.items()} == dict.fromkeys(("bash", "zsh", "fish"), commands)
+    assert sorted(named) == commands
 
 
 def test_each_module_that_the_page_on_architecture_names_exists() -> None:
