@@ -38,9 +38,9 @@ def test_each_file_makes_an_application_that_the_readme_names_and_a_test_runs(fi
 
 def test_the_page_has_a_row_for_each_library_with_a_framework_that_exists_and_an_example() -> None:
     rows = [
-        [cell.strip() for cell in line.strip("|").split(" | ")]
+        [cell.strip() for cell in line.strip("|").split(" |")]
         for line in PAGE.read_text().splitlines()
-        if line.startswith("| ") and not line.startswith("| library")
+        if re.match(r"\|(?!-|library)", line)
     ]
     assert [row[0] for row in rows] == LIBRARIES
     for library, framework, output, checkpoint, example in rows:

@@ -43,7 +43,7 @@ def test_common_options_are_documented_once_at_the_top() -> None:
 
 
 def test_the_exit_codes_are_those_of_the_errors() -> None:
-    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE)}
+    codes = {int(code) for code in re.findall(r"^\|(\d+) \|", TEXT, re.MULTILINE)}
     known = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
     assert codes == {0, EXIT_BROKEN_PIPE, *known}
 

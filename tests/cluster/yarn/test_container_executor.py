@@ -140,7 +140,7 @@ def test_a_container_that_its_nodemanager_could_not_launch_is_no_failure_of_the_
 def rows_of_docs() -> list[tuple[str, str]]:
     """Return reason and repair of each row of the table of docs/yarn.md."""
     text = (ROOT / "docs" / "yarn.md").read_text(encoding="utf-8")
-    table = text.partition("## The user of a container")[2].partition("| reason | repair |\n|---|---|\n")[2]
+    table = text.partition("## The user of a container")[2].partition("|reason |repair|\n|---|---|\n")[2]
     rows = itertools.takewhile(lambda line: line.startswith("|"), table.splitlines())
     return [(reason.strip(), repair.strip()) for _, reason, repair, _ in (row.split("|") for row in rows)]
 
