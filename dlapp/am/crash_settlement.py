@@ -17,6 +17,7 @@ from dlapp.am.model.state import ApplicationState
 from dlapp.am.settlement import OutputSettlement
 from dlapp.am.view import of as view_of
 from dlapp.cluster.engine import AmEngine
+from dlapp.cluster.view_rules import EndFacts, ended
 from dlapp.errors import DlappError, Unreachable
 from dlapp.system.logs import log
 from dlapp.value import replace
@@ -48,8 +49,14 @@ def settle_crashed(
     if submission.spec.sweep is not None:
         _write_results(app_dir, submission, application_id, attempt, committed)
     state, finished_ms = end.cause.state(by_itself=False), view.finished_ms or now_ms
-    view = view.ended(state, end.final_status, end.cause, end.diagnostics, finished_ms)
-    view = replace(view, outputs=outputs)
+    facts = EndFacts(
+        state=state,
+        final_status=end.final_status,
+        cause=end.cause,
+        diagnostics=end.diagnostics,
+        finished_ms=finished_ms,
+    )
+    view = replace(ended(view, facts), outputs=outputs)
     app_dir.write_view(view)
     engine.finish(end.final_status, end.cause, end.diagnostics)
     app_dir.write_report(view)

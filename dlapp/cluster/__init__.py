@@ -1,4 +1,5 @@
-"""Engines, which run applications: one interface with two sides (`engine`), an engine each in `local` and `yarn`.
+"""Engines, which run applications: one interface with two sides (`engine`), an engine each in `local` and `yarn`;
+`view_rules` has what both make of an ApplicationMaster's view.
 
 The embedded engine's runner is in this package, and stands between a submission and its start: nothing is imported here
 that it does not need. The interface takes three times as long to import as the runner itself.

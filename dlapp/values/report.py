@@ -385,34 +385,3 @@ class ApplicationView(Value, kw_only=True):
         """Return the containers of all indexes that were started that often (`ContainerView.of_try`), by index."""
         found = (one.of_try(number) for one in sorted(self.containers, key=lambda one: one.index))
         return [one for one in found if one is not None]
-
-    def ended(
-        self, state: State, final_status: FinalStatus, cause: Cause | None, diagnostics: str, finished_ms: int | None
-    ) -> ApplicationView:
-        """Return this view after an end that the ApplicationMaster did not report: no container runs any more.
-
-        Args:
-            state, final_status, cause, diagnostics, finished_ms: of the end.
-        """
-        containers = tuple(
-            one
-            if one.phase is Phase.ENDED
-            else replace(
-                one, phase=Phase.ENDED, finished_ms=finished_ms, progress=None, message="ended with its application"
-            )
-            for one in self.containers
-        )
-        return replace(
-            self,
-            state=state,
-            final_status=final_status,
-            cause=cause,
-            phase="",
-            diagnostics=diagnostics,
-            finished_ms=finished_ms,
-            containers=containers,
-            waiting=None,
-            lacking=(),
-            idle=None,
-            links=(),
-        )

@@ -1,7 +1,7 @@
 """Views of applications, from a row, an outcome and the view written by the ApplicationMaster.
 
 Views are handled in their JSON form (`dlapp.values.report.ApplicationView`), so that callers that need only that do not
-load the classes.
+load the classes. Only a view that contradicts the outcome is read as a value, for `dlapp.cluster.view_rules`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local import state
@@ -22,7 +22,13 @@ from dlapp.scheduler.amounts import Amounts
 from dlapp.system import clock
 from dlapp.system.files import is_plain_path
 
+if TYPE_CHECKING:
+    from dlapp.values.report import ApplicationView
+
 View = dict[str, Any]
+_ENDED = ("FINISHED", "FAILED", "KILLED")
+_OF_UNENDED = ("waiting", "lacking", "idle", "links")
+"""Fields that an application has only until its end."""
 
 
 def view_of(
@@ -63,7 +69,7 @@ def view_of(
         if not own:
             outcome = _checked_outcome(outcome)
         seen = None if short else _read_view(application_dir)
-        return _ended(_described(row, seen, own=own), outcome)
+        return _ended(row, _described(row, seen, own=own), outcome)
     return _running(row, application_dir, boot_id, alive=alive and not row.aftermaths, has_runner=has_runner, own=own)
 
 
@@ -130,34 +136,42 @@ def _running(
         seen = _checked_view(row, seen)
     view = _described(row, own=own) | (seen or {})
     if outcome is not None:
-        return _ended(view, outcome)
+        return _ended(row, view, outcome)
     has_died = (
         outcomes.is_death_recorded(application_dir) if alive else outcomes.began(application_dir, row.boot_id, boot_id)
     )
     if has_died and (alive or has_runner) and next_attempt(row, application_dir, boot_id) is not None:
         why = outcomes.why_it_died(application_dir, row.boot_id, boot_id)
-        return _not_ended(view) | {"phase": "restarting", "diagnostics": f"{why}; {row.reason or 'another one starts'}"}
+        return _not_ended(row, view) | {
+            "phase": "restarting",
+            "diagnostics": f"{why}; {row.reason or 'another one starts'}",
+        }
     if not alive and has_died:
         if is_requeued(row, application_dir, boot_id):
             text = "the machine was restarted while it ran; it begins again"
             return _described(row, own=own) | {"state": "ACCEPTED", "phase": "waiting", "diagnostics": text}
         if (derived := outcomes.derive(application_dir, row.boot_id, boot_id)) is not None:
-            return _ended(view, derived if own else _checked_outcome(derived))
-        return view | {
+            return _ended(row, view, derived if own else _checked_outcome(derived))
+        return _not_ended(row, view) | {
             "state": "RUNNING",
             "phase": "committing",
             "diagnostics": "the ApplicationMaster died while it committed the output; the commit is being finished",
         }
     if seen is None:
         return view | {"state": "ACCEPTED", "phase": "starting", "diagnostics": "the ApplicationMaster is starting"}
-    return _not_ended(view)
+    return _not_ended(row, view)
 
 
-def _not_ended(view: View) -> View:
-    # A view may already report the end, but only the outcome makes it valid.
-    if view["state"] in ("FINISHED", "FAILED", "KILLED"):
-        view |= {"state": "RUNNING", "final_status": "UNDEFINED", "cause": None, "finished_ms": None}
-    return view
+def _not_ended(row: ApplicationRow, view: View) -> View:
+    """Return the view of an application without an outcome."""
+    if view["state"] not in _ENDED:
+        return view
+    from dlapp.cluster.view_rules import not_ended
+    from dlapp.values.report import State
+    from dlapp.values.serialization import to_json
+
+    unended: View = to_json(not_ended(_value_of(row, view), State.RUNNING))
+    return unended
 
 
 def _described(row: ApplicationRow, seen: View | None = None, *, own: bool) -> View:
@@ -196,14 +210,29 @@ def _of_row(row: ApplicationRow) -> View:
     }
 
 
-def _ended(view: View, outcome: Outcome) -> View:
-    containers = [
-        one
-        if one.get("phase") == "ended"
-        else one | {"phase": "ended", "progress": None, "finished_ms": outcome["finished_ms"]}
-        for one in view.get("containers", ())
-    ]
-    return view | outcome | {"phase": "", "containers": containers}
+def _ended(row: ApplicationRow, view: View, outcome: Outcome) -> View:
+    """Return the view of an application with an outcome."""
+    has_reported_end = view["state"] in _ENDED or not any(map(view.get, _OF_UNENDED))
+    if has_reported_end and all(one.get("phase") == "ended" for one in view.get("containers", ())):
+        return view | outcome | {"phase": ""}
+    from dlapp.cluster.view_rules import EndFacts, ended
+    from dlapp.values.serialization import from_json, to_json
+
+    end = from_json(EndFacts, view | outcome)
+    over: View = to_json(ended(_value_of(row, view), end))
+    return over | outcome
+
+
+def _value_of(row: ApplicationRow, view: View) -> ApplicationView:
+    """Return the value of a view; the row's, if another version of dlapp wrote the view in an incompatible form."""
+    from dlapp.errors import SpecError
+    from dlapp.values.report import ApplicationView
+    from dlapp.values.serialization import from_json
+
+    try:
+        return from_json(ApplicationView, view)
+    except SpecError:
+        return from_json(ApplicationView, _of_row(row))
 
 
 def unstored_in(application_dir: str) -> list[str]:
@@ -241,7 +270,7 @@ def summary_of(row: ApplicationRow, outcome: Outcome, application_dir: str) -> s
     view = _read_view(application_dir)
     if view is None:
         return row.summary
-    view = _ended(view, outcome)
+    view = _ended(row, view, outcome)
     containers = view["containers"]
     bad = [one for one in containers if one.get("exit_code") != 0]
     bad.sort(key=lambda one: (not one.get("exit_code"), not one.get("signal"), one.get("finished_ms") or 0))

@@ -46,6 +46,7 @@ class RootAccess:
         import hashlib  # noqa: F401
 
         import dlapp.sweep.spec  # noqa: F401
+        from dlapp.cluster import view_rules  # noqa: F401
         from dlapp.cluster.local.client import queue_order  # noqa: F401
         from dlapp.cluster.local.queue_state import read_policy
         from dlapp.cluster.local.runner import history, main, orphans  # noqa: F401

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from dlapp.cluster import view_rules
 from dlapp.cluster.yarn.client.rest import KIND, AppReport
 from dlapp.cluster.yarn.container_executor import launch_failure
 from dlapp.errors import SpecError
@@ -124,35 +125,39 @@ def merged(report: AppReport, am_state: AmState, log_url: Callable[[str], str] =
     Args:
         log_url: converts a container's log URL to the current one.
     """
-    view, submission = am_state.view, am_state.submission
-    if view is None:
-        view = _of_report(report)
-        if submission is not None:
-            memory_mib, vcores, gcores = submission.spec.total()
-            view = replace(
-                view,
-                username=submission.spec.username,
-                submitter=submission.submitter,
-                priority=submission.spec.priority,
-                project=submission.spec.project or "",
-                tags=submission.spec.tags,
-                program=submission.spec.program_text,
-                source=submission.source,
-                comment=submission.spec.comment or "",
-                submitted_ms=submission.submitted_ms,
-                total_containers=submission.spec.containers,
-                trials=None if submission.spec.sweep is None else submission.spec.sweep.trials,
-                memory_mib=memory_mib,
-                vcores=vcores,
-                gcores=gcores,
-            )
+    view = am_state.view or _of_submission(report, am_state.submission)
     if report.state.ended and not view.state.ended:
         # It was killed, or its last ApplicationMaster died: its last report is outdated.
-        end = _of_report(report)
-        text = end.diagnostics
-        if end.cause is Cause.FAILED and _may_have_lost_output(view, am_state):
-            text = "; ".join(filter(None, (text, _GONE)))
-        view = view.ended(end.state, end.final_status, end.cause, text, end.finished_ms)
+        view = view_rules.ended(view, _end_of(report, am_state, view))
+    view = _with_facts(view, report, log_url)
+    if am_state.outputs:
+        view = replace(view, outputs=am_state.outputs)
+    if am_state.unread:
+        unread = f"of its containers and output nothing can be read now: {am_state.unread}"
+        view = replace(view, diagnostics="; ".join(filter(None, (view.diagnostics, unread))))
+    if report.state.ended:
+        return replace(view, finished_ms=report.finished_ms or view.finished_ms)
+    return _of_unended(view, report, am_state)
+
+
+def _end_of(report: AppReport, am_state: AmState, view: ApplicationView) -> view_rules.EndFacts:
+    """Return the end that YARN reports of an application whose ApplicationMaster did not write it."""
+    end = _of_report(report)
+    text = end.diagnostics
+    if end.cause is Cause.FAILED and _may_have_lost_output(view, am_state):
+        text = "; ".join(filter(None, (text, _GONE)))
+    return view_rules.EndFacts(
+        state=end.state,
+        final_status=end.final_status,
+        cause=end.cause,
+        diagnostics=text,
+        finished_ms=end.finished_ms,
+    )
+
+
+def _with_facts(view: ApplicationView, report: AppReport, log_url: Callable[[str], str]) -> ApplicationView:
+    """Return a view with YARN's facts that hold in every state: an ApplicationMaster may report a false owner, id or
+    URL."""
     lowered = ""
     if None not in (view.priority, report.priority) and view.priority != report.priority:
         lowered = f"priority {view.priority} was asked for, YARN has made it {report.priority} ({PRIORITY_LIMIT})"
@@ -160,40 +165,34 @@ def merged(report: AppReport, am_state: AmState, log_url: Callable[[str], str] =
     def checked(one: ContainerView | TryView) -> str:
         return log_url(one.log_url) if address_of_node(one, report) else ""
 
-    changes: dict[str, Any] = {
-        # An ApplicationMaster may report a false owner and id.
-        "application_id": report.application_id,
-        "username": report.user,
-        "queue": report.queue.removeprefix("root.") or view.queue,
-        "priority": view.priority if report.priority is None else report.priority,
-        "changes": (*view.changes, *([lowered] if lowered else [])),
+    return replace(
+        view,
+        application_id=report.application_id,
+        username=report.user,
+        queue=report.queue.removeprefix("root.") or view.queue,
+        priority=view.priority if report.priority is None else report.priority,
+        changes=(*view.changes, *([lowered] if lowered else [])),
         **_labels(report.tags or _user_tags(view.project, view.tags)),
-        "resumed_from": view.resumed_from or _resumed_from(report.tags),
+        resumed_from=view.resumed_from or _resumed_from(report.tags),
         # Use YARN's clock everywhere: a list has no view, and must show the same times as the status.
-        "submitted_ms": report.started_ms or view.submitted_ms,
-        "tracking_url": report.tracking_url,
-        # The URL it reports may be false, too.
-        "containers": tuple(
+        submitted_ms=report.started_ms or view.submitted_ms,
+        tracking_url=report.tracking_url,
+        containers=tuple(
             replace(one, log_url=checked(one), earlier=tuple(replace(old, log_url=checked(old)) for old in one.earlier))
             for one in view.containers
         ),
-    }
-    if am_state.outputs:
-        changes["outputs"] = am_state.outputs
-    if am_state.unread:
-        unread = f"of its containers and output nothing can be read now: {am_state.unread}"
-        view = replace(view, diagnostics="; ".join(filter(None, (view.diagnostics, unread))))
-    if report.state.ended:
-        changes["finished_ms"] = report.finished_ms or view.finished_ms
-    else:
-        changes |= {"state": report.state, "final_status": FinalStatus.UNDEFINED, "cause": None, "finished_ms": None}
-        if report.state is not State.RUNNING:
-            changes |= {"diagnostics": waiting_line(report), "phase": _wait_for_am(report, am_state)}
-        elif view.state.ended:
-            since = "" if view.finished_ms is None else f" since {date_and_time(view.finished_ms / 1000)}"
-            changes["phase"] = f"ending: reporting to YARN{since}"
-        changes["as_of_ms"] = am_state.written_ms
-    return replace(view, **changes)
+    )
+
+
+def _of_unended(view: ApplicationView, report: AppReport, am_state: AmState) -> ApplicationView:
+    """Return the view of an application that has not ended according to YARN."""
+    shown = replace(view_rules.not_ended(view, report.state), as_of_ms=am_state.written_ms)
+    if report.state is not State.RUNNING:
+        return replace(shown, diagnostics=waiting_line(report), phase=_wait_for_am(report, am_state))
+    if view.state.ended:
+        since = "" if view.finished_ms is None else f" since {date_and_time(view.finished_ms / 1000)}"
+        return replace(shown, phase=f"ending: reporting to YARN{since}")
+    return shown
 
 
 def _may_have_lost_output(view: ApplicationView, am_state: AmState) -> bool:
@@ -270,6 +269,33 @@ def _resumed_from(tags: Iterable[str]) -> str:
     """Return the id of the resumed application from the tags; empty: none, or invalid."""
     found = next((tag.removeprefix(_RESUMED) for tag in tags if tag.startswith(_RESUMED)), "")
     return found if is_application_id(found) else ""
+
+
+def _of_submission(report: AppReport, submission: Submission | None) -> ApplicationView:
+    """Return the view of an application whose ApplicationMaster has written none, from YARN's report and, if known,
+    what was submitted."""
+    view = _of_report(report)
+    if submission is None:
+        return view
+    spec = submission.spec
+    memory_mib, vcores, gcores = spec.total()
+    return replace(
+        view,
+        username=spec.username,
+        submitter=submission.submitter,
+        priority=spec.priority,
+        project=spec.project or "",
+        tags=spec.tags,
+        program=spec.program_text,
+        source=submission.source,
+        comment=spec.comment or "",
+        submitted_ms=submission.submitted_ms,
+        total_containers=spec.containers,
+        trials=None if spec.sweep is None else spec.sweep.trials,
+        memory_mib=memory_mib,
+        vcores=vcores,
+        gcores=gcores,
+    )
 
 
 def _of_report(report: AppReport) -> ApplicationView:
