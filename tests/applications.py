@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from dlapp.client import Client
 from dlapp.system import clock
@@ -20,6 +20,10 @@ from dlapp.system.processes.proc import process_stat, start_time
 from dlapp.tools.common import whole
 from dlapp.tools.display.view import derived
 from tests.services.polling import wait_until
+
+if TYPE_CHECKING:
+    from dlapp.cluster.engine import Engine
+    from dlapp.values.report import ApplicationView
 
 T = TypeVar("T")
 BIN = Path(sys.executable).parent
@@ -86,9 +90,19 @@ def launch(file: Path, **env: str) -> str:
 def status(application: str) -> dict[str, Any]:
     """Return what ``dlapp-status --json`` says of it, without a process: tests look many times while they wait."""
     with contextlib.closing(Client()) as client:
-        view = client.status_json(client.resolve_text(application))
+        view = client.view_of(client.resolve_text(application)).json
         beside = {"logs": client.log_urls(view), "unstored": client.unstored(view)}
     return dict(json.loads(json.dumps({**whole(view), **derived(view, clock.now_ms()), **beside})))
+
+
+def listed(engine: Engine, **options: Any) -> list[ApplicationView]:
+    """Return the views of an engine's applications; the options are those of its `views`."""
+    return [one.value for one in engine.views(**options)]
+
+
+def listed_json(engine: Engine, **options: Any) -> list[dict[str, Any]]:
+    """Return `listed` in JSON form."""
+    return [one.json for one in engine.views(**options)]
 
 
 def ended(application: str, timeout_s: float = 120.0) -> dict[str, Any]:

@@ -14,4 +14,16 @@ none.
 
 from __future__ import annotations
 
-from dlapp.client.client import Client as Client
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dlapp.client.client import Client as Client
+
+
+def __getattr__(name: str) -> object:
+    """Load `Client` when it is first used: commands that only show applications use `operations.views` instead."""
+    if name != "Client":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from dlapp.client.client import Client
+
+    return Client

@@ -59,7 +59,7 @@ class Engines:
             return last_application()
         engine = self._named(LOCAL)
         mine = engine.ids()
-        return (mine[-1], int(engine.view_json(mine[-1])["submitted_ms"])) if mine else None
+        return (mine[-1], int(engine.view(mine[-1]).json["submitted_ms"])) if mine else None
 
     @cached_property
     def login(self) -> Login:

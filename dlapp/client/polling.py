@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-ENDED = ("FINISHED", "FAILED", "KILLED")
-"""States of applications that have ended."""
 POLL_INTERVAL_S, MAX_POLL_INTERVAL_S = 0.1, 1.0
 """Least and largest interval between two requests of a client that waits; see `poll_pause_s`."""
 

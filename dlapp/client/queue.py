@@ -19,7 +19,7 @@ def queue_of(engine: Engine) -> dict[str, Any]:
     facts = engine.queue_facts()
     positions = {application_id: position for position, application_id in enumerate(facts.order, start=1)}
     found = []
-    for view in engine.views_json(everybody=True, limit=0):
+    for view in (one.json for one in engine.views(everybody=True, limit=0)):
         waits = view["state"] != "RUNNING" or code_of(view) in _WITHOUT_POSITION
         position = positions.get(view["application_id"]) if waits else None
         estimate = facts.estimates.get(view["application_id"]) if position is not None else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dlapp.client.polling import ENDED
+from dlapp.cluster import ENDED
 from dlapp.errors import DlappError, NotFound, UsageError
 from dlapp.sweep.results import SweepResults, TrialState, TrialView, read_results
 from dlapp.sweep.spec import Sampler
@@ -40,7 +40,7 @@ class Sweep:
         """
         found = self._read(curves)
         if any(one.state is TrialState.RUNNING for one in found.trials):
-            view = self._engine.view_json(str(self.application_id))
+            view = self._engine.view(self.application_id).json
             if view["state"] in ENDED:
                 # Read again: the last results may have arrived since. Trials that are still running in them were never
                 # recorded.

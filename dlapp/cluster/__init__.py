@@ -11,4 +11,7 @@ LOG_NAMES = ("stdout", "stderr", "dlapp.log", "dlapp.times")
 """The logs of a container: of its payload, of its task, and the times of the payload's
 (`dlapp.system.logs.log_times`)."""
 
+ENDED = ("FINISHED", "FAILED", "KILLED")
+"""States of applications that have ended (`dlapp.values.report.State`)."""
+
 NOT_ENDED = "only what has ended can be removed (dlapp-softkill ends it and keeps its output, dlapp-kill what is there)"

@@ -18,6 +18,7 @@ from dlapp.values.spec import AppSpec, Placement, Resources, Secrets, Submission
 
 if TYPE_CHECKING:
     from dlapp.cluster.reasons.facts import WaitFacts
+    from dlapp.cluster.view_forms import ViewForms
     from dlapp.locations import HdfsPlace
     from dlapp.values.access import ControlAccess
     from dlapp.values.waiting import Estimate, Waiting
@@ -159,15 +160,12 @@ class Engine(Protocol):
     def submit(self, submission: Submission, secrets: Secrets) -> ApplicationId:
         """Submit an application; after the return it runs independently of the caller."""
 
-    def view(self, application_id: ApplicationId) -> ApplicationView:
+    def view(self, application_id: ApplicationId | str) -> ViewForms:
         """Return the current view of an application. Raises NotFound."""
 
-    def view_json(self, application_id: str) -> dict[str, Any]:
-        """Return `view` in its JSON form, for dlapp-status, which does not load the view class. Raises NotFound."""
-
-    def view_in_full_json(self, application_id: str) -> dict[str, Any]:
-        """Return `view_json`; for a waiting application with the smallest change that ends the wait, and an estimated
-        start. Raises NotFound."""
+    def view_in_full(self, application_id: ApplicationId | str) -> ViewForms:
+        """Return `view`; for a waiting application with the smallest change that ends the wait, and an estimated start.
+        Raises NotFound."""
 
     def plan(self, spec: AppSpec) -> PlanFacts:
         """Return an estimate for an application that might be submitted now. Raises as `check`, if it can never run."""
@@ -181,9 +179,7 @@ class Engine(Protocol):
     def owner(self, application_id: str) -> str:
         """Return the owner of an application, as enforced by the engine, not as written by the user."""
 
-    def views(
-        self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
-    ) -> list[ApplicationView]:
+    def views(self, *, everybody: bool = False, user: str | None = None, limit: int | None = None) -> list[ViewForms]:
         """Return the views of many applications, oldest first: the caller's own, one user's, or those of all users.
 
         Args:
@@ -191,16 +187,11 @@ class Engine(Protocol):
                 the one that determines the exit code.
         """
 
-    def views_json(
-        self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
-    ) -> list[dict[str, Any]]:
-        """Return `views` in JSON form."""
-
     def add_receipts(self, views: Sequence[dict[str, Any]]) -> Collection[str]:
         """Add receipts to the list views of ended applications, in JSON form, which lack them.
 
         Args:
-            views: result of `views_json`, oldest first. A view whose receipt is not known here stays unchanged.
+            views: JSON of the result of `views`, oldest first. A view whose receipt is not known here stays unchanged.
 
         Returns:
             The caller's applications whose receipts could not be read, or not in a bounded time.

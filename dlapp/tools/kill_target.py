@@ -46,7 +46,7 @@ def find_all(client: Client, words: Sequence[str], *, user: str | None = None) -
     found = dict.fromkeys(client.resolve(word, user=user) for word in words)
     if len(found) > 1:
         for one in found:
-            client.status_json(str(one))
+            client.view_of(one)
     return list(found)
 
 

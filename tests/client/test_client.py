@@ -12,6 +12,7 @@ from dlapp.client.exit_status import exit_code
 from dlapp.client.operations import waiting as waiting_module
 from dlapp.client.operations.connections import caller
 from dlapp.cluster.engine import LogFiles
+from dlapp.cluster.view_forms import ViewForms
 from dlapp.config import load_config
 from dlapp.errors import Denied, NotFound, TimedOut, UsageError
 from dlapp.id_text import looks_like_id
@@ -19,7 +20,6 @@ from dlapp.tools.kill_target import targets
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId
 from dlapp.values.report import ApplicationView, Cause, FinalStatus, State
-from dlapp.values.serialization import to_json
 
 
 def view(number: int, state: State = State.FINISHED, **more: Any) -> ApplicationView:
@@ -39,24 +39,22 @@ class EngineInMemory:
     def ensure_runner(self) -> None:
         self.tended += 1
 
-    def view(self, application_id: ApplicationId) -> ApplicationView:
-        if application_id not in self.known:
-            raise NotFound(f"{application_id} is not known here")
+    def view(self, application_id: ApplicationId | str) -> ViewForms:
+        found = ApplicationId.from_text(str(application_id))
+        if found not in self.known:
+            raise NotFound(f"{found} is not known here")
         if self.coming:
-            self.known[application_id] = self.coming.pop(0)
-        return self.known[application_id]
-
-    def view_json(self, application_id: str) -> dict[str, Any]:
-        return dict(to_json(self.view(ApplicationId.from_text(application_id))))
+            self.known[found] = self.coming.pop(0)
+        return ViewForms(value=self.known[found])
 
     def owner(self, application_id: str) -> str:
-        return str(self.view_json(application_id)["submitter"])
+        return self.view(application_id).value.submitter
 
     def ids(self, *, everybody: bool = False) -> list[str]:
         return [str(one.application_id) for one in self.known.values() if everybody or one.submitter == "tony"]
 
-    def views_json(self, *, user: str) -> list[dict[str, Any]]:
-        return [to_json(one) for one in self.known.values() if one.submitter == user]
+    def views(self, *, user: str) -> list[ViewForms]:
+        return [ViewForms(value=one) for one in self.known.values() if one.submitter == user]
 
     def logs(self, application_id: ApplicationId, try_number: int | None = None) -> list[LogFiles]:
         return []
@@ -66,7 +64,7 @@ class EngineInMemory:
         return "killed"
 
     def check_removal(self, application_id: ApplicationId) -> None:
-        if not self.view(application_id).state.ended:
+        if not self.view(application_id).value.state.ended:
             raise UsageError(f"{application_id} has not ended")
 
     def remove(self, application_id: ApplicationId) -> None:

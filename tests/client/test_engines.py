@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from dlapp.client import Client, engines
+from dlapp.client.operations.views import Views
 from dlapp.cluster.engine import QueueFacts
 from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.state import open_state
+from dlapp.cluster.view_forms import ViewForms
 from dlapp.cluster.yarn.client.local_files.last_application import last_application, remember
 from dlapp.config import load_config
 from dlapp.errors import NotFound, Unreachable, UsageError
@@ -41,15 +43,15 @@ class Cluster:
         self._ask()
         return list(self.submitted_ms)
 
-    def view_json(self, application_id: str) -> dict[str, Any]:
+    def view(self, application_id: str) -> ViewForms:
         self._ask()
         if application_id not in self.submitted_ms:
             raise NotFound(f"{application_id} is not known to YARN")
-        return view(application_id, self.submitted_ms[application_id])
+        return ViewForms(json=view(application_id, self.submitted_ms[application_id]))
 
-    def views_json(self, **_: Any) -> list[dict[str, Any]]:
+    def views(self, **_: Any) -> list[ViewForms]:
         self._ask()
-        return [view(one, ms) for one, ms in self.submitted_ms.items()]
+        return [ViewForms(json=view(one, ms)) for one, ms in self.submitted_ms.items()]
 
     def queue_facts(self) -> QueueFacts:
         self._ask()
@@ -128,7 +130,7 @@ def test_an_ending_is_unique_on_all_engines_that_are_used(cluster: Cluster, here
 
 def test_a_user_who_never_used_the_cluster_sends_it_no_request(cluster: Cluster, here: str) -> None:
     cluster.dead = True
-    assert [one["application_id"] for one in client("local").list_json()] == [here]
+    assert [one.json["application_id"] for one in client("local").views_of_all()] == [here]
     assert cluster.asked == 0
 
 
@@ -136,9 +138,9 @@ def test_a_list_names_those_whose_receipts_were_not_read(cluster: Cluster, here:
     cluster.submitted_ms = {ON_YARN: 1}
     remember(ON_YARN, 1)
     unread: list[str] = []
-    client("local").list_json(unread=unread.append)
+    client("local").views_of_all(unread=unread.append)
     assert unread == [ON_YARN]
-    client("local").list_json(finished=1, unread=unread.append)
+    client("local").views_of_all(finished=1, unread=unread.append)
     assert unread == [ON_YARN], "those that are not shown are not read"
 
 
@@ -147,12 +149,12 @@ def test_the_command_says_of_how_many_in_the_list_the_cost_is_missing(
 ) -> None:
     others = [f"application_1600000000000_000{number}" for number in range(3)]
 
-    def list_json(_: Client, *, unread: Callable[[str], None], **__: object) -> list[dict[str, Any]]:
+    def views_of_all(_: Views, *, unread: Callable[[str], None], **__: object) -> list[ViewForms]:
         for one in (ON_YARN, *others[:2]):
             unread(one)
-        return [view(one, 1) for one in others]
+        return [ViewForms(json=view(one, 1)) for one in others]
 
-    monkeypatch.setattr(Client, "list_json", list_json)
+    monkeypatch.setattr(Views, "views_of_all", views_of_all)
     monkeypatch.setattr(list_tool, "_unstored", lambda *_: [])
     list_tool.main.main(["-o", "id"], standalone_mode=False)
     said = capsys.readouterr()
@@ -163,14 +165,14 @@ def test_the_command_says_of_how_many_in_the_list_the_cost_is_missing(
 def test_a_list_has_applications_of_both_engines_and_names_a_silent_one(cluster: Cluster, here: str) -> None:
     cluster.submitted_ms = {ON_YARN: 1}
     remember(ON_YARN, 1)
-    assert [one["application_id"] for one in client("local").list_json()] == [ON_YARN, here]
-    assert [one["application_id"] for one in client("local").list_json(finished=1)] == [here]
+    assert [one.json["application_id"] for one in client("local").views_of_all()] == [ON_YARN, here]
+    assert [one.json["application_id"] for one in client("local").views_of_all(finished=1)] == [here]
     cluster.dead = True
     silent: list[Unreachable] = []
-    assert [one["application_id"] for one in client("local").list_json(unanswered=silent.append)] == [here]
+    assert [one.json["application_id"] for one in client("local").views_of_all(unanswered=silent.append)] == [here]
     assert [str(one) for one in silent] == ["rm:8088: refused"]
     with pytest.raises(Unreachable):
-        client("local").list_json()
+        client("local").views_of_all()
 
 
 def test_the_queue_is_that_of_both_and_without_a_resourcemanager_that_of_this_machine(

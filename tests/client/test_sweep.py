@@ -8,6 +8,7 @@ import pytest
 
 from dlapp.client.sweep import Sweep
 from dlapp.cluster.engine import Engine
+from dlapp.cluster.view_forms import ViewForms
 from dlapp.errors import DlappError, UsageError
 from dlapp.sweep.results import SweepResults, TrialState, TrialView, head_line, trial_line
 from dlapp.sweep.spec import Goal, GridParameter, Sampler, SweepSpec
@@ -31,8 +32,8 @@ class EngineOfResults:
     def trials_text(self, application_id: ApplicationId) -> str:
         return self.texts.pop(0) if len(self.texts) > 1 else self.texts[0]
 
-    def view_json(self, application_id: str) -> dict[str, Any]:
-        return {"state": self.state}
+    def view(self, application_id: ApplicationId) -> ViewForms:
+        return ViewForms(json={"state": self.state})
 
     def submission(self, application_id: ApplicationId) -> Submission:
         return self.submitted

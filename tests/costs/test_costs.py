@@ -168,13 +168,12 @@ def _kind(request: str) -> str:
 
 MODULES = {
     "dlapp-status --help": 11,
-    "dlapp-status": 68,
-    "dlapp-list": 67,
+    "dlapp-status": 61,
+    "dlapp-list": 61,
     "dlapp-launcher app.properties": 143,
 }
 """Command -> modules of dlapp that it loads at most. Each takes about 0.2 ms. The client and the embedded engine are
-several modules by subject: a status loads 12 more of them, and not the code that submits and kills on this machine.
-Measured, its imports take as long as those of two large modules (68.9 and 68.3 ms of CPU on a busy machine)."""
+several modules by subject: a status loads those that read views, and not those that submit, wait and kill."""
 COSTLY = ("dataclasses", "http.client", "socket", "ssl", "tempfile", "urllib.parse")
 """Modules of Python that none of these commands loads; each takes 5 to 30 ms."""
 

@@ -268,7 +268,7 @@ class Application:
         from dlapp.tools.common import whole
 
         with contextlib.closing(Client()) as client:
-            return dict(json.loads(json.dumps(whole(client.status_json(client.resolve_text(self.id))))))
+            return dict(json.loads(json.dumps(whole(client.view_of(client.resolve_text(self.id)).json))))
 
     def status_of_command(self) -> dict[str, Any]:
         """Return what the command ``dlapp-status --json`` prints."""

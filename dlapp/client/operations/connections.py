@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Self
 
 from dlapp.errors import (
     Denied,
@@ -19,6 +19,7 @@ from dlapp.value import Closeable
 if TYPE_CHECKING:
     from dlapp.client.application import Application
     from dlapp.cluster.engine import Engine
+    from dlapp.cluster.view_forms import ViewForms
     from dlapp.config import Config
     from dlapp.values.ids import ApplicationId
 
@@ -51,6 +52,15 @@ class Connections(Closeable):
         self.config, self.engine = config, self._engines.configured
         self._runner_checked_at: dict[int, float] = {}
         self._note, self._noted = note, ""
+
+    @classmethod
+    def on(cls, other: Connections) -> Self:
+        """Return a client of this class on the connections of another one, for its further operations."""
+        if isinstance(other, cls):
+            return other
+        client = cls.__new__(cls)
+        client.__dict__.update(other.__dict__)
+        return client
 
     def close(self) -> None:
         """Close the connections to a cluster."""
@@ -97,7 +107,7 @@ class Connections(Closeable):
     def _last_id(self, user: str | None) -> str:
         mine = self.engine.ids() if user is None else self._ids_of(user)
         other = self._engines.other_last() if user in (None, caller()) else None
-        if other is not None and (not mine or self.engine.view_json(mine[-1])["submitted_ms"] < other[1]):
+        if other is not None and (not mine or self.engine.view(mine[-1]).json["submitted_ms"] < other[1]):
             return other[0]
         if not mine:
             whose = "you have" if user is None else f"{user} has"
@@ -132,7 +142,7 @@ class Connections(Closeable):
 
     def _ids_of(self, user: str) -> list[str]:
         """Return the id of the last application of a user, if there is one."""
-        found = [str(view["application_id"]) for view in self.engine.views_json(user=user)]
+        found = [str(view.json["application_id"]) for view in self.engine.views(user=user)]
         last = next((one for one in reversed(found) if self._owner_unless_of(one, user) is None), None)
         return [] if last is None else [last]
 
@@ -156,11 +166,20 @@ class Connections(Closeable):
                 self._noted = obstacle
             self._runner_checked_at[id(engine)] = now
 
-    def status_json(self, application_id: str) -> dict[str, Any]:
-        """Return `status` in its JSON form, as the engine provides it: fields with default values may be missing."""
+    def view_of(self, application_id: ApplicationId | str, *, in_full: bool = False) -> ViewForms:
+        """Return the current view of an application, in both forms.
+
+        Args:
+            application_id: the complete id.
+            in_full: if it waits, ``waiting`` also has the smallest change that would let it start now, and an estimate
+                of its start.
+
+        Raises:
+            NotFound: there is no such application.
+        """
         engine = self._engine_of(application_id)
         self._ensure_runner(engine)
-        return engine.view_json(application_id)
+        return engine.view_in_full(application_id) if in_full else engine.view(application_id)
 
     def _check_owner(self, application_id: str, user: str) -> None:
         if (owner := self._owner_unless_of(application_id, user)) is not None:
@@ -177,7 +196,7 @@ class Connections(Closeable):
         application this name says nothing, as that owner wrote it.
         """
         owner = self._engine_of(application_id).owner(application_id)
-        if user == owner or (owner == caller() and self.status_json(application_id)["username"] == user):
+        if user == owner or (owner == caller() and self.view_of(application_id).json["username"] == user):
             return None
         return owner
 

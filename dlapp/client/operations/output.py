@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.client.operations.queries import Queries
-from dlapp.client.polling import poll_pause_s
 from dlapp.errors import (
     NotFound,
     Unreachable,
@@ -169,6 +168,7 @@ class Output(Queries):
             NotFound: there is no such application, or (if that can be known) no such container, try or generation.
         """
         from dlapp.client.logs import Logs, pieces_since, read_logs
+        from dlapp.client.polling import poll_pause_s
         from dlapp.cluster.foreign import CUT
 
         application_id, trial_name = self._id(application_id), ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dlapp.client.operations import connections
 from dlapp.client.operations.output import Output
 from dlapp.client.operations.waiting import Control
-from dlapp.client.polling import ENDED
+from dlapp.cluster import ENDED
 from dlapp.errors import (
     Denied,
     NotFound,
@@ -191,7 +191,7 @@ class Submitter(Output, Control):
         own_overrides = _overrides_of(overrides, env, args)
         application_id = self._id(application_id)
         engine = self._engine_of(application_id)
-        view = engine.view_json(str(application_id))
+        view = engine.view(application_id).json
         self._check_owner(str(application_id), connections.caller())
         recorded = engine.submission(application_id)
         engine.prepare()  # only now: it may remove an expired history
@@ -221,7 +221,7 @@ class Submitter(Output, Control):
         """Refuse to resume from checkpoints that an application which has not ended continues from. Raises
         UsageError.
         """
-        for other in engine.views_json(limit=0):
+        for other in (one.json for one in engine.views(limit=0)):
             if other["state"] in ENDED or not (resumed := other.get("resumed_from")):
                 continue
             if _checkpoints_of(engine, str(other["application_id"]), str(resumed)) == origin.checkpoints_of:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from dlapp.client.operations import connections
 from dlapp.client.operations.queries import Queries
-from dlapp.client.polling import poll_pause_s
 from dlapp.errors import (
     TimedOut,
 )
@@ -52,6 +51,8 @@ class Control(Queries):
             NotFound: there is no such application.
             TimedOut: it has not ended within ``timeout_s``; it continues to run.
         """
+        from dlapp.client.polling import poll_pause_s
+
         application_id = self._id(application_id)
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         seen = None

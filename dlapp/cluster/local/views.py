@@ -11,6 +11,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from dlapp.cluster import ENDED
 from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local import state
 from dlapp.cluster.local.attempts import is_requeued, next_attempt
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from dlapp.values.report import ApplicationView
 
 View = dict[str, Any]
-_ENDED = ("FINISHED", "FAILED", "KILLED")
 _OF_UNENDED = ("waiting", "lacking", "idle", "links")
 """Fields that an application has only until its end."""
 
@@ -164,7 +164,7 @@ def _running(
 
 def _not_ended(row: ApplicationRow, view: View) -> View:
     """Return the view of an application without an outcome."""
-    if view["state"] not in _ENDED:
+    if view["state"] not in ENDED:
         return view
     from dlapp.cluster.view_rules import not_ended
     from dlapp.values.report import State
@@ -212,7 +212,7 @@ def _of_row(row: ApplicationRow) -> View:
 
 def _ended(row: ApplicationRow, view: View, outcome: Outcome) -> View:
     """Return the view of an application with an outcome."""
-    has_reported_end = view["state"] in _ENDED or not any(map(view.get, _OF_UNENDED))
+    has_reported_end = view["state"] in ENDED or not any(map(view.get, _OF_UNENDED))
     if has_reported_end and all(one.get("phase") == "ended" for one in view.get("containers", ())):
         return view | outcome | {"phase": ""}
     from dlapp.cluster.view_rules import EndFacts, ended
@@ -317,7 +317,7 @@ def _checked_outcome(outcome: Outcome) -> Outcome:
         and isinstance(outcome.get("diagnostics"), str)
         and is_time(outcome.get("finished_ms"))
     )
-    if fine and outcome["state"] in ("FINISHED", "FAILED", "KILLED"):
+    if fine and outcome["state"] in ENDED:
         return outcome
     return outcomes.failed("its outcome cannot be read", clock.now_ms())
 

@@ -66,7 +66,7 @@ def main(applications: tuple[str, ...], project: str | None, port: int | None, a
 
 def _of(client: Client, project: str) -> list[ApplicationId]:
     """Return the ids of the user's applications of a project. YARN converts project names to lower case."""
-    views = client.list_json(finished=None, wanted=lambda view: view.get("project", "").lower() == project.lower())
+    views = client.views_of_all(finished=None, wanted=lambda view: view.get("project", "").lower() == project.lower())
     if not views:
         raise NotFound(f"you have no application of project {project}")
-    return [client.resolve(view["application_id"]) for view in views]
+    return [client.resolve(view.json["application_id"]) for view in views]

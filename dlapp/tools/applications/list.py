@@ -24,7 +24,7 @@ from dlapp.tools.common import (
 )
 
 if TYPE_CHECKING:
-    from dlapp.client import Client
+    from dlapp.client.operations.views import Views
 
 STATES = ("waiting", "running", "finished", "succeeded", "failed", "timed-out", "soft-killed", "killed")
 
@@ -73,7 +73,7 @@ def main(
     shortened to their ends, which every command takes, the table is cut to the terminal's width, and a long one is
     shown page by page (PAGER).
     """
-    from dlapp.client import Client
+    from dlapp.client.operations.views import Views
     from dlapp.system import clock
     from dlapp.tools.display.columns import named_lines, read_columns, sorted_views
     from dlapp.tools.display.view import derived, ended, fitted_list_lines, list_lines, short_enough
@@ -93,19 +93,18 @@ def main(
     wanted = view_filter(states, name, since_ms, until_ms, queue=queue, project=project, tags=tags)
     silent, unread = list[Unreachable](), set[str]()
     # One more than is shown reveals whether there are more.
-    client = Client(note=note)
-    views: list[Mapping[str, Any]] = list(
-        client.list_json(
-            user=user,
-            everybody=everybody,
-            finished=most + 1,
-            wanted=wanted,
-            unanswered=silent.append,
-            unread=unread.add,
-        )
+    client = Views(note=note)
+    listed = client.views_of_all(
+        user=user,
+        everybody=everybody,
+        finished=most + 1,
+        wanted=wanted,
+        unanswered=silent.append,
+        unread=unread.add,
     )
+    views: list[Mapping[str, Any]] = [one.json for one in listed]
     if user and not views and not silent:
-        _check_user(user, lambda: bool(wanted and client.list_json(user=user, finished=1)))
+        _check_user(user, lambda: bool(wanted and client.views_of_all(user=user, finished=1)))
     finished = [place for place, view in enumerate(views) if ended(view)]
     is_cut = len(finished) > most
     if is_cut:
@@ -135,7 +134,7 @@ def main(
         note(f"earlier ones are not shown (-n {max(2 * most, 20)} shows more)")
 
 
-def _unstored(client: Client, view: Mapping[str, Any]) -> Sequence[str]:
+def _unstored(client: Views, view: Mapping[str, Any]) -> Sequence[str]:
     try:
         return client.unstored(view)
     except NotFound:

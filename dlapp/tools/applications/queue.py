@@ -49,7 +49,7 @@ def main(
     It has everybody's applications that you may see, on this machine and on the cluster, where you use both; last come
     those that wait for other applications, or are held. A filter does not change the places.
     """
-    from dlapp.client import Client
+    from dlapp.client.operations.views import Views
     from dlapp.system import clock
     from dlapp.tools.applications.list import view_filter
     from dlapp.tools.display.columns import named_lines, read_columns
@@ -65,7 +65,7 @@ def main(
         return (not states or state_of(view) in states) and is_of_user and (selected is None or selected(view))
 
     silent: list[Unreachable] = []
-    found, now_ms = Client(note=note).queue_json(unanswered=silent.append), clock.now_ms()
+    found, now_ms = Views(note=note).queue_json(unanswered=silent.append), clock.now_ms()
     views, shares = list(filter(wanted, found["applications"])), found["shares"]
     if output == "id":
         say(*(str(view["application_id"]) for view in views)) if views else None

@@ -22,7 +22,7 @@ def main(words: tuple[str, ...], as_json: bool) -> None:
 
     client = Client()
     applications = find_all(client, words)
-    views = [client.status_json(str(one)) for one in applications]
+    views = [client.view_of(one).json for one in applications]
     unstored = [client.unstored(view) for view in views]
     client.remove(applications)
     if as_json:

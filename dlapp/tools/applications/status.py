@@ -18,12 +18,12 @@ def main(application: str, all_logs: bool, as_json: bool) -> None:
 
     ID is an application's id, a unique ending of it, or 'last' (the default).
     """
-    from dlapp.client import Client
+    from dlapp.client.operations.views import Views
     from dlapp.system import clock
     from dlapp.tools.display.view import derived
 
-    client = Client(note=note)
-    view = client.status_json(client.resolve_text(application))
+    client = Views(note=note)
+    view = client.view_of(client.resolve_text(application)).json
     logs = client.log_urls(view)
     now_ms, unstored = clock.now_ms(), client.unstored(view)
     if as_json:

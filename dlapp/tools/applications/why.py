@@ -18,13 +18,13 @@ def main(application: str, as_json: bool) -> None:
 
     ID is an application's id, a unique ending of it, or 'last' (the default).
     """
-    from dlapp.client import Client
+    from dlapp.client.operations.views import Views
     from dlapp.system import clock
     from dlapp.tools.display.view import derived
     from dlapp.tools.display.why import why_lines
 
-    client = Client(note=note)
-    view, now_ms = client.why_json(client.resolve_text(application)), clock.now_ms()
+    client = Views(note=note)
+    view, now_ms = client.view_of(client.resolve_text(application), in_full=True).json, clock.now_ms()
     if as_json:
         print_json({**whole(view), **derived(view, now_ms)})
     else:

@@ -27,7 +27,7 @@ from dlapp.tools.display.view import (
 )
 
 if TYPE_CHECKING:
-    from dlapp.client import Client
+    from dlapp.client.operations.connections import Connections
 
 TAIL_LINES = 10
 _SHOWN_METRICS = 4
@@ -55,20 +55,20 @@ class BestTrial(NamedTuple):
     text: str
 
 
-def read_error_tail(client: Client, view: View) -> ErrorTail | None:
+def read_error_tail(client: Connections, view: View) -> ErrorTail | None:
     """Return the last stderr lines of the container that made an application fail; None if no program failed.
 
     None for a container of a sweep: each trial has its own.
     """
-    from dlapp.client.operations.output import TAIL_BYTES
+    if _is_sweep(view) or (failed := _culprit(view)) is None or not _program_failed(failed):
+        return None
+    from dlapp.client.operations.output import TAIL_BYTES, Output
     from dlapp.errors import DlappError
     from dlapp.tools.display.terminal import plain_line
 
-    if _is_sweep(view) or (failed := _culprit(view)) is None or not _program_failed(failed):
-        return None
     index = int(failed["index"])
     try:
-        data = client.log_tail(str(view["application_id"]), index, lines=TAIL_LINES)
+        data = Output.on(client).log_tail(str(view["application_id"]), index, lines=TAIL_LINES)
     except (DlappError, OSError) as error:
         return ErrorTail(index, problem=str(error))
     if not data:
@@ -77,14 +77,16 @@ def read_error_tail(client: Client, view: View) -> ErrorTail | None:
     return ErrorTail(index, ("…" + first if len(data) == TAIL_BYTES else first, *rest))
 
 
-def read_best_trial(client: Client, view: View) -> BestTrial | None:
+def read_best_trial(client: Connections, view: View) -> BestTrial | None:
     """Return the best trial of a sweep that has ended; None if it has none, or its results cannot be read."""
     from dlapp.errors import DlappError
 
     if not _is_sweep(view) or not ended(view):
         return None
+    from dlapp.client.operations.queries import Queries
+
     try:
-        results = client.sweep(str(view["application_id"])).results(curves=False)
+        results = Queries.on(client).sweep(str(view["application_id"])).results(curves=False)
     except DlappError:
         return None  # dlapp-sweep, the next command in the status, names the reason
     if (best := results.best()) is None:

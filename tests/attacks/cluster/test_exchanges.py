@@ -15,6 +15,7 @@ import pytest
 from dlapp.client.shell import local_shell as shell  # noqa: F401
 from dlapp.errors import DlappError
 from dlapp.values.ids import ApplicationId
+from tests.applications import listed_json
 from tests.attacks.cluster.test_own_state import of
 from tests.attacks.hostile_files import Bait
 from tests.attacks.identities import MEMBER, ROOT, VICTIM, Identities, User
@@ -98,7 +99,7 @@ def test_names_of_an_application_that_its_owner_exchanges_cost_others_that_appli
     def look() -> None:
         with engine_in(shared_state, shared=True) as engine:
             for _ in range(LOOKS):
-                listed = {one["application_id"] for one in engine.views_json(everybody=True)}
+                listed = {one["application_id"] for one in listed_json(engine, everybody=True)}
                 assert honest in listed
                 for application in made:
                     for call in (engine.view, engine.submission, engine.logs):

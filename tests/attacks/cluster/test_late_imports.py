@@ -52,8 +52,8 @@ TEXT, ID = "'{}'", "__import__('dlapp.values.ids').values.ids.ApplicationId.from
 CALLS = {
     "ids": ("everybody=True",),
     "issued": (TEXT,),
-    "view_json": (TEXT,),
-    "views_json": ("everybody=True",),
+    "view": (TEXT,),
+    "views": ("everybody=True",),
     "submission": (ID,),
     "usage_json": (ID,),
     "trials_text": (ID,),

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-# What is imported late: another user may not be able to read the interpreter of the tests.
 from dlapp.client import completion
 from dlapp.client.command_session import records_below, session_directory
 from dlapp.client.shell import input_record
@@ -32,6 +31,9 @@ from dlapp.errors import DlappError
 from dlapp.net import control  # noqa: F401
 from dlapp.system import locks
 from dlapp.values.ids import ApplicationId
+
+# What is imported late: another user may not be able to read the interpreter of the tests.
+from tests.applications import listed_json
 from tests.attacks.hostile_files import Bait
 from tests.attacks.identities import MEMBER, VICTIM, Identities, User
 from tests.attacks.local_state import engine_in, make_application
@@ -136,7 +138,7 @@ def use_all(state: Path) -> list[str]:
         with bearing("complete an id"), contextlib.suppress(sqlite3.Error):
             completion.on_this_machine(config_of(state).local, unfinished=False)
         with bearing("list"):
-            ids = [one["application_id"] for one in engine.views_json(everybody=True)]
+            ids = [one["application_id"] for one in listed_json(engine, everybody=True)]
         with bearing("submit"):
             ids.append(make_application(engine, "waiting"))
         with bearing("start a runner"):
@@ -191,7 +193,7 @@ def use_others(state: Path) -> list[str]:
     """Look at everything as another member; what goes wrong."""
     with engine_in(state, shared=True) as engine:
         own = engine.ids()
-        listed = [one["application_id"] for one in engine.views_json(everybody=True)]
+        listed = [one["application_id"] for one in listed_json(engine, everybody=True)]
         return [one for one in own if one not in listed]
 
 

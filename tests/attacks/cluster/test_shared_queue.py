@@ -21,7 +21,7 @@ from dlapp.errors import ConfigError, DlappError, NotFound
 from dlapp.runtime.docker.labels import is_task_dead
 from dlapp.system import locks
 from dlapp.task.logs import TaskLog
-from tests.applications import properties, wait_for
+from tests.applications import listed_json, properties, wait_for
 from tests.attacks.identities import ATTACKER, GROUP, MEMBER, ROOT, VICTIM, Identities, User
 from tests.attacks.local_state import engine_in, forge, make_application, plant
 from tests.attacks.snapshots import unchanged
@@ -172,8 +172,8 @@ def test_hostile_files_of_a_member_cost_others_only_that_application(
         with engine_in(shared_state, shared=True) as engine:
             for application in by_file.values():
                 with contextlib.suppress(NotFound):
-                    assert engine.view_json(application)["submitter"] == MEMBER.name
-            assert engine.view_json(honest)["state"] == "FINISHED"
+                    assert engine.view(application).json["submitter"] == MEMBER.name
+            assert engine.view(honest).json["state"] == "FINISHED"
 
     with unchanged(bait.top):
         for user in (VICTIM, ROOT):
@@ -209,7 +209,7 @@ def test_hostile_files_of_a_member_do_not_block_the_queue(
             for other in engine.state.others():
                 assert not spool.has_runner(other)
                 assert not spool.is_alive(other, application)
-            engine.views_json(everybody=True)
+            listed_json(engine, everybody=True)
             engine.ids(everybody=True)
 
     application = identities.call(MEMBER, prepare)
@@ -526,7 +526,7 @@ def test_an_error_of_another_users_file_is_a_line(identities: Identities, shared
             assert "internal error" not in done.err
             assert "/proc/" not in done.out + done.err
         with pytest.raises(DlappError):
-            identities.call(user, lambda: engine_in(shared_state, shared=True).view_json("application_1_0001"))
+            identities.call(user, lambda: engine_in(shared_state, shared=True).view("application_1_0001").json)
 
 
 def test_a_view_of_8_mib_is_read_in_seconds_and_truncated_with_a_note(

@@ -38,7 +38,7 @@ from dlapp.values.ids import ApplicationId
 from dlapp.values.messages import StopAnswer
 from dlapp.values.report import ApplicationView, FinalStatus, State
 from dlapp.values.serialization import from_json
-from tests.applications import open_files
+from tests.applications import listed, listed_json, open_files
 from tests.seeds import each_seed
 from tests.services.containers.nvml_stub import Part, StubDevice, with_devices
 from tests.services.polling import wait_until
@@ -73,7 +73,7 @@ def engine(start_engine: Callable[..., LocalEngine]) -> LocalEngine:
 
 def clear(engine: LocalEngine) -> None:
     """Kill all that waits or runs, and wait for the runner's end."""
-    for view in engine.views():
+    for view in listed(engine):
         if not view.state.ended:
             engine.kill(view.application_id, "the test")
     engine.ensure_runner()
@@ -83,13 +83,13 @@ def clear(engine: LocalEngine) -> None:
 def ended(engine: LocalEngine, application_id: ApplicationId, timeout_s: float = 120.0) -> ApplicationView:
     """Wait for an application's end, as its row says it."""
     wait_until(lambda: row_state(engine, application_id) == "done", timeout_s)
-    return engine.view(application_id)
+    return engine.view(application_id).value
 
 
 def running(engine: LocalEngine, *application_ids: ApplicationId) -> None:
     """Wait until applications run, and their processes are recorded."""
     for application_id in application_ids:
-        wait_until(lambda one=application_id: engine.view(one).state is State.RUNNING)  # type: ignore[misc]
+        wait_until(lambda one=application_id: engine.view(one).value.state is State.RUNNING)  # type: ignore[misc]
         wait_until(lambda one=application_id: is_recorded(engine, one))  # type: ignore[misc]
 
 
@@ -219,7 +219,7 @@ def test_an_application_that_ends_while_a_list_is_read_is_listed_once(
         return rows(self, where.replace("state != 'done'", "TRUE"), *args, **columns)
 
     monkeypatch.setattr(Queue, "rows", before_its_end)
-    assert [one["application_id"] for one in engine.views_json(limit=10)] == [str(application_id)]
+    assert [one["application_id"] for one in listed_json(engine, limit=10)] == [str(application_id)]
 
 
 def test_ids_have_yarns_form_and_grow(engine: LocalEngine) -> None:
@@ -241,8 +241,8 @@ def test_many_submissions_from_eight_processes_at_once_all_run_each_exactly_once
     ids = [ApplicationId.from_text(one) for it in submitters for one in it.communicate(timeout=240)[0].split()]
     assert [it.returncode for it in submitters] == [0] * 8
     assert len(set(ids)) == 8 * each
-    wait_until(lambda: all(view.state.ended for view in engine.views()), 240)
-    assert {engine.view(one).state for one in ids} == {State.FINISHED}
+    wait_until(lambda: all(view.state.ended for view in listed(engine)), 240)
+    assert {engine.view(one).value.state for one in ids} == {State.FINISHED}
     assert [starts(engine, one) for one in ids] == [["1"]] * len(ids)
     wait_until(lambda: runner_of(engine) is None)
 
@@ -282,15 +282,15 @@ def test_a_later_application_does_not_overtake_a_waiting_one(engine: LocalEngine
     running(engine, first)
     large = submit(engine, "wait", str(tmp_path / "large"), memory_mib=500, containers=2)
     small = submit(engine, "wait", str(tmp_path / "small"), memory_mib=100)
-    wait_until(lambda: "needs" in engine.view(large).diagnostics)
-    view = engine.view(large)
+    wait_until(lambda: "needs" in engine.view(large).value.diagnostics)
+    view = engine.view(large).value
     assert (view.state, view.phase) == (State.ACCEPTED, "waiting")
     assert view.diagnostics == f"needs 1000 MiB of memory, 400 MiB free: {first} (uid{os.geteuid()})"
-    assert engine.view(small).diagnostics == "waiting: 1 ahead"
-    assert [one.diagnostics for one in engine.views()][1:] == [view.diagnostics, "waiting: 1 ahead"]
+    assert engine.view(small).value.diagnostics == "waiting: 1 ahead"
+    assert [one.diagnostics for one in listed(engine)][1:] == [view.diagnostics, "waiting: 1 ahead"]
     (tmp_path / "first").touch()
     running(engine, large)
-    assert engine.view(small).state is State.ACCEPTED
+    assert engine.view(small).value.state is State.ACCEPTED
     (tmp_path / "large").touch()
     running(engine, small)
     (tmp_path / "small").touch()
@@ -301,20 +301,20 @@ def test_a_waiting_application_names_the_change_with_which_it_starts(engine: Loc
     first = submit(engine, "wait", str(tmp_path / "first"), memory_mib=600)
     running(engine, first)
     large = submit(engine, "wait", str(tmp_path / "large"), memory_mib=900)
-    wait_until(lambda: "needs" in engine.view(large).diagnostics)
-    found = engine.view_in_full_json(str(large))
+    wait_until(lambda: "needs" in engine.view(large).value.diagnostics)
+    found = engine.view_in_full(str(large)).json
     waiting = found["waiting"]
     assert (waiting["code"], waiting["message"]) == ("nodes_full", found["diagnostics"])
     assert (waiting["resource"], waiting["asked"], waiting["available"]) == ("memory", 900, 400)
     assert [one["id"] for one in waiting["ahead"]] == [str(first)]
     assert waiting["since_ms"] == found["submitted_ms"]
     assert waiting["estimate"] == {"earliest_ms": None, "latest_ms": None, "coverage": None, "samples": 0}
-    same = engine.view(large).waiting
+    same = engine.view(large).value.waiting
     assert same is not None
     assert (same.code, same.message, same.change) == ("nodes_full", waiting["message"], "")
-    assert engine.views()[1].waiting == same
+    assert listed(engine)[1].waiting == same
     behind = submit(engine, "wait", str(tmp_path / "behind"), memory_mib=256)
-    told = engine.view_in_full_json(str(behind))["waiting"]
+    told = engine.view_in_full(str(behind)).json["waiting"]
     assert (told["code"], told["message"], told["change"]) == ("nodes_full", "waiting: 1 ahead", "")
     assert [(one["id"], one["amounts"]["memory"]) for one in told["ahead"]] == [(str(large), 900)]
     engine.kill(large, "the test")
@@ -322,19 +322,19 @@ def test_a_waiting_application_names_the_change_with_which_it_starts(engine: Loc
     engine.kill(behind, "the test")
     changed = submit(engine, "wait", str(tmp_path / "large"), memory_mib=memory_mib)
     running(engine, changed)
-    assert engine.view(changed).waiting is None or engine.view(changed).waiting.code == "starting"  # type: ignore[union-attr]
+    assert engine.view(changed).value.waiting is None or engine.view(changed).value.waiting.code == "starting"  # type: ignore[union-attr]
 
 
 def test_a_reason_that_cannot_be_read_is_shown_as_its_words(engine: LocalEngine, tmp_path: Path) -> None:
     """A damaged row hides no application, and an earlier version's row has only the words."""
     running(engine, submit(engine, "wait", str(tmp_path / "first"), memory_mib=600))
     large = submit(engine, "wait", str(tmp_path / "large"), memory_mib=900)
-    wait_until(lambda: "needs" in engine.view(large).diagnostics)
-    words = engine.view(large).diagnostics
+    wait_until(lambda: "needs" in engine.view(large).value.diagnostics)
+    words = engine.view(large).value.diagnostics
     for text in ("", "{", "[]", '{"code": 3}', '{"message": "another"}'):
         with Queue(engine.state) as queue, queue.change():
             queue.update(int(str(large).rpartition("_")[2]), waiting=text)
-        found = engine.view(large)
+        found = engine.view(large).value
         assert found.waiting is not None
         assert (found.diagnostics, found.waiting.code, found.waiting.message) == (words, "nodes_full", words)
 
@@ -346,8 +346,8 @@ def test_a_short_one_starts_before_the_first_if_that_is_not_delayed(engine: Loca
     long = submit(engine, "wait", str(tmp_path / "long"), memory_mib=300, max_runtime_s=7200.0)
     short = submit(engine, "wait", str(tmp_path / "short"), memory_mib=300, max_runtime_s=600.0)
     running(engine, short)
-    wait_until(lambda: engine.view(long).diagnostics == "waiting: 1 ahead")
-    wait_until(lambda: "needs" in engine.view(large).diagnostics)
+    wait_until(lambda: engine.view(long).value.diagnostics == "waiting: 1 ahead")
+    wait_until(lambda: "needs" in engine.view(large).value.diagnostics)
     for name in ("first", "short"):
         (tmp_path / name).touch()
     running(engine, large)
@@ -356,10 +356,10 @@ def test_a_short_one_starts_before_the_first_if_that_is_not_delayed(engine: Loca
 def test_a_higher_priority_starts_first(engine: LocalEngine, tmp_path: Path) -> None:
     running(engine, submit(engine, "wait", str(tmp_path / "first"), memory_mib=600))
     low = submit(engine, "wait", str(tmp_path / "low"), memory_mib=900)
-    wait_until(lambda: "needs" in engine.view(low).diagnostics)
+    wait_until(lambda: "needs" in engine.view(low).value.diagnostics)
     high = submit(engine, "wait", str(tmp_path / "high"), memory_mib=900, priority=1)
-    wait_until(lambda: "needs" in engine.view(high).diagnostics)
-    wait_until(lambda: engine.view(low).diagnostics == "waiting: 1 ahead")
+    wait_until(lambda: "needs" in engine.view(high).value.diagnostics)
+    wait_until(lambda: engine.view(low).value.diagnostics == "waiting: 1 ahead")
     (tmp_path / "first").touch()
     running(engine, high)
     (tmp_path / "high").touch()
@@ -379,13 +379,13 @@ def test_no_application_starts_with_an_invalid_operators_file(
     monkeypatch.setattr(node_policy, "__kwdefaults__", {"owner": os.getuid()})
     runner = runner_here(engine)
     runner.starter.start_waiting()
-    waiting = engine.view(application).waiting
+    waiting = engine.view(application).value.waiting
     assert waiting is not None
     assert waiting.code == "service_away"
     assert "node.yaml:1: queue.user_gcores: 'many' is not a whole number" in waiting.message
     (tmp_path / "node.yaml").unlink()
     runner.run()
-    assert engine.view(application).state is State.FINISHED
+    assert engine.view(application).value.state is State.FINISHED
 
 
 def test_applications_that_fit_together_run_together(engine: LocalEngine) -> None:
@@ -414,12 +414,12 @@ def test_an_ask_that_no_longer_fits_ends_and_the_rest_goes_on(
     monkeypatch.setattr(submission, "start_runner", lambda session: None)
     large, small = submit(engine, "quick", memory_mib=11), submit(engine, "quick")
     runner_here(engine).run()
-    view = engine.view(large)
+    view = engine.view(large).value
     assert (view.state, view.diagnostics) == (
         State.FAILED,
         "asked for 11 MiB of memory, this machine has 10 MiB of memory",
     )
-    assert engine.view(small).state is State.FINISHED
+    assert engine.view(small).value.state is State.FINISHED
 
 
 def test_keys_that_only_place_work_on_a_cluster_pass_with_a_line(engine: LocalEngine) -> None:
@@ -537,13 +537,13 @@ def test_the_state_is_restarting_until_the_next_applicationmaster_starts(engine:
     wait_until(lambda: not any(file.endswith("/alive") for file in open_files(runner)))
     signal_runner(engine, signal.SIGSTOP)
     kill_am(engine, application_id)
-    view = engine.view(application_id)
+    view = engine.view(application_id).value
     assert (view.state, view.phase) == (State.RUNNING, "restarting")
     assert view.diagnostics.startswith("the ApplicationMaster died")
-    assert engine.views()[0].phase == "restarting"
+    assert listed(engine)[0].phase == "restarting"
     signal_runner(engine, signal.SIGCONT)
     wait_until(lambda: registered(engine, application_id) == 2)
-    wait_until(lambda: engine.view(application_id).phase == "running")
+    wait_until(lambda: engine.view(application_id).value.phase == "running")
 
 
 def test_an_application_master_that_does_not_register_again_is_tried_three_times(engine: LocalEngine) -> None:
@@ -588,7 +588,7 @@ def test_a_killed_runner_stops_no_application_and_the_next_command_replaces_it(
     running(engine, application_id)
     kill_runner(engine)
     later = submit(engine, "quick")
-    assert engine.view(application_id).state is State.RUNNING
+    assert engine.view(application_id).value.state is State.RUNNING
     (tmp_path / "go").touch()
     assert ended(engine, application_id).state is State.FINISHED
     assert ended(engine, later).state is State.FINISHED
@@ -609,14 +609,14 @@ def test_when_all_are_killed_the_next_look_sees_failed_and_the_next_command_goes
     running(engine, first)
     kill_runner(engine)
     kill_am(engine, first)
-    wait_until(lambda: engine.view(first).state is State.FAILED)
-    view = engine.view(first)
+    wait_until(lambda: engine.view(first).value.state is State.FAILED)
+    view = engine.view(first).value
     # Its runner died before it, so nobody has seen how it ended.
     died = f"the ApplicationMaster died; its log is {home(engine, first) / 'am.log'}"
     assert view.diagnostics == died
     assert view.finished_ms is not None
     assert row_state(engine, first) == "running"
-    assert engine.views()[0].state is State.FAILED
+    assert listed(engine)[0].state is State.FAILED
     engine.ensure_runner()
     assert ended(engine, first).diagnostics == died
     assert ended(engine, second).state is State.FINISHED
@@ -640,7 +640,7 @@ def test_the_time_of_a_death_is_the_same_before_and_after_the_cleanup(
     before_ms = time.time_ns() // 1_000_000
     kill_am(engine, application_id)
     if not has_runner:
-        seen = engine.view(application_id)
+        seen = engine.view(application_id).value
         assert seen.state.ended
         engine.ensure_runner()
         assert ended(engine, application_id).finished_ms == seen.finished_ms == an_hour_ago * 1000
@@ -661,7 +661,7 @@ def test_after_a_reboot_running_applications_failed_and_waiting_ones_run(engine:
     # What was not forced to the disk is gone, too.
     (home(engine, first) / "am.json").unlink()
     (home(engine, first) / "view.json").write_text("")
-    view = engine.view(first)
+    view = engine.view(first).value
     assert (view.state, view.diagnostics) == (State.FAILED, "the machine was restarted while it ran")
     engine.ensure_runner()
     assert ended(engine, first).state is State.FAILED
@@ -704,7 +704,7 @@ def test_applications_end_and_run_once_after_random_kills(engine: LocalEngine, s
 
     for application_id in ids:
         wait_until(all_done, 240)
-        assert engine.view(application_id).state.ended
+        assert engine.view(application_id).value.state.ended
         assert not began_twice(engine, application_id)
         assert starts(engine, application_id) == sorted(starts(engine, application_id))
     wait_until(lambda: runner_of(engine) is None)
@@ -748,7 +748,7 @@ def test_a_submission_whose_archive_is_gone_leaves_no_files(
     monkeypatch.setattr(submission, "stage", stage)
     with pytest.raises(NotFound, match="is gone: submit again"):
         submit(engine, "quick")
-    assert engine.views() == []
+    assert listed(engine) == []
     assert os.listdir(engine.state.staging) == []
     assert os.listdir(engine.state.applications) == []
 
@@ -761,7 +761,7 @@ def test_killing_one_that_waits_marks_it_and_lets_the_next_one_start(engine: Loc
     third = submit(engine, "sleep", memory_mib=300)
     running(engine, first)
     assert engine.kill(second, "tony") == f"{second} was killed before it started"
-    view = engine.view(second)
+    view = engine.view(second).value
     assert (view.state, view.final_status) == (State.KILLED, FinalStatus.KILLED)
     assert view.diagnostics == "killed by tony before it started"
     running(engine, third)
@@ -773,7 +773,7 @@ def test_killing_one_that_runs_leaves_no_process_and_no_secret(engine: LocalEngi
     running(engine, application_id)
     assert (home(engine, application_id) / "secrets.json").stat().st_mode & 0o777 == 0o600
     assert engine.kill(application_id, "tony") == f"{application_id} was killed, no output kept"
-    assert engine.view(application_id).state is State.KILLED
+    assert engine.view(application_id).value.state is State.KILLED
     assert not is_locked(str(home(engine, application_id) / "alive"))
     assert not (home(engine, application_id) / "secrets.json").exists()
 
@@ -782,7 +782,7 @@ def test_killing_one_that_is_just_starting_kills_it(engine: LocalEngine) -> None
     for _ in range(4):
         application_id = submit(engine, "sleep")
         engine.kill(application_id, "tony")
-        assert engine.view(application_id).state is State.KILLED
+        assert engine.view(application_id).value.state is State.KILLED
 
 
 def test_a_kill_without_a_runner_works_as_well(engine: LocalEngine) -> None:
@@ -790,7 +790,7 @@ def test_a_kill_without_a_runner_works_as_well(engine: LocalEngine) -> None:
     running(engine, application_id)
     kill_runner(engine)
     engine.kill(application_id, "tony")
-    assert engine.view(application_id).state is State.KILLED
+    assert engine.view(application_id).value.state is State.KILLED
 
 
 def test_ending_one_that_has_ended_says_how_it_had(engine: LocalEngine) -> None:
@@ -805,7 +805,7 @@ def test_a_soft_kill_of_one_that_waits_is_a_kill(engine: LocalEngine) -> None:
     first, second = submit(engine, "sleep", memory_mib=1000), submit(engine, "sleep")
     running(engine, first)
     assert engine.soft_kill(second, "tony") == f"{second} was killed before it started"
-    assert engine.view(second).state is State.KILLED
+    assert engine.view(second).value.state is State.KILLED
 
 
 @pytest.mark.parametrize(
@@ -864,18 +864,18 @@ def test_a_list_has_all_that_has_not_ended_and_the_last_that_has(engine: LocalEn
         ended(engine, one)
     runs = submit(engine, "sleep")
     running(engine, runs)
-    assert [view.application_id for view in engine.views(limit=2)] == [*done[1:], runs]
-    assert [view.application_id for view in engine.views(everybody=True)] == [waits, *done, runs]
-    assert len(engine.views(user=user_name(os.geteuid()))) == 5
-    assert engine.views(user="nobody") == []
-    assert len(engine.views(user="tony")) == 5  # the username of the caller's own files
-    assert [len(view.containers) for view in engine.views(limit=1)] == [1, 1]
+    assert [view.application_id for view in listed(engine, limit=2)] == [*done[1:], runs]
+    assert [view.application_id for view in listed(engine, everybody=True)] == [waits, *done, runs]
+    assert len(listed(engine, user=user_name(os.geteuid()))) == 5
+    assert listed(engine, user="nobody") == []
+    assert len(listed(engine, user="tony")) == 5  # the username of the caller's own files
+    assert [len(view.containers) for view in listed(engine, limit=1)] == [1, 1]
 
 
 def test_a_long_list_reads_no_file_of_ended_applications(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     ended(engine, submit(engine, "finish"))
-    home(engine, engine.views()[0].application_id).rename(Path(engine.state.path) / "elsewhere")
-    assert engine.views()[0].state is State.FINISHED
+    home(engine, listed(engine)[0].application_id).rename(Path(engine.state.path) / "elsewhere")
+    assert listed(engine)[0].state is State.FINISHED
 
 
 # ---- GPUs ----
@@ -905,7 +905,7 @@ def test_gpus_of_a_machine_are_shared_between_users(start_engine: Callable[..., 
     second = submit(tony, "sleep", gcores=1)
     name = user_text(os.geteuid())
     reason = f"needs 1 gcore, 0 free: gpu0 {first} ({name}), gpu1 {first} ({name})"
-    wait_until(lambda: tony.view(second).diagnostics == reason)
+    wait_until(lambda: tony.view(second).value.diagnostics == reason)
     kill_runner(ann)
     kill_am(ann, first)
     running(tony, second)
@@ -925,8 +925,8 @@ def test_programs_without_gpus_run_while_the_first_waits_for_gpus(
         both = submit(engine, "wait", str(tmp_path / f"{what}-both"), gcores=2)
         one, none = submit(engine, "sleep", gcores=1), submit(engine, "sleep")
         running(engine, none)
-        wait_until(lambda both=both: "needs 2 gcores, 1 free" in engine.view(both).diagnostics)  # type: ignore[misc]
-        wait_until(lambda one=one: engine.view(one).diagnostics == "waiting: 1 ahead")  # type: ignore[misc]
+        wait_until(lambda both=both: "needs 2 gcores, 1 free" in engine.view(both).value.diagnostics)  # type: ignore[misc]
+        wait_until(lambda one=one: engine.view(one).value.diagnostics == "waiting: 1 ahead")  # type: ignore[misc]
         engine.kill(one, "the test")
         (tmp_path / what).touch()
         running(engine, both)
@@ -943,9 +943,9 @@ def test_gpus_in_quarantine_are_the_reason_and_the_application_starts_with_fewer
     engine, ledger = start_engine(), MachineLedger(f"{state_dir}-gpus")
     ledger.quarantine("GPU-b", cause="operator", detail="for the test", by="root")
     both = submit(engine, "sleep", gcores=2)
-    wait_until(lambda: "quarantined" in engine.view(both).diagnostics)
-    waiting = engine.view_in_full_json(str(both))["waiting"]
-    assert (waiting["code"], waiting["message"]) == ("gpus_quarantined", engine.view(both).diagnostics)
+    wait_until(lambda: "quarantined" in engine.view(both).value.diagnostics)
+    waiting = engine.view_in_full(str(both)).json["waiting"]
+    assert (waiting["code"], waiting["message"]) == ("gpus_quarantined", engine.view(both).value.diagnostics)
     assert (waiting["resource"], waiting["asked"], waiting["available"]) == ("gcores", 2, 1)
     assert waiting["change"] == "1 GPU: now (--set resources.gcores=1)"
     engine.kill(both, "the test")
@@ -1075,7 +1075,7 @@ def test_a_ledger_that_fails_keeps_no_ended_application_from_being_settled(
     first, second = submit(engine, "finish", gcores=1), submit(engine, "quick")
     runner_here(engine).run()
     assert [row_state(engine, one) for one in (first, second)] == ["done", "done"]
-    assert engine.view(first).state is State.FINISHED
+    assert engine.view(first).value.state is State.FINISHED
     assert [line for line in said if f"{first}: its leases in the GPU ledger could not be inspected" in line]
 
 
@@ -1092,6 +1092,6 @@ def test_ended_applications_are_forgotten_by_age_and_others_never(start_engine: 
         queue.update(old.number, finished_ms=1000)
     ended(engine, submit(engine, "quick"))
     wait_until(lambda: runner_of(engine) is None)
-    assert [view.application_id.number for view in engine.views()] == [2, 3]
+    assert [view.application_id.number for view in listed(engine)] == [2, 3]
     assert not home(engine, old).exists()
     assert submit(engine, "quick").number == 4

@@ -23,6 +23,7 @@ from dlapp.errors import Unreachable
 from dlapp.system import locks
 from dlapp.system.logs import log
 from dlapp.values.report import State
+from tests.applications import listed
 from tests.services import disks
 from tests.services.polling import wait_until
 from tests.services.processes.small_app import engine_at, submit
@@ -86,7 +87,7 @@ def test_a_failed_commit_is_a_one_line_error_and_leaves_no_files(
     assert engine.ids() == []
     submit(engine, "quick")
     run_runner(engine)
-    assert engine.views()[0].state is State.FINISHED
+    assert listed(engine)[0].state is State.FINISHED
 
 
 def test_a_runner_that_cannot_write_its_rows_looks_again_and_says_so_once(
@@ -102,7 +103,7 @@ def test_a_runner_that_cannot_write_its_rows_looks_again_and_says_so_once(
     full_disk.left = 5
     run_runner(engine)
     assert full_disk.left == 0
-    assert [engine.view(one).state for one in (first, second)] == [State.FINISHED] * 2
+    assert [engine.view(one).value.state for one in (first, second)] == [State.FINISHED] * 2
     assert len([line for line in said if "database or disk is full; retrying every 0.01 s" in line]) == 1
     assert said.count("the state can be written again") == 1
 
@@ -188,7 +189,7 @@ def test_on_a_full_disk_the_runner_lives_on_and_with_room_again_all_comes_to_its
         str(small_disk / "state"), {"local.memory": "1", "gpuid.lock_dir": str(tmp_path / "gpus")}
     ) as engine:
         first, second = submit(engine, "wait", str(tmp_path / "go")), submit(engine, "quick")
-        wait_until(lambda: engine.view(first).state is State.RUNNING)
+        wait_until(lambda: engine.view(first).value.state is State.RUNNING)
         log = Path(engine.state.runner_log(os.geteuid()))
         ballast = disks.fill(small_disk)
         (tmp_path / "go").touch()
@@ -197,8 +198,8 @@ def test_on_a_full_disk_the_runner_lives_on_and_with_room_again_all_comes_to_its
         time.sleep(1.5 * context.ERROR_RETRY_S)
         assert is_locked(engine.state.runner_lock(os.geteuid()))
         ballast.unlink()
-        wait_until(lambda: [one.state.ended for one in engine.views()] == [True, True])
-        assert engine.view(second).state is State.FINISHED
+        wait_until(lambda: [one.state.ended for one in listed(engine)] == [True, True])
+        assert engine.view(second).value.state is State.FINISHED
         wait_until(lambda: not is_locked(engine.state.runner_lock(os.geteuid())))
         assert "Traceback" not in log.read_text()
         with Queue(engine.state) as rows:

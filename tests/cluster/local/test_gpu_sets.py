@@ -200,7 +200,7 @@ def test_commands_show_waits_for_the_same_gpus_and_other_usable_gpus(
             held.enter_context(ledger.acquire(LeaseRequest("busy", uuid, "tony", 1, (uuid,))))
 
         def why(application: str) -> tuple[list[str], str]:
-            found = engine.view_in_full_json(application)["waiting"]
+            found = engine.view_in_full(application).json["waiting"]
             return [one["id"] for one in found["ahead"]], found["change"]
 
         hold("GPU-1")

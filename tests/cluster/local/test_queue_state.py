@@ -29,6 +29,7 @@ from dlapp.errors import ConfigError, Denied, RequestTooLarge
 from dlapp.node_policy import node_policy
 from dlapp.scheduler.amounts import Amounts
 from dlapp.scheduler.values import Policy
+from tests.applications import listed_json
 from tests.attacks.local_state import engine_in, make_application
 from tests.seeds import each_seed
 from tests.services.polling import wait_until
@@ -260,13 +261,13 @@ def test_ones_own_applications_have_the_places_of_the_spool(engine: LocalEngine)
 def test_a_command_shows_the_order_and_the_limits(engine: LocalEngine, policy_file: Path) -> None:
     applications = [make_application(engine, "waiting") for _ in range(3)]
     policy_file.write_text("queue: {user_queued: 2}\n")
-    views = {one["application_id"]: one["waiting"] for one in engine.views_json()}
+    views = {one["application_id"]: one["waiting"] for one in listed_json(engine)}
     assert [views[one]["code"] for one in applications] == ["starting", "nodes_full", "user_limit"]
     assert views[applications[1]]["message"] == "waiting: 1 ahead"
     assert views[applications[2]]["message"] == (
         "its user has more than 2 applications in the queue (queue.user_queued)"
     )
-    assert engine.view_in_full_json(applications[2])["waiting"]["change"] == ""
+    assert engine.view_in_full(applications[2]).json["waiting"]["change"] == ""
 
 
 def wait_for_later_time(directory: Path, after_ns: int) -> None:
@@ -349,7 +350,7 @@ def test_the_latest_start_of_the_reservation_is_shown(engine: LocalEngine, monke
     for limit_s, latest_ms in ((300, now_ms + 300_000), (310, now_ms + 300_000), (600, now_ms + 600_000), (None, None)):
         change(engine, first, state=RUNNING, started_ms=now_ms, runs_at_most_s=limit_s)
         runner.starter.start_waiting()
-        waiting = engine.view_in_full_json(second)["waiting"]
+        waiting = engine.view_in_full(second).json["waiting"]
         assert waiting["code"] == "nodes_full"
         assert waiting["reserved_ms"] == (latest_ms if latest_ms is None else pytest.approx(latest_ms, abs=2))
     runner.context.queue.close()

@@ -23,7 +23,7 @@ from dlapp.system.processes.proc import start_time
 from dlapp.values.ids import ApplicationId
 from dlapp.values.report import FinalStatus, State
 from dlapp.values.start_conditions import After, RequiredEnd
-from tests.applications import kill_processes, wait_for
+from tests.applications import kill_processes, listed, wait_for
 from tests.services.processes.small_app import engine_at, spec_of, submit
 
 END_S = 120.0
@@ -36,7 +36,7 @@ def engine(state_dir: Path) -> Iterator[LocalEngine]:
     options = {"local.memory": "1000", "local.vcores": "1000", "gpuid.lock_dir": f"{state_dir}-gpus"}
     with engine_at(str(state_dir), options) as one:
         yield one
-        for view in one.views():
+        for view in listed(one):
             if not view.state.ended:
                 one.kill(view.application_id, "the test")
         one.ensure_runner()
@@ -51,7 +51,7 @@ def row(engine: LocalEngine, one: ApplicationId) -> tuple[str, str]:
 
 
 def reason(engine: LocalEngine, one: ApplicationId) -> tuple[str, str]:
-    waiting = engine.view(one).waiting
+    waiting = engine.view(one).value.waiting
     return ("", "") if waiting is None else (waiting.code, waiting.message)
 
 
@@ -61,7 +61,7 @@ def until_over(engine: LocalEngine, *applications: ApplicationId) -> None:
 
 
 def until_running(engine: LocalEngine, one: ApplicationId) -> None:
-    wait_for(f"{one} runs", lambda: engine.view(one).state is State.RUNNING, END_S)
+    wait_for(f"{one} runs", lambda: engine.view(one).value.state is State.RUNNING, END_S)
 
 
 def kill_runner(engine: LocalEngine) -> None:
@@ -91,10 +91,10 @@ def test_one_waits_for_the_end_of_others_and_starts_or_ends_by_how_they_end(
     whatever = submit(engine, "quick", after=(After(str(bad), RequiredEnd.ANY), After(str(first))))
     until_running(engine, first)
     assert reason(engine, good) == ("dependency", f"waits for the end of {first} (ok)")
-    view = engine.view(behind)
+    view = engine.view(behind).value
     assert (view.state, view.phase) == (State.ACCEPTED, "waiting")
     assert view.diagnostics == f"waits for the end of {bad} (ok)"
-    full = engine.view_in_full_json(str(whatever))["waiting"]
+    full = engine.view_in_full(str(whatever)).json["waiting"]
     assert (full["code"], full["message"]) == ("dependency", f"waits for the end of {bad} (any), {first} (ok)")
     specs = spec_of("quick", after=(After(str(first)),)), spec_of("quick", hold=True)
     planned = [engine.plan(one).waiting for one in specs]
@@ -103,13 +103,15 @@ def test_one_waits_for_the_end_of_others_and_starts_or_ends_by_how_they_end(
     engine.ensure_runner()
     (tmp_path / "go").touch()
     until_over(engine, first, good, bad, behind, whatever)
-    assert engine.view(good).final_status is engine.view(whatever).final_status is FinalStatus.SUCCEEDED
-    ends = [(one.state, one.final_status, one.diagnostics) for one in map(engine.view, (bad, behind))]
+    assert engine.view(good).value.final_status is engine.view(whatever).value.final_status is FinalStatus.SUCCEEDED
+    ends = [
+        (one.state, one.final_status, one.diagnostics) for one in (engine.view(bad).value, engine.view(behind).value)
+    ]
     assert ends == [
         (State.FAILED, FinalStatus.FAILED, f"{first} succeeded, so after={first}:failed can never hold"),
         (State.FAILED, FinalStatus.FAILED, f"{bad} failed, so after={bad}:ok can never hold"),
     ]
-    assert engine.view(bad).started_ms is None
+    assert engine.view(bad).value.started_ms is None
 
 
 def test_an_application_waiting_for_others_does_not_block_the_queue(engine: LocalEngine, tmp_path: Path) -> None:
@@ -129,7 +131,7 @@ def test_a_fulfilled_condition_is_not_checked_again(engine: LocalEngine, tmp_pat
     engine.remove(done)
     (tmp_path / "go").touch()
     until_over(engine, last)
-    assert engine.view(last).final_status is FinalStatus.SUCCEEDED
+    assert engine.view(last).value.final_status is FinalStatus.SUCCEEDED
 
 
 def test_an_id_that_is_not_there_or_has_ended_otherwise_is_refused(engine: LocalEngine) -> None:
@@ -158,21 +160,21 @@ def test_an_application_removed_before_its_end_was_read_has_not_succeeded(
     monkeypatch.undo()
     engine.ensure_runner()
     until_over(engine, one, other)
-    assert "and how is not known any more" in engine.view(one).diagnostics
-    assert engine.view(other).final_status is FinalStatus.SUCCEEDED
+    assert "and how is not known any more" in engine.view(one).value.diagnostics
+    assert engine.view(other).value.final_status is FinalStatus.SUCCEEDED
 
 
 def test_a_held_one_starts_when_it_is_released_and_needs_no_runner_before(engine: LocalEngine) -> None:
     held = submit(engine, "quick", hold=True)
     text = f"it is held until it is released (dlapp-release {held})"
     assert reason(engine, held) == ("held", text)
-    assert engine.views()[-1].diagnostics == text
+    assert listed(engine)[-1].diagnostics == text
     wait_for("the runner's end", lambda: not is_runner_alive(engine.state, UID), END_S)
     engine.ensure_runner()
     assert not is_runner_alive(engine.state, UID)
     assert engine.release(held, "tony") == f"{held} is released"
     until_over(engine, held)
-    assert engine.view(held).final_status is FinalStatus.SUCCEEDED
+    assert engine.view(held).value.final_status is FinalStatus.SUCCEEDED
     assert engine.release(held, "tony") == f"{held} had already ended: succeeded"
     killed = submit(engine, "quick", hold=True)
     assert engine.kill(killed, "tony") == f"{killed} was killed before it started"
@@ -204,14 +206,14 @@ def test_after_a_restart_of_the_machine_one_that_asks_for_it_is_queued_again(
     restart(engine, asks)
     for name in lost:
         (home / name).unlink()
-    view = engine.view(asks)
+    view = engine.view(asks).value
     assert (view.state, view.diagnostics) == (State.ACCEPTED, "the machine was restarted while it ran; it begins again")
     engine.ensure_runner()
     wait_for("it runs again", lambda: (home / "witness").read_text().count(" start ") == 2, END_S)
     (tmp_path / "go").touch()
     until_over(engine, asks, waits)
-    assert engine.view(asks).final_status is FinalStatus.SUCCEEDED
-    started = [engine.view(one).started_ms or 0 for one in (asks, waits)]
+    assert engine.view(asks).value.final_status is FinalStatus.SUCCEEDED
+    started = [engine.view(one).value.started_ms or 0 for one in (asks, waits)]
     assert started == sorted(started)  # it has kept its place
 
 
@@ -228,7 +230,7 @@ def test_an_ending_application_is_not_requeued(engine: LocalEngine, name: str) -
     engine.ensure_runner()
     until_over(engine, one)
     expected = FinalStatus.KILLED if name == "kill.json" else FinalStatus.SUCCEEDED
-    assert engine.view(one).final_status is expected
+    assert engine.view(one).value.final_status is expected
 
 
 def restart(engine: LocalEngine, one: ApplicationId) -> None:
@@ -254,11 +256,11 @@ def test_a_damaged_row_ends_the_waiting_application_with_a_message(engine: Local
     kill_runner(engine)
     engine.ensure_runner()
     until_over(engine, damaged)
-    assert engine.view(damaged).diagnostics.startswith("its row cannot be read: ")
+    assert engine.view(damaged).value.diagnostics.startswith("its row cannot be read: ")
     (tmp_path / "go").touch()
     until_over(engine, first)
     wait_for("the runner's end", lambda: not is_runner_alive(engine.state, UID), END_S)
-    assert engine.view(other).final_status is FinalStatus.SUCCEEDED
+    assert engine.view(other).value.final_status is FinalStatus.SUCCEEDED
     with Queue(engine.state) as queue, queue.change():
         queue.update(first.number, outcome='{"final_status"')
     with pytest.raises(SpecError, match=f"{first} failed, so after={first}:ok can never hold"):

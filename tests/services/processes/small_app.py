@@ -77,7 +77,7 @@ def call(state_dir: str, options: str, what: str, text: str = "") -> int:
             if what == "ensure_runner":
                 engine.ensure_runner()
             elif what == "view":
-                answer = engine.view_json(text)
+                answer = engine.view(text).json
             elif what == "kill":
                 answer = engine.kill(ApplicationId.from_text(text), f"uid{os.geteuid()}")
             elif what == "soft_kill":

@@ -8,6 +8,7 @@ import pytest
 
 from dlapp.client.queue import queue_of
 from dlapp.cluster.engine import QueueFacts, UserShare
+from dlapp.cluster.view_forms import ViewForms
 from dlapp.tools.display.queue import fitted_queue_lines, queue_lines, share_lines, start_text
 from dlapp.tools.display.view import width
 from dlapp.values.waiting import Estimate
@@ -51,9 +52,9 @@ class Facts:
     def queue_facts(self) -> QueueFacts:
         return self._facts
 
-    def views_json(self, *, everybody: bool, limit: int) -> list[dict[str, Any]]:
+    def views(self, *, everybody: bool, limit: int) -> list[ViewForms]:
         assert (everybody, limit) == (True, 0)
-        return list(self._views)
+        return [ViewForms(json=one) for one in self._views]
 
 
 def sample() -> dict[str, Any]:

@@ -22,6 +22,7 @@ from dlapp.version import __version__
 if TYPE_CHECKING:
     from dlapp.cluster.engine import EngineInfo, LogFiles, PlanFacts, QueueFacts
     from dlapp.cluster.local.client.as_owner import RootAccess
+    from dlapp.cluster.view_forms import ViewForms
     from dlapp.config import Config
     from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
     from dlapp.values.access import ControlAccess
@@ -65,17 +66,11 @@ class OneApplication:
 
         return RootAccess(self.session, owner)
 
-    def view(self, application_id: ApplicationId) -> ApplicationView:
-        from dlapp.values.report import ApplicationView
-        from dlapp.values.serialization import from_json
+    def view(self, application_id: ApplicationId | str) -> ViewForms:
+        return _in_forms(self._access(application_id).view_json(str(application_id)))
 
-        return from_json(ApplicationView, self.view_json(str(application_id)))
-
-    def view_json(self, application_id: str) -> dict[str, Any]:
-        return self._access(application_id).view_json(application_id)
-
-    def view_in_full_json(self, application_id: str) -> dict[str, Any]:
-        return self._access(application_id).view_in_full_json(application_id)
+    def view_in_full(self, application_id: ApplicationId | str) -> ViewForms:
+        return _in_forms(self._access(application_id).view_in_full_json(str(application_id)))
 
     def owner(self, application_id: str) -> str:
         """Return the owner of an application, as the kernel reports it. Raises NotFound."""
@@ -98,7 +93,7 @@ class OneApplication:
         NotFound."""
         from dlapp.cluster.engine import LogFiles
 
-        view = self.view(application_id)
+        view = self.view(application_id).value
         application_dir = self._access(application_id).application_dir(str(application_id))
         containers = os.path.join(application_dir, "containers")
         found = []
@@ -314,9 +309,7 @@ class LocalEngine(OneApplication, Closeable):
 
         return views.issued(self.session, application_id)
 
-    def views(
-        self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
-    ) -> list[ApplicationView]:
+    def views(self, *, everybody: bool = False, user: str | None = None, limit: int | None = None) -> list[ViewForms]:
         """Return the views of many applications, oldest first: the caller's own, one user's, or those of all users.
 
         Args:
@@ -324,21 +317,14 @@ class LocalEngine(OneApplication, Closeable):
             limit: how many ended ones to include, the latest first; None: all. Of their containers, only the one that
                 determines the exit code is included.
         """
-        from dlapp.values.report import ApplicationView
-        from dlapp.values.serialization import from_json
-
-        return [from_json(ApplicationView, one) for one in self.views_json(everybody=everybody, user=user, limit=limit)]
-
-    def views_json(
-        self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
-    ) -> list[dict[str, Any]]:
         if not self.session.is_others:
             from dlapp.cluster.local.client import views
 
-            return views.views_json(self.session, everybody, user, limit)
-        if not everybody and user is None:
-            return []
-        return self._as_root(self.state).views_json(user, limit)
+            found = views.views_json(self.session, everybody, user, limit)
+        else:
+            is_wanted = everybody or user is not None
+            found = self._as_root(self.state).views_json(user, limit) if is_wanted else []
+        return list(map(_in_forms, found))
 
     def add_receipts(self, views: Sequence[dict[str, Any]]) -> Sequence[str]:
         """Do nothing: the views contain the receipts."""
@@ -362,3 +348,9 @@ class LocalEngine(OneApplication, Closeable):
     def node_names(self) -> tuple[str, ...]:
         """Return none: there are no nodes besides this machine."""
         return ()
+
+
+def _in_forms(view: dict[str, Any]) -> ViewForms:
+    from dlapp.cluster.view_forms import ViewForms  # a submission reads no view
+
+    return ViewForms(json=view)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from dlapp.cluster import ENDED
 from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local.attempts import is_alive, open_recorded
 from dlapp.cluster.local.client.control import request
@@ -41,7 +42,6 @@ KILL_END_S = 60.0
 by themselves, and each of the scans of /proc that follow takes seconds where 25 processes wait for two cores."""
 FULL_DISK_S = 5.0
 """The same limit while the state's disk is full: a runner retries every 2 s."""
-ENDED = ("FINISHED", "FAILED", "KILLED")
 SOFT_KILL_REQUEST_TIMEOUT_S = 5.0
 _MAX_STOP_ANSWER_BYTES = 64 << 10
 

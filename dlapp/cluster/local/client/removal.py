@@ -7,9 +7,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from dlapp.cluster import NOT_ENDED
+from dlapp.cluster import ENDED, NOT_ENDED
 from dlapp.cluster.local import views
-from dlapp.cluster.local.client.kill import ENDED, KILL_END_S, wait_for
 from dlapp.cluster.local.row import DONE, ApplicationRow
 from dlapp.errors import DlappError, TimedOut, UsageError
 
@@ -49,6 +48,8 @@ def removable(session: LocalSession, application_id: str) -> ApplicationRow:
         UsageError: it has not ended, or another one waits for its end.
         TimedOut: it has ended, but one of its processes is still there.
     """
+    from dlapp.cluster.local.client.kill import KILL_END_S, wait_for
+
     row = session.row(application_id)
     if row.state != DONE:
         state = session.own_view(application_id)["state"]

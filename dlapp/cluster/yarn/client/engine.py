@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster import NOT_ENDED
 from dlapp.cluster.engine import EngineInfo, PlanFacts, QueueFacts
+from dlapp.cluster.view_forms import ViewForms
 from dlapp.cluster.yarn import bundle
 from dlapp.cluster.yarn.client import preflight
 from dlapp.cluster.yarn.client.am_client import AmClients
@@ -48,7 +49,7 @@ from dlapp.value import Closeable
 from dlapp.values.access import VIEWERS, ControlAccess
 from dlapp.values.ids import ApplicationId
 from dlapp.values.report import State
-from dlapp.values.serialization import parse_json, to_json
+from dlapp.values.serialization import parse_json
 from dlapp.values.spec import AppSpec, RoleSpec
 from dlapp.values.start_conditions import KILLED, evaluate_conditions, how_ended
 from dlapp.values.usage import MAX_USAGE_BYTES
@@ -84,7 +85,7 @@ class YarnEngine(Closeable):
         killer = ApplicationKiller(self._session, self._masters, reader)
         self.prepare, self.submit, self.run_on_node = submitter.prepare, submitter.submit, submitter.run_on_node
         self.find_archive = submitter.find_archive
-        self.ids, self.view, self.views, self.submission = reader.ids, reader.view, reader.views, reader.submission
+        self.ids, self.submission = reader.ids, reader.submission
         self.logs, self.aggregated_log, self.dashboard_urls = reader.logs, reader.aggregated_log, reader.dashboard_urls
         self.add_receipts = reader.add_receipts
         self.soft_kill, self.kill, self.release = killer.soft_kill, killer.kill, killer.release
@@ -264,13 +265,13 @@ class YarnEngine(Closeable):
         """Return the owner of an application, as the ResourceManager reports it. Raises NotFound."""
         return self._reader.report(ApplicationId.from_text(application_id)).user
 
-    def view_json(self, application_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = to_json(self.view(ApplicationId.from_text(application_id)))
-        return found
+    def view(self, application_id: ApplicationId | str) -> ViewForms:
+        """Return the current view of an application; see `dlapp.cluster.yarn.client.status.ApplicationReader`."""
+        return ViewForms(value=self._reader.view(ApplicationId.from_text(str(application_id))))
 
-    def view_in_full_json(self, application_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = to_json(self._reader.view_in_full(ApplicationId.from_text(application_id)))
-        return found
+    def view_in_full(self, application_id: ApplicationId | str) -> ViewForms:
+        """Return `view`, with the smallest change that ends its wait and an estimated start."""
+        return ViewForms(value=self._reader.view_in_full(ApplicationId.from_text(str(application_id))))
 
     def plan(self, spec: AppSpec) -> PlanFacts:
         """Return an estimate for an application that might be submitted now. Raises RequestTooLarge, Unreachable."""
@@ -283,10 +284,9 @@ class YarnEngine(Closeable):
         self._reader.notify_waits(waiting)
         return ClusterFacts(self._session).of_queues(waiting, clock.now_ms())
 
-    def views_json(
-        self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
-    ) -> list[dict[str, Any]]:
-        return [to_json(one) for one in self.views(everybody=everybody, user=user, limit=limit)]
+    def views(self, *, everybody: bool = False, user: str | None = None, limit: int | None = None) -> list[ViewForms]:
+        """Return the views of many applications; see `dlapp.cluster.yarn.client.status.ApplicationReader`."""
+        return [ViewForms(value=one) for one in self._reader.views(everybody=everybody, user=user, limit=limit)]
 
     def usage_json(self, application_id: ApplicationId) -> Any:
         """Return the usage history of one of the caller's applications; None: there is none."""

@@ -30,6 +30,7 @@ from dlapp.storage.hdfs.staging import HdfsStagingFiles
 from dlapp.values.ids import ApplicationId
 from dlapp.values.messages import Phase
 from dlapp.values.report import ApplicationView, Cause, FinalStatus, State
+from tests.applications import listed
 from tests.cluster.yarn.on_yarn import set_safe_mode, until, until_heard_of
 from tests.services.hadoop import Hadoop
 
@@ -189,9 +190,9 @@ def test_an_application_that_yarn_forgot_is_shown_from_the_history(
     names = ("state", "final_status", "cause", "username", "appname", "project", "diagnostics")
     assert {name: getattr(shown, name) for name in names} == {name: getattr(known, name) for name in names}
     assert str(application_id) in client.engine.ids()
-    listed = {one.application_id: one for one in client.engine.views(limit=20)}
-    assert listed[application_id].diagnostics == known.diagnostics
-    assert (listed[application_id].state, listed[application_id].cause) == (known.state, known.cause)
+    shown_ones = {one.application_id: one for one in listed(client.engine, limit=20)}
+    assert shown_ones[application_id].diagnostics == known.diagnostics
+    assert (shown_ones[application_id].state, shown_ones[application_id].cause) == (known.state, known.cause)
     assert [one.index for one in client.log_files(application_id)] == [0]
     assert printed(client, application_id, "stdout") == [b"done\n"]
 

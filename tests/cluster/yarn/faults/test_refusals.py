@@ -283,7 +283,7 @@ def test_a_resourcemanager_on_standby_alone_is_refused_and_beside_the_active_one
     said = refused(alone, properties(tmp_path), Unreachable)
     assert "is on standby; name all of them in yarn.resourcemanager.ha.rm-ids" in said
     with pytest.raises(Unreachable, match="is on standby"):
-        alone.list_json()
+        alone.views_of_all()
     two: dict[str, str | None] = {f"{name}.ha.enabled": "true", f"{name}.ha.rm-ids": "a,b"}
     for one, where in (("a", others.standby), ("b", hadoop)):
         two[f"{name}.webapp.address.{one}"] = address(where)
