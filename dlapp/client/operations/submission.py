@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlapp.client.operations import connections
 from dlapp.client.operations.output import Output
@@ -30,10 +30,22 @@ if TYPE_CHECKING:
     from dlapp.launcher.origin import Origin
     from dlapp.node_policy import DockerPolicy
     from dlapp.sweep.trial import TrialSpec
+    from dlapp.values.ids import ApplicationId
     from dlapp.values.spec import AppSpec
 
 DOCKER_TIMEOUT_S = 2.0
 """Time limit for dockerd to list its networks before a submission."""
+
+
+def _ignore(_: str) -> None: ...
+
+
+class Callbacks(NamedTuple):
+    """Functions that a submission calls; see `Submitter.submit`."""
+
+    say: Callable[[str], None] = _ignore
+    note: Callable[[str], None] = _ignore
+    progress: Callable[[int, int], None] | None = None
 
 
 class Submitter(Output, Control):
@@ -84,38 +96,11 @@ class Submitter(Output, Control):
                 replaced, or the workspace is too large.
             NotFound: input is missing.
         """
-        from dlapp.application.overrides import NO_OVERRIDES
-        from dlapp.values.spec import AppSpec
-
         self.engine.prepare()
-        if source is not None and (env or args is not None or role_env is not None):
-            from dlapp.application.keywords import check_texts
-
-            check_texts(args or (), env or {})
-            if role_env is not None and not isinstance(source, AppSpec):
-                raise UsageError("role_env is for a spec; a file has env.NAME in [role NAME]")
-            for variables in (role_env or {}).values():
-                check_texts((), variables)
-        described: Source
-        own_overrides = NO_OVERRIDES
-        if source is None:
-            from dlapp.application.build import Keywords
-
-            if overrides is not None:
-                raise UsageError("overrides are for a properties file; give the keywords themselves")
-            described = Keywords(fields, env or {}, args or ())
-        elif fields:
-            raise UsageError(f"{', '.join(fields)}: keywords describe an application without a file or a spec")
-        elif isinstance(source, AppSpec):
-            from dlapp.application.description import UnresolvedSpec
-
-            if args is not None or overrides is not None:
-                raise UsageError("args and overrides are for a file; change a spec with dlapp.replace")
-            described = UnresolvedSpec(source, env or {}, role_env or {})
-        else:
-            own_overrides = _overrides_of(overrides, env, args)
-            described = os.fspath(source) if isinstance(source, os.PathLike) else source
-        return self._launch(described, self.engine, own_overrides, say=say, note=note, progress=progress)
+        if source is not None:
+            _check_variables(source, env, role_env, args)
+        described, own_overrides = _described(source, fields, env, role_env, args, overrides)
+        return self._launch(described, self.engine, own_overrides, Callbacks(say, note, progress))
 
     def resume(
         self,
@@ -137,7 +122,7 @@ class Submitter(Output, Control):
             UsageError: it has not ended, has no checkpoints, another application already continues from them, or a
                 variable has no value. See also `submit`.
         """
-        return self._resubmit(application_id, source, resumes=True, **options)
+        return self._resubmit(application_id, source, options, resumes=True)
 
     def again(
         self,
@@ -152,7 +137,7 @@ class Submitter(Output, Control):
             source: the path of a properties file; None to reuse the recorded application, including the workspace.
             options: see `resume`, also for errors.
         """
-        return self._resubmit(application_id, source, resumes=False, **options)
+        return self._resubmit(application_id, source, options, resumes=False)
 
     def again_as_trial(
         self, application_id: AnyApplication, number: int, **options: Unpack[SubmitOptions]
@@ -170,27 +155,45 @@ class Submitter(Output, Control):
             UsageError: it has no sweep.
         """
         trial = self.sweep(application_id).trial(number)
-        return self._resubmit(application_id, None, resumes=False, trial=trial, **options)
+        return self._resubmit(application_id, None, options, resumes=False, trial=trial)
 
     def _resubmit(
         self,
         application_id: AnyApplication,
         source: str | os.PathLike[str] | None,
+        options: SubmitOptions,
         *,
         resumes: bool,
         trial: TrialSpec | None = None,
-        env: Mapping[str, str] | None = None,
-        args: Sequence[str] | None = None,
-        overrides: Mapping[str, object] | Overrides | None = None,
-        say: Callable[[str], None] = lambda _: None,
-        note: Callable[[str], None] = lambda _: None,
-        progress: Callable[[int, int], None] | None = None,
     ) -> Application:
-        from dlapp.launcher.origin import Origin
-
-        own_overrides = _overrides_of(overrides, env, args)
+        own_overrides = _overrides_of(options.get("overrides"), options.get("env"), options.get("args"))
+        calls = Callbacks(options.get("say", _ignore), options.get("note", _ignore), options.get("progress"))
         application_id = self._id(application_id)
         engine = self._engine_of(application_id)
+        origin = self._origin_of(application_id, engine, resumes=resumes)
+        if source is not None:
+            return self._launch(os.fspath(source), engine, own_overrides, calls, origin)
+        if digest := origin.submission.workspace_digest:
+            try:
+                archive = engine.find_archive(digest)
+            except NotFound as error:
+                raise NotFound(f"{error}; give FILE, whose workspace is packed") from error
+            origin = origin._replace(archive=archive)
+        if trial is None:
+            described, own_overrides = origin.recorded_source(own_overrides)
+        else:
+            described, own_overrides = origin.recorded_trial(trial, own_overrides)
+        return self._launch(described, engine, own_overrides, calls, origin)
+
+    def _origin_of(self, application_id: ApplicationId, engine: Engine, *, resumes: bool) -> Origin:
+        """Return what a new submission takes from an earlier one.
+
+        Raises:
+            Denied: it is owned by another user.
+            UsageError: it cannot be resumed.
+        """
+        from dlapp.launcher.origin import Origin
+
         view = engine.view(application_id).json
         self._check_owner(str(application_id), connections.caller())
         recorded = engine.submission(application_id)
@@ -201,21 +204,7 @@ class Submitter(Output, Control):
             if view["state"] not in ENDED:
                 raise UsageError(f"{application_id} is {view['state']}: only what has ended can be resumed")
             self._refuse_if_resumed(engine, origin)
-        if source is not None:
-            return self._launch(
-                os.fspath(source), engine, own_overrides, say=say, note=note, progress=progress, origin=origin
-            )
-        if recorded.workspace_digest:
-            try:
-                archive = engine.find_archive(recorded.workspace_digest)
-            except NotFound as error:
-                raise NotFound(f"{error}; give FILE, whose workspace is packed") from error
-            origin = origin._replace(archive=archive)
-        if trial is None:
-            described, own_overrides = origin.recorded_source(own_overrides)
-        else:
-            described, own_overrides = origin.recorded_trial(trial, own_overrides)
-        return self._launch(described, engine, own_overrides, say=say, note=note, progress=progress, origin=origin)
+        return origin
 
     def _refuse_if_resumed(self, engine: Engine, origin: Origin) -> None:
         """Refuse to resume from checkpoints that an application which has not ended continues from. Raises
@@ -234,10 +223,7 @@ class Submitter(Output, Control):
         described: Source,
         engine: Engine,
         own_overrides: Overrides,
-        *,
-        say: Callable[[str], None],
-        note: Callable[[str], None],
-        progress: Callable[[int, int], None] | None,
+        calls: Callbacks,
         origin: Origin | None = None,
     ) -> Application:
         from dlapp.client.application import Application
@@ -247,11 +233,11 @@ class Submitter(Output, Control):
             described,
             self.config,
             engine,
-            say=say,
-            note=note,
-            progress=progress,
+            say=calls.say,
+            note=calls.note,
+            progress=calls.progress,
             overrides=own_overrides,
-            leave_out=lambda spec: self._shell_input_patterns(spec, note),
+            leave_out=lambda spec: self._shell_input_patterns(spec, calls.note),
             network_problem=self._network_problem,
             resolve=self.resolve_text,
             docker_policy=self._docker_policy,
@@ -337,6 +323,58 @@ class Submitter(Output, Control):
         from dlapp.node_policy import node_policy
 
         return node_policy().docker
+
+
+def _check_variables(
+    source: object,
+    env: Mapping[str, str] | None,
+    role_env: Mapping[str, Mapping[str, str]] | None,
+    args: Sequence[str] | None,
+) -> None:
+    """Reject invalid variables and arguments that are given with a file or a spec."""
+    if not env and args is None and role_env is None:
+        return
+    from dlapp.application.keywords import check_texts
+    from dlapp.values.spec import AppSpec
+
+    check_texts(args or (), env or {})
+    if role_env is not None and not isinstance(source, AppSpec):
+        raise UsageError("role_env is for a spec; a file has env.NAME in [role NAME]")
+    for variables in (role_env or {}).values():
+        check_texts((), variables)
+
+
+def _described(
+    source: str | os.PathLike[str] | Snapshot | AppSpec | None,
+    fields: dict[str, Any],
+    env: Mapping[str, str] | None,
+    role_env: Mapping[str, Mapping[str, str]] | None,
+    args: Sequence[str] | None,
+    overrides: Mapping[str, object] | Overrides | None,
+) -> tuple[Source, Overrides]:
+    """Return the description of an application, and what overrides it; the arguments are those of `Submitter.submit`.
+
+    Raises:
+        UsageError: arguments that exclude each other.
+    """
+    from dlapp.application.overrides import NO_OVERRIDES
+    from dlapp.values.spec import AppSpec
+
+    if source is None:
+        from dlapp.application.build import Keywords
+
+        if overrides is not None:
+            raise UsageError("overrides are for a properties file; give the keywords themselves")
+        return Keywords(fields, env or {}, args or ()), NO_OVERRIDES
+    if fields:
+        raise UsageError(f"{', '.join(fields)}: keywords describe an application without a file or a spec")
+    if isinstance(source, AppSpec):
+        from dlapp.application.description import UnresolvedSpec
+
+        if args is not None or overrides is not None:
+            raise UsageError("args and overrides are for a file; change a spec with dlapp.replace")
+        return UnresolvedSpec(source, env or {}, role_env or {}), NO_OVERRIDES
+    return os.fspath(source) if isinstance(source, os.PathLike) else source, _overrides_of(overrides, env, args)
 
 
 def _overrides_of(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dlapp.cluster.local import views
 from dlapp.cluster.local.client.access import OwnerAccess
 from dlapp.cluster.local.client.kill import KILL_END_S, KILL_REQUEST_TIMEOUT_S, SOFT_KILL_REQUEST_TIMEOUT_S
+from dlapp.cluster.local.client.other_users import ForeignAccess
 from dlapp.cluster.local.client.session import LocalSession
 from dlapp.cluster.local.client.views import ids, issued, views_json
 from dlapp.errors import ConfigError, Denied
@@ -26,7 +27,7 @@ READ_AS_USER_TIMEOUT_S = 4.0
 """Time limit for reading another user's directory, as that user, whatever it contains."""
 
 
-class RootAccess:
+class RootAccess(ForeignAccess):
     """Access of root to the applications of another user, an `ApplicationAccess`.
 
     Args:
@@ -124,12 +125,3 @@ class RootAccess:
 
     def _change(self, work: Callable[[OwnerAccess], str], timeout_s: float) -> str:
         return str(self._call(lambda session: work(OwnerAccess(session)), timeout_s=timeout_s, is_change=True))
-
-    def unstored(self, application_id: str) -> list[str]:
-        return []
-
-    def check_removal(self, application_id: str) -> None:
-        raise Denied(f"{application_id} belongs to {self.owner(application_id)}; only they may remove it")
-
-    def remove(self, application_id: str) -> None:
-        self.check_removal(application_id)

@@ -212,21 +212,7 @@ class LocalEngine(OneApplication, Closeable):
         return self.session.capacity()
 
     def check(self, spec: AppSpec, refuse: Refuse = raise_error) -> list[str]:
-        """Reject a request that this machine can never satisfy.
-
-        Args:
-            spec: the application.
-            refuse: called with each error; by default it raises the first.
-
-        Returns:
-            A line for each key that has no effect on one machine, and one if NVIDIA's driver does not work.
-
-        Raises:
-            RequestTooLarge: the request exceeds the machine; with the amounts.
-            Denied: this user may not run the required program, or the GPU ledger does not serve this user; the message
-                has what root can do.
-            NvmlError: it requests GPUs, and NVIDIA's driver does not work.
-        """
+        """Reject a request that this machine can never satisfy; see `dlapp.cluster.local.client.checks.check`."""
         from dlapp.cluster.local.client import checks
 
         return checks.check(self.session, spec, refuse)

@@ -14,7 +14,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlapp.cluster import ENDED
 from dlapp.cluster.local import outcome as outcomes
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from dlapp.cluster.local.client.shared_tokens import GrantedAccess
     from dlapp.cluster.local.runner.orphans import OrphanReaper
 
+T = TypeVar("T", bool, str)
 KILL_REQUEST_TIMEOUT_S = 2.0
 """Time limit for an ApplicationMaster to end by itself after a request of dlapp-kill."""
 KILL_END_S = 60.0
@@ -56,19 +57,20 @@ def soft_kill(session: LocalSession, application_id: str, by: str) -> str:
         return line
     application_dir = session.state.application(row.id)
     deadline = time.monotonic() + SOFT_KILL_REQUEST_TIMEOUT_S
-    while True:
+
+    def ask() -> str:
         try:
             answer = request(session, application_dir, "softkill", by, max(0.1, deadline - time.monotonic()))
         except Unreachable:
             ended = session.own_view(row.id)
             if ended["state"] in ENDED:
                 return f"{row.id} is {ended['state']}: {ended['diagnostics']}"
-            # It may be starting right now.
             if time.monotonic() >= deadline:
                 raise
-            time.sleep(0.05)
-            continue
+            return ""  # it may be starting right now
         return from_json(StopAnswer, answer).line(row.id)
+
+    return wait_for(ask, deadline)
 
 
 def kill(session: LocalSession, application_id: str, by: str) -> str:
@@ -101,12 +103,7 @@ def kill(session: LocalSession, application_id: str, by: str) -> str:
     if not wait_for(lambda: session.is_settled(row), deadline):
         why = f"; {full}" if full else ""
         raise TimedOut(f"{row.id}: its processes ended, but its leftovers were not removed in {clear_s:g} s{why}")
-    now = session.own_view(row.id)
-    if now["state"] == "KILLED":
-        return f"{row.id} was killed, {_kept_text(now)}"
-    if full:
-        return f"{row.id} was ended as {now['state']}, because the kill could not be recorded: {full}"
-    return f"{row.id} had ended before the kill: {now['state']}, {now['diagnostics']}"
+    return _end_text(session.own_view(row.id), full)
 
 
 def end_by_request(
@@ -144,10 +141,7 @@ def end_by_request(
         return from_json(StopAnswer, found).line(application_id)
     if not wait_for(lambda: view()["state"] in ENDED, time.monotonic() + KILL_END_S):
         raise TimedOut(f"{application_id} had not ended {KILL_END_S:g} s after the request to end it")
-    now = view()
-    if now["state"] == "KILLED":
-        return f"{application_id} was killed, {_kept_text(now)}"
-    return f"{application_id} had ended before the kill: {now['state']}, {now['diagnostics']}"
+    return _end_text(view())
 
 
 def _is_gone(session: LocalSession, row: ApplicationRow, application_dir: str, reaper: OrphanReaper) -> bool:
@@ -205,10 +199,21 @@ def write_kill_request(session: LocalSession, application_dir: str, by: str) -> 
     return ""
 
 
-def _kept_text(view: Mapping[str, Any]) -> str:
-    """Return what is left of the output of a killed application."""
-    kept = [one["partial"] for one in view.get("outputs", ()) if one.get("partial")]
-    return f"output that was complete is kept at {', '.join(kept)}" if kept else "no output kept"
+def _end_text(view: Mapping[str, Any], full: str = "") -> str:
+    """Return a line about the end of an application after a kill, with what is left of its output.
+
+    Args:
+        view: its view.
+        full: why the kill could not be recorded; empty: it was.
+    """
+    name, state = view["application_id"], view["state"]
+    if state == "KILLED":
+        kept = [one["partial"] for one in view.get("outputs", ()) if one.get("partial")]
+        where = f"output that was complete is kept at {', '.join(kept)}" if kept else "no output kept"
+        return f"{name} was killed, {where}"
+    if full:
+        return f"{name} was ended as {state}, because the kill could not be recorded: {full}"
+    return f"{name} had ended before the kill: {state}, {view['diagnostics']}"
 
 
 def over_text(row: ApplicationRow) -> str:
@@ -217,15 +222,16 @@ def over_text(row: ApplicationRow) -> str:
     return f"{row.id} had already ended: {outcome['cause'] or outcome['final_status'].lower()}"
 
 
-def wait_for(condition: Callable[[], bool], deadline: float) -> bool:
-    """Return whether a condition holds before a deadline [s, monotonic]; poll it until then."""
+def wait_for(poll: Callable[[], T], deadline: float) -> T:
+    """Call a function until its result is true; return the result, a false one of a call after the deadline [s,
+    monotonic]."""
     pauses_s = backoff_s(0.002, 0.1)
     with Wait("the end of what runs", deadline - time.monotonic()):
-        while not condition():
-            if time.monotonic() >= deadline:
-                return False
+        while True:
+            is_last = time.monotonic() >= deadline
+            if (found := poll()) or is_last:
+                return found
             time.sleep(next(pauses_s))
-    return True
 
 
 def _kill_master(application_dir: str, uid: int) -> None:

@@ -49,7 +49,23 @@ _SINCE: Mapping[str, Any] = {
 """Values of fields that rows of an earlier version lack."""
 
 
-class SharedAccess:
+class ForeignAccess:
+    """What is the same in each access to the applications of another user: only their owner removes them."""
+
+    def owner(self, application_id: str) -> str:
+        raise NotImplementedError
+
+    def unstored(self, application_id: str) -> list[str]:
+        return []
+
+    def check_removal(self, application_id: str) -> None:
+        raise Denied(f"{application_id} belongs to {self.owner(application_id)}; only they may remove it")
+
+    def remove(self, application_id: str) -> None:
+        self.check_removal(application_id)
+
+
+class SharedAccess(ForeignAccess):
     """Access to the applications of another user, an `ApplicationAccess`: anybody who can enter the directory may read
     them, and their owner decides by access lists who reaches into them.
 
@@ -115,15 +131,6 @@ class SharedAccess:
 
     def release(self, application_id: str, by: str) -> str:
         raise Denied(f"{application_id} belongs to {self.owner(application_id)}; only they or root may release it")
-
-    def unstored(self, application_id: str) -> list[str]:
-        return []
-
-    def check_removal(self, application_id: str) -> None:
-        raise Denied(f"{application_id} belongs to {self.owner(application_id)}; only they may remove it")
-
-    def remove(self, application_id: str) -> None:
-        self.check_removal(application_id)
 
     def _end(self, what: str, application_id: str, by: str) -> str:
         from dlapp.cluster.local.client.kill import end_by_request

@@ -22,7 +22,7 @@ from dlapp.cluster.local.runner.context import RunnerContext
 from dlapp.cluster.local.runner.gpus import GpuReservations
 from dlapp.cluster.local.runner.processes import ProcessTable
 from dlapp.cluster.local.runner.reasons import ReasonRecorder
-from dlapp.cluster.local.runner.settling import Settler
+from dlapp.cluster.local.runner.settling import RunnerParts, Settler
 from dlapp.cluster.local.runner.starting import Starter
 from dlapp.cluster.local.runner.watching import Watcher
 from dlapp.cluster.local.settings import RunnerSettings
@@ -65,8 +65,8 @@ class Runner:
         gpus = GpuReservations(context)
         reasons = ReasonRecorder(context, gpus)
         settler = self._settler = Settler(context, processes, gpus)
-        self.starter = Starter(context, processes, gpus, reasons, settler)
-        self._watcher = Watcher(context, processes, gpus, reasons, settler)
+        parts = RunnerParts(context, processes, gpus, reasons, settler)
+        self.starter, self._watcher = Starter(parts), Watcher(parts)
         self._history_at = time.monotonic()
         self._stay_until = time.monotonic() + STAY_S if stay else 0.0
 

@@ -14,10 +14,12 @@ from dlapp.cluster.local.row import DONE, UNSTARTED, ApplicationRow
 from dlapp.cluster.local.runner.context import RunnerContext
 from dlapp.cluster.local.runner.gpus import GpuReservations
 from dlapp.cluster.local.runner.processes import ProcessTable
+from dlapp.cluster.local.runner.reasons import ReasonRecorder
 from dlapp.cluster.local.state import read_spec
 from dlapp.system import clock
 from dlapp.system.logs import log
 from dlapp.system.processes.spawn import spawn
+from dlapp.value import NamedTuple
 
 
 class Settler:
@@ -103,6 +105,16 @@ class Settler:
             size_bytes=size_bytes,
             reason="",
         )
+
+
+class RunnerParts(NamedTuple):
+    """Parts of a runner that both its starter and its watcher use."""
+
+    context: RunnerContext
+    processes: ProcessTable
+    gpus: GpuReservations
+    reasons: ReasonRecorder
+    settler: Settler
 
 
 def remove_secrets(application_dir: str) -> None:

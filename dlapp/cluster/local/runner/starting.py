@@ -28,12 +28,9 @@ from dlapp.cluster.local.outcome import (
 )
 from dlapp.cluster.local.queue_state import UNLIMITED, QueueContents, QueueReader, count_returned, row_of
 from dlapp.cluster.local.row import RUNNING, WAITING, ApplicationRow
-from dlapp.cluster.local.runner.context import ERROR_RETRY_S, FOREIGN_S, LINGERING, LINGERING_S, RunnerContext
-from dlapp.cluster.local.runner.gpus import GpuReservations
-from dlapp.cluster.local.runner.processes import ProcessTable
+from dlapp.cluster.local.runner.context import ERROR_RETRY_S, FOREIGN_S, LINGERING, LINGERING_S
 from dlapp.cluster.local.runner.queue_pass import QueuePasses
-from dlapp.cluster.local.runner.reasons import ReasonRecorder
-from dlapp.cluster.local.runner.settling import Settler
+from dlapp.cluster.local.runner.settling import RunnerParts
 from dlapp.cluster.local.schedule import Obstacle, StartDecision
 from dlapp.cluster.local.state import acquire_lock
 from dlapp.errors import ConfigError, DlappError, Unreachable
@@ -64,19 +61,11 @@ class Starter:
         passes: the scheduler's passes over the queue.
     """
 
-    def __init__(
-        self,
-        context: RunnerContext,
-        processes: ProcessTable,
-        gpus: GpuReservations,
-        reasons: ReasonRecorder,
-        settler: Settler,
-    ) -> None:
-        self._context, self._processes, self._gpus = context, processes, gpus
-        self._reasons, self._settler = reasons, settler
+    def __init__(self, parts: RunnerParts) -> None:
+        self._context, self._processes, self._gpus, self._reasons, self._settler = parts
         self._misfits: dict[int, float] = {}  # row number -> since when it does not fit the machine
         self._misfits_seen: set[int] = set()  # in this pass
-        self._reader, self.passes = QueueReader(context.state), QueuePasses(context.state)
+        self._reader, self.passes = QueueReader(parts.context.state), QueuePasses(parts.context.state)
         self._notify_at_ms: dict[int, float | None] = {}  # row number -> when the user is notified of the wait
 
     def start_waiting(self) -> None:

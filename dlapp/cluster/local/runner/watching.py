@@ -39,11 +39,8 @@ from dlapp.cluster.local.outcome import (
     write_outcome,
 )
 from dlapp.cluster.local.row import WAITING, ApplicationRow
-from dlapp.cluster.local.runner.context import FOREIGN_S, LINGERING, RunnerContext
-from dlapp.cluster.local.runner.gpus import GpuReservations
-from dlapp.cluster.local.runner.processes import ProcessTable
-from dlapp.cluster.local.runner.reasons import ReasonRecorder
-from dlapp.cluster.local.runner.settling import Settler
+from dlapp.cluster.local.runner.context import FOREIGN_S, LINGERING
+from dlapp.cluster.local.runner.settling import RunnerParts
 from dlapp.cluster.local.schedule import Obstacle
 from dlapp.cluster.local.state import acquire_lock, check_directory
 from dlapp.errors import DlappError
@@ -61,16 +58,8 @@ MAX_CRASH_SETTLEMENTS = 3
 class Watcher:
     """Watcher of the user's running applications."""
 
-    def __init__(
-        self,
-        context: RunnerContext,
-        processes: ProcessTable,
-        gpus: GpuReservations,
-        reasons: ReasonRecorder,
-        settler: Settler,
-    ) -> None:
-        self._context, self._processes, self._gpus = context, processes, gpus
-        self._reasons, self._settler = reasons, settler
+    def __init__(self, parts: RunnerParts) -> None:
+        self._context, self._processes, self._gpus, self._reasons, self._settler = parts
         self._reapers: dict[int, OrphanReaper] = {}  # row number -> orphans of its dead ApplicationMaster
 
     def check_running(self, row: ApplicationRow) -> None:
