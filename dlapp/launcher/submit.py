@@ -23,7 +23,7 @@ from dlapp.application.description import (
 from dlapp.application.notes import submission_notes
 from dlapp.application.overrides import NO_OVERRIDES, Overrides
 from dlapp.application.properties import Problems
-from dlapp.cluster.engine import Engine
+from dlapp.cluster.engine import Engine, EngineInfo
 from dlapp.config import Config
 from dlapp.errors import DlappError, NotFound, RequestTooLarge, SpecError, UsageError, problem_of
 from dlapp.id_text import is_application_id
@@ -46,6 +46,7 @@ from dlapp.version import __version__
 if TYPE_CHECKING:
     from dlapp.launcher.origin import Origin
     from dlapp.node_policy import DockerPolicy, RegistryPolicy
+    from dlapp.values.notification import NotificationSettings
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
@@ -103,9 +104,8 @@ def launch(
     """
     with _step(say, "C3 DL Cluster Version check", "ok"):
         info = engine.info()
-    notes: list[str] = []
+    is_packed = origin is not None and bool(origin.archive)
     with _step(say, "CheckDLAppProperties", "ok"):
-        is_packed = origin is not None and bool(origin.archive)
         checked = check(
             describe(source, config, info, overrides, environ),
             config,
@@ -119,59 +119,106 @@ def launch(
             settings=overrides.names.settings if isinstance(source, RecordedFile) else "",
             environ=environ,
         )
-        application, scan, policy, notes = checked
-    spec = application.spec
-    notify = settings_of(config, spec.notify)
-    for line in notes:
+    notify = settings_of(config, checked.application.spec.notify)
+    _print_checked(checked, say, note, origin if is_packed else None)
+    with _step(say, "DL App Submission", "OK"):
+        if origin is not None and is_packed:
+            workspace = _Workspace(origin.archive, origin.submission.workspace_digest, origin.submission.source)
+        else:
+            workspace = _pack(checked, config, engine, note, progress, environ)
+        submission = _submission(checked.application, config, info, workspace, origin)
+        application_id = engine.submit(submission, _secrets(checked, notify, note, environ))
+    _print_urls(application_id, engine, say)
+    say(resources_line(checked.application.spec))
+    return application_id
+
+
+class _Workspace(NamedTuple):
+    """A packed workspace; all fields are empty if there is none.
+
+    Args:
+        archive, digest: as in `Submission`.
+        source: its git commit, as text.
+    """
+
+    archive: str = ""
+    digest: str = ""
+    source: str = ""
+
+
+def _print_checked(checked: CheckedApplication, say: Say, note: Note, origin: Origin | None) -> None:
+    """Print the notes on an application, and the workspace that is packed, or the application it was packed for."""
+    for line in checked.notes:
         note(line)
-    if origin is not None and is_packed:
+    spec = checked.application.spec
+    if origin is not None:
         say(f"user_dev_workspace = as it was for {origin.application_id}")
     elif spec.workspace:
         say(f"user_dev_workspace_path = {spec.workspace}")
         say(f"user_dev_workspace_exclude_list = {list(spec.exclude)}")
-        say(f"user_dev_workspace dir size = {-(-scan.size_bytes // 1024)} kb")
-    with _step(say, "DL App Submission", "OK"):
-        packed, source = None, origin.submission.source if origin is not None and is_packed else ""
-        if spec.workspace and not is_packed:
-            revision = RevisionQuery(spec.workspace, environ)
-            limit = config.storage.workspace_limit_bytes
-            try:
-                packed = pack(scan, engine.archive_cache(), limit_bytes=limit, progress=progress)
-            finally:
-                source = revision.text()
-            for line in packed.warnings:
-                note(line)
-        archive, digest = (packed.archive, packed.digest) if packed else ("", "")
-        if origin is not None and is_packed:
-            archive, digest = origin.archive, origin.submission.workspace_digest
-        submission = Submission(
-            spec=spec,
-            workspace_archive=archive,
-            workspace_digest=digest,
-            submitter=os_user(),
-            submitted_ms=clock.now_ms(),
-            log_limit_bytes=config.runtime.log_limit_bytes,
-            metrics_targets=config.metrics.targets or "",
-            properties="" if application.properties is None else application.properties.to_record(),
-            file=application.snapshot.path,
-            resumed_from=origin.application_id if origin is not None and origin.resumes else "",
-            again_of=origin.application_id if origin is not None and not origin.resumes else "",
-            checkpoints_of=origin.checkpoints_of if origin is not None else "",
-            source=source,
-            versions={info.name: info.version, "dlapp": __version__},
-        )
-        secrets = Secrets(
-            control_secret=new_secret(),
-            env=application.env,
-            role_env=dict(application.role_env),
-            environment=inherited(environ),
-            notify=notify,
-            registry_credentials=_registry_credentials(spec, policy, note, environ),
-        )
-        application_id = engine.submit(submission, secrets)
-    _print_urls(application_id, engine, say)
-    say(resources_line(spec))
-    return application_id
+        say(f"user_dev_workspace dir size = {-(-checked.scan.size_bytes // 1024)} kb")
+
+
+def _pack(
+    checked: CheckedApplication,
+    config: Config,
+    engine: Engine,
+    note: Note,
+    progress: Progress | None,
+    environ: Mapping[str, str],
+) -> _Workspace:
+    """Pack the workspace of an application; the arguments are those of `launch`."""
+    spec = checked.application.spec
+    if not spec.workspace:
+        return _Workspace()
+    revision = RevisionQuery(spec.workspace, environ)
+    limit = config.storage.workspace_limit_bytes
+    try:
+        packed = pack(checked.scan, engine.archive_cache(), limit_bytes=limit, progress=progress)
+    finally:
+        source = revision.text()
+    for line in packed.warnings:
+        note(line)
+    return _Workspace(packed.archive, packed.digest, source)
+
+
+def _submission(
+    application: ResolvedApplication, config: Config, info: EngineInfo, workspace: _Workspace, origin: Origin | None
+) -> Submission:
+    """Return what is submitted of an application."""
+    earlier = "" if origin is None else origin.application_id
+    resumes = origin is not None and origin.resumes
+    return Submission(
+        spec=application.spec,
+        workspace_archive=workspace.archive,
+        workspace_digest=workspace.digest,
+        submitter=os_user(),
+        submitted_ms=clock.now_ms(),
+        log_limit_bytes=config.runtime.log_limit_bytes,
+        metrics_targets=config.metrics.targets or "",
+        properties="" if application.properties is None else application.properties.to_record(),
+        file=application.snapshot.path,
+        resumed_from=earlier if resumes else "",
+        again_of="" if resumes else earlier,
+        checkpoints_of=origin.checkpoints_of if origin is not None else "",
+        source=workspace.source,
+        versions={info.name: info.version, "dlapp": __version__},
+    )
+
+
+def _secrets(
+    checked: CheckedApplication, notify: NotificationSettings | None, note: Note, environ: Mapping[str, str]
+) -> Secrets:
+    """Return what only the application may read."""
+    application = checked.application
+    return Secrets(
+        control_secret=new_secret(),
+        env=application.env,
+        role_env=dict(application.role_env),
+        environment=inherited(environ),
+        notify=notify,
+        registry_credentials=_registry_credentials(application.spec, checked.policy, note, environ),
+    )
 
 
 def print_spec(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dlapp.errors import DlappError, UsageError
 from dlapp.locations import FILE, last_name, shown
@@ -23,6 +23,9 @@ from dlapp.system.disk_space import free_bytes, free_space_text, mount_point, si
 from dlapp.system.files import is_plain_name
 from dlapp.system.text import human_size
 from dlapp.value import NamedTuple
+
+if TYPE_CHECKING:
+    from threading import Thread
 
 T = TypeVar("T")
 AbortCalls = Callable[[Collection[int]], AbstractContextManager[Callable[[], None]]]
@@ -224,19 +227,23 @@ def run_parallel(
             failures.insert(0, error)
             raise
         finally:
-            started = [thread for thread in threads if thread.ident is not None]
-            if failures:
-                with abort_calls([thread.ident or 0 for thread in started]) as cut:
-                    while any(thread.is_alive() for thread in started):
-                        cut()
-                        started[0].join(0.05)
-            for thread in started:
-                thread.join()
+            _join([thread for thread in threads if thread.ident is not None], abort_calls if failures else None)
         if failures:
             raise failures[0]
     finally:
         # An error holds the frames that hold this list, which would keep connections open.
         failures.clear()
+
+
+def _join(threads: Sequence[Thread], abort_calls: AbortCalls | None) -> None:
+    """Wait for the end of started threads; with ``abort_calls`` abort what they do."""
+    if abort_calls is not None:
+        with abort_calls([thread.ident or 0 for thread in threads]) as cut:
+            while any(thread.is_alive() for thread in threads):
+                cut()
+                threads[0].join(0.05)
+    for thread in threads:
+        thread.join()
 
 
 class _Aborted(Exception):

@@ -361,65 +361,110 @@ def nodes_to_store(
     Raises:
         DlappError: the tree itself is neither a file nor a directory, cannot be read, or has more than ``most`` nodes.
     """
-    top, left, linked_left = tree.top, most, MAX_LINKED
     roots = [os.path.abspath(tree.base), os.path.realpath(tree.base), *(path.rstrip("/") for path in payload_paths)]
-    nodes: list[TreeNode] = []
-    changed: list[TreeNode] = []
-    linked: list[str] = []
-    left_out: list[LeftOut] = []
-
-    def leave_out(node: TreeNode, reason: str, *, is_own: bool) -> None:
-        note(f"{shown(node.source)} is not stored: it is {reason}")
-        left_out.append(LeftOut(node.name, reason))
-        if is_own:
-            changed.append(node)
-
-    first = _node(top, "", os.fstat(tree.fd))
+    first = _node(tree.top, "", os.fstat(tree.fd))
     if not (first.is_dir or first.is_file):
-        raise DlappError(f"{shown(top)} cannot be stored: it is {kind_text(first.mode)}")
-    todo = [(first, _Part(tree.name_in_base(top)))]
+        raise DlappError(f"{shown(tree.top)} cannot be stored: it is {kind_text(first.mode)}")
+    walk = _Walk(tree, note, most, roots, keep_links=keep_links, mounted=mounted)
+    todo = [(first, _Part(tree.name_in_base(tree.top)))]
     while todo:
         node, part = todo.pop()
-        is_own, followed = not part.around, False  # is_own: the tree itself has this entry, if only as a link
         if len(node.name) > _MAX_NAME:
-            raise DlappError(f"{shown(top)} cannot be stored: it has directories in directories without end")
+            raise DlappError(f"{shown(tree.top)} cannot be stored: it has directories in directories without end")
+        todo.extend(reversed(walk.visit(node, part)))
+    return TreeToStore(walk.nodes, walk.changed, walk.linked, walk.left_out)
+
+
+class _Walk:
+    """Walk over a tree, with the entries found so far; for the arguments see `nodes_to_store`.
+
+    Attributes:
+        nodes, changed, linked, left_out: as in `TreeToStore`.
+    """
+
+    def __init__(
+        self,
+        tree: OpenTree,
+        note: Note,
+        most: int | None,
+        roots: Sequence[str],
+        *,
+        keep_links: bool,
+        mounted: Sequence[str],
+    ) -> None:
+        self._tree, self._note, self._roots = tree, note, roots
+        self._keep_links, self._mounted = keep_links, mounted
+        self._most, self._left, self._linked_left = most, most, MAX_LINKED
+        self.nodes: list[TreeNode] = []
+        self.changed: list[TreeNode] = []
+        self.linked: list[str] = []
+        self.left_out: list[LeftOut] = []
+
+    def visit(self, node: TreeNode, part: _Part) -> list[tuple[TreeNode, _Part]]:
+        """Add an entry; return those below it, each with its part."""
+        is_own, followed = not part.around, False  # is_own: the tree itself has this entry, if only as a link
         if stat.S_ISLNK(node.mode):
-            with explaining(node.source, "read"):
-                text = tree.read_link(node.source)
-            found = _resolved_link(tree, node, text, part, roots, keep_links=keep_links, mounted=mounted)
-            if isinstance(found, str):
-                leave_out(node, found, is_own=is_own)
-                continue
+            found = self._resolved(node, part, is_own=is_own)
+            if found is None:
+                return []
             if found.link is None:
-                above = os.path.dirname(tree.name_in_base(node.source))
-                part = _Part(tree.name_in_base(found.source), (*part.around, above))
+                above = os.path.dirname(self._tree.name_in_base(node.source))
+                part = _Part(self._tree.name_in_base(found.source), (*part.around, above))
                 followed = True
-            elif found.link != text and is_own:
-                changed.append(found)
             node = found
-        if part.around and tree.name_in_base(node.source) in mounted:
-            leave_out(node, "a mounted input", is_own=is_own)
-            continue
-        if node.is_dir and part.around:
-            children = tree.children(node, most=max(linked_left, 0))
-            if (linked_left := linked_left - len(children)) < 0:
+        if part.around and self._tree.name_in_base(node.source) in self._mounted:
+            return self._leave_out(node, "a mounted input", is_own=is_own)
+        children: list[TreeNode] = []
+        if node.is_dir:
+            if (below := self._children(node, is_behind_links=bool(part.around))) is None:
                 reason = f"a directory behind links, which have more than {MAX_LINKED} files"
-                leave_out(node, reason, is_own=is_own)
-                continue
-        elif node.is_dir:
-            children = tree.children(node, most=left)
-            if left is not None and (left := left - len(children)) < 0:
-                raise DlappError(f"{shown(top)} has more than {most} files, which is the most that is stored")
-        elif node.is_file or node.link is not None:
-            children = []
-        else:
-            leave_out(node, kind_text(node.mode), is_own=is_own)
-            continue
-        nodes.append(node)
+                return self._leave_out(node, reason, is_own=is_own)
+            children = below
+        elif not node.is_file and node.link is None:
+            return self._leave_out(node, kind_text(node.mode), is_own=is_own)
+        self.nodes.append(node)
         if followed:
-            linked.append(part.root)
-        todo.extend((child, part) for child in reversed(children))
-    return TreeToStore(nodes, changed, linked, left_out)
+            self.linked.append(part.root)
+        return [(child, part) for child in children]
+
+    def _resolved(self, node: TreeNode, part: _Part, *, is_own: bool) -> TreeNode | None:
+        """Return what is stored for a link; None: it is left out."""
+        with explaining(node.source, "read"):
+            text = self._tree.read_link(node.source)
+        found = _resolved_link(
+            self._tree, node, text, part, self._roots, keep_links=self._keep_links, mounted=self._mounted
+        )
+        if isinstance(found, str):
+            self._leave_out(node, found, is_own=is_own)
+            return None
+        if found.link is not None and found.link != text and is_own:
+            self.changed.append(found)
+        return found
+
+    def _children(self, node: TreeNode, *, is_behind_links: bool) -> list[TreeNode] | None:
+        """Return the entries of a directory; None: too many behind links.
+
+        Raises:
+            DlappError: too many in the tree itself.
+        """
+        if is_behind_links:
+            children = self._tree.children(node, most=max(self._linked_left, 0))
+            self._linked_left -= len(children)
+            return None if self._linked_left < 0 else children
+        children = self._tree.children(node, most=self._left)
+        if self._left is not None:
+            self._left -= len(children)
+            if self._left < 0:
+                text = f"{shown(self._tree.top)} has more than {self._most} files, which is the most that is stored"
+                raise DlappError(text)
+        return children
+
+    def _leave_out(self, node: TreeNode, reason: str, *, is_own: bool) -> list[tuple[TreeNode, _Part]]:
+        self._note(f"{shown(node.source)} is not stored: it is {reason}")
+        self.left_out.append(LeftOut(node.name, reason))
+        if is_own:
+            self.changed.append(node)
+        return []
 
 
 def _resolved_link(

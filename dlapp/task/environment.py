@@ -98,14 +98,7 @@ def payload_environment(
     }
     env |= dict(zip(user, substitute(user.values(), values), strict=True))
     env |= {
-        "CONTAINER_INDEX": str(assignment.index),
-        "NUM_CONTAINERS": str(assignment.total),
-        "DLAPP_ROLE": assignment.role,
-        "DLAPP_ROLE_INDEX": str(assignment.role_index),
-        "DLAPP_ROLE_SIZE": str(assignment.role_size),
-        "DLAPP_APP_ID": str(assignment.application_id),
-        "DLAPP_ATTEMPT": str(assignment.attempt),
-        "DLAPP_CONTAINER_ID": str(assignment.container_id),
+        **_identity(assignment),
         "DLAPP_WORKSPACE": workspace,
         **gpu_variables(gpus, names=assignment.cuda_visible_devices, is_plain=plain),
     }
@@ -124,6 +117,20 @@ def payload_environment(
     add_places(env, "DLAPP_INPUT", workspace, [(one.name, one.input_path) for one in assignment.inputs])
     add_places(env, "DLAPP_OUTPUT", workspace, [(one.name, one.output_path) for one in assignment.outputs])
     return env
+
+
+def _identity(assignment: Assignment) -> dict[str, str]:
+    """Return the variables that tell a payload which part of which application it is."""
+    return {
+        "CONTAINER_INDEX": str(assignment.index),
+        "NUM_CONTAINERS": str(assignment.total),
+        "DLAPP_ROLE": assignment.role,
+        "DLAPP_ROLE_INDEX": str(assignment.role_index),
+        "DLAPP_ROLE_SIZE": str(assignment.role_size),
+        "DLAPP_APP_ID": str(assignment.application_id),
+        "DLAPP_ATTEMPT": str(assignment.attempt),
+        "DLAPP_CONTAINER_ID": str(assignment.container_id),
+    }
 
 
 def default_variables(

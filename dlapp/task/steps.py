@@ -63,13 +63,7 @@ then no other process has the result. If there is no next one, YARN ends the con
 
 def run_task(task: TaskState) -> int:
     """Run all steps. Return the exit code: 0 if the ApplicationMaster has received the result."""
-    path = os.path.join(task.container_dir, FILE_NAME)
-    with open(path, encoding="utf-8") as file:
-        task.launch = launch = from_json(LaunchSpec, json.load(file))
-    try:
-        os.unlink(path)  # not read again, and contains secrets
-    except OSError as error:
-        task.log.warn(f"{FILE_NAME} could not be removed: {error.strerror}")
+    task.launch = launch = _take_launch_spec(task)
     find, alone_s, end = am_finder(launch, task.log.warn), None if launch.on_a_cluster else launch.alone_s, None
     if launch.on_a_cluster:
         from dlapp.task.link.application_end import end_watch
@@ -120,20 +114,38 @@ def run_task(task: TaskState) -> int:
         )
         result = _all_steps(task)
         task.log.write(f"ended: {_describe(result)}")
-        is_replaced = task.stopper.from_outside and result.fault is Fault.STOPPED
-        if is_replaced and launch.on_a_cluster:
-            # The node ended this container. YARN reports why (memory, preemption), and that decides about the
-            # index; our report would only arrive first.
-            task.release_lease()
-            return 128 + signal.SIGTERM
-        if link.end_reason:
-            task.release_lease()
-            return 1  # there is no ApplicationMaster any more to report to
-        link.send_result(result)
+        return _report_result(task, link, result)
+
+
+def _take_launch_spec(task: TaskState) -> LaunchSpec:
+    """Read the file that the engine wrote for the task, and remove it."""
+    path = os.path.join(task.container_dir, FILE_NAME)
+    with open(path, encoding="utf-8") as file:
+        launch = from_json(LaunchSpec, json.load(file))
+    try:
+        os.unlink(path)  # not read again, and contains secrets
+    except OSError as error:
+        task.log.warn(f"{FILE_NAME} could not be removed: {error.strerror}")
+    return launch
+
+
+def _report_result(task: TaskState, link: AmLink, result: TaskResult) -> int:
+    """Report the result, release the GPUs, and return the exit code of the task."""
+    on_a_cluster = task.launch.on_a_cluster
+    is_replaced = task.stopper.from_outside and result.fault is Fault.STOPPED
+    if is_replaced and on_a_cluster:
+        # The node ended this container. YARN reports why (memory, preemption), and that decides about the
+        # index; our report would only arrive first.
         task.release_lease()
-        deadline_s = RESULT_ON_A_CLUSTER_S if launch.on_a_cluster else RESULT_DEADLINE_S
-        # After the ApplicationMaster of a replaced task there will be none; it may die also during the report.
-        return 0 if link.finish(deadline_s, waits_for_master=not is_replaced) else 1
+        return 128 + signal.SIGTERM
+    if link.end_reason:
+        task.release_lease()
+        return 1  # there is no ApplicationMaster any more to report to
+    link.send_result(result)
+    task.release_lease()
+    deadline_s = RESULT_ON_A_CLUSTER_S if on_a_cluster else RESULT_DEADLINE_S
+    # After the ApplicationMaster of a replaced task there will be none; it may die also during the report.
+    return 0 if link.finish(deadline_s, waits_for_master=not is_replaced) else 1
 
 
 def _all_steps(task: TaskState) -> TaskResult:

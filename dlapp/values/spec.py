@@ -778,6 +778,34 @@ class AppSpec(Value, kw_only=True):
 
     def _own_problems(self) -> Iterator[Problem]:
         """Yield what is wrong with the application itself, and between its parts."""
+        yield from self._key_problems()
+        if not self.roles:
+            yield "roles", "is empty"
+        yield from self._idle_guard_problems()
+        yield from problems_with_programs(
+            self.roles,
+            are_declared=[role.name for role in self.main_roles] != [DEFAULT_ROLE],
+            has_script=bool(self.script),
+            has_command=bool(self.command),
+            has_workspace=bool(self.workspace),
+        )
+        yield from problems_between(
+            self.roles, gang=self.gang, success=self.success, failure=self.on_container_failure, kind=self.kind
+        )
+        yield from problems_with_links(self.links, self.roles)
+        yield from self._workdir_problems()
+        yield from self._capability_problems()
+        yield from problems_with_access(self.view_acl, self.modify_acl)
+        if sorted(self.roles, key=lambda role: role.keep_running) != list(self.roles):
+            yield "roles", "those of services (keep_running) come after all others"
+        yield from self._tensorboard_problems()
+        yield from self._whole_run_problems()
+        yield from problems_with_names(self.roles)
+        yield from self._repeated_name_problems()
+        yield from self._cache_problems()
+
+    def _key_problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with single keys."""
         for name, text in (("username", self.username), ("appname", self.appname)):
             if not text:
                 yield f"application.{name}", "is empty"
@@ -803,34 +831,23 @@ class AppSpec(Value, kw_only=True):
             check_after(self.after)
         except ValueError as refused:
             yield "application.after", str(refused)
-        if not self.roles:
-            yield "roles", "is empty"
+
+    def _idle_guard_problems(self) -> Iterator[Problem]:
         if self.idle_guard is not None:
             if not any(role.resources.gcores for role in self.roles):
                 yield "application.idle_guard", "has no effect: no role has GPUs (gcores)"
             else:
                 for _, problem in found_by(lambda _, guard: guard.check_window(self.containers), "", self.idle_guard):
                     yield "application.idle_guard", problem
-        yield from problems_with_programs(
-            self.roles,
-            are_declared=[role.name for role in self.main_roles] != [DEFAULT_ROLE],
-            has_script=bool(self.script),
-            has_command=bool(self.command),
-            has_workspace=bool(self.workspace),
-        )
-        yield from problems_between(
-            self.roles, gang=self.gang, success=self.success, failure=self.on_container_failure, kind=self.kind
-        )
-        yield from problems_with_links(self.links, self.roles)
-        yield from self._workdir_problems()
-        yield from self._capability_problems()
-        yield from problems_with_access(self.view_acl, self.modify_acl)
-        if sorted(self.roles, key=lambda role: role.keep_running) != list(self.roles):
-            yield "roles", "those of services (keep_running) come after all others"
+
+    def _tensorboard_problems(self) -> Iterator[Problem]:
         if self.tensorboard:
             yield from found_by(check_inside_workspace, "application.tensorboard", self.tensorboard)
             if self.is_service or self.sweep is not None:
                 yield "application.tensorboard", NO_BOARD
+
+    def _whole_run_problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the parts that decide how it runs and ends: service, checkpoint and sweep."""
         if self.is_service:
             ends = [*(one.section for one in self.outputs), *(["checkpoint"] if self.checkpoint else [])]
             for section in (*ends, *(["sweep"] if self.sweep else [])):
@@ -849,7 +866,8 @@ class AppSpec(Value, kw_only=True):
                 env=self.env,
             )
             yield from self._without_effect_in_sweep()
-        yield from problems_with_names(self.roles)
+
+    def _repeated_name_problems(self) -> Iterator[Problem]:
         for what, names in (
             ("from_hdfs", [one.name for one in self.inputs]),
             ("to_hdfs", [one.name for one in self.outputs]),
@@ -858,6 +876,8 @@ class AppSpec(Value, kw_only=True):
         ):
             if (twice := first_repeated(names)) is not None:
                 yield what, f"{twice!r} appears twice"
+
+    def _cache_problems(self) -> Iterator[Problem]:
         for place, one in enumerate(self.caches):
             where, before = f"application.cache.{one.name}", self.caches[:place]
             same = next((each for each in before if one.variable == each.variable), None)

@@ -109,9 +109,8 @@ def scan_workspace(
     root = os.path.abspath(root)
     if not os.path.isdir(root):
         raise UsageError(f"{shown(root)}: there is no such directory")
-    names = frozenset(DEFAULT_EXCLUDES if exclude_defaults else ())
-    excluded = _excluded((*sorted(names), *exclude)) if exclude else None
     by_default: list[str] = []
+    is_included = _included(exclude, frozenset(DEFAULT_EXCLUDES if exclude_defaults else ()), by_default)
     kept_empty = {os.path.normpath(path): path for path in keep_empty}
     read_link, roots = link_reader(root), [root.rstrip("/"), os.path.realpath(root)]
     entries: list[ScanEntry] = []
@@ -134,9 +133,7 @@ def scan_workspace(
             continue
         mode = status.st_mode
         is_dir = stat.S_ISDIR(mode)
-        if excluded(f"{name}/" if is_dir else name) if excluded is not None else found.name in names:
-            if found.name in names and not (exclude and _excluded(exclude)(f"{name}/" if is_dir else name)):
-                by_default.append(name)
+        if not is_included(name, is_dir):
             continue
         if is_dir:
             entries.append(ScanEntry(name, mode, 0, None))
@@ -146,18 +143,15 @@ def scan_workspace(
             else:
                 todo.append(_listed(found.path, name, warnings, problems))
         elif stat.S_ISREG(mode):
-            size = status.st_size
-            if size >= SPARSE_FROM:
-                size = min(size, status.st_blocks * 512)
             # Check the caller's permissions by the kernel only if others may not read.
             if not mode & 0o004 and not os.access(found.path, os.R_OK, effective_ids=True):
                 problems.append(f"{shown(name)} cannot be read: Permission denied")
+            size = _data_size(status)
             entries.append(ScanEntry(name, mode, size, None))
             size_bytes += size
         elif stat.S_ISLNK(mode):
             text = os.readlink(found.path)
-            kept = link_kept_inside(name, text, roots, read_link)
-            if kept is None:
+            if (kept := link_kept_inside(name, text, roots, read_link)) is None:
                 problems.append(f"{shown(name)} is a link out of the workspace, to {shown(text)}")
             else:
                 entries.append(ScanEntry(name, mode, 0, kept))
@@ -166,6 +160,35 @@ def scan_workspace(
     if problems:
         raise UsageError(_refusal(root, problems))
     return Scan(root, tuple(entries), size_bytes, left_out, tuple(by_default), tuple(warnings))
+
+
+def _data_size(status: os.stat_result) -> int:
+    """Return the size of a file without its holes [bytes]."""
+    is_searched = status.st_size >= SPARSE_FROM
+    return min(status.st_size, status.st_blocks * 512) if is_searched else status.st_size
+
+
+def _included(
+    exclude: Sequence[str], by_default: frozenset[str], excluded_by_default: list[str]
+) -> Callable[[str, bool], bool]:
+    """Return a function that tells for the path of an entry, and whether it is a directory, if the entry is packed.
+
+    Args:
+        exclude: gitignore patterns of the user.
+        by_default: names that are excluded unless a pattern re-includes them.
+        excluded_by_default: gets the paths that are excluded only for their names.
+    """
+    excluded = _excluded((*sorted(by_default), *exclude)) if exclude else None
+
+    def is_included(name: str, is_dir: bool) -> bool:
+        path, is_default = f"{name}/" if is_dir else name, name.rpartition("/")[2] in by_default
+        if not (excluded(path) if excluded is not None else is_default):
+            return True
+        if is_default and not (exclude and _excluded(exclude)(path)):
+            excluded_by_default.append(name)
+        return False
+
+    return is_included
 
 
 def too_large(scan: Scan, limit_bytes: int) -> UsageError:

@@ -64,20 +64,10 @@ class ContainerExit:
         Raises:
             PayloadError: the payload never started.
         """
-        payload = self._payload
         # The payload can write there too: anything but a wrapper's status is ignored.
         said = self.wrapper_report().strip()
         exited = _EXITED.fullmatch(said)
-        if said == "no interpreter":
-            how = start_method(payload.workspace, payload.script)
-            raise PayloadError(Fault.USER, f"{payload.script}: its interpreter {how} is not in image {payload.image}")
-        if said == "no workdir":
-            problem = (
-                f"workdir={payload.workdir}: image {payload.image} has no such directory that the program may enter"
-            )
-            raise PayloadError(Fault.USER, problem)
-        if said.startswith("sees "):
-            raise PayloadError(Fault.NODE, f"the container sees {said[5:100]}, although no GPU was asked for")
+        self._check_start(said)
         left = left_text(int(exited[2] or 0), exited[3] or "") if exited else ""
         if exited and int(exited[1]) == 0:
             return PayloadExit(0, None, left=left)
@@ -102,14 +92,7 @@ class ContainerExit:
         else:
             return PayloadExit(None, None, Fault.NODE, "the container is gone and left no exit code", service=_DOCKER)
         if self._was_out_of_memory(state, ended, killed=signal.SIGKILL in sent):
-            limit = payload.resources.memory_mib
-            if signal.SIGKILL in (ended.signal, (ended.exit_code or 0) - 128):
-                problem = f"killed for memory: it used more than its {limit} MiB"
-                return PayloadExit(None, signal.SIGKILL, problem=problem)
-            # Docker's OOM flag covers any process of the container, also one whose end the script handled long ago.
-            end = f"exit code {ended.exit_code}" if ended.signal is None else f"killed by signal {ended.signal}"
-            earlier = f"earlier, a process in the container was killed for memory (limit {limit} MiB)"
-            return ended._replace(problem=f"{ended.problem or end}; {earlier}")
+            return self._end_by_memory(ended)
         if not sent and (number := _signal_of(ended)) is not None and self._has_docker_ended(state, began_ticks):
             return PayloadExit(
                 None,
@@ -120,6 +103,31 @@ class ContainerExit:
                 service=_DOCKER,
             )
         return ended
+
+    def _check_start(self, said: str) -> None:
+        """Raise the reason for which the wrapper did not start the script; ``said`` is its report."""
+        payload = self._payload
+        if said == "no interpreter":
+            how = start_method(payload.workspace, payload.script)
+            raise PayloadError(Fault.USER, f"{payload.script}: its interpreter {how} is not in image {payload.image}")
+        if said == "no workdir":
+            problem = (
+                f"workdir={payload.workdir}: image {payload.image} has no such directory that the program may enter"
+            )
+            raise PayloadError(Fault.USER, problem)
+        if said.startswith("sees "):
+            raise PayloadError(Fault.NODE, f"the container sees {said[5:100]}, although no GPU was asked for")
+
+    def _end_by_memory(self, ended: PayloadExit) -> PayloadExit:
+        """Return the end of a payload in a container in which a process was killed for memory."""
+        limit = self._payload.resources.memory_mib
+        if signal.SIGKILL in (ended.signal, (ended.exit_code or 0) - 128):
+            problem = f"killed for memory: it used more than its {limit} MiB"
+            return PayloadExit(None, signal.SIGKILL, problem=problem)
+        # Docker's OOM flag covers any process of the container, also one whose end the script handled long ago.
+        end = f"exit code {ended.exit_code}" if ended.signal is None else f"killed by signal {ended.signal}"
+        earlier = f"earlier, a process in the container was killed for memory (limit {limit} MiB)"
+        return ended._replace(problem=f"{ended.problem or end}; {earlier}")
 
     def settled_state(self) -> dict[str, Any]:
         """Return the container's state once dockerd has registered its end, which it does a little later than we see

@@ -75,8 +75,8 @@ def main(
     """
     from dlapp.client.operations.views import Views
     from dlapp.system import clock
-    from dlapp.tools.display.columns import named_lines, read_columns, sorted_views
-    from dlapp.tools.display.view import derived, ended, fitted_list_lines, list_lines, short_enough
+    from dlapp.tools.display.columns import read_columns, sorted_views
+    from dlapp.tools.display.view import ended
 
     if user is not None and user_option not in (None, user):
         raise UsageError(f"--user {user_option} and the argument {user} are two users: give one of them")
@@ -112,18 +112,7 @@ def main(
     views = [{**view, "unstored": _unstored(client, view)} for view in views]
     if sort:
         views = sorted_views(views, sort, now_ms)
-    if output == "id":
-        say(*(str(view["application_id"]) for view in views)) if views else None
-    elif columns:
-        say(*named_lines(views, columns, now_ms))
-    elif as_json:
-        print_json({"applications": [{**whole(view), **derived(view, now_ms)} for view in views]})
-    elif sys.stdout.isatty() and output != "wide":
-        size = os.get_terminal_size(sys.stdout.fileno())
-        lines = fitted_list_lines(views, now_ms, size.columns or 80, users=everybody or user is not None)
-        (say if short_enough(lines, size.lines) else say_paged)(*lines)
-    else:
-        say(*list_lines(views, now_ms))
+    _show(views, output, columns, now_ms, as_json=as_json, users=everybody or user is not None)
     if count := sum(view["application_id"] in unread for view in views):
         note(f"the cost of {count} of these applications is not shown: HDFS did not answer, or not in time")
     if silent:
@@ -132,6 +121,42 @@ def main(
         note("there are no " + ("such " if wanted else "") + "applications" + (f" of {user}" if user else ""))
     elif is_cut and sys.stdout.isatty():
         note(f"earlier ones are not shown (-n {max(2 * most, 20)} shows more)")
+
+
+def _show(
+    views: Sequence[Mapping[str, Any]],
+    output: str,
+    columns: Sequence[str],
+    now_ms: int,
+    *,
+    as_json: bool,
+    users: bool,
+) -> None:
+    """Print a list.
+
+    Args:
+        views: the applications.
+        output: form of the list, an option.
+        columns: those to print; empty: the usual ones.
+        now_ms: the time [ms since 1970].
+        as_json: print JSON.
+        users: it may have applications of other users.
+    """
+    from dlapp.tools.display.columns import named_lines
+    from dlapp.tools.display.view import derived, fitted_list_lines, list_lines, short_enough
+
+    if output == "id":
+        say(*(str(view["application_id"]) for view in views)) if views else None
+    elif columns:
+        say(*named_lines(views, columns, now_ms))
+    elif as_json:
+        print_json({"applications": [{**whole(view), **derived(view, now_ms)} for view in views]})
+    elif sys.stdout.isatty() and output != "wide":
+        size = os.get_terminal_size(sys.stdout.fileno())
+        lines = fitted_list_lines(views, now_ms, size.columns or 80, users=users)
+        (say if short_enough(lines, size.lines) else say_paged)(*lines)
+    else:
+        say(*list_lines(views, now_ms))
 
 
 def _unstored(client: Views, view: Mapping[str, Any]) -> Sequence[str]:

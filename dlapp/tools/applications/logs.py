@@ -79,17 +79,11 @@ def main(
     streams = _streams(only_stdout, only_stderr, own)
     if rank is not None and container is not None:
         raise UsageError("--rank and --container exclude each other")
-    if timestamps and own:
-        raise UsageError("--timestamps and --own exclude each other: lines of dlapp's own log begin with their time")
-    if since is not None and own:
-        raise UsageError("--since and --own exclude each other")
+    if own:
+        _check_own(timestamps=timestamps, since=since)
     if trial is not None and (container, rank, try_number, generation, own) != (None, None, None, None, False):
         raise UsageError("--trial excludes --container, --rank, --try, --generation and --own")
-    since_ms = None
-    if since is not None:
-        from dlapp.system import clock
-
-        since_ms = read_time_ms("--since", since, clock.now_ms())
+    since_ms = None if since is None else _read_since_ms(since)
     client = Client()
     application_id = client.resolve(application)
     one = None if container is None else _container(container, client, application_id)
@@ -112,25 +106,49 @@ def main(
     )
     if as_json:
         _write(_json_lines(pieces))
-    elif one is None and trial is None and sys.stdout.isatty() and not raw:
-        _write_to_terminal(pieces, follow=follow, timestamps=timestamps)
     elif one is None and trial is None:
-        from dlapp.client.logs import LineMerger, prefix_of, timed_prefix_of
-
-        _write(LineMerger().merged(pieces, timed_prefix_of if timestamps else prefix_of))
+        _write_merged(pieces, follow=follow, timestamps=timestamps, raw=raw)
     else:
         _write_one(_timed_lines(pieces) if timestamps else pieces, both=len(streams) > 1, raw=raw)
     if not follow:
         return 0
+    end = client.status(application_id)
+    # If stderr is a file for one container's stderr, nothing else is written to it.
+    if (one is None and trial is None) or as_json or len(streams) == 1 or sys.stderr.isatty():
+        _note_end(end)
+    return exit_code(end)
+
+
+def _note_end(view: ApplicationView) -> None:
     from dlapp.system import clock
     from dlapp.tools.display.status import end_line
     from dlapp.values.serialization import to_json
 
-    end = client.status(application_id)
-    # If stderr is a file for one container's stderr, nothing else is written to it.
-    if (one is None and trial is None) or as_json or len(streams) == 1 or sys.stderr.isatty():
-        note(end_line(to_json(end), clock.now_ms()))
-    return exit_code(end)
+    note(end_line(to_json(view), clock.now_ms()))
+
+
+def _read_since_ms(text: str) -> int:
+    from dlapp.system import clock
+
+    return read_time_ms("--since", text, clock.now_ms())
+
+
+def _check_own(*, timestamps: bool, since: str | None) -> None:
+    """Reject options that need times of lines, which dlapp's own log has in the lines."""
+    if timestamps:
+        raise UsageError("--timestamps and --own exclude each other: lines of dlapp's own log begin with their time")
+    if since is not None:
+        raise UsageError("--since and --own exclude each other")
+
+
+def _write_merged(pieces: Iterable[LogPiece], *, follow: bool, timestamps: bool, raw: bool) -> None:
+    """Write the lines of several containers, each with the name of its container."""
+    if sys.stdout.isatty() and not raw:
+        _write_to_terminal(pieces, follow=follow, timestamps=timestamps)
+        return
+    from dlapp.client.logs import LineMerger, prefix_of, timed_prefix_of
+
+    _write(LineMerger().merged(pieces, timed_prefix_of if timestamps else prefix_of))
 
 
 def _streams(only_stdout: bool, only_stderr: bool, own: bool) -> tuple[str, ...]:

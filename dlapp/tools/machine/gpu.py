@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -93,59 +93,82 @@ def main(
     options = {"host": host, "force": force, "reason": reason, "timeout": timeout, "listen": listen, "wait": wait}
     _check(action, words, **options, forgotten=forgotten, original=original)
     timeout_s = None if timeout is None else read_duration("--timeout", timeout, minimum_s=1)
-    if action == "health":
-        from dlapp.tools.machine.gpu_maintenance import health
+    from dlapp.tools.machine import gpu_maintenance as maintenance
 
-        return health(as_json=as_json)
+    if action == "health":
+        return maintenance.health(as_json=as_json)
     from dlapp.client.machine.gpu_ledger import GpuLedger
-    from dlapp.client.operations.connections import caller
     from dlapp.config import load_config
-    from dlapp.tools.display import gpu as show
 
     config = load_config()
     with GpuLedger(config, is_display=action in ("list", "exporter")) as ledger:
         if action == "list":
             return _list(ledger, words[0] if words else None, forgotten=forgotten, original=original, as_json=as_json)
         if action == "exporter":
-            from dlapp.client.machine.exporter import serve
-
-            serve(ledger, listen or LISTEN)
+            return _export(ledger, listen or LISTEN)
+        if action == "why":
+            return _why(ledger, words, as_json=as_json)
+        if action == "gc" and words:
+            return _collect_on(config, ledger, words, timeout_s=timeout_s or GC_TIMEOUT_S, as_json=as_json)
+        if action in ("gc", "release", "forget"):
+            done, lines = _end_leases(ledger, action, words, host, None if force else partial(_ended_ms, config))
+            print_json(done) if as_json else say(*lines)
             return 0
-        if action in ("quarantine", "drain", "heal", "reset"):
-            from dlapp.tools.machine import gpu_maintenance as maintenance
-        if action == "quarantine":
-            return maintenance.quarantine(ledger, words, host=host, reason=reason, as_json=as_json)
         if action == "drain":
             return maintenance.drain(
                 config, ledger, words, host=host, reason=reason, wait=wait, timeout_s=timeout_s, as_json=as_json
             )
+        if action == "quarantine":
+            return maintenance.quarantine(ledger, words, host=host, reason=reason, as_json=as_json)
         if action == "heal":
             return maintenance.heal(ledger, words, host=host, as_json=as_json)
-        if action == "reset":
-            return maintenance.reset(config, ledger, words[0], as_json=as_json)
-        if action == "why":
-            count = _number(words[0])
-            answer = ledger.why(count, *words[1:])
-            print_json(answer) if as_json else say(*show.why_lines(answer, count))
-            return 0 if answer["can"] else EXIT_FAILED
-        if action == "gc" and words:
-            return _collect_on(config, ledger, words, timeout_s=timeout_s or GC_TIMEOUT_S, as_json=as_json)
-        if action == "gc":
-            leases = ledger.reclaim()
-            done: Any = {"host": ledger.host_name, "leases": leases}
-            lines = show.collect_lines(leases, ledger.host_name)
-        else:
-            if action == "release":
-                ended_ms = None if force else partial(_ended_ms, config)
-                done = ledger.release(words[0], host=host, by=caller(), ended_ms=ended_ms)
-                what = f"{done['host']}: {', '.join(done['devices'])} of {done['container']}"
-                lines = [f"{what}: released; if its program still runs: dlapp-kill {done['application']}"]
-            else:
-                ledger.forget(words[0], by=caller())
-                done = {"host": words[0]}
-                lines = [f"{words[0]}: forgotten; it is listed again when it requests a GPU"]
-        print_json(done) if as_json else say(*lines)
-        return 0
+        return maintenance.reset(config, ledger, words[0], as_json=as_json)
+
+
+def _export(ledger: GpuLedger, address: str) -> int:
+    from dlapp.client.machine.exporter import serve
+
+    serve(ledger, address)
+    return 0
+
+
+def _why(ledger: GpuLedger, words: tuple[str, ...], *, as_json: bool) -> int:
+    from dlapp.tools.display import gpu as show
+
+    count = _number(words[0])
+    answer = ledger.why(count, *words[1:])
+    print_json(answer) if as_json else say(*show.why_lines(answer, count))
+    return 0 if answer["can"] else EXIT_FAILED
+
+
+def _end_leases(
+    ledger: GpuLedger,
+    action: str,
+    words: tuple[str, ...],
+    host: str | None,
+    ended_ms: Callable[[str], int | None] | None,
+) -> tuple[dict[str, Any], list[str]]:
+    """Reclaim the leases of this host, release one, or forget a host; return the answer and its lines.
+
+    Args:
+        ledger: the ledger.
+        action: ``gc``, ``release`` or ``forget``.
+        words: of the command.
+        host: of the GPU to release; None: this host.
+        ended_ms: returns when an application ended; None: a lease is released whether or not it has.
+    """
+    from dlapp.client.operations.connections import caller
+    from dlapp.tools.display import gpu as show
+
+    if action == "gc":
+        leases = ledger.reclaim()
+        return {"host": ledger.host_name, "leases": leases}, show.collect_lines(leases, ledger.host_name)
+    if action == "forget":
+        ledger.forget(words[0], by=caller())
+        return {"host": words[0]}, [f"{words[0]}: forgotten; it is listed again when it requests a GPU"]
+    done = ledger.release(words[0], host=host, by=caller(), ended_ms=ended_ms)
+    what = f"{done['host']}: {', '.join(done['devices'])} of {done['container']}"
+    return done, [f"{what}: released; if its program still runs: dlapp-kill {done['application']}"]
 
 
 def _ended_ms(config: Config, application: str) -> int | None:

@@ -139,25 +139,42 @@ def drain(
         say(f"{where}: {selection.text}: no new program gets {what} until {_heal_command(ledger, selection)}")
         _note_author(ledger, "drain")
         say(*_remaining_lines(where, left, unknown))
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
     if (left or unknown) and wait:
-        with Wait(f"the end of the programs on {selection.text} of {where}", timeout_s):
-            while True:
-                left, unknown = users(lambda _: None)
-                if not left and not unknown:
-                    break
-                if deadline is not None and time.monotonic() >= deadline:
-                    after = f"after {timeout_s:g} s"
-                    if left:
-                        raise TimedOut(f"{where}: still in use {after} by {', '.join(map(_who, left))}")
-                    raise TimedOut(f"{_unknown_line(where, left, unknown)} ({after})")
-                time.sleep(_LOOK_EVERY_S)
+        _wait_until_unused(selection, lambda: users(lambda _: None), timeout_s)
+        left, unknown = [], ""
         if not as_json:
             say(*_remaining_lines(where, left, unknown))
     if as_json:
         rows = [one._asdict() for one in left]
         print_json({"host": where, "devices": _labels(selection), "left": rows, "error": unknown})
     return EXIT_FAILED if left or unknown else 0
+
+
+def _wait_until_unused(
+    selection: DeviceSelection, users: Callable[[], tuple[list[RemainingUser], str]], timeout_s: float | None
+) -> None:
+    """Wait until nobody uses GPUs.
+
+    Args:
+        selection: the GPUs.
+        users: returns who uses them now, and why that is not known; empty: it is.
+        timeout_s: how long to wait [s]; None: without a limit.
+
+    Raises:
+        TimedOut: they are still in use, or may be.
+    """
+    where, deadline = selection.host, None if timeout_s is None else time.monotonic() + timeout_s
+    with Wait(f"the end of the programs on {selection.text} of {where}", timeout_s):
+        while True:
+            left, unknown = users()
+            if not left and not unknown:
+                return
+            if deadline is not None and time.monotonic() >= deadline:
+                after = f"after {timeout_s:g} s"
+                if left:
+                    raise TimedOut(f"{where}: still in use {after} by {', '.join(map(_who, left))}")
+                raise TimedOut(f"{_unknown_line(where, left, unknown)} ({after})")
+            time.sleep(_LOOK_EVERY_S)
 
 
 def heal(ledger: GpuLedger, names: Sequence[str], *, host: str | None, as_json: bool) -> int:

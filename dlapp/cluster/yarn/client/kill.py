@@ -109,19 +109,7 @@ class ApplicationKiller:
         except ApplicationNotFound:
             report = self._reader.report(application_id)  # an earlier one, from the history
         except Unreachable as error:
-            yarn = f"no ResourceManager answers: {error}"
-            turn = threading.Lock()
-            answer = _within(
-                MASTER_S,
-                lambda: self._kill_without_yarn(application_id, by, yarn, turn),
-                lambda: (
-                    f"{application_id} was not killed: {yarn}; HDFS does not answer"
-                    if turn.acquire(blocking=False)
-                    else f"it is not known whether {application_id} was killed: {yarn}; its ApplicationMaster or "
-                    "HDFS, which takes the request, does not answer"
-                ),
-            )
-            return f"{answer}; YARN may show it as running until a ResourceManager answers"
+            return self._kill_by_master(application_id, by, f"no ResourceManager answers: {error}")
         token = self._permitted(report, by)
         if report.state.ended:
             return _ended_text(report)
@@ -150,6 +138,26 @@ class ApplicationKiller:
             return f"{application_id} {text}; {report.user}'s next command settles its output"
         if state is State.KILLED:
             return f"{application_id} was killed, {self._settled(report)}"
+        return self._settled_end(report, state)
+
+    def _kill_by_master(self, application_id: ApplicationId, by: str, yarn: str) -> str:
+        """Kill an application while no ResourceManager answers; ``yarn`` says that. Raises as `kill`."""
+        turn = threading.Lock()
+        answer = _within(
+            MASTER_S,
+            lambda: self._kill_without_yarn(application_id, by, yarn, turn),
+            lambda: (
+                f"{application_id} was not killed: {yarn}; HDFS does not answer"
+                if turn.acquire(blocking=False)
+                else f"it is not known whether {application_id} was killed: {yarn}; its ApplicationMaster or "
+                "HDFS, which takes the request, does not answer"
+            ),
+        )
+        return f"{answer}; YARN may show it as running until a ResourceManager answers"
+
+    def _settled_end(self, report: AppReport, state: State) -> str:
+        """Return a line about an application of the caller that had ended before YARN got the kill."""
+        application_id = report.application_id
         # Usually the ApplicationMaster did this itself; otherwise the user's next command completes it.
         try:
             with contextlib.suppress(DlappError, OSError):

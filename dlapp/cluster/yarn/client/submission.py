@@ -43,7 +43,7 @@ from dlapp.values.ids import ApplicationId
 from dlapp.values.launch_spec import NODE_MANAGER, CacheSettings, DockerSettings, LedgerSettings
 from dlapp.values.report import FinalStatus, State
 from dlapp.values.serialization import to_json
-from dlapp.values.spec import Secrets, Submission
+from dlapp.values.spec import AppSpec, Secrets, Submission
 
 IN_DOUBT_S = 60.0
 """How long a submission is repeated if YARN does not confirm it; a failover takes 10 to 30 s."""
@@ -149,25 +149,8 @@ class ApplicationSubmitter:
         plan = replace(plan, submission=plan.submission.named(new.application_id))
         if self._preparing is not None:
             self._preparing.join()
-        remote = preflight.carried_schemes(spec.inputs, self._session.config.storage.node_schemes)
-        program, name = self._packed or ("", "")
-        if remote or not os.path.exists(program):  # another version of dlapp removes what is not its own
-            program, name = bundle.packed(local_cache("travel"), remote=bool(remote))
-
         above = _Directories(files)
-
-        def staged_program() -> LocalResource:
-            return self._staged(above, user, program, f"{places.cache}/{name}", 0o644, "PUBLIC")
-
-        def staged_workspace() -> LocalResource:
-            if archive == workspace:
-                return self._staged_before(above, user, workspace)
-            return self._staged(above, user, archive, workspace, 0o600, "PRIVATE")
-
-        if archive:
-            staged, packed = _both(staged_program, staged_workspace)
-        else:
-            staged, packed = staged_program(), None
+        staged, packed = self._stage_archives(above, spec, places.cache, archive, workspace)
         self._replicate(files, [one.url for one in (staged, packed) if one is not None], spec.containers)
         own = {bundle.NAME: staged, **self._python_archive(above, user)}
         credentials = credentials_of(replace(plan, resources=own | ({WORKSPACE: packed} if packed else {})))
@@ -195,21 +178,56 @@ class ApplicationSubmitter:
             kept = tools_tokens.KeptToken(user, derive_token(secrets.control_secret, TOOLS))
             tools_tokens.keep(new.application_id, kept)
         with sharing_tokens(files, new.application_id, spec, secrets.control_secret):
-            try:
-                refused = self._submit_until_accepted(rest, application)
-            except NotAllowed:
-                raise
-            except RemoteError as error:
-                raise preflight.refusal(error.message, new.application_id, queue, user, rest.queues) from error
-            except Unreachable as error:
-                remember(str(new.application_id), submission.submitted_ms)
-                after = f"dlapp-status {new.application_id} shows if it runs, dlapp-kill {new.application_id} ends it"
-                raise Unreachable(f"{error}; the application may have been accepted nevertheless: {after}") from error
-            if refused is not None:
-                tools_tokens.forget(new.application_id, login_user=user)
-                raise preflight.refusal(refused, new.application_id, queue, user, rest.queues)
+            self._submit_or_refuse(rest, application, user, submission.submitted_ms)
         remember(str(new.application_id), submission.submitted_ms)
         return new.application_id
+
+    def _stage_archives(
+        self, above: _Directories, spec: AppSpec, cache: str, archive: str, workspace: str
+    ) -> tuple[LocalResource, LocalResource | None]:
+        """Copy dlapp's own archive and the packed workspace to HDFS, unless they are there.
+
+        Args:
+            above: the file system.
+            spec: the application.
+            cache: the user's directory for both.
+            archive: the packed workspace on this machine, or on HDFS; empty: there is none.
+            workspace: its place on HDFS.
+
+        Returns:
+            Both; None: there is no workspace.
+        """
+        remote = preflight.carried_schemes(spec.inputs, self._session.config.storage.node_schemes)
+        program, name = self._packed or ("", "")
+        if remote or not os.path.exists(program):  # another version of dlapp removes what is not its own
+            program, name = bundle.packed(local_cache("travel"), remote=bool(remote))
+
+        def staged_program() -> LocalResource:
+            return self._staged(above, spec.username, program, f"{cache}/{name}", 0o644, "PUBLIC")
+
+        def staged_workspace() -> LocalResource:
+            if archive == workspace:
+                return self._staged_before(above, spec.username, workspace)
+            return self._staged(above, spec.username, archive, workspace, 0o600, "PRIVATE")
+
+        return _both(staged_program, staged_workspace) if archive else (staged_program(), None)
+
+    def _submit_or_refuse(self, rest: YarnRest, application: AppSubmission, user: str, submitted_ms: int) -> None:
+        """Submit to YARN, and wait until it has accepted the application. Raises as `submit`."""
+        name, queue = application.application_id, application.queue
+        try:
+            refused = self._submit_until_accepted(rest, application)
+        except NotAllowed:
+            raise
+        except RemoteError as error:
+            raise preflight.refusal(error.message, name, queue, user, rest.queues) from error
+        except Unreachable as error:
+            remember(str(name), submitted_ms)
+            after = f"dlapp-status {name} shows if it runs, dlapp-kill {name} ends it"
+            raise Unreachable(f"{error}; the application may have been accepted nevertheless: {after}") from error
+        if refused is not None:
+            tools_tokens.forget(name, login_user=user)
+            raise preflight.refusal(refused, name, queue, user, rest.queues)
 
     def _plan(self, submission: Submission, secrets: Secrets, workspace: str) -> AmPlan:
         """Return the plan of an application without its resources; ``workspace`` is where its packed workspace will be.
