@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.cluster.local import queue_state, spool
-from dlapp.cluster.local.client import checks, submission
+from dlapp.cluster.local.client import preflight, submission
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.client.queue_order import order_of
 from dlapp.cluster.local.client.session import LocalSession
@@ -311,7 +311,7 @@ def test_the_policy_names_users_by_name_or_uid(policy_file: Path) -> None:
 def test_limits_refuse_at_submission(engine: LocalEngine, policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submission, "start_runner", lambda session: None)
     monkeypatch.setattr(LocalSession, "gpus", lambda self: (fake_devices(8), None))
-    monkeypatch.setattr(checks, "_check_ledger", lambda session, refuse: None)
+    monkeypatch.setattr(preflight, "_check_ledger", lambda session, refuse: None)
     policy_file.write_text(f"queue: {{user_gcores: 1, user_gcores_of: [{os.getuid()}=4], user_queued: 2}}\n")
     engine.check(spec_of(gcores=4))
     with pytest.raises(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dlapp.cluster.local import views
-from dlapp.cluster.local.row import DEPENDENT, DONE, HELD, WAITING
+from dlapp.cluster.local.row import DONE, WAITING
 from dlapp.cluster.local.state import read_json, read_text
 from dlapp.errors import NotFound
 from dlapp.system.owners import user_name
@@ -139,18 +138,9 @@ class OwnerAccess:
         return kill.kill(self._session, application_id, by)
 
     def release(self, application_id: str, by: str) -> str:
-        from dlapp.cluster.local.client.kill import over_text
+        from dlapp.cluster.local.client import kill
 
-        row = self._session.row(application_id)
-        if row.state == DONE:
-            return over_text(row)
-        with self._session.queue().change() as queue:
-            row = self._session.row(row.id)
-            if not row.hold:
-                return f"{row.id} is not held"
-            queue.update(row.number, hold=0, **({"state": WAITING} if row.state == HELD else {}))
-        self._session.nudge_runner()
-        return f"{row.id} is released" + (f", and {views.pending_text(row)}" if row.state == DEPENDENT else "")
+        return kill.release(self._session, application_id)
 
     def unstored(self, application_id: str) -> list[str]:
         from dlapp.cluster.local.client import removal

@@ -212,10 +212,10 @@ class LocalEngine(OneApplication, Closeable):
         return self.session.capacity()
 
     def check(self, spec: AppSpec, refuse: Refuse = raise_error) -> list[str]:
-        """Reject a request that this machine can never satisfy; see `dlapp.cluster.local.client.checks.check`."""
-        from dlapp.cluster.local.client import checks
+        """Reject a request that this machine can never satisfy; see `dlapp.cluster.local.client.preflight.check`."""
+        from dlapp.cluster.local.client import preflight
 
-        return checks.check(self.session, spec, refuse)
+        return preflight.check(self.session, spec, refuse)
 
     def prepare(self) -> None:
         """Start the runner while the application is checked: both take about as long."""

@@ -1,4 +1,4 @@
-"""Ends of applications on this machine: by a soft-kill, a kill, and at once where they have not started.
+"""Ends of applications on this machine: by a soft-kill, a kill, and at once where they have not started; releases.
 
 A kill is requested from the ApplicationMaster, which ends by itself within `KILL_REQUEST_TIMEOUT_S`. Then its process
 gets SIGKILL, and so do the processes of the application that outlive it. The owner's runner cleans up and writes the
@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlapp.cluster import ENDED
 from dlapp.cluster.local import outcome as outcomes
+from dlapp.cluster.local import views
 from dlapp.cluster.local.attempts import is_alive, open_recorded
 from dlapp.cluster.local.client.control import request
 from dlapp.cluster.local.notices import mark_end, start_pending_senders
-from dlapp.cluster.local.row import DONE, UNSTARTED, ApplicationRow
+from dlapp.cluster.local.row import DEPENDENT, DONE, HELD, UNSTARTED, WAITING, ApplicationRow
 from dlapp.cluster.local.state import check_directory, write_atomically
 from dlapp.errors import Denied, DlappError, TimedOut, Unreachable
 from dlapp.system import clock
@@ -104,6 +105,20 @@ def kill(session: LocalSession, application_id: str, by: str) -> str:
         why = f"; {full}" if full else ""
         raise TimedOut(f"{row.id}: its processes ended, but its leftovers were not removed in {clear_s:g} s{why}")
     return _end_text(session.own_view(row.id), full)
+
+
+def release(session: LocalSession, application_id: str) -> str:
+    """Let one of the caller's held applications start; see `dlapp.cluster.engine.Engine.release`."""
+    row = session.row(application_id)
+    if row.state == DONE:
+        return over_text(row)
+    with session.queue().change() as queue:
+        row = session.row(row.id)
+        if not row.hold:
+            return f"{row.id} is not held"
+        queue.update(row.number, hold=0, **({"state": WAITING} if row.state == HELD else {}))
+    session.nudge_runner()
+    return f"{row.id} is released" + (f", and {views.pending_text(row)}" if row.state == DEPENDENT else "")
 
 
 def end_by_request(
