@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dlapp.cluster.yarn.am.node_manager import STARTED_BEFORE
-from dlapp.cluster.yarn.convert import container_id_from_proto, container_id_to_proto
-from dlapp.cluster.yarn.proto import yarn_pb2 as pb
+from dlapp.cluster.yarn.messages import CONTAINER_COMPLETE, CONTAINER_RUNNING, NODE_RUNNING
 from dlapp.cluster.yarn.task_container import TASK_SECRET
-from dlapp.hadoop.framing import encode_varint
-from dlapp.hadoop.proto.rpc_pb2 import TokenProto
+from dlapp.cluster.yarn.values import NodeId
 from dlapp.hadoop.tokens import AM_RM_KIND, Credentials, Token
+from dlapp.hadoop.wire import encode
 from dlapp.values.ids import ApplicationId, ContainerId
+from tests.cluster.yarn import server_messages
+from tests.cluster.yarn.server_messages import AllocateRequest
 from tests.hadoop.rpc_server import RpcServer
 
 TOKEN = Token(b"identifier", b"password", AM_RM_KIND)
@@ -74,10 +75,10 @@ class FakeCluster:
         self.started: dict[ContainerId, float] = {}
         self.granted = 0.0
         self.registered: list[float] = []
-        self.live: dict[ContainerId, pb.ContainerProto] = {}
+        self.live: dict[ContainerId, bytes] = {}
         self._wanted: Counter[int] = Counter()
-        self._sizes: dict[int, pb.ResourceProto] = {}
-        self._ended: deque[pb.ContainerStatusProto] = deque()
+        self._sizes: dict[int, bytes] = {}
+        self._ended: deque[bytes] = deque()
         self._numbers = itertools.count(2)
         self._next_node = 0
         self._number, self._answer = 0, b""
@@ -88,7 +89,7 @@ class FakeCluster:
         self._dead_port = self._stack.enter_context(_port_that_takes_nobody())
         self.scheduler = self._stack.enter_context(RpcServer(self._schedule, TOKEN))
         self.lister = self._stack.enter_context(RpcServer(self._list))
-        self._listing = pb.GetClusterNodesResponseProto(nodeReports=map(self._node_report, names)).SerializeToString()
+        self._listing = server_messages.cluster_nodes(map(self._node_report, names))
         self.lists, self.list_bytes = 0, len(self._listing)
 
     def __enter__(self) -> FakeCluster:
@@ -103,61 +104,59 @@ class FakeCluster:
         """A container has ended on its node."""
         with self._lock:
             if self.live.pop(container_id, None) is not None:
-                self._ended.append(
-                    pb.ContainerStatusProto(
-                        container_id=container_id_to_proto(container_id), state=pb.C_COMPLETE, exit_status=exit_status
-                    )
-                )
+                self._ended.append(server_messages.container_status(container_id, CONTAINER_COMPLETE, exit_status))
 
     def _schedule(self, method: str, request: bytes) -> bytes:
         with self._lock:
             if method == "registerApplicationMaster":
                 return self._register()
             if method == "allocate":
-                return self._allocate(pb.AllocateRequestProto.FromString(request))
-        return pb.FinishApplicationMasterResponseProto(isUnregistered=True).SerializeToString()
+                return self._allocate(server_messages.parse_allocate(request))
+        return server_messages.FINISHED
 
     def _register(self) -> bytes:
         self.registered.append(time.monotonic())
         self._number, self._answer = 0, b""
         self._wanted.clear()
         self._known_tokens.clear()
-        answer = pb.RegisterApplicationMasterResponseProto(
-            maximumCapability=pb.ResourceProto(memory=1 << 20, virtual_cores=1000),
-            containers_from_previous_attempts=self.live.values(),
-        )
-        for container in self.live.values():
-            self._give_token(answer.nm_tokens_from_previous_attempts, container.nodeId)
-        return answer.SerializeToString()
+        tokens = [one for container in self.live.values() for one in self._tokens(server_messages.node_of(container))]
+        return server_messages.registration(server_messages.resource(1 << 20, 1000), self.live.values(), tokens)
 
-    def _allocate(self, request: pb.AllocateRequestProto) -> bytes:
+    def _allocate(self, request: AllocateRequest) -> bytes:
         if request.response_id == self._number - 1:
             return self._answer  # as a ResourceManager does where its answer was lost
         for row in request.ask:
-            if row.resource_name == "*":
-                self._wanted[row.priority.priority] = row.num_containers
-                self._sizes[row.priority.priority] = row.capability
+            if row.name == "*":
+                self._wanted[row.priority] = row.wanted
+                self._sizes[row.priority] = row.capability
         self._number += 1
-        answer = pb.AllocateResponseProto(response_id=self._number, num_cluster_nodes=len(self._names))
-        for container_id in map(container_id_from_proto, request.release):
+        for container_id in request.release:
             if self.live.pop(container_id, None) is not None:
-                answer.completed_container_statuses.add(
-                    container_id=container_id_to_proto(container_id), state=pb.C_COMPLETE, exit_status=ABORTED
-                )
-        while self._ended:
-            answer.completed_container_statuses.append(self._ended.popleft())
+                self._ended.append(server_messages.container_status(container_id, CONTAINER_COMPLETE, ABORTED))
+        granted, tokens, nodes = list[bytes](), list[bytes](), list[bytes]()
         for priority in list(self._wanted):
             count = min(self._wanted[priority], GRANTS_AT_ONCE)
             self._wanted[priority] -= count
             for _ in range(count):
-                self._grant(answer, priority)
+                node, container = self._grant(priority)
+                granted.append(container)
+                tokens += self._tokens(node)
         if (now := time.monotonic()) >= self._node_changes_at:
             self._node_changes_at = now + NODE_CHANGES_EVERY_S
-            answer.updated_nodes.append(self._node_report(self._names[-1]))
-        self._answer = answer.SerializeToString()
+            nodes.append(self._node_report(self._names[-1]))
+        self._answer = server_messages.allocation(
+            self._number,
+            granted=granted,
+            ended=self._ended,
+            nodes=nodes,
+            node_count=len(self._names),
+            node_tokens=tokens,
+        )
+        self._ended.clear()
         return self._answer
 
-    def _grant(self, answer: pb.AllocateResponseProto, priority: int) -> None:
+    def _grant(self, priority: int) -> tuple[NodeId, bytes]:
+        """Return a new container, and its node."""
         self.granted = self.granted or time.monotonic()
         name = self._names[self._next_node % len(self._names)]
         if self._next_node >= len(self._names) and name in self._dead:  # by now it is lost
@@ -165,86 +164,69 @@ class FakeCluster:
             name = self._names[self._next_node % len(self._names)]
         self._next_node += 1
         container_id = ContainerId(self._application, max(1, len(self.registered)), next(self._numbers))
-        container = answer.allocated_containers.add(
-            id=container_id_to_proto(container_id),
-            nodeId=self._node_id(name),
-            node_http_address=f"{name}:8042",
-            resource=self._sizes[priority],
-            priority=pb.PriorityProto(priority=priority),
-        )
-        container.container_token.CopyFrom(
-            TokenProto(identifier=str(container_id).encode(), password=b"", kind="ContainerToken", service="")
-        )
+        node = self._node_id(name)
+        container = server_messages.container(container_id, node, capability=self._sizes[priority], priority=priority)
         self.live[container_id] = container
-        self._give_token(answer.nm_tokens, container.nodeId)
+        return node, container
 
-    def _give_token(self, tokens: Any, node: pb.NodeIdProto) -> None:
-        if node.host not in self._known_tokens:
-            self._known_tokens.add(node.host)
-            token = TokenProto(identifier=TOKEN.identifier, password=TOKEN.password, kind="NMToken", service="")
-            tokens.add(nodeId=node, token=token)
+    def _tokens(self, node: NodeId) -> list[bytes]:
+        """Return the token for a node, if the ApplicationMaster does not have it."""
+        if node.host in self._known_tokens:
+            return []
+        self._known_tokens.add(node.host)
+        return [server_messages.node_token(node, Token(TOKEN.identifier, TOKEN.password, "NMToken"))]
 
     def _list(self, method: str, _request: bytes) -> bytes:
         if method == "getClusterNodes":
             self.lists += 1
             return self._listing
-        answer = pb.GetApplicationReportResponseProto()
-        answer.application_report.MergeFromString(_unread(APPLICATION_REPORT_BYTES))
-        return answer.SerializeToString()
+        return encode((1, _unread(APPLICATION_REPORT_BYTES)))
 
-    def _node_report(self, name: str) -> pb.NodeReportProto:
-        report = pb.NodeReportProto(
-            nodeId=self._node_id(name),
-            rackName=f"/rack{name.rpartition('.')[2]}",
-            capability=pb.ResourceProto(memory=256 << 10, virtual_cores=64),
-            node_state=pb.NS_RUNNING,
-        )
-        report.MergeFromString(_unread(NODE_REPORT_BYTES - report.ByteSize()))
-        return report
+    def _node_report(self, name: str) -> bytes:
+        rack = f"/rack{name.rpartition('.')[2]}"
+        capability = server_messages.resource(256 << 10, 64)
+        report = server_messages.node_report(self._node_id(name), rack, capability, NODE_RUNNING)
+        return report + _unread(NODE_REPORT_BYTES - len(report))
 
-    def _node_id(self, name: str) -> pb.NodeIdProto:
-        return pb.NodeIdProto(host=name, port=self._dead_port if name in self._dead else self._port)
+    def _node_id(self, name: str) -> NodeId:
+        return NodeId(name, self._dead_port if name in self._dead else self._port)
 
     # ---- the NodeManagers ----
 
     def _node(self, method: str, request: bytes) -> bytes:
         if method == "startContainers":
-            return self._start(pb.StartContainersRequestProto.FromString(request))
+            return self._start(request)
+        asked = server_messages.parse_containers(request)
         if method == "stopContainers":
-            stop = pb.StopContainersRequestProto.FromString(request)
-            for container_id in map(container_id_from_proto, stop.container_id):
+            for container_id in asked:
                 self._on_stop(str(container_id))
                 self.ended(container_id, STOPPED)
-            return pb.StopContainersResponseProto(succeeded_requests=stop.container_id).SerializeToString()
-        asked = pb.GetContainerStatusesRequestProto.FromString(request)
-        answer = pb.GetContainerStatusesResponseProto()
-        for one in asked.container_id:
-            lives = container_id_from_proto(one) in self.live
-            answer.status.add(container_id=one, state=pb.C_RUNNING if lives else pb.C_COMPLETE, exit_status=0)
-        return answer.SerializeToString()
+            return server_messages.stopped(asked)
+        return server_messages.statuses(
+            server_messages.container_status(one, CONTAINER_RUNNING if one in self.live else CONTAINER_COMPLETE, 0)
+            for one in asked
+        )
 
-    def _start(self, request: pb.StartContainersRequestProto) -> bytes:
-        answer = pb.StartContainersResponseProto()
-        for one in request.start_container_request:
-            container_id = ContainerId.from_text(one.container_token.identifier.decode())
+    def _start(self, request: bytes) -> bytes:
+        done, failures = list[ContainerId](), list[bytes]()
+        for one in server_messages.parse_starts(request):
+            container_id = ContainerId.from_text(one.identifier.decode())
             with self._lock:
                 runs = container_id in self.started
                 self.started.setdefault(container_id, time.monotonic())
             if runs:  # the answer to an earlier call came too late
-                failed = answer.failed_requests.add(container_id=container_id_to_proto(container_id))
-                failed.exception.class_name = "org.apache.hadoop.yarn.exceptions.YarnException"
-                failed.exception.message = STARTED_BEFORE
+                java_class = "org.apache.hadoop.yarn.exceptions.YarnException"
+                failures.append(server_messages.failure(container_id, java_class, STARTED_BEFORE))
                 continue
-            secrets = Credentials.decode(one.container_launch_context.tokens).secrets
+            secrets = Credentials.decode(one.tokens).secrets
             self._on_start(json.loads(secrets[TASK_SECRET]))
-            answer.succeeded_requests.append(container_id_to_proto(container_id))
-        return answer.SerializeToString()
+            done.append(container_id)
+        return server_messages.started(done, failures)
 
 
 def _unread(size: int) -> bytes:
     """Return a field of text of so many bytes that dlapp does not read."""
-    text = b"x" * (size - 3)
-    return encode_varint(_UNREAD_FIELD << 3 | 2) + encode_varint(len(text)) + text
+    return encode((_UNREAD_FIELD, "x" * (size - 3)))
 
 
 def host_names(count: int) -> list[str]:

@@ -6,17 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from google.protobuf.message import DecodeError, Message
-
 from dlapp.hadoop.connection import Connection
 from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, TokenRefused, TryAgain
 from dlapp.hadoop.tokens import Token
+from dlapp.hadoop.wire import Fields
 from dlapp.login import Login
 from dlapp.system.clock import backoff_s
 from dlapp.system.waits import Wait
 from dlapp.value import Closeable
 
-_M = TypeVar("_M", bound=Message)
+_A = TypeVar("_A")
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
 
 
@@ -68,14 +67,20 @@ class RpcClient(Closeable):
             self._connection = None
 
     def call(
-        self, method: str, request: Message, answer: type[_M], *, timeout_s: float, answer_s: float | None = None
-    ) -> _M:
-        """Call a method.
+        self,
+        method: str,
+        request: bytes,
+        parse: Callable[[Fields], _A],
+        *,
+        timeout_s: float,
+        answer_s: float | None = None,
+    ) -> _A:
+        """Call a method, and return what ``parse`` returns.
 
         Args:
             method: name of the method in the protocol.
             request: request message.
-            answer: type of the answer.
+            parse: decodes the answer; raises NotHadoop if it is invalid.
             timeout_s: total time limit of all tries [s].
             answer_s: time limit of an answer in one try, if not `try_s`.
 
@@ -85,11 +90,17 @@ class RpcClient(Closeable):
             NotHadoop: the last answer is invalid.
         """
         with Wait(f"the {self._what}", timeout_s) as wait:
-            return self._call(method, request.SerializeToString(), answer, timeout_s, answer_s, wait)
+            return self._call(method, request, parse, timeout_s, answer_s, wait)
 
     def _call(
-        self, method: str, data: bytes, answer: type[_M], timeout_s: float, answer_s: float | None, wait: Wait
-    ) -> _M:
+        self,
+        method: str,
+        request: bytes,
+        parse: Callable[[Fields], _A],
+        timeout_s: float,
+        answer_s: float | None,
+        wait: Wait,
+    ) -> _A:
         deadline = self._clock() + timeout_s
         # Jitter: all ApplicationMasters of a cluster lose the same ResourceManager at the same moment.
         pauses_s = backoff_s(_FIRST_WAIT_S, _LONGEST_WAIT_S)
@@ -97,7 +108,7 @@ class RpcClient(Closeable):
         sent = False
         while True:
             try:
-                return self._once(method, data, answer, deadline, self._try_s if answer_s is None else answer_s)
+                return self._once(method, request, parse, deadline, self._try_s if answer_s is None else answer_s)
             except (ConnectionLost, TryAgain, NotHadoop) as error:
                 self.close()
                 self._turn += 1
@@ -114,13 +125,13 @@ class RpcClient(Closeable):
                 wait.why = str(error)
                 self._sleep(pause_s)
 
-    def call_once(self, method: str, request: Message, answer: type[_M], *, answer_s: float) -> _M:
-        """Call a method once, without retries.
+    def call_once(self, method: str, request: bytes, parse: Callable[[Fields], _A], *, answer_s: float) -> _A:
+        """Call a method once, without retries, and return what ``parse`` returns.
 
         Args:
             method: name of the method in the protocol.
             request: request message.
-            answer: type of the answer.
+            parse: decodes the answer; raises NotHadoop if it is invalid.
             answer_s: time limit of the answer, once connected [s].
 
         Raises:
@@ -128,24 +139,21 @@ class RpcClient(Closeable):
             RemoteError: the method threw.
         """
         deadline = self._clock() + self._connect_s + answer_s
-        return self._once(method, request.SerializeToString(), answer, deadline, answer_s)
+        return self._once(method, request, parse, deadline, answer_s)
 
-    def _once(self, method: str, data: bytes, answer: type[_M], deadline: float, answer_s: float) -> _M:
+    def _once(self, method: str, request: bytes, parse: Callable[[Fields], _A], deadline: float, answer_s: float) -> _A:
         if self._connection is None:
             self._connection = self._connect(deadline)
         try:
-            body = self._connection.call(method, data, min(deadline, self._clock() + answer_s))
+            body = self._connection.call(method, request, min(deadline, self._clock() + answer_s))
         except HadoopError:
             if self._connection.closed:
                 self._connection = None
             raise
         try:
-            found = answer.FromString(body)
-        except (DecodeError, ValueError, RecursionError) as error:
-            raise NotHadoop(f"{self._connection.name}: an answer to {method} that cannot be read") from error
-        if not _has_only_text(found):
-            raise NotHadoop(f"{self._what}: an answer to {method} with text that is not UTF-8")
-        return found
+            return parse(Fields(body))
+        except NotHadoop as error:
+            raise NotHadoop(f"{self._connection.name}: an answer to {method} that cannot be read: {error}") from error
 
     def _connect(self, deadline: float) -> Connection:
         address = self._addresses[self._turn % len(self._addresses)]
@@ -159,16 +167,3 @@ class RpcClient(Closeable):
                 self._proofs = [*self._proofs[1:], self._proofs[0]]
         assert refused is not None
         raise refused
-
-
-def _has_only_text(message: Message) -> bool:
-    """Return whether all strings in a message are valid: protobuf's C form returns invalid UTF-8 as bytes."""
-    for field, value in message.ListFields():
-        parts = [value] if isinstance(value, (Message, str, bytes, int, float)) else value
-        for one in parts:
-            if isinstance(one, Message):
-                if not _has_only_text(one):
-                    return False
-            elif isinstance(one, bytes) and field.type == field.TYPE_STRING:
-                return False
-    return True

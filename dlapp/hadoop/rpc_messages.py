@@ -1,8 +1,5 @@
 """Messages of the Hadoop RPC protocol: headers of calls and answers, the connection context, the SASL exchange.
 
-They are encoded and decoded by hand: loading protobuf, in its pure Python form on a node, takes more memory and time
-than the rest of an HDFS client. The tests compare them with protobuf's, from ``proto/rpc.proto``.
-
 Source: RpcHeader.proto, IpcConnectionContext.proto and ProtobufRpcEngine.proto of Hadoop 2.7 to 3.5. State ids exist
     since 3.1.
 """

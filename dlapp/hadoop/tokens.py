@@ -15,9 +15,11 @@ Source: org.apache.hadoop.security.Credentials, security.token.Token, io.Writabl
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from dlapp.hadoop.errors import HadoopError
+from dlapp.hadoop.framing import split_frame
+from dlapp.hadoop.wire import Fields
 from dlapp.value import Value, field
 
 AM_RM_KIND = "YARN_AM_RM_TOKEN"
@@ -156,18 +158,23 @@ def _encode_token(token: Token) -> bytes:
 
 
 def _decode_protobuf(data: bytes) -> Credentials:
-    from google.protobuf.message import DecodeError
-
-    from dlapp.hadoop.framing import split_frame
-    from dlapp.hadoop.proto.rpc_pb2 import CredentialsProto
-
     try:
         (body,) = split_frame(data)
-        message = CredentialsProto.FromString(body)
-    except (ValueError, DecodeError, HadoopError, RecursionError) as error:
+        said = Fields(body)
+        tokens = {alias: parse_token(one.data(2)) for alias, one in _by_alias(said.all_data(1))}
+        return Credentials(tokens, {alias: one.data(3, b"") for alias, one in _by_alias(said.all_data(2))})
+    except (ValueError, HadoopError) as error:
         raise HadoopError("Hadoop credentials of version 1 are not whole") from error
-    tokens = {
-        one.alias: Token(one.token.identifier, one.token.password, one.token.kind, one.token.service)
-        for one in message.tokens
-    }
-    return Credentials(tokens, {one.alias: one.secret for one in message.secrets})
+
+
+def _by_alias(messages: Iterable[bytes]) -> Iterator[tuple[str, Fields]]:
+    return ((one.text(1), one) for one in map(Fields, messages))
+
+
+def parse_token(data: bytes) -> Token:
+    """Return a TokenProto. Raises NotHadoop: it is invalid, or lacks a field.
+
+    Source: Security.proto.
+    """
+    said = Fields(data)
+    return Token(said.data(1), said.data(2), said.text(3), said.text(4))

@@ -144,14 +144,6 @@ def test_the_second_submission_of_a_workspace_sends_these_requests(
     client.close()
 
 
-@pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
-def test_a_submission_does_not_load_protobuf(engine: Engine, tmp_path: Path) -> None:
-    argv = [sys.executable, "-X", "importtime", str(COMMANDS / "dlapp-launcher"), str(properties(tmp_path))]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert re.findall(r"\| +(google\.protobuf\S*)$", done.stderr, re.MULTILINE) == []
-
-
 def _kind(request: str) -> str:
     method, _, target = request.partition(" ")
     if method == "RPC":

@@ -11,31 +11,34 @@ from typing import Any
 
 import pytest
 
-from dlapp.cluster.yarn import convert
+from dlapp.cluster.yarn import messages
 from dlapp.cluster.yarn.client.rest import YarnRest
 from dlapp.cluster.yarn.client.timeline import history
 from dlapp.cluster.yarn.client.timeline import reader as timeline_reader
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.logs.pages import GrowingPage
-from dlapp.cluster.yarn.proto import yarn_pb2 as pb
+from dlapp.cluster.yarn.values import NodeId
 from dlapp.errors import DlappError
 from dlapp.gpuid.stores.node_manager import assigned
 from dlapp.hadoop.configuration import parse_properties
 from dlapp.hadoop.connection import Connection
 from dlapp.hadoop.framing import FrameReader, encode_frame, split_frame
-from dlapp.hadoop.proto.rpc_pb2 import RpcResponseHeaderProto, RpcSaslProto
+from dlapp.hadoop.rpc_messages import FATAL, NEGOTIATE, NEGOTIATED, SUCCESS, sasl_message
 from dlapp.hadoop.sasl import DigestMd5, Security
 from dlapp.hadoop.tokens import Credentials, Token
 from dlapp.hadoop.web import Web
+from dlapp.hadoop.wire import Fields, encode
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import HttpResponse
 from dlapp.net.http_framing import Headers
 from dlapp.storage.hdfs.webhdfs import WebHdfs
 from dlapp.values.ids import ApplicationId, ContainerId
+from tests.cluster.yarn import server_messages
 from tests.fuzz.parsing import fuzz, fuzz_json, limits
 from tests.fuzz.samples import APPLICATION, CONTAINER
 from tests.fuzz.server import answering
+from tests.hadoop.rpc_server import answer_header, sasl_offer
 from tests.hadoop.test_tokens import TOKEN, VERSION_0, VERSION_1
 
 LOGIN = Login("tony")
@@ -74,25 +77,16 @@ def test_frames_are_split_or_refused() -> None:
     fuzz(read, [encode_frame(b"header", b"message" * 40) * 2])
 
 
-def sasl(**fields: Any) -> bytes:
-    header = RpcResponseHeaderProto(callId=0xFFFFFFDF, status=RpcResponseHeaderProto.SUCCESS)
-    return encode_frame(header.SerializeToString(), RpcSaslProto(**fields).SerializeToString())
+def sasl(message: bytes) -> bytes:
+    return encode_frame(answer_header(-33, SUCCESS), message)
 
 
 @pytest.mark.proves("hadoop-limits")
 def test_a_connection_of_rpc_is_made_or_refused() -> None:
-    auth = RpcSaslProto.SaslAuth(
-        method="TOKEN",
-        mechanism="DIGEST-MD5",
-        protocol="",
-        serverId="default",
-        challenge=b'realm="default",nonce="abc",qop="auth",charset=utf-8,algorithm=md5-sess',
-    )
-    offer = sasl(state=RpcSaslProto.NEGOTIATE, auths=[auth])
-    done = sasl(state=RpcSaslProto.SUCCESS, token=b"rspauth=00")
-    failed = RpcResponseHeaderProto(
-        callId=0xFFFFFFFF, status=RpcResponseHeaderProto.FATAL, exceptionClassName="java.io.IOException", errorMsg="no"
-    )
+    challenge = 'realm="default",nonce="abc",qop="auth",charset=utf-8,algorithm=md5-sess'
+    offer = sasl(encode((2, NEGOTIATE), (4, sasl_offer("TOKEN", "DIGEST-MD5", challenge))))
+    done = sasl(sasl_message(NEGOTIATED, b"rspauth=00"))
+    failed = answer_header(-1, FATAL, "java.io.IOException", "no")
     with answering() as server:
 
         def read(data: bytes) -> None:
@@ -103,7 +97,7 @@ def test_a_connection_of_rpc_is_made_or_refused() -> None:
             with suppress(DlappError):
                 Connection(("127.0.0.1", server.port), "p", proof=TOKEN, deadline=deadline, limit=1 << 20).close()
 
-        fuzz(read, [offer, offer + done, encode_frame(failed.SerializeToString())])
+        fuzz(read, [offer, offer + done, encode_frame(failed)])
 
 
 def test_a_challenge_of_sasl_is_answered_or_refused() -> None:
@@ -147,36 +141,26 @@ def test_a_token_is_read_or_refused() -> None:
 
 
 def answer_of_allocate() -> bytes:
-    message = pb.AllocateResponseProto(response_id=3, num_cluster_nodes=2)
-    container = message.allocated_containers.add()
-    container.id.CopyFrom(convert.container_id_to_proto(CONTAINER))
-    container.nodeId.host, container.nodeId.port = "node7", 45454
-    container.node_http_address = "node7:8042"
-    container.resource.memory, container.resource.virtual_cores = 512, 1
-    container.priority.priority = 1
-    status = message.completed_container_statuses.add()
-    status.container_id.CopyFrom(convert.container_id_to_proto(CONTAINER))
-    status.state, status.exit_status, status.diagnostics = pb.C_COMPLETE, 1, "oh"
-    node = message.updated_nodes.add()
-    node.nodeId.host, node.nodeId.port = "node7", 45454
-    node.node_state = pb.NS_RUNNING
-    node.capability.memory = 4096
-    return bytes(message.SerializeToString())
+    node, capability = NodeId("node7", 45454), server_messages.resource(512, 1, [("gcores", 1)])
+    return server_messages.allocation(
+        3,
+        granted=[server_messages.container(CONTAINER, node, capability=capability, priority=1)],
+        ended=[server_messages.container_status(CONTAINER, messages.CONTAINER_COMPLETE, 1, "oh")],
+        nodes=[server_messages.node_report(node, "/r", capability, messages.NODE_RUNNING)],
+        node_count=2,
+        preempt=server_messages.preemption([CONTAINER], []),
+        node_tokens=[server_messages.node_token(node, TOKEN)],
+    )
 
 
-def test_an_answer_to_allocate_is_understood_or_refused() -> None:
-    from google.protobuf.message import DecodeError
+@pytest.mark.parametrize("dialect", [Dialect.GCORES, Dialect.FIELD3])
+def test_an_answer_to_allocate_is_understood_or_refused(dialect: Dialect) -> None:
+    fuzz(lambda data: messages.parse_allocation(Fields(data), dialect), [answer_of_allocate()])
 
-    def read(data: bytes) -> None:
-        message = pb.AllocateResponseProto.FromString(data)
-        for one in message.allocated_containers:
-            convert.granted_from_proto(one, Dialect.GCORES)
-        for status in message.completed_container_statuses:
-            convert.status_from_proto(status)
-        for node in message.updated_nodes:
-            convert.node_report_from_proto(node, Dialect.GCORES)
 
-    fuzz(read, [answer_of_allocate()], errors=(DlappError, DecodeError))
+def test_an_answer_of_a_node_is_understood_or_refused() -> None:
+    failure = server_messages.failure(CONTAINER, "java.io.IOException", "no")
+    fuzz(lambda data: messages.parse_started(Fields(data)), [server_messages.started([CONTAINER], [failure])])
 
 
 # ---- REST ----

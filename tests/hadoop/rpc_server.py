@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from dlapp.hadoop.framing import AUTH_NONE, FrameReader, encode_frame, signed_call_id, split_frame
-from dlapp.hadoop.proto.rpc_pb2 import RequestHeaderProto, RpcRequestHeaderProto, RpcResponseHeaderProto, RpcSaslProto
+from dlapp.hadoop.framing import AUTH_NONE, FrameReader, encode_frame, split_frame
+from dlapp.hadoop.rpc_messages import ERROR, FATAL, NEGOTIATE, NEGOTIATED, SUCCESS, WRAP, sasl_message
 from dlapp.hadoop.sasl import DigestMd5, Security, parse_attributes
 from dlapp.hadoop.tokens import Token
 from dlapp.hadoop.wire import Fields, encode
@@ -116,57 +116,59 @@ class _Session:
                 return
         elif not self._authenticate():
             return
-        header, _ = self._next()
-        assert header.callId == -3
+        call_id, _ = self._next()
+        assert call_id == -3
         while True:
-            header, rest = self._next()
-            method = RequestHeaderProto.FromString(rest[0]).methodName
+            call_id, rest = self._next()
+            method = Fields(rest[0]).text(1)
             self.server.calls += 1
             self.server.heard_state = self.state
             try:
                 answer = self.server.handler(method, rest[1])
                 self.server.traffic_bytes += sum(map(len, rest)) + len(answer)
-                self._answer(header.callId, answer)
+                self._answer(call_id, answer)
             except Refuse as refused:
-                self._fail(header.callId, refused.java_class, refused.message, fatal=False)
+                self._fail(call_id, refused.java_class, refused.message, fatal=False)
 
     def _authenticate(self) -> bool:
         assert self.server.token is not None
-        header, _ = self._next()
-        assert header.callId == -33
+        call_id, _ = self._next()
+        assert call_id == -33
         challenge = (
             f'realm="default",nonce="{NONCE}",qop="{self.server.qop}",charset=utf-8,cipher="rc4",algorithm=md5-sess'
         )
-        offer = RpcSaslProto(state=RpcSaslProto.NEGOTIATE)
-        for method, mechanism in self.server.offers:
-            auth = offer.auths.add(method=method, mechanism=mechanism, protocol="", serverId="default")
-            if mechanism == "DIGEST-MD5":
-                auth.challenge = challenge.encode()
-        self._answer_sasl(offer)
+        offers = [
+            sasl_offer(method, mechanism, challenge if mechanism == "DIGEST-MD5" else None)
+            for method, mechanism in self.server.offers
+        ]
+        self._answer_sasl(encode((2, NEGOTIATE), *((4, one) for one in offers)))
         _, rest = self._next()
-        said = RpcSaslProto.FromString(rest[0])
-        assert said.auths[0].HasField("protocol")
-        assert not said.auths[0].HasField("challenge")
-        attributes = parse_attributes(said.token.decode())
+        said = Fields(rest[0])
+        chosen = Fields(said.all_data(4)[0])
+        assert chosen.has(3)
+        assert not chosen.has(5)
+        attributes = parse_attributes(said.text(3))
         # The server's side of the same sums: the client's, with the client's nonce.
         mine = DigestMd5(self.server.token, cnonce=attributes["cnonce"])
         expected = parse_attributes(mine.respond(challenge.encode()).decode())
         if attributes["response"] != expected["response"]:
             self._fail(-33, "javax.security.sasl.SaslException", "DIGEST-MD5: digest response format violation.")
             return False
-        self._answer_sasl(RpcSaslProto(state=RpcSaslProto.SUCCESS, token=b"rspauth=" + mine._proof("").encode()))
+        self._answer_sasl(sasl_message(NEGOTIATED, b"rspauth=" + mine._proof("").encode()))
         if self.server.qop != "auth":
             self.security = Security(mine._key, seal=self.server.qop == "auth-conf", server=True)
         return True
 
-    def _next(self) -> tuple[RpcRequestHeaderProto, list[bytes]]:
+    def _next(self) -> tuple[int, list[bytes]]:
+        """Return the id of the next call, and its messages after the header."""
         reader = self.inner if self.security else self.outer
         while (frame := reader.next()) is None:
             self._more(reader)
         head, *rest = split_frame(frame)
         said = Fields(head)
         self.state = said.number(8) if said.has(8) else None
-        return RpcRequestHeaderProto.FromString(head), rest
+        zigzag = said.number(3)
+        return zigzag >> 1 ^ -(zigzag & 1), rest
 
     def _more(self, reader: FrameReader) -> None:
         if self.security is None:
@@ -175,7 +177,7 @@ class _Session:
         while (frame := self.outer.next()) is None:
             self.outer.feed(self._receive(1 << 16))
         _, body = split_frame(frame)
-        reader.feed(self.security.unwrap(RpcSaslProto.FromString(body).token))
+        reader.feed(self.security.unwrap(Fields(body).data(3)))
 
     def _receive(self, most: int) -> bytes:
         if not (data := self.link.recv(most)):
@@ -183,29 +185,30 @@ class _Session:
         return data
 
     def _answer(self, call_id: int, body: bytes) -> None:
-        header = RpcResponseHeaderProto(callId=call_id, status=RpcResponseHeaderProto.SUCCESS, serverIpcVersionNum=9)
-        frame = encode_frame(header.SerializeToString() + encode((9, self.server.state_id())), body)
+        frame = encode_frame(answer_header(call_id, SUCCESS) + encode((9, self.server.state_id())), body)
         if self.security:
             # In two pieces: what is unwrapped is a stream, not messages.
             for piece in (frame[:5], frame[5:]):
-                self._answer_sasl(RpcSaslProto(state=RpcSaslProto.WRAP, token=self.security.wrap(piece)))
+                self._answer_sasl(sasl_message(WRAP, self.security.wrap(piece)))
         else:
             self.link.sendall(frame)
 
-    def _answer_sasl(self, message: RpcSaslProto) -> None:
-        header = RpcResponseHeaderProto(callId=-33 & 0xFFFFFFFF, status=RpcResponseHeaderProto.SUCCESS)
-        assert signed_call_id(header.callId) == -33
-        self.link.sendall(encode_frame(header.SerializeToString(), message.SerializeToString()))
+    def _answer_sasl(self, message: bytes) -> None:
+        self.link.sendall(encode_frame(answer_header(-33, SUCCESS), message))
 
     def _fail(self, call_id: int, java_class: str, message: str, *, fatal: bool = True) -> None:
-        status = RpcResponseHeaderProto.FATAL if fatal else RpcResponseHeaderProto.ERROR
-        header = RpcResponseHeaderProto(
-            callId=call_id & 0xFFFFFFFF,
-            status=status,
-            exceptionClassName=java_class,
-            errorMsg=f"{message}\n\tat java.x",
-        )
-        self.link.sendall(encode_frame(header.SerializeToString()))
+        header = answer_header(call_id, FATAL if fatal else ERROR, java_class, f"{message}\n\tat java.x")
+        self.link.sendall(encode_frame(header))
+
+
+def answer_header(call_id: int, status: int, java_class: str | None = None, message: str | None = None) -> bytes:
+    """Return an RpcResponseHeaderProto, whose call id is a plain uint32."""
+    return encode((1, call_id & 0xFFFFFFFF), (2, status), (3, 9), (4, java_class), (5, message))
+
+
+def sasl_offer(method: str, mechanism: str, challenge: str | None) -> bytes:
+    """Return a way to authenticate in an RpcSaslProto."""
+    return encode((1, method), (2, mechanism), (3, ""), (4, "default"), (5, challenge))
 
 
 def digest(data: bytes) -> bytes:

@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from dlapp.cluster.yarn.proto.yarn_pb2 import AllocateRequestProto, AllocateResponseProto
 from dlapp.errors import Denied, Unreachable
 from dlapp.hadoop import connection
 from dlapp.hadoop.connection import Connection
 from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, NotRegistered, RemoteError, TokenRefused
 from dlapp.hadoop.failover import RpcClient
 from dlapp.hadoop.tokens import Token
+from dlapp.hadoop.wire import Fields, encode
 from dlapp.login import Login
 from tests.hadoop.rpc_server import Refuse, RpcServer
 from tests.services.http.proxy import Plan, Proxy
 from tests.services.ports import refusing
 
 TOKEN = Token(b"identifier", b"password", "K")
-ANSWER = AllocateResponseProto(response_id=7).SerializeToString()
+ANSWER = encode((2, 7))
 QUICK_S = 0.3
 
 
@@ -47,7 +47,11 @@ def rpc_that_tries_twice(*addresses: tuple[str, int], token: Token | None = TOKE
 
 
 def allocate(one: RpcClient, timeout_s: float = 120.0) -> int:
-    return one.call("allocate", AllocateRequestProto(), AllocateResponseProto, timeout_s=timeout_s).response_id
+    return one.call("allocate", b"", response_id, timeout_s=timeout_s)
+
+
+def response_id(said: Fields) -> int:
+    return said.signed(2)
 
 
 @contextmanager
@@ -225,8 +229,8 @@ def test_an_answer_that_comes_once_is_waited_for_longer_than_a_server_is() -> No
         return ANSWER
 
     with RpcServer(late, TOKEN) as server, rpc(server.address, try_s=0.2) as client:
-        answer = client.call("register", AllocateRequestProto(), AllocateResponseProto, timeout_s=120, answer_s=120)
-        assert (answer.response_id, server.calls) == (7, 1)
+        answer = client.call("register", b"", response_id, timeout_s=120, answer_s=120)
+        assert (answer, server.calls) == (7, 1)
 
 
 def test_a_server_that_drips_costs_no_more_than_one_that_is_silent() -> None:

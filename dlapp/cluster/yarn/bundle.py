@@ -48,7 +48,7 @@ NAME = "dlapp.pyz"
 """File name in a container's working directory."""
 MIN_PYTHON = (3, 11)
 
-_NEEDED = ("dlapp", "h11", "google.protobuf", "yaml")
+_NEEDED = ("dlapp", "h11", "yaml")
 _USED = (
     *("requests", "urllib3", "idna", "certifi", "charset_normalizer"),
     *("kazoo", "pynvml"),
@@ -99,8 +99,6 @@ if _frozen_importlib_external.MAGIC_NUMBER != {MAGIC_NUMBER!r}:
     with open(sources, "wb") as file:
         file.write(__loader__.get_data(os.path.join(sys.path[0], "{_SOURCES}")))
     sys.path[0] = sources
-# A node's own protobuf may have a native part, which is of another version than the rest.
-os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python"
 from dlapp.__main__ import main
 from dlapp.system.processes.fast_exit import run_and_exit
 
@@ -304,9 +302,6 @@ def _zip(files: list[BundleFile]) -> bytes:
             module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
             index.modules[module] = (f"{name}c", *append(marshal.dumps(_code(name, source))))
 
-        # Without it `google` would be a namespace package, to which a node's own installation would add its part.
-        add_module("google/__init__.py", b"")
-        add(sources, "google/__init__.py", b"")
         others = []
         for one in files:
             with open(one.path, "rb") as file:

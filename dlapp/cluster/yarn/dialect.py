@@ -14,15 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from enum import Enum
-from typing import TYPE_CHECKING
 
-from dlapp.errors import ConfigError, RequestTooLarge
-from dlapp.system.text import counted
-from dlapp.values.spec import Resources
-
-# A client uses the names of dialects only, and does not encode messages: loading protobuf would take it 40 ms.
-if TYPE_CHECKING:
-    from dlapp.cluster.yarn.proto.yarn_pb2 import ResourceProto
+from dlapp.errors import ConfigError
 
 SETTING = "yarn.dialect"
 """The configuration key that selects the dialect, for error messages."""
@@ -32,10 +25,6 @@ FIELD3_LIMIT = "yarn.scheduler.maximum-allocation-gcores"
 FIELD3_MINIMUM, FIELD3_NODE = "yarn.scheduler.minimum-allocation-gcores", "yarn.nodemanager.resource.gcores"
 FIELD3_SETTINGS = (FIELD3_MINIMUM, FIELD3_LIMIT, FIELD3_NODE)
 
-_FIELD3 = 3
-_FIELD3_TAG = b"\x18"
-_VARINT = 0
-
 
 class Dialect(Enum):
     """Encoding of the number of GPUs."""
@@ -44,44 +33,6 @@ class Dialect(Enum):
     YARN_GPU = "yarn.io/gpu"
     FIELD3 = "field3"
     NONE = "none"
-
-    def encode(self, resources: Resources) -> ResourceProto:
-        """Return the message that requests ``resources``.
-
-        Raises:
-            RequestTooLarge: GPUs are requested, but the cluster counts none.
-        """
-        from dlapp.cluster.yarn.proto.yarn_pb2 import ResourceProto
-        from dlapp.hadoop.framing import encode_varint
-
-        message = ResourceProto(memory=resources.memory_mib, virtual_cores=resources.vcores)
-        if not resources.gcores:
-            return message
-        if self is Dialect.NONE:
-            asked = counted(resources.gcores, "gcores")
-            raise RequestTooLarge(
-                f"asked for {asked}, and the cluster counts none ({SETTING}: none)", "resources.gcores"
-            )
-        if self is Dialect.FIELD3:
-            message.MergeFromString(_FIELD3_TAG + encode_varint(resources.gcores))
-        else:
-            message.resource_value_map.add(key=self.value, value=resources.gcores)
-        return message
-
-    def decode(self, message: ResourceProto) -> Resources:
-        """Return the amounts in a message. A missing amount or 0 counts as the minimum of a container: 1 MiB, 1
-        vcore."""
-        gcores = 0
-        if self is Dialect.FIELD3:
-            from google.protobuf.unknown_fields import UnknownFieldSet
-
-            unknown = UnknownFieldSet(message)
-            for field in (unknown[place] for place in range(len(unknown))):
-                if field.field_number == _FIELD3 and field.wire_type == _VARINT:
-                    gcores = field.data
-        else:
-            gcores = next((one.value for one in message.resource_value_map if one.key == self.value), 0)
-        return Resources(memory_mib=max(1, message.memory), vcores=max(1, message.virtual_cores), gcores=max(0, gcores))
 
 
 def choose_dialect(configured: str, resource_types: Collection[str], *, has_field3: bool) -> Dialect:

@@ -36,11 +36,7 @@ _WAITING_CONNECTIONS = 64
 _MAX_STARTS = 10
 _STATE_BYTES = 64 << 10
 _LAST_WORD_S = 2.0
-_PURE_PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
-_PROGRAM = (
-    "import os, sys; sys.path[:0] = sys.argv[2:]; os.environ.update({environment!r}); "
-    "from dlapp.__main__ import main; sys.exit(main(sys.argv[1:2]))"
-)
+_PROGRAM = "import sys; sys.path[:0] = sys.argv[2:]; from dlapp.__main__ import main; sys.exit(main(sys.argv[1:2]))"
 
 
 class _FeedState:
@@ -161,15 +157,13 @@ class TaskFeed:
     def _start(self) -> None:
         self._starts += 1
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = {name: os.environ[name] for name in (_PURE_PROTOBUF,) if name in os.environ}
         paths = [os.path.abspath(one) for one in sys.path if one]
-        program = _PROGRAM.format(environment=environment)
         with theirs, closing_fd(os.memfd_create("dlapp-feed-settings", os.MFD_CLOEXEC)) as settings:
             write_all(settings, json.dumps(to_json(self._settings)).encode())
             os.lseek(settings, 0, os.SEEK_SET)
             keep = [theirs.fileno(), self._listener.fileno(), settings]
             keep += [self._fifos] if self._fifos >= 0 else []
-            argv = [sys.executable, "-I", "-S", "-c", program, "feed", *paths]
+            argv = [sys.executable, "-I", "-S", "-c", _PROGRAM, "feed", *paths]
             self._pid = spawn(argv, keep=keep, log=os.path.realpath(os.path.join(self._container_dir, "dlapp.log")))
         self._pidfd = os.pidfd_open(self._pid)
 

@@ -30,7 +30,6 @@ PARTS = (
     "dlapp.runtime.docker.payload",
     "dlapp.storage.hdfs.file_system",
     "dlapp.storage.commit.hdfs",
-    "google.protobuf.message",
     "kazoo.client",
     "pynvml",
 )
@@ -38,7 +37,6 @@ _TRIAL = """
 import importlib, os, sys
 stdlib = os.path.dirname(os.__file__)
 sys.path.insert(0, sys.argv[1])
-os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python"
 for name in sys.argv[2:]:
     importlib.import_module(name)
 for name, module in list(sys.modules.items()):
@@ -60,8 +58,8 @@ def test_all_that_runs_on_a_node_is_in_the_zip_in_its_pure_python_form(travel_ca
 _IMPORTER = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-import dlapp.task.main, google.protobuf, h11
-for module in (dlapp, dlapp.task.main, google.protobuf, h11):
+import dlapp.task.main, h11, yaml
+for module in (dlapp, dlapp.task.main, h11, yaml):
     print(type(module.__loader__).__name__, module.__file__.removeprefix(sys.argv[1]))
 data = dlapp.__loader__.get_data(sys.argv[1] + "/dlapp/diagnosis/rules.yaml")
 try:
@@ -78,13 +76,13 @@ except ImportError as error:
 
 @pytest.mark.slow
 def test_dlapp_and_its_libraries_are_loaded_by_the_importer_of_the_zip(own: Path) -> None:
-    """dlapp, protobuf and h11 come from the one entry of a zip with fewer than 10; so does its data; a file that is
+    """dlapp, h11 and PyYAML come from the one entry of a zip with fewer than 10; so does its data; a file that is
     missing and a zip that was cut to 100,000 bytes are errors that name the path."""
     (path,) = own.iterdir()
     with zipfile.ZipFile(path) as archive:
         assert len(archive.namelist()) < 10
     done = subprocess.run([sys.executable, "-I", "-S", "-c", _IMPORTER, path], capture_output=True, text=True)
-    names = ("dlapp", "dlapp/task/main", "google/protobuf", "h11")
+    names = ("dlapp", "dlapp/task/main", "h11", "yaml")
     files = [f"/{name}.pyc" if name == "dlapp/task/main" else f"/{name}/__init__.pyc" for name in names]
     lines = [f"ArchiveModules {file}" for file in files]
     lines += [f"True {path}/dlapp/task/nothing: not in the archive", f"{path} is truncated"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.cluster.yarn.dialect import Dialect, choose_dialect
-from dlapp.cluster.yarn.proto.yarn_pb2 import ResourceProto
+from dlapp.cluster.yarn.messages import encode_resources, parse_resources
 from dlapp.errors import ConfigError, RequestTooLarge
 from dlapp.values.spec import Resources
 
@@ -27,9 +27,8 @@ NO_GPU = Resources(memory_mib=1024, vcores=2)
     ],
 )
 def test_an_ask_is_written_byte_for_byte(dialect: Dialect, resources: Resources, wire: str) -> None:
-    message = dialect.encode(resources)
-    assert message.SerializeToString() == bytes.fromhex(wire)
-    assert dialect.decode(ResourceProto.FromString(bytes.fromhex(wire))) == resources
+    assert encode_resources(resources, dialect) == bytes.fromhex(wire)
+    assert parse_resources(bytes.fromhex(wire), dialect) == resources
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ def test_an_ask_is_written_byte_for_byte(dialect: Dialect, resources: Resources,
     ],
 )
 def test_an_answer_in_another_form_is_read_as_the_dialect_says(dialect: Dialect, wire: str, gcores: int) -> None:
-    assert dialect.decode(ResourceProto.FromString(bytes.fromhex(wire))).gcores == gcores
+    assert parse_resources(bytes.fromhex(wire), dialect).gcores == gcores
 
 
 @given(
@@ -62,17 +61,16 @@ def test_an_answer_in_another_form_is_read_as_the_dialect_says(dialect: Dialect,
 )
 @pytest.mark.parametrize("dialect", [Dialect.GCORES, Dialect.YARN_GPU, Dialect.FIELD3])
 def test_every_amount_survives(dialect: Dialect, resources: Resources) -> None:
-    wire = dialect.encode(resources).SerializeToString()
-    assert dialect.decode(ResourceProto.FromString(wire)) == resources
+    assert parse_resources(encode_resources(resources, dialect), dialect) == resources
 
 
 def test_gpus_where_none_are_counted_are_refused_with_the_setting() -> None:
     with pytest.raises(RequestTooLarge, match=r"asked for 4 gcores, .*yarn\.dialect: none"):
-        Dialect.NONE.encode(FOUR)
+        encode_resources(FOUR, Dialect.NONE)
 
 
 def test_an_empty_message_is_the_least_container() -> None:
-    assert Dialect.GCORES.decode(ResourceProto()) == Resources(memory_mib=1, vcores=1)
+    assert parse_resources(b"", Dialect.GCORES) == Resources(memory_mib=1, vcores=1)
 
 
 HADOOP_2: tuple[str, ...] = ()

@@ -255,7 +255,6 @@ def main(directory: str, argv: list[str]) -> int:
             return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         os.setsid()  # a NodeManager kills its container's session alone
     sys.path.insert(0, os.path.abspath("dlapp.pyz"))
-    os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python"
     if plan["hasty"]:
         _hasten()
     if plan["patient"]:

@@ -217,7 +217,7 @@ from dlapp.storage.hdfs.webhdfs import WebHdfs
 WebHdfs.fetch = WebHdfs.write = None
 files = HdfsFiles(from_json(HdfsPlace, json.loads(sys.argv[2])))
 files.write_atomic(sys.argv[3] + "/node", files.read_bytes(sys.argv[3] + "/theirs", 1 << 20))
-print(*sorted({"crc32c", "google_crc32c", "google.protobuf"} & set(sys.modules)))
+print(*sorted({"crc32c", "google_crc32c"} & set(sys.modules)))
 """
 
 

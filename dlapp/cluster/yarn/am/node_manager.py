@@ -6,28 +6,21 @@ containers does not keep a thousand sockets, and a restarted node is found again
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from google.protobuf.message import Message
-
 from dlapp.cluster.engine import STATUS_UNKNOWN
-from dlapp.cluster.yarn.convert import (
-    container_id_from_proto,
-    container_id_to_proto,
-    launch_to_proto,
-    status_from_proto,
-)
-from dlapp.cluster.yarn.proto import yarn_pb2 as pb
+from dlapp.cluster.yarn import messages
+from dlapp.cluster.yarn.messages import ContainerException, ContainersAnswer
 from dlapp.cluster.yarn.values import ContainerStage, ContainerStatus, Granted, Launch, NodeId
 from dlapp.hadoop.errors import HadoopError, RemoteError, remote_error
 from dlapp.hadoop.failover import RpcClient
-from dlapp.hadoop.proto.rpc_pb2 import TokenProto
 from dlapp.hadoop.tokens import Token
+from dlapp.hadoop.wire import Fields
 from dlapp.values.ids import ContainerId
 
 PROTOCOL = "org.apache.hadoop.yarn.api.ContainerManagementProtocolPB"
-_M = TypeVar("_M", bound=Message)
+_A = TypeVar("_A")
 STARTED_BEFORE = "Attempt to relaunch the same container"
 """Part of the error of a start that was already executed, but whose answer was lost. Source: ContainerManagerImpl,
 3.4.2."""
@@ -58,13 +51,8 @@ class NodeManager:
             ConnectionLost, TryAgain, NotHadoop: no answer; the containers may have been started.
             TokenRefused: the node does not accept our token, or a container's.
         """
-        request = pb.StartContainersRequestProto()
-        for granted, launch in launches:
-            request.start_container_request.add(
-                container_launch_context=launch_to_proto(launch),
-                container_token=TokenProto.FromString(granted.token),
-            )
-        answer = self._call("startContainers", request, pb.StartContainersResponseProto, timeout_s)
+        request = messages.start_containers(launches)
+        answer = self._call("startContainers", request, messages.parse_started, timeout_s)
         outcome = self._outcome("start", [one.container_id for one, _ in launches], answer)
         # A repeated call finds what the first one started.
         return {
@@ -78,8 +66,7 @@ class NodeManager:
         Raises:
             ConnectionLost, TryAgain, NotHadoop: no answer.
         """
-        request = pb.StopContainersRequestProto(container_id=[container_id_to_proto(one) for one in containers])
-        answer = self._call("stopContainers", request, pb.StopContainersResponseProto, timeout_s)
+        answer = self._call("stopContainers", messages.containers(containers), messages.parse_stopped, timeout_s)
         return self._outcome("stop", containers, answer)
 
     def statuses(
@@ -90,10 +77,9 @@ class NodeManager:
         Raises:
             ConnectionLost, TryAgain, NotHadoop: no answer.
         """
-        request = pb.GetContainerStatusesRequestProto(container_id=[container_id_to_proto(one) for one in containers])
-        answer = self._call("getContainerStatuses", request, pb.GetContainerStatusesResponseProto, timeout_s)
-        known = {status.container_id: status for status in map(status_from_proto, answer.status)}
-        failed = self._failed("getContainerStatuses", answer.failed_requests)
+        answer = self._call("getContainerStatuses", messages.containers(containers), messages.parse_statuses, timeout_s)
+        known = {status.container_id: status for status in answer.statuses}
+        failed = self._failed("getContainerStatuses", answer.failures)
         return {one: known.get(one) or failed.get(one) or self._silent(one) for one in containers}
 
     def known_statuses(
@@ -112,29 +98,20 @@ class NodeManager:
                 found[one] = ended if STOPPED_BEFORE in str(status) else None
         return found
 
-    def _call(self, method: str, request: Message, answer: type[_M], timeout_s: float) -> _M:
+    def _call(self, method: str, request: bytes, parse: Callable[[Fields], _A], timeout_s: float) -> _A:
         name = f"NodeManager {self.node}"
         with RpcClient(name, [self.node], PROTOCOL, self._token, connect_s=self._connect_s) as rpc:
-            return rpc.call_once(method, request, answer, answer_s=timeout_s)
+            return rpc.call_once(method, request, parse, answer_s=timeout_s)
 
     def _outcome(
-        self,
-        what: str,
-        containers: Sequence[ContainerId],
-        answer: pb.StartContainersResponseProto | pb.StopContainersResponseProto,
+        self, what: str, containers: Sequence[ContainerId], answer: ContainersAnswer
     ) -> dict[ContainerId, HadoopError | None]:
-        done = set(map(container_id_from_proto, answer.succeeded_requests))
-        failed = self._failed(f"{what}Containers", answer.failed_requests)
-        return {one: None if one in done else failed.get(one) or self._silent(one) for one in containers}
+        failed = self._failed(f"{what}Containers", answer.failures)
+        return {one: None if one in answer.done else failed.get(one) or self._silent(one) for one in containers}
 
-    def _failed(self, method: str, messages: Iterable[pb.ContainerExceptionMapProto]) -> dict[ContainerId, RemoteError]:
+    def _failed(self, method: str, failures: Iterable[ContainerException]) -> dict[ContainerId, RemoteError]:
         name = f"{self.node} {method}"
-        return {
-            container_id_from_proto(one.container_id): remote_error(
-                name, one.exception.class_name, one.exception.message
-            )
-            for one in messages
-        }
+        return {one.container_id: remote_error(name, one.java_class, one.message) for one in failures}
 
     def _silent(self, container: ContainerId) -> HadoopError:
         return HadoopError(f"{self.node}: did not report {container}")

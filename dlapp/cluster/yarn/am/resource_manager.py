@@ -10,24 +10,13 @@ Source: ApplicationMasterService.allocate; yarn_service_protos.proto.
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from dlapp.cluster.yarn.convert import (
-    application_id_to_proto,
-    container_id_from_proto,
-    container_id_to_proto,
-    granted_from_proto,
-    node_from_proto,
-    node_report_from_proto,
-    row_to_proto,
-    status_from_proto,
-    token_from_proto,
-)
+from dlapp.cluster.yarn import messages
 from dlapp.cluster.yarn.dialect import Dialect
-from dlapp.cluster.yarn.proto import yarn_pb2 as pb
-from dlapp.cluster.yarn.values import Allocation, Granted, NodeId, NodeReport, Registration, ResourceRequest
+from dlapp.cluster.yarn.messages import AM_RESYNC, AM_SHUTDOWN, AllocateRequest
+from dlapp.cluster.yarn.values import Allocation, NodeId, NodeReport, Registration, ResourceRequest
 from dlapp.hadoop.errors import AttemptOver, NotRegistered, RemoteError, TokenRefused, WrongRequest
 from dlapp.hadoop.failover import RpcClient
 from dlapp.hadoop.tokens import Token
@@ -40,12 +29,6 @@ CLIENT_PROTOCOL = "org.apache.hadoop.yarn.api.ApplicationClientProtocolPB"
 REGISTRATION_S = 60.0
 """A pause of the ResourceManager of this length is waited for. The answer to a registration comes once, with the tokens
 of the nodes on which an earlier attempt has containers: without a token, no container can be started there."""
-_FINAL: Mapping[FinalStatus, pb.FinalApplicationStatusProto] = {
-    FinalStatus.UNDEFINED: pb.APP_UNDEFINED,
-    FinalStatus.SUCCEEDED: pb.APP_SUCCEEDED,
-    FinalStatus.FAILED: pb.APP_FAILED,
-    FinalStatus.KILLED: pb.APP_KILLED,
-}
 
 
 class ResourceManager:
@@ -64,7 +47,7 @@ class ResourceManager:
         self.node_tokens: dict[NodeId, Token] = {}
         self._rpc = RpcClient("ResourceManager", addresses, PROTOCOL, token)
         self._response_id = 0
-        self._unanswered: deque[pb.AllocateRequestProto] = deque()
+        self._unanswered: deque[AllocateRequest] = deque()
         self._unreported: list[Allocation] = []
 
     def close(self) -> None:
@@ -85,12 +68,11 @@ class ResourceManager:
             AttemptOver, TokenRefused: the attempt has ended.
             ConnectionLost: no ResourceManager answered in ``timeout_s``.
         """
-        request = pb.RegisterApplicationMasterRequestProto(host=host, rpc_port=port, tracking_url=tracking_url)
         try:
             answer = self._rpc.call(
                 "registerApplicationMaster",
-                request,
-                pb.RegisterApplicationMasterResponseProto,
+                messages.register(host, port, tracking_url),
+                lambda said: messages.parse_registration(said, self.dialect),
                 timeout_s=timeout_s,
                 answer_s=REGISTRATION_S,
             )
@@ -98,11 +80,8 @@ class ResourceManager:
             self._reset()
             raise
         self._reset()
-        self._keep_node_tokens(answer.nm_tokens_from_previous_attempts)
-        return Registration(
-            largest=self.dialect.decode(answer.maximumCapability),
-            live=self._granted(answer.containers_from_previous_attempts),
-        )
+        self.node_tokens.update(answer.node_tokens)
+        return answer.registration
 
     def _reset(self) -> None:
         """Reset after a restart of the ResourceManager: it counts from 0, and does not know our requests."""
@@ -138,13 +117,10 @@ class ResourceManager:
             RequestRefused: a row exceeds a limit or is malformed; the whole call had no effect.
             ConnectionLost: no ResourceManager answered in ``timeout_s``.
         """
-        request = pb.AllocateRequestProto(progress=progress)
-        request.ask.extend(row_to_proto(row, self.dialect) for row in rows)
-        request.release.extend(container_id_to_proto(one) for one in releases)
-        if avoid or no_longer_avoid:
-            request.blacklist_request.blacklist_additions.extend(avoid)
-            request.blacklist_request.blacklist_removals.extend(no_longer_avoid)
-        if not self._unanswered or request.ask or request.release or request.HasField("blacklist_request"):
+        request = messages.allocate(
+            rows, releases, self.dialect, avoid=avoid, no_longer_avoid=no_longer_avoid, progress=progress
+        )
+        if not self._unanswered or request.changes:
             self._unanswered.append(request)
         while self._unanswered:
             # The content of an answer comes only once: it reaches the caller whatever happens to the next call.
@@ -153,10 +129,14 @@ class ResourceManager:
         unreported, self._unreported = self._unreported, []
         return _joined(unreported)
 
-    def _allocate(self, request: pb.AllocateRequestProto, timeout_s: float) -> Allocation:
-        request.response_id = self._response_id
+    def _allocate(self, request: AllocateRequest, timeout_s: float) -> Allocation:
         try:
-            answer = self._rpc.call("allocate", request, pb.AllocateResponseProto, timeout_s=timeout_s)
+            answer = self._rpc.call(
+                "allocate",
+                request.encode(self._response_id),
+                lambda said: messages.parse_allocation(said, self.dialect),
+                timeout_s=timeout_s,
+            )
         except TokenRefused:
             raise  # the call was not made: it is sent with a valid token
         except RemoteError:
@@ -164,22 +144,15 @@ class ResourceManager:
             self._unanswered.popleft()
             raise
         # Hadoop before 2.6 sends a command where later versions raise an exception.
-        if answer.HasField("a_m_command"):
-            if answer.a_m_command == pb.AM_RESYNC:
-                raise NotRegistered("allocate", "AM_RESYNC", "the ResourceManager requests a new registration")
+        if answer.command == AM_RESYNC:
+            raise NotRegistered("allocate", "AM_RESYNC", "the ResourceManager requests a new registration")
+        if answer.command == AM_SHUTDOWN:
             raise AttemptOver("allocate", "AM_SHUTDOWN", "the ResourceManager orders this attempt to end")
         self._response_id = answer.response_id
-        self._keep_node_tokens(answer.nm_tokens)
-        if answer.HasField("am_rm_token"):
-            self._rpc.use_token(token_from_proto(answer.am_rm_token))
-        return Allocation(
-            granted=self._granted(answer.allocated_containers),
-            live=self._granted(answer.containers_from_previous_attempts),
-            ended=tuple(status_from_proto(one) for one in answer.completed_container_statuses),
-            nodes=tuple(node_report_from_proto(one, self.dialect) for one in answer.updated_nodes),
-            node_count=answer.num_cluster_nodes,
-            preempted=_preempted(answer.preempt),
-        )
+        self.node_tokens.update(answer.node_tokens)
+        if answer.am_rm_token is not None:
+            self._rpc.use_token(answer.am_rm_token)
+        return answer.allocation
 
     def finish(self, final_status: FinalStatus, diagnostics: str, tracking_url: str, *, timeout_s: float) -> bool:
         """Report how the application ended. Return True once YARN has recorded it; until then, call it again.
@@ -194,20 +167,8 @@ class ResourceManager:
             NotRegistered: the ResourceManager was restarted: register, then finish.
             ConnectionLost: no ResourceManager answered in ``timeout_s``.
         """
-        request = pb.FinishApplicationMasterRequestProto(
-            diagnostics=diagnostics, tracking_url=tracking_url, final_application_status=_FINAL[final_status]
-        )
-        answer = self._rpc.call(
-            "finishApplicationMaster", request, pb.FinishApplicationMasterResponseProto, timeout_s=timeout_s
-        )
-        return answer.isUnregistered
-
-    def _granted(self, messages: Iterable[pb.ContainerProto]) -> tuple[Granted, ...]:
-        return tuple(granted_from_proto(one, self.dialect) for one in messages)
-
-    def _keep_node_tokens(self, messages: Iterable[pb.NMTokenProto]) -> None:
-        for one in messages:
-            self.node_tokens[node_from_proto(one.nodeId)] = token_from_proto(one.token)
+        request = messages.finish(final_status, diagnostics, tracking_url)
+        return self._rpc.call("finishApplicationMaster", request, messages.parse_is_finished, timeout_s=timeout_s)
 
 
 def usable_nodes(
@@ -228,9 +189,12 @@ def usable_nodes(
         ConnectionLost: no ResourceManager answered in ``timeout_s``.
     """
     with RpcClient("ResourceManager", addresses, CLIENT_PROTOCOL, login) as rpc:
-        request = pb.GetClusterNodesRequestProto(nodeStates=[pb.NS_RUNNING, pb.NS_DECOMMISSIONING])
-        answer = rpc.call("getClusterNodes", request, pb.GetClusterNodesResponseProto, timeout_s=timeout_s)
-    return [node_report_from_proto(one, dialect) for one in answer.nodeReports]
+        return rpc.call(
+            "getClusterNodes",
+            messages.get_cluster_nodes((messages.NODE_RUNNING, messages.NODE_DECOMMISSIONING)),
+            lambda said: messages.parse_cluster_nodes(said, dialect),
+            timeout_s=timeout_s,
+        )
 
 
 def lifetime_left_s(
@@ -249,21 +213,9 @@ def lifetime_left_s(
         ConnectionLost: no ResourceManager answered in ``timeout_s``.
         RemoteError: it does not support this request.
     """
-    request = pb.GetApplicationReportRequestProto(application_id=application_id_to_proto(application_id))
+    request = messages.get_application_report(application_id)
     with RpcClient("ResourceManager", addresses, CLIENT_PROTOCOL, login) as rpc:
-        answer = rpc.call("getApplicationReport", request, pb.GetApplicationReportResponseProto, timeout_s=timeout_s)
-    limits = [one.application_timeout for one in answer.application_report.appTimeouts]
-    return min((float(one.remaining_time) for one in limits if one.remaining_time >= 0), default=math.inf)
-
-
-def _preempted(message: pb.PreemptionMessageProto) -> tuple[ContainerId, ...]:
-    """Return the containers that are preempted, whether or not the ResourceManager would take others instead.
-
-    Source: ProportionalCapacityPreemptionPolicy takes those it has named;
-        DefaultAMSProcessor.generatePreemptionMessage.
-    """
-    named = (*message.strictContract.container, *message.contract.container)
-    return tuple(dict.fromkeys(container_id_from_proto(one.id) for one in named))
+        return rpc.call("getApplicationReport", request, messages.parse_lifetime_left_s, timeout_s=timeout_s)
 
 
 def _joined(parts: Sequence[Allocation]) -> Allocation:

@@ -275,7 +275,7 @@ class ApplicationSubmitter:
             TimedOut: it did not end in time; it was killed.
             DlappError: YARN rejects it.
         """
-        from dlapp.cluster.yarn import probe  # loads protobuf, which takes a fifth of dlapp-status's time
+        from dlapp.cluster.yarn import probe  # loads the ApplicationMaster's calls, which dlapp-status does not need
 
         user = self._session.user
         rest, files = self._session.rest(user), self._session.files(user)

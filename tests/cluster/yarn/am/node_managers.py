@@ -6,13 +6,11 @@ import socket
 import threading
 
 from dlapp.cluster.yarn.am.node_calls import StartOrder
-from dlapp.cluster.yarn.convert import container_id_to_proto
-from dlapp.cluster.yarn.proto import yarn_pb2 as pb
 from dlapp.cluster.yarn.values import Granted, Launch, NodeId
-from dlapp.hadoop.proto.rpc_pb2 import TokenProto
 from dlapp.hadoop.tokens import Token
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.spec import Resources
+from tests.cluster.yarn import server_messages
 
 TOKEN = Token(b"identifier", b"password", "NMToken")
 APPLICATION = ApplicationId(1_700_000_000_000, 42)
@@ -32,7 +30,7 @@ def start_of(container_id: ContainerId, node: NodeId) -> StartOrder:
         resources=Resources(memory_mib=256),
         priority=1,
         request_id=1,
-        token=TokenProto(identifier=str(container_id).encode(), password=b"", kind="", service="").SerializeToString(),
+        token=server_messages.token_of(container_id),
     )
     return StartOrder(granted, Launch(command=("true",)))
 
@@ -40,13 +38,10 @@ def start_of(container_id: ContainerId, node: NodeId) -> StartOrder:
 def take_all(method: str, request: bytes) -> bytes:
     """Answer as a NodeManager that takes every container and ends every one."""
     if method == "stopContainers":
-        stops = pb.StopContainersRequestProto.FromString(request).container_id
-        return pb.StopContainersResponseProto(succeeded_requests=stops).SerializeToString()
-    answer = pb.StartContainersResponseProto()
-    for one in pb.StartContainersRequestProto.FromString(request).start_container_request:
-        container_id = ContainerId.from_text(one.container_token.identifier.decode())
-        answer.succeeded_requests.append(container_id_to_proto(container_id))
-    return answer.SerializeToString()
+        return server_messages.stopped(server_messages.parse_containers(request))
+    return server_messages.started(
+        ContainerId.from_text(one.identifier.decode()) for one in server_messages.parse_starts(request)
+    )
 
 
 class SilentNode:

@@ -16,20 +16,21 @@ from dlapp.cluster.engine import AnnouncedEnd, ContainerRequest, TaskLaunch
 from dlapp.cluster.yarn.am import engine as engine_module
 from dlapp.cluster.yarn.am import node_list, request_timeouts
 from dlapp.cluster.yarn.am.engine import YarnAmEngine
-from dlapp.cluster.yarn.convert import container_id_to_proto
 from dlapp.cluster.yarn.dialect import Dialect
-from dlapp.cluster.yarn.proto import yarn_pb2 as pb
-from dlapp.cluster.yarn.values import Cluster, NodeReport, Program
+from dlapp.cluster.yarn.messages import NODE_RUNNING
+from dlapp.cluster.yarn.values import Cluster, NodeId, NodeReport, Program
 from dlapp.hadoop.errors import ConnectionLost, HadoopError
-from dlapp.hadoop.proto.rpc_pb2 import TokenProto
 from dlapp.hadoop.tokens import AM_RM_KIND, Credentials, Token
+from dlapp.hadoop.wire import encode
 from dlapp.login import Login
 from dlapp.system import clock
 from dlapp.values.ids import ContainerId
 from dlapp.values.report import Cause, FinalStatus
 from dlapp.values.spec import Resources, RoleSpec
 from tests.am.driving import APPLICATION, submission
+from tests.cluster.yarn import server_messages
 from tests.cluster.yarn.on_yarn import until
+from tests.cluster.yarn.server_messages import NODE_LOST, AllocateRequest, parse_allocate
 from tests.hadoop.rpc_server import Refuse, RpcServer
 
 TOKEN = Token(b"identifier", b"password", AM_RM_KIND)
@@ -40,27 +41,26 @@ class Scheduler:
 
     def __init__(self) -> None:
         self.number = 0
-        self.on_allocate: Callable[[pb.AllocateRequestProto], None] = lambda _: None
+        self.on_allocate: Callable[[AllocateRequest], None] = lambda _: None
         self.on_finish: Callable[[], None] = lambda: None
         self.on_register: Callable[[], None] = lambda: None
         self.granted: list[ContainerId] = []
-        self.preempt = pb.PreemptionMessageProto()
+        self.preempt: bytes | None = None
 
     def __call__(self, method: str, request: bytes) -> bytes:
         if method == "registerApplicationMaster":
             self.number = 0
             self.on_register()
-            return pb.RegisterApplicationMasterResponseProto().SerializeToString()
+            return server_messages.registration()
         if method == "finishApplicationMaster":
             self.on_finish()
-            return pb.FinishApplicationMasterResponseProto(isUnregistered=True).SerializeToString()
-        self.on_allocate(pb.AllocateRequestProto.FromString(request))
+            return server_messages.FINISHED
+        self.on_allocate(parse_allocate(request))
         self.number += 1
-        answer = pb.AllocateResponseProto(response_id=self.number, num_cluster_nodes=1, preempt=self.preempt)
-        for container_id in self.granted:
-            answer.allocated_containers.add(id=container_id_to_proto(container_id), nodeId=pb.NodeIdProto(host="here"))
-        self.preempt, self.granted = pb.PreemptionMessageProto(), []
-        return answer.SerializeToString()
+        granted = [server_messages.container(container_id, NodeId("here", 0)) for container_id in self.granted]
+        answer = server_messages.allocation(self.number, granted=granted, node_count=1, preempt=self.preempt)
+        self.preempt, self.granted = None, []
+        return answer
 
 
 @pytest.fixture
@@ -101,8 +101,8 @@ def test_an_unknown_error_ends_a_request_after_a_while_without_filling_the_log(
 ) -> None:
     monkeypatch.setattr(request_timeouts, "UNKNOWN_ERROR_GRACE_S", 1.0)
 
-    def refuse(request: pb.AllocateRequestProto) -> None:
-        if any(row.num_containers for row in request.ask):
+    def refuse(request: AllocateRequest) -> None:
+        if any(row.wanted for row in request.ask):
             raise Refuse("java.lang.IllegalStateException", "the plan does not allow it\n\tat org.apache.Something")
 
     scheduler.on_allocate = refuse
@@ -170,11 +170,8 @@ def test_a_notice_of_preemption_reaches_the_master_with_the_time_that_is_left(
     ours = [ContainerId(APPLICATION, 1, number) for number in (2, 3, 4)]
     scheduler.granted = list(ours)
     until(lambda: len(engine._containers._live) == 3)
-    notice = pb.PreemptionMessageProto()
-    notice.strictContract.container.add(id=container_id_to_proto(ours[0]))
-    notice.contract.container.add(id=container_id_to_proto(ours[1]))
-    notice.contract.container.add(id=container_id_to_proto(ContainerId(APPLICATION, 1, 1)))  # the ApplicationMaster's
-    scheduler.preempt = notice
+    masters = ContainerId(APPLICATION, 1, 1)
+    scheduler.preempt = server_messages.preemption(ours[:1], [ours[1], masters])
     until(lambda: engine._containers.events.announced)
     told = engine.heartbeat((), (), 0.0)
     assert told.announced == tuple(AnnouncedEnd(container_id=one, wait_s=15.0) for one in ours[:2])
@@ -189,7 +186,7 @@ def test_after_a_restart_and_a_lost_answer_to_the_registration_heartbeats_count_
     exceptions = "org.apache.hadoop.yarn.exceptions"
     registered, accepted = True, 0
 
-    def allocate(request: pb.AllocateRequestProto) -> None:
+    def allocate(request: AllocateRequest) -> None:
         nonlocal accepted
         if not registered:
             raise Refuse(f"{exceptions}.ApplicationMasterNotRegisteredException", "not registered")
@@ -215,7 +212,7 @@ def test_an_attempt_that_is_refused_every_heartbeat_gives_up(
 ) -> None:
     monkeypatch.setattr(engine_module, "REFUSED_S", 0.5)
 
-    def refuse(_: pb.AllocateRequestProto) -> None:
+    def refuse(_: AllocateRequest) -> None:
         raise Refuse("java.lang.IllegalStateException", "a failure of its own")
 
     scheduler.on_allocate = refuse
@@ -229,7 +226,7 @@ def test_a_briefly_refused_token_costs_no_attempt_and_no_request(
 ) -> None:
     monkeypatch.setattr(engine_module, "CALM_S", 0.0)
     wanted: list[int] = []
-    scheduler.on_allocate = lambda request: wanted.extend(row.num_containers for row in request.ask)
+    scheduler.on_allocate = lambda request: wanted.extend(row.wanted for row in request.ask)
     server.token = Token(b"identifier", b"another", AM_RM_KIND)
     server.cut_all()
     connections = server.connections
@@ -261,7 +258,7 @@ def test_after_a_restart_of_the_resource_manager_heartbeats_are_not_hurried(
     registrations: list[float] = []
     times: list[float] = []
 
-    def allocate(_: pb.AllocateRequestProto) -> None:
+    def allocate(_: AllocateRequest) -> None:
         if not registrations:
             raise Refuse(f"{YARN}.ApplicationMasterNotRegisteredException", "not registered")
         times.append(time.monotonic())
@@ -299,14 +296,10 @@ def test_after_a_registration_that_waited_for_the_resource_manager_heartbeats_ar
     assert len(registrations) == 2
 
 
-def node_report(number: int, state: pb.NodeStateProto = pb.NS_RUNNING) -> pb.NodeReportProto:
+def node_report(number: int, state: int = NODE_RUNNING) -> bytes:
     """A node with as much said of it as Hadoop 3 says."""
-    resource = pb.ResourceProto(memory=8192, virtual_cores=8)
-    for name, amount in (("memory-mb", 8192), ("vcores", 8), ("gcores", 4)):
-        resource.resource_value_map.add(key=name, value=amount)
-    return pb.NodeReportProto(
-        nodeId=pb.NodeIdProto(host=f"node{number}", port=8041), rackName="/r", capability=resource, node_state=state
-    )
+    capability = server_messages.resource(8192, 8, [("memory-mb", 8192), ("vcores", 8), ("gcores", 4)])
+    return server_messages.node_report(NodeId(f"node{number}", 8041), "/r", capability, state)
 
 
 def test_node_changes_come_from_heartbeats_without_another_list(
@@ -315,23 +308,22 @@ def test_node_changes_come_from_heartbeats_without_another_list(
     monkeypatch.setattr(node_list, "FIRST_TIMEOUT_S", 120.0)  # the list comes before the changes
     asked: list[str] = []
     rows: set[str] = set()
-    changes: list[pb.NodeReportProto] = []
+    changes: list[bytes] = []
     scheduler = Scheduler()
 
     def list_nodes(method: str, _request: bytes) -> bytes:
         asked.append(method)
-        return pb.GetClusterNodesResponseProto(nodeReports=[node_report(1), node_report(2)]).SerializeToString()
+        return server_messages.cluster_nodes([node_report(1), node_report(2)])
 
     def serve(method: str, request: bytes) -> bytes:
         answer = scheduler(method, request)
         if method != "allocate":
             return answer
-        told = pb.AllocateResponseProto.FromString(answer)
-        told.updated_nodes.extend(changes)
+        answer += encode(*((6, one) for one in changes))
         changes.clear()
-        return told.SerializeToString()
+        return answer
 
-    scheduler.on_allocate = lambda request: rows.update(row.resource_name for row in request.ask)
+    scheduler.on_allocate = lambda request: rows.update(row.name for row in request.ask)
     with RpcServer(serve, TOKEN) as server, RpcServer(list_nodes) as clients:
         cluster = Cluster(
             schedulers=(f"127.0.0.1:{server.address[1]}",),
@@ -342,7 +334,7 @@ def test_node_changes_come_from_heartbeats_without_another_list(
         engine = YarnAmEngine(cluster, Credentials({"": TOKEN}), 1, program, lambda: None)
         engine.register("http://here:1")
         try:
-            changes += [node_report(2, pb.NS_LOST), node_report(3)]
+            changes += [node_report(2, NODE_LOST), node_report(3)]
             until(lambda: not changes)
             asks = [ContainerRequest(request_id=1, count=2, resources=Resources(memory_mib=256))]
             until(lambda: engine.heartbeat(asks, (), 0.0) and rows)
@@ -402,44 +394,31 @@ class Failover:
     def __call__(self, method: str, request: bytes) -> bytes:
         if method == "registerApplicationMaster":
             self.number, self.registrations = 0, self.registrations + 1
-            return pb.RegisterApplicationMasterResponseProto().SerializeToString()
-        for row in pb.AllocateRequestProto.FromString(request).ask:
-            self.wanted = row.num_containers
+            return server_messages.registration()
+        for row in parse_allocate(request).ask:
+            self.wanted = row.wanted
         if self.registrations == 1 and all(one.calls for one in self.nodes):
             raise Refuse(f"{YARN}.ApplicationMasterNotRegisteredException", "it is not registered")
         self.number += 1
-        answer = pb.AllocateResponseProto(response_id=self.number, num_cluster_nodes=len(self.nodes))
+        granted, tokens = list[bytes](), list[bytes]()
         if self.wanted == 200 and not self.has_granted:
             self.has_granted = True
             for number in range(200):
-                self._grant(answer, number)
-        return answer.SerializeToString()
-
-    def _grant(self, answer: pb.AllocateResponseProto, number: int) -> None:
-        node = pb.NodeIdProto(host="127.0.0.1", port=self.nodes[number % len(self.nodes)].address[1])
-        container_id = ContainerId(APPLICATION, 1, number + 2)
-        one = answer.allocated_containers.add(
-            id=container_id_to_proto(container_id),
-            nodeId=node,
-            node_http_address="127.0.0.1:8042",
-            resource=pb.ResourceProto(memory=256, virtual_cores=1),
-            priority=pb.PriorityProto(priority=1),
-        )
-        one.container_token.CopyFrom(
-            TokenProto(identifier=str(container_id).encode(), password=b"", kind="", service="")
-        )
-        token = TokenProto(identifier=TOKEN.identifier, password=TOKEN.password, kind="NMToken", service="")
-        answer.nm_tokens.add(nodeId=node, token=token)
+                node = NodeId("127.0.0.1", self.nodes[number % len(self.nodes)].address[1])
+                container_id = ContainerId(APPLICATION, 1, number + 2)
+                capability = server_messages.resource(256, 1)
+                granted.append(server_messages.container(container_id, node, capability=capability, priority=1))
+                tokens.append(server_messages.node_token(node, Token(TOKEN.identifier, TOKEN.password, "NMToken")))
+        return server_messages.allocation(self.number, granted=granted, node_count=len(self.nodes), node_tokens=tokens)
 
 
 def node_that_knows_another_resource_manager(_method: str, request: bytes) -> bytes:
-    answer = pb.StartContainersResponseProto()
-    for one in pb.StartContainersRequestProto.FromString(request).start_container_request:
-        container_id = ContainerId.from_text(one.container_token.identifier.decode())
-        failed = answer.failed_requests.add(container_id=container_id_to_proto(container_id))
-        failed.exception.class_name = f"{YARN}.InvalidContainerException"
-        failed.exception.message = f" Container {container_id} rejected as it is allocated by a previous RM"
-    return answer.SerializeToString()
+    failures = []
+    for one in server_messages.parse_starts(request):
+        container_id = ContainerId.from_text(one.identifier.decode())
+        message = f" Container {container_id} rejected as it is allocated by a previous RM"
+        failures.append(server_messages.failure(container_id, f"{YARN}.InvalidContainerException", message))
+    return server_messages.started([], failures)
 
 
 def test_a_resourcemanager_replaced_during_200_starts_makes_no_node_avoided() -> None:
