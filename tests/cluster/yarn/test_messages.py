@@ -289,7 +289,7 @@ def test_answers_of_a_node_of_hadoop_3_are_decoded() -> None:
     assert parse_is_finished(recorded("finishApplicationMaster"))
 
 
-def test_what_a_newer_hadoop_adds_to_a_token_is_passed_on() -> None:
+def test_unknown_fields_of_a_token_are_passed_on() -> None:
     """Add a field 900 of 3 bytes to a container's token."""
     token = Fields(recorded("allocate").all_data(3)[0]).data(6) + encode((900, b"new"))
     granted = parse_granted(encode((6, token)), Dialect.GCORES)
