@@ -6,8 +6,8 @@ import functools
 import os
 import shutil
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from dlapp.config import DockerConfig
 from dlapp.doctor.findings import REQUEST_TIMEOUT_S, Check, CheckContext, Finding, failed, passed, warned
 from dlapp.errors import ConfigError, NotFound
 from dlapp.node_policy import FILE as NODE_FILE
@@ -15,20 +15,35 @@ from dlapp.node_policy import mount_problem, node_policy
 from dlapp.system.network.addresses import address_of_interface
 from dlapp.system.network.ports import ephemeral_overlap
 
+if TYPE_CHECKING:
+    from dlapp.net.dockerd import DockerFacts
+
 
 def checks(context: CheckContext) -> list[Check]:
     """Check Docker, and the requirements of a plain process; nothing on a machine that only submits applications."""
     if context.config.cluster != "local" and not context.on_node:
         return []
     return [
-        Check("docker", functools.partial(_docker, context.config.runtime.docker.host)),
-        Check("docker.gpus", functools.partial(_gpu_mode, context.config.runtime.docker)),
+        Check("docker", functools.partial(_docker, context)),
+        Check("docker.gpus", functools.partial(_gpu_mode, context)),
         Check("node", _node),
         Check("payload", _shell),
     ]
 
 
-def _docker(host: str) -> Iterator[Finding]:
+def _client(context: CheckContext) -> DockerFacts:
+    host = context.config.runtime.docker.host
+    if context.on_node:
+        from dlapp.net.dockerd import Dockerd
+
+        return Dockerd(host, REQUEST_TIMEOUT_S)  # the archive for nodes does not have the docker package
+    from dlapp.runtime.docker.client import DockerClient
+
+    return DockerClient(host, REQUEST_TIMEOUT_S)
+
+
+def _docker(context: CheckContext) -> Iterator[Finding]:
+    host = context.config.runtime.docker.host
     needed = "only applications with a docker_image need it"
     if not host.startswith("unix://"):
         yield failed("docker", f"{host}: only this machine's dockerd is used", "set runtime.docker.host to unix:///…")
@@ -44,10 +59,10 @@ def _docker(host: str) -> Iterator[Finding]:
             repair = "let this user use it (it is root on this machine): the group docker"
         yield warned("docker", found, "; ".join(filter(None, (other_docker(host, os.environ), repair, needed))))
         return
-    from dlapp.net.dockerd import Dockerd, DockerError
+    from dlapp.net.dockerd import DockerError
 
     try:
-        version = Dockerd(host, REQUEST_TIMEOUT_S).version()
+        version = _client(context).version()
     except DockerError as error:
         yield failed("docker", f"{host} does not answer: {str(error).partition(chr(10))[0]}", "start dockerd")
         return
@@ -57,17 +72,18 @@ def _docker(host: str) -> Iterator[Finding]:
     yield passed("docker", f"{who}, interface {version.get('ApiVersion')}, at {host}")
 
 
-def _gpu_mode(configured: DockerConfig) -> Iterator[Finding]:
+def _gpu_mode(context: CheckContext) -> Iterator[Finding]:
     """Yield the mode in which containers get their GPUs here, and the reason."""
-    from dlapp.net.dockerd import Dockerd, DockerError
+    from dlapp.net.dockerd import DockerError
     from dlapp.runtime.gpu.facts import driver_nodes, facts_of
     from dlapp.runtime.gpu.modes import choose_mode
 
+    configured = context.config.runtime.docker
     if not configured.host.startswith("unix://"):
         return
     try:
         allowed = node_policy().docker.gpu_modes
-        facts = facts_of(Dockerd(configured.host, REQUEST_TIMEOUT_S))
+        facts = facts_of(_client(context))
     except (ConfigError, DockerError):
         return  # the checks of the operator's file and of Docker report it
     choice = choose_mode(configured.gpu_mode, facts, (), allowed=allowed)

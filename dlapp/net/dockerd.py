@@ -1,7 +1,7 @@
-"""Docker client: calls of dockerd's API over its Unix socket, without a library.
+"""Docker client of tasks: calls of dockerd's API over its Unix socket, without a library.
 
-The docker package costs each task 90 ms and 20 MiB, mostly for functions that a task never uses; it is used only for
-the shell's terminal.
+The docker package costs each task 90 ms and 20 MiB, mostly for functions that a task never uses; commands read facts
+with it (`dlapp.runtime.docker.client`).
 
 A dockerd may hang or send slowly, so a whole call has a deadline, and its answer a size limit.
 
@@ -17,7 +17,7 @@ import struct
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote, urlencode
 
 from dlapp.errors import DlappError
@@ -69,6 +69,21 @@ class ContainerSummary(NamedTuple):
     name: str = ""
 
 
+class DockerFacts(Protocol):
+    """What commands and tasks read of a dockerd, by either client; each call raises DockerRefused, DockerSilent."""
+
+    host: str
+
+    def version(self) -> dict[str, Any]:
+        """Return its version, and that of its API."""
+
+    def info(self) -> dict[str, Any]:
+        """Return its settings."""
+
+    def networks(self) -> list[str]:
+        """Return the names of its networks."""
+
+
 class Dockerd:
     """Client of this machine's daemon at ``host``. It keeps no connection open.
 
@@ -80,9 +95,7 @@ class Dockerd:
     """
 
     def __init__(self, host: str, timeout_s: float) -> None:
-        if not host.startswith(UNIX):
-            raise DockerNotLocal(f"runtime.docker.host is {host}: only this machine's dockerd, by {UNIX}")
-        self.host, self.timeout_s = host, timeout_s
+        self.host, self.timeout_s = local_host(host), timeout_s
 
     @property
     def path(self) -> str:
@@ -130,8 +143,8 @@ class Dockerd:
             silent = DockerSilent(str(error))
             silent.denied = isinstance(error.__cause__, PermissionError)
             raise silent from error
-        if not _is_success(answer.status):
-            raise DockerRefused(answer.status, _message(answer.status, answer.body))
+        if not is_success(answer.status):
+            raise DockerRefused(answer.status, refusal_text(answer.status, answer.body))
         if not answer.headers.get("content-type").startswith("application/json"):
             return answer.body or None
         return _from_json(answer.body)
@@ -155,17 +168,17 @@ class Dockerd:
                 rest = b""
                 for piece in answer:
                     rest += piece
-                    if _is_success(answer.status):
+                    if is_success(answer.status):
                         *whole, rest = rest.split(b"\n")
-                        yield from (_object(_from_json(line)) for line in whole if line.strip())
+                        yield from (as_object(_from_json(line)) for line in whole if line.strip())
                     if len(rest) > MAX_LINE_BYTES:
                         raise DockerSilent(f"a line of more than {MAX_LINE_BYTES >> 20} MiB")
         except IncompleteResponse as error:
             raise DockerSilent(f"no answer in {timeout_s:g} s" if error.timed_out else str(error)) from error
-        if not _is_success(answer.status):
-            raise DockerRefused(answer.status, _message(answer.status, rest))
+        if not is_success(answer.status):
+            raise DockerRefused(answer.status, refusal_text(answer.status, rest))
         if rest.strip():
-            yield _object(_from_json(rest))
+            yield as_object(_from_json(rest))
 
     # ---- containers ----
 
@@ -179,7 +192,7 @@ class Dockerd:
 
     def inspect(self, name: str) -> dict[str, Any]:
         """Return dockerd's full description of it."""
-        return _object(self.call("GET", f"/containers/{name}/json"))
+        return as_object(self.call("GET", f"/containers/{name}/json"))
 
     def kill(self, name: str) -> None:
         """Send SIGKILL to all of its processes."""
@@ -219,12 +232,16 @@ class Dockerd:
 
     def version(self) -> dict[str, Any]:
         """Return its version, and that of its API."""
-        return _object(self.call("GET", "/version"))
+        return as_object(self.call("GET", "/version"))
+
+    def info(self) -> dict[str, Any]:
+        """Return its settings."""
+        return as_object(self.call("GET", "/info"))
 
     def image(self, name: str) -> dict[str, Any] | None:
         """Return the description of an image; None if it is not in dockerd's store."""
         try:
-            return _object(self.call("GET", f"/images/{quote(name)}/json"))
+            return as_object(self.call("GET", f"/images/{quote(name)}/json"))
         except DockerRefused as error:
             if error.status == 404:
                 return None
@@ -232,7 +249,7 @@ class Dockerd:
 
     def networks(self) -> list[str]:
         """Return the names of its networks."""
-        return [str(one.get("Name", "")) for one in _objects(self.call("GET", "/networks"))]
+        return names_of(self.call("GET", "/networks"))
 
     def read_file(self, container: str, path: str) -> bytes | None:
         """Return a file in a container; None if it does not exist. Links in its path are not followed."""
@@ -270,7 +287,7 @@ class Dockerd:
 
     def create_exec(self, container: str, config: Mapping[str, Any]) -> str:
         """Prepare a command in a container, and return its id; if the container does not run, the status is 409."""
-        found = _object(self.call("POST", f"/containers/{container}/exec", body=config)).get("Id")
+        found = as_object(self.call("POST", f"/containers/{container}/exec", body=config)).get("Id")
         if not (isinstance(found, str) and found.isalnum()):
             raise DockerSilent("an answer that does not match the API")
         return found
@@ -324,12 +341,12 @@ class Dockerd:
         # Docker before 1.8 and Podman answer 200, and the following bytes are the stream nevertheless.
         if len(words) < 2 or words[1] not in (b"101", b"200"):
             status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 500
-            raise DockerRefused(status, _message(status, early))
+            raise DockerRefused(status, refusal_text(status, early))
         return early
 
     def inspect_exec(self, exec_id: str) -> dict[str, Any]:
         """Return the state of a command: ``Running``, ``ExitCode``."""
-        return _object(self.call("GET", f"/exec/{exec_id}/json"))
+        return as_object(self.call("GET", f"/exec/{exec_id}/json"))
 
     def resize_exec(self, exec_id: str, rows: int, columns: int) -> None:
         """Change the size of a command's terminal."""
@@ -349,6 +366,13 @@ class Dockerd:
         return pid if pid > 0 and os.path.exists(f"/proc/{pid}") else None
 
 
+def local_host(host: str) -> str:
+    """Return the address of a dockerd. Raises DockerNotLocal: it is not of this machine's."""
+    if not host.startswith(UNIX):
+        raise DockerNotLocal(f"runtime.docker.host is {host}: only this machine's dockerd, by {UNIX}")
+    return host
+
+
 def _target(path: str, query: Mapping[str, Any] | None) -> str:
     return f"{path}?{urlencode(query)}" if query else path
 
@@ -360,7 +384,8 @@ def _from_json(data: bytes) -> Any:
         raise DockerSilent(f"a response that is not JSON: {error}") from error
 
 
-def _object(found: Any) -> dict[str, Any]:
+def as_object(found: Any) -> dict[str, Any]:
+    """Return an answer that must be an object. Raises DockerSilent: it is not."""
     if not isinstance(found, dict):
         raise DockerSilent("an answer that does not match the API")
     return found
@@ -369,7 +394,12 @@ def _object(found: Any) -> dict[str, Any]:
 def _objects(found: Any) -> list[dict[str, Any]]:
     if not isinstance(found, list):
         raise DockerSilent("an answer that does not match the API")
-    return [_object(one) for one in found]
+    return [as_object(one) for one in found]
+
+
+def names_of(networks: Any) -> list[str]:
+    """Return the names in an answer to /networks. Raises DockerSilent: it does not match the API."""
+    return [str(one.get("Name", "")) for one in _objects(networks)]
 
 
 def _summary(found: dict[str, Any]) -> ContainerSummary:
@@ -380,11 +410,13 @@ def _summary(found: dict[str, Any]) -> ContainerSummary:
     return ContainerSummary(container_id, str(found.get("State", "")), labels, str(names[0]))
 
 
-def _is_success(status: int) -> bool:
+def is_success(status: int) -> bool:
+    """Return whether dockerd did what a call requested."""
     return 200 <= status < 300 or status == 304  # a container that has already started
 
 
-def _message(status: int, words: bytes) -> str:
+def refusal_text(status: int, words: bytes) -> str:
+    """Return dockerd's message in the answer to a call that it refused."""
     try:
         return str(json.loads(words)["message"])
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -16,5 +16,6 @@ with ENXIO exactly when all of its processes have ended.
 - `gpu`: how a container gets its GPUs (`modes`, `facts`), the check that it did (`verification`), and the oldest mode
   (`nvidia_docker`).
 
-`dlapp.net.dockerd` is the client of Docker's API; the docker library is used only for the shell's terminal.
+`dlapp.net.dockerd` is the client of Docker's API in what runs on nodes; commands check a dockerd with the docker
+package (`docker.client`).
 """

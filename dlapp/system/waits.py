@@ -13,8 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
+from dlapp.errors import Unreachable
 from dlapp.system.clock import date_and_time
+
+_T = TypeVar("_T")
 
 FILE_SYSTEM = "its file system"
 """Text for an output that waits for its file system; the reason names the file system."""
@@ -182,3 +186,33 @@ def paused() -> Iterator[None]:
     finally:
         if reporter is not None:
             reporter.resume()
+
+
+def call_within(timeout_s: float, call: Callable[[], _T], lack: Callable[[], str]) -> _T:
+    """Return the result of a call that may wait for servers; it has a thread of its own, which is left if it still
+    waits.
+
+    Args:
+        timeout_s: time limit [s].
+        call: its errors are raised here.
+        lack: returns the message of `Unreachable`, after the time limit.
+
+    Raises:
+        Unreachable: it still waits.
+    """
+    results, errors = list[_T](), list[BaseException]()
+
+    def work() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="call-within", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise Unreachable(lack())
+    return results[0]

@@ -7,8 +7,9 @@ import threading
 
 import pytest
 
+from dlapp.errors import Unreachable
 from dlapp.system import waits
-from dlapp.system.waits import Wait
+from dlapp.system.waits import Wait, call_within
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 
@@ -118,3 +119,14 @@ def test_a_process_that_may_start_no_thread_waits_without_a_word(monkeypatch: py
         assert not has_teller()
     with waits.report_waits(lambda _: None), Wait("hdfs://nn", None), waits.paused():
         pass
+
+
+def test_a_call_that_hangs_is_left_after_its_time_limit() -> None:
+    """Call a function that returns, one that raises ValueError, and one that hangs, for which 0.1 s are allowed."""
+    over = threading.Event()
+    assert call_within(60.0, lambda: 7, lambda: "hangs") == 7
+    with pytest.raises(ValueError, match="wrong"):
+        call_within(60.0, lambda: int("wrong"), lambda: "hangs")
+    with pytest.raises(Unreachable, match="^hangs$"):
+        call_within(0.1, over.wait, lambda: "hangs")
+    over.set()

@@ -303,10 +303,11 @@ class Submitter(Output, Control):
         networks = list(dict.fromkeys(filter(None, map(spec.network_of, in_docker))))
         if not networks:
             return ""
-        from dlapp.net.dockerd import Dockerd, DockerRefused, DockerSilent
+        from dlapp.net.dockerd import DockerRefused, DockerSilent
+        from dlapp.runtime.docker.client import DockerClient
         from dlapp.runtime.docker.container import forbidden_network, missing_network
 
-        dockerd = Dockerd(self.config.runtime.docker.host, DOCKER_TIMEOUT_S)
+        dockerd = DockerClient(self.config.runtime.docker.host, DOCKER_TIMEOUT_S)
         for network in networks:
             try:
                 missing = missing_network(dockerd, network)

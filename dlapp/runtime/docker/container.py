@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dlapp import node_policy
-from dlapp.net.dockerd import Dockerd, DockerSilent
+from dlapp.net.dockerd import Dockerd, DockerFacts, DockerSilent
 from dlapp.node_policy import DockerPolicy
 from dlapp.runtime.gpu.modes import GpuPart
 from dlapp.runtime.payload import PayloadError
@@ -174,7 +174,7 @@ def _csv(*fields: str) -> str:
 # ---- restrictions ----
 
 
-def missing_network(docker: Dockerd, network: str) -> str:
+def missing_network(docker: DockerFacts, network: str) -> str:
     """Return why this dockerd can connect no container to a network; empty if it can.
 
     Raises:

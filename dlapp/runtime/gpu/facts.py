@@ -19,7 +19,7 @@ import subprocess
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from dlapp.net.dockerd import Dockerd
+from dlapp.net.dockerd import DockerFacts
 from dlapp.runtime.gpu.modes import CDI_KIND, HOOKS, IMEX_CHANNEL, NVIDIA_DOCKER, UVM, Facts
 from dlapp.system.yaml_keys import MAX_FOREIGN_BYTES, plain_yaml
 
@@ -41,13 +41,13 @@ _MAX_WORDS = 300
 """It loads a kernel module and makes device nodes, which takes a second; a driver that hangs must not hold the task."""
 
 
-def facts_of(docker: Dockerd) -> Facts:
+def facts_of(docker: DockerFacts) -> Facts:
     """Return the facts about Docker and NVIDIA's tools on this machine.
 
     Raises:
         DockerRefused, DockerSilent: dockerd refused or did not answer.
     """
-    version, info = docker.version(), docker.call("GET", "/info")
+    version, info = docker.version(), docker.info()
     podman = podman_version(version)
     directories = tuple(info.get("CDISpecDirs") or ())
     listed = [str(one.get("ID", "")) for one in info.get("DiscoveredDevices") or () if one.get("Source") == "cdi"]

@@ -6,8 +6,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from dlapp.cluster.yarn.client.am_client import REQUEST_TIMEOUT_S, AmClients
@@ -21,7 +20,7 @@ from dlapp.cluster.yarn.staging import AM, KILL, MAX_REQUEST_BYTES, OWN_MODE, RE
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
 from dlapp.hadoop.errors import ApplicationNotFound, NotAllowed
 from dlapp.system import clock
-from dlapp.system.waits import Wait
+from dlapp.system.waits import Wait, call_within
 from dlapp.values.access import MODIFIERS
 from dlapp.values.ids import ApplicationId
 from dlapp.values.messages import StopAnswer, StopRequest
@@ -34,7 +33,6 @@ KILL_REQUEST_TIMEOUT_S = 2.0
 REPORT_S, MASTER_S = 18.0, 9.0
 """Time limits for a ResourceManager to report an application that is to be killed, and then for its ApplicationMaster
 to be found on HDFS and asked: together less than 30 s. A failover takes 10 to 20 s."""
-_T = TypeVar("_T")
 
 
 class ApplicationKiller:
@@ -101,7 +99,7 @@ class ApplicationKiller:
             Unreachable: neither YARN nor the ApplicationMaster answers; or HDFS does not, which has the caller's token.
         """
         try:
-            report = _within(
+            report = call_within(
                 REPORT_S,
                 lambda: self._session.rest().report(application_id),
                 lambda: f"no answer in {REPORT_S:g} s",
@@ -143,7 +141,7 @@ class ApplicationKiller:
     def _kill_by_master(self, application_id: ApplicationId, by: str, yarn: str) -> str:
         """Kill an application while no ResourceManager answers; ``yarn`` says that. Raises as `kill`."""
         turn = threading.Lock()
-        answer = _within(
+        answer = call_within(
             MASTER_S,
             lambda: self._kill_without_yarn(application_id, by, yarn, turn),
             lambda: (
@@ -259,24 +257,3 @@ class ApplicationKiller:
 
 def _ended_text(report: AppReport) -> str:
     return f"{report.application_id} had already ended: {report.final_status.value.lower()}"
-
-
-def _within(timeout_s: float, call: Callable[[], _T], lack: Callable[[], str]) -> _T:
-    """Return the result of a call that may wait for servers. Raises its errors; Unreachable with ``lack``'s text: it
-    still waits."""
-    results, errors = list[_T](), list[BaseException]()
-
-    def work() -> None:
-        try:
-            results.append(call())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work, name="yarn-kill", daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    if errors:
-        raise errors[0]
-    if not results:
-        raise Unreachable(lack())
-    return results[0]
