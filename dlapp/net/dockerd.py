@@ -70,7 +70,11 @@ class ContainerSummary(NamedTuple):
 
 
 class DockerFacts(Protocol):
-    """What commands and tasks read of a dockerd, by either client; each call raises DockerRefused, DockerSilent."""
+    """Facts about a dockerd, which commands and tasks read by different clients.
+
+    Raises:
+        DockerRefused, DockerSilent: in each call.
+    """
 
     host: str
 

@@ -127,6 +127,6 @@ def test_a_call_that_hangs_is_left_after_its_time_limit() -> None:
     assert call_within(60.0, lambda: 7, lambda: "hangs") == 7
     with pytest.raises(ValueError, match="wrong"):
         call_within(60.0, lambda: int("wrong"), lambda: "hangs")
-    with pytest.raises(Unreachable, match="^hangs$"):
+    with pytest.raises(Unreachable, match=r"^hangs$"):
         call_within(0.1, over.wait, lambda: "hangs")
     over.set()
