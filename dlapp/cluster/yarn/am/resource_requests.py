@@ -235,7 +235,7 @@ class ResourceRequestTable:
             )
 
         if (named := self._named(ask)) is not None:
-            racks = {self._nodes[host].rack if host in self._nodes else DEFAULT_RACK for host in named}
+            racks = {(self._nodes[host].rack if host in self._nodes else "") or DEFAULT_RACK for host in named}
             hosts = [row(host) for host in named]
             return [*hosts, *(row(rack, relax=False) for rack in sorted(racks)), row(ANY, relax=False)]
         if ask.placement.node_label is not None:

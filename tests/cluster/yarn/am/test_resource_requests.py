@@ -95,6 +95,14 @@ def test_named_nodes_are_strict_with_their_racks() -> None:
     }
 
 
+def test_a_named_node_without_a_rack_is_requested_on_the_default_rack() -> None:
+    """A ResourceManager that sends no rack of a node: `NodeReport.rack` is empty then."""
+    one = wants(node("a", rack=""))
+    one.set_requests([ask(1, nodes=("a",))], NONE)
+    assert shown(one.rows(1)) == {"a": (1, True), "/default-rack": (1, False), ANY: (1, False)}
+    assert not one.rows_due(1)
+
+
 def test_a_label_stands_on_the_row_of_the_cluster_alone() -> None:
     one = wants(node("a"))
     one.set_requests([ask(2, node_label="gpu")], NONE)
