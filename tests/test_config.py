@@ -125,6 +125,8 @@ BAD_FILES = [
     ("local: 3\n", ":1: local: must be a level with keys under it"),
     ("local:\n  shared: maybe\n", ":2: local.shared: is 'maybe', allowed are true, false"),
     ("local:\n  state_dir: here\n", ":2: local.state_dir: 'here' is not an absolute path (or one under ~/)"),
+    ("local:\n  ? [vcores, shared]\n  : 1\n", ":2: local.?: is not known, "),
+    ("? {vcores: 1}\n: 1\n", ":1: ?: is not known, "),
     ("cluster: mesos\n", ":1: cluster: is 'mesos', allowed are local, yarn"),
     ("runtime: {docker: {host: here}}\n", ":1: runtime.docker.host: 'here' is not an address of Docker: "),
     (

@@ -199,7 +199,8 @@ def _leaves(
         yield prefix, node.start_mark.line + 1, node
         return
     for key, value in node.value:
-        name = f"{prefix}.{key.value}" if prefix else str(key.value)
+        own = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"  # YAML's mark of a list or mapping as a key
+        name = f"{prefix}.{own}" if prefix else own
         if name in levels and isinstance(value, yaml.MappingNode):
             yield from _leaves(value, name, levels, yaml)
         else:
