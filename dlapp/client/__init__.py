@@ -10,6 +10,9 @@
 Every call is idempotent except `submit`, which starts a new application each time. A `Client` may be used by one thread
 at a time. It keeps connections to a cluster until `close`, or the end of its ``with`` block; on one machine it has
 none.
+
+The methods of `client.Client` are in `operations`, by subject, and `engines` chooses the engine. `streams`, `machine`,
+`board`, `notebook` and `shell` have what single commands need.
 """
 
 from __future__ import annotations

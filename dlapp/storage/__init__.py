@@ -4,7 +4,8 @@ A place is named by a *location*, a string with a scheme. ``file://`` is followe
 operating system has it, without escapes: ``file:///data/50% off #1/a b``. Names that are not UTF-8 are represented as
 in Python (surrogateescape). ``hdfs://`` is followed by a NameNode or nameservice, and the path in the same form.
 
-`open_location` returns the `FileSystem` of a scheme; `commit` makes an application's output visible. The configuration
-of an HDFS is one value, `HdfsPlace`, that the caller passes down. Other schemes are fsspec's, for input only:
-``s3://bucket/name``.
+`open_location` (`open`) returns the `FileSystem` (`api`) of a scheme: `local`, `hdfs`, or `remote` for fsspec's, which
+are for input only: ``s3://bucket/name``. The configuration of an HDFS is one value, `HdfsPlace`, that the caller passes
+down. `inputs` and `fetch_plan` plan and fetch input, `archives` unpacks it, `cache` keeps it on a node. `commit` makes
+an output visible, `settlement` decides on all outputs of an application. `checkpoints` copies a directory of a payload.
 """
