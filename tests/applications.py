@@ -163,9 +163,9 @@ def processes_of(application: str) -> list[Process]:
 def open_files(pid: int) -> list[str]:
     """Return what a process has open; it may close some meanwhile."""
     found = []
-    for one in os.listdir(f"/proc/{pid}/fd"):
+    for name in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(FileNotFoundError):
-            found.append(os.readlink(f"/proc/{pid}/fd/{one}"))
+            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
     return found
 
 

@@ -180,7 +180,7 @@ def zookeeper() -> Iterator[ZooKeeper]:
 
 @pytest.fixture(scope="session")
 def travel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Directory of dlapp's archive for the nodes; to make it anew for each test would take a second."""
+    """Directory of dlapp's archive for the nodes; to build it for each test would take a second."""
     return tmp_path_factory.mktemp("travel")
 
 
@@ -239,10 +239,10 @@ def _kill_applications(hadoop: Hadoop, since_ms: int) -> None:
 
     # The test may have harmed the cluster itself.
     with contextlib.suppress(DlappError), YarnRest([hadoop.rm_url], Login(getpass.getuser())) as rest:
-        for one in rest.reports(user=getpass.getuser()):
-            if not one.state.ended and one.started_ms >= since_ms:
-                print(f"{one.application_id} had not ended: {one.state.value}, {one.diagnostics}")
-                rest.kill(one.application_id, timeout_s=60)
+        for report in rest.reports(user=getpass.getuser()):
+            if not report.state.ended and report.started_ms >= since_ms:
+                print(f"{report.application_id} had not ended: {report.state.value}, {report.diagnostics}")
+                rest.kill(report.application_id, timeout_s=60)
 
 
 @pytest.fixture
@@ -334,7 +334,7 @@ def _show_closes(session: pytest.Session) -> int:
     directory = os.environ.get(closes.VARIABLE)
     texts = [path.read_text(errors="replace") for path in sorted(Path(directory).iterdir())] if directory else []
     for text, count in Counter(text.partition("\n")[2] for text in texts).items():
-        example = next(one for one in texts if one.endswith(text)).partition("\n")[0]
+        example = next(item for item in texts if item.endswith(text)).partition("\n")[0]
         session.config.get_terminal_writer().line(f"\ndouble close, {count} times, as in {example}\n{text}", red=True)
     return len(texts)
 

@@ -81,7 +81,7 @@ class Engine:
         assert self.hadoop is not None
         query = f"user={getpass.getuser()}&startedTimeBegin={self._began_ms}&states=NEW,SUBMITTED,ACCEPTED,RUNNING"
         found = self.hadoop.get(f"{self.hadoop.rm_url}/ws/v1/cluster/apps?{query}")["apps"]
-        return [one["id"] for one in (found or {}).get("app", ())]
+        return [item["id"] for item in (found or {}).get("app", ())]
 
     def client(self) -> Client:
         """One that uses it."""
@@ -108,9 +108,9 @@ class Engine:
         if self._files is None:
             root = Path(self.root, path)
             return {
-                str(one.relative_to(root)): one.read_text(errors="replace")
-                for one in sorted(root.rglob("*"))
-                if one.is_file()
+                str(item.relative_to(root)): item.read_text(errors="replace")
+                for item in sorted(root.rglob("*"))
+                if item.is_file()
             }
         found: dict[str, str] = {}
 
@@ -133,7 +133,7 @@ class Engine:
     def beside(self, path: str) -> list[str]:
         """Names that lie beside a target and begin with its name."""
         if self._files is None:
-            names = [one.name for one in Path(self.root, path).parent.iterdir()]
+            names = [item.name for item in Path(self.root, path).parent.iterdir()]
         else:
             names = self._files.names(self._location(path).rpartition("/")[0])
         return [name for name in names if name.startswith(f"{path.rpartition('/')[2]}.")]
@@ -156,7 +156,7 @@ class Engine:
         it was needed does not show whose it became.
         """
         if self.hadoop is None:
-            return [one for one in processes(self.state_dir) if one.role != "runner"]
+            return [process for process in processes(self.state_dir) if process.role != "runner"]
         return processes_of(application)
 
     def master(self, application: str) -> int:
@@ -165,7 +165,7 @@ class Engine:
             return int(json.loads((application_dir(self.state_dir, application) / "am.json").read_text())["pid"])
 
         def look() -> list[int]:
-            found = [one.pid for one in self.processes(application) if one.role == "am"]
+            found = [process.pid for process in self.processes(application) if process.role == "am"]
             return found if len(found) == 1 else []  # a child that it forks has its command line at first
 
         return wait_for("its ApplicationMaster", look)[0]
@@ -180,13 +180,17 @@ class Engine:
             from dlapp.values.ids import ContainerId
             from tests.cluster.yarn.on_yarn import until_heard_of
 
-            living = [one["container_id"] for one in status(application)["containers"] if one["finished_ms"] is None]
+            living = [
+                container["container_id"]
+                for container in status(application)["containers"]
+                if container["finished_ms"] is None
+            ]
             until_heard_of(self.hadoop, *map(ContainerId.from_text, living))
         os.kill(self.master(application), signal.SIGKILL)
 
     def runners(self) -> list[Process]:
         """The embedded engine's runner, where it runs."""
-        return [one for one in processes(self.state_dir) if one.role == "runner"]
+        return [process for process in processes(self.state_dir) if process.role == "runner"]
 
     def log_page(self, application: str, container: str, stream: str) -> str:
         """A pattern for where ``dlapp-status`` says that the log of a container is, once the application has ended."""
@@ -221,6 +225,6 @@ class Engine:
         staging = f"{self._files.home}/.dlapp/staging/{application}"
         url = json.loads(self._files.read(f"{staging}/am.json", max_bytes=1 << 26))["control_url"]
         master = self.master(application)
-        variables = dict(one.partition("=")[::2] for one in Path(f"/proc/{master}/environ").read_text().split("\0"))
+        variables = dict(text.partition("=")[::2] for text in Path(f"/proc/{master}/environ").read_text().split("\0"))
         credentials = Credentials.decode(Path(variables["HADOOP_TOKEN_FILE_LOCATION"]).read_bytes())
         return Control(url, AmPlan.from_credentials(credentials).secrets.control_secret)

@@ -97,7 +97,7 @@ class UsageError(ValueError):
     """A part that there is not."""
 
 
-def units(rows: Sequence[table.Row], sections: Sequence[Section]) -> list[Unit]:
+def units(rows: Sequence[table.CommandRow], sections: Sequence[Section]) -> list[Unit]:
     """Return the units of these rows, in their order.
 
     Args:
@@ -106,9 +106,9 @@ def units(rows: Sequence[table.Row], sections: Sequence[Section]) -> list[Unit]:
     """
     unit_of: dict[str, Section] = {}
     for section in sections:
-        for block in (one for one in blocks(section[0]) if one.section == section[1] and one.is_commands):
+        for block in (item for item in blocks(section[0]) if item.section == section[1] and item.is_commands):
             unit_of |= dict.fromkeys([f"{block.page}: {block.name}", *block.targets], section)
-    found: dict[str, list[table.Row]] = {}
+    found: dict[str, list[table.CommandRow]] = {}
     commands: dict[str, tuple[str, ...]] = {}
     for row in (row for row in rows if row.tier == "nightly"):
         if (place := unit_of.get(row.what)) is not None:

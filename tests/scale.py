@@ -70,7 +70,7 @@ def main() -> int:
             for helper in helpers:
                 _tell(helper, name)
             answers = [json.loads(_line(helper)) for helper in helpers]
-            took_s = sorted(one for answer in answers for one in answer["took_s"])
+            took_s = sorted(item for answer in answers for item in answer["took_s"])
             again = sum(answer["again"] for answer in answers)
             wall_s = time.monotonic() - began
             if len(took_s) != HELPERS * (per + two):
@@ -185,14 +185,16 @@ class Connection:
             raise ConnectionResetError
         if blank and not head.startswith(b"HTTP/1.1 200 "):
             raise SystemExit(f"{self._container}: not served: {self.heard[:200]!r}")
-        length = next((int(one[15:]) for one in head.lower().split(b"\r\n") if one.startswith(b"content-length:")), -1)
+        length = next(
+            (int(text[15:]) for text in head.lower().split(b"\r\n") if text.startswith(b"content-length:")), -1
+        )
         return bool(blank) and len(body) == length and json.loads(body)["attempt"] == 1
 
 
 def tasks(port: int, first: int, count: int, twice: int) -> None:
     """Be tasks: for each line of standard input, report on each connection and print how long each answer took [s]."""
     containers = [ContainerId(APPLICATION, 1, first + at) for at in range(count)]
-    connections = [Connection(port, one) for one in (*containers, *containers[:twice])]
+    connections = [Connection(port, item) for item in (*containers, *containers[:twice])]
     for number, _ in enumerate(sys.stdin, start=1):
         took_s, again = [], 0
         waiting = deque(connections)
@@ -226,7 +228,7 @@ def tasks(port: int, first: int, count: int, twice: int) -> None:
 def strangers(port: int) -> None:
     """Connect from many addresses, some hundred times in a second, and stay; print how often, once asked."""
     made = 0
-    kept: deque[socket.socket] = deque()
+    open_sockets: deque[socket.socket] = deque()
     sent = (b"", b"GET / HT", b"POST /v1/view HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n", b"\0" * 2000)
     with selectors.DefaultSelector() as selector:
         selector.register(sys.stdin, selectors.EVENT_READ)
@@ -237,10 +239,10 @@ def strangers(port: int) -> None:
                 address = f"127.0.{1 + made % 8}.1"
                 with contextlib.suppress(OSError):
                     sock = socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S, source_address=(address, 0))
-                    kept.append(sock)
+                    open_sockets.append(sock)
                     sock.sendall(sent[made % len(sent)])
-            while len(kept) > 1000:
-                kept.popleft().close()
+            while len(open_sockets) > 1000:
+                open_sockets.popleft().close()
     print(made, flush=True)
     sys.stdin.read()
 

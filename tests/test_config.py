@@ -70,7 +70,7 @@ def test_without_any_file_the_documented_defaults_hold(load: Load, tmp_path: Pat
     assert set(config.origins.values()) == {"default"}
 
 
-def test_later_places_win_and_each_value_knows_where_it_came_from(load: Load, tmp_path: Path, user_file: Path) -> None:
+def test_later_sources_override_and_each_value_has_its_source(load: Load, tmp_path: Path, user_file: Path) -> None:
     (tmp_path / "etc.yaml").write_text(
         "defaults:\n  memory: 1g\n  vcores: 2\nlocal:\n  vcores: 3\n  fs_root: /etc1\nhistory: {age: 1d}\n"
     )
@@ -148,7 +148,7 @@ def test_a_wrong_file_is_refused_with_its_line(load: Load, user_file: Path, text
     assert line.startswith(f"{user_file}{expected}")
 
 
-def test_all_faults_of_all_places_come_at_once(load: Load, user_file: Path) -> None:
+def test_errors_of_all_sources_are_reported_together(load: Load, user_file: Path) -> None:
     user_file.write_text("histori: 1\nlocal: {memory: 1x}\n")
     lines = refused(load, {"local.core": "1"}, DLAPP_LOCAL_STATEDIR="/x", DLAPP_LOCAL_SHARED="maybe")
     text = "\n".join(lines)
@@ -160,7 +160,7 @@ def test_all_faults_of_all_places_come_at_once(load: Load, user_file: Path) -> N
     assert len(lines) == 5
 
 
-def test_a_variable_that_is_nearly_one_of_ours_is_refused_and_another_is_ignored_with_a_line(load: Load) -> None:
+def test_a_misspelled_dlapp_variable_is_refused_and_others_are_noted(load: Load) -> None:
     for name, meant in (
         ("STATE_DIR", "LOCAL_STATE_DIR"),
         ("LOCAL_VCORE", "LOCAL_VCORES"),
@@ -181,9 +181,9 @@ def test_a_variable_that_is_nearly_one_of_ours_is_refused_and_another_is_ignored
 
 def test_only_the_first_of_many_errors_of_a_file_are_reported(load: Load, user_file: Path) -> None:
     user_file.write_text("x:\n" * 10_000)
-    told = refused(load)
-    assert len(told) == MAX_PROBLEMS + 1
-    assert told[-1] == f"{user_file}:{MAX_PROBLEMS + 1}: the rest is not checked"
+    message = refused(load)
+    assert len(message) == MAX_PROBLEMS + 1
+    assert message[-1] == f"{user_file}:{MAX_PROBLEMS + 1}: the rest is not checked"
 
 
 def test_a_section_with_only_comments_has_no_effect(load: Load, user_file: Path) -> None:
@@ -266,7 +266,7 @@ def test_classes_of_xid_errors_are_a_mapping_in_a_file_or_its_text(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("63: ignored", "'ignored' is not a class of Xid 63, the nearest is ignore"),
         ("63: probe", "'probe' is not a class of Xid 63, the nearest is program-probe"),
@@ -276,8 +276,8 @@ def test_classes_of_xid_errors_are_a_mapping_in_a_file_or_its_text(tmp_path: Pat
         ("63: ignore, 63: reset", "Xid 63 appears twice"),
     ],
 )
-def test_a_wrong_class_of_an_xid_error_is_refused_with_the_nearest_right_one(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(f"gpuid.xids: {said}")):
+def test_a_wrong_class_of_an_xid_error_is_refused_with_the_nearest_right_one(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"gpuid.xids: {message}")):
         load_config({"gpuid.xids": text}, {"HOME": "/nowhere"}, system_file="/nowhere")
 
 

@@ -16,7 +16,9 @@ import pytest
 from dlapp import context
 
 SOURCE = Path(context.__file__)
-PYTHONS = sorted({os.path.realpath(one) for one in glob.glob(os.path.expanduser("~/.pyenv/versions/3.*/bin/python3"))})
+PYTHONS = sorted(
+    {os.path.realpath(path) for path in glob.glob(os.path.expanduser("~/.pyenv/versions/3.*/bin/python3"))}
+)
 PROGRAM = """
 import dlapp_context as c
 assert c.roster() == ROSTER, c.roster()

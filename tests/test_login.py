@@ -13,7 +13,7 @@ from dlapp.login import Login, own_login
 from dlapp.values.serialization import from_json, to_json
 
 
-def test_it_is_the_named_hadoop_user_else_the_operating_systems() -> None:
+def test_the_login_is_the_named_hadoop_user_or_the_system_user() -> None:
     assert own_login({"HADOOP_USER_NAME": "tony"}) == Login("tony")
     assert own_login({"HADOOP_USER_NAME": ""}) == own_login({}) == Login(pwd.getpwuid(os.geteuid()).pw_name)
 
@@ -24,7 +24,7 @@ def test_a_user_without_a_name_gets_the_setting_to_use(monkeypatch: pytest.Monke
         own_login({})
 
 
-def test_simple_authentication_says_the_name_and_a_token_speaks_for_itself() -> None:
+def test_simple_authentication_sends_the_name_and_a_token_does_not() -> None:
     assert Login("tony").query == Login("tony").webhdfs_query == {"user.name": "tony"}
     assert Login("tony", "T0ken").webhdfs_query == {"delegation": "T0ken"}
 
@@ -34,7 +34,7 @@ def test_a_token_is_never_shown() -> None:
 
 
 @pytest.mark.parametrize("login", [Login("tony"), Login("tony", "T0ken")])
-def test_it_survives_its_way_to_another_process(login: Login) -> None:
+def test_a_login_survives_serialization(login: Login) -> None:
     assert from_json(Login, json.loads(json.dumps(to_json(login)))) == login
 
 

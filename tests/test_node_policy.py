@@ -155,7 +155,7 @@ def test_invalid_values_are_refused_with_their_line(tmp_path: Path, text: str, f
         ("a" * 64, False),
     ],
 )
-def test_an_image_is_allowed_by_its_registry_or_where_it_is_there(image: str, is_allowed: bool) -> None:
+def test_an_image_is_allowed_by_its_registry_or_if_present(image: str, is_allowed: bool) -> None:
     policy = RegistryPolicy(allow=("r.org", "docker.io/library", "q.org/team"))
     assert (policy.forbidden(parse_image_name(image)) == "") is is_allowed
     assert ANY_REGISTRY.forbidden(parse_image_name(image)) == ""

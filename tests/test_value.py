@@ -46,7 +46,7 @@ class Counter(Record):
     count: int = 0
 
 
-def test_fields_come_by_place_by_name_or_by_default() -> None:
+def test_fields_are_set_by_position_name_or_default() -> None:
     assert (Point(1).x, Point(1).y) == (1, 0)
     assert Point(1, y=2) == Point(y=2, x=1) == Point(1, 2)
     assert Secret(name="a", token="b").tags == []

@@ -106,7 +106,7 @@ class Driver:
     def granted(self, *numbers: int, request_id: int = 1, node: str = "node1") -> list[events.Action]:
         """Containers come, and their nodes take them."""
         grants = tuple(self.grant(number, request_id, node) for number in numbers)
-        return self.do(Heartbeat(granted=grants, started=tuple(one.container_id for one in grants)))
+        return self.do(Heartbeat(granted=grants, started=tuple(grant.container_id for grant in grants)))
 
     def ended(self, number: int, status: int = 0, attempt: int | None = None, **fields: Any) -> list[events.Action]:
         end = ContainerEnd(container_id=self.id(number, attempt), exit_status=status, **fields)
@@ -191,10 +191,10 @@ class Driver:
 
     def of(self, kind: type[A], actions: list[events.Action] | None = None) -> list[A]:
         """The actions of one kind among the last ones."""
-        return [one for one in (self.last if actions is None else actions) if isinstance(one, kind)]
+        return [item for item in (self.last if actions is None else actions) if isinstance(item, kind)]
 
     def stopped(self, actions: list[events.Action] | None = None) -> list[int]:
-        return [one.container_id.number for one in self.of(events.StopContainer, actions)]
+        return [container.container_id.number for container in self.of(events.StopContainer, actions)]
 
     def orders(self, number: int, attempt: int | None = None) -> Orders:
         orders = self.master.orders_of(self.id(number, attempt))
@@ -204,7 +204,7 @@ class Driver:
     def stops(self, *numbers: int) -> list[Stop]:
         return [self.orders(number).stop for number in numbers]
 
-    def asked(self) -> list[int]:
+    def requested(self) -> list[int]:
         return [ask.count for ask in self.master.container_requests()]
 
     def ending(self) -> events.ApplicationEnd:
@@ -212,7 +212,7 @@ class Driver:
         (finish,) = self.of(events.Finish, self.all)
         return finish.ending
 
-    def words(self) -> str:
+    def diagnostics(self) -> str:
         return self.ending().diagnostics
 
     def settlement(self) -> events.SettleOutputs:
@@ -228,5 +228,5 @@ class Driver:
 
     def journal(self) -> journal.RecoveredState:
         """Return what a next attempt makes of all that was written so far."""
-        lines = [journal.line(one.record) for one in self.of(events.WriteJournal, self.all)]
+        lines = [journal.line(action.record) for action in self.of(events.WriteJournal, self.all)]
         return journal.replay(journal.records(lines))

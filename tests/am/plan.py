@@ -184,7 +184,7 @@ class Plan:
 def _related(chance: random.Random, gang: Gang, role: RoleSpec, earlier: list[RoleSpec]) -> RoleSpec:
     """Return a role that may depend on earlier ones, and may be started again alone."""
     until = chance.choice((Until.STARTED, Until.DONE))
-    others = [one for one in earlier if until is Until.STARTED or not one.service]
+    others = [item for item in earlier if until is Until.STARTED or not item.service]
     if others and chance.random() < 0.4:
         role = replace(role, depends_on=(Dependency(chance.choice(others).name, until),))
     if gang is not Gang.NONE:

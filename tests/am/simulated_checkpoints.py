@@ -49,14 +49,14 @@ class SimulatedCheckpoints:
     Args:
         plan: of the run.
         writer: index that stores, where not every one does.
-        violated: told what must not be.
+        violated: called with each violation.
     """
 
     def __init__(self, plan: Plan, writer: int, violated: Callable[[str], None]) -> None:
         self.exist = plan.checkpoint is not None and bool(plan.submission.spec.gangs())
         self._every_index, self._writer, self._violated = plan.checkpoint == EVERY_INDEX, writer, violated
         self._chance, self._broken = random.Random(f"checkpoints {plan.seed}"), plan.broken_checkpoints
-        self._may_count_anew = plan.journal == "lost"  # who counts generations may not know of the earlier ones
+        self._may_count_again = plan.journal == "lost"  # who counts generations may not know of the earlier ones
         self._places: dict[int, dict[int, Stored]] = {}
         self._resumed: dict[tuple[str, int], int] = {}
         self.numbers: set[int] = set()
@@ -128,9 +128,9 @@ class SimulatedCheckpoints:
         if own.is_alone:
             return
         self.numbers.add(own.restored)
-        if self._may_count_anew and all(one.checkpoints.restored == own.restored for one in others):
+        if self._may_count_again and all(other.checkpoints.restored == own.restored for other in others):
             self._resumed[gang, box.generation] = own.restored
-        there = self._resumed.setdefault((gang, box.generation), own.restored)
-        if there != own.restored:
+        restored = self._resumed.setdefault((gang, box.generation), own.restored)
+        if restored != own.restored:
             what = f"index {box.index} begins generation {box.generation} with checkpoint {own.restored}"
-            self._violated(f"{what}, others began it with {there}")
+            self._violated(f"{what}, others began it with {restored}")

@@ -67,7 +67,7 @@ class Box:
 
     def __init__(self, world: World, grant: Grant) -> None:
         self.world, self.grant = world, grant
-        self.told = False
+        self.is_reported = False
         self.released = self.started = self.ended = False
         self.on_lost_node = False
         self.prepared_at = 0.0
@@ -84,7 +84,7 @@ class Box:
         self.result: TaskResult | None = None
         self.stopping, self.stop_reason = Stop.NO, ""
         self.reached_gate = False
-        self.blamed = self.stop_said = False
+        self.blamed = self.stop_ordered = False
         self.heard_at = 0.0
         self.given_up = self.replaced = False
         self.checkpoints = BoxCheckpoints()
@@ -165,7 +165,7 @@ class World:
 
     # ---- time ----
 
-    def at(self, in_s: float, what: Callable[[], None]) -> None:
+    def schedule(self, in_s: float, what: Callable[[], None]) -> None:
         self.count += 1
         heapq.heappush(self.ahead, (self.now + in_s, self.count, what))
 
@@ -174,18 +174,18 @@ class World:
         plan = self.plan
         self.start_attempt()
         for when in plan.node_deaths:
-            self.at(when, self.kill_node)
+            self.schedule(when, self.kill_node)
         for when in plan.node_losses:
-            self.at(when, self.lose_node)
+            self.schedule(when, self.lose_node)
         for when in plan.preemptions:
-            self.at(when, self.preempt)
+            self.schedule(when, self.preempt)
         for when in plan.am_deaths:
-            self.at(when, self.kill_master)
+            self.schedule(when, self.kill_master)
         if plan.soft_kill_at is not None:
-            self.at(plan.soft_kill_at, lambda: self.stop_request(events.SoftKill("tony")))
-            self.at(plan.soft_kill_at + 2, lambda: self.stop_request(events.SoftKill("tina")))
+            self.schedule(plan.soft_kill_at, lambda: self.stop_request(events.SoftKill("tony")))
+            self.schedule(plan.soft_kill_at + 2, lambda: self.stop_request(events.SoftKill("tina")))
         if plan.kill_at is not None:
-            self.at(plan.kill_at, lambda: self.stop_request(events.Kill("tony")))
+            self.schedule(plan.kill_at, lambda: self.stop_request(events.Kill("tony")))
         while self.ending is None:
             self.now, _, what = heapq.heappop(self.ahead)
             if self.now > limit_s:
@@ -209,9 +209,9 @@ class World:
         """Bring something over the network: late, twice, or not at all."""
         if self.is_lost():
             return
-        self.at(self.latency(), deliver)
+        self.schedule(self.latency(), deliver)
         if self.plan.double and self.chance.random() < self.plan.double:
-            self.at(self.latency(), deliver)
+            self.schedule(self.latency(), deliver)
 
     # ---- the ApplicationMaster and its loop ----
 
@@ -220,10 +220,12 @@ class World:
         compaction = JournalCompaction(most_runs=self.chance.choice((1, 50_000)))
         compaction.process(lines)
         size = self.chance.randint(1, 1 + len(lines))
-        pieces = [lines[at : at + size] for at in range(0, len(lines), size)]
+        pieces = [lines[index : index + size] for index in range(0, len(lines), size)]
         done = self.chance.randint(0, len(pieces))
         return [
-            line for at, piece in enumerate(pieces) for line in (compaction.needed_lines(piece) if at < done else piece)
+            line
+            for index, piece in enumerate(pieces)
+            for line in (compaction.needed_lines(piece) if index < done else piece)
         ]
 
     def start_attempt(self) -> None:
@@ -251,12 +253,12 @@ class World:
         self.news_granted, self.news_started, self.news_preparing, self.wanted = [], [], [], {}
         self.handle(Registered(limits=ResourceLimits(), live=live, single_node=self.plan.seed % 2 == 1))
         mine = self.attempt
-        self.at(0.05, lambda: self.beat(mine))
+        self.schedule(0.05, lambda: self.beat(mine))
         self.reachable_at = self.now
         if self.published:
             self.handle(events.Published())
         else:
-            self.at(self.plan.unpublished_s, lambda: self.publish(mine))
+            self.schedule(self.plan.unpublished_s, lambda: self.publish(mine))
 
     def publish(self, attempt: int) -> None:
         if self.attempt == attempt:
@@ -268,12 +270,12 @@ class World:
             return
         self.master = None
         if self.plan.journal == "tail lost":
-            kept = self.chance.randint(0, len(self.fleeting))
-            self.durable += self.fleeting[:kept]
+            kept_count = self.chance.randint(0, len(self.fleeting))
+            self.durable += self.fleeting[:kept_count]
         else:
             self.durable += self.fleeting
         self.fleeting = []
-        self.at(self.chance.uniform(0.1, 3), self.start_attempt)
+        self.schedule(self.chance.uniform(0.1, 3), self.start_attempt)
 
     def handle(self, event: events.Event) -> list[events.Action]:
         if self.master is None or self.ending is not None:
@@ -290,13 +292,13 @@ class World:
                 self.start_task(self.boxes[grant.container_id])
             case events.StopContainer(container_id):
                 box = self.boxes[container_id]
-                box.stop_said = True
+                box.stop_ordered = True
                 self.check_stop(container_id)
                 if not self.is_lost() and not box.on_lost_node:
-                    self.at(self.latency(), lambda: self.end_box(box, -105))
+                    self.schedule(self.latency(), lambda: self.end_box(box, -105))
             case events.CheckStart(container_id):
                 if self.now < self.boxes[container_id].prepared_at and not self.is_lost():
-                    self.at(self.latency(), lambda: self.news_preparing.append(container_id))
+                    self.schedule(self.latency(), lambda: self.news_preparing.append(container_id))
             case events.Assign(container_id, assignment):
                 self.message(lambda: self.on_assign(self.boxes[container_id], assignment))
             case events.Refuse(container_id, _):
@@ -304,7 +306,7 @@ class World:
                     self.message(lambda: self.end_box(refused, 1))
             case events.SendOrders(container_id, orders):
                 self.check_orders(self.boxes[container_id], orders)
-                self.boxes[container_id].stop_said |= orders.stop is not Stop.NO
+                self.boxes[container_id].stop_ordered |= orders.stop is not Stop.NO
                 self.message(lambda: self.on_orders(self.boxes[container_id], orders))
             case events.AnswerStop(answer):
                 self.stop_answers.append(answer.state)
@@ -326,7 +328,7 @@ class World:
                 elif not self.writes_journal:
                     self.writes_journal = True
                     mine = self.attempt
-                    self.at(self.chance.uniform(*self.plan.journal_s), lambda: self.write_journal(mine))
+                    self.schedule(self.chance.uniform(*self.plan.journal_s), lambda: self.write_journal(mine))
 
     def write_journal(self, attempt: int) -> None:
         """A group of the journal is written."""
@@ -343,12 +345,12 @@ class World:
         while self.unanswered and self.unanswered[0][0] <= self.recorded:
             _, box = self.unanswered.pop(0)
             if not self.is_lost():
-                self.at(self.latency(), partial(self.end_box, box, 0))  # heard: the task may go
+                self.schedule(self.latency(), partial(self.end_box, box, 0))  # heard: the task may go
 
     def beat(self, attempt: int) -> None:
         if self.master is None or self.attempt != attempt or self.ending is not None:
             return
-        self.at(self.chance.choice((0.2, 1.0)), lambda: self.beat(attempt))
+        self.schedule(self.chance.choice((0.2, 1.0)), lambda: self.beat(attempt))
         if not self.is_lost():
             answer = self.engine_heartbeat()
             if self.is_lost():
@@ -361,7 +363,7 @@ class World:
                     if self.plan.gang is not Gang.NONE:
                         break  # it restarts the gang, or ends all
                 for grant in answer.granted:
-                    self.boxes[grant.container_id].told = True
+                    self.boxes[grant.container_id].is_reported = True
                 self.handle(answer)
                 if self.plan.double and self.chance.random() < self.plan.double:
                     self.handle(answer)
@@ -369,7 +371,7 @@ class World:
 
     def stop_request(self, event: events.SoftKill | events.Kill) -> None:
         if self.master is None:
-            self.at(0.5, lambda: self.stop_request(event))
+            self.schedule(0.5, lambda: self.stop_request(event))
         else:
             self.handle(event)
 
@@ -387,7 +389,7 @@ class World:
                 return
             ended = None
             if committing and self.plan.commit_fails:
-                self.at(0.1, lambda: answer(events.OutputsSettled(error="the disk is full")))
+                self.schedule(0.1, lambda: answer(events.OutputsSettled(error="the disk is full")))
                 return
             if committing:
                 if self.claim is None:
@@ -396,12 +398,12 @@ class World:
                 else:
                     ended = self.claim.ending
                 if self.chance.random() < 0.5 and self.swapped is None:
-                    self.at(0.2, swap)
+                    self.schedule(0.2, swap)
                     return
                 swap()
                 return
             view = OutputView(name="", target="file:///results/run")
-            self.at(0.1, lambda: answer(events.OutputsSettled((view,), None, ended)))
+            self.schedule(0.1, lambda: answer(events.OutputsSettled((view,), None, ended)))
 
         def swap() -> None:
             if self.attempt != mine or self.master is None:
@@ -410,13 +412,13 @@ class World:
                 self.swapped = self.claim
             ended = self.claim.ending if self.claim is not wanted and self.claim else None
             view = OutputView(name="", target="file:///results/run", committed=True)
-            self.at(self.latency(), lambda: answer(events.OutputsSettled((view,), None, ended)))
+            self.schedule(self.latency(), lambda: answer(events.OutputsSettled((view,), None, ended)))
 
         def answer(settled: events.OutputsSettled) -> None:
             if self.attempt == mine:
                 self.handle(settled)
 
-        self.at(self.latency(), work)
+        self.schedule(self.latency(), work)
 
     def check_stop(self, container_id: ContainerId) -> None:
         container = self.master and self.master.state.containers.get(container_id)
@@ -439,7 +441,7 @@ class World:
                 self.violated(f"{container_id} was released after its task was started")
             if not box.released:
                 box.released = True
-                self.at(self.latency(), partial(self.end_box, box, -100))
+                self.schedule(self.latency(), partial(self.end_box, box, -100))
         granted, self.news_granted = tuple(self.news_granted), []
         started, self.news_started = tuple(self.news_started), []
         preparing, self.news_preparing = tuple(self.news_preparing), []
@@ -448,9 +450,9 @@ class World:
         ending, self.news_ending = tuple(self.news_ending), []
         preempted, self.news_preempted = tuple(self.news_preempted), []
         if preempted:  # what ended in the same moment may be a consequence
-            self.forgiven += sum(self.boxes[one.container_id].blamed for one in ended)
+            self.forgiven += sum(self.boxes[container.container_id].blamed for container in ended)
         mine = self.attempt
-        self.at(self.latency(), lambda: self.grant_some(mine))
+        self.schedule(self.latency(), lambda: self.grant_some(mine))
         return Heartbeat(
             granted=granted,
             started=started,
@@ -458,7 +460,7 @@ class World:
             ended=ended,
             start_failed=failed,
             ending=ending,
-            announced=tuple(AnnouncedEnd(container_id=one, wait_s=PREEMPTION_WAIT_S) for one in preempted),
+            announced=tuple(AnnouncedEnd(container_id=item, wait_s=PREEMPTION_WAIT_S) for item in preempted),
         )
 
     def grant_some(self, attempt: int) -> None:
@@ -494,7 +496,7 @@ class World:
         for box in self.boxes.values():
             if box.grant.node == node and not box.ended:
                 # All that ran there is gone now; the engine finds out later.
-                self.end_box(box, -100, node_fault=True, said_in_s=self.chance.uniform(0.5, 10))
+                self.end_box(box, -100, node_fault=True, reported_in_s=self.chance.uniform(0.5, 10))
 
     def lose_node(self) -> None:
         alive = [node for node in self.nodes if node not in self.dead]
@@ -508,7 +510,7 @@ class World:
                 self.news_ending.append(box.grant.container_id)
                 container_id = box.grant.container_id
                 end = ContainerEnd(container_id=container_id, exit_status=-100, node_fault=True, presumed=True)
-                self.at(self.chance.uniform(0, 10), lambda end=end: self.news_ended.append(end))  # type: ignore[misc]
+                self.schedule(self.chance.uniform(0, 10), lambda end=end: self.news_ended.append(end))  # type: ignore[misc]
 
     def preempt(self) -> None:
         boxes = [box for box in self.boxes.values() if box.alive and not box.on_lost_node]
@@ -516,16 +518,16 @@ class World:
             return
         box = self.chance.choice(boxes)
         self.news_preempted.append(box.grant.container_id)
-        self.at(PREEMPTION_WAIT_S, lambda: self.end_box(box, -102, node_fault=True))
+        self.schedule(PREEMPTION_WAIT_S, lambda: self.end_box(box, -102, node_fault=True))
 
-    def end_box(self, box: Box, status: int, *, node_fault: bool = False, said_in_s: float = 0.0) -> None:
+    def end_box(self, box: Box, status: int, *, node_fault: bool = False, reported_in_s: float = 0.0) -> None:
         if box.ended:
             return
         box.ended = True
         self.payload_over(box)
         end = ContainerEnd(container_id=box.grant.container_id, exit_status=status, node_fault=node_fault)
-        if said_in_s:
-            self.at(said_in_s, lambda: self.news_ended.append(end))
+        if reported_in_s:
+            self.schedule(reported_in_s, lambda: self.news_ended.append(end))
         else:
             self.news_ended.append(end)
 
@@ -542,7 +544,7 @@ class World:
             return
         box.started = True
         if box.grant.container_id.attempt == self.attempt:
-            self.at(0.02, lambda: self.news_started.append(box.grant.container_id))
+            self.schedule(0.02, lambda: self.news_started.append(box.grant.container_id))
         wait = self.chance.uniform(0.05, 0.4)
         if self.plan.task_late and self.chance.random() < self.plan.task_late:
             wait = self.chance.uniform(20, 60)
@@ -550,12 +552,12 @@ class World:
             wait = self.chance.uniform(40, 80)
             box.prepared_at = self.now + wait
         if self.plan.task_killed and self.chance.random() < self.plan.task_killed:
-            self.at(self.chance.uniform(0, 10), lambda: self.kill_task(box))
+            self.schedule(self.chance.uniform(0, 10), lambda: self.kill_task(box))
         if self.plan.task_hangs and self.chance.random() < self.plan.task_hangs:
-            self.at(self.chance.uniform(0, 10), lambda: setattr(box, "hangs", True))
+            self.schedule(self.chance.uniform(0, 10), lambda: setattr(box, "hangs", True))
         if self.plan.task_pauses and self.chance.random() < self.plan.task_pauses:
-            self.at(self.chance.uniform(0, 15), lambda: self.pause_task(box))
-        self.at(wait, lambda: self.talk(box))
+            self.schedule(self.chance.uniform(0, 15), lambda: self.pause_task(box))
+        self.schedule(wait, lambda: self.talk(box))
 
     def pause_task(self, box: Box) -> None:
         def go_on() -> None:
@@ -563,7 +565,7 @@ class World:
             self.talk(box)
 
         box.hangs = True
-        self.at(self.chance.uniform(1, 40), go_on)
+        self.schedule(self.chance.uniform(1, 40), go_on)
 
     def kill_task(self, box: Box) -> None:
         if box.alive:
@@ -572,7 +574,7 @@ class World:
 
     def blame_user(self, box: Box) -> None:
         """The ApplicationMaster hears that a payload failed by itself, or was killed with its task."""
-        if box.blamed and not box.stop_said:
+        if box.blamed and not box.stop_ordered:
             assert box.index is not None
             box.blamed = False
             self.user_faults[box.index] = self.user_faults.get(box.index, 0) + 1
@@ -581,7 +583,7 @@ class World:
         """The task's talking thread: it says hello until it has work, then reports in intervals."""
         if not box.alive or box.hangs or self.ending is not None:
             return
-        self.at(self.plan.talk_s, lambda: self.talk(box))
+        self.schedule(self.plan.talk_s, lambda: self.talk(box))
         if self.master is None or (not self.published and box.grant.container_id.attempt < self.attempt):
             return
         if box.index is None or box.greeted_attempt != self.attempt:
@@ -631,7 +633,7 @@ class World:
             return
         box.heard_at = self.now
         if box.replaced and box.payload:
-            self.at(30.0, lambda: self.check_replaced(box, attempt))
+            self.schedule(30.0, lambda: self.check_replaced(box, attempt))
         if isinstance(message, Report) and (message.result is not None or message.failure is not None):
             assert box.index is not None
             box.blamed &= message.generation >= self.master.state.role_of_index(box.index).gate.generation
@@ -645,7 +647,7 @@ class World:
                 self.unanswered.append((self.recorded + len(self.fleeting), box))
                 if not self.fleeting:
                     self.record()
-        elif any(isinstance(one, events.Assign) for one in actions):
+        elif any(isinstance(action, events.Assign) for action in actions):
             box.greeted_attempt = attempt
 
     def on_assign(self, box: Box, assignment: Assignment) -> None:
@@ -676,7 +678,7 @@ class World:
         elif box.phase is Phase.WAITING:
             self.maybe_go(box)
         else:
-            self.at(self.chance.uniform(0, self.plan.step_s), lambda: self.step(box, place + 1, run))
+            self.schedule(self.chance.uniform(0, self.plan.step_s), lambda: self.step(box, place + 1, run))
 
     def has_checkpoints(self, box: Box) -> bool:
         assert box.index is not None
@@ -693,13 +695,13 @@ class World:
             return
         if self.checkpoints.restore(box):
             run = box.run
-            self.at(self.chance.uniform(0, self.plan.step_s), lambda: self.step(box, 2, run))
+            self.schedule(self.chance.uniform(0, self.plan.step_s), lambda: self.step(box, 2, run))
             return
         self.checkpoints.find(box)
         if not box.hangs:
             self.report(box)
 
-    def prepare_anew(self, box: Box, generation: int) -> None:
+    def prepare_again(self, box: Box, generation: int) -> None:
         box.run += 1
         box.generation = generation
         box.checkpoints.begin()
@@ -709,7 +711,7 @@ class World:
         """A payload has reached a step, and its task stores that."""
         if not box.payload or not box.alive or run != box.run:
             return
-        self.at(self.chance.uniform(0.9, 1.1), lambda: self.maybe_store(box, step + 1, run))
+        self.schedule(self.chance.uniform(0.9, 1.1), lambda: self.maybe_store(box, step + 1, run))
         if self.checkpoints.store(box, step) and not box.hangs:
             self.report(box)
 
@@ -734,10 +736,10 @@ class World:
         """End the payload of a task whose gang is restarted, and bring it to the gate again."""
         if box.failure is not None:
             box.failure, box.blamed = None, False
-            self.prepare_anew(box, generation)
+            self.prepare_again(box, generation)
             return
         if not box.payload and self.has_checkpoints(box):
-            self.prepare_anew(box, generation)
+            self.prepare_again(box, generation)
             return
         if not box.payload:
             box.generation = generation
@@ -755,7 +757,7 @@ class World:
                 box.checkpoints.begin()
                 self.step(box, 0, run)
 
-        self.at(self.chance.uniform(0, 1.0), over)
+        self.schedule(self.chance.uniform(0, 1.0), over)
 
     def on_stop(self, box: Box, orders: Orders) -> None:
         if orders.stop is Stop.SOFT and box.stopping is Stop.SOFT:
@@ -768,7 +770,7 @@ class World:
                 self.stored(box, Fault.USER)
                 return
         if orders.stop is Stop.SOFT and box.payload:
-            self.at(self.chance.uniform(0, orders.grace_s), lambda: self.payload_ends(box, box.run))
+            self.schedule(self.chance.uniform(0, orders.grace_s), lambda: self.payload_ends(box, box.run))
         elif orders.stop is Stop.NOW or not box.storing_now:
             self.payload_over(box)
             self.say_result(box, TaskResult(fault=Fault.STOPPED))
@@ -778,7 +780,7 @@ class World:
             return
         restored, chosen = box.checkpoints.restored, box.orders.checkpoint
         if box.phase is Phase.WAITING and not box.orders.go and None not in (restored, chosen) and chosen != restored:
-            self.prepare_anew(box, box.generation)
+            self.prepare_again(box, box.generation)
             return
         if box.phase is Phase.WAITING and box.orders and box.orders.go and box.stopping is Stop.NO and box.alive:
             if self.submission.spec.has_roster and not box.orders.roster:
@@ -793,7 +795,7 @@ class World:
         if self.has_checkpoints(box):
             role, _ = self.submission.spec.role_of(box.index)
             gang = next(gang for gang in self.submission.spec.gangs() if role in gang)
-            indexes = [index for one in gang for index in self.indexes[one.name]]
+            indexes = [index for item in gang for index in self.indexes[item.name]]
             self.checkpoints.check_start(box, gang[0].name, filter(None, map(self.payloads.get, indexes)))
         other = self.payloads.get(box.index)
         self.check_generations(box, box.index)
@@ -809,16 +811,16 @@ class World:
         if not box.hangs:
             self.report(box)
         role, _ = self.submission.spec.role_of(box.index)
-        for one in role.depends_on:
-            there = self.begun if one.until is Until.STARTED else self.completions
-            if any(index not in there for index in self.indexes[one.role]):
-                self.violated(f"{role.name} runs, and {one.role} has not {one.until.value}")
+        for dependency in role.depends_on:
+            satisfied = self.begun if dependency.until is Until.STARTED else self.completions
+            if any(index not in satisfied for index in self.indexes[dependency.role]):
+                self.violated(f"{role.name} runs, and {dependency.role} has not {dependency.until.value}")
         if role.service and not self.plan.service_ends:
             return
         run = box.run
         if self.has_checkpoints(box) and self.checkpoints.stores(box.index):
-            self.at(self.chance.uniform(0.9, 1.1), lambda: self.maybe_store(box, 1, run))
-        self.at(self.chance.uniform(*self.plan.payload_s), lambda: self.payload_ends(box, run))
+            self.schedule(self.chance.uniform(0.9, 1.1), lambda: self.maybe_store(box, 1, run))
+        self.schedule(self.chance.uniform(*self.plan.payload_s), lambda: self.payload_ends(box, run))
 
     def payload_over(self, box: Box) -> None:
         if box.payload:
@@ -852,7 +854,7 @@ class World:
         box.phase = Phase.STORING
         if not box.hangs:
             self.report(box)
-        self.at(self.chance.uniform(0, self.plan.step_s), lambda: self.stored(box, fault))
+        self.schedule(self.chance.uniform(0, self.plan.step_s), lambda: self.stored(box, fault))
 
     def stored(self, box: Box, fault: Fault) -> None:
         if not box.alive or box.result is not None:
@@ -878,7 +880,7 @@ class World:
 
     def is_out_of_reach(self, box: Box) -> bool:
         """Return whether an index may run elsewhere though a container runs it: the engine has lost its node, which
-        cannot be told to end it, and its task has been silent for as long as it may.
+        cannot be ordered to end it, and its task has been silent for as long as it may.
         """
         reachable_at = 0.0 if box.grant.container_id.attempt == self.attempt else self.reachable_at
         was_heard = box.heard_at > reachable_at
@@ -895,8 +897,8 @@ class World:
         """Check that no payload of an earlier generation runs when one of its gang begins."""
         role, _ = self.submission.spec.role_of(index)
         gang = next((gang for gang in self.submission.spec.gangs() if role in gang), ())
-        for one in gang:
-            for other in filter(None, map(self.payloads.get, self.indexes[one.name])):
+        for item in gang:
+            for other in filter(None, map(self.payloads.get, self.indexes[item.name])):
                 if other.generation != box.generation and not (other.given_up or self.is_out_of_reach(other)):
                     mine, its = f"{index} in generation {box.generation}", f"{other.index} in {other.generation}"
                     self.violated(f"index {mine} begins while {its} runs")
@@ -908,12 +910,12 @@ class World:
         assert box.index is not None
         state = self.master.state
         role = state.role_of_index(box.index)
-        members = {one.index: one for one in roster_of(state, role.gate).members}
+        members = {member.index: member for member in roster_of(state, role.gate).members}
         if box.index not in members or members[box.index].address != box.address:
             self.violated(f"index {box.index} starts with the roster {members.get(box.index)} of itself")
-        gang = [index for one in state.roles_of(role.gate) for index in one.indexes] if role.gate.gang else []
+        gang = [index for item in state.roles_of(role.gate) for index in item.indexes] if role.gate.gang else []
         # Who ended or was lost before this attempt is not known to it, nor one that is only about to replace another.
-        running = {one.instance.index for one in state.open.values() if one.instance is not None and one.ran}
+        running = {item.instance.index for item in state.open.values() if item.instance is not None and item.ran}
         lacking = [index for index in gang if index not in members and (self.attempt == 1 or index in running)]
         if lacking:
             self.violated(f"index {box.index} starts with a roster without {lacking}")
@@ -925,8 +927,8 @@ class World:
             return
         role, _ = self.submission.spec.role_of(box.index)
         gang = next((gang for gang in self.submission.spec.gangs() if role in gang), ())
-        for index in [index for one in gang for index in self.indexes[one.name]]:
-            if not any(one.index == index and one.reached_gate for one in self.boxes.values()):
+        for index in [index for item in gang for index in self.indexes[item.name]]:
+            if not any(item.index == index and item.reached_gate for item in self.boxes.values()):
                 self.violated(f"the gang of {role.name} may go, index {index} was never at the gate")
 
     def check_the_end(self) -> None:
@@ -936,7 +938,7 @@ class World:
         for box in self.boxes.values():
             if box.alive and not box.on_lost_node:
                 self.violated(f"{box.grant.container_id} is left running after the end: {ending.diagnostics}")
-            known = box.told and box.grant.container_id.attempt == self.attempt
+            known = box.is_reported and box.grant.container_id.attempt == self.attempt
             given_back = box.ended or box.released or box.grant.container_id in self.master.releases()
             if known and not box.started and not given_back:
                 self.violated(f"{box.grant.container_id} was granted and never given back")
@@ -973,7 +975,7 @@ class World:
     def check_others_went_on(self, deciding: list[int]) -> None:
         """Every index has ended by itself, and what was committed is of those that ended well."""
         assert self.master is not None
-        failed = {one.index for one in self.master.state.instances if one.failed}
+        failed = {instance.index for instance in self.master.state.instances if instance.failed}
         for index in deciding:
             if index not in self.completions and index not in failed:
                 self.violated(f"index {index} neither succeeded nor failed, and the application has ended")

@@ -78,9 +78,7 @@ def test_the_only_rank_that_did_not_take_part_is_named() -> None:
         ({}, "another rank did not"),
     ],
 )
-def test_of_several_ranks_that_were_ended_those_that_are_behind_did_not_take_part(
-    steps: dict[int, int], named: str
-) -> None:
+def test_ranks_behind_the_others_did_not_join_the_collective(steps: dict[int, int], named: str) -> None:
     am = gang(4)
     for number, step in steps.items():
         am.report(number, Phase.RUNNING, payload=PayloadStatus(step=step, lines=1))
@@ -96,7 +94,7 @@ def test_of_several_ranks_that_were_ended_those_that_are_behind_did_not_take_par
     assert found.diagnosis.cause.startswith(named)
 
 
-def test_a_restart_of_a_gang_forgets_when_the_payload_of_the_former_generation_ended() -> None:
+def test_a_gang_restart_clears_the_end_of_the_previous_payload() -> None:
     am = Driver(RoleSpec(instances=2, retries=1), gang=Gang.ALL)
     am.running_gang(2, 3)
     fails(am, 2, ERROR)
@@ -142,7 +140,11 @@ def test_a_container_that_its_node_lost_or_that_fell_silent_is_named() -> None:
     am.running(2, 3, 4)
     am.finished(2, result(Fault.NODE, None, None, message="the node removed it", lost=True))
     am.ended(3, -100, node_fault=True)
-    assert [one.diagnosis and one.diagnosis.rule for one in am.view().containers] == ["node_lost", "node_lost", None]
+    assert [container.diagnosis and container.diagnosis.rule for container in am.view().containers] == [
+        "node_lost",
+        "node_lost",
+        None,
+    ]
     am.wait(200)
     am.ended(4, -105)
     found = am.view().containers[2].diagnosis

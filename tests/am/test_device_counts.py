@@ -36,15 +36,15 @@ class Reader:
 
     def __init__(self, where: LedgerSettings) -> None:
         self.now = 0.0
-        self.told: SimpleQueue[DeviceCountsRead] = SimpleQueue()
-        self.devices = DeviceCountReader(where, {PLAIN, SLICE}, self.told.put, clock=lambda: self.now)
+        self.events: SimpleQueue[DeviceCountsRead] = SimpleQueue()
+        self.devices = DeviceCountReader(where, {PLAIN, SLICE}, self.events.put, clock=lambda: self.now)
 
     def next(self) -> DeviceCountsRead:
-        return self.told.get(timeout=PATIENCE_S)
+        return self.events.get(timeout=PATIENCE_S)
 
-    def nothing(self) -> bool:
+    def has_no_event(self) -> bool:
         with pytest.raises(Empty):
-            self.told.get(timeout=0.2)
+            self.events.get(timeout=0.2)
         return True
 
 
@@ -65,11 +65,11 @@ def test_hosts_with_quarantined_devices_are_reported_and_the_ledger_is_read_seld
             if host == "node2":
                 ledger.quarantine("gpu1", cause="operator", by="root")
     reader.devices.refresh_for(WAITS)
-    assert reader.nothing()
+    assert reader.has_no_event()
     reader.now += module.READ_EVERY_S + 1
     reader.devices.refresh_for(NO_GPU)
     reader.devices.refresh_for(MET)
-    assert reader.nothing()
+    assert reader.has_no_event()
     reader.devices.refresh_for(WAITS)
     read = reader.next()
     assert read.serving == {PLAIN: {"node2": 2}, SLICE: {"node2": 2}}, "a slice is not a GPU"

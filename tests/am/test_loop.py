@@ -204,14 +204,14 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     try:
         wait_until(lambda: made.engine.given == TASKS)
         made.tasks += [Task(made.loop.control_url, 2 + number) for number in range(TASKS)]
-        for one in made.tasks:
-            one.report()
-        wait_until(lambda: [one.phase for one in made.home.views[-1].containers] == [Phase.RUNNING] * TASKS)
+        for task in made.tasks:
+            task.report()
+        wait_until(lambda: [container.phase for container in made.home.views[-1].containers] == [Phase.RUNNING] * TASKS)
         yield made
     finally:
         made.shut_down()
-        for one in made.tasks:
-            one.close()
+        for task in made.tasks:
+            task.close()
 
 
 @pytest.mark.proves("roster-token")
@@ -233,9 +233,11 @@ def test_only_the_members_of_a_gang_can_read_its_roster(tmp_path: Path) -> None:
                 roster(ids[0], ids[0])
             made.tasks[-1].wait_at_gate(f"10.0.0.{container_id.number}")
         found = roster(ids[0], ids[0])
-        assert [(one.index, one.address) for one in found.members] == [(n, f"10.0.0.{n + 2}") for n in range(TASKS)]
+        assert [(member.index, member.address) for member in found.members] == [
+            (n, f"10.0.0.{n + 2}") for n in range(TASKS)
+        ]
         assert roster(ids[1], ids[1]) == found
-        assert [one.orders().roster for one in made.tasks] == [1] * TASKS
+        assert [task.orders().roster for task in made.tasks] == [1] * TASKS
         with pytest.raises(Denied):
             roster(ids[0], ids[1])
         stranger = ContainerId(APP, 1, 99)
@@ -243,21 +245,21 @@ def test_only_the_members_of_a_gang_can_read_its_roster(tmp_path: Path) -> None:
             roster(stranger, stranger)
     finally:
         made.shut_down()
-        for one in made.tasks:
-            one.close()
+        for task in made.tasks:
+            task.close()
 
 
 def test_reports_without_changes_write_no_view(world: World) -> None:
     before = len(world.home.views)
     for _ in range(3):
-        for one in world.tasks:
-            one.report()
+        for task in world.tasks:
+            task.report()
     world.beat()
     world.beat()
     assert len(world.home.views) == before
 
 
-def test_those_that_wait_are_answered_together_by_the_last_heartbeat_before_it_is_time(
+def test_waiting_calls_are_answered_together_by_the_last_heartbeat(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answered: list[int] = []
@@ -302,7 +304,7 @@ def test_a_report_of_a_task_does_not_end_its_wait_for_orders(world: World, monke
     assert not waiting.is_alive()
 
 
-def test_a_view_that_takes_long_to_make_is_made_seldom(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expensive_view_is_built_seldom(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.beat()  # the view before is made: it measures its time after it was written
     times = itertools.chain([100.0, 200.0], itertools.repeat(200.0))
     monkeypatch.setattr(time, "thread_time", lambda: next(times))
@@ -390,17 +392,17 @@ def test_an_attempt_superseded_in_its_journal_sends_tasks_no_more_orders(
     world.thread.start()
     wait_until(lambda: world.engine.given == TASKS)
     tasks = [Task(world.loop.control_url, 2 + number) for number in range(TASKS)]
-    for one in tasks:
-        one.report()
-    told: list[Orders | None] = []
+    for item in tasks:
+        item.report()
+    orders_received: list[Orders | None] = []
 
     def wait_for_orders(task: Task) -> None:
         try:
-            told.append(task.orders(60.0))
+            orders_received.append(task.orders(60.0))
         except Unreachable:
-            told.append(None)
+            orders_received.append(None)
 
-    waiting = [threading.Thread(target=wait_for_orders, args=[one]) for one in tasks[1:]]
+    waiting = [threading.Thread(target=wait_for_orders, args=[item]) for item in tasks[1:]]
     for thread in waiting:
         thread.start()
     wait_until(lambda: world.held() == TASKS - 1)
@@ -410,10 +412,10 @@ def test_an_attempt_superseded_in_its_journal_sends_tasks_no_more_orders(
     assert not world.thread.is_alive()
     for thread in waiting:
         thread.join(120)
-    assert told == [None] * (TASKS - 1)
+    assert orders_received == [None] * (TASKS - 1)
     assert not stopped
-    for one in tasks:
-        one.close()
+    for item in tasks:
+        item.close()
 
 
 class Next:
@@ -486,21 +488,21 @@ def test_while_the_journal_is_unreadable_the_view_gives_the_reason_and_tasks_wai
     wait_until(lambda: second.loop._state.waiting_for)
     assert second.phase() == "starting: the journal of the attempt before is read"
     container_id = ContainerId(APP, 1, 2)
-    told: list[Orders] = []
+    orders_received: list[Orders] = []
 
     def report(number: int) -> None:
-        said = Report(container_id=container_id, number=number, index=0, phase=Phase.RUNNING)
+        sent_report = Report(container_id=container_id, number=number, index=0, phase=Phase.RUNNING)
         with ControlConnection(second.loop.control_url, derive_token(SECRET, str(container_id))) as link:
-            answer = link.call("POST", f"/v1/tasks/{container_id}/report", to_json(said), timeout_s=120)
-            told.append(from_json(Orders, answer))
+            answer = link.call("POST", f"/v1/tasks/{container_id}/report", to_json(sent_report), timeout_s=120)
+            orders_received.append(from_json(Orders, answer))
 
     task = threading.Thread(target=report, args=(3,))
     task.start()
     wait_until(lambda: second.loop._control.server._peers and second.loop._queue.empty())
-    assert told == []
+    assert orders_received == []
     second.readable.set()
     task.join(120)
-    assert [one.attempt for one in told] == [2]
+    assert [item.attempt for item in orders_received] == [2]
     assert "journal" not in second.phase()
 
 
@@ -527,7 +529,7 @@ def test_while_the_resourcemanager_is_away_at_the_start_status_sees_it(
     world.shut_down()
 
 
-def test_while_the_resourcemanager_is_away_a_next_attempt_leaves_the_view_of_the_one_before(
+def test_without_a_resourcemanager_the_next_attempt_keeps_the_previous_view(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
@@ -567,7 +569,7 @@ def test_an_attempt_superseded_while_the_resourcemanager_is_away_ends(tmp_path: 
     never.set()
 
 
-def test_of_a_task_that_repeats_its_report_meanwhile_the_last_is_answered(second: Next) -> None:
+def test_the_last_of_repeated_reports_is_answered(second: Next) -> None:
     answered: list[str] = []
 
     class Answers:
@@ -576,8 +578,8 @@ def test_of_a_task_that_repeats_its_report_meanwhile_the_last_is_answered(second
 
     container_id = ContainerId(APP, 1, 2)
     for name, wait_s in (("old", 0.0), ("old poll", 10.0), ("new", 0.0), ("new poll", 10.0)):
-        said = Report(container_id=container_id, number=3, index=0, phase=Phase.RUNNING, wait_s=wait_s)
-        second.wakes.put(ControlRequest(RequestKind.REPORT, said, name, Answers()))  # type: ignore[arg-type]
+        report = Report(container_id=container_id, number=3, index=0, phase=Phase.RUNNING, wait_s=wait_s)
+        second.wakes.put(ControlRequest(RequestKind.REPORT, report, name, Answers()))  # type: ignore[arg-type]
     wait_until(second.wakes.empty)
     second.readable.set()
     wait_until(lambda: len(answered) >= 2)
@@ -585,7 +587,7 @@ def test_of_a_task_that_repeats_its_report_meanwhile_the_last_is_answered(second
     assert sorted(answered) == ["new", "new poll"]
 
 
-def test_a_report_that_came_while_the_attempt_registered_is_older_than_those_that_came_after_it(tmp_path: Path) -> None:
+def test_a_report_during_the_registration_is_older_than_later_ones(tmp_path: Path) -> None:
     taken, registered, answered = threading.Event(), threading.Event(), list[str]()
 
     class Queue(SimpleQueue[Item]):
@@ -603,8 +605,8 @@ def test_a_report_that_came_while_the_attempt_registered_is_older_than_those_tha
             answered.append(request)
 
     def report(name: str) -> ControlRequest:
-        said = Report(container_id=ContainerId(APP, 1, 2), number=3, index=0, phase=Phase.RUNNING)
-        return ControlRequest(RequestKind.REPORT, said, name, Answers())  # type: ignore[arg-type]
+        sent_report = Report(container_id=ContainerId(APP, 1, 2), number=3, index=0, phase=Phase.RUNNING)
+        return ControlRequest(RequestKind.REPORT, sent_report, name, Answers())  # type: ignore[arg-type]
 
     wakes = Queue()
     wakes.put(report("old"))

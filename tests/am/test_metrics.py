@@ -27,7 +27,7 @@ def view() -> ApplicationView:
 
 
 def lines(found: ApplicationView) -> list[str]:
-    return [one for one in metrics_text(found).splitlines() if not one.startswith("#")]
+    return [line for line in metrics_text(found).splitlines() if not line.startswith("#")]
 
 
 def test_each_known_value_has_a_line_with_its_containers_labels() -> None:
@@ -40,7 +40,7 @@ def test_each_known_value_has_a_line_with_its_containers_labels() -> None:
     assert f"dlapp_container_memory_bytes{{{own}}} {3 << 20}" in found
     assert f'dlapp_container_reported{{{own},name="loss"}} 0.25' in found
     assert f'dlapp_gpu_utilisation_ratio{{{own},gpu="3",uuid="GPU-3"}} 0.5' in found
-    assert not any(one.startswith(("dlapp_container_sent", "dlapp_container_progress")) for one in found)
+    assert not any(text.startswith(("dlapp_container_sent", "dlapp_container_progress")) for text in found)
 
 
 def test_a_gpu_that_has_the_index_of_another_one_after_a_reboot_has_series_of_its_own() -> None:
@@ -50,8 +50,8 @@ def test_a_gpu_that_has_the_index_of_another_one_after_a_reboot_has_series_of_it
     for uuid, mig in (("GPU-3", ""), ("GPU-4", ""), ("MIG-1", "1g.10gb")):
         devices = (DeviceUsage(index=3, utilisation=0.5, activity=0.25, memory_mib=2, power_w=1.0, uuid=uuid, mig=mig),)
         usage = Usage(at_ms=1, devices=devices)
-        said = lines(replace(found, containers=(replace(one, usage=usage),)))
-        series.append({line.rpartition(" ")[0] for line in said if line.startswith("dlapp_gpu_")})
+        output = lines(replace(found, containers=(replace(one, usage=usage),)))
+        series.append({line.rpartition(" ")[0] for line in output if line.startswith("dlapp_gpu_")})
     assert all(len(each) == 4 for each in series)
     assert not series[0] & series[1]
     assert all('gpu="3",uuid="MIG-1",mig="1g.10gb"' in line for line in series[2])
@@ -59,18 +59,18 @@ def test_a_gpu_that_has_the_index_of_another_one_after_a_reboot_has_series_of_it
 
 def test_names_of_users_end_no_line_and_no_label() -> None:
     found = lines(replace(view(), username='a"b\\c\nd\ud800'))
-    assert all('user="a\\"b\\\\c\\nd?"' in one for one in found)
+    assert all('user="a\\"b\\\\c\\nd?"' in item for item in found)
 
 
 def test_an_ended_container_has_no_usage_metrics() -> None:
     (one,) = view().containers
     ended: tuple[ContainerView, ...] = (replace(one, phase=Phase.ENDED),)
     found = lines(replace(view(), containers=ended))
-    assert [one.rpartition(" ")[2] for one in found if one.startswith("dlapp_container_running")] == ["0"]
-    assert not any(one.startswith(("dlapp_gpu", "dlapp_container_cpu")) for one in found)
+    assert [text.rpartition(" ")[2] for text in found if text.startswith("dlapp_container_running")] == ["0"]
+    assert not any(text.startswith(("dlapp_gpu", "dlapp_container_cpu")) for text in found)
 
 
-def test_the_file_is_for_the_group_and_goes_with_its_process(tmp_path: Path) -> None:
+def test_the_file_is_readable_by_the_group_and_removed_with_its_process(tmp_path: Path) -> None:
     left = [
         {
             "targets": ["127.0.0.1:1"],
@@ -87,7 +87,7 @@ def test_the_file_is_for_the_group_and_goes_with_its_process(tmp_path: Path) -> 
     (group,) = json.loads(file.read_text())
     assert (group["targets"], group["labels"]["__metrics_path__"]) == (["127.0.0.1:4712"], "/metrics/secret")
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
-    names = sorted(one.name for one in tmp_path.iterdir())
+    names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["application_1700000000000_0002.json", file.name, "other.json"]
     target.remove()
     assert not file.exists()

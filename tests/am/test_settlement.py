@@ -78,7 +78,7 @@ class World:
         settlement = OutputSettlement(self.home, self.submission, APP)
         return settlement.settle(attempt, SettleOutputs(how, ending, tuple(parts)))
 
-    def beside(self) -> list[str]:
+    def sibling_suffixes(self) -> list[str]:
         return sorted(p.name.rpartition(".")[2] for p in self.target.parent.glob("out.*"))
 
 
@@ -86,9 +86,9 @@ def test_one_container_s_output_is_the_target_itself(tmp_path: Path) -> None:
     world = World(tmp_path)
     settled = world.settle(1, Settlement.COMMIT, GOOD, world.parts)
     assert settled.error is None
-    assert [one.committed for one in settled.outputs] == [True]
+    assert [output.committed for output in settled.outputs] == [True]
     assert (world.target / "model").read_text() == "from 0"
-    assert world.beside() == []
+    assert world.sibling_suffixes() == []
 
 
 def test_several_containers_outputs_stand_under_their_index(tmp_path: Path) -> None:
@@ -128,20 +128,22 @@ def test_workspace_files_behind_links_in_the_output_of_a_killed_task_are_kept(tm
     wanted = SettleOutputs(Settlement.KEEP, BAD, (), (), (lost,), dead=(lost.container_id,))
     (view,) = OutputSettlement(world.home, world.submission, APP).settle(1, wanted).outputs
     assert view.partial is not None
-    kept = Path(view.partial.removeprefix("file://"))
-    assert {str(path.relative_to(kept)): path.read_text() for path in kept.rglob("*") if path.is_file()} == {
+    kept_output = Path(view.partial.removeprefix("file://"))
+    assert {
+        str(path.relative_to(kept_output)): path.read_text() for path in kept_output.rglob("*") if path.is_file()
+    } == {
         "best.pt": "weights",
         "latest/log": "losses",
     }
     assert not workspace.exists()
 
 
-def test_of_two_attempts_the_first_claim_counts_and_the_second_learns_its_end(tmp_path: Path) -> None:
+def test_the_first_of_two_claims_counts_and_the_second_reads_its_result(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.settle(1, Settlement.COMMIT, GOOD, world.parts)
     late = world.settle(2, Settlement.KEEP, BAD, ())
     assert late.ended == GOOD
-    assert [one.committed for one in late.outputs] == [True]
+    assert [output.committed for output in late.outputs] == [True]
     assert (world.target / "model").read_text() == "from 0"
 
 
@@ -184,8 +186,8 @@ def test_leftovers_deleted_by_yarn_are_reported_once_per_index(tmp_path: Path, h
         assert claim.diagnostics == f"container 0 failed; {gone}"
     else:
         assert settled.error == gone
-    kept = world.target if how is Settlement.COMMIT else Path(f"{world.target}.{APP}.partial")
-    assert [str(one.relative_to(kept)) for one in kept.rglob("model")] == ["0/model"]
+    kept_output = world.target if how is Settlement.COMMIT else Path(f"{world.target}.{APP}.partial")
+    assert [str(path.relative_to(kept_output)) for path in kept_output.rglob("model")] == ["0/model"]
 
 
 def test_stored_output_of_a_killed_container_on_yarn_is_not_reported_as_lost(tmp_path: Path) -> None:
@@ -197,7 +199,7 @@ def test_stored_output_of_a_killed_container_on_yarn_is_not_reported_as_lost(tmp
     assert settled.outputs[0].partial == f"file://{world.target}.{APP}.partial"
 
 
-def test_an_output_that_appeared_meanwhile_is_left_and_ours_is_kept_aside(tmp_path: Path) -> None:
+def test_a_concurrently_created_target_is_left_and_the_output_kept_aside(tmp_path: Path) -> None:
     world = World(tmp_path, overwrite=False)
     world.target.mkdir()
     settled = world.settle(1, Settlement.COMMIT, GOOD, world.parts)
@@ -207,16 +209,16 @@ def test_an_output_that_appeared_meanwhile_is_left_and_ours_is_kept_aside(tmp_pa
     assert list(world.target.iterdir()) == []
 
 
-def test_a_failed_run_s_output_is_kept_aside_or_dropped_as_the_file_says(tmp_path: Path) -> None:
-    kept = World(tmp_path)
-    (view,) = kept.settle(1, Settlement.KEEP, BAD, kept.parts).outputs
+def test_output_of_a_failed_run_is_kept_aside_or_dropped_as_configured(tmp_path: Path) -> None:
+    kept_output = World(tmp_path)
+    (view,) = kept_output.settle(1, Settlement.KEEP, BAD, kept_output.parts).outputs
     assert view.partial is not None
     assert Path(view.partial.removeprefix("file://"), "model").read_text() == "from 0"
     (tmp_path / "second").mkdir()
     dropped = World(tmp_path / "second", keep=False)
     (view,) = dropped.settle(1, Settlement.KEEP, BAD, dropped.parts).outputs
     assert view.partial is None
-    assert dropped.beside() == []
+    assert dropped.sibling_suffixes() == []
 
 
 def stored_by(world: World, number: int, files: dict[str, str]) -> Part:
@@ -231,13 +233,13 @@ def stored_by(world: World, number: int, files: dict[str, str]) -> Part:
     return Part(0, "worker", 0, container, (stored,))
 
 
-def test_of_several_tries_the_last_one_that_stored_a_file_is_kept(tmp_path: Path) -> None:
+def test_the_last_try_that_stored_a_file_is_kept(tmp_path: Path) -> None:
     world = World(tmp_path)
     parts = (*world.parts, stored_by(world, 7, {"model": "from try 2"}))
     (view,) = world.settle(1, Settlement.KEEP, BAD, parts).outputs
     assert view.partial is not None
     assert Path(view.partial.removeprefix("file://"), "model").read_text() == "from try 2"
-    assert world.beside() == ["partial"]
+    assert world.sibling_suffixes() == ["partial"]
 
 
 def lose(world: World, number: int, files: dict[str, str]) -> Part:
@@ -249,15 +251,15 @@ def lose(world: World, number: int, files: dict[str, str]) -> Part:
     return Part(0, "worker", 0, ContainerId(APP, 1, number), ())
 
 
-@pytest.mark.parametrize(("files", "kept"), [({"model": "from try 2"}, "from try 2"), ({}, "from 0")])
+@pytest.mark.parametrize(("files", "kept_output"), [({"model": "from try 2"}, "from try 2"), ({}, "from 0")])
 def test_leftovers_of_a_killed_try_are_kept_if_they_have_a_file(
-    tmp_path: Path, files: dict[str, str], kept: str
+    tmp_path: Path, files: dict[str, str], kept_output: str
 ) -> None:
     world = World(tmp_path)
     wanted = SettleOutputs(Settlement.KEEP, BAD, world.parts, (), (lose(world, 7, files),))
     (view,) = OutputSettlement(world.home, world.submission, APP).settle(1, wanted).outputs
     assert view.partial is not None
-    assert Path(view.partial.removeprefix("file://"), "model").read_text() == kept
+    assert Path(view.partial.removeprefix("file://"), "model").read_text() == kept_output
 
 
 def test_an_output_without_parts_leaves_the_target_as_it_was(tmp_path: Path) -> None:
@@ -265,9 +267,9 @@ def test_an_output_without_parts_leaves_the_target_as_it_was(tmp_path: Path) -> 
     world.target.mkdir()
     (world.target / "model").write_text("former")
     settled = world.settle(1, Settlement.COMMIT, GOOD, ())
-    assert (settled.error, [one.committed for one in settled.outputs]) == (None, [False])
+    assert (settled.error, [output.committed for output in settled.outputs]) == (None, [False])
     assert (world.target / "model").read_text() == "former"
-    assert world.beside() == []
+    assert world.sibling_suffixes() == []
 
 
 # ---- after the ApplicationMaster's death ----
@@ -309,9 +311,7 @@ def test_the_settlement_keeps_the_output_of_an_earlier_try(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("asked_to_kill", [False, True])
-def test_the_aftermath_commits_trials_that_had_ended_where_each_is_committed_by_itself(
-    tmp_path: Path, asked_to_kill: bool
-) -> None:
+def test_the_settlement_commits_ended_trials_if_trials_commit_separately(tmp_path: Path, asked_to_kill: bool) -> None:
     world = World(tmp_path)
     draws = Distribution(name="X", kind=DistributionKind.UNIFORM, low=0.0, high=1.0)
     sweep = SweepSpec(sampler=Sampler.RANDOM, trials=4, random=(draws,), commit=SweepCommit.TRIAL)
@@ -334,12 +334,12 @@ def test_the_aftermath_commits_trials_that_had_ended_where_each_is_committed_by_
     if asked_to_kill:
         (tmp_path / "home" / "kill.json").write_text('{"by": "tony", "ms": 1}')
     settle_crashed(world.home, APP, 1, Mock(), 1, "died")
-    found = {str(one.relative_to(world.target)): one.read_text() for one in world.target.rglob("model")}
+    found = {str(item.relative_to(world.target)): item.read_text() for item in world.target.rglob("model")}
     assert found == ({} if asked_to_kill else {"0/model": "done", "1/model": "stopped"})
     results = read_results((tmp_path / "home" / "trials.jsonl").read_text())
-    assert [one.is_committed for one in results.trials] == [not asked_to_kill] * 2 + [False] * 2
-    kept = {one.name: (one / "model").read_text() for one in tmp_path.glob("out.*.partial/*")}
-    assert kept == ({"0": "done", "1": "stopped"} if asked_to_kill else {"3": "killed"})
+    assert [trial.is_committed for trial in results.trials] == [not asked_to_kill] * 2 + [False] * 2
+    kept_output = {item.name: (item / "model").read_text() for item in tmp_path.glob("out.*.partial/*")}
+    assert kept_output == ({"0": "done", "1": "stopped"} if asked_to_kill else {"3": "killed"})
 
 
 @pytest.mark.parametrize("asked_to_kill", [False, True])
@@ -352,11 +352,11 @@ def test_without_a_claim_the_settlement_keeps_stored_output_also_after_a_kill(
     if asked_to_kill:
         (tmp_path / "home" / "kill.json").write_text('{"by": "tony", "ms": 1}')
     ending, (view,) = decide(world.home, world.submission, APP, "the ApplicationMaster died")
-    said = "killed by tony, the complete output of container 0 (worker 0) kept as partial"
-    expected = (FinalStatus.KILLED, said) if asked_to_kill else (FinalStatus.FAILED, "the ApplicationMaster died")
+    message = "killed by tony, the complete output of container 0 (worker 0) kept as partial"
+    expected = (FinalStatus.KILLED, message) if asked_to_kill else (FinalStatus.FAILED, "the ApplicationMaster died")
     assert (ending.final_status, ending.diagnostics) == expected
     assert view.partial is not None
-    assert world.beside() == ["partial"]
+    assert world.sibling_suffixes() == ["partial"]
 
 
 def test_the_settlement_after_a_kill_keeps_the_output_of_a_succeeded_container(tmp_path: Path) -> None:
@@ -377,12 +377,12 @@ def test_a_kill_keeps_only_the_parts_that_are_complete(tmp_path: Path) -> None:
     (view,) = world.settle(1, Settlement.DROP, BAD, world.parts[1:]).outputs
     assert view.partial is not None
     where = Path(view.partial.removeprefix("file://"))
-    assert {str(one.relative_to(where)): one.read_text() for one in where.rglob("model")} == {"1/model": "from 1"}
-    assert world.beside() == ["partial"]
+    assert {str(path.relative_to(where)): path.read_text() for path in where.rglob("model")} == {"1/model": "from 1"}
+    assert world.sibling_suffixes() == ["partial"]
 
 
 @pytest.fixture
-def away(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def outages(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """One for each commit that finds no file system; those after a first try are to know that it was not the first."""
     times: list[bool] = []
     monkeypatch.setattr(settlement, "AGAIN_S", 0.001)
@@ -399,10 +399,10 @@ def away(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return times
 
 
-def test_a_commit_waits_for_a_file_system_that_is_away_for_a_while(tmp_path: Path, away: list[bool]) -> None:
+def test_a_commit_waits_for_a_file_system_outage(tmp_path: Path, outages: list[bool]) -> None:
     world = World(tmp_path)
     world.home.patience_s = 60.0
-    away += [True, True]
+    outages += [True, True]
     settled = world.settle(1, Settlement.COMMIT, GOOD, world.parts)
     assert settled.error is None
     assert (world.target / "model").read_text() == "from 0"
@@ -412,7 +412,7 @@ def test_a_commit_waits_for_a_file_system_that_is_away_for_a_while(tmp_path: Pat
 def test_keeping_failed_output_waits_for_a_file_system_like_a_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
 ) -> None:
-    world, times, said, real = World(tmp_path, keep=keep), [True, True], list[str](), commit_module.output_commit
+    world, times, messages, real = World(tmp_path, keep=keep), [True, True], list[str](), commit_module.output_commit
 
     def output_commit(*args: Any, **options: Any) -> Any:
         if times:
@@ -424,12 +424,12 @@ def test_keeping_failed_output_waits_for_a_file_system_like_a_commit(
     monkeypatch.setattr(commit_module, "output_commit", output_commit)
     world.home.patience_s = 60.0
     wanted = SettleOutputs(Settlement.KEEP, BAD, world.parts)
-    settled = OutputSettlement(world.home, world.submission, APP, said.append).settle(1, wanted)
+    settled = OutputSettlement(world.home, world.submission, APP, messages.append).settle(1, wanted)
     assert settled.error is None
-    assert world.beside() == (["partial"] if keep else [])
-    assert len(said) == 2
+    assert world.sibling_suffixes() == (["partial"] if keep else [])
+    assert len(messages) == 2
     wait = rf"waits for its file system since {TIME}, until {TIME}: hdfs://nn/out.partial: HDFS is in safe mode"
-    assert re.fullmatch(wait, said[0])
+    assert re.fullmatch(wait, messages[0])
 
 
 def test_a_kill_waits_for_no_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,26 +444,26 @@ def test_a_kill_waits_for_no_file_system(tmp_path: Path, monkeypatch: pytest.Mon
         world.settle(1, Settlement.DROP, BAD, ())
 
 
-def test_the_aftermath_waits_for_a_file_system_as_well(tmp_path: Path, away: list[bool]) -> None:
+def test_the_aftermath_waits_for_a_file_system_as_well(tmp_path: Path, outages: list[bool]) -> None:
     world = World(tmp_path)
     world.home.patience_s = 60.0
     claim_only(world)
-    away += [True, True]
+    outages += [True, True]
     ending, (view,) = decide(world.home, world.submission, APP, "died")
-    assert (away, ending.final_status, view.committed) == ([], FinalStatus.SUCCEEDED, True)
+    assert (outages, ending.final_status, view.committed) == ([], FinalStatus.SUCCEEDED, True)
 
 
-def test_a_claimed_commit_is_finished_after_a_file_system_outage(tmp_path: Path, away: list[bool]) -> None:
+def test_a_claimed_commit_is_finished_after_a_file_system_outage(tmp_path: Path, outages: list[bool]) -> None:
     world = World(tmp_path)
     claim_only(world)
-    away += [True]
+    outages += [True]
     with pytest.raises(Unreachable, match="no NameNode answers"):
         decide(world.home, world.submission, APP, "died")
-    assert "partial" not in world.beside()
+    assert "partial" not in world.sibling_suffixes()
     ending, (view,) = decide(world.home, world.submission, APP, "died")
     assert (ending.final_status, view.committed) == (FinalStatus.SUCCEEDED, True)
     assert (world.target / "model").read_text() == "from 0"
-    assert world.beside() == []
+    assert world.sibling_suffixes() == []
 
 
 @pytest.mark.parametrize(
@@ -481,33 +481,35 @@ def test_a_part_outside_the_target_is_left_alone_and_nothing_is_committed(tmp_pa
     assert not world.target.exists()
     assert world.home.claimed() is None
     assert settled.outputs[0].partial == f"file://{world.target}.{APP}.partial"
-    assert [one.name for one in Path(f"{world.target}.{APP}.partial").iterdir()] == ["0"]
+    assert [path.name for path in Path(f"{world.target}.{APP}.partial").iterdir()] == ["0"]
 
 
 @pytest.mark.root("to mount a small disk")
 @pytest.mark.parametrize("instances", [1, 3])
-def test_a_commit_waits_for_space_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instances: int) -> None:
+def test_a_commit_waits_for_space_with_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instances: int
+) -> None:
     with small_disk(tmp_path, size_mib=1) as disk:
         world = World(disk, instances=instances)
-        ballast, said = fill(disk), []
+        ballast, messages = fill(disk), []
 
         def tell(lack: str) -> None:
-            said.append(lack)
+            messages.append(lack)
             ballast.unlink(missing_ok=True)
 
         monkeypatch.setattr(settlement, "AGAIN_S", 0.001)
         wanted = SettleOutputs(Settlement.COMMIT, GOOD, world.parts)
         settled = OutputSettlement(world.home, world.submission, APP, tell).settle(1, wanted)
-        assert said
-        assert all(re.fullmatch(rf"waits for space on {disk} since {TIME}, until {TIME}", one) for one in said)
+        assert messages
+        assert all(re.fullmatch(rf"waits for space on {disk} since {TIME}, until {TIME}", item) for item in messages)
         assert settled.error is None
         assert len([*world.target.rglob("model")]) == instances
-        assert world.beside() == []
+        assert world.sibling_suffixes() == []
 
 
 @pytest.mark.root("to mount a small disk")
 @pytest.mark.parametrize("is_claimed", [True, False])
-def test_a_commit_that_found_no_space_in_time_says_where_its_output_is(
+def test_a_commit_without_space_in_time_names_the_place_of_its_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_claimed: bool
 ) -> None:
     with small_disk(tmp_path, size_mib=1) as disk:

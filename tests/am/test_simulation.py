@@ -59,7 +59,7 @@ def unlucky_in_journal(seed: int) -> Plan:
     return plan
 
 
-def test_a_next_attempt_goes_on_without_any_journal() -> None:
+def test_the_next_attempt_continues_without_a_journal() -> None:
     for seed in seeds("no journal", max(60 * TIMES // LESS, COUNT)):
         World(unlucky_in_journal(seed)).run()
 
@@ -104,13 +104,13 @@ def of_preemptions(seed: int) -> Plan:
     return plan
 
 
-def test_however_often_containers_are_preempted_the_application_succeeds() -> None:
+def test_an_application_succeeds_after_any_number_of_preemptions() -> None:
     for seed in seeds("preemptions", max(40 * TIMES // LESS, COUNT)):
         world = World(of_preemptions(seed))
         ending = world.run()
         assert ending.final_status is FinalStatus.SUCCEEDED, f"seed {seed}: {ending.diagnostics}"
         assert world.master is not None
-        faults = [one.user_faults for one in world.master.state.instances]
+        faults = [instance.user_faults for instance in world.master.state.instances]
         assert not any(faults), f"seed {seed}: {faults}"
 
 
@@ -197,7 +197,7 @@ def test_a_second_attempt_reaches_the_same_end() -> None:
 
 
 @pytest.mark.parametrize("count", [10_000 if FULL else 1_000])
-def test_thousands_of_containers_come_to_their_end_in_seconds(count: int) -> None:
+def test_thousands_of_containers_end_in_seconds(count: int) -> None:
     plan = Plan(
         1,
         roles=(RoleSpec(instances=count),),
@@ -249,7 +249,7 @@ def keeps_surplus_containers(plant: Plant) -> None:
     plant.setattr(Master, "releases", lambda _: ())
 
 
-def starts_what_it_was_told_twice(plant: Plant) -> None:
+def starts_a_container_twice(plant: Plant) -> None:
     plant.setattr(ApplicationState, "is_new", lambda *_: True)
 
 
@@ -292,7 +292,7 @@ def commits_twice(plant: Plant) -> None:
 
     def settle_twice(state: ApplicationState) -> None:
         settle(state)
-        state.add_action(next(one for one in state.actions if isinstance(one, SettleOutputs)))
+        state.add_action(next(action for action in state.actions if isinstance(action, SettleOutputs)))
 
     plant.setattr(shutdown, "settle", settle_twice)
 
@@ -311,7 +311,7 @@ def does_not_miss_the_silent(plant: Plant) -> None:
     check_deadlines = failures.check_deadlines
 
     def check_others(state: ApplicationState) -> None:
-        state.deadlines = [one for one in state.deadlines if one[2] is not Due.SILENCE]
+        state.deadlines = [deadline for deadline in state.deadlines if deadline[2] is not Due.SILENCE]
         check_deadlines(state)
 
     plant.setattr(failures, "check_deadlines", check_others)
@@ -363,8 +363,8 @@ def commits_what_failed_containers_left(plant: Plant) -> None:
     def settle_all(state: ApplicationState) -> None:
         settle(state)
         state.actions = [
-            replace(one, parts=one.parts + one.failed) if isinstance(one, SettleOutputs) else one
-            for one in state.actions
+            replace(action, parts=action.parts + action.failed) if isinstance(action, SettleOutputs) else action
+            for action in state.actions
         ]
 
     plant.setattr(shutdown, "settle", settle_all)
@@ -380,7 +380,7 @@ def waits_for_what_never_comes(plant: Plant) -> None:
 
 def opens_the_gate_for_one_role_of_its_gang(plant: Plant) -> None:
     plant.setattr(
-        ApplicationState, "roles_of", lambda state, gate: [one for one in state.roles if one.gate is gate][:1]
+        ApplicationState, "roles_of", lambda state, gate: [role for role in state.roles if role.gate is gate][:1]
     )
 
 
@@ -408,7 +408,7 @@ def begins_with_what_each_member_finds(plant: Plant) -> None:
 
 PLANTED = (
     keeps_surplus_containers,
-    starts_what_it_was_told_twice,
+    starts_a_container_twice,
     gives_out_indexes_that_may_run,
     tries_again_without_end,
     opens_the_gate_to_the_first,

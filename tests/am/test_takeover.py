@@ -53,13 +53,13 @@ def results(**trials: TrialState) -> str:
     return "\n".join([HEAD, *lines, ""])
 
 
-def taken(applications: Applications, target: Path, before: int = 2) -> dict[int, str]:
+def trial_sources(applications: Applications, target: Path, before: int = 2) -> dict[int, str]:
     """Return the sources of the trials that are taken over."""
     outputs = (OutputSpec(output_path="output", target=f"file://{target}"),)
     found = ended_trials(id_of(before), cast(Any, applications), outputs, APP)
-    for one in found.trials:
-        assert one.outputs[0].part == f"file://{target}.{APP}.tmp/trial_{one.view.number}_1"
-    return {one.view.number: one.sources[0] for one in found.trials}
+    for trial in found.trials:
+        assert trial.outputs[0].part == f"file://{target}.{APP}.tmp/trial_{trial.view.number}_1"
+    return {trial.view.number: trial.sources[0] for trial in found.trials}
 
 
 @pytest.fixture
@@ -67,22 +67,22 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "trials"
 
 
-def made(place: Path, *numbers: int) -> Path:
+def make_trials(place: Path, *numbers: int) -> Path:
     for number in numbers:
         (place / str(number)).mkdir(parents=True)
     return place
 
 
 def test_trials_that_ended_well_and_left_output_are_taken(target: Path) -> None:
-    made(target, 0, 1, 2, 3)
+    make_trials(target, 0, 1, 2, 3)
     one = OutputView(name="", target=f"file://{target}", committed=True)
     text = results(n0=TrialState.DONE, n1=TrialState.STOPPED, n2=TrialState.FAILED, n3=TrialState.WAITING)
     applications = Applications(a2=FormerSweep(text, (one,), ""))
-    assert taken(applications, target) == {n: f"file://{target}/{n}" for n in (0, 1)}
+    assert trial_sources(applications, target) == {n: f"file://{target}/{n}" for n in (0, 1)}
 
 
 def test_results_not_copied_by_the_last_sweep_come_from_the_one_before(target: Path, tmp_path: Path) -> None:
-    first, second = made(tmp_path / "first", 0, 1), made(tmp_path / "second", 1, 4)
+    first, second = make_trials(tmp_path / "first", 0, 1), make_trials(tmp_path / "second", 1, 4)
     applications = Applications(
         a1=FormerSweep(
             results(n0=TrialState.DONE, n1=TrialState.DONE),
@@ -95,7 +95,7 @@ def test_results_not_copied_by_the_last_sweep_come_from_the_one_before(target: P
             id_of(1),
         ),
     )
-    assert taken(applications, target) == {
+    assert trial_sources(applications, target) == {
         0: f"file://{first}/0",
         1: f"file://{second}/1",
         4: f"file://{second}/4",
@@ -103,7 +103,7 @@ def test_results_not_copied_by_the_last_sweep_come_from_the_one_before(target: P
 
 
 def test_a_trial_that_was_committed_before_that_was_on_record_stays_as_it_is(target: Path) -> None:
-    made(target, 0, 1, 2)
+    make_trials(target, 0, 1, 2)
     for number, before in ((0, 2), (1, 1)):
         fd = os.open(target / str(number), os.O_RDONLY)
         mark_written(fd, id_of(before), str(target / str(number)))
@@ -118,9 +118,9 @@ def test_a_trial_that_was_committed_before_that_was_on_record_stays_as_it_is(tar
 
 def test_a_killed_sweep_leaves_no_output_and_all_trials_run_again(target: Path) -> None:
     one = OutputView(name="", target=f"file://{target}")
-    assert taken(Applications(a2=FormerSweep(results(n0=TrialState.DONE), (one,), "")), target) == {}
+    assert trial_sources(Applications(a2=FormerSweep(results(n0=TrialState.DONE), (one,), "")), target) == {}
 
 
-def test_a_sweep_that_is_gone_is_named(target: Path) -> None:
+def test_a_missing_sweep_is_named(target: Path) -> None:
     with pytest.raises(NotFound, match="_0002 is not there any more"):
-        taken(Applications(), target)
+        trial_sources(Applications(), target)

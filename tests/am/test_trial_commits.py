@@ -1,4 +1,4 @@
-"""The thread that commits trials answers for each, whatever the file system says, and ends when it is told."""
+"""The thread that commits trials answers for each, also after errors of the file system, and ends on request."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Outputs:
             raise error
 
 
-def begun(outputs: Outputs) -> tuple[TrialCommits, SimpleQueue[TrialCommitted | Heartbeat]]:
-    told = SimpleQueue[TrialCommitted | Heartbeat]()
-    return TrialCommits(cast(OutputSettlement, outputs), 1e6, told.put), told
+def start_commits(outputs: Outputs) -> tuple[TrialCommits, SimpleQueue[TrialCommitted | Heartbeat]]:
+    answers = SimpleQueue[TrialCommitted | Heartbeat]()
+    return TrialCommits(cast(OutputSettlement, outputs), 1e6, answers.put), answers
 
 
 def wanted(number: int, *, again: bool = False) -> CommitTrial:
@@ -45,10 +45,10 @@ def wanted(number: int, *, again: bool = False) -> CommitTrial:
 def test_a_commit_is_retried_while_the_storage_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial_commits, "_AGAIN_S", (0.001, 0.001))
     outputs = Outputs(Unreachable("away"), Unreachable("away"), None, None)
-    commits, told = begun(outputs)
+    commits, answers = start_commits(outputs)
     commits.add(wanted(3))
     commits.add(wanted(4, again=True))
-    assert [told.get(timeout=WAIT_S) for _ in range(2)] == [TrialCommitted(3), TrialCommitted(4)]
+    assert [answers.get(timeout=WAIT_S) for _ in range(2)] == [TrialCommitted(3), TrialCommitted(4)]
     commits.close()
     assert [outputs.calls.get(timeout=WAIT_S) for _ in range(4)] == [(3, False), (3, True), (3, True), (4, True)]
 
@@ -66,9 +66,9 @@ def test_a_commit_that_is_tried_again_is_a_wait_until_it_is_done(
         Outputs.commit_trial(outputs, part, is_retry=is_retry)
 
     monkeypatch.setattr(outputs, "commit_trial", commit_trial)
-    commits, told = begun(outputs)
+    commits, answers = start_commits(outputs)
     commits.add(wanted(3))
-    assert told.get(timeout=WAIT_S) == TrialCommitted(3)
+    assert answers.get(timeout=WAIT_S) == TrialCommitted(3)
     commits.close()
     assert "waits for the output of trial 3 since " in seen[1]
     assert seen[1].endswith(": away")
@@ -76,10 +76,10 @@ def test_a_commit_that_is_tried_again_is_a_wait_until_it_is_done(
 
 
 def test_each_failure_is_answered_and_the_next_trial_is_committed() -> None:
-    commits, told = begun(Outputs(DlappError("the name is taken"), ValueError("odd"), None))
+    commits, queue = start_commits(Outputs(DlappError("the name is taken"), ValueError("odd"), None))
     for number in range(3):
         commits.add(wanted(number))
-    answers = [told.get(timeout=WAIT_S) for _ in range(3)]
+    answers = [queue.get(timeout=WAIT_S) for _ in range(3)]
     assert answers == [
         TrialCommitted(0, "the name is taken"),
         TrialCommitted(1, "ValueError('odd')"),
@@ -88,20 +88,20 @@ def test_each_failure_is_answered_and_the_next_trial_is_committed() -> None:
     commits.close()
 
 
-def test_the_end_of_the_application_waits_for_no_file_system_that_is_away() -> None:
+def test_the_end_of_the_application_does_not_wait_for_an_unreachable_file_system() -> None:
     outputs = Outputs(Unreachable("away"))
-    commits, told = begun(outputs)
+    commits, answers = start_commits(outputs)
     commits.add(wanted(0))
     commits.add(wanted(1))
     outputs.calls.get(timeout=WAIT_S)
     commits.close()
-    assert told.get(timeout=WAIT_S) == TrialCommitted(0, "away")
-    assert told.empty()
+    assert answers.get(timeout=WAIT_S) == TrialCommitted(0, "away")
+    assert answers.empty()
     assert outputs.calls.empty()
 
 
 def test_an_attempt_that_is_superseded_commits_no_more() -> None:
-    commits, told = begun(Outputs(Superseded("by attempt 2")))
+    commits, answers = start_commits(Outputs(Superseded("by attempt 2")))
     commits.add(wanted(0))
-    assert told.get(timeout=WAIT_S) == Heartbeat(shut_down="by attempt 2")
+    assert answers.get(timeout=WAIT_S) == Heartbeat(shut_down="by attempt 2")
     commits.close()

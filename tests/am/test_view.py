@@ -34,7 +34,7 @@ def test_the_phase_names_the_awaited_containers() -> None:
     assert am.phase() == "storing, waiting for 2 containers, 1 done"
 
 
-def test_the_phase_says_since_when_and_until_when_an_allocation_lasts() -> None:
+def test_the_phase_shows_start_and_deadline_of_an_allocation() -> None:
     am = Driver(RoleSpec(instances=2), max_runtime_s=3600.0)
     am.wait(5.0)
     since, until = clock_time(START_MS), clock_time(START_MS + 3_600_000)
@@ -80,7 +80,7 @@ def test_the_view_has_the_number_of_trials_of_a_sweep() -> None:
     assert Driver(RoleSpec()).view().trials is None
 
 
-def test_the_phase_says_since_when_and_until_when_a_start_lasts() -> None:
+def test_the_phase_shows_start_and_deadline_of_a_container_start() -> None:
     am = Driver(RoleSpec())
     am.granted(2)
     granted_ms = am.now_ms
@@ -98,7 +98,7 @@ def test_the_phase_shows_waits_of_tasks_and_of_the_applicationmaster() -> None:
     assert shown == f"running 1 of 2, 1 storing: waits for HDFS at dn:9864 since 2026-03-01 14:02:03, {wait}"
 
 
-def test_the_phase_says_that_a_gang_waits_for_all_lists_of_checkpoints() -> None:
+def test_the_phase_shows_a_wait_for_checkpoint_lists() -> None:
     am = Driver(RoleSpec(instances=2))
     am.running(2, 3)
     am.report(3, Phase.FETCHING, detail=WAITS_FOR_CHECKPOINTS)
@@ -138,7 +138,7 @@ def test_the_phases_of_the_end() -> None:
     assert am.phase() == "committing"
 
 
-def test_the_end_of_a_container_that_takes_long_after_its_result_is_a_wait() -> None:
+def test_a_slow_container_end_after_its_result_is_shown_as_a_wait() -> None:
     am = Driver(RoleSpec(instances=2))
     am.running(2, 3)
     am.report(2, Phase.ENDED, result())
@@ -148,10 +148,10 @@ def test_the_end_of_a_container_that_takes_long_after_its_result_is_a_wait() -> 
     assert am.phase() == "committing"
     am.wait(4)
     until = clock_time(began_ms + am.state.timing.end_ms)
-    said = f"ending: waits for the end of {am.id(2)} and 1 more since {clock_time(began_ms)}, until {until}"
-    assert am.phase() == said
+    message = f"ending: waits for the end of {am.id(2)} and 1 more since {clock_time(began_ms)}, until {until}"
+    assert am.phase() == message
     am.ended(3)
-    assert am.phase() == said.replace(" and 1 more", "")
+    assert am.phase() == message.replace(" and 1 more", "")
     am.ended(2)
     assert am.ending().final_status is FinalStatus.SUCCEEDED
 
@@ -160,7 +160,7 @@ def test_a_view_shows_each_indexs_last_container() -> None:
     am = Driver(RoleSpec(instances=2, retries=1, resources=Resources(memory_mib=1024, vcores=2, gcores=1)))
     am.running(3, 2)
     am.finished(2, result(Fault.USER, 5))
-    assert [(one.index, one.exit_code, one.message) for one in am.view().containers] == [
+    assert [(container.index, container.exit_code, container.message) for container in am.view().containers] == [
         (0, None, ""),
         (1, 5, "exit code 5"),
     ]
@@ -188,14 +188,14 @@ def test_the_state_is_finished_only_after_unregistering_from_the_engine() -> Non
 
 
 @pytest.mark.slow
-def test_a_view_of_ten_thousand_containers_costs_little_when_one_has_changed() -> None:
+def test_a_view_of_ten_thousand_containers_is_cheap_after_one_change() -> None:
     am = Driver(RoleSpec(instances=10_000))
     am.running(*range(2, 10_002))
     am.view()
     am.report(77, Phase.RUNNING, progress=0.1)
     began = time.process_time()
     view = am.view()
-    # It takes 5 ms; made anew, all of it would be 60.
+    # It takes 5 ms; a complete rebuild would take 60.
     assert time.process_time() - began < 1.0
     assert view.containers[75].progress == 0.1
 
@@ -206,8 +206,8 @@ def test_allocated_resources_that_differ_from_the_request_are_reported_once_per_
     am.do(Heartbeat(granted=tuple(given)))
     line = "each worker container: memory raised from 1000 to 1024 MiB, vcores lowered from 4 to 1"
     assert am.view().changes == (line,)
-    records = [one.record for one in am.all if isinstance(one, events.WriteJournal)]
-    assert [one["what"] for one in records if one["kind"] == "change"] == [line]
+    records = [item.record for item in am.all if isinstance(item, events.WriteJournal)]
+    assert [record["what"] for record in records if record["kind"] == "change"] == [line]
     role = am.state.spec.roles[0]
     assert Driver(role, attempt=2, former=journal.replay(records)).view().changes == (line,)
 
@@ -221,27 +221,27 @@ def test_a_view_shows_the_containers_that_an_index_had_before_also_in_a_later_at
     am.running(40)
     (shown,) = am.view().containers
     assert (shown.container_id, shown.attempt, len(shown.earlier)) == (am.id(40), 29, 20)
-    assert [one.attempt for one in shown.earlier] == list(range(9, 29))
-    assert {(one.exit_code, one.message) for one in shown.earlier} == {(5, "exit code 5")}
+    assert [item.attempt for item in shown.earlier] == list(range(9, 29))
+    assert {(item.exit_code, item.message) for item in shown.earlier} == {(5, "exit code 5")}
     assert shown.earlier[-1].container_id == am.id(29)
     assert shown.of_try(28) is not None
     assert shown.of_try(1) is None
     second = Driver(RoleSpec(retries=30), attempt=2, former=am.journal(), live=(am.grant(40),))
     (again,) = second.view().containers
-    assert [(one.container_id, one.exit_code) for one in again.earlier] == [
-        (one.container_id, one.exit_code) for one in shown.earlier
+    assert [(container.container_id, container.exit_code) for container in again.earlier] == [
+        (container.container_id, container.exit_code) for container in shown.earlier
     ]
 
 
 def test_the_view_includes_the_status_of_a_payload() -> None:
     am = Driver(RoleSpec(instances=2))
     am.running(2, 3)
-    said = PayloadStatus(progress=0.5, metrics={"loss": 0.25}, step=7, ready=True, lines=2)
-    am.report(2, Phase.RUNNING, progress=0.5, payload=said)
+    status = PayloadStatus(progress=0.5, metrics={"loss": 0.25}, step=7, ready=True, lines=2)
+    am.report(2, Phase.RUNNING, progress=0.5, payload=status)
     first, second = am.view().containers
     assert (first.progress, first.metrics, first.step, first.ready) == (0.5, {"loss": 0.25}, 7, True)
     assert (second.progress, second.metrics, second.step, second.ready) == (None, {}, None, False)
-    am.report(2, Phase.ENDED, result(), payload=said)
+    am.report(2, Phase.ENDED, result(), payload=status)
     am.ended(2)
     assert am.view().containers[0].metrics == {"loss": 0.25}
 

@@ -14,7 +14,7 @@ from tests.application.test_description import MINIMAL, ON_HDFS, read, refused
 OUTPUT = "[to_hdfs]\noutput_path=out\nhdfs={}\n"
 
 
-def test_checkpoints_are_beside_the_first_output_unless_the_file_says_where(place: Path, config: Config) -> None:
+def test_checkpoints_are_beside_the_first_output_by_default(place: Path, config: Config) -> None:
     text = MINIMAL + "[checkpoint]\npath=./models/\n" + OUTPUT.format("results/run1/")
     expected = CheckpointSpec(path="models", target=f"file://{place}/results/run1.checkpoints", every_s=600.0, keep=3)
     assert read(place, text, config).spec.checkpoint == expected

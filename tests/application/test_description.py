@@ -147,7 +147,7 @@ def test_a_comment_is_kept_with_the_application(place: Path, config: Config) -> 
 def test_caches_that_cannot_be_are_refused_with_their_line(place: Path, config: Config) -> None:
     absent = "a cache cannot be mounted "
     plain = "write it without a slash at its end, //, . and .., and control characters"
-    for key, path, said in (
+    for key, path, message in (
         ("models", "models", "'models' is not an absolute path"),
         ("models", "/models/", f"'/models/': {plain}"),
         ("models", "/a/../etc", f"'/a/../etc': {plain}"),
@@ -158,7 +158,7 @@ def test_caches_that_cannot_be_are_refused_with_their_line(place: Path, config: 
         ("a/b", "/a", "'a/b' is not a name: at most 32 of A-Z, a-z, 0-9, _ and -, no _ or - first"),
         ("", "/a", "'' is not a name: at most 32 of A-Z, a-z, 0-9, _ and -, no _ or - first"),
     ):
-        assert refused(place, f"{MINIMAL}cache.{key}={path}\n", config) == [f"5: application.cache.{key}: {said}"]
+        assert refused(place, f"{MINIMAL}cache.{key}={path}\n", config) == [f"5: application.cache.{key}: {message}"]
     assert refused(place, f"{MINIMAL}cache.a=/a\ncache.b=/a/b\n", config) == [
         "6: application.cache.b: /a/b is in that of cache.a"
     ]
@@ -166,8 +166,8 @@ def test_caches_that_cannot_be_are_refused_with_their_line(place: Path, config: 
         "6: application.cache.A_B: DLAPP_CACHE_A_B is the variable of cache.a-b already"
     ]
     none = replace(config, storage=replace(config.storage, payload_cache_limit_bytes=0))
-    said = "5: application.cache.a: is not possible here: storage.payload_cache_limit is 0"
-    assert refused(place, f"{MINIMAL}cache.a=/a\n", none) == [said]
+    message = "5: application.cache.a: is not possible here: storage.payload_cache_limit is 0"
+    assert refused(place, f"{MINIMAL}cache.a=/a\n", none) == [message]
 
 
 def test_previous_outputs_cannot_be_kept_without_replacement(place: Path, config: Config) -> None:
@@ -254,7 +254,7 @@ def test_a_path_is_taken_from_fs_root_or_from_beside_the_file(text: str, locatio
         ("/a/{b,../../c}", "has both .. and braces"),
     ],
 )
-def test_a_path_that_leads_nowhere_we_know_is_refused(text: str, problem: str) -> None:
+def test_a_path_of_an_unknown_scheme_is_refused(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=r".") as refusal:
         resolve_location(text, "/here", "/root", pattern=True)
     assert problem in str(refusal.value)
@@ -271,7 +271,7 @@ def test_a_path_that_leads_nowhere_we_know_is_refused(text: str, problem: str) -
         ("hdfs:/a", "hdfs://nn:8020/a", "hdfs://nn:8020/a"),
     ],
 )
-def test_a_path_says_where_it_is_else_the_engine_does(
+def test_paths_without_a_scheme_belong_to_the_engine(
     place: Path, config: Config, text: str, beside: str, on: str
 ) -> None:
     both = (
@@ -293,7 +293,7 @@ def test_hdfs_and_local_paths_do_not_overlap(place: Path, config: Config) -> Non
             read(place, text.format(source), config, BESIDE_HDFS)
 
 
-def test_only_the_hdfs_that_is_configured_is_there(place: Path, config: Config) -> None:
+def test_only_the_configured_hdfs_is_available(place: Path, config: Config) -> None:
     text = MINIMAL + "[from_hdfs]\nhdfs=hdfs://other:8020/a\ninput_path=in\n"
     with pytest.raises(FileRefused, match=r"6: from_hdfs\.hdfs: hdfs://other:8020/a: the HDFS that is configured is "):
         read(place, text, config, BESIDE_HDFS)
@@ -358,7 +358,7 @@ def test_a_target_overlaps_the_matches_of_a_pattern_and_their_parents(
     assert overlap(target, pattern) is expected
 
 
-def test_links_do_not_hide_that_output_lies_on_input(tmp_path: Path) -> None:
+def test_links_do_not_hide_that_output_overlaps_input(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     assert overlap(f"{tmp_path}/real/out", f"{tmp_path}/link/*")
@@ -540,7 +540,7 @@ def test_file_system_errors_are_reported_with_the_line(
     assert refused(place, text, config) == [fault.replace("{place}", str(place)) for fault in faults]
 
 
-def test_faults_of_the_text_and_of_the_world_come_at_once(place: Path, config: Config) -> None:
+def test_errors_of_text_and_environment_are_reported_together(place: Path, config: Config) -> None:
     text = MINIMAL.replace("s.sh", "t.sh") + "frobnicate=1\nenv_file=none\n[resources]\nmemory=x\n[to_hdfs]\nhdfs=w\n"
     assert [fault.partition(": ")[0] + " " + fault.split(": ")[1] for fault in refused(place, text, config)] == [
         "4 application.user_shell_script",
@@ -557,7 +557,7 @@ def test_a_link_to_a_script_inside_the_workspace_is_fine(place: Path, config: Co
 
 
 @pytest.mark.parametrize("written", ["link", "file:{place}/link", "second", "link/../second/"])
-def test_output_goes_to_where_a_link_leads_and_the_link_stays(place: Path, config: Config, written: str) -> None:
+def test_output_replaces_the_target_of_a_link_and_keeps_the_link(place: Path, config: Config, written: str) -> None:
     (place / "real").mkdir()
     (place / "link").symlink_to("real")
     (place / "second").symlink_to(place / "link")
@@ -565,13 +565,13 @@ def test_output_goes_to_where_a_link_leads_and_the_link_stays(place: Path, confi
     assert read(place, text, config).spec.outputs[0].target == f"file://{place}/real"
 
 
-def test_output_goes_to_where_a_link_will_lead(place: Path, config: Config) -> None:
+def test_output_follows_a_link_to_a_future_target(place: Path, config: Config) -> None:
     (place / "link").symlink_to("later")
     text = MINIMAL + "[to_hdfs]\noutput_path=output\nhdfs=link\n"
     assert read(place, text, config).spec.outputs[0].target == f"file://{place}/later"
 
 
-def test_output_to_a_link_that_leads_nowhere_is_refused(place: Path, config: Config) -> None:
+def test_output_to_a_link_loop_or_dead_end_is_refused(place: Path, config: Config) -> None:
     (place / "link").symlink_to("link")
     with pytest.raises(FileRefused, match=r":7: to_hdfs\.hdfs: .*/link is a broken symbolic link"):
         read(place, MINIMAL + "[to_hdfs]\noutput_path=output\nhdfs=link\n", config)
@@ -593,14 +593,14 @@ def test_a_file_that_cannot_be_read_is_refused_in_a_line(place: Path, config: Co
 # ---- env_file ----
 
 
-def test_an_env_file_is_read_as_it_stands(tmp_path: Path) -> None:
+def test_an_env_file_is_read_without_expansion(tmp_path: Path) -> None:
     path = tmp_path / "env"
     path.write_bytes("\ufeffA=1\r\nB= x \r\n\n#C=3\n_D='q'\n한=1\n".replace("한=1\n", "K=한글\n").encode())
     path.chmod(0o600)
     assert read_env_file(str(path)) == {"A": "1", "B": " x ", "_D": "'q'", "K": "한글"}
 
 
-def test_all_faults_of_an_env_file_come_at_once_and_quote_none_of_it(tmp_path: Path) -> None:
+def test_all_errors_of_an_env_file_are_reported_without_quoting_it(tmp_path: Path) -> None:
     path = tmp_path / "env"
     path.write_bytes(b"A=1\nsecret\nexport B=secret\nA=secret\nNV_GPU=secret\nC=secret\0\nD=secret\xff\n=secret\n")
     path.chmod(0o600)
@@ -700,7 +700,7 @@ def test_every_role_has_its_own_keys_and_else_those_of_the_application(place: Pa
     assert "own" not in application.properties.masked().to_text()
 
 
-def test_roles_are_a_gang_by_themselves_and_one_kind_of_container_is_not(place: Path, config: Config) -> None:
+def test_several_roles_are_a_gang_by_default_and_one_is_not(place: Path, config: Config) -> None:
     assert read(place, MINIMAL, config).spec.gang is Gang.NONE
     assert read(place, MINIMAL + "gang=all\n", config).spec.gang is Gang.ALL
     assert read(place, MINIMAL + "[role a]\n", config).spec.gang is Gang.ALL

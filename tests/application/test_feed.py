@@ -15,7 +15,7 @@ from tests.application.test_description import MINIMAL, read, refused
 FEED = MINIMAL + "[from_hdfs]\nhdfs=data/*\ninput_path=fed\nmode=feed\n"
 
 
-def test_a_feed_is_divided_among_the_containers_of_a_role_unless_it_says_otherwise(place: Path, config: Config) -> None:
+def test_a_feed_is_divided_among_the_containers_of_a_role_by_default(place: Path, config: Config) -> None:
     (one,) = read(place, FEED, config).spec.inputs
     assert (one.mode, one.shard, one.feed) == ("feed", True, FeedSpec())
     text = FEED + "shard=false\nfeed.format=tar\nfeed.epochs=90\nfeed.shuffle=7\nfeed.buffer=2g\n"

@@ -85,7 +85,7 @@ def test_a_section_that_is_named_like_a_role_is_one() -> None:
 def test_the_list_of_all_keys_of_a_section_is_printed_once() -> None:
     text = "qqq=1\nzzz=2\n[resources]\nqqq=1\nzzz=2\n[zzz]\n[qqqq]\n"
     found = refused(text, Overrides({"application.xxxx": "1"}))
-    assert [one.partition(", known are ")[0] for one in found] == [
+    assert [item.partition(", known are ")[0] for item in found] == [
         "f:4: application.qqq: is not known",
         "f:5: application.zzz: is not known, see application.qqq for all names",
         "f:7: resources.qqq: is not known",
@@ -94,7 +94,7 @@ def test_the_list_of_all_keys_of_a_section_is_printed_once() -> None:
         "f:10: qqqq: is not a section, see zzz for all names",
         "--set: application.xxxx: is not known, see application.qqq for all names",
     ]
-    assert sum("known are appname, " in one for one in found) == 1
+    assert sum("known are appname, " in item for item in found) == 1
 
 
 def test_keywords_have_the_same_hints_and_their_names_once() -> None:
@@ -104,7 +104,7 @@ def test_keywords_have_the_same_hints_and_their_names_once() -> None:
     values_of(Keywords({**fields, "qqqq": 1, "zzzz": 1, "roles": roles}), problems)
     with pytest.raises(DlappError) as refusal:
         problems.refuse()
-    assert [one.partition(", known are ")[0] for one in str(refusal.value).split("\n")] == [
+    assert [text.partition(", known are ")[0] for text in str(refusal.value).split("\n")] == [
         'num_ps: is not a keyword of an application, use roles={"ps": {"instances": ...}}',
         "nodeSelector: is not a keyword of an application, use node_label",
         "wait: is not a keyword of an application, use the option --wait of dlapp-launcher",

@@ -59,7 +59,7 @@ def test_no_two_keys_of_a_section_set_one_field() -> None:
         (section, name)
         for section, keys in SECTIONS.items()
         for name, key in keys.items()
-        # Others are told in words, or are keys of the configuration.
+        # Others are described in words, or are keys of the configuration.
         if re.fullmatch(r"`(?!defaults\.|notify\.|runtime\.)[^`<]+`", key.default_in(section))
     ],
 )
@@ -123,7 +123,7 @@ def test_the_schema_allows_the_annotated_files_and_no_unknown_key_or_word(file: 
     assert faults(data, rules, rules["$defs"]) == []
     assert faults({**data, "aplication": {}}, rules, rules["$defs"]) == ["/aplication"]
     data["application"] |= {"gang": "some", "priority": "high", "appnam": "a"}
-    wrong = [f"/application/{one}" for one in ("appnam", "gang", "priority")]
+    wrong = [f"/application/{value}" for value in ("appnam", "gang", "priority")]
     assert sorted(faults(data, rules, rules["$defs"])) == wrong
     del data["application"]["appname"]
     assert "/application/appname" in faults(data, rules, rules["$defs"])

@@ -42,14 +42,14 @@ def notes(
     found = describe(source, config, ENGINE, overrides, environ or {})
     found.problems.refuse()
     assert found.application is not None
-    packed = [one.name for one in (place / "w").iterdir()]
+    packed = [path.name for path in (place / "w").iterdir()]
     return submission_notes(found.application, config, environ or {}, str(place / "w"), packed)
 
 
 def refused(place: Path, source: Source, overrides: Overrides = NO_OVERRIDES) -> list[str]:
     with pytest.raises(FileRefused) as refusal:
         notes(place, source, overrides)
-    return [one.replace(f"{place}/f:", "") for one in refusal.value.problems]
+    return [problem.replace(f"{place}/f:", "") for problem in refusal.value.problems]
 
 
 # ---- variables ----

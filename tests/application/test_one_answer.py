@@ -59,7 +59,7 @@ def refused(place: Path, source: Source | str, errors: Sequence[DlappError] = ()
             resolve=str,
             docker_policy=lambda: None,
         )
-    return [one.replace(str(place), "").removeprefix("/f:") for one in refusal.value.problems]
+    return [problem.replace(str(place), "").removeprefix("/f:") for problem in refusal.value.problems]
 
 
 MINIMAL = "[application]\nappname=a\nuser_dev_workspace_path=w\nuser_shell_script=s.sh\n"
@@ -98,17 +98,17 @@ def test_the_same_as_a_spec_and_as_keywords_is_refused_once(place: Path, monkeyp
         place, Keywords({**keywords, "inputs": {"in": "missing"}, "outputs": {"out": "w/s.sh/x"}}, {"NV_GPU": "1"})
     )
     assert "AppSpec: application.env.NV_GPU: is set by dlapp and cannot be set here" in by_spec
-    assert [one.partition(" is not a keyword")[0] for one in by_keywords if one not in by_spec] == [
+    assert [keyword.partition(" is not a keyword")[0] for keyword in by_keywords if keyword not in by_spec] == [
         "vcores: 'x' is not a whole number",
         "contaners:",
     ]
-    for one in (
+    for item in (
         "AppSpec: application.user_shell_script: /w/none.sh: there is no such file",
         "AppSpec: from_hdfs.hdfs: /missing matches nothing",
         f"AppSpec: resources.memory: {TOO_MUCH}",
     ):
-        assert one in by_spec
-        assert one in by_keywords
+        assert item in by_spec
+        assert item in by_keywords
 
 
 def test_a_location_of_a_spec_that_is_none_has_one_error(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_a_location_of_a_spec_that_is_none_has_one_error(place: Path, monkeypatc
 def test_the_rest_of_an_invalid_file_is_checked_too(place: Path) -> None:
     text = MINIMAL.replace("=w", "=nowhere") + f"[resources]\ncontainers=x\nvcores=99\n{FILES}"
     found = refused(place, text)
-    assert [one.partition(":")[0] for one in found] == ["3", "6", "7", "9", "13"]
+    assert [item.partition(":")[0] for item in found] == ["3", "6", "7", "9", "13"]
     assert "this machine has 4" in found[2]
 
 
@@ -138,10 +138,10 @@ def test_each_faulty_role_input_and_output_is_named(place: Path) -> None:
     roles = "[role a]\nscript=none.sh\nmemory=900g\n[role b]\ncommand=\n[role c]\ncommand=x\ndepends_on=d\n"
     text = f"[application]\nappname=a\nuser_dev_workspace_path=w\n{roles}" + FILES.replace("[to", "optional=maybe\n[to")
     found = refused(place, text)
-    assert [one.partition(": ")[0] for one in found] == ["5", "6", "8", "11", "13", "15", "18"]
+    assert [item.partition(": ")[0] for item in found] == ["5", "6", "8", "11", "13", "15", "18"]
 
 
-def test_other_errors_of_the_engine_come_with_those_of_the_file(place: Path) -> None:
+def test_engine_errors_are_reported_with_those_of_the_file(place: Path) -> None:
     errors = (Denied("no GPUs for you"), Unreachable("Docker does not answer"))
     found = refused(place, f"{MINIMAL}hang_idle=true\n", errors)
     assert found[0].startswith("5: application.hang_idle: ")
@@ -180,7 +180,7 @@ WORLD = "[resources]\nmemory=900g\n[from_hdfs]\nhdfs=missing\ninput_path=in\n"
 def test_no_error_hides_those_of_the_engine_and_the_world(place: Path, more: str) -> None:
     found = refused(place, f"{MINIMAL}{WORLD}{more}")
     assert len(found) >= 3
-    assert [one for one in found if "900 GiB" in one]
+    assert [item for item in found if "900 GiB" in item]
     assert "8: from_hdfs.hdfs: /missing matches nothing" in found
 
 
@@ -209,12 +209,12 @@ SAME = "[to_hdfs a]\noutput_path=a\nhdfs=t\n[to_hdfs b]\noutput_path=b\nhdfs=t\n
     ],
 )
 def test_no_error_hides_another_or_is_named_for_it(place: Path, text: str, errors: list[str]) -> None:
-    assert sorted(": ".join(one.split(": ")[:2]) for one in refused(place, text)) == errors
+    assert sorted(": ".join(item.split(": ")[:2]) for item in refused(place, text)) == errors
 
 
 def test_each_amount_that_is_too_large_is_named_with_its_own_line(place: Path) -> None:
     found = refused(place, f"{MINIMAL}[role judge]\nmemory=900g\nvcores=99\n")
-    assert [one.partition(": asked")[0] for one in found] == ["6: role judge.memory", "7: role judge.vcores"]
+    assert [text.partition(": asked")[0] for text in found] == ["6: role judge.memory", "7: role judge.vcores"]
 
 
 @pytest.mark.parametrize(

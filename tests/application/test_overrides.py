@@ -44,7 +44,7 @@ def read(place: Path, text: str, overrides: Overrides, environ: Mapping[str, str
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))))
-def test_words_become_a_value_that_stands_for_them_again(words: list[str]) -> None:
+def test_command_words_become_a_value_that_splits_into_them(words: list[str]) -> None:
     properties = overridden(MINIMAL, Overrides(args=tuple(words)))
     assert properties.value("application", "user_shell_args") == tuple(words)
     assert Properties.from_json(json.loads(json.dumps(properties.to_json()))) == properties
@@ -70,7 +70,7 @@ def test_any_key_can_be_set_also_in_a_section_that_the_file_lacks() -> None:
     assert says("application", "appname") == "n"
 
 
-def test_an_empty_value_takes_a_key_out_of_the_file() -> None:
+def test_an_empty_override_removes_a_key() -> None:
     settings = {"application.user_shell_script": "", "application.command": "true", "resources.memory": " "}
     properties = overridden(MINIMAL + "[resources]\nmemory=1g\nvcores=2\n", Overrides(settings))
     given = {(section, key) for section, keys in properties.sections.items() for key in keys}
@@ -164,7 +164,7 @@ def test_a_variable_that_no_program_may_have_is_refused_without_its_value(tmp_pa
     )
 
 
-def test_pass_env_takes_the_values_of_the_submitters_environment(tmp_path: Path) -> None:
+def test_pass_env_copies_values_of_the_submitters_environment(tmp_path: Path) -> None:
     text = MINIMAL + "pass_env=OMP_NUM_THREADS, HF_HOME\n  TOKEN\nenv.A=1\n"
     environ = {"OMP_NUM_THREADS": "4", "TOKEN": "of the shell", "OTHER": "x"}
     application = read(tmp_path, text, Overrides(env={"TOKEN": "of the option"}), environ)
@@ -199,11 +199,14 @@ def test_values_of_variables_are_never_printed(tmp_path: Path) -> None:
     assert "hush" not in repr(Overrides(env={"KEY": "hush"}))
 
 
-def test_options_are_read_as_the_shell_gives_them() -> None:
+def test_options_are_parsed_as_passed_by_the_shell() -> None:
     assert read_set_options(["a.b=1", "a.b=2=3", "c.d="]) == {"a.b": "2=3", "c.d": ""}
     assert read_env_options(["A=b=c", "B=", "C"], {"C": "d"}) == {"A": "b=c", "B": "", "C": "d"}
-    for texts, said in ((["=hush"], "--env number 1 is not NAME=VALUE or NAME"), (["C"], "--env C: is not set here")):
-        with pytest.raises(UsageError, match=said):
+    for texts, message in (
+        (["=hush"], "--env number 1 is not NAME=VALUE or NAME"),
+        (["C"], "--env C: is not set here"),
+    ):
+        with pytest.raises(UsageError, match=message):
             read_env_options(texts, {})
     with pytest.raises(UsageError, match=r"--set 'a\.b' is not SECTION\.KEY=VALUE"):
         read_set_options(["a.b"])

@@ -37,7 +37,7 @@ def described(
     try:
         found.problems.refuse()
     except DlappError as error:
-        return [one.replace(f"{place}/f:", "") for one in getattr(error, "problems", [str(error)])], []
+        return [text.replace(f"{place}/f:", "") for text in getattr(error, "problems", [str(error)])], []
     assert found.application is not None
     return [], submission_notes(found.application, config, environ or {})
 
@@ -233,7 +233,7 @@ def test_formats_and_json_are_not_noted(place: Path, args: str) -> None:
     ],
 )
 def test_braces_of_other_programs_are_not_noted(place: Path, command: str) -> None:
-    assert not any("not replaced, " in one for one in noted(place, f"[application]\nappname=a\ncommand={command}\n"))
+    assert not any("not replaced, " in item for item in noted(place, f"[application]\nappname=a\ncommand={command}\n"))
 
 
 def test_words_of_python_are_noted_like_those_of_a_file(place: Path) -> None:

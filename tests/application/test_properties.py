@@ -77,7 +77,7 @@ def test_a_hash_or_a_semicolon_later_in_a_line_is_part_of_the_value() -> None:
     assert value(text, "application", "user_shell_args") == ("#1", ";2", "#3", "[4]", "k=v")
 
 
-def test_an_indented_line_goes_on_with_the_value_above_past_comments_and_empty_lines() -> None:
+def test_an_indented_line_continues_the_value_above_past_comments() -> None:
     text = MINIMAL + "[from_hdfs]\ninput_path=d\nhdfs=\n  /a/*\n# more\n\n\t/b c\n"
     assert value(text, "from_hdfs", "hdfs") == ("/a/*", "/b c")
 
@@ -124,7 +124,7 @@ def test_appname_keeps_its_quotes_and_gets_none(name: str) -> None:
         ("'a\n  b' c", ("a\nb", "c")),
     ],
 )
-def test_arguments_are_split_after_the_outer_quotes_are_gone(written: str, words: tuple[str, ...]) -> None:
+def test_arguments_are_split_after_the_outer_quotes_are_removed(written: str, words: tuple[str, ...]) -> None:
     assert value(f"{MINIMAL}user_shell_args={written}\n", "application", "user_shell_args") == words
 
 
@@ -393,7 +393,7 @@ def test_a_fault_is_named_with_file_line_section_and_key(text: str, faults: list
     assert refused(text) == faults
 
 
-def test_all_faults_come_at_once_in_the_order_of_the_lines() -> None:
+def test_all_errors_are_reported_in_line_order() -> None:
     text = (
         "[application]\nappnam=a\nuser_dev_workspace_path=\nuser_shell_script=s\nuser_shell_script=t\n"
         "env.NV_GPU=0\n[resources]\nmemory=1x\nnonsense\n"
@@ -460,7 +460,7 @@ def test_more_than_a_hundred_faults_are_counted() -> None:
     assert (len(faults), faults[-1]) == (101, "f: 150 more errors")
 
 
-def test_an_argument_longer_than_linux_takes_is_refused() -> None:
+def test_an_argument_above_the_limit_of_linux_is_refused() -> None:
     assert refused(f"{MINIMAL}user_shell_args=a {'b' * 131_071}\n") == [
         "f:5: application.user_shell_args: argument 2 has 131071 bytes, the maximum is 131070"
     ]
@@ -474,7 +474,7 @@ def test_only_the_values_of_variables_are_masked() -> None:
 
 
 @pytest.mark.parametrize("text", ["a\n\nb", " a", "a ", "a\n b", "a\rb", "a\0b", "a\n"])
-def test_a_json_form_that_no_file_could_say_is_refused(text: str) -> None:
+def test_a_json_form_without_a_file_equivalent_is_refused(text: str) -> None:
     data = parse_properties(MINIMAL + "env.A=x\n", "f").to_json()
     data["sections"]["application"]["env.A"]["value"] = text
     with pytest.raises(FileRefused):
@@ -522,7 +522,7 @@ def properties_values(draw: st.DrawFn) -> Properties:
 
 @given(
     properties_values().filter(
-        lambda one: any(c not in ", \n" for c in one.sections["application"].get("tags", Setting("x")).value)
+        lambda item: any(c not in ", \n" for c in item.sections["application"].get("tags", Setting("x")).value)
     )
 )
 def test_text_form_and_json_form_parse_back_to_the_same(properties: Properties) -> None:

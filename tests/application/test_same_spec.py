@@ -117,7 +117,7 @@ def file_of(made: dict[str, dict[str, str]]) -> bytes:
     return Properties(path="f", sections=sections).to_text().encode()
 
 
-def found(source: Source, config: Config, overrides: Overrides | None = None) -> ResolvedApplication | None:
+def resolve(source: Source, config: Config, overrides: Overrides | None = None) -> ResolvedApplication | None:
     """Return the application; None: it is refused."""
     try:
         description = describe(source, config, ENGINE, overrides or Overrides(), {})
@@ -201,13 +201,13 @@ def inside(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_file_options_and_its_record_give_one_spec(inside: Path, config: Config, made: dict[str, Any]) -> None:
     path = inside / "app.properties"
     path.write_bytes(file_of(made))
-    by_file = found(str(path), config)
+    by_file = resolve(str(path), config)
     base: dict[str, dict[str, str]] = {**{section: {} for section in made}, "application": {"appname": "other"}}
     path.write_bytes(file_of(base))
     named = {section.replace(" ", "."): keys for section, keys in made.items() if section.partition(" ")[0] in OF_ROLES}
     plain = {section: keys for section, keys in made.items() if section.partition(" ")[0] not in OF_ROLES}
     set_ = {f"{section}.{key}": text for section, keys in (plain | named).items() for key, text in keys.items()}
-    by_options = found(str(path), config, Overrides(set_))
+    by_options = resolve(str(path), config, Overrides(set_))
     assert (by_file is None) is (by_options is None)
     if by_file is None or by_options is None:
         return
@@ -218,7 +218,7 @@ def test_a_file_options_and_its_record_give_one_spec(inside: Path, config: Confi
     assert again == by_file.properties
     record = RecordedFile(str(path), by_file.properties.to_record().encode())
     names = {name: by_file.env[name] for name in by_file.spec.env}
-    recorded = found(record, config, Overrides(env=names))
+    recorded = resolve(record, config, Overrides(env=names))
     assert recorded is not None
     if not any(by_file.role_env.values()):  # the values of variables are not recorded
         assert recorded.spec == by_file.spec
@@ -233,9 +233,9 @@ def test_a_file_options_and_its_record_give_one_spec(inside: Path, config: Confi
 def test_a_file_and_keywords_give_one_spec(inside: Path, config: Config, made: dict[str, Any]) -> None:
     path = inside / "app.properties"
     path.write_bytes(file_of(made))
-    paths = [keys[one] for keys in made.values() for one in ("input_path", "output_path") if one in keys]
+    paths = [keys[value] for keys in made.values() for value in ("input_path", "output_path") if value in keys]
     assume(len(paths) == len(set(paths)))  # they are the names of the sections
-    by_file, by_keywords = found(str(path), config), found(keywords_of(made), config)
+    by_file, by_keywords = resolve(str(path), config), resolve(keywords_of(made), config)
     assert (by_file is None) is (by_keywords is None)
     if by_file is not None and by_keywords is not None:
         assert unnamed(by_keywords.spec) == unnamed(by_file.spec)
@@ -259,7 +259,7 @@ def test_the_files_of_an_application_are_keywords_by_their_keys(inside: Path, co
         "outputs": {"out": {"hdfs": Path("results"), "keep_previous": 2}},
         "overwrite": True,
     }
-    by_file, by_keywords = found(str(inside / "app.properties"), config), found(Keywords(fields), config)
+    by_file, by_keywords = resolve(str(inside / "app.properties"), config), resolve(Keywords(fields), config)
     assert by_file is not None
     assert by_keywords is not None
     assert by_keywords.spec == by_file.spec

@@ -26,7 +26,7 @@ def test_a_service_is_a_role_after_all_others_with_a_port_by_which_it_is_ready(p
     assert found.spec.kind is Kind.BATCH
 
 
-def test_services_come_after_roles_wherever_they_stand(place: Path, config: Config) -> None:
+def test_services_follow_roles_in_any_order_of_sections(place: Path, config: Config) -> None:
     text = f"{MINIMAL}[service api]\n{COMMAND}ready=http:/health\nports=2\n[role worker]\ndepends_on=api:ready\n"
     spec = read(place, text, config).spec
     assert [role.name for role in spec.roles] == ["worker", "api"]
@@ -43,7 +43,7 @@ def test_an_application_of_services_needs_no_program_workspace_or_output(place: 
     assert (spec.roles[0].max_idle_s, spec.workspace) == (1800.0, "")
 
 
-def test_a_service_without_ports_says_itself_that_it_is_ready(place: Path, config: Config) -> None:
+def test_a_service_without_ports_reports_its_own_readiness(place: Path, config: Config) -> None:
     spec = read(place, f"{MINIMAL}[service watch]\n{COMMAND}ports=0\n", config).spec
     assert spec.roles[1].ready == "report"
 
@@ -162,4 +162,4 @@ def test_tensorboard_reads_the_output_or_the_named_directory(
 )
 def test_tensorboard_without_a_directory_to_read_is_refused(place: Path, config: Config, text: str, fault: str) -> None:
     faults = refused(place, f"{MINIMAL}{text}", config)
-    assert f"application.tensorboard: {fault}" in [one.partition(": ")[2] for one in faults]
+    assert f"application.tensorboard: {fault}" in [item.partition(": ")[2] for item in faults]

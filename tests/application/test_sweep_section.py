@@ -72,7 +72,7 @@ def test_values_in_brackets_are_refused(place: Path, config: Config, line: str, 
 
 def test_brackets_of_one_value_are_part_of_it(place: Path, config: Config) -> None:
     text = 'grid.a=[64], [128]\ngrid.b="[64, 64]", "(1, 2)"\ngrid.c="[1]"\ngrid.d=f(x), :(\n'
-    assert [one.values for one in sweep_of(place, config, text).grid] == [
+    assert [item.values for item in sweep_of(place, config, text).grid] == [
         ("[64]", "[128]"),
         ("[64, 64]", "(1, 2)"),
         ("[1]",),
@@ -126,7 +126,7 @@ def test_optuna_has_the_names_of_its_sampler_and_pruner(place: Path, config: Con
     assert (sweep.sampler, sweep.optuna_sampler, sweep.optuna_pruner) == (Sampler.OPTUNA, "tpe", "median")
 
 
-def test_optuna_is_refused_where_the_application_master_will_not_have_it(
+def test_optuna_is_refused_if_the_applicationmaster_lacks_it(
     place: Path, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = f"{MINIMAL}[sweep]\n{OPTUNA}"
@@ -262,7 +262,7 @@ def test_too_large_grids_and_lists_are_refused(place: Path, config: Config) -> N
     (fault,) = refused(place, f"{MINIMAL}[sweep]\ngrid.a={values}\ngrid.b={values}\n", config)
     assert "sweep: has 10201 trials, the maximum is 10000; trials=N takes the first N" in fault
     assert sweep_of(place, config, f"grid.a={values}\ngrid.b={values}\ntrials=10000\n").trials == 10_000
-    (place / "t.csv").write_text("a\n" + "".join(f"{one:01000}\n" for one in range(200)))
+    (place / "t.csv").write_text("a\n" + "".join(f"{number:01000}\n" for number in range(200)))
     (fault,) = refused(place, f"{MINIMAL}[sweep]\nlist=t.csv\n", config)
     assert "sweep: has 195 KiB of values, the maximum is 128 KiB" in fault
 
@@ -285,7 +285,7 @@ def test_a_spec_refuses_the_same_values_as_a_file() -> None:
             replace(sweep, **{field: value})
 
 
-def test_a_sweep_knows_how_many_run_at_once_and_how_long_at_most() -> None:
+def test_a_sweep_has_its_concurrency_and_maximum_duration() -> None:
     values = tuple(map(str, range(10)))
     sweep = SweepSpec(sampler=Sampler.GRID, trials=10, grid=(GridParameter("a", values),), trials_per_container=2)
     assert sweep.concurrency_of(3) == 6

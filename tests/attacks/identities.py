@@ -180,8 +180,8 @@ class Identities:
                     process.wait(HANG_S)
                 _end_session(process)
                 out.seek(0), err.seek(0)
-                said = (out.read() + err.read()).decode(errors="replace")
-                pytest.fail(f"{' '.join(argv)} as {user.name} hangs:\n{processes}\n{said}")
+                message = (out.read() + err.read()).decode(errors="replace")
+                pytest.fail(f"{' '.join(argv)} as {user.name} hangs:\n{processes}\n{message}")
             out.seek(0), err.seek(0)
             return Done(process.returncode, out.read().decode(errors="replace"), err.read().decode(errors="replace"))
 

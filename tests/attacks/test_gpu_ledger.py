@@ -134,7 +134,7 @@ def test_hostile_pull_locks_and_account_caches_delay_no_user(
 
     identities.call(victim, remember)
     identities.call(victim, pull)
-    names = [one for one in directory.iterdir() if one.name.startswith(("accounts-", "pull-"))]
+    names = [item for item in directory.iterdir() if item.name.startswith(("accounts-", "pull-"))]
     assert len(names) == 2
     for path in names:
         hostile(path, owner=victim, content=b'{"passwd": 1, "group": []}')
@@ -227,7 +227,7 @@ def test_a_ticket_cannot_be_backdated() -> None:
         return WaitingTicket(name, uid, arrived_ns, since_ms, 0.0, {})
 
     queue = [waiting("a", 1, 10, 500), waiting("evil", 2, 20, 0), waiting("b", 1, 30, 400), waiting("c", 3, 40, 1)]
-    assert [one.name for one in sort_tickets(queue)] == ["b", "evil", "a", "c"]
+    assert [ticket.name for ticket in sort_tickets(queue)] == ["b", "evil", "a", "c"]
 
 
 @contextlib.contextmanager
@@ -272,7 +272,7 @@ def test_the_creator_of_a_device_file_cannot_take_it_from_its_holder(
             (directory / name).unlink()
         with pytest.raises(NotEnough) as refused:
             ledger(directory).reserve(APP, 1)
-        return [one.user for one in refused.value.holders]
+        return [holder.user for holder in refused.value.holders]
 
     with held_by(identities, victim, directory, lambda: ledger(directory).reserve(APP, 2)):
         assert identities.call(attacker, exchange) == ["victim", "victim"]
@@ -292,7 +292,7 @@ def test_devices_whose_files_an_attacker_linked_together_are_leased(
 
     identities.call(attacker, plant)
     identities.call(victim, lambda: take(2).close())
-    with held_by(identities, victim, directory, lambda: take(1), lambda one: one.close()):
+    with held_by(identities, victim, directory, lambda: take(1), lambda item: item.close()):
         identities.call(member, lambda: take(1).close())
         with pytest.raises(NotEnough):
             identities.call(member, lambda: take(2).close())
@@ -320,7 +320,7 @@ def test_a_lock_without_a_record_is_an_unknown_process(
 # ---- records that are over ----
 
 
-class Kept:
+class LinkedFile:
     """A second name that the attacker gives to a record of another user, where fs.protected_hardlinks is 0."""
 
     def __init__(self, identities: Identities, attacker: User, path: Path, where: str) -> None:
@@ -345,11 +345,11 @@ class Kept:
 @pytest.fixture(params=["beside it", "elsewhere"])
 def keep(
     request: pytest.FixtureRequest, identities: Identities, attacker: User, protected_sysctls: tuple[int, ...]
-) -> Callable[[Path], Kept]:
+) -> Callable[[Path], LinkedFile]:
     """Have the attacker keep a link of a record, in the ledger's directory or in another one."""
 
-    def of(path: Path) -> Kept:
-        kept = Kept(identities, attacker, path, request.param)
+    def of(path: Path) -> LinkedFile:
+        kept = LinkedFile(identities, attacker, path, request.param)
         assert kept.is_there == (protected_sysctls[1] == 0)
         return kept
 
@@ -366,12 +366,12 @@ def the_only(directory: Path, kind: str) -> Path:
 @pytest.mark.parametrize("healer", ["its author", "root"])
 @pytest.mark.parametrize("author", ["root", "victim"])
 @sysctls.BOTH
-def test_a_quarantine_that_was_healed_is_not_brought_back_by_a_link(
+def test_a_healed_quarantine_is_not_restored_by_a_link(
     identities: Identities,
     directory: Path,
     victim: User,
     root: User,
-    keep: Callable[[Path], Kept],
+    keep: Callable[[Path], LinkedFile],
     author: str,
     healer: str,
 ) -> None:
@@ -385,8 +385,8 @@ def test_a_quarantine_that_was_healed_is_not_brought_back_by_a_link(
 
 
 @sysctls.BOTH
-def test_a_quarantine_that_was_replaced_is_not_brought_back_by_a_link(
-    identities: Identities, directory: Path, victim: User, root: User, keep: Callable[[Path], Kept]
+def test_a_replaced_quarantine_is_not_restored_by_a_link(
+    identities: Identities, directory: Path, victim: User, root: User, keep: Callable[[Path], LinkedFile]
 ) -> None:
     def quarantine(by: str) -> None:
         ledger(directory).quarantine("gpu0", cause="ecc", detail=f"written by {by or 'an inspection'}", by=by)
@@ -415,13 +415,13 @@ def lease_one(directory: Path) -> Any:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("ended", ["given back", "leased again", "collected", "collected by root"])
 @sysctls.BOTH
-def test_a_lease_that_is_over_is_not_brought_back_by_a_link(
+def test_an_ended_lease_is_not_restored_by_a_link(
     identities: Identities,
     directory: Path,
     victim: User,
     member: User,
     root: User,
-    keep: Callable[[Path], Kept],
+    keep: Callable[[Path], LinkedFile],
     ended: str,
 ) -> None:
     def holders() -> dict[str, str]:
@@ -449,7 +449,7 @@ def test_a_lease_that_is_over_is_not_brought_back_by_a_link(
 
 @sysctls.BOTH
 def test_a_link_makes_no_older_record_of_a_user_the_newest(
-    identities: Identities, directory: Path, victim: User, root: User, keep: Callable[[Path], Kept]
+    identities: Identities, directory: Path, victim: User, root: User, keep: Callable[[Path], LinkedFile]
 ) -> None:
     quarantine = {"cause": "ecc", "since_ms": 1, "count": 1, "probe_at_ms": 1}
     # As root's process leaves them if it is killed between the new record and the removal of the old one.
@@ -463,8 +463,8 @@ def test_a_link_makes_no_older_record_of_a_user_the_newest(
 
 
 @sysctls.BOTH
-def test_a_link_makes_no_quarantine_of_root_later_than_the_look_that_found_the_card_well(
-    identities: Identities, directory: Path, victim: User, keep: Callable[[Path], Kept]
+def test_a_link_does_not_date_a_quarantine_after_a_healthy_inspection(
+    identities: Identities, directory: Path, victim: User, keep: Callable[[Path], LinkedFile]
 ) -> None:
     quarantine = {"cause": "ecc", "since_ms": 1, "count": 1, "probe_at_ms": 1}
     of_root = record_of(directory, "health", "GPU-0", quarantine=quarantine, failures=1)
@@ -476,7 +476,12 @@ def test_a_link_makes_no_quarantine_of_root_later_than_the_look_that_found_the_c
 
 @sysctls.BOTH
 def test_a_link_of_a_record_that_holds_or_binds_ends_neither(
-    identities: Identities, directory: Path, victim: User, member: User, root: User, keep: Callable[[Path], Kept]
+    identities: Identities,
+    directory: Path,
+    victim: User,
+    member: User,
+    root: User,
+    keep: Callable[[Path], LinkedFile],
 ) -> None:
     def refused() -> str:
         with pytest.raises(NotEnough) as error:
@@ -489,8 +494,8 @@ def test_a_link_of_a_record_that_holds_or_binds_ends_neither(
         with contextlib.suppress(FileNotFoundError):
             link.rename(link.with_name("another"))
         keep(the_only(directory, "health"))
-        said = identities.call(member, refused)
-        assert ("(victim)" in said, "gpu1 quarantined" in said) == (True, True)
+        answer = identities.call(member, refused)
+        assert ("(victim)" in answer, "gpu1 quarantined" in answer) == (True, True)
 
 
 def test_own_leftovers_of_a_killed_process_are_removed_and_linked_files_stay(
@@ -514,7 +519,7 @@ def test_own_leftovers_of_a_killed_process_are_removed_and_linked_files_stay(
 
 
 @pytest.mark.proves("ledger-lease")
-def test_records_without_number_of_one_user_are_not_all_read_and_others_go_on(
+def test_countless_records_of_one_user_are_not_all_read_and_others_continue(
     identities: Identities, directory: Path, attacker: User, victim: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dlapp.gpuid.stores.device_files.MAX_NAMES", 64)
@@ -533,14 +538,14 @@ def test_records_without_number_of_one_user_are_not_all_read_and_others_go_on(
         monkeypatch.setattr(device_files, "open_file", noted)
         mine = ledger(directory)
         with mine.reserve(APP, 2):
-            assert {one.user for one in ledger(directory).holders().values()} == {"victim"}
+            assert {holder.user for holder in ledger(directory).holders().values()} == {"victim"}
         mine.holders()
         return len(opened), mine.problems[str(directory)]
 
     identities.call(attacker, crowd)
-    count, said = identities.call(victim, use)
+    count, outcome = identities.call(victim, use)
     assert count < 900
-    assert said.startswith("attacker has 900 files there; of these the newest 64 are read")
+    assert outcome.startswith("attacker has 900 files there; of these the newest 64 are read")
     identities.call(victim, use_all, directory)
 
 
@@ -582,7 +587,7 @@ def test_many_foreign_files_are_checked_once_and_root_removes_the_rest(
         assert locks.try_lock(file.fileno())
         identities.call(ROOT, lambda: len(reclaim_all(ledger(directory))))
         assert os.fstat(removed.fileno()).st_size == 0, "a link that was made meanwhile would be a record"
-    left = [one.name for one in directory.iterdir() if one.name.startswith("leased-GPU-0-")]
+    left = [path.name for path in directory.iterdir() if path.name.startswith("leased-GPU-0-")]
     assert len(left) == 65
     assert locked.name in left
 
@@ -605,7 +610,7 @@ def test_a_record_of_an_unverifiable_container_keeps_no_device_and_names_who_rem
             mine = ledger(directory, host)
             mine.reserve(APP, 2).close()
             assert mine.record().leases == ()
-            return mine.problems[path], [(one.state, one.why) for one in mine.reclaim()]
+            return mine.problems[path], [(reclaimed.state, reclaimed.why) for reclaimed in mine.reclaim()]
 
         problem, ((state, why),) = identities.call(victim, use)
     removes = f"if nothing of it runs, attacker or root removes {os.path.basename(path)}"
@@ -648,7 +653,7 @@ def test_a_record_of_an_unverifiable_container_keeps_its_device_while_its_proces
     def refused() -> list[str]:
         with pytest.raises(NotEnough) as error:
             ledger(directory, "unix:///nowhere").reserve(APP, 2)
-        return [one.user for one in error.value.holders]
+        return [holder.user for holder in error.value.holders]
 
     with held_by(identities, member, directory, lease):
         assert identities.call(victim, refused) == ["member"]
@@ -780,7 +785,7 @@ def dead_task() -> dict[str, int]:
         (LABEL, "nobody's"),
     ],
 )
-def test_root_removes_no_container_on_the_word_of_another_user(
+def test_root_removes_no_container_by_a_foreign_record(
     identities: Identities, directory: Path, attacker: User, victim: User, root: User, label: str, uid: str
 ) -> None:
     labels = {"attacker": {"dlapp.uid": str(attacker.uid)}, "victim": {"dlapp.uid": str(victim.uid)}}.get(uid, {})
@@ -819,7 +824,7 @@ def test_a_dockerd_named_by_a_record_is_not_asked(
 
 
 @pytest.mark.proves("ledger-containers")
-def test_a_dockerd_that_trickles_is_given_up_as_a_whole(place: Path) -> None:
+def test_a_trickling_dockerd_times_out_as_a_whole(place: Path) -> None:
     with dockerd(place / "docker.sock", {}, trickles=True) as daemon:
         host = f"unix://{daemon.server_address}"
         probes = LivenessProbes(docker_host=host)
@@ -829,7 +834,7 @@ def test_a_dockerd_that_trickles_is_given_up_as_a_whole(place: Path) -> None:
 
 
 @pytest.mark.proves("ledger-lease")
-def test_a_payload_at_another_dockerd_keeps_its_device_while_its_lifeline_is_read_or_it_computes(
+def test_a_payload_at_another_dockerd_keeps_its_device_while_it_lives(
     identities: Identities, directory: Path, place: Path, member: User, victim: User
 ) -> None:
     life = place / "life"
@@ -875,6 +880,6 @@ def test_a_lifeline_on_a_file_system_that_hangs_delays_for_a_bounded_time_and_on
         found = [probes.check(evidence, "", owner=os.geteuid() + 1) for _ in range(2)]
     finally:
         answer.set()
-    assert [one.state for one in found] == [UNKNOWN, UNKNOWN]
+    assert [item.state for item in found] == [UNKNOWN, UNKNOWN]
     assert ("no answer in time" in found[0].why, "does not answer" in found[1].why) == (True, True)
     assert asked == ["/hangs/life"]

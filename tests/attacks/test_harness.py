@@ -44,7 +44,7 @@ def test_an_exception_of_the_function_is_raised(identities: Identities, attacker
     assert "as attacker" in raised.value.__notes__[0]
 
 
-def test_an_error_of_ours_that_a_function_raises_keeps_its_text(identities: Identities, victim: User) -> None:
+def test_an_error_of_dlapp_raised_by_a_function_keeps_its_text(identities: Identities, victim: User) -> None:
     def refuse() -> None:
         raise UntrustedFile("/a", "is a FIFO")
 
@@ -95,14 +95,14 @@ def hang(fifo: Path) -> None:
     fifo.read_text()
 
 
-def test_each_hostile_kind_is_there_and_refused_without_an_effect(
+def test_each_hostile_kind_is_created_and_refused_without_an_effect(
     identities: Identities, place: Path, hostile: Callable[..., None], victim: User, bait: Bait
 ) -> None:
     path = place / "state.json"
     path.write_text("mine")
     hostile(path, owner=victim, content=b"{}")
     kind = hostile.kind  # type: ignore[attr-defined]
-    assert sorted(one.name for one in place.iterdir() if one.name.startswith(("state", ".state"))) == ["state.json"]
+    assert sorted(item.name for item in place.iterdir() if item.name.startswith(("state", ".state"))) == ["state.json"]
 
     def read() -> bytes:
         return read_file(str(path), owners=[victim.uid], max_bytes=100)

@@ -150,7 +150,7 @@ def body_by_h11(response: bytes) -> bytes | None:
 @pytest.mark.proves("http-framing")
 @pytest.mark.parametrize("to_file", [False, True], ids=["memory", "file"])
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_response_that_does_not_say_where_it_ends_is_refused(case: str, to_file: bool, tmp_path: Path) -> None:
+def test_a_response_without_a_length_is_refused(case: str, to_file: bool, tmp_path: Path) -> None:
     with (
         server_of(REFUSED[case]) as server,
         closing(HttpClient(120, 120)) as connections,
@@ -185,7 +185,7 @@ def test_invalid_framing_is_refused_by_every_client(case: str, ask: Callable[[st
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_it_is_refused_from_dockerd(case: str, tmp_path: Path) -> None:
+def test_invalid_framing_of_dockerd_is_refused(case: str, tmp_path: Path) -> None:
     with answering(tmp_path / "s") as server:
         server.answers = [REFUSED[case]]
         with pytest.raises(DockerSilent, match=r"no valid HTTP response|closed the connection"):

@@ -49,9 +49,9 @@ def test_a_directory_of_roots_in_which_others_may_rename_is_not_roots(
 def test_the_group_bit_of_a_directory_with_an_access_list_counts_for_roots_group_too(place: Path) -> None:
     top = make(place / "top", 0o755)
     # Version 2; entries of tag, permissions and id: owner rwx, the attacker rwx, group r-x, mask rwx, others r-x.
-    nobody = 0xFFFFFFFF
-    entries = [(0x01, 7, nobody), (0x02, 7, ATTACKER.uid), (0x04, 5, nobody), (0x10, 7, nobody), (0x20, 5, nobody)]
-    data = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *one) for one in entries)
+    no_id = 0xFFFFFFFF
+    entries = [(0x01, 7, no_id), (0x02, 7, ATTACKER.uid), (0x04, 5, no_id), (0x10, 7, no_id), (0x20, 5, no_id)]
+    data = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
     try:
         os.setxattr(top, "system.posix_acl_access", data)
     except OSError as error:
@@ -66,8 +66,8 @@ def test_only_a_group_of_the_owner_alone_adds_no_writers(identities: Identities,
     own = make(place / "own", 0o775, VICTIM.uid, VICTIM.gid)
     shared = make(place / "shared", 0o775, VICTIM.uid, GROUP)
     foreign = make(place / "foreign", 0o775, VICTIM.uid, ATTACKER.gid)
-    said = [identities.call(VICTIM, of, one) for one in (own, shared, foreign)]
-    assert said == ["", "the group dlusers", "the group attacker"]
+    answer = [identities.call(VICTIM, of, item) for item in (own, shared, foreign)]
+    assert answer == ["", "the group dlusers", "the group attacker"]
 
 
 def test_a_group_that_is_the_primary_one_of_another_user_is_not_private(

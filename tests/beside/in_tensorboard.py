@@ -74,7 +74,7 @@ def last_step(url: str, run_name: str) -> int:
 
 def board_url(application: str) -> str:
     def look() -> str:
-        links = [one for one in status(application)["links"] if one["name"] == "tensorboard"]
+        links = [link for link in status(application)["links"] if link["name"] == "tensorboard"]
         return str(links[0]["url"] or links[0]["problem"]) if links else ""
 
     url = wait_for("TensorBoard's address", look, END_S)
@@ -106,13 +106,13 @@ def test_curves_grow_while_a_program_runs_behind_a_secret_path(engine: Engine, t
     (tmp_path / "finish").touch()
     end = ended(application, END_S)
     assert (end["final_status"], end["links"]) == ("SUCCEEDED", [])
-    assert [one["committed"] for one in end["outputs"]] == [True]
+    assert [output["committed"] for output in end["outputs"]] == [True]
     with pytest.raises(urllib.error.URLError):
         get(url)
 
 
 @pytest.mark.parametrize("engine", ["local"], indirect=True)
-def test_it_ends_with_a_program_that_is_killed(engine: Engine, tmp_path: Path) -> None:
+def test_the_board_ends_with_a_killed_program(engine: Engine, tmp_path: Path) -> None:
     application = launch(file_of(tmp_path, engine, "tensorboard=output/run\n"))
     url = board_url(application)
     assert run("dlapp-kill", application).code == 0
@@ -122,10 +122,10 @@ def test_it_ends_with_a_program_that_is_killed(engine: Engine, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("engine", ["local"], indirect=True)
-def test_it_is_started_again_when_it_was_killed_and_the_program_runs_on(engine: Engine, tmp_path: Path) -> None:
+def test_a_killed_board_is_restarted_and_the_program_continues(engine: Engine, tmp_path: Path) -> None:
     application = launch(file_of(tmp_path, engine, "tensorboard=true\n"))
     url = board_url(application)
-    (board,) = [one for one in processes(engine.state_dir) if "tensorboard.main" in one.command]
+    (board,) = [process for process in processes(engine.state_dir) if "tensorboard.main" in process.command]
     os.kill(board.pid, 9)
     problem = "TensorBoard ended with signal 9"
     wait_for("the line on its end", lambda: problem in run("dlapp-status", application).out)
@@ -148,8 +148,8 @@ def test_one_board_shows_runs_that_have_ended_and_that_run(engine: Engine, tmp_p
     wait_for("its program", lambda: status(application)["phase"] == "running 1 of 1", END_S)
     command = [str(BIN / "dlapp-board"), "--project", "curves"]
     with (
-        open(tmp_path / "stderr", "w") as said,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True) as board,
+        open(tmp_path / "stderr", "w") as output,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output, text=True) as board,
     ):
         try:
             assert board.stdout is not None
@@ -158,7 +158,7 @@ def test_one_board_shows_runs_that_have_ended_and_that_run(engine: Engine, tmp_p
             url = line.rpartition(" ")[2].strip()
             wait_for("both runs", lambda: len(tags(url)) == 2 or (tmp_path / "stderr").read_text(), END_S)
             assert (tmp_path / "stderr").read_text() == ""
-            name = next(one for one in tags(url) if one.startswith("curves-of-second"))
+            name = next(tag for tag in tags(url) if tag.startswith("curves-of-second"))
             step = wait_for("a step of the one that runs", lambda: last_step(url, name) + 1, END_S)
             wait_for("later steps", lambda: last_step(url, name) + 1 > step, END_S)
             (tmp_path / "finish").touch()
@@ -170,7 +170,7 @@ def test_one_board_shows_runs_that_have_ended_and_that_run(engine: Engine, tmp_p
 
 
 @contextmanager
-def brought(application: str, port: int) -> Iterator[int]:
+def forwarded_port(application: str, port: int) -> Iterator[int]:
     """Bring a port of its program here by dlapp-port; yield the local port."""
     command = [str(BIN / "dlapp-port"), application, "worker", str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
@@ -188,7 +188,7 @@ def test_a_browser_shows_it_and_by_dlapp_port_too(engine: Engine, tmp_path: Path
     url = urllib.parse.urlsplit(board_url(application))
     assert url.port is not None
     wait_for("a step", lambda: last_step(url.geturl(), "run") > 0, END_S)
-    with brought(application, url.port) as local:
+    with forwarded_port(application, url.port) as local:
         pages = [f"http://127.0.0.1:{local}{url.path}"]
         if engine.name == "local":
             pages.append(url.geturl())

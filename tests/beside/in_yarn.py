@@ -16,7 +16,7 @@ import pytest
 
 from tests.applications import BIN, ended, launch, properties, run, status, wait_for
 from tests.end_to_end.test_idle_guard import stub
-from tests.end_to_end.test_keep_failed import FAILS, LOOKS, kept
+from tests.end_to_end.test_keep_failed import FAILS, LOOKS, kept_container
 from tests.end_to_end.test_notebooks import answer, opened
 from tests.end_to_end.test_ports import SERVER as PROGRAM
 from tests.end_to_end.test_ports import talk
@@ -106,9 +106,9 @@ def test_a_lost_task_ends_ports_commands_and_services_and_the_program_continues(
                 command("dlapp-exec", application, "--", "sh", "-c", script),
                 command("dlapp-port", application, "worker", port),
             )
-            for one in (executed, forward):
-                stack.enter_context(one)
-                stack.callback(one.kill)
+            for process in (executed, forward):
+                stack.enter_context(process)
+                stack.callback(process.kill)
             assert has_begun(executed)
             assert forward.stdout is not None
             local = int(forward.stdout.readline().split(":")[1].split()[0])
@@ -119,8 +119,8 @@ def test_a_lost_task_ends_ports_commands_and_services_and_the_program_continues(
         pid = get(f"{ready_url(application, 'api 0')}pid")
         assert holders() == [application]
 
-        for one in (executed, forward):
-            one.kill()
+        for process in (executed, forward):
+            process.kill()
         wait_for("the command ends with its client", lambda: not sleepers(marker), PATIENCE_S)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", local), timeout=120)
@@ -132,7 +132,7 @@ def test_a_lost_task_ends_ports_commands_and_services_and_the_program_continues(
         wait_for("the next ApplicationMaster", lambda: status(application)["attempt"] == 2, PATIENCE_S)
         wait_for("the port is back", lambda: is_answered(local), PATIENCE_S)
         assert get(f"{ready_url(application, 'api 0')}pid") == pid
-        assert [one["attempt"] for one in status(application)["containers"]] == [1, 1]
+        assert [container["attempt"] for container in status(application)["containers"]] == [1, 1]
         forward.kill()
 
         executed, forward, local = reach()
@@ -172,10 +172,12 @@ def test_a_notebook_survives_its_applicationmaster_and_node_and_cleans_up(engine
     check_nothing_is_left(engine, application)
 
 
-def test_a_failed_container_is_kept_without_its_gpu_until_its_master_dies(engine: Engine, tmp_path: Path) -> None:
+def test_a_failed_container_is_kept_without_its_gpu_until_the_applicationmaster_dies(
+    engine: Engine, tmp_path: Path
+) -> None:
     keys = {"keep_failed": "30m", "env.GREETING": "hi there"}
     application = launch(properties(tmp_path, FAILS, application=keys, resources={"gcores": 1}))
-    kept(application)
+    kept_container(application)
     wait_for("its GPU is free", lambda: not holders(), PATIENCE_S)
     looked = run("dlapp-exec", application, "--", "sh", "-c", LOOKS)
     assert (looked.code, looked.out) == (4, "data\nscratch\nhi there||\n"), looked.err

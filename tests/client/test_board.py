@@ -107,7 +107,7 @@ def copies(place: Path) -> dict[str, str]:
     runs = place / "board/runs"
     found = {str(path.relative_to(runs)): path.read_text() for path in runs.rglob("*") if path.is_file()}
     name = "my-run-1-1700000000000_0042/"
-    assert all(one.startswith(name) for one in found)
+    assert all(item.startswith(name) for item in found)
     return {one.removeprefix(name): text for one, text in found.items()}
 
 
@@ -122,7 +122,7 @@ def test_only_event_files_are_copied_with_the_directories_that_they_are_in(tmp_p
     assert notes == []
 
 
-def test_the_files_of_a_running_application_grow_and_a_new_one_takes_the_place_of_another(tmp_path: Path) -> None:
+def test_files_of_a_running_application_grow_and_are_replaced(tmp_path: Path) -> None:
     container = ContainerView(
         container_id=ContainerId(APP, 1, 2),
         role="worker",
@@ -209,15 +209,15 @@ def test_a_stream_shows_only_files_of_the_workspace(tmp_path: Path, path: object
 
 
 @pytest.mark.parametrize(
-    "said",
+    "answer",
     [b"", b"x\n", b"{}\n", b'[["../tfevents", 3]]\n', b'[["/tfevents", 3], [7, 7], ["a/tfevents"]]\n', b"[" * 10_000],
 )
-def test_file_lists_of_a_task_are_validated(tmp_path: Path, said: bytes) -> None:
+def test_file_lists_of_a_task_are_validated(tmp_path: Path, answer: bytes) -> None:
     class Strange(ReachableApplications):
         def _open(self, *_: object) -> socket.socket:
             ours, theirs = socket.socketpair()
             with theirs:
-                theirs.sendall(said)
+                theirs.sendall(answer)
             return ours
 
     output = OutputSpec(output_path="output", target="hdfs:///out")
@@ -227,7 +227,7 @@ def test_file_lists_of_a_task_are_validated(tmp_path: Path, said: bytes) -> None
     assert not list(tmp_path.rglob("*tfevents*"))
 
 
-def test_of_an_application_that_cannot_be_reached_the_newest_checkpoint_is_copied(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_of_an_unreachable_application_is_copied(tmp_path: Path) -> None:
     target = file_location(str(tmp_path / "checkpoints"))
     output = OutputSpec(output_path="output", target="hdfs:///out")
     checkpoint = CheckpointSpec(path="model", target=target)
@@ -274,7 +274,7 @@ def test_a_view_of_another_user_gets_no_file_written_outside_of_the_run(tmp_path
 
 
 @pytest.mark.parametrize("location", ["http://127.0.0.1:{port}/x", "ftp://127.0.0.1:{port}/x", "memory://x/y"])
-def test_a_view_of_another_user_sends_no_request_where_that_user_says(tmp_path: Path, location: str) -> None:
+def test_a_view_of_another_user_triggers_no_request_to_its_addresses(tmp_path: Path, location: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         target = location.format(port=server.getsockname()[1])

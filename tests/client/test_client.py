@@ -31,7 +31,7 @@ class EngineInMemory:
     """Engine with as much as naming and waiting need: ``coming`` replaces a view at each look."""
 
     def __init__(self, *views: ApplicationView) -> None:
-        self.known = {one.application_id: one for one in views}
+        self.known = {view.application_id: view for view in views}
         self.coming: list[ApplicationView] = []
         self.ended: list[tuple[str, ApplicationId, str]] = []
         self.tended = 0
@@ -51,10 +51,10 @@ class EngineInMemory:
         return self.view(application_id).value.submitter
 
     def ids(self, *, everybody: bool = False) -> list[str]:
-        return [str(one.application_id) for one in self.known.values() if everybody or one.submitter == "tony"]
+        return [str(view.application_id) for view in self.known.values() if everybody or view.submitter == "tony"]
 
     def views(self, *, user: str) -> list[ViewForms]:
-        return [ViewForms(value=one) for one in self.known.values() if one.submitter == user]
+        return [ViewForms(value=item) for item in self.known.values() if item.submitter == user]
 
     def logs(self, application_id: ApplicationId, try_number: int | None = None) -> list[LogFiles]:
         return []
@@ -90,26 +90,26 @@ def test_an_ending_of_several_is_refused_with_all_their_names() -> None:
 
 @pytest.mark.parametrize("text", ["5", "05", "0005"])
 def test_the_number_of_an_application_names_it_where_others_end_so_too(text: str) -> None:
-    there = client(view(5), view(15), view(10005), view(42))
-    assert there.resolve(text).number == 5
-    assert there.resolve("15").number == 15
+    api = client(view(5), view(15), view(10005), view(42))
+    assert api.resolve(text).number == 5
+    assert api.resolve("15").number == 15
     assert client(view(15)).resolve("5").number == 15
 
 
-def test_a_number_that_yarn_gave_again_after_a_failover_is_the_latest_of_ones_own() -> None:
+def test_a_number_reused_by_yarn_means_the_users_latest_application() -> None:
     later = ApplicationId(1700000009999, 5)
     views = [view(5), replace(view(5), application_id=later), view(15)]
     notes: list[str] = []
-    there = Client(load_config(), engine=EngineInMemory(*views), note=notes.append)  # type: ignore[arg-type]
-    assert there.resolve("5") == later
+    api = Client(load_config(), engine=EngineInMemory(*views), note=notes.append)  # type: ignore[arg-type]
+    assert api.resolve("5") == later
     assert notes == [f"5 is {later}, the latest of your 2 with this number"]
-    assert there.resolve("1700000000000_0005").cluster_timestamp_ms == 1700000000000
-    of_others = [replace(one, submitter="kim", username="kim") for one in views]
+    assert api.resolve("1700000000000_0005").cluster_timestamp_ms == 1700000000000
+    of_others = [replace(item, submitter="kim", username="kim") for item in views]
     with pytest.raises(UsageError, match="2 applications end with '5'"):
         client(*of_others).resolve("5")
 
 
-def test_an_ending_is_looked_for_among_ones_own_first() -> None:
+def test_an_id_suffix_is_searched_among_the_users_own_first() -> None:
     theirs = view(142, submitter="kim", username="kim")
     assert client(theirs, view(42)).resolve("42") == APP
     assert client(theirs).resolve("42") == ApplicationId(1700000000000, 142)
@@ -160,13 +160,13 @@ def test_a_kill_checks_the_owner_first() -> None:
 def test_id_like_arguments_are_ids_and_another_first_word_is_the_user(
     words: list[str], numbers: list[int], user: str | None
 ) -> None:
-    there = client(*(view(number) for number in (41, 42, 43)), view(44, submitter="kim"))
-    found, whose = targets(there, words, "dlapp-kill")
-    assert ([one.number for one in found], whose) == (numbers, user)
+    api = client(*(view(number) for number in (41, 42, 43)), view(44, submitter="kim"))
+    found, whose = targets(api, words, "dlapp-kill")
+    assert ([item.number for item in found], whose) == (numbers, user)
 
 
 @pytest.mark.parametrize(
-    ("words", "error", "said"),
+    ("words", "error", "message"),
     [
         ([], UsageError, "which application"),
         (["tony"], UsageError, "a user's name alone ends nothing"),
@@ -177,19 +177,19 @@ def test_id_like_arguments_are_ids_and_another_first_word_is_the_user(
         (["tony", "42", "44"], Denied, "_0044 is kim's, not tony's"),
     ],
 )
-def test_one_word_that_names_no_application_refuses_all(words: list[str], error: type[Exception], said: str) -> None:
-    there = client(view(12, State.RUNNING), view(42, State.RUNNING), view(44, submitter="kim"))
-    with pytest.raises(error, match=said):
-        targets(there, words, "dlapp-kill")
+def test_one_unknown_application_refuses_all(words: list[str], error: type[Exception], message: str) -> None:
+    api = client(view(12, State.RUNNING), view(42, State.RUNNING), view(44, submitter="kim"))
+    with pytest.raises(error, match=message):
+        targets(api, words, "dlapp-kill")
 
 
 def test_if_one_of_several_cannot_be_removed_none_is() -> None:
-    there = client(view(41), view(42, State.RUNNING), view(43))
+    api = client(view(41), view(42, State.RUNNING), view(43))
     with pytest.raises(UsageError, match="_0042 has not ended"):
-        there.remove([one.application_id for one in (view(41), view(42), view(43))])
-    assert len(there.engine.ids()) == 3
-    there.remove([view(41).application_id, view(43).application_id])
-    assert there.engine.ids() == [str(APP)]
+        api.remove([item.application_id for item in (view(41), view(42), view(43))])
+    assert len(api.engine.ids()) == 3
+    api.remove([view(41).application_id, view(43).application_id])
+    assert api.engine.ids() == [str(APP)]
 
 
 def test_waiting_reports_each_change_once_and_returns_the_last_view(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,13 +198,13 @@ def test_waiting_reports_each_change_once_and_returns_the_last_view(monkeypatch:
     running = view(42, State.RUNNING, phase="running 1 of 1")
     ended = view(42, State.FINISHED, cause=Cause.SUCCEEDED)
     waiting.engine.coming = [view(42, State.ACCEPTED), running, running, ended]  # type: ignore[attr-defined]
-    told: list[ApplicationView] = []
-    assert waiting.wait(APP, told.append) == ended
-    assert told == [view(42, State.ACCEPTED), running, ended]
+    views: list[ApplicationView] = []
+    assert waiting.wait(APP, views.append) == ended
+    assert views == [view(42, State.ACCEPTED), running, ended]
     assert waiting.engine.tended == 1  # type: ignore[attr-defined]
 
 
-def test_the_longer_a_client_waits_the_less_often_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_polls_less_often_the_longer_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     now, asked = [0.0], []
 
     def sleep(pause_s: float) -> None:
@@ -229,7 +229,7 @@ def test_views_can_be_left_before_the_end_and_are_over_with_it(monkeypatch: pyte
     assert list(one.views(APP)) == [waiting, ended]
 
 
-def test_waiting_with_a_limit_ends_and_the_application_goes_on() -> None:
+def test_waiting_with_a_limit_ends_and_the_application_continues() -> None:
     with pytest.raises(TimedOut, match="it is RUNNING"):
         client(view(42, State.RUNNING)).wait(APP, timeout_s=0)
 

@@ -58,7 +58,7 @@ class Cluster:
         return QueueFacts(order=tuple(self.submitted_ms))
 
     def add_receipts(self, views: Sequence[dict[str, Any]]) -> Sequence[str]:
-        return [one["application_id"] for one in views]
+        return [view["application_id"] for view in views]
 
 
 def view(application_id: str, submitted_ms: int) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 @pytest.fixture
-def here() -> str:
+def local_application() -> str:
     """An application of this machine, submitted at 5000."""
     with Queue(open_state(load_config().local.state_dir)) as queue, queue.change():
         columns = {"submitter": "tony", "username": "tony", "appname": "a", "archive": "", "boot_id": ""}
@@ -102,39 +102,41 @@ def engine_of(client: Client, application_id: str) -> object:
 
 
 @pytest.mark.parametrize("default", ["local", "yarn"])
-def test_an_id_is_looked_for_where_it_was_given(cluster: Cluster, here: str, default: str) -> None:
+def test_an_id_is_searched_at_its_engine(cluster: Cluster, local_application: str, default: str) -> None:
     cluster.submitted_ms[ON_YARN] = 1
     assert engine_of(client(default), ON_YARN) is cluster
     asked = cluster.asked
-    assert engine_of(client(default), here) is not cluster
+    assert engine_of(client(default), local_application) is not cluster
     assert cluster.asked == asked
 
 
-def test_last_is_the_later_of_both(cluster: Cluster, here: str) -> None:
-    assert client("local").resolve_text("last") == here
+def test_last_is_the_later_of_both(cluster: Cluster, local_application: str) -> None:
+    assert client("local").resolve_text("last") == local_application
     assert cluster.asked == 0
-    for submitted_ms, last in ((4000, here), (6000, ON_YARN)):
+    for submitted_ms, last in ((4000, local_application), (6000, ON_YARN)):
         cluster.submitted_ms[ON_YARN] = submitted_ms
         remember(ON_YARN, submitted_ms)
         assert [client(default).resolve_text("last") for default in ("local", "yarn")] == [last, last]
 
 
-def test_an_ending_is_unique_on_all_engines_that_are_used(cluster: Cluster, here: str) -> None:
-    other = f"application_1600000000000_{here[-4:]}"
+def test_an_ending_is_unique_on_all_engines_that_are_used(cluster: Cluster, local_application: str) -> None:
+    other = f"application_1600000000000_{local_application[-4:]}"
     cluster.submitted_ms[other] = 1
-    assert client("local").resolve_text(here[-4:]) == here  # nothing was submitted to the cluster from here
+    assert (
+        client("local").resolve_text(local_application[-4:]) == local_application
+    )  # nothing was submitted to the cluster from here
     remember(other, 1)
     with pytest.raises(UsageError, match="2 applications end with"):
-        client("local").resolve_text(here[-4:])
+        client("local").resolve_text(local_application[-4:])
 
 
-def test_a_user_who_never_used_the_cluster_sends_it_no_request(cluster: Cluster, here: str) -> None:
+def test_a_user_who_never_used_the_cluster_sends_it_no_request(cluster: Cluster, local_application: str) -> None:
     cluster.dead = True
-    assert [one.json["application_id"] for one in client("local").views_of_all()] == [here]
+    assert [view.json["application_id"] for view in client("local").views_of_all()] == [local_application]
     assert cluster.asked == 0
 
 
-def test_a_list_names_those_whose_receipts_were_not_read(cluster: Cluster, here: str) -> None:
+def test_a_list_names_those_whose_receipts_were_not_read(cluster: Cluster, local_application: str) -> None:
     cluster.submitted_ms = {ON_YARN: 1}
     remember(ON_YARN, 1)
     unread: list[str] = []
@@ -144,51 +146,55 @@ def test_a_list_names_those_whose_receipts_were_not_read(cluster: Cluster, here:
     assert unread == [ON_YARN], "those that are not shown are not read"
 
 
-def test_the_command_says_of_how_many_in_the_list_the_cost_is_missing(
+def test_the_command_reports_the_number_of_missing_receipts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     others = [f"application_1600000000000_000{number}" for number in range(3)]
 
     def views_of_all(_: Views, *, unread: Callable[[str], None], **__: object) -> list[ViewForms]:
-        for one in (ON_YARN, *others[:2]):
-            unread(one)
-        return [ViewForms(json=view(one, 1)) for one in others]
+        for item in (ON_YARN, *others[:2]):
+            unread(item)
+        return [ViewForms(json=view(other, 1)) for other in others]
 
     monkeypatch.setattr(Views, "views_of_all", views_of_all)
     monkeypatch.setattr(list_tool, "_unstored", lambda *_: [])
     list_tool.main.main(["-o", "id"], standalone_mode=False)
-    said = capsys.readouterr()
-    assert said.out.split() == others
-    assert said.err == "the cost of 2 of these applications is not shown: HDFS did not answer, or not in time\n"
+    output = capsys.readouterr()
+    assert output.out.split() == others
+    assert output.err == "the cost of 2 of these applications is not shown: HDFS did not answer, or not in time\n"
 
 
-def test_a_list_has_applications_of_both_engines_and_names_a_silent_one(cluster: Cluster, here: str) -> None:
+def test_a_list_has_applications_of_both_engines_and_names_a_silent_one(
+    cluster: Cluster, local_application: str
+) -> None:
     cluster.submitted_ms = {ON_YARN: 1}
     remember(ON_YARN, 1)
-    assert [one.json["application_id"] for one in client("local").views_of_all()] == [ON_YARN, here]
-    assert [one.json["application_id"] for one in client("local").views_of_all(finished=1)] == [here]
+    assert [view.json["application_id"] for view in client("local").views_of_all()] == [ON_YARN, local_application]
+    assert [view.json["application_id"] for view in client("local").views_of_all(finished=1)] == [local_application]
     cluster.dead = True
     silent: list[Unreachable] = []
-    assert [one.json["application_id"] for one in client("local").views_of_all(unanswered=silent.append)] == [here]
-    assert [str(one) for one in silent] == ["rm:8088: refused"]
+    assert [view.json["application_id"] for view in client("local").views_of_all(unanswered=silent.append)] == [
+        local_application
+    ]
+    assert [str(item) for item in silent] == ["rm:8088: refused"]
     with pytest.raises(Unreachable):
         client("local").views_of_all()
 
 
 def test_the_queue_is_that_of_both_and_without_a_resourcemanager_that_of_this_machine(
-    cluster: Cluster, here: str
+    cluster: Cluster, local_application: str
 ) -> None:
     with Queue(open_state(load_config().local.state_dir)) as queue, queue.change():
-        queue.update(int(here.rpartition("_")[2]), state="held")
+        queue.update(int(local_application.rpartition("_")[2]), state="held")
     cluster.submitted_ms = {ON_YARN: 1}
     remember(ON_YARN, 1)
     found = client("local").queue_json()["applications"]
-    assert [(one["application_id"], one["place"]) for one in found] == [(here, None), (ON_YARN, 1)]
+    assert [(view["application_id"], view["place"]) for view in found] == [(local_application, None), (ON_YARN, 1)]
     cluster.dead = True
     silent: list[Unreachable] = []
     left = client("local").queue_json(unanswered=silent.append)["applications"]
-    assert [one["application_id"] for one in left] == [here]
-    assert [str(one) for one in silent] == ["rm:8088: refused"]
+    assert [view["application_id"] for view in left] == [local_application]
+    assert [str(item) for item in silent] == ["rm:8088: refused"]
     for default in ("local", "yarn"):
         with pytest.raises(Unreachable):
             client(default).queue_json(unanswered=silent.append if default == "yarn" else None)

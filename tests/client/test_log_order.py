@@ -40,7 +40,7 @@ def test_lines_of_both_streams_are_in_the_order_of_the_index(tmp_path: Path) -> 
     write(tmp_path, "one\nthree\n", "two\nfour", "1000 4 0\n1100 4 4\n1200 10 4\n1300 10 8\n")
     assert merged(tmp_path) == "[0] one\n[0 err] two\n[0] three\n[0 err] four\n"
     pieces = list(read_logs(lambda: (True, [log(tmp_path)])))
-    assert [(one.stream, one.data, one.time_ms) for one in pieces] == [
+    assert [(piece.stream, piece.data, piece.time_ms) for piece in pieces] == [
         ("stdout", b"one\n", 1000),
         ("stderr", b"two\n", 1100),
         ("stdout", b"three\n", 1200),
@@ -50,7 +50,7 @@ def test_lines_of_both_streams_are_in_the_order_of_the_index(tmp_path: Path) -> 
     ]
 
 
-def test_without_an_index_stdout_comes_before_stderr(tmp_path: Path) -> None:
+def test_without_an_index_stdout_precedes_stderr(tmp_path: Path) -> None:
     write(tmp_path, "one\nthree\n", "two\n", None)
     assert merged(tmp_path) == "[0] one\n[0] three\n[0 err] two\n"
 
@@ -75,8 +75,8 @@ def test_the_last_lines_are_ordered_too(tmp_path: Path) -> None:
 def test_a_single_stream_has_times_if_requested(tmp_path: Path) -> None:
     write(tmp_path, "one\nthree\n", "two\n", "1000 4 0\n1100 4 4\n1200 10 4\n")
     look = lambda: (True, [log(tmp_path)])  # noqa: E731
-    assert [one.time_ms for one in read_logs(look, streams=["stdout"], times=True)] == [1000, 1200, 1200]
-    assert [one.time_ms for one in read_logs(look, streams=["stdout"])] == [None, None]
+    assert [item.time_ms for item in read_logs(look, streams=["stdout"], times=True)] == [1000, 1200, 1200]
+    assert [item.time_ms for item in read_logs(look, streams=["stdout"])] == [None, None]
 
 
 def test_following_waits_one_poll_for_the_times_of_new_lines(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_pause_gets_the_number_of_empty_reads(tmp_path: Path) -> None:
         yield from [False, False, True]
 
     steps, quiet = world(), list[int]()
-    shown = [one.data for one in read_logs(lambda: (next(steps), [log(tmp_path)]), follow=True, pause=quiet.append)]
+    shown = [item.data for item in read_logs(lambda: (next(steps), [log(tmp_path)]), follow=True, pause=quiet.append)]
     assert b"".join(shown) == b"one\ntwo\n"
     assert quiet == [0, 1, 2, 0, 1]
 
@@ -140,7 +140,7 @@ def test_a_pause_gets_the_number_of_empty_reads(tmp_path: Path) -> None:
     st.lists(st.integers(1, 20), max_size=30),
     st.integers(0, 30),
 )
-def test_every_byte_is_there_once_and_in_the_order_of_writing(
+def test_every_byte_appears_once_in_writing_order(
     writes: list[tuple[str, bytes]], cuts: list[int], sampled: int
 ) -> None:
     content = {"stdout": b"", "stderr": b""}
@@ -151,25 +151,26 @@ def test_every_byte_is_there_once_and_in_the_order_of_writing(
             index += b"%d %d %d\n" % (number + 1, len(content["stdout"]), len(content["stderr"]))
 
     def cut(data: bytes) -> Iterator[tuple[int, bytes]]:
-        places = [0, *itertools.takewhile(lambda at: at < len(data), itertools.accumulate(cuts)), len(data)]
+        places = [0, *itertools.takewhile(lambda offset: offset < len(data), itertools.accumulate(cuts)), len(data)]
         return iter([(a, data[a:b]) for a, b in itertools.pairwise(places) if a < b])
 
     found = list(in_time_order({name: cut(data) for name, data in content.items()}, lambda: LogTimes(index)))
     for stream, data in content.items():
-        assert b"".join(one.data for one in found if one.stream == stream) == data
-        assert sum(one.stream == stream and not one.data for one in found) == 1
-    known = [(one.stream, one.data) for one in found if one.time_ms is not None and one.data]
+        assert b"".join(item.data for item in found if item.stream == stream) == data
+        assert sum(item.stream == stream and not item.data for item in found) == 1
+    known = [(item.stream, item.data) for item in found if item.time_ms is not None and item.data]
     joined = [
-        (stream, b"".join(one[1] for one in group)) for stream, group in itertools.groupby(known, lambda one: one[0])
+        (stream, b"".join(item[1] for item in group))
+        for stream, group in itertools.groupby(known, lambda item: item[0])
     ]
     wanted = [
-        (stream, b"".join(one[1] for one in group))
-        for stream, group in itertools.groupby(writes[:sampled], lambda one: one[0])
+        (stream, b"".join(item[1] for item in group))
+        for stream, group in itertools.groupby(writes[:sampled], lambda item: item[0])
     ]
     assert joined == wanted
 
 
-def test_a_time_is_shown_to_a_tenth_of_a_second_and_one_that_is_not_known_by_a_dash() -> None:
+def test_times_have_tenths_of_a_second_and_unknown_ones_a_dash() -> None:
     assert time_text(None) == b"- "
     assert time_text(1_700_000_000_350).endswith(b":20.3 ")
     assert len(time_text(1_700_000_000_350)) == len("2023-11-14 22:13:20.3 ")

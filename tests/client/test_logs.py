@@ -55,7 +55,7 @@ def test_an_unterminated_last_line_is_shown_when_its_stream_ends() -> None:
     assert merge([*pieces, LogPiece(log(0), "stdout", b"")]) == b"[0] a\n[1] x\n[0] last\n"
 
 
-def test_a_line_of_any_length_is_whole_and_takes_no_memory_before_its_end() -> None:
+def test_a_line_of_any_length_is_whole_without_buffering_in_memory() -> None:
     merger = LineMerger()
     half = b"x" * (HELD_LINE_BYTES // 2 + 1)
     assert [b"".join(merger.merged([LogPiece(log(0), "stdout", half)])) for _ in range(9)] == [b""] * 9
@@ -72,11 +72,11 @@ def test_a_line_of_any_length_is_whole_and_takes_no_memory_before_its_end() -> N
     assert merger.lines(LogPiece(log(0), "stdout", b"")) == []
 
 
-def test_a_long_line_without_space_is_an_error_that_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = r"a line of stderr of container 3 has no space in .*: No space left on device"
+def test_a_long_line_without_disk_space_is_an_error_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = r"a line of stderr of container 3 has no space in .*: No space left on device"
     with open("/dev/full", "wb", buffering=0) as full:
         monkeypatch.setattr("tempfile.TemporaryFile", lambda buffering: full)
-        with pytest.raises(DlappError, match=said):
+        with pytest.raises(DlappError, match=message):
             merge([LogPiece(log(3), "stderr", b"x" * (HELD_LINE_BYTES + 1))])
 
 
@@ -93,7 +93,7 @@ def test_long_lines_are_whole_wherever_their_bytes_were_cut(lengths: list[int], 
     with mock.patch.object(logs, "HELD_LINE_BYTES", 10):
         merger = LineMerger()
         complete = data if data.endswith(b"\n") or not data else data + b"\n"
-        assert b"".join(one + b"\n" for piece in pieces for one in merger.lines(piece)) == complete
+        assert b"".join(line + b"\n" for piece in pieces for line in merger.lines(piece)) == complete
         assert merge(pieces).replace(b"[0] ", b"") == complete
 
 
@@ -141,7 +141,7 @@ def test_the_last_lines_are_found_across_blocks(lines: list[bytes], count: int) 
     assert content[start:] == b"".join(line + b"\n" for line in lines[-count:])
 
 
-def test_the_last_lines_can_be_looked_for_in_the_last_bytes_alone(tmp_path: Path) -> None:
+def test_the_last_lines_can_be_read_from_the_last_bytes_only(tmp_path: Path) -> None:
     path = tmp_path / "stdout"
     path.write_bytes(b"x" * 1000 + b"\nlast\n")
     for lines, shown in ((1, b"last\n"), (2, b"xx\nlast\n")):
@@ -197,7 +197,7 @@ def test_only_the_wanted_container_is_read(tmp_path: Path) -> None:
     for index in range(3):
         (tmp_path / f"{index}.stdout").write_bytes(b"%d" % index)
     logs = [log(index, tmp_path) for index in range(3)]
-    pieces = read_logs(lambda: (True, logs), wanted=lambda one: one.index == 1)
+    pieces = read_logs(lambda: (True, logs), wanted=lambda item: item.index == 1)
     assert b"".join(piece.data for piece in pieces) == b"1"
 
 
@@ -217,13 +217,13 @@ def test_lines_that_were_complete_before_a_time_are_left_out() -> None:
 
 
 def test_since_keeps_lines_without_a_time_and_drops_an_old_unterminated_one() -> None:
-    assert [one.data for one in pieces_since(timed((None, b"a\n"), (10, b"old"), (10, b"")), 30)] == [b"a\n", b""]
+    assert [item.data for item in pieces_since(timed((None, b"a\n"), (10, b"old"), (10, b"")), 30)] == [b"a\n", b""]
 
 
 @given(st.lists(st.sampled_from([b"a", b"bc\n", b"\n", b"d\ne"]), max_size=12), st.integers(0, 12))
 def test_output_since_a_time_starts_with_a_whole_line(parts: list[bytes], since_ms: int) -> None:
     data = b"".join(parts)
-    left = b"".join(one.data for one in pieces_since(timed(*enumerate(parts), (99, b"")), since_ms))
+    left = b"".join(item.data for item in pieces_since(timed(*enumerate(parts), (99, b"")), since_ms))
     assert data.endswith(left)
     before = data.removesuffix(left) if left else b""
     assert not before or before.endswith(b"\n")
@@ -240,7 +240,7 @@ def test_output_since_a_time_starts_with_a_whole_line(parts: list[bytes], since_
         ("", ""),
     ],
 )
-def test_logs_of_a_former_generation_have_its_number_in_their_names(url: str, former: str) -> None:
+def test_logs_of_a_previous_generation_have_its_number_in_their_names(url: str, former: str) -> None:
     container_id = ContainerId(ApplicationId(1, 1), 1, 2)
     log = LogFiles(
         container_id=container_id,

@@ -20,7 +20,7 @@ from dlapp.gpuid.stores.machine import MachineLedger
 
 HERE = os.uname().nodename
 NODE = "node7.example.com"
-CARDS = (Device("GPU-a", 0, 0), Device("GPU-b", 1, 1))
+DEVICES = (Device("GPU-a", 0, 0), Device("GPU-b", 1, 1))
 
 
 class Cluster:
@@ -44,7 +44,7 @@ def cluster(_own_environment: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def ledger(_own_environment: Path) -> MachineLedger:
-    return MachineLedger(str(_own_environment / "gpus"), discover=lambda: CARDS)
+    return MachineLedger(str(_own_environment / "gpus"), discover=lambda: DEVICES)
 
 
 def test_leases_of_a_dead_holder_are_freed_by_an_application_on_its_node(
@@ -57,8 +57,8 @@ def test_leases_of_a_dead_holder_are_freed_by_an_application_on_its_node(
     (found,) = cluster.collect("node7")
     assert (found["host"], found["error"]) == ("node7", "")
     leases: Any = found["leases"]
-    assert {one["container"]: one["state"] for one in leases} == {"gone": "gone", "alive": "alive"}
-    assert [one.container for one in ledger.record().leases] == ["alive"]
+    assert {item["container"]: item["state"] for item in leases} == {"gone": "gone", "alive": "alive"}
+    assert [item.container for item in ledger.record().leases] == ["alive"]
     lease.release()
     (view,) = cluster.client.list()
     assert (view.appname, view.final_status.value) == ("dlapp-gpu-gc", "SUCCEEDED")
@@ -66,7 +66,7 @@ def test_leases_of_a_dead_holder_are_freed_by_an_application_on_its_node(
 
 def test_hosts_that_are_not_reached_are_named_and_the_others_are_done(cluster: Cluster) -> None:
     cluster.names = (NODE, "node8.one.com", "node8.two.com")
-    found = {one["host"]: one["error"] for one in cluster.collect("node9", "node8", NODE, NODE)}
+    found = {item["host"]: item["error"] for item in cluster.collect("node9", "node8", NODE, NODE)}
     assert found == {
         "node9": "no node of the cluster that runs now has this name; there are node7.example.com, node8.one.com, "
         "node8.two.com",
@@ -78,9 +78,9 @@ def test_hosts_that_are_not_reached_are_named_and_the_others_are_done(cluster: C
 
 def test_each_node_is_checked_as_by_the_doctor(cluster: Cluster) -> None:
     cluster.names = (NODE,)
-    found = {one["host"]: one for one in check_on(cluster.client, [NODE, "node9"], {}, timeout_s=120)}
+    found = {item["host"]: item for item in check_on(cluster.client, [NODE, "node9"], {}, timeout_s=120)}
     assert (found[NODE]["error"], found["node9"]["findings"]) == ("", [])
-    subjects = {one["subject"]: one["verdict"] for one in found[NODE]["findings"]}
+    subjects = {finding["subject"]: finding["verdict"] for finding in found[NODE]["findings"]}
     assert (subjects["node"], subjects["node.python"], subjects["node.disk"]) == ("pass", "pass", "pass")
     (view,) = cluster.client.list()
     assert (view.appname, view.final_status.value) == ("dlapp-doctor", "SUCCEEDED")

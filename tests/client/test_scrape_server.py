@@ -43,15 +43,15 @@ def scrape(server: ScrapeServer) -> bytes:
         return bytes(answer.read())
 
 
-def test_a_flood_of_idle_connections_costs_few_threads(server: ScrapeServer) -> None:
+def test_a_flood_of_idle_connections_uses_few_threads(server: ScrapeServer) -> None:
     before = threading.active_count()
     idle = [connect(server) for _ in range(MAX_CONNECTIONS)]
     for _ in range(200):
         with connect(server) as refused:
             assert refused.recv(1) == b""
     assert threading.active_count() - before <= MAX_CONNECTIONS
-    for one in idle:
-        one.close()
+    for item in idle:
+        item.close()
     assert b"dlapp_node_up" in until_free(server)
 
 

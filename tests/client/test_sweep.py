@@ -48,23 +48,23 @@ def text(*states: TrialState) -> str:
         TrialView(number=n, state=state, metric=float(n), parameters={"lr": str(n + 1)})
         for n, state in enumerate(states)
     ]
-    return "\n".join([head_line(SPEC), *(trial_line(one, SPEC.parameters) for one in trials), ""])
+    return "\n".join([head_line(SPEC), *(trial_line(trial, SPEC.parameters) for trial in trials), ""])
 
 
 RUNNING, DONE, WAITING = TrialState.RUNNING, TrialState.DONE, TrialState.WAITING
 
 
-def test_trials_come_best_first_and_the_best_has_ended() -> None:
+def test_trials_are_sorted_best_first_and_the_best_has_ended() -> None:
     sweep = sweep_of(text(RUNNING, DONE, DONE))
-    assert [one.number for one in sweep.trials()] == [0, 1, 2]
+    assert [trial.number for trial in sweep.trials()] == [0, 1, 2]
     best = sweep.best()
     assert best is not None
     assert best.number == 1
 
 
-def test_of_an_application_that_has_ended_no_trial_runs() -> None:
+def test_an_ended_application_has_no_running_trial() -> None:
     sweep = sweep_of(text(DONE, RUNNING), state="KILLED")
-    assert [(one.state, one.why) for one in sweep.results().trials] == [
+    assert [(trial.state, trial.why) for trial in sweep.results().trials] == [
         (DONE, ""),
         (WAITING, "ended with its application"),
     ]

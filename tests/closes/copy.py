@@ -59,7 +59,7 @@ def copy_tree(target: Path, root: Path = ROOT) -> None:
 
 
 def main(target: Path) -> None:
-    """Make the copy anew, and add the line."""
+    """Make the copy again, and add the line."""
     shutil.rmtree(target, ignore_errors=True)
     copy_tree(target)
     record(target / "dlapp", target / ".cache" / "closes")

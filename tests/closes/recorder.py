@@ -103,7 +103,9 @@ class Recorder:
                 end(sock, *args)
             except OSError as error:
                 if error.errno == _EBADF:
-                    recorder._report(number, f"a socket had it, and it was closed before:\n{recorder.who(number)}")
+                    recorder._report(
+                        number, f"a socket had it, and it was closed before:\n{recorder.last_close(number)}"
+                    )
                 raise
             recorder.closed(number)
 
@@ -114,7 +116,7 @@ class Recorder:
 
         base.__init__, base._real_close, base.detach = __init__, _real_close, _detach
 
-    def who(self, number: int) -> str:
+    def last_close(self, number: int) -> str:
         """Return where a number was closed last."""
         return self._closed_at.get(number, "  unknown")
 

@@ -16,8 +16,8 @@ def view_with(containers: int, **fields: Any) -> dict[str, Any]:
         "application_id": "application_1_0001",
         "attempt": 1,
         "containers": [
-            {"container_id": f"container_1_0001_01_{one:06d}", "role": "m", "role_index": one, "index": one}
-            for one in range(containers)
+            {"container_id": f"container_1_0001_01_{number:06d}", "role": "m", "role_index": number, "index": number}
+            for number in range(containers)
         ],
         "state": "RUNNING",
         **fields,
@@ -30,10 +30,10 @@ def test_a_view_of_an_ordinary_size_is_complete() -> None:
     assert view.changes == ("the queue is another",)
 
 
-def test_a_view_with_too_many_containers_has_the_first_ones_and_says_how_many() -> None:
+def test_a_view_with_too_many_containers_has_the_first_and_the_count() -> None:
     view = read_foreign_view(view_with(20_000, phase="running"))
     assert 6000 < len(view.containers) < 8000
-    assert [one.index for one in view.containers] == list(range(len(view.containers)))
+    assert [container.index for container in view.containers] == list(range(len(view.containers)))
     assert view.phase == "running"  # what follows the containers in the file is read
     assert view.changes[-1].startswith(f"{CUT}another user's view is read up to {MAX_ENTRIES} entries")
     assert view.changes[-1].endswith(f"with {len(view.containers)} of 20000 containers")
@@ -43,10 +43,10 @@ def test_a_view_with_too_many_containers_has_the_first_ones_and_says_how_many() 
     "fields",
     [
         {"tags": ["x"] * (MAX_ENTRIES + 1)},
-        {"not_started": {str(one): 1 for one in range(MAX_ENTRIES + 1)}},
+        {"not_started": {str(number): 1 for number in range(MAX_ENTRIES + 1)}},
         {"links": [{"name": "n", "url": "http://x", "container": 0}] * 20_000},
     ],
-    ids=lambda one: next(iter(one)),
+    ids=lambda item: next(iter(item)),
 )
 def test_any_list_or_table_of_a_view_is_limited(fields: dict[str, Any]) -> None:
     view = read_foreign_view(view_with(1, **fields))

@@ -92,7 +92,9 @@ def on_yarn(view: ApplicationView, state: State, final_status: FinalStatus) -> A
 
 def ends_of(view: ApplicationView) -> tuple[object, ...]:
     """Return what the rules decide."""
-    containers = [(one.phase, one.progress, one.finished_ms, one.message) for one in view.containers]
+    containers = [
+        (container.phase, container.progress, container.finished_ms, container.message) for container in view.containers
+    ]
     stale = view.waiting, view.lacking, view.idle, view.links
     return view.state, view.final_status, view.cause, view.finished_ms, containers, stale
 

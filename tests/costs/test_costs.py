@@ -71,16 +71,16 @@ def test_a_lease_and_its_release_are_one_write_each(
 
     monkeypatch.setattr(KazooClient, "_call", counted)
     settings = ledger_settings(zookeeper.ensemble, f"/costs-{os.getpid()}", "dlapp:secret", lock_dir=str(tmp_path))
-    there = tuple(Device(f"GPU-{number}", number, number) for number in range(8))
+    devices = tuple(Device(f"GPU-{number}", number, number) for number in range(8))
     request = LeaseRequest("application_1700000000000_0001", "container_1", "tony", 2)
-    with ZooKeeperLedger(settings, host="node0", discover=lambda: there, machine="costs") as ledger:
+    with ZooKeeperLedger(settings, host="node0", discover=lambda: devices, machine="costs") as ledger:
         ledger.acquire(request, timeout_s=60).release()
         calls.clear()
         for _ in range(3):
             ledger.acquire(request, timeout_s=60).release()
     # A lease that was just released is read no more: this process has written the newest version.
     assert calls == ["SetData"] * 6
-    with ZooKeeperLedger(settings, host="node0", discover=lambda: there, machine="costs") as ledger:
+    with ZooKeeperLedger(settings, host="node0", discover=lambda: devices, machine="costs") as ledger:
         calls.clear()
         lease = ledger.acquire(request, timeout_s=60)
         assert calls == ["GetData", "SetData"]
@@ -125,7 +125,7 @@ def test_the_second_submission_of_a_workspace_sends_these_requests(
     packs.clear()
     submitted = client.submit(str(path))
     assert len(packs) == 1  # its digest and that of its sources take 60 ms
-    requests = Counter(_kind(one) for one in sent)
+    requests = Counter(_kind(item) for item in sent)
     polls = requests.pop(f"GET apps/{submitted.application_id}")
     assert polls >= 1  # until YARN has looked at it
     assert requests == {
@@ -181,7 +181,7 @@ def test_a_command_loads_no_more_modules(engine: Engine, tmp_path: Path) -> None
         done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         names = re.findall(r"^import time:.*\| +(\S+)$", done.stderr, re.MULTILINE)
-        loaded[command] = sum(one.partition(".")[0] == "dlapp" for one in names)
+        loaded[command] = sum(item.partition(".")[0] == "dlapp" for item in names)
         costly[command] = sorted(set(COSTLY) & set(names))
     assert {command: count for command, count in loaded.items() if count > MODULES[command]} == {}
     assert {command: those for command, those in costly.items() if those} == {}
@@ -210,7 +210,7 @@ modules share without importing each other."""
 
 
 @pytest.mark.parametrize("engine", ["local"], indirect=True)
-def test_a_task_opens_these_files_before_it_asks_for_its_work(
+def test_a_task_opens_the_listed_files_before_requesting_work(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import dlapp.__main__

@@ -764,8 +764,7 @@ ON_SERVERS = {
     "more memory than asked for, on YARN": OnServer(
         "memory_limit",
         "user",
-        "end_to_end/test_applications.py::"
-        "test_a_program_that_takes_more_memory_than_it_asked_for_is_ended_with_the_numbers",
+        "end_to_end/test_applications.py::test_a_program_over_its_memory_limit_is_ended_with_the_numbers",
         "YARN",
     ),
     "the Docker image does not exist": OnServer(
@@ -822,15 +821,13 @@ ON_SERVERS = {
     "the container is preempted": OnServer(
         "preempted",
         "node",
-        "cluster/yarn/faults/test_preemption.py::"
-        "test_a_preempted_program_goes_on_from_the_checkpoint_that_it_saved_at_the_notice",
+        "cluster/yarn/faults/test_preemption.py::test_a_preempted_program_resumes_from_the_checkpoint_of_the_notice",
         "YARN",
     ),
     "the node of the container is decommissioned": OnServer(
         "node_decommissioned",
         "node",
-        "cluster/yarn/faults/test_decommission.py::"
-        "test_a_graceful_decommission_lets_programs_save_their_work_and_go_on_before_their_master_is_taken",
+        "cluster/yarn/faults/test_decommission.py::test_a_graceful_decommission_lets_programs_save_and_resume_first",
         "YARN",
     ),
     "the time is up": OnServer(
@@ -843,7 +840,7 @@ ON_SERVERS = {
         "lifetime_limit",
         "user",
         "cluster/yarn/faults/test_ended_by_others.py::"
-        "test_output_of_an_application_that_an_operator_kills_is_kept_and_a_lifetime_ends_one_softly",
+        "test_output_is_kept_after_an_operators_kill_and_a_lifetime_ends_softly",
         "YARN",
     ),
     "Docker is stopped while the program runs": OnServer(

@@ -146,13 +146,13 @@ HARMLESS = (
 
 def recorded() -> dict[str, str]:
     """Return the recorded logs by name."""
-    return {one.stem: one.read_bytes().decode() for one in sorted(RECORDED.glob("*.log"))}
+    return {path.stem: path.read_bytes().decode() for path in sorted(RECORDED.glob("*.log"))}
 
 
 def programs() -> dict[str, dict[str, str]]:
     """Return what `record_healthy` recorded, by name; each with its stderr and stdout."""
     logs = json.loads((RECORDED / "recorded.json").read_text(encoding="utf-8"))["logs"]
-    return {one["name"]: one for one in logs}
+    return {log["name"]: log for log in logs}
 
 
 def generated(seed: int) -> str:
@@ -164,7 +164,7 @@ def generated(seed: int) -> str:
         if rng.random() < 0.15:
             lines.append(f"{rng.choice(HARMLESS)}\n")
         lines.append(line)
-    lines += [f"{one}\n" for one in rng.sample(HARMLESS, rng.randrange(3))]
+    lines += [f"{item}\n" for item in rng.sample(HARMLESS, rng.randrange(3))]
     return "".join(lines)
 
 
@@ -190,10 +190,10 @@ def _progress_bar(rng: random.Random) -> Iterator[str]:
 
 def _logging(rng: random.Random) -> Iterator[str]:
     for step, loss in _values(rng):
-        at = f"2025-09-03 10:{step // 60:02d}:{step % 60:02d},123 - train"
-        yield f"{at} - INFO - step={step} loss={loss:.5f}\n"
+        time_text = f"2025-09-03 10:{step // 60:02d}:{step % 60:02d},123 - train"
+        yield f"{time_text} - INFO - step={step} loss={loss:.5f}\n"
         if step % 50 == 49:
-            yield f"{at} - WARNING - loss spike at {step}: failed check ignored\n"
+            yield f"{time_text} - WARNING - loss spike at {step}: failed check ignored\n"
 
 
 def _trainer(rng: random.Random) -> Iterator[str]:
@@ -217,8 +217,8 @@ def _keras(rng: random.Random) -> Iterator[str]:
 
 def _glog(rng: random.Random) -> Iterator[str]:
     for step, loss in _values(rng):
-        at = f"10:{step // 60:02d}:{step % 60:02d}.123456 4242"
-        yield f"I0903 {at} solver.cpp:239] Iteration {step}, loss = {loss:.5f}\n"
+        time_text = f"10:{step // 60:02d}:{step % 60:02d}.123456 4242"
+        yield f"I0903 {time_text} solver.cpp:239] Iteration {step}, loss = {loss:.5f}\n"
 
 
 def _json(rng: random.Random) -> Iterator[str]:

@@ -238,7 +238,7 @@ def run(case: tuple[str, str]) -> dict[str, str] | None:
         print(f"left out: {name}: exit code {done.returncode}", file=sys.stderr)
         return None
 
-    def kept(data: bytes) -> str:
+    def masked(data: bytes) -> str:
         text = data.decode(errors="replace").replace(place, "/data").replace(str(ROOT), "/src")
         text = re.sub(r"(/root|/home/\w+|/tmp)/[\w./-]*?(?=/lib/|/bin/|/pid|$)", "/opt", text, flags=re.MULTILINE)
         text = text.replace(os.uname().nodename, "n1")
@@ -246,7 +246,7 @@ def run(case: tuple[str, str]) -> dict[str, str] | None:
             return text
         return text[: text.rfind("\n", 0, HALF) + 1 or HALF] + text[-HALF:].partition("\n")[2]
 
-    return {"name": name, "stderr": kept(done.stderr), "stdout": kept(done.stdout)}
+    return {"name": name, "stderr": masked(done.stderr), "stdout": masked(done.stdout)}
 
 
 def version(command: str) -> str:
@@ -260,13 +260,15 @@ def version(command: str) -> str:
 
 def main(beginning: str = "") -> None:
     """Record the cases whose names begin so, in the order of all."""
-    kept = {} if not beginning else {one["name"]: one for one in json.loads(FILE.read_text(encoding="utf-8"))["logs"]}
-    chosen = [one for one in cases() if one[0].startswith(beginning)]
+    previous = (
+        {} if not beginning else {log["name"]: log for log in json.loads(FILE.read_text(encoding="utf-8"))["logs"]}
+    )
+    chosen = [case for case in cases() if case[0].startswith(beginning)]
     with ThreadPoolExecutor(4) as pool:
-        kept |= {one["name"]: one for one in pool.map(run, chosen) if one is not None}
-    logs = [kept[name] for name, _ in cases() if name in kept]
-    versions = [version(one) for one in VERSIONS if shutil.which(one.split()[0])]
-    versions += [f"{one} {importlib.metadata.version(one)}" for one in ("optuna", "numpy")]
+        previous |= {item["name"]: item for item in pool.map(run, chosen) if item is not None}
+    logs = [previous[name] for name, _ in cases() if name in previous]
+    versions = [version(item) for item in VERSIONS if shutil.which(item.split()[0])]
+    versions += [f"{value} {importlib.metadata.version(value)}" for value in ("optuna", "numpy")]
     torch = subprocess.run(
         [debian.PYTHON, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True
     )

@@ -97,7 +97,7 @@ def torch_ends(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, tuple[P
     done = subprocess.run(
         [PYTHON, "-c", FORKS],
         cwd=home,
-        input=repr([one.script for one in MADE_WITH_TORCH.values()]),
+        input=repr([item.script for item in MADE_WITH_TORCH.values()]),
         capture_output=True,
         text=True,
         env={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"},
@@ -125,12 +125,12 @@ def test_a_failure_that_was_recorded_is_named(tmp_path: Path, what: str) -> None
 
 
 @pytest.mark.parametrize("what", ON_SERVERS)
-def test_a_test_with_the_real_server_asks_for_the_cause(what: str) -> None:
+def test_each_cause_has_a_test_with_a_real_server(what: str) -> None:
     wanted = ON_SERVERS[what]
     path, _, name = wanted.test.partition("::")
     source = (TESTS / path).read_text()
     (body,) = [
-        ast.unparse(one) for one in ast.parse(source).body if isinstance(one, ast.FunctionDef) and one.name == name
+        ast.unparse(item) for item in ast.parse(source).body if isinstance(item, ast.FunctionDef) and item.name == name
     ]
     assert f"'{wanted.rule}'" in body
 

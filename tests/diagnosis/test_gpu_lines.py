@@ -151,12 +151,12 @@ def test_a_program_that_cannot_parse_uuids_is_advised_to_use_indexes() -> None:
     assert "cuda_visible_devices=index" in found.next_step
 
 
-def test_the_kernels_lines_on_xid_errors_are_judged_as_the_table_of_xids_says() -> None:
+def test_kernel_lines_on_xid_errors_are_classified_by_the_xid_table() -> None:
     codes = {}
     for rule in load_rules():
         match = None if rule.line is None else re.search(r"Xid .*?: \(([\d|]+)\)", rule.line.pattern)
         if match is not None:
-            codes[rule.name] = {int(one) for one in match[1].split("|")}
+            codes[rule.name] = {int(item) for item in match[1].split("|")}
     table = XidTable()
     ending = {code for code in range(1, 200) if table[code].kind in (XidClass.RESET, XidClass.NODE)}
     assert codes["gpu_lost"] == ending - codes["gpu_memory_error"]

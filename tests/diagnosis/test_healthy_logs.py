@@ -39,7 +39,7 @@ def test_recorded_output_of_healthy_tools_matches_no_rule(name: str) -> None:
 
 def test_two_hundred_logs_of_real_programs_are_searched() -> None:
     """At least 200 logs with different texts, each of a program that ran; none of them is generated."""
-    texts = [*recorded().values(), *(one["stderr"] + one["stdout"] for one in programs().values())]
+    texts = [*recorded().values(), *(program["stderr"] + program["stdout"] for program in programs().values())]
     assert len({text for text in texts if text.strip()}) >= 200
 
 

@@ -26,16 +26,16 @@ def test_every_rule_is_in_a_table_of_the_page() -> None:
     }
     rules = load_rules(missing())
     assert table == {
-        one.name: (
-            one.cause,
-            one.fault.value,
-            "consequence" if one.is_consequence else one.act.value.replace("_", " "),
+        rule.name: (
+            rule.cause,
+            rule.fault.value,
+            "consequence" if rule.is_consequence else rule.act.value.replace("_", " "),
         )
-        for one in rules
+        for rule in rules
     }
 
 
-def test_the_operators_rules_come_first(tmp_path: Path) -> None:
+def test_the_operators_rules_take_precedence(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(RULE)
     first, *_ = load_rules(str(tmp_path / "rules.yaml"), owner=os.getuid())
     assert (first.name, first.where, first.act) == ("out_of_licences", Where.LOG, Act.NONE)

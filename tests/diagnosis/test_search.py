@@ -23,7 +23,7 @@ def traceback(exception: str, prefix: str = "") -> str:
     return "".join(f"{prefix}{line}\n" for line in lines)
 
 
-def found(
+def rule_of_output(
     stderr: str = "", stdout: str = "", *, message: str = "", code: int | None = 1, signal: int | None = None
 ) -> str:
     one = cause(stderr, stdout, message=message, code=code, signal=signal)
@@ -105,8 +105,8 @@ TEXTS = {
 
 @pytest.mark.parametrize(("text", "rule"), TEXTS.items(), ids=[f"{n}-{rule}" for n, rule in enumerate(TEXTS.values())])
 def test_framework_errors_match_their_rules(text: str, rule: str) -> None:
-    assert found(f"epoch 1, loss 0.3\n{text}\n") == rule
-    assert found(stdout=f"epoch 1, loss 0.3\n{text}\n") == rule
+    assert rule_of_output(f"epoch 1, loss 0.3\n{text}\n") == rule
+    assert rule_of_output(stdout=f"epoch 1, loss 0.3\n{text}\n") == rule
 
 
 # Each with whether the container holds GPUs.
@@ -164,12 +164,12 @@ NO_OUTPUT = "the script made no 'output' in its workspace (to_hdfs); new or chan
 @pytest.mark.parametrize("message", [NO_OUTPUT, "the output could not be stored: it has 3 TiB"])
 def test_the_cause_of_a_program_that_failed_is_its_own_and_not_its_output(message: str) -> None:
     failed = f"exit code 1; {message}"
-    assert found(traceback("RuntimeError: CUDA out of memory"), message=failed) == "gpu_memory"
-    assert found(traceback("ValueError: 3"), message=failed) == "python_exception"
-    assert found("epoch 1\n", message=failed, code=None, signal=11) == "segmentation_fault"
-    assert found("epoch 1\n", message=failed, code=127) == "command_missing"
-    assert found("epoch 1\n", message=failed) == ""
-    assert found(traceback("ValueError: 3"), message=message, code=0).startswith("output_")
+    assert rule_of_output(traceback("RuntimeError: CUDA out of memory"), message=failed) == "gpu_memory"
+    assert rule_of_output(traceback("ValueError: 3"), message=failed) == "python_exception"
+    assert rule_of_output("epoch 1\n", message=failed, code=None, signal=11) == "segmentation_fault"
+    assert rule_of_output("epoch 1\n", message=failed, code=127) == "command_missing"
+    assert rule_of_output("epoch 1\n", message=failed) == ""
+    assert rule_of_output(traceback("ValueError: 3"), message=message, code=0).startswith("output_")
 
 
 MESSAGES = {
@@ -191,7 +191,7 @@ MESSAGES = {
 
 @pytest.mark.parametrize(("message", "rule"), MESSAGES.items(), ids=list(MESSAGES.values()))
 def test_dlapps_message_takes_precedence_over_the_logs(message: str, rule: str) -> None:
-    assert found(traceback("ValueError: 3"), message=message, code=None) == rule
+    assert rule_of_output(traceback("ValueError: 3"), message=message, code=None) == rule
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_dlapps_message_takes_precedence_over_the_logs(message: str, rule: str) 
     ],
 )
 def test_without_a_line_of_a_log_the_end_itself_is_named(code: int | None, signal: int | None, rule: str) -> None:
-    assert found("epoch 1\n", code=code, signal=signal) == rule
+    assert rule_of_output("epoch 1\n", code=code, signal=signal) == rule
 
 
 def test_the_evidence_is_the_line_with_its_place_in_the_file() -> None:
@@ -232,48 +232,62 @@ def test_an_exception_that_no_rule_names_is_named_by_its_type() -> None:
 
 
 def test_lines_of_source_in_a_traceback_are_not_causes() -> None:
-    assert found(traceback("ValueError: 3")) == "python_exception"
+    assert rule_of_output(traceback("ValueError: 3")) == "python_exception"
 
 
 def test_a_text_in_the_name_of_a_test_is_no_cause_and_the_error_of_a_failed_test_is_one() -> None:
     name = "tests/test_a.py::TestA::test_b[RuntimeError: CUDA out of memory]"
-    assert found(f"{name}\n{name} PASSED\n") == ""
-    assert found(f"FAILED {name} - OSError: [Errno 28] No space left on device\n") == "disk_full"
-    assert found("FAILED tests/test_a.py::test_b - OSError: [Errno 28] No space left on device\n") == "disk_full"
+    assert rule_of_output(f"{name}\n{name} PASSED\n") == ""
+    assert rule_of_output(f"FAILED {name} - OSError: [Errno 28] No space left on device\n") == "disk_full"
+    assert (
+        rule_of_output("FAILED tests/test_a.py::test_b - OSError: [Errno 28] No space left on device\n") == "disk_full"
+    )
 
 
-def test_an_exception_of_a_trial_that_optuna_caught_is_no_cause_also_where_its_traceback_is_cut_off() -> None:
+def test_a_trial_exception_caught_by_optuna_is_not_a_cause() -> None:
     whole, failed = traceback("OSError: [Errno 28] No space left on device"), "[W 2025-09-03 10:12:33,000] Trial 2 "
-    assert found(f"{failed}failed with parameters: {{}} because of the following error: OSError(28).\n{whole}") == ""
+    assert (
+        rule_of_output(f"{failed}failed with parameters: {{}} because of the following error: OSError(28).\n{whole}")
+        == ""
+    )
     for log in (whole, whole.partition("\n")[2]):
-        assert found(f"{log}{failed}failed with value None.\n") == ""
-        assert found(f"{log}{failed}was slow.\n") == "disk_full"
-        assert found(log) == "disk_full"
-        assert found(f"{log}{failed}failed with value None.\n{log}") == "disk_full"
+        assert rule_of_output(f"{log}{failed}failed with value None.\n") == ""
+        assert rule_of_output(f"{log}{failed}was slow.\n") == "disk_full"
+        assert rule_of_output(log) == "disk_full"
+        assert rule_of_output(f"{log}{failed}failed with value None.\n{log}") == "disk_full"
 
 
 def test_a_version_check_of_the_loader_is_not_a_cause() -> None:
-    assert found("  42:\tchecking for version `GLIBC_2.3' in file /lib/libc.so.6 [0] required by file ls [0]\n") == ""
+    assert (
+        rule_of_output("  42:\tchecking for version `GLIBC_2.3' in file /lib/libc.so.6 [0] required by file ls [0]\n")
+        == ""
+    )
 
 
 def test_a_handled_exception_is_not_the_cause() -> None:
-    assert found(traceback("ModuleNotFoundError: No module named 'apex'") + "epoch 1\n" + traceback("ValueError")) == (
-        "python_exception"
+    assert rule_of_output(
+        traceback("ModuleNotFoundError: No module named 'apex'") + "epoch 1\n" + traceback("ValueError")
+    ) == ("python_exception")
+    assert (
+        rule_of_output(traceback("ValueError: 3") + traceback("RuntimeError: CUDA out of memory. Tried"))
+        == "gpu_memory"
     )
-    assert found(traceback("ValueError: 3") + traceback("RuntimeError: CUDA out of memory. Tried")) == "gpu_memory"
 
 
-def test_of_a_chain_of_exceptions_the_one_that_a_rule_knows_is_the_cause() -> None:
+def test_the_exception_of_a_chain_that_matches_a_rule_is_the_cause() -> None:
     link = "\nThe above exception was the direct cause of the following exception:\n\n"
-    assert found(traceback("RuntimeError: CUDA out of memory. Tried") + link + traceback("Failed: 3")) == "gpu_memory"
+    assert (
+        rule_of_output(traceback("RuntimeError: CUDA out of memory. Tried") + link + traceback("Failed: 3"))
+        == "gpu_memory"
+    )
 
 
 def test_a_message_of_several_lines_belongs_to_its_exception() -> None:
     text = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1275, unhandled system error\n"
-    assert found(traceback(text + "ncclSystemError: System call (e.g. socket, malloc) failed.")) == "peer_lost"
+    assert rule_of_output(traceback(text + "ncclSystemError: System call (e.g. socket, malloc) failed.")) == "peer_lost"
 
 
-def test_the_rank_that_failed_comes_before_those_that_lost_it() -> None:
+def test_the_failed_rank_precedes_its_peers() -> None:
     closed = "RuntimeError: [pair.cc:534] Connection closed by peer [127.0.0.1]:4000"
     log = traceback("ValueError: 3", "[rank1]: ") + traceback(closed, "[rank0]: ")
     log += traceback("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ")
@@ -286,7 +300,7 @@ def test_the_rank_that_failed_comes_before_those_that_lost_it() -> None:
 
 
 def test_stderr_is_believed_before_stdout() -> None:
-    assert found(traceback("ValueError"), "No space left on device\n") == "python_exception"
+    assert rule_of_output(traceback("ValueError"), "No space left on device\n") == "python_exception"
 
 
 HEALTHY = (
@@ -305,7 +319,7 @@ HEALTHY = (
 
 @pytest.mark.parametrize("text", HEALTHY)
 def test_healthy_output_matches_no_rule(text: str) -> None:
-    assert found(text * 3) == ""
+    assert rule_of_output(text * 3) == ""
 
 
 def test_a_long_line_is_cut_and_its_control_characters_are_no_more() -> None:
@@ -319,7 +333,7 @@ def test_a_long_line_is_cut_and_its_control_characters_are_no_more() -> None:
 @pytest.mark.parametrize(
     "text", [b"Traceback (most recent call last):\n", b"\0", b"\xff\n"], ids=["tracebacks", "nul", "ff"]
 )
-def test_any_bytes_are_looked_through(text: bytes) -> None:
+def test_any_bytes_are_searched(text: bytes) -> None:
     assert diagnose(RULES, message="", exit_code=1, signal=None, logs=[LogTail("stderr", 0, text * 10_000)]) is None
 
 
@@ -346,6 +360,6 @@ def test_a_directory_in_place_of_a_log_leaves_no_descriptor_open(tmp_path: Path)
 def test_a_line_is_bounded_by_the_nearest_line_ends(parts: list[bytes], data: st.DataObject) -> None:
     text = b"".join(parts)
     position = data.draw(st.integers(0, len(text)))
-    before = [at + 1 for at in range(position) if text[at] in b"\r\n"]
-    after = [at for at in range(position, len(text)) if text[at] in b"\r\n"]
+    before = [offset + 1 for offset in range(position) if text[offset] in b"\r\n"]
+    after = [offset for offset in range(position, len(text)) if text[offset] in b"\r\n"]
     assert search._line_at(text, position) == (max(before, default=0), min(after, default=len(text)))

@@ -84,7 +84,7 @@ class Site:
         code, out, err = self._command(*words)
         assert code in (0, 1), err
         found: list[dict[str, str]] = json.loads(out)["findings"]
-        assert code == any(one["verdict"] == FAIL for one in found)
+        assert code == any(finding["verdict"] == FAIL for finding in found)
         return found
 
     def end_of(self, one: Run, name: str) -> tuple[str, str]:
@@ -127,11 +127,15 @@ def check(case: Case, site: Any) -> None:
         found = site.findings(on_node=case.on_node)
         name = f"node.{subject}" if case.on_node and not subject.startswith("node") else subject
         texts = [
-            f"{one['found']}; {one['repair']}" for one in found if (one["verdict"], one["subject"]) == (verdict, name)
+            f"{finding['found']}; {finding['repair']}"
+            for finding in found
+            if (finding["verdict"], finding["subject"]) == (verdict, name)
         ]
-        assert texts, [one for one in found if one["verdict"] != "pass"]
+        assert texts, [finding for finding in found if finding["verdict"] != "pass"]
         # What else the machine lacks makes no application fail.
-        others = [one for one in found if one["verdict"] == FAIL and one["subject"] not in (name, *case.also)]
+        others = [
+            finding for finding in found if finding["verdict"] == FAIL and finding["subject"] not in (name, *case.also)
+        ]
         assert not others, others
         for number, one in enumerate(case.runs):
             end, message = site.end_of(one, f"app{number}")
@@ -140,10 +144,10 @@ def check(case: Case, site: Any) -> None:
                 assert re.search(one.common, message), message
                 assert any(re.search(one.common, text) for text in texts), texts
     if verdict == FAIL:
-        assert any(one.end != SUCCEEDS for one in case.runs)
+        assert any(run.end != SUCCEEDS for run in case.runs)
     else:
         assert verdict == WARN
-        assert any(one.end == SUCCEEDS for one in case.runs)
+        assert any(run.end == SUCCEEDS for run in case.runs)
 
 
 def parametrized(cases: list[Case]) -> list[Any]:

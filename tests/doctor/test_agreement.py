@@ -35,7 +35,7 @@ HOME = "hdfs://nn/user/tony"
 
 
 def by_subject(found: Iterator[Finding]) -> dict[str, Finding]:
-    return {one.subject: one for one in found}
+    return {finding.subject: finding for finding in found}
 
 
 @pytest.mark.parametrize(("allowed", "verdict"), [(False, FAIL), (True, WARN)])
@@ -58,7 +58,7 @@ def test_root_on_nodes_fails_unless_the_operator_allows_it(
 
 
 @pytest.mark.parametrize(("hard", "tasks"), [(200, 150), (4096, 3840), (524_288, None), (resource.RLIM_INFINITY, None)])
-def test_a_node_of_few_open_files_is_a_warning_with_the_tasks_that_an_application_master_serves(
+def test_a_low_open_file_limit_is_a_warning_with_the_number_of_tasks(
     hard: int, tasks: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A quarter of a low limit, and 256 of another, is for the process itself; nothing to say from 10,000 tasks on."""
@@ -154,7 +154,7 @@ def test_the_check_of_the_hdfs_home_directory_agrees_with_a_submission(
     found = by_subject(hdfs._writes(files, PLACE))  # type: ignore[arg-type]
     found.pop("clock.hdfs", None)  # these files have no time
     assert {name: one.verdict for name, one in found.items()} == verdicts
-    failures = [one.found for one in found.values() if one.verdict == FAIL]
+    failures = [finding.found for finding in found.values() if finding.verdict == FAIL]
     if not failures:
         check_home(files, "tony")  # type: ignore[arg-type]
         return
@@ -186,19 +186,25 @@ def test_a_python_that_yarn_cannot_bring_to_containers_fails(
 ) -> None:
     config = load_config({"yarn.python": python, "yarn.python_archive": archive}, environ={})
     monkeypatch.setattr(staging, "HdfsStagingFiles", lambda *_, **__: Files())
-    checks = [one for one in hdfs.checks(CheckContext(config, hdfs=PLACE)) if one.subject == "yarn.python_archive"]
+    checks = [
+        check for check in hdfs.checks(CheckContext(config, hdfs=PLACE)) if check.subject == "yarn.python_archive"
+    ]
     (found,) = run_checks(checks)
     assert found.verdict == FAIL
     assert problem in found.found
-    assert not [one for one in hdfs.checks(CheckContext(config, on_node=True, hdfs=PLACE)) if "python" in one.subject]
+    assert not [
+        check for check in hdfs.checks(CheckContext(config, on_node=True, hdfs=PLACE)) if "python" in check.subject
+    ]
 
 
 @pytest.mark.parametrize(("ill", "verdict"), [(0, None), (1, WARN), (2, FAIL)])
 def test_a_cluster_whose_gpus_are_all_in_quarantine_fails(
     ill: int, verdict: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpus = [Device(uuid=f"GPU-{one}", index=one, minor=one) for one in range(2)]
-    devices = [SimpleNamespace(device=one, present=True, quarantine="hot" if one.index < ill else None) for one in gpus]
+    gpus = [Device(uuid=f"GPU-{number}", index=number, minor=number) for number in range(2)]
+    devices = [
+        SimpleNamespace(device=item, present=True, quarantine="hot" if item.index < ill else None) for item in gpus
+    ]
     record = SimpleNamespace(host="h1", forgotten_ms=None, devices=devices)
     ledger = SimpleNamespace(host="h2", hosts=lambda **_: [("h1", record)], close=lambda: None)
     monkeypatch.setattr(factory, "open_cluster_ledger", lambda _: ledger)

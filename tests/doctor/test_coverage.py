@@ -26,7 +26,7 @@ OTHERS: Mapping[tuple[str, str], str] = {
         "a test machine has no logind; its answers: "
         "tests/doctor/test_findings.py::test_a_logout_that_ends_applications_is_warned_of"
     ),
-    (FAIL, "docker.gpus"): "tests/runtime/gpu/test_in_docker.py::test_the_doctor_says_which_way_and_why",
+    (FAIL, "docker.gpus"): "tests/runtime/gpu/test_in_docker.py::test_the_doctor_reports_the_gpu_mode_and_the_reason",
     (FAIL, "yarn.calculator"): (
         "a ResourceManager of Hadoop 3 with this fault does not start; the answers of one of Hadoop 2: "
         "tests/cluster/yarn/test_doctor.py::test_a_calculator_that_ignores_gpus_is_a_failure_with_the_property"
@@ -45,7 +45,7 @@ OTHERS: Mapping[tuple[str, str], str] = {
     ),
     (WARN, "hdfs.protocol"): (
         "the Python of the tests has a library for CRC32C: "
-        "tests/storage/hdfs/test_native.py::test_the_doctor_says_which_way_files_go_and_why"
+        "tests/storage/hdfs/test_native.py::test_the_doctor_reports_the_file_access_mode_and_reason"
     ),
     (WARN, "node.health"): (
         "tests/cluster/yarn/executor/test_doctor.py::"
@@ -60,27 +60,31 @@ def findings_of_program() -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
     for file in sorted((ROOT / "dlapp" / "doctor").glob("*.py")):
         if file.name != "findings.py":
-            for one in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-                if isinstance(one, ast.FunctionDef):
-                    found |= set(_of_function(one))
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef):
+                    found |= set(_of_function(node))
     return found
 
 
 def _of_function(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
     known: dict[str, ast.expr] = {}
-    for one in ast.walk(function):
-        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name):
-            known[one.targets[0].id] = one.value
-        elif isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Tuple) and isinstance(one.value, ast.Tuple):
-            pairs = zip(one.targets[0].elts, one.value.elts, strict=True)
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            known[node.targets[0].id] = node.value
+        elif (
+            isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Tuple)
+            and isinstance(node.value, ast.Tuple)
+        ):
+            pairs = zip(node.targets[0].elts, node.value.elts, strict=True)
             known |= {target.id: value for target, value in pairs if isinstance(target, ast.Name)}
-    for one in ast.walk(function):
-        if isinstance(one, ast.Call):
-            called = known.get(one.func.id, one.func) if isinstance(one.func, ast.Name) else one.func
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call):
+            called = known.get(node.func.id, node.func) if isinstance(node.func, ast.Name) else node.func
             names = [called.body, called.orelse] if isinstance(called, ast.IfExp) else [called]
             for name in names:
                 if isinstance(name, ast.Name) and name.id in VERDICTS:
-                    yield VERDICTS[name.id], _text(one.args[0], known)
+                    yield VERDICTS[name.id], _text(node.args[0], known)
 
 
 def _text(subject: ast.expr, known: Mapping[str, ast.expr]) -> str:
@@ -108,7 +112,7 @@ def test_each_failure_and_each_warning_has_a_case_or_a_reason() -> None:
 
 
 @pytest.mark.parametrize("reason", OTHERS.values())
-def test_the_tests_that_a_reason_names_are_there(reason: str) -> None:
+def test_tests_named_by_a_reason_exist(reason: str) -> None:
     for name in (word.rstrip(";:") for word in reason.split() if "::" in word):
         file, _, test = name.partition("::")
         assert test in (ROOT / file).read_text(encoding="utf-8")

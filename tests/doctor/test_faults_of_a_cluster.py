@@ -111,7 +111,7 @@ def nodes(hadoop: Hadoop) -> dict[str, str]:
     """Return the states of the nodes by host."""
     with contextlib.suppress(OSError):
         listed = (hadoop.get(f"{hadoop.rm_url}/ws/v1/cluster/nodes").get("nodes") or {}).get("node", [])
-        return {one["nodeHostName"]: one["state"] for one in listed}
+        return {item["nodeHostName"]: item["state"] for item in listed}
     return {}
 
 
@@ -122,16 +122,16 @@ def until_nodes_run(hadoop: Hadoop) -> None:
 @contextlib.contextmanager
 def ill(site: ClusterSite, *parts: str) -> Iterator[None]:
     files = [site.hadoop.directory / f"ill-{part}" for part in parts]
-    for one in files:
-        one.touch()
+    for file in files:
+        file.touch()
     try:
         hosts = {NODES[part] for part in parts}
         is_ill = lambda: {host for host, state in nodes(site.hadoop).items() if state == "UNHEALTHY"} == hosts  # noqa: E731
         wait_until(is_ill, 120, "the nodes are ill")
         yield
     finally:
-        for one in files:
-            one.unlink()
+        for file in files:
+            file.unlink()
         until_nodes_run(site.hadoop)
 
 
@@ -140,7 +140,7 @@ def restarted(site: ClusterSite, parts: tuple[str, ...], file: str, properties: 
     """Restart servers with other properties in one of their files."""
     hadoop = site.hadoop
     files = [hadoop.directory / (f"conf-{part}" if part in NODES else "conf") / file for part in parts]
-    kept = [one.read_bytes() for one in files]
+    original = [item.read_bytes() for item in files]
 
     def restart() -> None:
         for part in reversed(parts):
@@ -155,7 +155,7 @@ def restarted(site: ClusterSite, parts: tuple[str, ...], file: str, properties: 
         restart()
         yield
     finally:
-        for one, text in zip(files, kept, strict=True):
+        for one, text in zip(files, original, strict=True):
             one.write_bytes(text)
         restart()
 
@@ -164,7 +164,7 @@ def restarted(site: ClusterSite, parts: tuple[str, ...], file: str, properties: 
 def queues(site: ClusterSite, *stopped: str) -> Iterator[None]:
     """Stop queues."""
     hadoop, file = site.hadoop, site.hadoop.directory / "conf" / "capacity-scheduler.xml"
-    kept = file.read_bytes()
+    original = file.read_bytes()
 
     def refresh() -> None:
         problem = hadoop._run_tool("org.apache.hadoop.yarn.client.cli.RMAdminCLI", "-refreshQueues")
@@ -175,10 +175,10 @@ def queues(site: ClusterSite, *stopped: str) -> Iterator[None]:
         refresh()
         yield
     finally:
-        file.write_bytes(kept)
+        file.write_bytes(original)
         _write_xml(file, read_configuration(file) | {f"{QUEUE}.{name}.state": "RUNNING" for name in stopped})
         refresh()
-        file.write_bytes(kept)
+        file.write_bytes(original)
 
 
 @contextlib.contextmanager

@@ -87,9 +87,9 @@ def without_bash(site: Site) -> None:
     programs = site.directory / "bin"
     programs.mkdir()
     for directory in ("/bin", "/usr/bin", "/usr/local/bin"):
-        for one in Path(directory).iterdir():
-            if one.name != "bash" and not (programs / one.name).is_symlink():
-                (programs / one.name).symlink_to(one)
+        for path in Path(directory).iterdir():
+            if path.name != "bash" and not (programs / path.name).is_symlink():
+                (programs / path.name).symlink_to(path)
     site.monkeypatch.setenv("PATH", str(programs))
 
 

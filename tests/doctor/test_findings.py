@@ -19,13 +19,13 @@ from dlapp.node_policy import node_policy
 from tests.services.disks import small_disk
 
 
-def test_each_finding_of_each_check_comes_in_order() -> None:
+def test_findings_are_in_the_order_of_checks() -> None:
     def first() -> Iterator[Finding]:
         yield passed("a", "is there")
         yield warned("a.b", "is small", "make room")
 
     found = list(run_checks([Check("a", first), Check("c", lambda: [failed("c", "is gone", "bring it")])]))
-    assert [(one.verdict, one.subject, one.repair) for one in found] == [
+    assert [(finding.verdict, finding.subject, finding.repair) for finding in found] == [
         (PASS, "a", ""),
         (WARN, "a.b", "make room"),
         (FAIL, "c", "bring it"),
@@ -47,7 +47,7 @@ def test_an_exception_of_a_check_is_a_finding_and_the_next_check_runs() -> None:
 
     checks = [Check("server", dead), Check("disk", full), Check("other", broken), Check("last", list)]
     found = list(run_checks(checks))
-    assert [(one.verdict, one.found) for one in found] == [
+    assert [(finding.verdict, finding.found) for finding in found] == [
         (PASS, "has a name"),
         (FAIL, "server: refused and more"),
         (FAIL, "/disk/x: No space left on device"),
@@ -61,8 +61,8 @@ def test_a_fault_of_the_operators_file_is_reported_once(tmp_path: Path, monkeypa
     policy.write_text("docker: {gpu_mode: cdi}\n")
     monkeypatch.setattr(node_policy, "__defaults__", (str(policy),))
     config = load_config({"local.state_dir": str(tmp_path / "state"), "gpuid.lock_dir": str(tmp_path / "gpus")}, {})
-    found = [one for one in run_checks(all_checks(config)) if str(policy) in one.found]
-    assert [(one.verdict, one.subject) for one in found] == [(FAIL, "node")]
+    found = [finding for finding in run_checks(all_checks(config)) if str(policy) in finding.found]
+    assert [(finding.verdict, finding.subject) for finding in found] == [(FAIL, "node")]
 
 
 def test_ports_and_an_interface_that_no_program_can_use_are_reported(
@@ -74,7 +74,10 @@ def test_ports_and_an_interface_that_no_program_can_use_are_reported(
     monkeypatch.setattr(node_policy, "__defaults__", (str(policy),))
     monkeypatch.setattr(node_policy, "__kwdefaults__", {"owner": os.getuid()})
     config = load_config({"local.state_dir": str(tmp_path / "state"), "gpuid.lock_dir": str(tmp_path / "gpus")}, {})
-    found = {one.subject: one for one in run_checks([one for one in all_checks(config) if one.subject == "node"])}
+    found = {
+        finding.subject: finding
+        for finding in run_checks([check for check in all_checks(config) if check.subject == "node"])
+    }
     ports, interface = found["node.ports"], found["node.interface"]
     assert (ports.verdict, f"({own[0]}-{own[1]})" in ports.found) == (WARN, True)
     assert f"ip_local_reserved_ports={own[0]}-{own[1]}" in ports.repair
@@ -86,10 +89,10 @@ def test_ports_and_an_interface_that_no_program_can_use_are_reported(
 def test_a_noexec_state_directory_is_a_failure(tmp_path: Path, below: str) -> None:
     with small_disk(tmp_path, size_mib=100) as disk:
         config = load_config({"local.state_dir": str(disk / below / "state")}, {})
-        checks = [one for one in all_checks(config) if one.subject == "local.state_dir"]
-        assert not [one for one in run_checks(checks) if one.subject == "local.state_dir.exec"]
+        checks = [check for check in all_checks(config) if check.subject == "local.state_dir"]
+        assert not [finding for finding in run_checks(checks) if finding.subject == "local.state_dir.exec"]
         subprocess.run(["mount", "-o", "remount,noexec", disk], check=True)
-        (found,) = [one for one in run_checks(checks) if one.subject == "local.state_dir.exec"]
+        (found,) = [finding for finding in run_checks(checks) if finding.subject == "local.state_dir.exec"]
     assert found.verdict == FAIL
     assert str(disk) in found.found
     assert "noexec" in found.found
@@ -124,8 +127,8 @@ def test_a_logout_that_ends_applications_is_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, verdict: str | None
 ) -> None:
     found = logout(tmp_path, monkeypatch, answer)
-    assert [one.verdict for one in found] == ([] if verdict is None else [verdict])
-    assert all(("loginctl enable-linger" in one.repair) is (verdict == WARN) for one in found)
+    assert [finding.verdict for finding in found] == ([] if verdict is None else [verdict])
+    assert all(("loginctl enable-linger" in finding.repair) is (verdict == WARN) for finding in found)
 
 
 @pytest.mark.parametrize("lingers", [True, False])

@@ -29,7 +29,7 @@ def test_a_low_hard_limit_of_open_files_is_reported(
 
 
 @pytest.mark.parametrize(("value", "verdicts"), [("true", ["pass"]), ("false", ["warn"]), (None, [])])
-def test_whether_programs_outlive_their_nodemanager_it_says_itself(
+def test_nodemanager_recovery_is_read_from_the_nodemanager(
     value: str | None, verdicts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(request: Request) -> Answer:
@@ -40,7 +40,7 @@ def test_whether_programs_outlive_their_nodemanager_it_says_itself(
     with http_server(answer) as url:
         monkeypatch.setenv("NM_HOST", "127.0.0.1")
         monkeypatch.setenv("NM_HTTP_PORT", url.rpartition(":")[2])
-        assert [one.verdict for one in node._recovery()] == verdicts
+        assert [finding.verdict for finding in node._recovery()] == verdicts
 
 
 def test_an_unreachable_nodemanager_is_not_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,5 +81,5 @@ def test_a_node_that_assigns_gpus_is_to_have_a_health_script(
         monkeypatch.setenv("NM_HOST", "127.0.0.1")
         monkeypatch.setenv("NM_HTTP_PORT", url.rpartition(":")[2])
         found = list(node._health_script())
-    assert [one.verdict for one in found] == verdicts
-    assert all(one.repair for one in found if one.verdict == "warn")
+    assert [finding.verdict for finding in found] == verdicts
+    assert all(finding.repair for finding in found if finding.verdict == "warn")

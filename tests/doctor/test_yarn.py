@@ -37,6 +37,6 @@ def test_a_ledger_that_no_task_reads_is_a_warning(
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     rest: Any = ResourceManager()
     found = list(yarn._gpus(load_config(keys, {}, system_file=missing()), rest, rest.scheduled_types()))
-    warned = [one for one in found if one.verdict == "warn"]
-    assert [one.subject for one in warned] == (["gpu.ledger"] if is_warned else [])
-    assert all(one.repair == "set yarn.dialect: yarn.io/gpu on each machine of the cluster" for one in warned)
+    warned = [finding for finding in found if finding.verdict == "warn"]
+    assert [finding.subject for finding in warned] == (["gpu.ledger"] if is_warned else [])
+    assert all(finding.repair == "set yarn.dialect: yarn.io/gpu on each machine of the cluster" for finding in warned)

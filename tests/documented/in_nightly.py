@@ -1,4 +1,4 @@
-"""Commands of pages that install dlapp anew, or need minutes: units of `make nightly`."""
+"""Commands of pages that install dlapp, or need minutes: units of `make nightly`."""
 
 from __future__ import annotations
 

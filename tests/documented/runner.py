@@ -91,9 +91,9 @@ def run_section(
         encoding="utf-8",
     )
     gpus = seen_by_all(directory, [StubDevice()] * scenario.gpus) if scenario.gpus else {}
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DLAPP_", "XDG_", "PYTHON"))}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("DLAPP_", "XDG_", "PYTHON"))}
     environment = {
-        **kept,
+        **inherited,
         "HOME": str(home),
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "COMMANDS": str(BIN),
@@ -135,7 +135,7 @@ def _steps(
 
 
 def _blocks_of(section: Section) -> list[Block]:
-    return [one for one in blocks(section[0]) if one.section == section[1] and (one.file or one.is_commands)]
+    return [block for block in blocks(section[0]) if block.section == section[1] and (block.file or block.is_commands)]
 
 
 def _block_steps(block: Block, scenario: Scenario, records: Path, replace: Mapping[str, str]) -> Iterator[Step]:

@@ -38,7 +38,7 @@ MAX_REASONS = 10
 
 
 @dataclass(frozen=True)
-class Row:
+class CommandRow:
     """A line of the table; ``minutes`` is None if the command was never measured."""
 
     what: str
@@ -46,7 +46,7 @@ class Row:
     minutes: float | None
 
 
-def read(file: Path = FILE) -> list[Row]:
+def read(file: Path = FILE) -> list[CommandRow]:
     """Return the rows, in the order of the file.
 
     Raises:
@@ -59,7 +59,7 @@ def read(file: Path = FILE) -> list[Row]:
         tier, minutes, what = [*line.split(maxsplit=2), "", ""][:3]
         if tier not in (*TIERS, *REASONS) or not what:
             raise ValueError(f"{file}:{number}: is not TIER MINUTES COMMAND: {line}")
-        rows.append(Row(what, tier, None if minutes == "-" else float(minutes)))
+        rows.append(CommandRow(what, tier, None if minutes == "-" else float(minutes)))
     return rows
 
 

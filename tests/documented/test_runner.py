@@ -22,7 +22,7 @@ def run(directory: Path, text: str, scenario: Scenario | None = None, left_out: 
 
 
 @pytest.mark.parametrize(
-    ("text", "scenario", "said"),
+    ("text", "scenario", "message"),
     [
         ("    ls absent\n    echo after\n", Scenario(), "did not end with exit code 0"),
         ("    $ echo a\n    a\n    $ test -e absent\n", Scenario(), "did not end with exit code 0"),
@@ -40,9 +40,9 @@ def run(directory: Path, text: str, scenario: Scenario | None = None, left_out: 
     ],
 )
 def test_a_command_that_differs_from_its_page_is_refused(
-    text: str, scenario: Scenario, said: str, tmp_path: Path
+    text: str, scenario: Scenario, message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(Refused, match=message):
         run(tmp_path, text, scenario)
 
 

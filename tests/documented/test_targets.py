@@ -27,8 +27,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(tree: Path, call: str) -> str:
-    kept = {name: value for name, value in os.environ.items() if name not in ("VENV", "MAKEFLAGS", "MAKELEVEL")}
-    done = subprocess.run(["sh", "-c", call], cwd=tree, env=kept, capture_output=True, text=True, timeout=120)
+    inherited = {name: value for name, value in os.environ.items() if name not in ("VENV", "MAKEFLAGS", "MAKELEVEL")}
+    done = subprocess.run(["sh", "-c", call], cwd=tree, env=inherited, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -1,4 +1,4 @@
-"""Whole applications, on every engine that there is: what a user's program is given, and how its end is told.
+"""Whole applications, on every engine that there is: what a user's program is given, and how its end is reported.
 
 The tests are the same for all engines; what differs between them is in `tests.engines`. Hadoop's own example, the
 distributed shell, has tests for what a user may expect of YARN. Each behaviour that they check, and where it is checked
@@ -6,20 +6,20 @@ here; files are those of cluster_yarn where no other directory is named.
 
 | distributed shell                          | here |
 |--------------------------------------------|------|
-| container_max_retries                      | a_program_that_fails_is_started_again_as_often_as_its_role_says |
+| container_max_retries                      | a_failed_program_is_retried_as_often_as_its_role_allows |
 | a failed command fails the application     | the_exit_code_of_a_program_decides |
-| timeout                                    | what_takes_too_long_is_stopped_with_its_output_kept |
+| timeout                                    | an_application_over_max_runtime_is_stopped_and_its_output_kept |
 | num_containers, shell_args, _env, _script  | every_container_is_given_its_place_its_arguments_and_environment |
 | localize_files                             | every_container_... (input); launcher/test_submit.py (not there) |
-| the same file again                        | test_client_engine.py, ..._is_sent_once, what_a_node_has_of_... |
+| the same file again                        | client/test_engine.py, ..._is_sent_once, ..._reuses_dlapp_... |
 | memory, resources above the maximum        | test_refusals.py, an_ask_above_a_maximum_names_its_setting |
-| keep_containers, attempts                  | test_killed_masters.py; test_client_engine.py |
+| keep_containers, attempts                  | test_killed_masters.py; client/test_engine.py |
 | a master that exits early                  | test_pythons.py, a_python_that_is_too_old_... |
-| application_tags, priority, appname, queue | what_identifies_it_is_shown_by_yarn_itself |
+| application_tags, priority, appname, queue | yarn_shows_tags_priority_queue_project_and_name |
 | wrong, missing or unknown options          | launcher/test_properties.py, tools/test_common.py |
-| kill, and its final state                  | a_kill_keeps_nothing_and_who_waits_is_told |
-| the staging directory goes at the end      | test_client_engine.py, nothing_is_staged_any_more_... |
-| timeline data of the application           | test_refusals.py, what_the_resourcemanager_forgot_... |
+| kill, and its final state                  | a_kill_keeps_no_output_and_waiting_commands_report_it |
+| the staging directory goes at the end      | client/test_engine.py, after_the_end_the_staging_... |
+| timeline data of the application           | test_refusals.py, the_timeline_server_knows_... |
 | node_label_expression                      | test_asks.py: what is asked; no cluster with labels is here |
 
 What is not here, and why:
@@ -73,7 +73,7 @@ def printed(*options: str) -> list[str]:
 
 
 def is_running(application: str, containers: int = 1) -> bool:
-    phases = [one["phase"] for one in status(application)["containers"]]
+    phases = [container["phase"] for container in status(application)["containers"]]
     return phases == ["running"] * containers
 
 
@@ -198,7 +198,7 @@ def test_the_exit_code_of_a_program_decides(engine: Engine, tmp_path: Path) -> N
 
 
 @on_yarn_when_full
-def test_a_program_that_fails_is_started_again_as_often_as_its_role_says(engine: Engine, tmp_path: Path) -> None:
+def test_a_failed_program_is_retried_as_often_as_its_role_allows(engine: Engine, tmp_path: Path) -> None:
     witness = tmp_path / "starts"
     script = f'echo start >>{witness}; echo "try $(wc -l <{witness})"; [ $(wc -l <{witness}) -ge 3 ] || exit 9'
     file = properties(tmp_path, script, resources={"retries": 2})
@@ -211,7 +211,7 @@ def test_a_program_that_fails_is_started_again_as_often_as_its_role_says(engine:
     for number in (1, 2, 3):
         assert printed("--try", str(number)) == [f"[0] try {number}"]
     earlier = end["containers"][0]["earlier"]
-    assert [(one["attempt"], one["exit_code"]) for one in earlier] == [(1, 9), (2, 9)]
+    assert [(item["attempt"], item["exit_code"]) for item in earlier] == [(1, 9), (2, 9)]
     assert printed("--container", earlier[1]["container_id"]) == ["try 2"]
     absent = run("dlapp-logs", "--try", "4")
     assert (absent.code, "each container was started 3 times at the most" in absent.err) == (3, True)
@@ -300,12 +300,12 @@ def test_a_training_that_was_killed_with_its_script_does_not_replace_the_output_
     assert done.code == 1, done.out + done.err
     seen = status(id_of(done))
     assert seen["diagnostics"].startswith("the output has no data, and the script of container 0 (worker 0) ended")
-    assert [one["message"] for one in seen["containers"]] == ["ended with the script: 1 process, sleep"]
+    assert [container["message"] for container in seen["containers"]] == ["ended with the script: 1 process, sleep"]
     assert engine.tree("model") == {"weights": "trained\n"}
 
 
 @on_yarn_when_full
-def test_a_list_says_how_far_it_is_and_that_it_was_killed(engine: Engine, tmp_path: Path) -> None:
+def test_a_list_shows_progress_and_the_kill(engine: Engine, tmp_path: Path) -> None:
     application = launch(properties(tmp_path, "sleep 600"))
     wait_for("the list says that it runs", lambda: "running 1 of 1" in run("dlapp-list").out, END_S)
     assert run("dlapp-kill", application).code == 0
@@ -329,7 +329,7 @@ def test_a_soft_kill_lets_every_container_end_and_commits_their_output(engine: E
     assert run("dlapp-softkill", application).code == 0
     seen = ended(application, END_S)
     assert (seen["state"], seen["final_status"], seen["cause"]) == ("FINISHED", "KILLED", "soft-killed")
-    assert {one["message"] for one in seen["containers"]} == {f"soft-killed by {getpass.getuser()}"}
+    assert {container["message"] for container in seen["containers"]} == {f"soft-killed by {getpass.getuser()}"}
     assert engine.tree("soft") == {"0/0": "saved\n", "1/1": "saved\n"}
     assert run("dlapp-logs", "-f", application, timeout_s=END_S).code == 7
 
@@ -358,9 +358,7 @@ def test_a_kill_keeps_no_output_and_waiting_commands_report_it(engine: Engine, t
     wait_for("no output of it", lambda: not engine.beside("killed/result") and not engine.tree("killed/result"))
 
 
-def test_a_program_that_takes_more_memory_than_it_asked_for_is_ended_with_the_numbers(
-    engine: Engine, tmp_path: Path
-) -> None:
+def test_a_program_over_its_memory_limit_is_ended_with_the_numbers(engine: Engine, tmp_path: Path) -> None:
     if engine.name == "local":
         return  # there nothing watches it
     script = f"exec {sys.executable} -c \"import time; held = b'x' * (400 << 20); time.sleep(60)\""

@@ -25,9 +25,7 @@ def shown_here() -> list[str]:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="no two CPUs")
-def test_limits_priority_and_cpus_of_the_command_that_started_the_runner_stay_with_its_application(
-    engine: Engine, tmp_path: Path
-) -> None:
+def test_limits_priority_and_cpus_of_the_starting_command_do_not_spread(engine: Engine, tmp_path: Path) -> None:
     cpu = min(os.sched_getaffinity(0))
     first = properties(
         tmp_path, f"{SHOW}; until [ -e {tmp_path}/go ]; do sleep 0.05; done", name="first", resources={"vcores": 1}
@@ -38,7 +36,7 @@ def test_limits_priority_and_cpus_of_the_command_that_started_the_runner_stay_wi
     application = next(word for word in done.stdout.split() if word.startswith("application_"))
     wait_for("its lines", lambda: len(printed("--stdout", application)) == 7)
     assert printed("--stdout", application) == [
-        f"[0] {one}" for one in ("1", "7", "4000000", "333", "0", "4096", "3000")
+        f"[0] {value}" for value in ("1", "7", "4000000", "333", "0", "4096", "3000")
     ]
 
     second = properties(tmp_path, SHOW, name="second", resources={"vcores": 2})
@@ -47,7 +45,7 @@ def test_limits_priority_and_cpus_of_the_command_that_started_the_runner_stay_wi
     here = shown_here()
     if os.geteuid() != 0:
         here[1] = "7"  # only root may lower the nice value of the runner again
-    assert printed("--stdout") == [f"[0] {one}" for one in here]
+    assert printed("--stdout") == [f"[0] {item}" for item in here]
     (tmp_path / "go").touch()
     assert run("dlapp-logs", "-f", application, timeout_s=END_S).code == 0
 

@@ -34,11 +34,11 @@ def test_compiled_kernels_are_reused_by_the_next_application(engine: Engine, tmp
     *compiled, mode = ran(first)
     assert (compiled, mode) == (["compiles"] * 4, "700")
     host = status("last")["containers"][0]["host"]
-    there = ("--set", f"resources.nodes={host}") if engine.hadoop is not None else ()  # a cache is a node's
-    assert ran(properties(tmp_path, COMPILES, name="second"), *there) == ["found"] * 4
+    placement = ("--set", f"resources.nodes={host}") if engine.hadoop is not None else ()  # a cache is a node's
+    assert ran(properties(tmp_path, COMPILES, name="second"), *placement) == ["found"] * 4
     mine = ("--env", f"TRITON_CACHE_DIR={tmp_path}/mine", "--env", "TIKTOKEN_CACHE_DIR={cache.mine}")
     own = properties(tmp_path, COMPILES, name="own", application={"cache.mine": "/mine"})
-    assert ran(own, *there, *mine) == ["found", "compiles", "found", "compiles"]
+    assert ran(own, *placement, *mine) == ["found", "compiles", "found", "compiles"]
 
 
 @only_local
@@ -70,10 +70,10 @@ def test_trials_share_the_caches_and_the_threads_of_their_container(engine: Engi
     done = run("dlapp-launcher", "--wait", file, timeout_s=END_S, env={"DLAPP_LOCAL_VCORES": "4"})
     assert done.code == 0, done.err + done.out
     lines = [run("dlapp-logs", "--trial", number, "--stdout", id_of(done)).out.split("\n") for number in ("0", "1")]
-    assert sorted(line for one in lines for line in one if line and "threads" not in line) == (
+    assert sorted(line for item in lines for line in item if line and "threads" not in line) == (
         ["compiles"] * 4 + ["found"] * 4
     )
-    assert all("threads 2" in one for one in lines)
+    assert all("threads 2" in item for item in lines)
 
 
 def test_a_program_without_a_framework_has_a_thread_for_each_vcore(engine: Engine, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_proxy_reaches_the_program_and_no_file_that_others_may_read(
     )
     secrets = files_with(state_dir, b"hush")
     assert secrets
-    assert [one for one in secrets if stat.S_IMODE(one.stat().st_mode) & 0o077] == []
+    assert [secret for secret in secrets if stat.S_IMODE(secret.stat().st_mode) & 0o077] == []
     assert run("dlapp-kill", application).code == 0
     ended(application, END_S)
     assert files_with(state_dir, b"hush") == []
@@ -109,10 +109,10 @@ def test_a_proxy_reaches_the_program_and_no_file_that_others_may_read(
 
 def files_with(directory: Path, text: bytes) -> list[Path]:
     found = []
-    for one in directory.rglob("*"):
+    for path in directory.rglob("*"):
         with contextlib.suppress(FileNotFoundError):
-            if one.is_file() and not one.is_symlink() and text in one.read_bytes():
-                found.append(one)
+            if path.is_file() and not path.is_symlink() and text in path.read_bytes():
+                found.append(path)
     return found
 
 

@@ -27,11 +27,11 @@ def test_a_missing_module_is_named_and_not_tried_again(engine: Engine, tmp_path:
     assert (found["rule"], found["fault"], found["retry"]) == ("module_missing", "user", False)
     assert found["evidence"]["line"] == "ModuleNotFoundError: No module named 'nowhere_to_be_found'"
     lines = run("dlapp-status", "last").out.splitlines()
-    at = lines.index("why : the Python module nowhere_to_be_found is not installed (module_missing, fault: user)")
+    index = lines.index("why : the Python module nowhere_to_be_found is not installed (module_missing, fault: user)")
     offset = found["evidence"]["offset"]
-    assert lines[at + 1] == f"evidence : stderr of container 0, byte {offset}"
+    assert lines[index + 1] == f"evidence : stderr of container 0, byte {offset}"
     advice = "install it for the Python that runs the program, in its image or its virtual environment"
-    assert lines[at + 3] == f"advice : {advice}"
+    assert lines[index + 3] == f"advice : {advice}"
     stderr = Path(container["log_url"].removeprefix("file://"), "stderr")
     if stderr.exists():
         assert stderr.read_bytes()[offset:].startswith(b"ModuleNotFoundError: ")
@@ -74,7 +74,7 @@ def test_a_failed_program_without_output_is_reported_with_its_own_cause(
     )
     done = run("dlapp-launcher", "--wait", file, timeout_s=3 * END_S)
     assert done.code == 1, done.out + done.err
-    named = [(one["diagnosis"] or {}).get("rule") for one in status("last")["containers"]]
+    named = [(container["diagnosis"] or {}).get("rule") for container in status("last")["containers"]]
     wanted = [failure.rule for failure in failures.values()]
     assert dict(zip(failures, named, strict=True)) == dict(zip(failures, wanted, strict=True))
 

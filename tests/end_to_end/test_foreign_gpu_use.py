@@ -31,7 +31,7 @@ def foreign() -> Iterator[int]:
 
 
 @pytest.mark.slow
-def test_a_foreign_process_is_in_status_and_receipt_and_memory_that_runs_out_then_is_tried_again(
+def test_a_foreign_process_is_shown_and_its_out_of_memory_failure_retried(
     tmp_path: Path, foreign: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu, stub = StubDevice(uuid="GPU-0"), tmp_path / "stub"

@@ -50,7 +50,7 @@ def start(place: Path, name: str, **sections: Any) -> str:
     )
 
 
-def found(place: Path, name: str, role: str = "worker") -> tuple[str, str, Any]:
+def devices_of_program(place: Path, name: str, role: str = "worker") -> tuple[str, str, Any]:
     """Return what a program found: NV_GPU, CUDA_VISIBLE_DEVICES and DLAPP_GPUS."""
     path = place / f"{name}.{role}"
     wait_for(f"{name} runs", path.exists, 120.0)
@@ -58,19 +58,21 @@ def found(place: Path, name: str, role: str = "worker") -> tuple[str, str, Any]:
     return gpus, visible, json.loads(facts)
 
 
-def test_on_a_mixed_machine_each_application_gets_the_kind_that_it_asks_for(tmp_path: Path, see: Any) -> None:
+def test_on_a_mixed_machine_each_application_gets_its_requested_kind(tmp_path: Path, see: Any) -> None:
     see(MIXED)
     roles = {
         "role trainer": {"gcores": 2, "memory": 64},
         "role evaluator": {"gcores": 1, "memory": 64, "gpu": "mig:3g.40gb"},
     }
     both = start(tmp_path, "both", **roles)
-    assert found(tmp_path, "both", "trainer")[:2] == ("1,2", "GPU-1,GPU-2")
-    gpus, visible, facts = found(tmp_path, "both", "evaluator")
+    assert devices_of_program(tmp_path, "both", "trainer")[:2] == ("1,2", "GPU-1,GPU-2")
+    gpus, visible, facts = devices_of_program(tmp_path, "both", "evaluator")
     assert (gpus, visible) == ("0:1", "MIG-large")
-    assert [(one["uuid"], one["index"], one["mig"], one["memory_mib"]) for one in facts] == [("MIG-large", 0, 1, 40448)]
+    assert [(fact["uuid"], fact["index"], fact["mig"], fact["memory_mib"]) for fact in facts] == [
+        ("MIG-large", 0, 1, 40448)
+    ]
     one = start(tmp_path, "one", resources={"gcores": 1, "memory": 64})
-    assert found(tmp_path, "one")[:2] == ("3", "GPU-3")
+    assert devices_of_program(tmp_path, "one")[:2] == ("3", "GPU-3")
 
     waits = start(tmp_path, "waits", resources={"gcores": 1, "memory": 64})
     reason = "needs 1 whole GPU, 0 free, and 1 slice that gpu=mig would use: gpu1 "
@@ -82,7 +84,9 @@ def test_on_a_mixed_machine_each_application_gets_the_kind_that_it_asks_for(tmp_
     assert run("dlapp-gpu", "why", 1, "mig").out.endswith(": yes, gpu0:0\n")
     assert "program sees one slice only" in run("dlapp-gpu", "why", 2, "mig").err
     part = start(tmp_path, "part", resources={"gcores": 1, "memory": 64, "gpu": "mig"})
-    assert found(tmp_path, "part")[:2] == ("0:0", "MIG-small"), "although an application for GPUs is ahead of it"
+    assert devices_of_program(tmp_path, "part")[:2] == ("0:0", "MIG-small"), (
+        "although an application for GPUs is ahead of it"
+    )
     assert not (tmp_path / "waits.worker").exists()
     next_part = start(tmp_path, "next", resources={"gcores": 1, "memory": 64, "gpu": "mig"})
     lack = f"needs 1 MIG slice, 0 free: gpu0:0 {part}"
@@ -92,7 +96,7 @@ def test_on_a_mixed_machine_each_application_gets_the_kind_that_it_asks_for(tmp_
     (tmp_path / "go").touch()
     ends = [ended(application) for application in (both, one, waits, part, next_part)]
     assert [end["final_status"] for end in ends] == ["SUCCEEDED"] * 5, ends
-    assert found(tmp_path, "waits")[1].startswith("GPU-")
+    assert devices_of_program(tmp_path, "waits")[1].startswith("GPU-")
 
 
 @pytest.mark.parametrize(
@@ -167,11 +171,11 @@ def test_an_impossible_gpu_request_is_refused_with_the_machines_devices(
 def test_a_program_that_needs_numbers_gets_those_of_the_driver(tmp_path: Path, see: Any) -> None:
     see([StubDevice(uuid=f"GPU-{n}") for n in range(3)])
     first = start(tmp_path, "first", resources={"gcores": 1, "memory": 64})
-    assert found(tmp_path, "first")[:2] == ("0", "GPU-0")
+    assert devices_of_program(tmp_path, "first")[:2] == ("0", "GPU-0")
     numbers = {"gcores": 2, "memory": 64, "cuda_visible_devices": "index"}
     second = start(tmp_path, "second", resources=numbers)
-    gpus, visible, facts = found(tmp_path, "second")
-    assert (gpus, visible, [one["uuid"] for one in facts]) == ("1,2", "1,2", ["GPU-1", "GPU-2"])
+    gpus, visible, facts = devices_of_program(tmp_path, "second")
+    assert (gpus, visible, [fact["uuid"] for fact in facts]) == ("1,2", "1,2", ["GPU-1", "GPU-2"])
     (tmp_path / "go").touch()
     assert [ended(application)["final_status"] for application in (first, second)] == ["SUCCEEDED"] * 2
 
@@ -181,5 +185,5 @@ def test_numbers_are_refused_where_a_gpu_is_split_because_cuda_counts_otherwise_
     numbers = {"gcores": 1, "memory": 64, "cuda_visible_devices": "index"}
     refused = run("dlapp-launcher", properties(tmp_path, "exit 0", resources=numbers))
     assert refused.code == 2
-    said = "gpu0 of this machine is split by MIG, so CUDA's indexes are not those of the driver (uuid)"
-    assert f"resources.cuda_visible_devices: index needs GPUs that are whole: {said}" in refused.err
+    message = "gpu0 of this machine is split by MIG, so CUDA's indexes are not those of the driver (uuid)"
+    assert f"resources.cuda_visible_devices: index needs GPUs that are whole: {message}" in refused.err

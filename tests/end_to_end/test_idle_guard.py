@@ -47,7 +47,7 @@ def stub(
 
 def utilisations(application: str) -> list[float]:
     """Return the utilisation of each GPU whose use is known."""
-    uses = [one["usage"] for one in status(application)["containers"] if one["usage"] is not None]
+    uses = [container["usage"] for container in status(application)["containers"] if container["usage"] is not None]
     return [device["utilisation"] for use in uses for device in use["devices"]]
 
 
@@ -57,11 +57,11 @@ def test_idle_gpus_are_sent_to_the_webhook_and_end_an_application_with_its_outpu
     engine: Engine, stub: Path, hook: Hook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DLAPP_DEFAULTS_IDLE_GUARD", "5%, 30s, notify")  # the operator's
-    told = launch(
+    application = launch(
         properties(
             tmp_path,
             "sleep 600",
-            name="told",
+            name="notified",
             application={"notify": "idle"},
             resources={"gcores": 1, "memory": 256},
         )
@@ -77,18 +77,18 @@ def test_idle_gpus_are_sent_to_the_webhook_and_end_an_application_with_its_outpu
             to_hdfs={"output_path": "output", "hdfs": f"{engine.root}/kept/result"},
         )
     )
-    wait_for("the use of all is known", lambda: utilisations(told) + utilisations(stopped) == [0.8] * 3, END_S)
-    assert status(told)["idle"] is None
+    wait_for("the use of all is known", lambda: utilisations(application) + utilisations(stopped) == [0.8] * 3, END_S)
+    assert status(application)["idle"] is None
     # Its kernels only wait: for another rank, for example.
     with_devices(stub, [StubDevice(utilization=100, gpm=1)] * DEVICES)
-    idle = wait_for("the GPU is idle", lambda: status(told)["idle"], END_S)
+    idle = wait_for("the GPU is idle", lambda: status(application)["idle"], END_S)
     assert time.time() * 1000 - idle["since_ms"] >= 30_000
-    assert idle["message"] in run("dlapp-status", told).out
-    wait_for("the notification", lambda: "idle" in hook.events(told), END_S)
-    (event,) = [one for one in hook.taken(told) if one["event"] == "idle"][:1]
+    assert idle["message"] in run("dlapp-status", application).out
+    wait_for("the notification", lambda: "idle" in hook.events(application), END_S)
+    (event,) = [item for item in hook.received(application) if item["event"] == "idle"][:1]
     assert "below 5 % for 30 s" in str(event["text"])
-    assert status(told)["phase"] == "running 1 of 1"
-    assert run("dlapp-kill", told).code == 0
+    assert status(application)["phase"] == "running 1 of 1"
+    assert run("dlapp-kill", application).code == 0
 
     view = ended(stopped, END_S)
     assert view["cause"] == "timed out", view["diagnostics"]

@@ -15,7 +15,7 @@ FAILS = 'echo data >left; echo scratch >"$TMPDIR/scratch"; exit 3'
 LOOKS = 'cat left "$TMPDIR/scratch"; echo "$GREETING|$NV_GPU|"; exit 4'
 
 
-def kept(application: str) -> dict[str, Any]:
+def kept_container(application: str) -> dict[str, Any]:
     """Wait until its container is kept.
 
     Its ApplicationMaster decides so while the container still reports the program that failed: it runs, and cannot be
@@ -30,7 +30,7 @@ def kept(application: str) -> dict[str, Any]:
     return wait_for("the container is kept", look, 120.0)
 
 
-def test_a_failed_program_can_be_looked_into_without_its_gpus_until_it_is_killed(
+def test_a_kept_failed_program_can_be_inspected_without_gpus_until_a_kill(
     tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in seen_by_all(tmp_path, [StubDevice()]).items():
@@ -43,7 +43,7 @@ def test_a_failed_program_can_be_looked_into_without_its_gpus_until_it_is_killed
         resources={"gcores": 1},
     )
     application = launch(file)
-    kept(application)
+    kept_container(application)
     lines = run("dlapp-status", application).out.splitlines()
     assert any(line.startswith("phase : failed, container 0 kept until ") for line in lines)
     assert any(line.endswith(f"; dlapp-exec -it {application} 0 -- sh") for line in lines)
@@ -56,7 +56,7 @@ def test_a_failed_program_can_be_looked_into_without_its_gpus_until_it_is_killed
     assert run("dlapp-kill", application).code == 0
     end = ended(application)
     assert (end["state"], end["containers"][0]["kept_until_ms"]) == ("KILLED", None)
-    wait_for("nothing is left", lambda: all(one.role == "runner" for one in processes(state_dir)), 120.0)
+    wait_for("nothing is left", lambda: all(process.role == "runner" for process in processes(state_dir)), 120.0)
 
 
 def test_a_container_is_kept_for_its_time_alone(tmp_path: Path) -> None:
@@ -66,14 +66,14 @@ def test_a_container_is_kept_for_its_time_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_in_docker_it_is_looked_into_by_another_container(
+def test_in_docker_a_kept_program_is_inspected_by_another_container(
     dockerd: Dockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_HOST", dockerd.host)
     monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_NETWORK", "none")
     keys = {"docker_image": IMAGE, "keep_failed": "30m", "env.GREETING": "hi there"}
     application = launch(properties(tmp_path, FAILS, application=keys))
-    kept(application)
+    kept_container(application)
     looked = run("dlapp-exec", application, "--", "sh", "-c", LOOKS)
     assert (looked.code, looked.out) == (4, "data\nscratch\nhi there||\n"), looked.err
     assert run("dlapp-softkill", application).code == 0

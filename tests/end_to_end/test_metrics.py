@@ -53,7 +53,7 @@ def ask(port: int, query: str) -> list[dict[str, Any]]:
 def dashboard_queries() -> list[str]:
     """Return the queries of Grafana's dashboard, with any value for its variables, as parameters of a URL."""
     dashboard = json.loads((ROOT / "docs/grafana-dashboard.json").read_text())
-    texts = [one["expr"] for panel in dashboard["panels"] for one in panel["targets"]]
+    texts = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     return [urllib.parse.urlencode({"query": re.sub(r"\$\w+", ".*", text)}) for text in texts]
 
 
@@ -67,8 +67,8 @@ def test_prometheus_finds_a_run_by_its_file_and_scrapes_it_and_the_exporter(
     targets.mkdir(mode=0o2770)
     monkeypatch.setenv("DLAPP_METRICS_TARGETS", str(targets))
     (port, held_one), (exporter_port, held_other) = held(), held()
-    for one in (*held_one, *held_other):
-        one.close()
+    for item in (*held_one, *held_other):
+        item.close()
     settings = {
         "global": {"scrape_interval": "1s"},
         "scrape_configs": [
@@ -98,7 +98,7 @@ until [ -e {go} ]; do sleep 0.05; done"""
             for query in dashboard_queries():
                 answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?{query}", timeout=60)
                 assert json.load(answer)["status"] == "success"
-            # Nobody reads it who was not told the path.
+            # Only clients that know the path can read it.
             (group,) = json.loads((targets / f"{application}.json").read_text())
             for path in ("/metrics", "/metrics/", f"/metrics/{'0' * 32}"):
                 with pytest.raises(urllib.error.HTTPError, match="404"):
@@ -136,8 +136,8 @@ def test_the_exporter_reports_the_holder_of_each_gpu(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(GpuLedger, "hosts", hosts)
     with GpuLedger(load_config()) as ledger:
         here = ledger.host_name
-        samples = [one for metric in exporter.GpuCollector(ledger).collect() for one in metric.samples]
-    found = {one.name: (one.labels, one.value) for one in samples}
+        samples = [sample for metric in exporter.GpuCollector(ledger).collect() for sample in metric.samples]
+    found = {sample.name: (sample.labels, sample.value) for sample in samples}
     where = {"host": here, "gpu": "1", "uuid": "GPU-1", "mig": "1g.10gb"}
     assert found["dlapp_node_gpu_info"] == ({**where, "model": device["name"]}, 1)
     assert all(labels["uuid"] == "GPU-1" for name, (labels, _) in found.items() if name.startswith("dlapp_node_gpu"))
@@ -151,17 +151,17 @@ def test_the_exporter_reports_the_holder_of_each_gpu(monkeypatch: pytest.MonkeyP
     assert found["dlapp_node_gpu_note"] == ({**where, "note": "PCIe has 8 of 16 lanes"}, 1)
 
 
-def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+def test_the_dashboard_uses_existing_metrics() -> None:
     from dlapp.am.metrics import _HELP
 
     dashboard = json.loads((ROOT / "docs/grafana-dashboard.json").read_text())
-    targets = [one["targets"] for one in dashboard["panels"] if one["type"] != "row"]
+    targets = [panel["targets"] for panel in dashboard["panels"] if panel["type"] != "row"]
     asked = set(re.findall(r"dlapp_\w+", json.dumps([targets, dashboard["templating"]])))
     source = (ROOT / "dlapp/client/machine/exporter.py").read_text()
     named = {f"dlapp_node_gpu_{name}" for name, *_ in exporter._VALUES} | set(
         re.findall(r"\"(dlapp_node_\w+)\"", source)
     )
-    there = set(_HELP) | named
-    assert asked <= there, asked - there
+    metric_names = set(_HELP) | named
+    assert asked <= metric_names, asked - metric_names
     assert all(targets)
     assert len(asked) >= 12

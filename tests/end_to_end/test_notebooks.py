@@ -56,7 +56,7 @@ def answer(url: str, token: str) -> int:
         return refused.code
 
 
-def test_a_notebook_that_changed_no_file_says_so_and_has_succeeded(tmp_path: Path, state_dir: Path) -> None:
+def test_a_notebook_without_changes_succeeds_with_a_message(tmp_path: Path, state_dir: Path) -> None:
     python = str(tmp_path / "test_workspace" / "python")
     with opened(notebook_file(tmp_path, python, **{"env.TO_WRITE": ""})) as (program, url, token):
         assert answer(url, token) == 200
@@ -67,15 +67,13 @@ def test_a_notebook_that_changed_no_file_says_so_and_has_succeeded(tmp_path: Pat
 
 
 @on_yarn_when_full
-def test_a_notebook_is_reached_from_the_terminal_and_ctrl_c_brings_its_files_back(
-    engine: Engine, tmp_path: Path
-) -> None:
+def test_a_notebook_on_a_terminal_returns_its_files_at_ctrl_c(engine: Engine, tmp_path: Path) -> None:
     file = notebook_file(tmp_path, str(tmp_path / "test_workspace" / "python"))
     with opened(file) as (program, url, token):
         assert (answer(url, token), answer(url, "wrong")) == (200, 403)
         application = run("dlapp-list", "-o", "id").out.split()[-1]
         assert token not in run("dlapp-status", "--json", application).out
-        assert not [one for one in engine.processes(application) if token in one.command]
+        assert not [process for process in engine.processes(application) if token in process.command]
         program.send_signal(signal.SIGINT)
         out, err = program.communicate(timeout=120)
     assert program.returncode == 0, err
@@ -86,9 +84,7 @@ def test_a_notebook_is_reached_from_the_terminal_and_ctrl_c_brings_its_files_bac
 
 
 @pytest.mark.slow
-def test_on_a_terminal_ctrl_c_asks_once_and_a_file_that_the_user_changed_meanwhile_is_kept(
-    tmp_path: Path, state_dir: Path
-) -> None:
+def test_on_a_terminal_ctrl_c_asks_once_and_keeps_concurrent_changes(tmp_path: Path, state_dir: Path) -> None:
     file = notebook_file(tmp_path, str(tmp_path / "test_workspace" / "python"))
     with Terminal("dlapp-notebook", file) as terminal:
         terminal.expect("Ctrl-C ends it and brings its files back.", timeout_s=120)
@@ -109,7 +105,7 @@ def test_on_a_terminal_ctrl_c_asks_once_and_a_file_that_the_user_changed_meanwhi
 
 @pytest.mark.docker
 @pytest.mark.slow
-def test_a_notebook_in_docker_without_a_network_goes_on_without_its_command(
+def test_a_notebook_in_docker_without_a_network_continues_without_its_command(
     dockerd: Dockerd, tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_HOST", dockerd.host)
@@ -135,7 +131,7 @@ def test_without_jupyterlab_a_notebook_fails_with_the_repair(tmp_path: Path, sta
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--max-idle", "1s"), "Error: --max-idle is 1 s, the minimum is 60 s"),
         (("--max-idle", "soon"), "Error: --max-idle 'soon' is not a duration"),
@@ -143,8 +139,8 @@ def test_without_jupyterlab_a_notebook_fails_with_the_repair(tmp_path: Path, sta
     ],
 )
 def test_an_option_that_cannot_be_meant_is_refused_before_anything_is_submitted(
-    options: tuple[str, ...], said: str, tmp_path: Path, state_dir: Path
+    options: tuple[str, ...], message: str, tmp_path: Path, state_dir: Path
 ) -> None:
     done = run("dlapp-notebook", *options, properties(tmp_path, "true"))
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(said)
+    assert done.err.startswith(message)

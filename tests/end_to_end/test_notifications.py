@@ -25,7 +25,7 @@ END_S = 120.0
 
 @pytest.mark.parametrize("engine", ["local", pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
 @pytest.mark.slow
-def test_an_event_of_a_master_that_was_killed_before_the_delivery_is_delivered_by_the_next_one(
+def test_an_event_of_a_killed_applicationmaster_is_delivered_by_the_next(
     hook: Hook, engine: Engine, tmp_path: Path
 ) -> None:
     hook.is_up, go = False, tmp_path / "go"
@@ -38,10 +38,10 @@ def test_an_event_of_a_master_that_was_killed_before_the_delivery_is_delivered_b
     wait_for("both events", lambda: set(hook.events(application)) == {"running", "restarted"}, END_S)
     go.touch()
     wait_for("its end", lambda: hook.events(application)[-1] == "failed", END_S)
-    last = hook.taken(application)[-1]
+    last = hook.received(application)[-1]
     assert (last["application_id"], last["final_status"]) == (application, "FAILED")
     assert "exit code 3" in str(last["text"])
-    assert "secret" not in json.dumps(hook.taken(application))
+    assert "secret" not in json.dumps(hook.received(application))
 
 
 @pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
@@ -55,7 +55,7 @@ def test_on_yarn_the_next_command_delivers_undelivered_notifications(
     wait_for("a try", lambda: "running" in hook.tries(application), END_S)
     engine.kill_master(application)
     wait_for("its end", lambda: status(application)["state"] == "FAILED", END_S)
-    assert hook.taken(application) == []
+    assert hook.received(application) == []
     hook.is_up = True
 
     def look() -> bool:
@@ -65,9 +65,9 @@ def test_on_yarn_the_next_command_delivers_undelivered_notifications(
     wait_for("both events", look, END_S)
 
     def comes_no_more() -> bool:
-        count = len(hook.taken(application))
+        count = len(hook.received(application))
         assert run("dlapp-list").code == 0
-        return len(hook.taken(application)) == count
+        return len(hook.received(application)) == count
 
     # A command that was too slow has delivered them, but not removed them.
     wait_for("no event any more", comes_no_more, END_S)
@@ -82,7 +82,7 @@ def test_on_one_machine_the_end_is_delivered_when_the_server_is_back(
     wait_for("a try", lambda: "failed" in hook.tries(application), END_S)
     wait_for("its end", lambda: status(application)["state"] == "FINISHED", END_S)
     # The process that tries it again is killed, as by a power cut; the user's next command starts another one.
-    kill(wait_for("its sender", lambda: [one.pid for one in processes(state_dir) if one.role == "notify"]))
+    kill(wait_for("its sender", lambda: [process.pid for process in processes(state_dir) if process.role == "notify"]))
     hook.is_up = True
 
     def look() -> bool:
@@ -95,27 +95,25 @@ def test_on_one_machine_the_end_is_delivered_when_the_server_is_back(
     assert not list(state_dir.glob("*/applications/*/notify*.json")), "it holds secrets, and nobody needs it"
 
 
-def test_an_end_is_posted_once_however_many_commands_find_it_undelivered(
-    hook: Hook, state_dir: Path, tmp_path: Path
-) -> None:
+def test_an_end_is_posted_once_by_any_number_of_commands(hook: Hook, state_dir: Path, tmp_path: Path) -> None:
     hook.is_up = False
     application = launch(properties(tmp_path, "exit 3"))
     wait_for("its end", lambda: status(application)["state"] == "FINISHED", END_S)
-    kill(wait_for("its sender", lambda: [one.pid for one in processes(state_dir) if one.role == "notify"]))
+    kill(wait_for("its sender", lambda: [process.pid for process in processes(state_dir) if process.role == "notify"]))
     (mark,) = state_dir.glob("*/notify/*")
     home = mark.parents[1] / "applications" / application
     before = len(hook.tries(application))
     hook.is_up = True
     command = [sys.executable, "-I", "-S", str(main.__file__), "notify", "--home", str(home), "--mark", str(mark)]
     senders = [subprocess.Popen(command) for _ in range(6)]  # as each command does that finds the mark
-    for one in senders:
-        one.wait()
+    for sender in senders:
+        sender.wait()
     assert len(hook.tries(application)) == before + 1
     assert hook.events(application) == ["failed"]
     assert not mark.exists()
 
 
-def test_a_server_that_hangs_delays_no_end_and_the_mail_comes(
+def test_a_hanging_server_delays_no_end_and_no_mail(
     state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hangs, mails, port = threading.Event(), [], free_port()
@@ -138,8 +136,8 @@ def test_a_server_that_hangs_delays_no_end_and_the_mail_comes(
         application = launch(properties(tmp_path, "true", application={"notify": "all"}))
         wait_for("its end", lambda: status(application)["state"] == "FINISHED", END_S)
         # At least once: an ApplicationMaster that ends meanwhile leaves what it was just sending to the next process.
-        told = [f"{application}/running", f"{application}/done"]
-        wait_for("both mails", lambda: list(dict.fromkeys(mails)) == told, END_S)
+        expected = [f"{application}/running", f"{application}/done"]
+        wait_for("both mails", lambda: list(dict.fromkeys(mails)) == expected, END_S)
         hangs.set()
         wait_for("no process", lambda: not processes(state_dir))
 
@@ -154,7 +152,7 @@ def test_a_wait_in_the_queue_is_notified_once(
     first = launch(properties(tmp_path, f"until [ -e {go} ]; do sleep 0.05; done", name="first"))
     second = launch(properties(tmp_path, "true", name="second", application={"notify": "waiting, done"}))
     wait_for("the event", lambda: hook.events(first, second) == ["waiting"], END_S)
-    text = str(hook.taken(second)[0]["text"])
+    text = str(hook.received(second)[0]["text"])
     assert first[-4:] in text or "memory" in text
     go.touch()
     wait_for("both ends", lambda: sorted(map(str, hook.events(first, second))) == ["done", "done", "waiting"], END_S)

@@ -85,8 +85,8 @@ def talk(local: int) -> None:
 def helpers(engine: Engine, application: str) -> list[int]:
     """Return the processes of streams, of the ApplicationMaster and of the task."""
     found = []
-    for one in engine.processes(application):
-        for pid in descendants(one.pid):
+    for process in engine.processes(application):
+        for pid in descendants(process.pid):
             with contextlib.suppress(OSError):
                 if Path(f"/proc/{pid}/cmdline").read_bytes().rpartition(b"\0")[0].endswith((b"\0relay", b"\0streams")):
                     found.append(pid)
@@ -123,11 +123,11 @@ def kill_master(engine: Engine, application: str, forward: PortForward) -> None:
 @on_yarn_when_full
 def test_a_port_is_forwarded_in_both_ways_and_closed_without_leftovers(engine: Engine, tmp_path: Path) -> None:
     application, port = serving(tmp_path)
-    said: list[str] = []
+    messages: list[str] = []
     with contextlib.closing(engine.client()) as client:
         application_id = client.resolve(application)
         # The way of another machine: by the ApplicationMaster and the task.
-        with PortForward(client, application_id, 0, port, say=said.append, direct=False) as forward:
+        with PortForward(client, application_id, 0, port, say=messages.append, direct=False) as forward:
             forward.wait_open(PATIENCE_S)
             talk(forward.local_port)
             assert forward.route == "through the ApplicationMaster"
@@ -148,12 +148,12 @@ def test_a_port_is_forwarded_in_both_ways_and_closed_without_leftovers(engine: E
             local = int(first.split(":")[1].split()[0])
             talk(local)
             assert "worker:0 go directly at 127.0.0.1" in "".join(command.stderr.readline() for _ in range(2))
-            kept = socket.create_connection(("127.0.0.1", local), timeout=PATIENCE_S)
+            open_connection = socket.create_connection(("127.0.0.1", local), timeout=PATIENCE_S)
             command.kill()
             with contextlib.suppress(ConnectionResetError):
-                assert kept.recv(1) == b""
-            kept.close()
-        with PortForward(client, application_id, 0, port, say=said.append, direct=False) as forward:
+                assert open_connection.recv(1) == b""
+            open_connection.close()
+        with PortForward(client, application_id, 0, port, say=messages.append, direct=False) as forward:
             talk(forward.local_port)
             left = helpers(engine, application)
             assert len(left) == 2

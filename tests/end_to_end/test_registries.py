@@ -37,7 +37,9 @@ def with_credentials(*directories: Path) -> list[Path]:
     """Return the files in which the credentials are, in clear or as they travel."""
     found = []
     # A directory may be removed meanwhile, which os.walk does not mind.
-    for path in (Path(at, name) for directory in directories for at, _, names in os.walk(directory) for name in names):
+    for path in (
+        Path(parent, name) for directory in directories for parent, _, names in os.walk(directory) for name in names
+    ):
         try:
             content = path.read_bytes() if path.is_file() else b""
         except FileNotFoundError:
@@ -84,6 +86,6 @@ def test_wrong_credentials_fail_with_the_repair_and_a_failing_helper_does_not(
         config.write_text(json.dumps({"credsStore": "not-there"}))
         done = run("dlapp-launcher", "--wait", file)
         assert done.code == 0, done.err
-        said = f"note: images of {registry.address} are pulled without your credentials: docker-credential-not-there"
-        assert said in done.err
+        message = f"note: images of {registry.address} are pulled without your credentials: docker-credential-not-there"
+        assert message in done.err
         dockerd.docker("rmi", registry.image)

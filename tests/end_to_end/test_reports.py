@@ -21,7 +21,7 @@ def test_a_browser_shows_an_application_while_it_runs_and_its_report_afterwards(
     engine: Engine, browser: Browser, tmp_path: Path
 ) -> None:
     go, end = tmp_path / "go", tmp_path / "end"
-    waits = [f"until [ -e {one} ]; do sleep 0.05; done" for one in (go, end)]
+    waits = [f"until [ -e {item} ]; do sleep 0.05; done" for item in (go, end)]
     script = "\n".join(["echo started", waits[0], "echo went on", waits[1], "echo no such thing >&2", "exit 3"])
     application = launch(properties(tmp_path, script, name="shown <b>here</b>"))
     wait_for("its start", lambda: "running 1 of 1" in status(application)["phase"], END_S)

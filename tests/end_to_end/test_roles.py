@@ -29,7 +29,7 @@ def file_of(
         (place / f"w/{name}.sh").chmod(0o755)
     given = {"appname": "roles", **({"user_dev_workspace_path": "w"} if scripts else {}), **(application or {})}
     text = "[application]\n" + "".join(f"{key}={value}\n" for key, value in given.items())
-    text += "[resources]\nmemory=64\ngcores=0\n" + more + "".join(f"[role {one}" for one in roles)
+    text += "[resources]\nmemory=64\ngcores=0\n" + more + "".join(f"[role {role}" for role in roles)
     (place / "roles.properties").write_text(text)
     return place / "roles.properties"
 
@@ -70,7 +70,7 @@ def test_each_role_is_given_its_program_its_place_and_its_variables(engine: Engi
     }
     assert "judge_0/train.sh" in tree
     seen = status(application)
-    assert [(one["role"], one["role_index"], one["index"]) for one in seen["containers"]] == [
+    assert [(container["role"], container["role_index"], container["index"]) for container in seen["containers"]] == [
         ("trainer", 0, 0),
         ("trainer", 1, 1),
         ("judge", 0, 2),
@@ -93,7 +93,7 @@ def test_a_command_that_is_not_there_fails_its_role_by_name(engine: Engine, tmp_
 
 
 @on_yarn_when_full
-def test_a_gang_of_roles_starts_together_and_one_that_depends_on_another_later(engine: Engine, tmp_path: Path) -> None:
+def test_a_gang_of_roles_starts_together_and_a_dependent_role_later(engine: Engine, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     mark.mkdir()
     file = file_of(
@@ -142,7 +142,7 @@ def test_a_role_waits_until_others_have_reported_that_they_are_ready_or_accept_c
     assert done.code == 0, done.err + done.out
     assert sorted(printed("--container", "worker_0", "--stdout", id_of(done))) == ["listens", "reported"]
     seen = status(id_of(done))["containers"]
-    assert [(one["role"], one["ready"], one["metrics"]) for one in seen] == [
+    assert [(item["role"], item["ready"], item["metrics"]) for item in seen] == [
         ("ps", True, {"keys": 3.0}),
         ("db", True, {}),
         ("worker", False, {}),
@@ -173,7 +173,7 @@ def test_a_gang_that_hangs_is_restarted_and_its_stacks_are_in_the_log(engine: En
     done = waited(file)
     assert done.code == 0, done.err + done.out
     seen = status(id_of(done))["containers"]
-    assert [(one["generation"], one["exit_code"], one["progress"]) for one in seen] == [(1, 0, None)] * 2
+    assert [(item["generation"], item["exit_code"], item["progress"]) for item in seen] == [(1, 0, None)] * 2
     assert sorted(printed("--stdout", id_of(done))) == ["[0] generation 1", "[1] generation 1"]
     assert sorted(printed("--stdout", "--generation", "1", id_of(done))) == ["[0] generation 1", "[1] generation 1"]
     check_stacks(id_of(done))
@@ -199,12 +199,12 @@ def test_a_gang_that_never_reports_and_uses_no_cpu_is_restarted_with_hang_idle(e
 def check_stacks(application: str) -> None:
     """See that the stacks of both ranks are in their logs: those of py-spy, where it may trace, and of faulthandler."""
     for rank in ("0", "1"):
-        said = "\n".join(printed("--stderr", "--generation", "0", "--container", rank, application))
-        of_py_spy, found, of_python = said.partition("Fatal Python error: Aborted")
-        assert found, said
-        assert "waits_for_the_others" in of_python, said
+        message = "\n".join(printed("--stderr", "--generation", "0", "--container", rank, application))
+        of_py_spy, found, of_python = message.partition("Fatal Python error: Aborted")
+        assert found, message
+        assert "waits_for_the_others" in of_python, message
         own = printed("--own", "--container", rank, application)
-        assert "waits_for_the_others" in of_py_spy or any("no stacks of " in line for line in own), said
+        assert "waits_for_the_others" in of_py_spy or any("no stacks of " in line for line in own), message
 
 
 @pytest.mark.slow
@@ -336,13 +336,13 @@ def test_after_a_killed_rank_the_gang_restarts_in_the_same_containers(engine: En
     )
     application = launch(file)
     wait_for("both run", lambda: "running 2 of 2" in status(application)["phase"], END_S)
-    before = {one["index"]: one["container_id"] for one in status(application)["containers"]}
+    before = {container["index"]: container["container_id"] for container in status(application)["containers"]}
     (tmp_path / "seen").touch()
     wait_for("it ends", lambda: status(application)["final_status"] == "SUCCEEDED", END_S)
-    after = {one["index"]: one for one in status(application)["containers"]}
-    assert [one["generation"] for one in after.values()] == [1, 1]
+    after = {container["index"]: container for container in status(application)["containers"]}
+    assert [item["generation"] for item in after.values()] == [1, 1]
     assert {index: one["container_id"] for index, one in after.items()} == before
-    (line,) = [one for one in run("dlapp-status", application).out.splitlines() if one.startswith("restarted : ")]
+    (line,) = [item for item in run("dlapp-status", application).out.splitlines() if item.startswith("restarted : ")]
     assert line.startswith("restarted : generation 1 at ")
     assert line.endswith(", container 1 (worker 1): killed by signal 9")
     wanted = [f"[{n}] {line}" for n in (0, 1) for line in ("1 in", "work.sh given")]
@@ -378,14 +378,14 @@ def test_two_gangs_of_four_on_a_cluster_with_room_for_six_always_both_finish(
             applications.append(launch(file))
 
         def both_have_ended(ids: tuple[str, ...] = tuple(applications)) -> bool:
-            seen = [status(one) for one in ids]
-            phases.update(one["phase"] for one in seen)
+            seen = [status(id_) for id_ in ids]
+            phases.update(item["phase"] for item in seen)
             if is_seen():
                 seen_one.touch()
-            return all(one["final_status"] != "UNDEFINED" for one in seen)
+            return all(item["final_status"] != "UNDEFINED" for item in seen)
 
         wait_for(f"the end of both gangs in round {number}", both_have_ended, 300)
-        assert [status(one)["final_status"] for one in applications] == ["SUCCEEDED"] * 2
+        assert [status(application)["final_status"] for application in applications] == ["SUCCEEDED"] * 2
     assert is_seen(), phases
 
 
@@ -398,7 +398,7 @@ WAITS = "touch @/up-$CONTAINER_INDEX-$DLAPP_GENERATION; until [ -e @/done ]; do 
     ("phase", "policy", "generation"),
     [("running", "restart_gang", 1), ("running", "restart", 0), ("waiting", "restart_gang", 1)],
 )
-def test_a_gang_of_which_all_processes_of_one_rank_are_killed_goes_on(
+def test_a_gang_survives_killing_all_processes_of_one_rank(
     engine: Engine, tmp_path: Path, phase: str, policy: str, generation: int
 ) -> None:
     ready = f"until [ -e {tmp_path}/ready ]; do sleep 0.02; done; echo '{{\"ready\": true}}' >>$DLAPP_REPORT\n"
@@ -412,13 +412,17 @@ def test_a_gang_of_which_all_processes_of_one_rank_are_killed_goes_on(
     if phase == "running":
         (tmp_path / "ready").touch()
     application = launch(file)
-    wait_for("its phase", lambda: [one["phase"] for one in status(application)["containers"]][1:] == [phase], END_S)
+    wait_for(
+        "its phase",
+        lambda: [container["phase"] for container in status(application)["containers"]][1:] == [phase],
+        END_S,
+    )
     victim = status(application)["containers"][1]["container_id"]
     (directory,) = engine.state_dir.glob(f"*/applications/{application}/containers/{victim}")
     # Its task first: it must not see the end of its payload, which it would start again.
-    for one in sorted(processes(directory), key=lambda one: one.role != "task"):
+    for process in sorted(processes(directory), key=lambda one: one.role != "task"):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(one.pid, signal.SIGKILL)
+            os.kill(process.pid, signal.SIGKILL)
     (tmp_path / "ready").touch()
     ranks = [(0, generation), (1, generation)]
     wait_for("both run", lambda: all((tmp_path / f"up-{n}-{of}").exists() for n, of in ranks), END_S)
@@ -426,8 +430,8 @@ def test_a_gang_of_which_all_processes_of_one_rank_are_killed_goes_on(
     (tmp_path / "done").touch()
     wait_for("its end", lambda: status(application)["final_status"] == "SUCCEEDED", END_S)
     seen = status(application)["containers"]
-    assert [one["generation"] for one in seen] == [generation] * 2
-    assert [len(one["earlier"]) for one in seen] == [0, 1], "the one that lives keeps its container"
+    assert [item["generation"] for item in seen] == [generation] * 2
+    assert [len(item["earlier"]) for item in seen] == [0, 1], "the one that lives keeps its container"
 
 
 @pytest.mark.parametrize("engine", ["local"], indirect=True)

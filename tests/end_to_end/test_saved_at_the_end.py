@@ -53,7 +53,7 @@ def test_a_trial_at_its_time_limit_saves_below_a_shell(engine: Engine, tmp_path:
     application = launch(file)
     assert ended(application, END_S)["final_status"] == "SUCCEEDED"
     trials = json.loads(run("dlapp-sweep", application, "--json").out)["trials"]
-    assert [one["state"] for one in trials] == ["stopped"]
+    assert [trial["state"] for trial in trials] == ["stopped"]
     assert engine.tree("trials") == {"0/x": "saved\n"}
 
 
@@ -74,4 +74,4 @@ def test_a_service_saves_at_its_end_though_a_shell_runs_its_program(engine: Engi
     wait_for("it runs", lambda: is_running(application, 1), END_S)
     assert run("dlapp-softkill", application).code == 0
     assert ended(application, END_S)["cause"] == "soft-killed"
-    assert {one.name: one.read_text() for one in saved.iterdir()} == {"x": "saved\n", "y": "ended with 0\n"}
+    assert {path.name: path.read_text() for path in saved.iterdir()} == {"x": "saved\n", "y": "ended with 0\n"}

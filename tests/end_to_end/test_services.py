@@ -53,7 +53,7 @@ def ready_url(application: str, name: str) -> str:
     """Return the URL of a link as soon as what it leads to is ready."""
 
     def look() -> str | None:
-        found = [one for one in status(application)["links"] if one["name"] == name and one["ready"]]
+        found = [link for link in status(application)["links"] if link["name"] == name and link["ready"]]
         return str(found[0]["url"]) if found else None
 
     return wait_for(f"{name} of {application}", look, END_S)
@@ -99,9 +99,7 @@ def test_an_application_of_services_ends_without_connections(engine: Engine, tmp
 
 
 @pytest.mark.parametrize("engine", ["local"], indirect=True)
-def test_without_tensorboard_a_program_runs_and_the_status_says_why_there_is_none(
-    engine: Engine, tmp_path: Path
-) -> None:
+def test_without_tensorboard_a_program_runs_and_the_status_gives_the_reason(engine: Engine, tmp_path: Path) -> None:
     file = file_of(
         tmp_path,
         f"user_shell_script=work.sh\nenv.PLACE={tmp_path}\nenv.PATH=/usr/bin:/bin\ntensorboard=logs\n"
@@ -157,7 +155,7 @@ def run_main():
 @pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.parametrize("engine", ["local"], indirect=True)
-def test_in_docker_tensorboard_is_a_container_that_reads_the_workspace_and_ends_with_the_program(
+def test_in_docker_tensorboard_is_a_read_only_container_of_the_programs_life(
     engine: Engine, tmp_path: Path, dockerd: Dockerd
 ) -> None:
     import_python_image(dockerd)
@@ -187,7 +185,7 @@ def test_in_docker_tensorboard_is_a_container_that_reads_the_workspace_and_ends_
     wait_for("the file of the program", shows_one, END_S)
     names = dockerd.containers(f"label=dlapp.app={application}")
     assert len(names) == 2
-    (name,) = [one for one in names if "board" in one]
+    (name,) = [item for item in names if "board" in item]
     assert name.endswith(".board")
     home = str(status(application)["containers"][0]["log_url"]).removeprefix("file://")
     Path(home, "workspace/out/finish").touch()

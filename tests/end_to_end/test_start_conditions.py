@@ -41,11 +41,11 @@ def test_start_conditions_hold_over_restarts_until_they_are_met_or_fail(engine: 
     wait_for("the first one runs", lambda: "running 1 of 1" in status(first)["phase"], END_S)
     shown = run("dlapp-queue", "-o", "name=ID,STATE,GPUS").out.splitlines()
     states = {line.split()[0]: line.split()[1] for line in shown[1:]}
-    assert [states[one] for one in (first, bad, held)] == ["running", "dependency", "dependency"]
+    assert [states[item] for item in (first, bad, held)] == ["running", "dependency", "dependency"]
     if engine.hadoop is None:
-        kill([one.pid for one in engine.runners()])
+        kill([runner.pid for runner in engine.runners()])
     else:
-        kill([one.pid for one in engine.processes(held) if one.role == "am"])
+        kill([process.pid for process in engine.processes(held) if process.role == "am"])
         wait_for("its next attempt", lambda: status(held)["attempt"] == 2, END_S)
         engine.hadoop.kill_part("rm")
         engine.hadoop.start_part("rm")
@@ -65,9 +65,7 @@ def test_start_conditions_hold_over_restarts_until_they_are_met_or_fail(engine: 
 
 
 @pytest.mark.slow
-def test_after_a_restart_of_the_machine_one_begins_again_with_its_checkpoint_and_its_output(
-    state_dir: Path, tmp_path: Path
-) -> None:
+def test_after_a_reboot_an_application_restarts_from_its_checkpoint(state_dir: Path, tmp_path: Path) -> None:
     go, ran = tmp_path / "go", tmp_path / "ran"
     script = (
         f'echo "${{DLAPP_RESUME_FROM:-none}}" >> {ran}; cat "$DLAPP_RESUME_FROM/step" 2>/dev/null >> {ran}\n'

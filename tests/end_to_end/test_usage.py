@@ -25,7 +25,7 @@ while not os.path.exists(sys.argv[1]):
     with open(os.environ["DLAPP_REPORT"], "a") as file: file.write(json.dumps({"progress": 0.5}) + chr(10))
     time.sleep(0.001)
 """
-"""It runs until it is told that its use was reported, which is every ten seconds."""
+"""It runs until the test says that its use was reported, which is every ten seconds."""
 
 
 def usage_of(application: str) -> UsageHistory:
@@ -44,7 +44,7 @@ def test_status_list_and_history_show_the_receipt_of_an_application(engine: Engi
     )
     (tmp_path / "test_workspace/burn.py").write_text(BURN)
     application = launch(file)
-    wait_for("it runs", lambda: [one["phase"] for one in status(application)["containers"]] == ["running"])
+    wait_for("it runs", lambda: [container["phase"] for container in status(application)["containers"]] == ["running"])
     began_s = time.monotonic()
     wait_for("its use", lambda: status(application)["containers"][0]["usage"])
     ran_s = time.monotonic() - began_s

@@ -38,7 +38,7 @@ def run(workspace: Path, *command: str, gpus: str = "") -> subprocess.CompletedP
     return subprocess.run(command, cwd=workspace, env=environment, capture_output=True, text=True, timeout=300)
 
 
-def test_granted_gpus_are_handed_to_caffe_as_the_properties_file_says(workspace: Path) -> None:
+def test_leased_gpus_are_passed_to_caffe_as_configured(workspace: Path) -> None:
     done = run(workspace, "./train_lenet.sh", "-gpu", "all", gpus="0,3")
     assert done.stdout.splitlines() == [
         "training on GPU 0,3 of this host",

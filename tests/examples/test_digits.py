@@ -47,9 +47,9 @@ def test_the_demo_ends_with_four_accuracies_and_a_plot_and_can_be_run_again(digi
         assert plot.read_bytes().startswith(b"\x89PNG")
     parts = sorted(digits.glob("results/*/accuracy.json"))
     found = [json.loads(part.read_text(encoding="utf-8")) for part in parts]
-    assert [one["container"] for one in found] == [0, 1, 2, 3]
-    assert all(one["accuracy"] > 0.9 for one in found)
-    tried = {(one["hidden"], one["rate"]) for part in found for one in part["tried"]}
+    assert [item["container"] for item in found] == [0, 1, 2, 3]
+    assert all(item["accuracy"] > 0.9 for item in found)
+    tried = {(item["hidden"], item["rate"]) for part in found for item in part["tried"]}
     assert len(tried) == 16
 
 

@@ -45,7 +45,7 @@ def test_the_page_has_a_row_for_each_library_with_a_framework_that_exists_and_an
     assert [row[0] for row in rows] == LIBRARIES
     for library, framework, output, checkpoint, example in rows:
         named = re.findall(r"`(\w+)`", framework.partition(", or")[0])
-        assert set(named) <= {one.value for one in Framework}, library
+        assert set(named) <= {item.value for item in Framework}, library
         assert named or framework in ("none, in one container", "that of the training")
         assert output
         assert checkpoint

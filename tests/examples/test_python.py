@@ -73,7 +73,7 @@ def spec(**fields: object) -> AppSpec:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         (
             {"workspace": "other"},
@@ -100,10 +100,10 @@ def spec(**fields: object) -> AppSpec:
         ({"roles": (RoleSpec(), RoleSpec(name="ps", env=("A",)))}, "AppSpec: role ps.env: has no value for A"),
     ],
 )
-def test_a_spec_that_cannot_run_is_refused_with_its_field(place: Path, fields: dict[str, object], said: str) -> None:
+def test_a_spec_that_cannot_run_is_refused_with_its_field(place: Path, fields: dict[str, object], message: str) -> None:
     with Client() as client, pytest.raises(FileRefused) as refused:
         client.submit(spec(**fields))
-    assert refused.value.problems[0].startswith(said.format(place=place)), refused.value.problems
+    assert refused.value.problems[0].startswith(message.format(place=place)), refused.value.problems
 
 
 def test_variables_of_roles_are_checked_like_those_of_all(place: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_file_can_be_changed_for_one_submission(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"source": "spec", "overrides": {"resources.vcores": 1}}, "overrides are for a file"),
         ({"source": "spec", "args": ["x"]}, "args and overrides are for a file"),
@@ -166,10 +166,10 @@ def test_a_file_can_be_changed_for_one_submission(place: Path) -> None:
         ({**CODE, "script": "none.sh"}, "AppSpec: application.user_shell_script: .* there is no such file"),
     ],
 )
-def test_invalid_application_descriptions_are_refused(place: Path, given: dict[str, Any], said: str) -> None:
+def test_invalid_application_descriptions_are_refused(place: Path, given: dict[str, Any], message: str) -> None:
     if given.get("source") == "spec":
         given = {**given, "source": spec()}
-    with Client() as client, pytest.raises(UsageError, match=said):
+    with Client() as client, pytest.raises(UsageError, match=message):
         client.submit(**given)
 
 
@@ -281,7 +281,7 @@ def test_keywords_have_the_same_effect_as_a_file(place: Path) -> None:
         RoleSpec(instances=2, resources=Resources(memory_mib=64, vcores=1, gcores=0), retries=1),
     )
     assert (submitted.max_runtime_s, submitted.tags, submitted.exclude) == (5400.0, ("t",), ("*.o",))
-    assert [(one.name, one.input_path) for one in submitted.inputs] == [("in_a", "in/a"), ("in_b", "in/b")]
+    assert [(source.name, source.input_path) for source in submitted.inputs] == [("in_a", "in/a"), ("in_b", "in/b")]
     assert (submitted.outputs[0].output_path, submitted.outputs[0].overwrite) == ("output", True)
     assert (place / "results/1/result").read_text() == "x\n"
 
@@ -298,16 +298,16 @@ def test_text_names_an_application_everywhere(place: Path) -> None:
         with pytest.raises(NotFound):
             client.application("application_1_0001")
         others = [client.submit("dl_app.properties") for _ in range(2)]
-        for one in as_completed(others, timeout=240):
-            assert one.status().state.ended
+        for item in as_completed(others, timeout=240):
+            assert item.status().state.ended
         client.remove(application)
         client.remove([others[0].id, others[1].application_id])
-        for one in (application, *others):
+        for item in (application, *others):
             with pytest.raises(NotFound):
-                one.status()
+                item.status()
 
 
-def test_an_application_says_little_of_itself_and_a_notebook_shows_its_state(place: Path) -> None:
+def test_the_repr_of_an_application_is_short_and_notebooks_show_its_state(place: Path) -> None:
     with Client() as client:
         application = client.submit("dl_app.properties", overrides={"application.appname": "<b>&"})
         assert (str(application), repr(application)) == (application.id, f"<Application {application.id}>")

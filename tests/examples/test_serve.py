@@ -26,7 +26,7 @@ def predict(url: str, body: bytes) -> dict[str, object]:
 
 
 @pytest.mark.slow
-def test_it_answers_until_it_is_ended(tmp_path: Path, state_dir: Path) -> None:
+def test_the_service_answers_until_it_is_ended(tmp_path: Path, state_dir: Path) -> None:
     assert state_dir
     shutil.copytree(EXAMPLE, tmp_path / "serve")
     (tmp_path / "digits/data").mkdir(parents=True)
@@ -34,7 +34,7 @@ def test_it_answers_until_it_is_ended(tmp_path: Path, state_dir: Path) -> None:
     application = launch(tmp_path / "serve/dl_app.properties")
 
     def ready() -> str | None:
-        urls = {one["name"]: one["url"] for one in status(application)["links"] if one["ready"]}
+        urls = {link["name"]: link["url"] for link in status(application)["links"] if link["ready"]}
         return str(urls["api 0"]) if urls else None
 
     url = wait_for("the server", ready, 120)
@@ -51,7 +51,7 @@ def test_it_answers_until_it_is_ended(tmp_path: Path, state_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("numpy", [True, False])
-def test_it_knows_most_digits_with_numpy_and_without(numpy: bool) -> None:
+def test_the_model_recognizes_most_digits_with_and_without_numpy(numpy: bool) -> None:
     code = f"""
 import sys
 sys.path.insert(0, {str(EXAMPLE / "workspace")!r})

@@ -110,7 +110,7 @@ def test_a_rank_of_pytorch_is_alone_in_its_container_also_where_two_share_a_host
 
 
 @pytest.mark.parametrize("framework", [Framework.PYTORCH, Framework.TORCHRUN])
-def test_pytorch_lightning_takes_the_containers_for_its_nodes(framework: Framework) -> None:
+def test_pytorch_lightning_uses_the_containers_as_nodes(framework: Framework) -> None:
     def ranks(index: int, devices: int) -> tuple[list[int], str, str]:
         # LightningEnvironment: the rank of a process is node_rank() * devices + local rank.
         found = variables(framework, roster(worker=3), index)
@@ -118,8 +118,8 @@ def test_pytorch_lightning_takes_the_containers_for_its_nodes(framework: Framewo
         return [node * devices + local for local in range(devices)], found["MASTER_ADDR"], found["MASTER_PORT"]
 
     seen = [ranks(index, 2) for index in range(3)]
-    assert [one[0] for one in seen] == [[0, 1], [2, 3], [4, 5]]
-    assert {one[1:] for one in seen} == {("10.0.0.0", "20000")}
+    assert [item[0] for item in seen] == [[0, 1], [2, 3], [4, 5]]
+    assert {item[1:] for item in seen} == {("10.0.0.0", "20000")}
 
 
 def test_torchrun_starts_a_process_for_each_gpu_and_restarts_none() -> None:
@@ -217,7 +217,7 @@ def test_nccl_and_gloo_get_the_interface_where_it_is_known() -> None:
     assert "NCCL_SOCKET_IFNAME" not in variables(Framework.PYTORCH, roster(worker=1), 0)
 
 
-@pytest.mark.parametrize("framework", [one for one in Framework if one is not Framework.NONE])
+@pytest.mark.parametrize("framework", [item for item in Framework if item is not Framework.NONE])
 def test_variables_set_by_the_user_are_kept(framework: Framework) -> None:
     of = roster(scheduler=1, server=1, worker=1)
     every = variables(framework, of, 2, interface="eth0")
@@ -314,7 +314,7 @@ def test_a_member_of_a_framework_needs_a_port() -> None:
     ]
 
 
-def test_only_dmlc_lets_one_process_come_back() -> None:
+def test_only_dmlc_allows_one_process_to_return() -> None:
     alone = role("worker", 2, on_failure=RoleFailure.RESTART)
     assert problems(Framework.PYTORCH, alone) == [
         "role worker.on_failure: is restart, but in pytorch one process cannot join the others later; use restart_gang"
@@ -323,15 +323,15 @@ def test_only_dmlc_lets_one_process_come_back() -> None:
 
 
 def test_only_the_roles_that_a_framework_knows_get_its_variables() -> None:
-    def given(framework: Framework, *roles: RoleSpec, success: tuple[str, ...] = ()) -> list[Framework]:
+    def environments(framework: Framework, *roles: RoleSpec, success: tuple[str, ...] = ()) -> list[Framework]:
         spec = AppSpec(username="u", appname="a", command=("x",), roles=roles, framework=framework, success=success)
-        return [frameworks.framework_of(spec, one) for one in roles]
+        return [frameworks.framework_of(spec, item) for item in roles]
 
     none, pytorch, tensorflow = Framework.NONE, Framework.PYTORCH, Framework.TENSORFLOW
     board = role("board", service=True)
-    assert given(none, role("worker"), board) == [none, none]
-    assert given(pytorch, role("prepare"), role("train"), board, success=("train",)) == [none, pytorch, none]
-    assert given(tensorflow, role("chief"), role("ps", service=True), board) == [tensorflow, tensorflow, none]
+    assert environments(none, role("worker"), board) == [none, none]
+    assert environments(pytorch, role("prepare"), role("train"), board, success=("train",)) == [none, pytorch, none]
+    assert environments(tensorflow, role("chief"), role("ps", service=True), board) == [tensorflow, tensorflow, none]
 
 
 def test_the_chief_decides_and_else_the_workers() -> None:

@@ -67,7 +67,7 @@ def test_a_container_has_a_port_for_each_process_and_three_for_mpirun_and_its_da
     assert frameworks.ports(Framework.MPI, Resources(vcores=8)) == 11
     assert frameworks.ports(Framework.MPI, Resources(vcores=8, gcores=2)) == 5
     assert frameworks.ports(Framework.MPI, Resources(vcores=500)) == MAX_PORTS
-    assert [frameworks.ports(one, Resources(vcores=8)) for one in (Framework.NONE, Framework.PYTORCH)] == [0, 1]
+    assert [frameworks.ports(item, Resources(vcores=8)) for item in (Framework.NONE, Framework.PYTORCH)] == [0, 1]
 
 
 def test_mpirun_gets_its_agent_nodes_interface_and_two_ports() -> None:
@@ -118,7 +118,7 @@ def test_a_daemon_and_its_processes_have_the_ports_and_the_interface_of_their_ow
 
 
 @pytest.mark.parametrize("index", [0, 7, 99_999])
-def test_the_name_of_a_node_says_its_container(index: int) -> None:
+def test_the_name_of_a_node_has_its_container(index: int) -> None:
     assert mpi.index_of(mpi.node(index)) == index
 
 

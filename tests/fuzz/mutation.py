@@ -72,29 +72,33 @@ Change = tuple[int, int, int, bytes]
 def _changed(samples: Sequence[bytes], which: int, changes: Sequence[Change]) -> bytes:
     data = samples[which % len(samples)]
     for how, where, size, piece in changes:
-        at = where % (len(data) + 1)
-        end = min(len(data), at + 1 + size % 64)
+        offset = where % (len(data) + 1)
+        end = min(len(data), offset + 1 + size % 64)
         match how:
             case 0:
-                data = data[:at] + bytes([data[at] ^ (1 << size % 8)]) + data[at + 1 :] if at < len(data) else data
+                data = (
+                    data[:offset] + bytes([data[offset] ^ (1 << size % 8)]) + data[offset + 1 :]
+                    if offset < len(data)
+                    else data
+                )
             case 1:
-                data = data[:at] + bytes([size & 0xFF]) + data[at + 1 :]
+                data = data[:offset] + bytes([size & 0xFF]) + data[offset + 1 :]
             case 2:
-                data = data[:at]
+                data = data[:offset]
             case 3:
-                data = data[:at] + data[end:]
+                data = data[:offset] + data[end:]
             case 4:
-                data = data[:at] + piece + data[at:]
+                data = data[:offset] + piece + data[offset:]
             case 5:
-                data = data[:at] + piece + data[at + len(piece) :]
+                data = data[:offset] + piece + data[offset + len(piece) :]
             case 6:
-                data = data[:end] + data[at:]
+                data = data[:end] + data[offset:]
             case 7:
                 # Long ones are rare: most parsers take as long as their input is.
-                data = data[:at] + data[at:end] * (1 + (size if size % 8 == 0 else size % 32)) + data[end:]
+                data = data[:offset] + data[offset:end] * (1 + (size if size % 8 == 0 else size % 32)) + data[end:]
             case 8:
                 other = samples[size % len(samples)]
-                data = data[:at] + other[where % (len(other) + 1) :]
+                data = data[:offset] + other[where % (len(other) + 1) :]
     return data
 
 
@@ -228,7 +232,7 @@ def hostile_values(samples: Sequence[Any], most: int) -> Iterator[bytes]:
 def mutated_json(samples: Sequence[Any]) -> st.SearchStrategy[bytes]:
     """Return a strategy for JSON texts of changed values, and now and then for changed bytes of them."""
     known = tuple(samples)
-    texts = [json.dumps(one).encode() for one in samples]
+    texts = [json.dumps(sample).encode() for sample in samples]
 
     def case(seed: int) -> bytes:
         random = Random(seed)

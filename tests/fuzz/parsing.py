@@ -77,7 +77,7 @@ def fuzz_json(
     for data in hostile_values(samples, CASES // 2):
         with limits(len(data)), suppress(*errors):
             parse(data)
-    texts = [json.dumps(one).encode() for one in samples]
+    texts = [json.dumps(sample).encode() for sample in samples]
     fuzz(parse, texts, errors=errors, strategy=mutated_json(samples), cases=CASES // 2)
 
 

@@ -59,10 +59,10 @@ def zipped(method: int) -> bytes:
 def with_checksums(data: bytes) -> bytes:
     """Make the checksum of each header of a tar right again: else most changes are noticed by it."""
     out = bytearray(data)
-    for at in range(0, len(out) - 511, 512):
-        if out[at + 257 : at + 262] == b"ustar":
-            out[at + 148 : at + 156] = b" " * 8
-            out[at + 148 : at + 156] = b"%06o\0 " % sum(out[at : at + 512])
+    for offset in range(0, len(out) - 511, 512):
+        if out[offset + 257 : offset + 262] == b"ustar":
+            out[offset + 148 : offset + 156] = b" " * 8
+            out[offset + 148 : offset + 156] = b"%06o\0 " % sum(out[offset : offset + 512])
     return bytes(out)
 
 
@@ -85,7 +85,7 @@ def test_an_archive_is_unpacked_inside_or_refused(tmp_path: Path, kind: str) -> 
         try:
             unpack_archive(str(archive), str(into))
         finally:
-            assert [one.name for one in beside.iterdir()] == ["into"]
+            assert [path.name for path in beside.iterdir()] == ["into"]
             check_inside(into)
 
     samples = ARCHIVES[kind]
@@ -145,7 +145,7 @@ def test_a_workspace_is_unpacked_inside_or_refused(tmp_path: Path, layer: str) -
         try:
             unpack(str(archive), str(into), digest=None)
         finally:
-            assert {one.name for one in beside.iterdir()} <= {"into"}
+            assert {path.name for path in beside.iterdir()} <= {"into"}
             check_inside(into)
 
     if layer == "compressed":
@@ -158,10 +158,10 @@ def test_a_workspace_is_unpacked_inside_or_refused(tmp_path: Path, layer: str) -
 @pytest.mark.parametrize("compression", ["none", "gz"])
 def test_a_collected_log_is_read_or_refused(compression: str) -> None:
     def read(data: bytes) -> None:
-        def read_at(at: int, count: int) -> bytes:
-            assert at >= 0
+        def read_at(offset: int, count: int) -> bytes:
+            assert offset >= 0
             assert count >= 0
-            return data[at : at + count]
+            return data[offset : offset + count]
 
         found = tfile.log_of(read_at, len(data), SECOND, "stdout")
         for piece in found or ():
@@ -174,5 +174,5 @@ def test_a_collected_log_is_read_or_refused(compression: str) -> None:
 def test_a_bomb_in_a_collected_log_is_read_in_pieces() -> None:
     data = written({SECOND: {"stdout": bytes(80 << 20)}}, compression="gz")
     with limits(len(data)):
-        found = tfile.log_of(lambda at, count: data[at : at + count], len(data), SECOND, "stderr")
+        found = tfile.log_of(lambda offset, count: data[offset : offset + count], len(data), SECOND, "stderr")
         assert found is None

@@ -41,7 +41,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_directory_costs_a_line(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_directory_gives_one_line(tmp_path: Path, damage: str) -> None:
     home = tmp_path / "home"
     home.mkdir()
     with engine_in(tmp_path / "state", shared=False) as engine:

@@ -69,8 +69,8 @@ def test_a_configuration_of_hadoop_that_grows_by_its_entities_is_refused() -> No
 def test_frames_are_split_or_refused() -> None:
     def read(data: bytes) -> None:
         reader = FrameReader(1 << 20)
-        for at in range(0, len(data), 1000):
-            reader.feed(data[at : at + 1000])
+        for offset in range(0, len(data), 1000):
+            reader.feed(data[offset : offset + 1000])
             while (frame := reader.next()) is not None:
                 split_frame(frame)
 
@@ -330,7 +330,7 @@ def test_an_answer_of_a_timeline_reader_is_understood_or_refused(monkeypatch: py
     fuzz_json(read, [ENTITY, [ENTITY], [FLOW]])
 
 
-def test_the_gpus_that_a_node_manager_gave_are_understood_or_refused() -> None:
+def test_the_gpus_of_a_nodemanager_are_parsed_or_refused() -> None:
     sample = {
         "gpuDeviceInformation": {},
         "assignedGpuDevices": [{"index": 0, "minorNumber": 0, "containerId": str(CONTAINER)}],
@@ -442,10 +442,10 @@ def test_an_answer_of_webhdfs_is_understood_or_refused(name: str) -> None:
 
     def read(data: bytes) -> None:
         found = ask(webhdfs(HttpResponse(200, Headers(b""), data, len(data))))
-        for one in found if name == "children" else ():
-            assert "/" not in one.name, one.name
-            assert "\0" not in one.name
-            assert one.name not in ("", ".", "..")
+        for item in found if name == "children" else ():
+            assert "/" not in item.name, item.name
+            assert "\0" not in item.name
+            assert item.name not in ("", ".", "..")
 
     fuzz_json(read, [sample])
 

@@ -30,7 +30,10 @@ DIRECTORY = encode((1, encode((1, encode((1, status()), (2, 5), (3, 65536), (4, 
 NAMENODE: dict[str, tuple[Callable[[Fields], Any], bytes]] = {
     "server defaults": (client_protocol.parse_server_defaults, defaults()),
     "file": (client_protocol.parse_file_info, encode((1, status()))),
-    "listing": (lambda said: client_protocol.parse_listing(said, {}), listing(status(), status("d", f1=1, f12=None))),
+    "listing": (
+        lambda message: client_protocol.parse_listing(message, {}),
+        listing(status(), status("d", f1=1, f12=None)),
+    ),
     "blocks": (client_protocol.parse_block_locations, BLOCKS),
     "added block": (client_protocol.parse_added_block, encode((1, located()))),
     "flag": (client_protocol.parse_flag, encode((1, 1))),
@@ -54,8 +57,8 @@ def test_a_datanodes_operation_response_is_parsed_or_refused() -> None:
     checksum = encode((1, encode((1, 1), (2, CHUNK))), (2, 0))
 
     def read(data: bytes) -> None:
-        if isinstance(said := packets.parse_answer(data), Fields) and said.has(4):
-            packets.parse_read_answer(said)
+        if isinstance(parsed := packets.parse_answer(data), Fields) and parsed.has(4):
+            packets.parse_read_answer(parsed)
 
     fuzz(read, [encode((1, 0), (4, checksum)), encode((1, 1), (2, "10.0.0.2:9866"), (5, "no disk"))])
 
@@ -112,7 +115,7 @@ def test_a_write_is_acknowledged_or_refused(server: AnsweringServer) -> None:
     def read(data: bytes) -> None:
         connection = connected(server, data)
         try:
-            content = lambda at, size: CONTENT[at : at + size]  # noqa: E731
+            content = lambda offset, size: CONTENT[offset : offset + size]  # noqa: E731
             connection.write(block(3), "c", Checksum(CRC32, CHUNK), content, len(CONTENT), lambda: None)
         finally:
             connection.close()

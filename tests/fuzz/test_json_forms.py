@@ -90,7 +90,7 @@ def test_a_journal_is_read_as_far_as_it_makes_sense() -> None:
 
 @pytest.mark.parametrize("number", range(len(RECORDS)))
 def test_a_record_of_a_journal_is_read_or_passed_over(number: int) -> None:
-    before, after = ([journal.line(one) for one in part] for part in (RECORDS[:number], RECORDS[number + 1 :]))
+    before, after = ([journal.line(item) for item in part] for part in (RECORDS[:number], RECORDS[number + 1 :]))
 
     def read(data: bytes) -> None:
         lines = [*before, *data.decode("utf-8", "replace").split("\n"), *after]

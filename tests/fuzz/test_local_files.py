@@ -125,7 +125,7 @@ PRINTED = b"step 1\r\x1b[32mstep 2\x1b[0m\nl\xc3\xa4uft \x1b]0;title\x07 \x1b[2J
 
 
 def harmless(shown: str) -> None:
-    assert not any(one in shown for one in "\x07\x08\x9b\x9d\x90\u202e"), shown
+    assert not any(item in shown for item in "\x07\x08\x9b\x9d\x90\u202e"), shown
     for after in shown.split("\x1b")[1:]:
         assert after.startswith("["), shown
         assert after[1:].lstrip("0123456789;:").startswith("m"), shown
@@ -136,9 +136,9 @@ def test_any_program_output_is_merged_and_shown() -> None:
 
     def show(data: bytes) -> None:
         merger, stream = LineMerger(), TerminalStream()
-        for at in range(0, len(data), 1000):
-            harmless(stream.feed(data[at : at + 1000]))
-            for line in merger.lines(LogPiece(log, "stdout", data[at : at + 1000])):
+        for offset in range(0, len(data), 1000):
+            harmless(stream.feed(data[offset : offset + 1000]))
+            for line in merger.lines(LogPiece(log, "stdout", data[offset : offset + 1000])):
                 harmless(terminal_line(line))
         harmless(stream.feed(b""))
 

@@ -167,8 +167,8 @@ def test_the_containers_that_dockerd_names_to_the_ledger_are_understood_or_refus
 
     def read(data: bytes) -> None:
         answer(answered(data))
-        for one in Dockerd(host, 120).labelled(["dlapp.container=x"], until=time.monotonic() + 120):
-            assert isinstance(one.id, str)
+        for item in Dockerd(host, 120).labelled(["dlapp.container=x"], until=time.monotonic() + 120):
+            assert isinstance(item.id, str)
 
     fuzz_json(read, [FOUND], errors=(DockerSilent,))
 
@@ -188,11 +188,14 @@ def test_an_answer_of_dockerd_is_read_or_refused(docker: Any) -> None:
 
 
 CALLS: dict[str, tuple[Callable[[Dockerd], Any], Any]] = {
-    "networks": (lambda one: one.networks(), [{"Name": "bridge"}, {"Name": "none"}]),
-    "labelled": (lambda one: one.labelled(["x"]), FOUND),
-    "inspect": (lambda one: one.inspect("x"), {"State": {"Status": "exited", "ExitCode": 3}, "Config": {"Labels": {}}}),
-    "image": (lambda one: one.image("x"), {"Id": "sha256:0", "RepoDigests": ["a@sha256:0"], "Size": 5}),
-    "refusal": (lambda one: one.start("x"), {"message": "no such container"}),
+    "networks": (lambda item: item.networks(), [{"Name": "bridge"}, {"Name": "none"}]),
+    "labelled": (lambda item: item.labelled(["x"]), FOUND),
+    "inspect": (
+        lambda item: item.inspect("x"),
+        {"State": {"Status": "exited", "ExitCode": 3}, "Config": {"Labels": {}}},
+    ),
+    "image": (lambda item: item.image("x"), {"Id": "sha256:0", "RepoDigests": ["a@sha256:0"], "Size": 5}),
+    "refusal": (lambda item: item.start("x"), {"message": "no such container"}),
 }
 
 
@@ -224,12 +227,12 @@ def test_a_file_of_an_image_is_read_or_refused(docker: Any) -> None:
 def test_the_progress_of_a_pull_is_read_or_refused(docker: Any) -> None:
     host, answer = docker
     lines = [{"status": "Downloading", "id": "a", "progressDetail": {"current": 1, "total": 2}}, {"error": "no"}]
-    body = b"\r\n".join(json.dumps(one).encode() for one in lines) + b"\r\n"
+    body = b"\r\n".join(json.dumps(line).encode() for line in lines) + b"\r\n"
 
     def read(data: bytes) -> None:
         answer(http(data, "Content-Type: application/json"))
-        for one in Dockerd(host, 120).lines("/images/create", {}, {}, timeout_s=120):
-            assert isinstance(one, dict)
+        for line in Dockerd(host, 120).lines("/images/create", {}, {}, timeout_s=120):
+            assert isinstance(line, dict)
 
     fuzz(read, [body], errors=DOCKER)
     fuzz(read, [body], errors=DOCKER, strategy=mutated_json(lines))

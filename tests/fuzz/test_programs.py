@@ -70,7 +70,7 @@ def assert_line(line: str) -> None:
 
 
 def test_the_end_of_a_log_has_a_cause_or_none(tmp_path: Path) -> None:
-    texts = [one.text.encode() for one in (*MADE.values(), *RECORDED.values()) if one.text][:40]
+    texts = [item.text.encode() for item in (*MADE.values(), *RECORDED.values()) if item.text][:40]
 
     def read(data: bytes) -> None:
         (tmp_path / "stderr").write_bytes(data)
@@ -162,8 +162,8 @@ def test_a_manifest_of_a_checkpoint_is_read_or_refused() -> None:
     )
 
     def read(data: bytes) -> None:
-        for one in parse_manifest(data, 3).entries:
-            assert one.name == "" or not {"", ".", ".."} & set(one.name.split("/"))
+        for entry in parse_manifest(data, 3).entries:
+            assert entry.name == "" or not {"", ".", ".."} & set(entry.name.split("/"))
 
     fuzz_json(read, [json.loads(encode_manifest(Manifest(3, entries)))])
     fuzz(lambda data: number_of(data.decode(errors="replace")), [manifest_name(3).encode()], errors=())
@@ -184,8 +184,8 @@ def test_the_frames_of_a_session_are_read_or_end_it() -> None:
         one, other = socket.socketpair()
         stream = exec_frames.FrameStream(one)
         with one, other:
-            for at in range(0, len(data), exec_frames.MAX_BODY_BYTES):
-                other.sendall(data[at : at + exec_frames.MAX_BODY_BYTES])
+            for offset in range(0, len(data), exec_frames.MAX_BODY_BYTES):
+                other.sendall(data[offset : offset + exec_frames.MAX_BODY_BYTES])
                 for kind, body in stream.receive():
                     assert len(body) <= exec_frames.MAX_BODY_BYTES
                     parsers.get(kind, bytes)(body)

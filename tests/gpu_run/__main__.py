@@ -252,11 +252,11 @@ def selected(asked: argparse.Namespace) -> list[Check]:
     """Return the checks to run, the first and the last one always. Raises CannotBegin: there is no such check."""
     from tests.gpu_run.checks import CHECKS
 
-    known = [one.id for one in CHECKS]
+    known = [check.id for check in CHECKS]
     only, without = ([word for word in text.split(",") if word] for text in (asked.only, asked.without))
     if unknown := [word for word in (*only, *without) if word not in known]:
         raise CannotBegin(f"{', '.join(unknown)}: there is no such check; there are {', '.join(known)}")
-    chosen = [one for one in CHECKS[1:-1] if (not only or one.id in only) and one.id not in without]
+    chosen = [check for check in CHECKS[1:-1] if (not only or check.id in only) and check.id not in without]
     return [CHECKS[0], *chosen, CHECKS[-1]]  # the last one compares with the first
 
 

@@ -9,7 +9,7 @@ CHECKS = (
     Check("B01", "facts", facts.facts, 2, 30),
     Check("B02", "questions to NVML", facts.questions, 2, 30),
     Check("B03", "discovery", inventory.discovery, 3, 30),
-    Check("B04", "idle GPU", inventory.idle_card, 3, 30),
+    Check("B04", "idle GPU", inventory.idle_gpu, 3, 30),
     Check("B05", "ledger", inventory.ledger, 6, 40),
     Check("B06", "NVML as another user", inventory.other_user, 2, 20),
     Check("B07", "program on a GPU", payloads.payload, 45, 120),

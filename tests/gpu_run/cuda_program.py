@@ -157,8 +157,8 @@ class Cuda:
         """Run a kernel to its end; its arguments have 64 bits."""
         function = ctypes.c_void_p()
         self.call("cuModuleGetFunction", ctypes.byref(function), self._module, kernel.encode())
-        values = [ctypes.c_uint64(one) for one in arguments]
-        places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(one) for one in values))
+        values = [ctypes.c_uint64(argument) for argument in arguments]
+        places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(item) for item in values))
         self.call("cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, 0, None, places, None)
         self.call("cuCtxSynchronize")
 
@@ -221,12 +221,12 @@ def run(cuda: Cuda, asked: argparse.Namespace) -> int:
     if asked.mode == "hold":
         time.sleep(asked.seconds)
     else:
-        result, told = cuda.allocate(4), False
+        result, reported = cuda.allocate(4), False
         shape = (1, 1) if asked.one_thread else (cuda.blocks, THREADS)
         while time.monotonic() < until:
             cuda.launch("burn", KERNEL_NS, result, blocks=shape[0], threads=shape[1])
-            if not told:
-                told = True
+            if not reported:
+                reported = True
                 tell("busy")
     tell("end")
     return 0

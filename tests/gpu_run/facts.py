@@ -43,7 +43,7 @@ def opened(place: Workplace) -> Iterator[tuple[Any, Any]]:
 
 def device(place: Workplace) -> Device:
     """Return the GPU of the run as dlapp sees it now. Raises Failed: it does not see it."""
-    found = next((one for one in gpus.discover() if one.uuid == place.uuid), None)
+    found = next((item for item in gpus.discover() if item.uuid == place.uuid), None)
     if found is None:
         raise Failed(f"dlapp does not discover {place.uuid}")
     return found
@@ -137,7 +137,7 @@ def mig(place: Workplace) -> Result:
             with contextlib.suppress(nvml.NVMLError, AttributeError):
                 info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, profile)
                 profiles.append({"profile": profile, "slices": info.sliceCount, "memory_mib": info.memorySizeMB})
-    parts = [one.label for one in gpus.discover() if one.mig >= 0]
+    parts = [device.label for device in gpus.discover() if device.mig >= 0]
     values = {"mode": mode, "profiles": profiles, "parts": parts}
     return Result(NOTE, f"mode {mode}, {len(profiles)} profiles, instances: {', '.join(parts) or 'none'}", values)
 

@@ -36,7 +36,11 @@ def main(argv: list[str]) -> int:
         with contextlib.ExitStack() as held:
             device, devices = select(held, stub="stub" in argv[1:])
             set_apart(Path(argv[0]), device, devices)
-            answer: dict[str, Any] = {**to_json(device), "count": len(devices), "uuids": [one.uuid for one in devices]}
+            answer: dict[str, Any] = {
+                **to_json(device),
+                "count": len(devices),
+                "uuids": [item.uuid for item in devices],
+            }
             print(json.dumps(answer), flush=True)
             sys.stdin.read()
     except DlappError as error:
@@ -59,19 +63,19 @@ def select(held: contextlib.ExitStack, *, stub: bool) -> tuple[Device, tuple[Dev
         held.callback(lease.release)
         return lease.devices[0], devices
     readings, limits, why = nvml.read(devices), host_limits(), []
-    for one in devices:
-        if (fault := classify_reading(readings[one.uuid], limits)) is None:
-            return one, devices
-        why.append(f"{one.label}: {fault.detail}")
+    for device in devices:
+        if (fault := classify_reading(readings[device.uuid], limits)) is None:
+            return device, devices
+        why.append(f"{device.label}: {fault.detail}")
     raise DlappError(f"no GPU is idle: {'; '.join(why)}")
 
 
 def set_apart(lock_dir: Path, device: Device, devices: tuple[Device, ...]) -> None:
     """Put all GPUs but one into quarantine in a ledger."""
     ledger = MachineLedger(str(lock_dir), docker_host=load_config().runtime.docker.host)
-    for one in devices:
-        if one.uuid != device.uuid:
-            ledger.quarantine(one.uuid, cause="operator", detail=f"not of this {WHO}", by=WHO)
+    for item in devices:
+        if item.uuid != device.uuid:
+            ledger.quarantine(item.uuid, cause="operator", detail=f"not of this {WHO}", by=WHO)
 
 
 if __name__ == "__main__":

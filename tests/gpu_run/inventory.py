@@ -52,14 +52,14 @@ def discovery(place: Workplace) -> Result:
         raise Failed(f"a discovery takes {median_s:.2f} s", values)
     if place.stub or not readings.has_smi():
         return Result(OK, f"{counted(len(found), 'GPUs')}, {speed}; not compared: no nvidia-smi for it", values)
-    whole = [one for one in found if one.mig < 0]
+    whole = [item for item in found if item.mig < 0]
     rows = readings.query("gpu", readings.DEVICE_FIELDS)
     rows = [row for row in rows if row["mig.mode.current"] != "Enabled"]
     if wrong := unequal(whole, rows):
         raise Failed("; ".join(wrong), values)
     if len(whole) > 1:
         links = readings.links_of(readings.ask_smi("topo", "-m"))
-        mine = [tuple(one.links) for one in whole]
+        mine = [tuple(item.links) for item in whole]
         if len(links) == len(mine) and mine != links:
             raise Failed(f"links are {mine}, nvidia-smi has {links}", values)
     return Result(OK, f"{counted(len(whole), 'GPUs')} as nvidia-smi has, {speed}", values)
@@ -68,10 +68,10 @@ def discovery(place: Workplace) -> Result:
 def unequal(found: list[Device], rows: list[dict[str, str]]) -> list[str]:
     """Return in what devices differ from the rows of nvidia-smi (`readings.DEVICE_FIELDS`); empty: in nothing."""
     row_of = {row["uuid"]: row for row in rows}
-    wrong = [f"{uuid}: not discovered" for uuid in sorted(row_of.keys() - {one.uuid for one in found})]
-    for one in found:
-        if (row := row_of.get(one.uuid)) is None:
-            wrong.append(f"{one.uuid}: nvidia-smi does not show it")
+    wrong = [f"{uuid}: not discovered" for uuid in sorted(row_of.keys() - {device.uuid for device in found})]
+    for seen in found:
+        if (row := row_of.get(seen.uuid)) is None:
+            wrong.append(f"{seen.uuid}: nvidia-smi does not show it")
             continue
         theirs: dict[str, Any] = {
             "index": int(row["index"]),
@@ -80,15 +80,15 @@ def unequal(found: list[Device], rows: list[dict[str, str]]) -> list[str]:
             "mode": MODES.get(row["compute_mode"], row["compute_mode"]),
         }
         mine: dict[str, Any] = {
-            "index": one.index,
-            "bus id": readings.bus_id(one.pci_bus_id),
-            "memory": one.memory_mib,
-            "mode": one.compute_mode,
+            "index": seen.index,
+            "bus id": readings.bus_id(seen.pci_bus_id),
+            "memory": seen.memory_mib,
+            "mode": seen.compute_mode,
         }
-        if (numa := _numa(one.pci_bus_id)) >= 0:
-            theirs["node"], mine["node"] = numa, one.numa
+        if (numa := _numa(seen.pci_bus_id)) >= 0:
+            theirs["node"], mine["node"] = numa, seen.numa
         wrong += [
-            f"{one.label}: {name} is {mine[name]}, not {theirs[name]}" for name in mine if mine[name] != theirs[name]
+            f"{seen.label}: {name} is {mine[name]}, not {theirs[name]}" for name in mine if mine[name] != theirs[name]
         ]
     return wrong
 
@@ -101,7 +101,7 @@ def _numa(bus_id: str) -> int:
         return -1
 
 
-def idle_card(place: Workplace) -> Result:
+def idle_gpu(place: Workplace) -> Result:
     """B04: the idle GPU is healthy, and dlapp-doctor passes it."""
     one = gpus.read([device(place)])[place.uuid]
     values = {"used_mib": one.used_mib, "reserved_is_apart": one.reserved_is_apart, "temperature_c": one.temperature_c}
@@ -178,7 +178,7 @@ def other_user(place: Workplace) -> Result:
     if os.geteuid() != 0:
         raise Skipped("not root: it cannot become another user")
 
-    def asked() -> dict[str, Any]:
+    def read_as_user() -> dict[str, Any]:
         one = device(place)
         reading = gpus.read([one])[place.uuid]
         watch = gpus.NvmlWatch([one])
@@ -196,8 +196,8 @@ def other_user(place: Workplace) -> Result:
             "xids": _xid_code(place),
         }
 
-    theirs = as_nobody(asked)  # first: a fork of a process that has not opened NVML
-    mine = asked()
+    theirs = as_nobody(read_as_user)  # first: a fork of a process that has not opened NVML
+    mine = read_as_user()
     if mine != theirs:
         differ = {name: (mine[name], theirs.get(name)) for name in mine if mine[name] != theirs.get(name)}
         raise Failed(f"root and uid {NOBODY} get different answers: {differ}", {"root": mine, "nobody": theirs})

@@ -44,7 +44,7 @@ def _of(name: str, *arguments: Any) -> Question:
     """Return the question of a function of the handle and plain arguments, which are names of constants or values."""
 
     def ask(nvml: Any, handle: Any) -> Any:
-        values = [getattr(nvml, one) if isinstance(one, str) else one for one in arguments]
+        values = [getattr(nvml, argument) if isinstance(argument, str) else argument for argument in arguments]
         return getattr(nvml, name)(handle, *values)
 
     shown = f"({', '.join(map(str, arguments))})" if arguments else ""
@@ -106,13 +106,17 @@ QUESTIONS = (
 def answers(nvml: Any, handle: Any, *, repeats: int = REPEATS) -> dict[str, dict[str, Any]]:
     """Return the answers to all questions: name -> ``code``, ``value``, ``ms``."""
     found = {}
-    for one in QUESTIONS:
+    for question in QUESTIONS:
         times_ms = []
         for _ in range(repeats):
             began_s = time.perf_counter()
-            code, value = _answer(nvml, handle, one)
+            code, value = _answer(nvml, handle, question)
             times_ms.append((time.perf_counter() - began_s) * 1000)
-        found[one.name] = {"code": code, "value": value, "ms": round(statistics.median(times_ms[1:] or times_ms), 3)}
+        found[question.name] = {
+            "code": code,
+            "value": value,
+            "ms": round(statistics.median(times_ms[1:] or times_ms), 3),
+        }
     return found
 
 
@@ -156,9 +160,9 @@ def handle_of(nvml: Any, uuid: str) -> Any:
         with contextlib.suppress(nvml.NVMLError):
             for part in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
                 parts.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, part))
-        for one in (gpu, *parts):
-            if plain(nvml.nvmlDeviceGetUUID(one)) == uuid:
-                return one
+        for item in (gpu, *parts):
+            if plain(nvml.nvmlDeviceGetUUID(item)) == uuid:
+                return item
     raise LookupError(f"NVML does not show {uuid}")
 
 
@@ -171,7 +175,7 @@ def plain(value: Any, depth: int = MAX_DEPTH) -> Any:
     if depth <= 0:
         return "..."
     if isinstance(value, (list, tuple, ctypes.Array)):
-        return [plain(one, depth - 1) for one in list(value)[:MAX_ITEMS]]
+        return [plain(item, depth - 1) for item in list(value)[:MAX_ITEMS]]
     if isinstance(value, Mapping):
         return {str(key): plain(one, depth - 1) for key, one in value.items()}
     fields = dict(_fields(value))
@@ -179,8 +183,8 @@ def plain(value: Any, depth: int = MAX_DEPTH) -> Any:
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
-    for one in getattr(value, "_fields_", ()):
-        yield one[0], getattr(value, one[0])
+    for item in getattr(value, "_fields_", ()):
+        yield item[0], getattr(value, item[0])
     if not hasattr(value, "_fields_"):
         # pynvml's own objects for lists of processes.
         yield from getattr(value, "__dict__", {}).items()
@@ -192,7 +196,7 @@ def anonymous(value: Any, name: str = "") -> Any:
     if isinstance(value, Mapping):
         return {inner: anonymous(one, inner) for inner, one in value.items()}
     if isinstance(value, list):
-        return [anonymous(one, name) for one in value]
+        return [anonymous(item, name) for item in value]
     if key == "pid":
         return 0
     if value is not None and any(word in key for word in _NAMES_ONE):

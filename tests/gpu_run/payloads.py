@@ -82,9 +82,9 @@ def is_of_run(place: Workplace, pid: int) -> bool:
     mine = place.processes()
     if pid in mine:
         return True
-    for one in mine:
+    for item in mine:
         with contextlib.suppress(OSError):
-            status = Path(f"/proc/{one}/status").read_text()
+            status = Path(f"/proc/{item}/status").read_text()
             if (match := re.search(r"^NSpid:\s*(.*)$", status, re.MULTILINE)) and str(pid) in match[1].split():
                 return True
     return False
@@ -113,7 +113,7 @@ def metrics(url: str) -> dict[str, float]:
     """Return the metrics of an exporter, each with its labels as it stands there."""
     with urllib.request.urlopen(url, timeout=20) as answer:
         lines = answer.read().decode().splitlines()
-    return {name: float(value) for name, _, value in (one.rpartition(" ") for one in lines if one[:1] != "#")}
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
 
 
 def payload(place: Workplace) -> Result:
@@ -151,7 +151,7 @@ def payload(place: Workplace) -> Result:
         busy_s = receipt["seconds"].get("running", 0.0)
         if difference := readings.energy_difference(receipt["energy_wh"] * 3600, powers, busy_s):
             wrong.append(difference)
-    ends = [one for one in application.events() if one["event"] == "end"]
+    ends = [event for event in application.events() if event["event"] == "end"]
     tflops = ends[0].get("tflops") if ends else None
     if wrong:
         raise Failed("; ".join(wrong), values)
@@ -176,8 +176,8 @@ def _measure(
     while time.monotonic() - began_s < seconds or (not reports and time.monotonic() - began_s < 2 * seconds):
         window.samples.append(sample(place))
         window.at_s.append(time.time())
-        for one in application.status_of_command()["containers"]:
-            if (usage := one["usage"]) and usage["devices"]:
+        for container in application.status_of_command()["containers"]:
+            if (usage := container["usage"]) and usage["devices"]:
                 reports[usage["at_ms"]] = usage["devices"]
         if url and not visible:
             found = [
@@ -189,9 +189,9 @@ def _measure(
     if url and not visible:
         wrong.append("the exporter does not show that the application holds the GPU")
     values |= {
-        "samples": [one._asdict() for one in window.samples],
+        "samples": [item._asdict() for item in window.samples],
         "reports": [{"at_ms": at_ms, "devices": devices} for at_ms, devices in sorted(reports.items())],
-        "power_w": readings.mean(one.power_w for one in window.samples),
+        "power_w": readings.mean(item.power_w for item in window.samples),
         "pids": pids,
         "compared": 0,
     }
@@ -266,7 +266,7 @@ def queue(place: Workplace) -> Result:
             second.succeeded(60.0)
     times = []
     for name in ("first", "second"):
-        began, ended = (float((place.directory / "turns" / name / one).read_text()) for one in ("began", "ended"))
+        began, ended = (float((place.directory / "turns" / name / value).read_text()) for value in ("began", "ended"))
         times.append((began, ended))
     gap_s = -readings.overlap_s(times[0], times[1])
     values = {"times": times, "gap_s": round(gap_s, 2), "waiting": waiting}
@@ -292,7 +292,7 @@ def without_gpu(place: Workplace) -> Result:
     for name, before in (("none", ""), ("unset", "unset CUDA_VISIBLE_DEVICES\n")):
         with place.application(name, before + place.cuda("devices"), resources=keys) as application:
             application.succeeded(60.0)
-            counts += [one["count"] for one in application.events() if one["event"] == "devices"]
+            counts += [event["count"] for event in application.events() if event["event"] == "devices"]
     values = {"with": counts[0], "unset": counts[1]}
     if counts[0]:
         raise Failed(f"a program without a GPU sees {counts[0]}", values)
@@ -329,8 +329,8 @@ def ranks(place: Workplace) -> Result:
     keys = {"framework": "torchrun"}
     with place.application("ranks", script, application=keys, resources={"memory": TORCH_MEMORY}) as application:
         application.succeeded(80.0)
-        ends = [one for one in application.events() if one["event"] == "end"]
-    if [(one["sum"], one["ranks"]) for one in ends] != [(1.0, 1)]:
+        ends = [event for event in application.events() if event["event"] == "end"]
+    if [(end["sum"], end["ranks"]) for end in ends] != [(1.0, 1)]:
         raise Failed(f"the ranks printed {ends}")
     return Result(OK, "one rank, the sum is 1, three steps in DistributedDataParallel", {"ends": ends})
 

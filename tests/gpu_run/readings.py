@@ -60,7 +60,7 @@ def rows_of(text: str, names: Sequence[str]) -> list[dict[str, str]]:
             continue
         if len(row) != len(names):
             raise ValueError(f"nvidia-smi: {', '.join(row)}")
-        found.append(dict(zip(names, (one.strip() for one in row), strict=True)))
+        found.append(dict(zip(names, (item.strip() for item in row), strict=True)))
     return found
 
 
@@ -96,7 +96,7 @@ def bus_id(text: str) -> str:
 
 def mean(values: Iterable[float | None]) -> float | None:
     """Return the mean of those that are known; None: none is."""
-    known = [one for one in values if one is not None]
+    known = [item for item in values if item is not None]
     return fmean(known) if known else None
 
 
@@ -109,7 +109,7 @@ def differences(ours: dict[str, Any], theirs: Sequence[Sample]) -> list[str]:
     """
     found = []
     for name in ("utilisation", "memory_mib", "power_w"):
-        expected, value = mean(getattr(one, name) for one in theirs), ours.get(name)
+        expected, value = mean(getattr(item, name) for item in theirs), ours.get(name)
         if expected is None:
             continue
         limit = {"utilisation": UTILISATION, "memory_mib": MEMORY_MIB, "power_w": POWER * expected}[name]

@@ -122,12 +122,12 @@ def without_cuda(check: Check, why: str) -> Result | None:
 
 def exit_code(entries: Iterable[Entry]) -> int:
     """Return 1 if a check has failed, else 0."""
-    return int(any(one.result.verdict == FAIL for one in entries))
+    return int(any(entry.result.verdict == FAIL for entry in entries))
 
 
 def summary(entries: Sequence[Entry]) -> str:
     """Return the last line: how many checks have each verdict."""
-    counts = {verdict: sum(one.result.verdict == verdict for one in entries) for verdict in (OK, NOTE, SKIP, FAIL)}
+    counts = {verdict: sum(entry.result.verdict == verdict for entry in entries) for verdict in (OK, NOTE, SKIP, FAIL)}
     return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
 
 
@@ -138,14 +138,14 @@ def results_json(entries: Sequence[Entry], **facts: Any) -> dict[str, Any]:
         **facts,
         "checks": [
             {
-                "id": one.check.id,
-                "name": one.check.name,
-                "verdict": one.result.verdict,
-                "found": one.result.found,
-                "seconds": round(one.seconds, 2),
-                "values": dict(one.result.values),
+                "id": entry.check.id,
+                "name": entry.check.name,
+                "verdict": entry.result.verdict,
+                "found": entry.result.found,
+                "seconds": round(entry.seconds, 2),
+                "values": dict(entry.result.values),
             }
-            for one in entries
+            for entry in entries
         ],
     }
 
@@ -153,9 +153,10 @@ def results_json(entries: Sequence[Entry], **facts: Any) -> dict[str, Any]:
 def results_table(entries: Sequence[Entry], title: str) -> str:
     """Return the results as a table of Markdown, for docs/figures.md."""
     rows = ["| check | | found | s |", "|---|---|---|---|"]
-    for one in entries:
-        found = " ".join(one.result.found.split()).replace("|", "\\|")
+    for entry in entries:
+        found = " ".join(entry.result.found.split()).replace("|", "\\|")
         rows.append(
-            f"| {one.check.id} {one.check.name} | {one.result.verdict} | {found[:MAX_FOUND]} | {one.seconds:.1f} |"
+            f"| {entry.check.id} {entry.check.name} | {entry.result.verdict} | {found[:MAX_FOUND]} "
+            f"| {entry.seconds:.1f} |"
         )
     return "\n".join([title, "", *rows, ""])

@@ -90,9 +90,9 @@ def foreign_values(value: Any) -> list[Any]:
     """Return what a status has under keys that begin with ``foreign``, where it is not empty."""
     if isinstance(value, Mapping):
         own = [one for name, one in value.items() if name.startswith("foreign") and one]
-        return own + [found for one in value.values() for found in foreign_values(one)]
+        return own + [found for item in value.values() for found in foreign_values(item)]
     if isinstance(value, list):
-        return [found for one in value for found in foreign_values(one)]
+        return [found for item in value for found in foreign_values(item)]
     return []
 
 

@@ -179,8 +179,8 @@ class Workplace:
         done = self.tool("gpu", "list", "--json")
         if done.code != 0:
             raise Failed(f"dlapp-gpu list: {done.err.strip()}")
-        devices = [one for host in json.loads(done.out)["hosts"] for one in host["devices"]]
-        return next(dict(one) for one in devices if one["uuid"] == self.uuid)
+        devices = [device for host in json.loads(done.out)["hosts"] for device in host["devices"]]
+        return next(dict(device) for device in devices if device["uuid"] == self.uuid)
 
     def expect_free(self, within_s: float = 10.0) -> None:
         """Wait until the GPU is free and not in quarantine. Raises Failed."""
@@ -246,9 +246,9 @@ class Workplace:
     def end_applications(self, timeout_s: float = COMMAND_S) -> list[str]:
         """Kill the applications that have not ended; return their ids."""
         found = (self.directory / "state").glob("*/applications/application_*")
-        left = [one for one in sorted(path.name for path in found) if not Application(self, one, 0.0).has_ended()]
-        for one in left:
-            self.tool("kill", one, timeout_s=timeout_s)
+        left = [item for item in sorted(path.name for path in found) if not Application(self, item, 0.0).has_ended()]
+        for item in left:
+            self.tool("kill", item, timeout_s=timeout_s)
         return left
 
 
@@ -288,7 +288,7 @@ class Application:
             now = self.status()
             if now["state"] in ENDED:
                 raise Failed(f"{self.id} ended: {now['diagnostics']}\n{self.printed()}")
-            return now if [one["phase"] for one in now["containers"]] == ["running"] else None
+            return now if [container["phase"] for container in now["containers"]] == ["running"] else None
 
         return self._place.wait(f"{self.id} runs", look, timeout_s, lambda: str(self.status()["phase"]))
 
@@ -316,17 +316,17 @@ class Application:
         """Return the events that its CUDA program printed."""
         found = []
         for line in self.printed().splitlines():
-            at = line.find('{"event"')
-            if at >= 0:
+            start = line.find('{"event"')
+            if start >= 0:
                 with contextlib.suppress(ValueError):  # the line is being written
-                    found.append(json.loads(line[at:]))
+                    found.append(json.loads(line[start:]))
         return found
 
     def wait_event(self, name: str, timeout_s: float = START_S) -> dict[str, Any]:
         """Wait for an event of its CUDA program. Raises Failed."""
 
         def look() -> dict[str, Any] | None:
-            return next((one for one in self.events() if one["event"] == name), None)
+            return next((event for event in self.events() if event["event"] == name), None)
 
         return self._place.wait(f"{self.id} prints {name!r}", look, timeout_s, lambda: self.printed()[-500:])
 
@@ -349,9 +349,9 @@ def environment(directory: Path, base: Mapping[str, str], *, stub: bool) -> dict
         stub: whether the library in ``directory/stub`` is NVML.
     """
     hides = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVML_STUB", "PYTHONPATH")
-    kept = {name: value for name, value in base.items() if not name.startswith("DLAPP_") and name not in hides}
+    inherited = {name: value for name, value in base.items() if not name.startswith("DLAPP_") and name not in hides}
     path = [str(directory / "site"), *([base["PYTHONPATH"]] if base.get("PYTHONPATH") else [])]
-    kept |= {
+    inherited |= {
         **places(directory),
         VARIABLE: str(directory),
         "TMPDIR": str(directory / "tmp"),
@@ -363,8 +363,8 @@ def environment(directory: Path, base: Mapping[str, str], *, stub: bool) -> dict
         "DLAPP_RUNTIME_DOCKER_HOST": f"unix://{directory}/no-docker.sock",
     }
     if stub:
-        kept["LD_LIBRARY_PATH"] = str(directory / "stub")
-    return kept
+        inherited["LD_LIBRARY_PATH"] = str(directory / "stub")
+    return inherited
 
 
 def stub_device(**changes: Any) -> Any:

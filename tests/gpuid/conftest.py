@@ -77,8 +77,8 @@ def _opening(settings: LedgerSettings) -> Iterator[Open]:
         over: dict[str, Any] | None = None,
         **more: Any,
     ) -> ZooKeeperLedger:
-        there = fake_devices(4) if devices is None else devices
-        more.setdefault("discover", lambda: there)
+        present = fake_devices(4) if devices is None else devices
+        more.setdefault("discover", lambda: present)
         more.setdefault("probes", LivenessProbes())
         # Each host is a machine of its own.
         where = settings if host == "node7" else replace(settings, lock_dir=f"{settings.lock_dir}-{host}")
@@ -86,8 +86,8 @@ def _opening(settings: LedgerSettings) -> Iterator[Open]:
         return opened[-1]
 
     yield open_one
-    for one in opened:
-        one.close()
+    for item in opened:
+        item.close()
 
 
 @pytest.fixture(
@@ -100,8 +100,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
         return found
 
     def open_one(*, devices: tuple[Device, ...] | None = None, **more: Any) -> MachineLedger:
-        there = fake_devices(4) if devices is None else devices
-        more.setdefault("discover", lambda: there)
+        present = fake_devices(4) if devices is None else devices
+        more.setdefault("discover", lambda: present)
         return MachineLedger(str(tmp_path / "gpus"), **more)
 
     return open_one

@@ -103,7 +103,7 @@ class History:
     @property
     def operations(self) -> int:
         """Leases taken, and releases."""
-        return sum(one["what"] in ("leased", "releasing") for one in self.events)
+        return sum(event["what"] in ("leased", "releasing") for event in self.events)
 
 
 KINDS = ("killed", "paused", "cut", "clock")
@@ -138,7 +138,7 @@ def run(
         timeout_s: how long it may take beyond ``lasts_s``; fewer operations by then are a problem.
     """
     with contextlib.ExitStack() as stack:
-        kinds = kinds if zookeeper else tuple(one for one in kinds if one not in ("cut", "server"))
+        kinds = kinds if zookeeper else tuple(kind for kind in kinds if kind not in ("cut", "server"))
         whole = _Run(directory, seed, zookeeper, hosts, plant, kinds, stack)
         began = time.monotonic()
         return whole.go(operations, workers, mixed, until_problem, began + lasts_s, timeout_s)
@@ -182,7 +182,7 @@ class _Run:
         self.events = directory / "events"
         self.started = 0
         self.bag: list[str] = []
-        self.faults = dict.fromkeys((*(one for one in kinds if one != "clock"), "died"), 0)
+        self.faults = dict.fromkeys((*(kind for kind in kinds if kind != "clock"), "died"), 0)
         for host in range(hosts):
             (directory / f"witness-{host}").mkdir(parents=True)
         (directory / "lives").mkdir()
@@ -244,8 +244,10 @@ class _Run:
         self, operations: int, workers: int, mixed: bool, until_problem: bool, at_least: float, timeout_s: float
     ) -> History:
         servers = self.zookeeper.addresses if self.zookeeper else []
-        self.proxies = [[self.stack.enter_context(Proxy(one)) for one in servers] for _ in range(workers)]
-        addresses = [",".join(f"{host}:{port}" for host, port in (one.address for one in way)) for way in self.proxies]
+        self.proxies = [[self.stack.enter_context(Proxy(server)) for server in servers] for _ in range(workers)]
+        addresses = [
+            ",".join(f"{host}:{port}" for host, port in (item.address for item in way)) for way in self.proxies
+        ]
         if mixed:
             addresses[:: 3 * self.hosts] = ["" for _ in addresses[:: 3 * self.hosts]]
         self.running = [self.start(addresses[place], place % self.hosts) for place in range(workers)]
@@ -262,9 +264,9 @@ class _Run:
                         crashed = f"a worker ended with {code}: {self.log_of(process)}"
                     self.faults["died"] += 1
                     self.running[place] = self.start(addresses[place], place % self.hosts)
-            for one in [one for one in wake if one[0] <= now]:
-                wake.remove(one)
-                one[2]()
+            for item in [one for one in wake if one[0] <= now]:
+                wake.remove(item)
+                item[2]()
             counted.look()
             # On a busy machine there would be more faults than operations, and each costs the start of a process.
             if now >= next_fault and (counted.operations >= fault_after or now >= next_fault + 3.0 or until_problem):
@@ -288,11 +290,11 @@ class _Run:
 
     def one_fault(self, wake: list[tuple[float, Any, Callable[[], None]]], now: float) -> None:
         if not self.bag:
-            kinds = [one for one in self.kinds if one != "clock"]
+            kinds = [kind for kind in self.kinds if kind != "clock"]
             self.bag = self.choice.sample(kinds, len(kinds))  # in any order, and each as often: short runs have all
         what = self.bag[-1]
         place: Any = "server" if what == "server" else self.choice.randrange(len(self.running))
-        if any(one[1] == place for one in wake):
+        if any(item[1] == place for item in wake):
             return
         self.faults[self.bag.pop()] += 1
         if what == "server":
@@ -341,11 +343,11 @@ class _Run:
         writes = []
         if self.zookeeper:
             found = transactions(self.zookeeper.transaction_logs(self.zookeeper.leader()))
-            writes = [one for one in found if one.path.startswith(f"{self.root}/hosts/")]
+            writes = [item for item in found if item.path.startswith(f"{self.root}/hosts/")]
         history = History(events, writes, self.faults, [crashed] if crashed else [])
-        for one in events:
-            if one["what"] == "violation":
-                history.problems.append(f"{one['container']} found {one['other']} on {one['device']}")
+        for event in events:
+            if event["what"] == "violation":
+                history.problems.append(f"{event['container']} found {event['other']} on {event['device']}")
         history.problems += _problems_of_writes(events, writes)
         history.problems += self.leaks()
         return history
@@ -368,8 +370,8 @@ class _Run:
 
 
 def _problems_of_writes(events: list[dict[str, Any]], writes: list[Written]) -> list[str]:
-    started = {one["container"]: one["at"] for one in events if one["what"] == "started"}
-    ended = {one["container"]: one["at"] for one in events if one["what"] in ("ended", "releasing")}
+    started = {event["container"]: event["at"] for event in events if event["what"] == "started"}
+    ended = {event["container"]: event["at"] for event in events if event["what"] in ("ended", "releasing")}
     problems: list[str] = []
     last: dict[str, HostRecord] = {}
     for write in writes:
@@ -384,11 +386,11 @@ def _problems_of_writes(events: list[dict[str, Any]], writes: list[Written]) -> 
             problems.append(f"{host}: a card is leased twice at zxid {write.zxid:x}")
         if host in last and write.created:
             problems.append(f"{host}: its record was made again")
-        kept = {(one.container, one.token) for one in record.leases}
+        known_leases = {(item.container, item.token) for item in record.leases}
         for lease in last[host].leases if host in last else ():
             begin, end = started.get(lease.container), ended.get(lease.container)
             # A payload without an end was killed, or is one whose task was: its witness speaks for it.
-            if (lease.container, lease.token) in kept or begin is None or end is None:
+            if (lease.container, lease.token) in known_leases or begin is None or end is None:
                 continue
             if begin < write.at_ms < end - 1:
                 problems.append(

@@ -26,13 +26,13 @@ def _tree(quad: str) -> str:
             return "X"
         return "PIX" if one // 2 == other // 2 else quad if one // 4 == other // 4 else "SYS"
 
-    return "\n".join(" ".join(link(one, other) for other in range(8)) for one in range(8))
+    return "\n".join(" ".join(link(number, other) for other in range(8)) for number in range(8))
 
 
 _TABLES = {
     "DGX-1": _CUBE_MESH,
     # Six NVSwitches join all GPUs alike.
-    "DGX A100": "\n".join(" ".join("X" if one == other else "NV12" for other in range(8)) for one in range(8)),
+    "DGX A100": "\n".join(" ".join("X" if number == other else "NV12" for other in range(8)) for number in range(8)),
     "two sockets, a switch for each four": _tree("PXB"),
     "two sockets, a switch for each two": _tree("NODE"),
 }

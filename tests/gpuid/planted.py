@@ -74,10 +74,12 @@ class OnMachine(MachineLedger):
 
 def open_planted(plan: dict[str, Any]) -> OnZooKeeper | OnMachine:
     """The ledger of a plan; ``plan["plant"]`` names the mistake."""
-    plant, there = plan["plant"], fake_devices(plan["cards"])
+    plant, devices = plan["plant"], fake_devices(plan["cards"])
     probes = _Planted(plant)
     if plan["store"] == "machine":
-        return OnMachine(plan["directory"], discover=lambda: there, probes=probes)
-    ledger = OnZooKeeper(ledger_settings(**plan["settings"]), host=plan["host"], discover=lambda: there, probes=probes)
+        return OnMachine(plan["directory"], discover=lambda: devices, probes=probes)
+    ledger = OnZooKeeper(
+        ledger_settings(**plan["settings"]), host=plan["host"], discover=lambda: devices, probes=probes
+    )
     ledger.plant, probes.ledger = plant, ledger
     return ledger

@@ -20,13 +20,13 @@ def test_nvlinks_are_closer_than_a_switch_and_that_is_closer_than_another_socket
     assert found[7:] == [0, 0]
 
 
-def test_a_device_that_came_later_than_the_links_were_read_is_far_away() -> None:
+def test_a_device_newer_than_the_link_table_counts_as_distant() -> None:
     assert closeness(Device("GPU-a", 0, 0, links=("X",)), Device("GPU-b", 9, 9)) == 0
 
 
 def test_links_are_as_strong_in_both_directions_on_published_layouts() -> None:
     devices = machine("DGX-1")
-    assert all(closeness(one, other) == closeness(other, one) for one in devices for other in devices)
+    assert all(closeness(device, other) == closeness(other, device) for device in devices for other in devices)
 
 
 def test_a_holder_is_shown_by_index_application_and_user() -> None:

@@ -25,7 +25,7 @@ def settings(credentials: str | None = None) -> str:
 
 
 @pytest.mark.proves("zookeeper-access")
-def test_a_ledger_on_zookeeper_needs_credentials_or_the_word_none() -> None:
+def test_a_ledger_on_zookeeper_needs_credentials_or_none() -> None:
     with pytest.raises(ConfigError, match=r"name a file of mode 0600 with user:password, or write none"):
         settings()
     assert settings("none") == ""
@@ -41,12 +41,12 @@ def test_credentials_that_others_may_read_are_refused(tmp_path: Path) -> None:
     assert settings(str(file)) == "dlapp:secret"
 
 
-def test_the_key_says_whether_yarn_assigns_gpus_and_with_auto_the_files_of_hadoop(
+def test_gpu_assignment_by_yarn_comes_from_the_key_or_the_hadoop_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
 
-    def found(dialect: str, **keys: str) -> bool:
+    def assigns(dialect: str, **keys: str) -> bool:
         return yarn_assigns_gpus(load_config({"yarn.dialect": dialect, **keys}, {}, system_file=missing()))
 
     def write(name: str, value: str) -> None:
@@ -54,17 +54,17 @@ def test_the_key_says_whether_yarn_assigns_gpus_and_with_auto_the_files_of_hadoo
         (tmp_path / "yarn-site.xml").write_text(f"<configuration>{entry}</configuration>")
 
     here = {"yarn.conf_dir": str(tmp_path)}
-    assert [found(one) for one in ("auto", "gcores", "yarn.io/gpu")] == [False, False, True]
+    assert [assigns(one) for one in ("auto", "gcores", "yarn.io/gpu")] == [False, False, True]
     write("yarn.nodemanager.resource-plugins", "yarn.io/fpga,yarn.io/gpu")
-    assert [found(one, **here) for one in ("auto", "gcores")] == [True, False]
+    assert [assigns(one, **here) for one in ("auto", "gcores")] == [True, False]
     write("yarn.resource-types", "gcores, yarn.io/gpu")
-    assert found("auto", **here)
+    assert assigns("auto", **here)
     write("yarn.resource-types", "gcores")
-    assert not found("auto", **here)
+    assert not assigns("auto", **here)
 
 
 def test_tls_needs_a_ca_and_the_contents_of_its_files_are_sent_along(tmp_path: Path) -> None:
-    def found(**more: str) -> LedgerSettings:
+    def settings_with(**more: str) -> LedgerSettings:
         options = {"ensemble": "127.0.0.1:1", "root": "/dlapp", "credentials": "none", **more}
         keys = {f"gpuid.zookeeper.{name}": text for name, text in options.items()}
         return configured(load_config(keys, {}, system_file=missing()))
@@ -72,21 +72,25 @@ def test_tls_needs_a_ca_and_the_contents_of_its_files_are_sent_along(tmp_path: P
     both = tmp_path / "both.pem"
     both.write_text(CERTIFICATE + KEY)
     both.chmod(0o600)
-    assert (found().tls, found(ca="system").tls, found(ca="system").certificates) == (False, True, "")
-    tls = found(ca=str(both), certificate=str(both))
+    assert (settings_with().tls, settings_with(ca="system").tls, settings_with(ca="system").certificates) == (
+        False,
+        True,
+        "",
+    )
+    tls = settings_with(ca=str(both), certificate=str(both))
     assert (tls.certificates, tls.client_certificate) == (CERTIFICATE + KEY, (CERTIFICATE + KEY).strip())
     with pytest.raises(ConfigError, match=r"gpuid.zookeeper.ca is not: without it there is no TLS"):
-        found(certificate=str(both))
+        settings_with(certificate=str(both))
     both.chmod(0o644)
     with pytest.raises(ConfigError, match=r"gpuid.zookeeper.certificate: .* may be read by others"):
-        found(ca="system", certificate=str(both))
+        settings_with(ca="system", certificate=str(both))
     both.write_text(CERTIFICATE)
     both.chmod(0o600)
     with pytest.raises(ConfigError, match="is not a certificate with its key"):
-        found(ca="system", certificate=str(both))
+        settings_with(ca="system", certificate=str(both))
     both.write_text("nothing")
     with pytest.raises(ConfigError, match=r"gpuid.zookeeper.ca: .* is neither PEM nor"):
-        found(ca=str(both))
+        settings_with(ca=str(both))
 
 
 @pytest.mark.parametrize("text", ["", "dlapp", "dlapp:", ":secret", "a:b\nc:d"])
@@ -179,6 +183,6 @@ def test_a_container_that_locks_devices_where_no_other_one_sees_it_is_refused(
 
 
 @pytest.mark.root("to make namespaces")
-def test_a_process_in_the_namespaces_of_its_host_goes_by_the_name_of_the_kernel(tmp_path: Path) -> None:
+def test_a_process_in_the_hosts_namespaces_uses_the_kernels_host_name(tmp_path: Path) -> None:
     assert host_of_task_in(tmp_path) == ""
     assert host_of_task(str(tmp_path), {}) == ""

@@ -53,9 +53,7 @@ def test_no_history_on_one_machine_shows_a_device_used_twice_or_lost(tmp_path: P
 
 @pytest.mark.slow
 @each_seed("histories on an ensemble")
-def test_no_history_on_an_ensemble_whose_servers_are_restarted_shows_a_device_used_twice_or_lost(
-    ensemble: ZooKeeper, tmp_path: Path, seed: int
-) -> None:
+def test_no_device_is_used_twice_or_lost_while_servers_restart(ensemble: ZooKeeper, tmp_path: Path, seed: int) -> None:
     """Run three histories of 100 operations while servers are restarted, at night five of 500."""
     operations, kinds = OPERATIONS if FULL else 100, (*history.KINDS, "server")
     found = history.run(
@@ -85,4 +83,4 @@ def test_a_mistake_in_the_ledger_shows_in_its_history(
         timeout_s=150,
     )
     wanted = "its record was deleted" if plant == "recreate" else " found "
-    assert any(wanted in one for one in found.problems), found.problems
+    assert any(wanted in problem for problem in found.problems), found.problems

@@ -20,10 +20,10 @@ from dlapp.value import replace
 from dlapp.values import spec
 
 APP = "application_1700000000000_0042"
-_LINKS = tuple(tuple("X" if one == other else "PIX" for other in range(4)) for one in range(4))
+_LINKS = tuple(tuple("X" if item == other else "PIX" for other in range(4)) for item in range(4))
 
 
-def whole(index: int, memory_mib: int = 81559) -> Device:
+def whole_gpu(index: int, memory_mib: int = 81559) -> Device:
     return Device(f"GPU-{index}", index, index, "NVIDIA H100 80GB HBM3", memory_mib, links=_LINKS[index % 4])
 
 
@@ -33,7 +33,7 @@ def part(index: int, number: int, profile: str, memory_mib: int) -> Device:
 
 
 SMALL, LARGE = part(0, 0, "1g.10gb", 9984), part(0, 1, "3g.40gb", 40448)
-MIXED = (SMALL, LARGE, whole(1), whole(2), whole(3))
+MIXED = (SMALL, LARGE, whole_gpu(1), whole_gpu(2), whole_gpu(3))
 """The first of four GPUs is split."""
 SPLIT = tuple(part(0, number, "1g.10gb", 9984) for number in range(7))
 
@@ -107,7 +107,7 @@ def test_two_slices_are_refused_because_a_program_sees_one() -> None:
             "asked for 4 whole GPUs, it has 3 whole GPUs (3 x 85 GB) and 2 slices (1g.10gb, 3g.40gb)",
         ),
         (
-            (whole(0), whole(1, 15360)),
+            (whole_gpu(0), whole_gpu(1, 15360)),
             1,
             DeviceNeed(MIG_SLICE),
             "gpu",
@@ -121,7 +121,7 @@ def test_two_slices_are_refused_because_a_program_sees_one() -> None:
             "asked for 1 slice 3g.40gb, it has 7 slices (7 x 1g.10gb)",
         ),
         (
-            (whole(0), whole(1, 15360)),
+            (whole_gpu(0), whole_gpu(1, 15360)),
             2,
             DeviceNeed(WHOLE_GPU, 24_000),
             "gpu_memory",
@@ -134,7 +134,7 @@ def test_two_slices_are_refused_because_a_program_sees_one() -> None:
             "gpu_memory",
             "asked for 1 MIG slice with 18 GB, it has 2 slices (17 GB, 1g.18gb of 17 GB)",
         ),
-        ((whole(0),), 2, PLAIN, "gcores", "asked for 2 gcores, it has 1"),
+        ((whole_gpu(0),), 2, PLAIN, "gcores", "asked for 2 gcores, it has 1"),
         ((), 1, PLAIN, "gcores", "asked for 1 gcore, it has 0"),
     ],
 )
@@ -159,16 +159,16 @@ def test_an_impossible_device_request_is_refused_with_the_hosts_devices_and_the_
 )
 def test_the_memory_of_a_gpu_is_that_of_its_name(memory_mib: int, memory_mb: int, serves: bool) -> None:
     """The sizes are those that nvidia-smi shows: an H100 of 80 GB has less than 80 GiB."""
-    assert DeviceNeed(WHOLE_GPU, memory_mb).accepts(whole(0, memory_mib)) is serves
+    assert DeviceNeed(WHOLE_GPU, memory_mb).accepts(whole_gpu(0, memory_mib)) is serves
 
 
 def test_a_gpu_of_unknown_memory_serves_no_request_for_memory() -> None:
-    assert not DeviceNeed(WHOLE_GPU, 1).accepts(whole(0, 0))
-    assert PLAIN.accepts(whole(0, 0))
+    assert not DeviceNeed(WHOLE_GPU, 1).accepts(whole_gpu(0, 0))
+    assert PLAIN.accepts(whole_gpu(0, 0))
 
 
-def test_of_the_gpus_with_enough_memory_the_least_is_taken() -> None:
-    devices = (whole(0), whole(1, 24564), whole(2, 40960), whole(3, 40960))
+def test_the_smallest_gpu_with_enough_memory_is_chosen() -> None:
+    devices = (whole_gpu(0), whole_gpu(1, 24564), whole_gpu(2, 40960), whole_gpu(3, 40960))
     assert leased(record_of(devices), "c", 1, DeviceNeed(WHOLE_GPU, 16_000))[1] == ["GPU-1"]
     assert leased(record_of(devices), "c", 2, DeviceNeed(WHOLE_GPU, 30_000))[1] == ["GPU-2", "GPU-3"]
     assert leased(record_of(devices), "c", 1, DeviceNeed(WHOLE_GPU, 48_000))[1] == ["GPU-0"]
@@ -179,8 +179,8 @@ def test_profiles_are_compared_by_their_words() -> None:
     assert needs.profile_of(media) == "1g.10gb+me"
     assert DeviceNeed("mig:1g.10gb+me").accepts(media)
     assert not DeviceNeed("mig:1g.10gb").accepts(media)
-    assert not DeviceNeed("mig:1g.10gb").accepts(whole(0))
-    assert needs.profile_of(whole(0)) == ""
+    assert not DeviceNeed("mig:1g.10gb").accepts(whole_gpu(0))
+    assert needs.profile_of(whole_gpu(0)) == ""
 
 
 def test_the_kinds_are_those_of_the_properties_file() -> None:
@@ -198,11 +198,11 @@ def test_other_kinds_are_those_that_are_free_the_nearest_in_memory_first() -> No
 
     assert kinds(PLAIN, SMALL, LARGE) == ["mig:3g.40gb", "mig:1g.10gb", "mig"]
     assert kinds(PLAIN, SMALL) == ["mig:1g.10gb", "mig"]
-    assert kinds(PLAIN, whole(2)) == kinds(PLAIN) == []
+    assert kinds(PLAIN, whole_gpu(2)) == kinds(PLAIN) == []
     assert kinds(DeviceNeed(WHOLE_GPU, 20_000), SMALL, LARGE) == ["mig:3g.40gb", "mig"]
-    assert kinds(DeviceNeed("mig:1g.10gb"), LARGE, whole(1)) == ["mig:3g.40gb", "whole", "mig"]
-    assert kinds(DeviceNeed("mig:3g.40gb"), SMALL, whole(1)) == ["whole", "mig:1g.10gb", "mig"]
-    assert kinds(DeviceNeed(MIG_SLICE), whole(1)) == ["whole"]
+    assert kinds(DeviceNeed("mig:1g.10gb"), LARGE, whole_gpu(1)) == ["mig:3g.40gb", "whole", "mig"]
+    assert kinds(DeviceNeed("mig:3g.40gb"), SMALL, whole_gpu(1)) == ["whole", "mig:1g.10gb", "mig"]
+    assert kinds(DeviceNeed(MIG_SLICE), whole_gpu(1)) == ["whole"]
     assert kinds(PLAIN, replace(SMALL, name="")) == ["mig"]
 
 
@@ -221,9 +221,9 @@ def hosts(draw: st.DrawFn) -> tuple[Device, ...]:
     devices: list[Device] = []
     for index in range(draw(st.integers(1, 4))):
         parts = draw(st.lists(PROFILES, max_size=3))
-        devices += [part(index, at, *one) for at, one in enumerate(parts)]
+        devices += [part(index, place, *one) for place, one in enumerate(parts)]
         if not parts:
-            devices.append(whole(index, draw(st.sampled_from([15360, 40960, 81559]))))
+            devices.append(whole_gpu(index, draw(st.sampled_from([15360, 40960, 81559]))))
     return tuple(devices)
 
 
@@ -233,35 +233,37 @@ def can_be_met(devices: Sequence[Device], asked: Sequence[DeviceNeed]) -> bool:
         return True
     first, *rest = asked
     return any(
-        can_be_met([other for other in devices if other is not one], rest) for one in devices if first.accepts(one)
+        can_be_met([other for other in devices if other is not device], rest)
+        for device in devices
+        if first.accepts(device)
     )
 
 
 @given(hosts(), st.lists(st.builds(Demand, st.integers(1, 2), NEEDS), max_size=4))
 def test_possible_demands_are_met_and_impossible_ones_refused(devices: tuple[Device, ...], asked: list[Demand]) -> None:
     demands = sorted(asked, key=needs.strictness)
-    possible = can_be_met(devices, [one.need for one in demands for _ in range(one.gcores)])
-    found = choose_for(devices, {one.uuid for one in devices}, demands)
+    possible = can_be_met(devices, [demand.need for demand in demands for _ in range(demand.gcores)])
+    found = choose_for(devices, {device.uuid for device in devices}, demands)
     assert (found is not None) == possible
     assert bool(too_few(demands, devices, "it has")) == (not possible)
     if found is not None:
-        assert len(found) == sum(one.gcores for one in demands)
-        assert can_be_met(found, [one.need for one in demands for _ in range(one.gcores)])
+        assert len(found) == sum(demand.gcores for demand in demands)
+        assert can_be_met(found, [demand.need for demand in demands for _ in range(demand.gcores)])
 
 
 @given(hosts(), st.lists(st.builds(Demand, st.integers(1, 2), NEEDS), max_size=4), st.randoms())
 def test_each_role_gets_its_reserved_devices_in_any_order(
     devices: tuple[Device, ...], asked: list[Demand], order: Random
 ) -> None:
-    reserved = choose_for(devices, {one.uuid for one in devices}, sorted(asked, key=needs.strictness))
+    reserved = choose_for(devices, {device.uuid for device in devices}, sorted(asked, key=needs.strictness))
     if reserved is None:
         return
     order.shuffle(asked)
-    left = {one.uuid for one in reserved}
+    left = {device.uuid for device in reserved}
     for demand in asked:
         taken = choose_for(devices, left, [demand], least=True)
         assert taken is not None
-        left -= {one.uuid for one in taken}
+        left -= {device.uuid for device in taken}
 
 
 @given(st.lists(st.builds(Demand, st.integers(1, 64), NEEDS), min_size=1, max_size=6))
@@ -269,8 +271,8 @@ def test_demands_are_read_back_from_their_text(asked: list[Demand]) -> None:
     demands = tuple(sorted(asked, key=needs.strictness))
     text = to_text(demands)
     assert not set(text) & set("/ \n")
-    count = sum(one.gcores for one in demands)
-    plain = all(one.need == PLAIN for one in demands)
+    count = sum(demand.gcores for demand in demands)
+    plain = all(demand.need == PLAIN for demand in demands)
     assert from_text(text, count) == ((Demand(count, PLAIN),) if plain else demands)
 
 

@@ -114,11 +114,11 @@ def test_a_container_with_the_machine_id_of_its_image_is_no_other_machine() -> N
     assert (after.machine, len(after.leases)) == ("host", 1)
 
 
-def test_of_leases_that_operators_ended_the_last_ones_are_kept() -> None:
+def test_the_last_leases_ended_by_operators_are_kept() -> None:
     record = record_of()
     for number in range(rules.MAX_RELEASES + 3):
         record = rules.force_release(leased(record, f"c{number}", 1), "gpu0", by="ann", now_ms=number)
-    assert [one.at_ms for one in record.releases] == list(range(3, rules.MAX_RELEASES + 3))
+    assert [release.at_ms for release in record.releases] == list(range(3, rules.MAX_RELEASES + 3))
     assert from_bytes(to_bytes(record), "host03") == replace(record, releases=record.releases)
 
 
@@ -170,15 +170,15 @@ class Rules(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.there = list(fake_devices(6))
+        self.present = list(fake_devices(6))
         self.record = HostRecord("host03")
         self.model: dict[str, tuple[str, int]] = {}
         self.tokens = 0
-        self.look(6)
+        self.discover(6)
 
     @rule(count=st.integers(0, 6))
-    def look(self, count: int) -> None:
-        found: list[Device] = self.there[:count]
+    def discover(self, count: int) -> None:
+        found: list[Device] = self.present[:count]
         self.record = rules.with_inventory(self.record, found, boot_id="boot", now_ms=1)
 
     @rule(container=NAMES, application=st.sampled_from([APP, OTHER]), gcores=st.integers(-1, 7))
@@ -228,7 +228,7 @@ class Rules(RuleBasedStateMachine):
         try:
             self.record = rules.quarantine(self.record, f"gpu{index}", cause="ecc", by=by, now_ms=1)
         except NotFound:
-            assert index not in {one.device.index for one in self.record.devices}
+            assert index not in {device.device.index for device in self.record.devices}
 
     @precondition(lambda self: self.record.devices)
     @rule(data=st.data(), forgive=st.booleans())
@@ -246,20 +246,20 @@ class Rules(RuleBasedStateMachine):
         assert from_bytes(to_bytes(self.record), "host03") == self.record
 
     @invariant()
-    def nobody_shares_a_device(self) -> None:
-        held = [uuid for one in self.record.leases for uuid in one.devices]
+    def no_device_is_shared(self) -> None:
+        held = [uuid for lease in self.record.leases for uuid in lease.devices]
         assert len(held) == len(set(held))
-        assert not {one.uuid for one in self.record.free()} & set(held)
+        assert not {device.uuid for device in self.record.free()} & set(held)
 
     @invariant()
     def leases_are_what_was_given_and_not_taken_back(self) -> None:
-        assert {one.container: (one.application, len(one.devices)) for one in self.record.leases} == self.model
+        assert {lease.container: (lease.application, len(lease.devices)) for lease in self.record.leases} == self.model
 
     @invariant()
     def what_is_held_or_broken_is_never_dropped(self) -> None:
-        known = {one.uuid for one in self.record.devices}
-        assert {uuid for one in self.record.leases for uuid in one.devices} <= known
-        assert all(one.present for one in self.record.devices if one.device in self.record.free())
+        known = {device.uuid for device in self.record.devices}
+        assert {uuid for lease in self.record.leases for uuid in lease.devices} <= known
+        assert all(device.present for device in self.record.devices if device.device in self.record.free())
 
 
 TestRules = Rules.TestCase

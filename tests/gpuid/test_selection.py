@@ -15,12 +15,12 @@ from dlapp.gpuid.selection import MAX_SETS, Measure, choose, matrix, measure
 from tests.gpuid.layouts import NAMES, machine
 from tests.tiers import some
 
-EVERY_SET = [tuple(one for one in range(8) if bits >> one & 1) for bits in range(1 << 8)]
+EVERY_SET = [tuple(number for number in range(8) if bits >> number & 1) for bits in range(1 << 8)]
 
 
 def chosen(devices: Sequence[Device], free: Sequence[int], count: int, *, spread: bool = False) -> list[int] | None:
-    found = choose(devices, {devices[one].uuid for one in free}, count, spread=spread)
-    return None if found is None else [devices.index(one) for one in found]
+    found = choose(devices, {devices[item].uuid for item in free}, count, spread=spread)
+    return None if found is None else [devices.index(item) for item in found]
 
 
 def best(devices: Sequence[Device], free: Sequence[int], count: int, *, spread: bool = False) -> list[int]:
@@ -111,7 +111,7 @@ def test_singles_one_after_the_other_leave_a_quad_whole() -> None:
     assert free in ({0, 1, 2, 3}, {4, 5, 6, 7})
 
 
-def test_a_pair_that_stands_alone_goes_before_half_a_quad() -> None:
+def test_a_free_pair_is_preferred_to_half_a_quad() -> None:
     assert chosen(machine("two sockets, a switch for each four"), [0, 1, 2, 3, 4, 5], 2) == [4, 5]
 
 
@@ -153,8 +153,13 @@ def test_fifty_six_parts_are_chosen_from_as_fast_as_eight_devices() -> None:
 def test_a_machine_beyond_all_measure_gets_a_good_set_and_does_not_hang() -> None:
     names = ["SYS", "PHB", "PIX", "NV1", "NV2"]
     devices = tuple(
-        Device(f"GPU-{one}", one, one, links=tuple(names[(one * other * 7 + one + other) % 5] for other in range(30)))
-        for one in range(30)
+        Device(
+            f"GPU-{number}",
+            number,
+            number,
+            links=tuple(names[(number * other * 7 + number + other) % 5] for other in range(30)),
+        )
+        for number in range(30)
     )
     found = chosen(devices, range(30), 15)
     assert found is not None

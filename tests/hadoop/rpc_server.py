@@ -72,9 +72,9 @@ class RpcServer:
 
     def cut_all(self) -> None:
         """Cut all connections."""
-        for one in self._open:
+        for item in self._open:
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                item.shutdown(socket.SHUT_RDWR)
 
     def _accept(self) -> None:
         while True:
@@ -141,13 +141,13 @@ class _Session:
             sasl_offer(method, mechanism, challenge if mechanism == "DIGEST-MD5" else None)
             for method, mechanism in self.server.offers
         ]
-        self._answer_sasl(encode((2, NEGOTIATE), *((4, one) for one in offers)))
+        self._answer_sasl(encode((2, NEGOTIATE), *((4, offer) for offer in offers)))
         _, rest = self._next()
-        said = Fields(rest[0])
-        chosen = Fields(said.all_data(4)[0])
+        parsed = Fields(rest[0])
+        chosen = Fields(parsed.all_data(4)[0])
         assert chosen.has(3)
         assert not chosen.has(5)
-        attributes = parse_attributes(said.text(3))
+        attributes = parse_attributes(parsed.text(3))
         # The server's side of the same sums: the client's, with the client's nonce.
         mine = DigestMd5(self.server.token, cnonce=attributes["cnonce"])
         expected = parse_attributes(mine.respond(challenge.encode()).decode())
@@ -165,9 +165,9 @@ class _Session:
         while (frame := reader.next()) is None:
             self._more(reader)
         head, *rest = split_frame(frame)
-        said = Fields(head)
-        self.state = said.number(8) if said.has(8) else None
-        zigzag = said.number(3)
+        parsed = Fields(head)
+        self.state = parsed.number(8) if parsed.has(8) else None
+        zigzag = parsed.number(3)
         return zigzag >> 1 ^ -(zigzag & 1), rest
 
     def _more(self, reader: FrameReader) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dlapp.hadoop.application_state import NOT_KNOWN, read_application_state
 from dlapp.login import Login
-from tests.hadoop.test_web import says, server
+from tests.hadoop.test_web import answering, server
 
 APP = "application_1700000000000_0001"
 UNKNOWN = {"RemoteException": {"exception": "NotFoundException", "message": "app with id not found"}}
@@ -45,13 +45,13 @@ def info(state: str) -> bytes:
     ],
 )
 def test_only_an_active_resourcemanager_proves_an_end(answers: list[bytes], found: str) -> None:
-    with server(says(*answers)) as url:
+    with server(answering(*answers)) as url:
         assert read_application_state([url], Login("tony"), APP, timeout_s=120) == found
 
 
-def test_of_several_resourcemanagers_one_that_is_down_or_on_standby_is_passed_over() -> None:
+def test_down_and_standby_resourcemanagers_are_skipped() -> None:
     standby = answer(b"This is standby RM", 200)
-    with server(says(standby)) as first, server(says(app("KILLED"), info("ACTIVE"))) as second:
+    with server(answering(standby)) as first, server(answering(app("KILLED"), info("ACTIVE"))) as second:
         urls = ["http://127.0.0.1:1", first, second]
         assert read_application_state(urls, Login("tony"), APP, timeout_s=120) == "KILLED"
 

@@ -90,10 +90,10 @@ ALONE = (
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("conf")
     together = "".join(
-        f"<property><name>all{at}</name><value>"
-        + "|".join(f"${{{one}}}" for one in TOGETHER[at::2])
+        f"<property><name>all{index}</name><value>"
+        + "|".join(f"${{{item}}}" for item in TOGETHER[index::2])
         + "</value></property>"
-        for at in range(2)
+        for index in range(2)
     )
     files = {"core-site": CORE + together, "hdfs-site": HDFS, **{f"more/{name}": text for name, text in MORE.items()}}
     (directory / "more").mkdir()
@@ -130,4 +130,4 @@ def test_the_values_of_the_comparison_are_those_that_are_meant(directory: Path) 
     found = read_configuration(str(directory))
     together = f"{found.get('all0')}|{found.get('all1')}".split("|")
     assert set(together) >= {"first", "of core", "one", "none", "yes", "two", "plain", "after", "hdfs://last:1"}
-    assert not [one for one in together if one.startswith("${") and one != "${c d} ${} $c {c} $b"]
+    assert not [text for text in together if text.startswith("${") and text != "${c d} ${} $c {c} $b"]

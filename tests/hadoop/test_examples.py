@@ -57,7 +57,7 @@ def test_the_examples_of_high_availability_name_two_of_each(tmp_path: Path) -> N
     assert site.get("dfs.journalnode.edits.dir") == "/var/lib/hadoop-hdfs/journal"
 
 
-def test_datanodes_are_reached_by_name_where_the_client_says_so(tmp_path: Path) -> None:
+def test_datanodes_are_reached_by_name_if_configured(tmp_path: Path) -> None:
     assert not configured(tmp_path).hdfs(Login("tony")).by_hostname
     file = tmp_path / "hdfs-site.xml"
     wanted = "<property><name>dfs.client.use.datanode.hostname</name><value>true</value></property></configuration>"
@@ -65,7 +65,7 @@ def test_datanodes_are_reached_by_name_where_the_client_says_so(tmp_path: Path) 
     assert read_configuration(str(tmp_path)).hdfs(Login("tony")).by_hostname
 
 
-@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.xml")), ids=lambda one: one.name)
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.xml")), ids=lambda item: item.name)
 def test_every_example_is_a_configuration_without_a_property_twice(example: Path, tmp_path: Path) -> None:
     names = re.findall(r"<name>(.*?)</name>", example.read_text())
     assert names

@@ -50,13 +50,13 @@ def allocate(one: RpcClient, timeout_s: float = 120.0) -> int:
     return one.call("allocate", b"", response_id, timeout_s=timeout_s)
 
 
-def response_id(said: Fields) -> int:
-    return said.signed(2)
+def response_id(message: Fields) -> int:
+    return message.signed(2)
 
 
 @contextmanager
 def answering(*data: bytes, hold: bool = False) -> Iterator[tuple[str, int]]:
-    """A server that says ``data`` to whoever comes, whatever it is told."""
+    """A server that sends ``data`` to every client."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         done = threading.Event()
 
@@ -89,13 +89,13 @@ def answering(*data: bytes, hold: bool = False) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("qop", ["auth", "auth-int", "auth-conf"])
-def test_calls_go_through_with_every_protection(qop: str) -> None:
+def test_calls_work_with_every_protection(qop: str) -> None:
     with RpcServer(lambda method, data: ANSWER, TOKEN, qop) as server, rpc(server.address) as client:
         assert [allocate(client) for _ in range(3)] == [7, 7, 7]
         assert (server.connections, server.calls) == (1, 3)
 
 
-def test_a_call_without_proof_goes_as_a_user() -> None:
+def test_a_call_without_a_token_is_sent_as_the_user() -> None:
     with RpcServer(lambda method, data: ANSWER) as server, rpc(server.address, token=None) as client:
         assert allocate(client) == 7
 
@@ -110,7 +110,7 @@ def test_a_wrong_password_is_refused_at_once() -> None:
         assert server.connections == 1
 
 
-def test_a_server_that_knows_only_the_token_before_the_last_is_served_with_that() -> None:
+def test_a_server_that_knows_only_the_previous_token_gets_it() -> None:
     newer, newest = Token(b"identifier", b"2", "K"), Token(b"identifier", b"3", "K")
     with RpcServer(lambda method, data: ANSWER, TOKEN) as server, rpc(server.address) as client:
         for _ in range(2):  # it comes with many answers
@@ -128,7 +128,7 @@ def test_a_server_that_knows_only_the_token_before_the_last_is_served_with_that(
             allocate(client)
 
 
-def test_of_several_mechanisms_the_one_that_we_speak_is_taken() -> None:
+def test_the_supported_one_of_several_mechanisms_is_chosen() -> None:
     offers = (("KERBEROS", "GSSAPI"), ("TOKEN", "SCRAM-SHA-256"), ("TOKEN", "DIGEST-MD5"))
     with RpcServer(lambda method, data: ANSWER, TOKEN, offers=offers) as server, rpc(server.address) as client:
         assert allocate(client) == 7
@@ -184,20 +184,20 @@ def test_an_exception_of_the_server_keeps_the_connection() -> None:
 
 
 def test_a_retriable_error_is_retried() -> None:
-    told = []
+    messages = []
 
     def handler(method: str, data: bytes) -> bytes:
-        told.append(method)
-        if len(told) < 3:
+        messages.append(method)
+        if len(messages) < 3:
             raise Refuse("org.apache.hadoop.ipc.RetriableException", "starting")
         return ANSWER
 
     with RpcServer(handler, TOKEN) as server, rpc(server.address) as client:
         assert allocate(client) == 7
-    assert len(told) == 3
+    assert len(messages) == 3
 
 
-def test_of_several_servers_the_one_that_serves_is_found_and_kept() -> None:
+def test_the_serving_one_of_several_servers_is_found_and_kept() -> None:
     with (
         refusing() as closed,
         RpcServer(lambda method, data: ANSWER, TOKEN) as server,
@@ -215,7 +215,7 @@ def test_unreachable_servers_give_one_line_with_every_address() -> None:
     assert all(f":{port}: refused" in str(caught.value) for _, port in (one, two))
 
 
-def test_a_server_that_never_answers_costs_the_time_that_was_given() -> None:
+def test_a_silent_server_uses_up_the_timeout_only() -> None:
     with answering(hold=True) as address, rpc(address, try_s=0.1) as client:
         began = time.monotonic()
         with pytest.raises(ConnectionLost, match="timed out"):
@@ -223,7 +223,7 @@ def test_a_server_that_never_answers_costs_the_time_that_was_given() -> None:
         assert time.monotonic() - began < 20
 
 
-def test_an_answer_that_comes_once_is_waited_for_longer_than_a_server_is() -> None:
+def test_an_answer_is_waited_for_longer_than_a_connection() -> None:
     def late(method: str, data: bytes) -> bytes:
         time.sleep(0.5)
         return ANSWER
@@ -233,7 +233,7 @@ def test_an_answer_that_comes_once_is_waited_for_longer_than_a_server_is() -> No
         assert (answer, server.calls) == (7, 1)
 
 
-def test_a_server_that_drips_costs_no_more_than_one_that_is_silent() -> None:
+def test_a_dripping_server_times_out_like_a_silent_one() -> None:
     with RpcServer(lambda method, data: ANSWER, TOKEN) as server, Proxy(server.address) as proxy:
         proxy.plan = Plan(delay_s=0.4)
         began = time.monotonic()
@@ -242,7 +242,7 @@ def test_a_server_that_drips_costs_no_more_than_one_that_is_silent() -> None:
         assert time.monotonic() - began < 20
 
 
-def test_an_answer_that_always_has_another_byte_costs_no_more_either(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_answer_times_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_RECEIVE", 1)
     monkeypatch.setattr(connection, "MAX_HANDSHAKE_FRAME", 128 << 20)
     size = 64 << 20
@@ -292,8 +292,8 @@ def test_a_connection_that_the_server_closed_is_opened_again() -> None:
 @pytest.mark.parametrize("qop", ["auth", "auth-int"])
 def test_a_stream_harmed_at_any_byte_ends_in_one_error_and_the_next_call_is_right(kind: str, qop: str) -> None:
     with RpcServer(lambda method, data: ANSWER, TOKEN, qop) as server, Proxy(server.address) as proxy:
-        for at in range(0, 500, 23):
-            harm: dict[str, Any] = {kind: at}
+        for offset in range(0, 500, 23):
+            harm: dict[str, Any] = {kind: offset}
             proxy.plan = Plan(**harm)
             # Past the answer it does no harm; where it does, there is one error of ours and no other.
             with rpc(proxy.address, try_s=0.05) as client, suppress(HadoopError):

@@ -37,8 +37,8 @@ MOUNTS = {
 
 def place(*more: dict[str, str]) -> HdfsPlace:
     properties = dict(SERVICES)
-    for one in more:
-        properties |= one
+    for item in more:
+        properties |= item
     return HadoopConfiguration(properties, "here").hdfs(Login("tony"))
 
 
@@ -78,7 +78,7 @@ def test_the_default_nameservice_without_an_address_is_refused_by_the_setting() 
         place({"fs.defaultFS": "hdfs://half"})
 
 
-def test_a_default_file_system_that_is_named_by_its_namenode_has_the_addresses_of_its_nameservice() -> None:
+def test_a_default_file_system_named_by_a_namenode_uses_its_nameservice() -> None:
     found = place({"fs.defaultFS": "hdfs://l1:8020"})
     assert (found.location, found.web) == ("hdfs://l1:8020", ("http://l1:50070",))
     assert found.of("hdfs://lone/a").location == "hdfs://l1:8020"
@@ -86,7 +86,7 @@ def test_a_default_file_system_that_is_named_by_its_namenode_has_the_addresses_o
 
 def test_nodes_get_the_nameservices_of_their_locations_alone() -> None:
     sent = from_json(HdfsPlace, to_json(place(MOUNTS).for_locations(["hdfs://west/a", "s3://bucket/a", "file:///a"])))
-    assert [one.location for one in sent.others] == ["hdfs://west"]
+    assert [other.location for other in sent.others] == ["hdfs://west"]
     assert (sent.of("hdfs://west/a").web[0], sent.mounts) == ("http://w1:1234", ())
 
 
@@ -139,7 +139,7 @@ def test_mount_tables_of_other_kinds_and_names() -> None:
 def test_a_mount_table_may_be_the_default_file_system() -> None:
     found = place(MOUNTS, {"fs.defaultFS": "viewfs://all/"})
     assert (found.location, found.home, found.web[0]) == ("hdfs://west", "hdfs://west/home/tony", "http://w1:1234")
-    assert [found.resolve(one) for one in ("run", "/data/logs/1", "viewfs:/data/logs/1", "hdfs://east/x")] == [
+    assert [found.resolve(value) for value in ("run", "/data/logs/1", "viewfs:/data/logs/1", "hdfs://east/x")] == [
         "hdfs://west/home/tony/run",
         "hdfs://east/var/logs/1",
         "hdfs://east/var/logs/1",

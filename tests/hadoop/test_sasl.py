@@ -68,7 +68,7 @@ def test_a_challenge_that_cannot_be_read_is_refused(challenge: bytes) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_garbage_in_place_of_a_challenge_ends_in_an_error_of_ours(challenge: bytes) -> None:
+def test_garbage_in_place_of_a_challenge_is_a_dlapp_error(challenge: bytes) -> None:
     with contextlib.suppress(HadoopError):
         DigestMd5(TOKEN).respond(challenge)
 
@@ -93,8 +93,8 @@ def test_wrapped_messages_are_unwrapped_in_order(seal: bool, messages: list[byte
 def test_a_wrapped_message_spoiled_at_any_byte_repeated_or_left_out_is_refused(seal: bool) -> None:
     key = bytes(range(16))
     wrapped = Security(key, seal=seal).wrap(b"data")
-    for at in range(len(wrapped)):
-        spoiled = wrapped[:at] + bytes([wrapped[at] ^ 1]) + wrapped[at + 1 :]
+    for offset in range(len(wrapped)):
+        spoiled = wrapped[:offset] + bytes([wrapped[offset] ^ 1]) + wrapped[offset + 1 :]
         with pytest.raises(NotHadoop):
             Security(key, seal=seal, server=True).unwrap(spoiled)
     server = Security(key, seal=seal, server=True)

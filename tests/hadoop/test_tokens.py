@@ -75,7 +75,7 @@ def test_a_file_cut_at_any_byte_is_refused(data: bytes) -> None:
 
 
 @given(st.binary(max_size=100), st.sampled_from([b"HDTS\0", b"HDTS\1", b""]))
-def test_garbage_is_refused_with_an_error_of_ours(data: bytes, start: bytes) -> None:
+def test_garbage_is_refused_with_a_dlapp_error(data: bytes, start: bytes) -> None:
     with contextlib.suppress(HadoopError):
         Credentials.decode(start + data)
 

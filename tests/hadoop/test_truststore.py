@@ -86,10 +86,10 @@ def test_the_cas_of_a_cluster_are_those_of_the_user_else_those_of_hadoops_client
     stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    there = configuration(tmp_path, "HTTPS_ONLY", stores / "own.jks")
-    place = read_configuration(str(there)).hdfs(Login("tony"))
+    https_site = configuration(tmp_path, "HTTPS_ONLY", stores / "own.jks")
+    place = read_configuration(str(https_site)).hdfs(Login("tony"))
     assert place.certificates == read_certificates(str(stores / "own.jks"), "")
     monkeypatch.setenv("SSL_CERT_FILE", str(stores / "ca.pem"))
-    assert read_configuration(str(there)).certificates().split() == (stores / "ca.pem").read_text().split()
+    assert read_configuration(str(https_site)).certificates().split() == (stores / "ca.pem").read_text().split()
     plain = configuration(tmp_path, "HTTP_ONLY", Path("/nowhere"))
     assert read_configuration(str(plain)).hdfs(Login("tony")).certificates == ""

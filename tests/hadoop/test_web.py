@@ -26,10 +26,10 @@ def server(*connections: Callable[[socket.socket], None]) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
-            for one in connections:
+            for connection in connections:
                 link, _ = listening.accept()
                 with link:
-                    one(link)
+                    connection(link)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -38,7 +38,7 @@ def server(*connections: Callable[[socket.socket], None]) -> Iterator[str]:
         assert not thread.is_alive()
 
 
-def says(*answers: bytes) -> Callable[[socket.socket], None]:
+def answering(*answers: bytes) -> Callable[[socket.socket], None]:
     """Reads a request before each answer, then closes."""
 
     def work(link: socket.socket) -> None:
@@ -52,13 +52,13 @@ def says(*answers: bytes) -> Callable[[socket.socket], None]:
 
 
 def test_a_connection_is_kept() -> None:
-    with server(says(OK, OK)) as url, Web(120) as client:
+    with server(answering(OK, OK)) as url, Web(120) as client:
         assert client.call("GET", url).body == b"{}"
         assert client.call("POST", f"{url}/x", {"a": "b"}, b"{}").status == 200
 
 
 def test_a_connection_closed_by_the_server_is_reopened() -> None:
-    with server(says(OK), says(OK)) as url, Web(120) as client:
+    with server(answering(OK), answering(OK)) as url, Web(120) as client:
         assert client.call("GET", url).body == b"{}"
         assert client.call("GET", url).body == b"{}"
 
@@ -87,7 +87,7 @@ def test_a_query_is_added_to_that_of_the_url() -> None:
     ],
 )
 def test_an_answer_that_is_cut_or_none_is_one_line(answer: bytes, words: str) -> None:
-    with server(says(answer)) as url, Web(120) as client, pytest.raises(Unreachable, match=words) as caught:
+    with server(answering(answer)) as url, Web(120) as client, pytest.raises(Unreachable, match=words) as caught:
         client.call("GET", url)
     assert "\n" not in str(caught.value)
 
@@ -158,13 +158,13 @@ def test_an_unreachable_server_gives_one_line_with_address_and_setting() -> None
 
 
 def test_a_redirection_is_followed_and_a_circle_of_them_is_not() -> None:
-    with server(says(OK)) as active:
-        there = f"HTTP/1.1 307 X\r\nLocation: {active}/ws/v1/cluster/info\r\nContent-Length: 0\r\n\r\n".encode()
-        with server(says(there)) as standby, YarnRest([standby], Login("tony")) as rest:
+    with server(answering(OK)) as active:
+        redirect = f"HTTP/1.1 307 X\r\nLocation: {active}/ws/v1/cluster/info\r\nContent-Length: 0\r\n\r\n".encode()
+        with server(answering(redirect)) as standby, YarnRest([standby], Login("tony")) as rest:
             assert rest.info() == {}
     around = b"HTTP/1.1 307 X\r\nLocation: /ws\r\nContent-Length: 0\r\n\r\n"
     with (
-        server(says(around, around, around)) as url,
+        server(answering(around, around, around)) as url,
         YarnRest([url], Login("tony")) as rest,
         pytest.raises(Unreachable, match=r"circles|standby"),
     ):

@@ -36,21 +36,21 @@ def test_a_number_of_32_bits_is_cut_as_protobuf_does(wire: str, value: int) -> N
 
 
 def test_missing_fields_have_their_default_or_are_refused() -> None:
-    said = Fields(b"")
-    assert (said.signed(1, -1000), said.signed(1, -1, bits=64)) == (-1000, -1)
-    assert said.message(1, b"").signed(2, 0) == 0
-    for read in (said.signed, said.message, said.text, said.number):
+    parsed = Fields(b"")
+    assert (parsed.signed(1, -1000), parsed.signed(1, -1, bits=64)) == (-1000, -1)
+    assert parsed.message(1, b"").signed(2, 0) == 0
+    for read in (parsed.signed, parsed.message, parsed.text, parsed.number):
         with pytest.raises(NotHadoop, match="lacks field 3"):
             read(3)
 
 
 def test_a_field_in_two_forms_has_both_values() -> None:
     """Send the field 3 as the number 4 and as bytes."""
-    said = Fields(bytes.fromhex("1804 1a0161"))
-    assert list(said.values(3)) == [4, b"a"]
-    assert list(said.values(4)) == []
+    parsed = Fields(bytes.fromhex("1804 1a0161"))
+    assert list(parsed.values(3)) == [4, b"a"]
+    assert list(parsed.values(4)) == []
     with pytest.raises(NotHadoop, match="a number below"):
-        said.signed(3)
+        parsed.signed(3)
 
 
 @pytest.mark.parametrize("wire", ["080108020803", "0a03010203", "0801 0a020203"])

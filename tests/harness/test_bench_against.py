@@ -49,10 +49,10 @@ def test_each_tree_runs_its_own_bench_by_turns_and_rows_that_got_worse_are_named
     old = git(tree, "rev-parse", "HEAD")
     write(tree, {"rate": (3.0, "higher"), "time": (2.0, "lower"), "new": (1.0, "lower")})
     assert main([old[:8], "cli"], tree, rounds=3) == 0
-    said = capsys.readouterr().out
-    assert "rate  higher  0.750    0.750  0.750  SLOWER" in said
-    assert "time  lower   1.000    1.000  1.000\n" in said
-    assert "not in all runs: gone, new" in said
+    output = capsys.readouterr().out
+    assert "rate  higher  0.750    0.750  0.750  SLOWER" in output
+    assert "time  lower   1.000    1.000  1.000\n" in output
+    assert "not in all runs: gone, new" in output
     assert (tree / "runs").read_text() == "cli\n" * 3
     assert (tree / ".cache" / "against" / old[:12] / "runs").read_text() == "cli\n" * 3
     (rate, time) = json.loads((tree / "bench" / "results" / "against-cli.json").read_text())
@@ -64,9 +64,9 @@ def test_each_tree_runs_its_own_bench_by_turns_and_rows_that_got_worse_are_named
 def test_uncommitted_changes_are_measured_and_reported(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tree / "figures.json").write_text(json.dumps([{"name": "rate", "ratio": 8.0, "better": "higher"}]))
     assert main(["HEAD", "cli"], tree, rounds=1) == 0
-    said = capsys.readouterr().out
-    assert "-dirty to " in said
-    assert "rate  higher  2.000" in said
+    output = capsys.readouterr().out
+    assert "-dirty to " in output
+    assert "rate  higher  2.000" in output
 
 
 def test_a_failing_bench_ends_the_comparison_with_its_output(tree: Path) -> None:
@@ -95,10 +95,10 @@ ROOT = HISTORY.parents[1]
 def test_the_history_has_a_commit_and_figures_for_each_stage() -> None:
     stages = json.loads(HISTORY.read_text())
     benches = {path.stem for path in HISTORY.parent.glob("*.py")}
-    for one in stages:
-        assert re.fullmatch("[0-9a-f]{40}", one["commit"])
-        assert one["rows"].keys() <= benches
-        assert all(isinstance(ratio, float) for rows in one["rows"].values() for ratio in rows.values())
+    for stage in stages:
+        assert re.fullmatch("[0-9a-f]{40}", stage["commit"])
+        assert stage["rows"].keys() <= benches
+        assert all(isinstance(ratio, float) for rows in stage["rows"].values() for ratio in rows.values())
     assert commit_of("") == commit_of(stages[-1]["stage"]) == stages[-1]["commit"]
     assert commit_of("HEAD~1") == "HEAD~1"
 
@@ -108,7 +108,7 @@ def test_each_table_of_figures_names_its_commit() -> None:
     sections = re.findall(r"^### (\w+)\n\n(.*)$", results, re.MULTILINE)
     assert len(sections) > 10
     assert [name for name, first in sections if not re.match(r"Commit `[0-9a-f]{8}`\.", first)] == []
-    named = set(re.findall(r"`([0-9a-f]{8})`", results)) | {one["commit"] for one in json.loads(HISTORY.read_text())}
+    named = set(re.findall(r"`([0-9a-f]{8})`", results)) | {load["commit"] for load in json.loads(HISTORY.read_text())}
     shallow = subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True)
     if shallow.stdout.strip() == "false":  # else it is no clone, or one without its history
         assert {git(ROOT, "cat-file", "-t", commit) for commit in named} == {"commit"}

@@ -46,9 +46,7 @@ def run(place: Path, executor: LinuxExecutor) -> Run:
     return call
 
 
-def test_it_refuses_to_work_with_a_configuration_or_a_mode_that_is_not_safe(
-    run: Run, executor: LinuxExecutor, place: Path
-) -> None:
+def test_the_executor_refuses_unsafe_configurations_and_modes(run: Run, executor: LinuxExecutor, place: Path) -> None:
     assert run("--checksetup").returncode == 0
     assert run("--run-docker", "x").returncode == 32
     executor.configuration(place, "nm1").chmod(0o664)
@@ -102,7 +100,7 @@ def test_a_container_is_launched_signalled_and_deleted_as_its_user(run: Run, pla
     assert run(ALICE, ALICE, 5, work).returncode == 0
     assert run(ALICE, ALICE, 3, application).returncode == 0
     assert not application.exists()
-    # What failed before the script ran is told by the exit code, and "Launching container..." is missing.
+    # What failed before the script ran is shown by the exit code, and "Launching container..." is missing.
     pid_file.unlink()
     (private / "pid.exitcode").unlink()
     done = run(*launch, local, logs, "cgroups=/tmp/not-a-cgroup")

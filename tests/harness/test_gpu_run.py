@@ -57,7 +57,7 @@ from tests.gpu_run.sharing import foreign_values, pids_in
 from tests.gpu_run.workplace import Workplace, environment
 from tests.services.containers.nvml_stub import MIB, StubDevice, with_devices
 
-NEED_CUDA = {one.id for one in CHECKS if one.needs_cuda}
+NEED_CUDA = {item.id for item in CHECKS if item.needs_cuda}
 SHORT = "B02,B03,B05,B06,B08,B11,B13,B16,B18,B18b,B19,B20,B21,B22,B23,B24"
 """The checks that run no application, and those that the stub of NVML leaves out."""
 FAKE_CUDA = r"""
@@ -117,7 +117,7 @@ def check(id: str = "B07", estimate_s: float = 10, limit_s: float = 40, *, needs
 # ---- time, lines and files ----
 
 
-def test_a_check_gets_its_limit_or_the_time_that_is_left_and_none_if_it_takes_longer_than_that() -> None:
+def test_a_check_gets_its_limit_or_the_remaining_time_or_is_skipped() -> None:
     now_s = [0.0]
     budget = Budget(330, lambda: now_s[0])
     assert budget.allowed_s(check()) == 40
@@ -128,12 +128,12 @@ def test_a_check_gets_its_limit_or_the_time_that_is_left_and_none_if_it_takes_lo
         budget.allowed_s(check())
 
 
-def test_the_estimates_of_all_checks_fit_into_the_time_of_the_run_and_the_limits_into_six_minutes() -> None:
-    assert sum(one.estimate_s for one in CHECKS) <= CHECKS_S
-    assert all(one.estimate_s < one.limit_s for one in CHECKS)
+def test_estimates_of_all_checks_fit_the_run_and_limits_fit_six_minutes() -> None:
+    assert sum(check.estimate_s for check in CHECKS) <= CHECKS_S
+    assert all(check.estimate_s < check.limit_s for check in CHECKS)
     assert CHECKS_S + CHECKS[-1].limit_s <= 360
-    assert len({one.id for one in CHECKS}) == len(CHECKS)
-    assert {f"B{number:02d}" for number in range(1, 27)} <= {one.id for one in CHECKS}
+    assert len({check.id for check in CHECKS}) == len(CHECKS)
+    assert {f"B{number:02d}" for number in range(1, 27)} <= {check.id for check in CHECKS}
 
 
 def test_a_line_has_verdict_number_name_finding_and_time_and_is_never_longer_than_one_line() -> None:
@@ -176,7 +176,7 @@ def ends(run: Callable[[Workplace], Result], limit_s: float = 60.0) -> Result:
     return in_child(place, Check("B07", "name", run, 0, limit_s), limit_s)
 
 
-def test_a_check_that_hangs_or_dies_or_raises_has_failed_and_costs_no_other_one() -> None:
+def test_a_hanging_dying_or_raising_check_fails_alone() -> None:
     def hang(_: Workplace) -> Result:
         while True:
             signal.pause()
@@ -211,7 +211,7 @@ def test_rows_of_nvidia_smi_are_read_and_an_error_that_it_prints_is_one() -> Non
     assert rows_of("", SAMPLE_FIELDS) == []
 
 
-def test_the_links_between_gpus_are_read_without_network_cards_and_affinities() -> None:
+def test_the_links_between_gpus_are_read_without_network_adapters_and_affinities() -> None:
     text = (
         "\t\x1b[4mGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\x1b[0m\n"
         "GPU0\t X \tNV18\tPIX\t0-47\t0\n"
@@ -307,11 +307,11 @@ def ran(library: Path, *words: str, **env: str) -> tuple[int, list[str], str]:
         text=True,
         timeout=60,
     )
-    lines = [json.loads(one)["event"] if one.startswith("{") else one for one in done.stdout.splitlines()]
+    lines = [json.loads(line)["event"] if line.startswith("{") else line for line in done.stdout.splitlines()]
     return done.returncode, lines, done.stderr.strip()
 
 
-def test_the_cuda_program_counts_gpus_and_says_none_where_cuda_has_none(fake_cuda: Path) -> None:
+def test_the_cuda_program_counts_gpus_and_reports_none_without_cuda(fake_cuda: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-I", cuda_program.__file__, "devices"],
         env=os.environ | {"LD_LIBRARY_PATH": str(fake_cuda)},
@@ -360,7 +360,7 @@ print(json.dumps(recorded(sys.argv[2])))
 """
 
 
-def asked(place: Path, device: StubDevice) -> Any:
+def stub_answers(place: Path, device: StubDevice) -> Any:
     """Return the answers of the stub of NVML that shows a device, as --record writes them."""
     variables = with_devices(place, [device])
     words = [sys.executable, "-I", "-c", ASK, str(ROOT), device.uuid]
@@ -413,11 +413,11 @@ COMPARED = (
 
 def compare(recording: dict[str, Any], place: Path) -> dict[str, Any]:
     """Return the answers in which the stub differs from a recording: name -> both codes and values."""
-    now = asked(place, stub_of(recording))["answers"]
+    now = stub_answers(place, stub_of(recording))["answers"]
     found = {}
     for name in COMPARED:
-        theirs = [recording["answers"][name][one] for one in ("code", "value")]
-        if (mine := [now[name][one] for one in ("code", "value")]) != theirs:
+        theirs = [recording["answers"][name][value] for value in ("code", "value")]
+        if (mine := [now[name][value] for value in ("code", "value")]) != theirs:
             found[name] = (mine, theirs)
     memory = "nvmlDeviceGetMemoryInfo(nvmlMemory_v2)"
     if recording["answers"][memory]["code"] == 0:
@@ -449,7 +449,7 @@ def test_a_recording_matches_the_stub_and_a_changed_one_does_not(tmp_path: Path)
         ecc=None,
         recovery=2,
     )
-    recording = asked(tmp_path, odd)
+    recording = stub_answers(tmp_path, odd)
     assert recording["card"] == "Odd Card"
     assert compare(recording, tmp_path) == {}
     recording["answers"]["nvmlDeviceGetPowerUsage"] = {"code": 3, "value": None, "ms": 0.1}
@@ -508,14 +508,14 @@ def test_the_prepared_run_reports_each_check_and_leaves_no_files(place: Path) ->
     assert code == 0, "\n".join([*lines, errors])
     assert lines[0] == ("the stub of NVML: 1 GPU; gpu0, NVIDIA Test Card, GPU-00000000-aaaa-bbbb-cccc-000000000000")
     found = verdicts(lines)
-    assert list(found) == [one.id for one in CHECKS if one.id in (*SHORT.split(","), "B01", "B26")]
+    assert list(found) == [check.id for check in CHECKS if check.id in (*SHORT.split(","), "B01", "B26")]
     assert {id for id, verdict in found.items() if verdict == SKIP} - {"B06"} == NEED_CUDA
     assert all("no CUDA: the stub of NVML answers" in line for line in lines if line.split()[1] in NEED_CUDA)
     assert [found[id] for id in ("B01", "B02", "B03", "B05", "B18b", "B26")] == [NOTE, OK, OK, OK, OK, OK]
     assert "gpu0 application_1_0001" in next(line for line in lines if " B05 " in line)
     assert "asked for 2 gcores, this machine has 1 gcore" in next(line for line in lines if " B18b " in line)
     results = json.loads((place / "results/results.json").read_text())
-    assert {one["id"]: one["verdict"] for one in results["checks"]} == found
+    assert {check["id"]: check["verdict"] for check in results["checks"]} == found
     assert (results["stub"], results["machine"]["driver"]) == (True, "550.54.15")
     assert (place / "results/results.md").read_text().count("\n| B") == len(found)
     assert [path.name for path in place.iterdir() if path.name.startswith("dlapp-gpu-run")] == []
@@ -575,5 +575,5 @@ def test_the_whole_prepared_run_finds_no_fault_against_the_stub(place: Path) -> 
     found = verdicts(lines)
     assert [line for line in lines if line.startswith(FAIL)] == [], errors
     assert code == 0
-    assert list(found) == [one.id for one in CHECKS]
+    assert list(found) == [check.id for check in CHECKS]
     assert {id for id, verdict in found.items() if verdict == SKIP} - {"B06"} == NEED_CUDA

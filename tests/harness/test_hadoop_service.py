@@ -99,7 +99,7 @@ if FULL:
             done = run("dlapp-launcher", "--wait", properties(tmp_path, "true", resources={"gcores": 1}))
             assert done.code == 2, done.err
             assert "asked for 1 gcores in one container, the maximum of the cluster is 0" in done.err
-            (ledger,) = [one for one in run("dlapp-doctor").out.splitlines() if "gpu.ledger" in one]
+            (ledger,) = [line for line in run("dlapp-doctor").out.splitlines() if "gpu.ledger" in line]
             assert ledger.startswith("pass ")
         finally:
             do("down()")
@@ -109,7 +109,7 @@ if FULL:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
+def kept_cluster(tmp_path: Path) -> Iterator[Kept]:
     """A directory whose keeper has one part: a shell that leaves a grandchild in a session of its own."""
     part = {"command": ["/bin/sh", "-c", "setsid sleep 1000 & sleep 1000"], "environment": {"PATH": os.defpath}}
     (tmp_path / "parts.json").write_text(json.dumps({"one": part}))
@@ -123,8 +123,8 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
     owner.communicate()
 
 
-def test_a_part_is_killed_and_started_again(kept: Kept) -> None:
-    directory, _ = kept
+def test_a_part_is_killed_and_started_again(kept_cluster: Kept) -> None:
+    directory, _ = kept_cluster
     first = keeper.ask(directory, do="start", part="one")["one"]["pid"]
     assert keeper.ask(directory, do="kill", part="one")["one"]["exit"] == -signal.SIGKILL
     assert keeper.ask(directory, do="start", part="one")["one"]["pid"] != first
@@ -133,8 +133,8 @@ def test_a_part_is_killed_and_started_again(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("death", ["owner", "inner", "outer", "down"])
-def test_no_server_and_no_file_outlives_any_end_of_the_test_run(kept: Kept, death: str) -> None:
-    directory, owner = kept
+def test_no_server_and_no_file_outlives_any_end_of_the_test_run(kept_cluster: Kept, death: str) -> None:
+    directory, owner = kept_cluster
     part = keeper.ask(directory, do="start", part="one")["one"]["pid"]
     wait_until(lambda: len(keeper._working_in(directory)) == 3)
     inner = _parent(part)

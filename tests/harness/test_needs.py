@@ -68,28 +68,28 @@ def run(directory: Path, *options: str) -> tuple[str, list[str]]:
 
 
 def test_a_server_ends_with_the_last_test_that_needs_it(tmp_path: Path) -> None:
-    said, notes = run(tmp_path)
-    assert "8 passed" in said, said
+    outcome, notes = run(tmp_path)
+    assert "8 passed" in outcome, outcome
     assert notes == ["first", "up", *["with server"] * 3, "down", *["after"] * 3]
 
 
 @pytest.mark.slow
 def test_on_a_worker_a_server_ends_with_its_group(tmp_path: Path) -> None:
-    said, notes = run(tmp_path, "-n", "1", "--dist", "loadgroup", "--no-loadscope-reorder")
-    assert "8 passed" in said, said
+    outcome, notes = run(tmp_path, "-n", "1", "--dist", "loadgroup", "--no-loadscope-reorder")
+    assert "8 passed" in outcome, outcome
     assert notes == ["up", *["with server"] * 3, "down", "first", *["after"] * 3]
 
 
 @pytest.mark.slow
 def test_a_group_stays_on_one_worker(tmp_path: Path) -> None:
-    said, notes = run(tmp_path, "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder", "-m", "zookeeper")
-    assert "3 passed" in said, said
+    outcome, notes = run(tmp_path, "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder", "-m", "zookeeper")
+    assert "3 passed" in outcome, outcome
     assert notes == ["up", *["with server"] * 3, "down"]
 
 
 class Item:
     def __init__(self, nodeid: str, *marks: pytest.Mark) -> None:
-        self.nodeid, self.marks = nodeid, {one.name: one for one in marks}
+        self.nodeid, self.marks = nodeid, {mark.name: mark for mark in marks}
 
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
         return self.marks.get(name)
@@ -104,7 +104,7 @@ def items_of(cases: int) -> Any:
 def test_cases_of_a_sample_and_for_workers_slow_tests_are_left_to_the_faults_tier(
     by_group: bool, names: list[str]
 ) -> None:
-    assert sorted(one.nodeid for one in left_out(items_of(2), by_group=by_group, tier="quick")) == names
+    assert sorted(item.nodeid for item in left_out(items_of(2), by_group=by_group, tier="quick")) == names
 
 
 def test_the_parts_of_the_faults_tier_cover_each_left_out_test_once() -> None:
@@ -118,10 +118,10 @@ def test_the_parts_of_the_faults_tier_cover_each_left_out_test_once() -> None:
 def test_the_seeds_of_a_test_run_on_one_day_and_are_spread_over_the_parts_of_a_night() -> None:
     """Divide 20 tests with 5 seeds each: each is whole on one of six days, and spread over a night."""
     tests = [[f"test.py::test[{name}-seed{number}-x]" for number in range(5)] for name in range(20)]
-    days = [{day for day in range(1, 7) for one in of if in_part(one, f"{day}/6")} for of in tests]
-    assert [len(one) for one in days] == [1] * 20
+    days = [{day for day in range(1, 7) for item in of if in_part(item, f"{day}/6")} for of in tests]
+    assert [len(item) for item in days] == [1] * 20
     assert len(set.union(*days)) > 1
-    assert any(len({k for k in range(1, 9) for one in of if in_part(one, f"full {k}/8")}) > 1 for of in tests)
+    assert any(len({k for k in range(1, 9) for item in of if in_part(item, f"full {k}/8")}) > 1 for of in tests)
 
 
 def test_the_parts_of_all_cases_together_are_all_tests_each_once() -> None:
@@ -135,5 +135,5 @@ def test_the_parts_of_all_cases_together_are_all_tests_each_once() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("chosen", "passed"), [("zookeeper", "3 passed"), ("not zookeeper", "5 passed")])
 def test_the_marks_follow_from_the_fixtures(tmp_path: Path, chosen: str, passed: str) -> None:
-    said, _ = run(tmp_path, "-m", chosen)
-    assert passed in said, said
+    outcome, _ = run(tmp_path, "-m", chosen)
+    assert passed in outcome, outcome

@@ -148,16 +148,16 @@ def test_parts_are_at_most_so_long_and_have_all_units_in_their_order() -> None:
     minutes = [50, 30, 1, 79, None, None, 45, 90, 1]
     made = [unit(str(number), "true", one) for number, one in enumerate(minutes)]
     divided = parts(made, 80)
-    assert [one for part in divided for one in part] == made
-    assert [[one.minutes for one in part] for part in divided] == [[50, 30], [1, 79], [None, None], [45], [90], [1]]
+    assert [item for part in divided for item in part] == made
+    assert [[item.minutes for item in part] for part in divided] == [[50, 30], [1, 79], [None, None], [45], [90], [1]]
 
 
 def test_the_table_makes_parts_of_at_most_eighty_minutes() -> None:
     made = units(table.read(), list(table.sections("nightly")))
-    assert {row for one in made for row in one.rows} == {row.what for row in table.read() if row.tier == "nightly"}
+    assert {row for item in made for row in item.rows} == {row.what for row in table.read() if row.tier == "nightly"}
     for part in parts(made):
-        assert sum(one.minutes or 0 for one in part) <= nightly.PART_MIN
-    (hadoop,) = (one for one in made if "make demo-yarn" in one.rows)
+        assert sum(item.minutes or 0 for item in part) <= nightly.PART_MIN
+    (hadoop,) = (item for item in made if "make demo-yarn" in item.rows)
     assert hadoop.name == "docs/yarn.md A test cluster on one machine"
     assert {"make yarn-up", "make yarn-down"} < set(hadoop.rows)
 

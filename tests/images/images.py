@@ -27,7 +27,7 @@ def locked(name: str) -> dict[str, str]:
     return dict(re.findall(r"^([\w.-]+)==(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE))
 
 
-def asked(name: str) -> dict[str, str]:
+def requested_versions(name: str) -> dict[str, str]:
     """The versions that requirements.in of an image names."""
     path = DOCKER / name / "requirements.in"
     if not path.exists():

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from dlapp.version import __version__
-from tests.images.images import DOCKER, NAMES, asked, dockerfile, locked, parent_of
+from tests.images.images import DOCKER, NAMES, dockerfile, locked, parent_of, requested_versions
 
 SMOKE = {name: DOCKER / name / ("smoke.sh" if name == "caffe" else "smoke.py") for name in NAMES}
 
@@ -46,8 +46,8 @@ def test_an_image_has_labels_and_the_program_that_tries_it(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_each_dockerfile_copies_exactly_the_existing_files(name: str) -> None:
     copied = {file for line in re.findall(r"^COPY (.*) \S+$", dockerfile(name), re.MULTILINE) for file in line.split()}
-    there = {path.name for path in (DOCKER / name).iterdir()} - {"Dockerfile", "requirements.in"}
-    assert copied == there
+    existing = {path.name for path in (DOCKER / name).iterdir()} - {"Dockerfile", "requirements.in"}
+    assert copied == existing
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -59,12 +59,12 @@ def test_every_python_package_is_locked_with_hashes_to_the_requested_version(nam
     for entry in re.split(r"\n(?=\S)", path.read_text(encoding="utf-8").strip()):
         assert re.match(r"[\w.-]+==\S+ \\\n", entry), entry
         assert "--hash=sha256:" in entry, entry
-    assert asked(name).items() <= locked(name).items()
+    assert requested_versions(name).items() <= locked(name).items()
     assert "--require-hashes" in dockerfile(name)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if parent_of(name)])
-def test_an_image_changes_no_package_of_the_one_that_it_builds_on(name: str) -> None:
+def test_an_image_changes_no_package_of_its_base_image(name: str) -> None:
     mine, parents = locked(name), locked(parent_of(name) or "")
     assert {package: mine.get(package) for package in parents} == parents
 
@@ -73,7 +73,7 @@ def test_the_readme_has_a_row_for_each_image_with_the_versions_that_it_has() -> 
     rows = re.findall(r"^\| `naver/c3_dl-([\w-]+)` \|(.*)$", (DOCKER / "README.md").read_text(), re.MULTILINE)
     assert sorted(name for name, _ in rows) == NAMES
     for name, row in rows:
-        for version in asked(name).values():
+        for version in requested_versions(name).values():
             assert version in row, (name, version)
 
 

@@ -70,7 +70,7 @@ def test_a_properties_file_is_recorded_without_comments_and_values_of_variables(
         ("s3://bucket/r/trials/", "s3://bucket/r/trial-3"),
     ],
 )
-def test_the_output_of_a_trial_by_itself_goes_beside_that_of_the_sweep(target: str, expected: str) -> None:
+def test_output_of_a_single_trial_is_stored_beside_that_of_the_sweep(target: str, expected: str) -> None:
     assert _target_of_trial(target, TrialSpec(3, {})) == expected
 
 
@@ -101,7 +101,7 @@ def test_without_a_file_the_id_in_a_target_is_that_of_the_new_application_again(
     assert source.spec == recorded.submission.spec
 
 
-def test_it_goes_on_in_the_directory_where_the_first_one_began(tmp_path: Path) -> None:
+def test_a_resumed_application_uses_the_directory_of_the_first(tmp_path: Path) -> None:
     store(tmp_path / "kept", 1)
     before, now = spec(tmp_path / "kept"), spec(tmp_path / "elsewhere", containers=3)
     assert origin(before).checked_spec(now, None) == replace(now, checkpoint=before.checkpoint)
@@ -151,7 +151,7 @@ def test_with_parts_of_each_container_one_number_must_be_there_of_all(tmp_path: 
     assert origin(resumed).checked_spec(resumed, None) == resumed
 
 
-def test_without_a_checkpoint_the_output_of_the_former_run_is_named(tmp_path: Path) -> None:
+def test_without_a_checkpoint_the_output_of_the_previous_run_is_named(tmp_path: Path) -> None:
     one = spec(tmp_path)
     former = origin(one)._replace(outputs=("file:///kept/result",))
     what = "its output at file:///kept/result may have the state: name it in [from_hdfs]; --again"

@@ -20,15 +20,15 @@ def auth(user: str, password: str) -> dict[str, str]:
 
 
 def collected(
-    home: Path, config: Any, *images: str, policy: RegistryPolicy | None = None, said: list[str] | None = None
+    home: Path, config: Any, *images: str, policy: RegistryPolicy | None = None, messages: list[str] | None = None
 ) -> dict[str, dict[str, str]]:
     """Return image -> what Docker is sent for it."""
     home.mkdir(exist_ok=True)
     (home / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
     environ = {"DOCKER_CONFIG": str(home), "PATH": f"{home}:/usr/bin:/bin"}
-    notes = said if said is not None else []
+    notes = messages if messages is not None else []
     found = collect_credentials(images, policy, notes.append, environ)
-    assert said is not None or not notes
+    assert messages is not None or not notes
     return {image: json.loads(base64.urlsafe_b64decode(one.header)) for image, one in found.items()}
 
 
@@ -97,9 +97,9 @@ def test_unusable_credentials_are_reported_and_the_image_pulled_without_them(
 ) -> None:
     if script:
         helper(tmp_path, "bad", script)
-    said: list[str] = []
-    assert collected(tmp_path, config, "r.org/net", "r.org/other", said=said) == {}
-    (line,) = said
+    messages: list[str] = []
+    assert collected(tmp_path, config, "r.org/net", "r.org/other", messages=messages) == {}
+    (line,) = messages
     assert line.startswith("images of r.org are pulled without your credentials: ")
     assert line.endswith(why)
 

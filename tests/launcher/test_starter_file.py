@@ -37,7 +37,7 @@ def test_a_file_that_exists_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["plain", 'a\'b "c"', "#hash", "an=equal", "ä"])
-def test_a_directory_of_any_name_runs_as_the_file_says(tmp_path: Path, name: str) -> None:
+def test_a_directory_of_any_name_can_be_run(tmp_path: Path, name: str) -> None:
     place = tmp_path / name
     place.mkdir()
     (place / "my train.py").write_text("print('trained')\n")

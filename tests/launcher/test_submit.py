@@ -106,7 +106,7 @@ class Launch:
         self.workspace = place / "user_dev_workspace"
         self.root = place / "hdfs"
         self.engine = FakeEngine(place / "cache")
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.noted: list[str] = []
         self.text = ORIGINAL
         for directory in (self.workspace / "data", self.workspace / "output", self.root / "user/tony/caffe_test"):
@@ -128,7 +128,7 @@ class Launch:
             str(path),
             config,
             self.engine,  # type: ignore[arg-type]
-            say=self.said.append,
+            say=self.messages.append,
             note=self.noted.append,
             environ=environ,
             resolve=self.resolve,
@@ -146,7 +146,7 @@ class Launch:
         with pytest.raises(DlappError) as refusal:
             self()
         assert self.engine.submitted == []
-        assert self.said[-1].endswith(" : fail")
+        assert self.messages[-1].endswith(" : fail")
         prefix = f"{self.place}/dl_app_caffe.properties:"
         return [line.removeprefix(prefix) for line in str(refusal.value).split("\n")]
 
@@ -158,7 +158,7 @@ def launched(tmp_path: Path) -> Launch:
 
 def test_the_originals_lines_are_printed_to_the_character(launched: Launch) -> None:
     assert str(launched()) == ID
-    assert launched.said == [
+    assert launched.messages == [
         "C3 DL Cluster Version check : ok",
         "CheckDLAppProperties : ok",
         f"user_dev_workspace_path = {launched.workspace}",
@@ -214,7 +214,7 @@ def test_a_submission_has_the_spec_the_packed_workspace_and_separate_secrets(lau
     assert launched.engine.submitted[1][1].control_secret != secrets.control_secret
 
 
-def test_proxies_and_certificates_travel_with_the_secrets_and_other_well_known_variables_are_named(
+def test_proxies_and_certificates_are_sent_with_the_secrets_and_others_named(
     launched: Launch,
 ) -> None:
     proxy = "http://tony:hush@proxy:3128"
@@ -224,7 +224,7 @@ def test_proxies_and_certificates_travel_with_the_secrets_and_other_well_known_v
     assert secrets.environment == {**passed, "http_proxy": ""}
     assert "hush" not in repr(submission)
     assert "hush" not in repr(launched.noted)
-    assert [one for one in launched.noted if one.startswith("not passed: ")] == [
+    assert [text for text in launched.noted if text.startswith("not passed: ")] == [
         "not passed: HF_TOKEN, PIP_INDEX_URL, SSL_CERT_FILE (pass_env)"  # its program runs in Docker
     ]
 
@@ -268,14 +268,14 @@ def test_sizes_are_whole_kb_rounded_up_and_the_exclude_list_is_a_python_list(lau
     (launched.workspace / "a.o").write_bytes(b"x" * 5000)
     launched.text = ORIGINAL.replace("[from_hdfs]", "user_dev_workspace_exclude_list=*.o,tmp dir\n[from_hdfs]")
     launched()
-    assert "user_dev_workspace_exclude_list = ['*.o', 'tmp dir']" in launched.said
-    assert "user_dev_workspace dir size = 3 kb" in launched.said
+    assert "user_dev_workspace_exclude_list = ['*.o', 'tmp dir']" in launched.messages
+    assert "user_dev_workspace dir size = 3 kb" in launched.messages
 
 
 def test_the_resolved_ask_is_printed(launched: Launch) -> None:
     launched.text = ORIGINAL + "[resources]\ncontainers=4\nmemory=1g\ngcores=2\n"
     launched()
-    assert launched.said[-1] == "DL App Resources = 4 containers, each with memory 1024 MiB, vcores 1, gcores 2"
+    assert launched.messages[-1] == "DL App Resources = 4 containers, each with memory 1024 MiB, vcores 1, gcores 2"
 
 
 def test_engine_notes_and_unpacked_files_are_separate_from_the_output_lines(launched: Launch) -> None:
@@ -346,7 +346,7 @@ def test_unexpanded_shell_syntax_is_noted_before_the_submission(
     launched.text = ORIGINAL.replace("'-gpu all'", "-gpu all > $LOG\nenv.PYTHONPATH=lib:$PYTHONPATH")
     launched.text = launched.text.replace("docker_image=naver/c3_dl-caffe\n", "")
     launched(CUDA_VISIBLE_DEVICES="2,3")
-    assert [one.partition(":")[0].partition(" begins")[0] for one in launched.noted] == [
+    assert [text.partition(":")[0].partition(" begins")[0] for text in launched.noted] == [
         "env.PYTHONPATH",
         "user_shell_args (>, $LOG)",
         "dl_app_start.sh",
@@ -361,7 +361,7 @@ def test_one_address_for_before_and_after_the_end_is_printed_once(
     for address, when in (("http://rm/v", "While app is running "), ("file:///v", "After app is completed")):
         monkeypatch.setattr(launched.engine, "dashboard_urls", lambda _id, *, wait_s, url=address: (url, url))
         launched()
-        assert [line for line in launched.said if address in line] == [f"* {when}, check : {address}"]
+        assert [line for line in launched.messages if address in line] == [f"* {when}, check : {address}"]
 
 
 def test_an_output_that_the_next_run_would_pack_is_noted(launched: Launch) -> None:
@@ -378,7 +378,7 @@ def test_an_output_that_the_next_run_would_pack_is_noted(launched: Launch) -> No
 def test_an_engine_that_does_not_answer_fails_the_version_check(launched: Launch) -> None:
     launched.engine.error["info"] = Unreachable("no one is there")
     assert launched.refused() == ["no one is there"]
-    assert launched.said == ["C3 DL Cluster Version check : fail"]
+    assert launched.messages == ["C3 DL Cluster Version check : fail"]
 
 
 def test_a_faulty_file_fails_the_check_of_the_properties(launched: Launch) -> None:
@@ -388,7 +388,7 @@ def test_a_faulty_file_fails_the_check_of_the_properties(launched: Launch) -> No
         "'dl_app_start.sh'",
         "16: to_hdfs.overwrite: is 'maybe', allowed are true, false",
     ]
-    assert launched.said == ["C3 DL Cluster Version check : ok", "CheckDLAppProperties : fail"]
+    assert launched.messages == ["C3 DL Cluster Version check : ok", "CheckDLAppProperties : fail"]
 
 
 def test_an_ask_that_never_fits_fails_the_check(launched: Launch) -> None:
@@ -422,10 +422,10 @@ def test_a_key_that_the_engine_cannot_honour_is_named_with_its_line(launched: La
     assert launched.refused() == ["4: application.docker_image: there is no Docker here"]
 
 
-def test_a_submission_that_fails_says_so(launched: Launch) -> None:
+def test_a_failed_submission_is_reported(launched: Launch) -> None:
     launched.engine.error["submit"] = DlappError("the disk is full")
     assert launched.refused() == ["the disk is full"]
-    assert launched.said[-2:] == ["user_dev_workspace dir size = 1 kb", "DL App Submission : fail"]
+    assert launched.messages[-2:] == ["user_dev_workspace dir size = 1 kb", "DL App Submission : fail"]
 
 
 def test_missing_input_is_named(launched: Launch) -> None:
@@ -453,15 +453,15 @@ def test_an_unmatched_pattern_that_is_an_existing_name_is_refused_with_its_escap
     path = launched.root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("1")
-    said = f" as a pattern, and this name exists: write {escaped}" if escaped else ""
+    message = f" as a pattern, and this name exists: write {escaped}" if escaped else ""
     launched.text = ORIGINAL.replace("/user/tony/caffe_test/*", f"/{text}")
     if not escaped:
         launched()
         return
-    assert launched.refused() == [f"10: from_hdfs.hdfs: {launched.root}/{text} matches nothing{said}"]
+    assert launched.refused() == [f"10: from_hdfs.hdfs: {launched.root}/{text} matches nothing{message}"]
     launched.text = launched.text.replace("input_path=data", "input_path=data\noptional=true")
     launched()
-    assert f"[from_hdfs] {launched.root}/{text} matches nothing now{said}; it is optional" in launched.noted
+    assert f"[from_hdfs] {launched.root}/{text} matches nothing now{message}; it is optional" in launched.noted
 
 
 def test_input_that_is_a_broken_link_is_named(launched: Launch) -> None:
@@ -638,7 +638,7 @@ def test_a_target_under_a_file_is_refused(launched: Launch) -> None:
     assert f"{launched.root}/file is not a directory" in line
 
 
-def test_all_that_the_world_says_against_it_comes_at_once(launched: Launch) -> None:
+def test_all_environment_errors_are_reported_together(launched: Launch) -> None:
     launched.target.mkdir()
     launched.text = (
         ORIGINAL.replace("overwrite=true\n", "")
@@ -697,7 +697,7 @@ def test_a_workspace_above_the_limit_is_refused_before_it_is_packed(launched: La
     launched.options["storage.workspace_limit"] = "20k"
     with pytest.raises(UsageError, match=r"the limit \(storage.workspace_limit\) .* The largest: big"):
         launched()
-    assert launched.said[-1] == "CheckDLAppProperties : fail"
+    assert launched.messages[-1] == "CheckDLAppProperties : fail"
     assert not launched.engine.cache.exists()
 
 

@@ -62,11 +62,11 @@ def test_one_connection_serves_many_calls() -> None:
 
 
 def test_an_answer_may_be_held_back_while_others_are_served() -> None:
-    kept: list[Request] = []
+    held_requests: list[Request] = []
 
     def hold(server: ControlServer, request: Request) -> None:
         if request.path == "/wait":
-            kept.append(request)
+            held_requests.append(request)
         else:
             echo(server, request)
 
@@ -74,16 +74,16 @@ def test_an_answer_may_be_held_back_while_others_are_served() -> None:
         got: list[object] = []
         waiter = threading.Thread(target=lambda: got.append(ask(url_of(server), "GET", "/wait")))
         waiter.start()
-        wait_until(lambda: bool(kept))
+        wait_until(lambda: bool(held_requests))
         assert ask(url_of(server), "GET", "/now")["path"] == "/now"
         assert not got
-        server.reply(kept[0], 200, "news")
+        server.reply(held_requests[0], 200, "news")
         waiter.join()
     assert got == ["news"]
 
 
 @pytest.mark.parametrize(("status", "error"), [(401, Denied), (403, Denied), (404, NotFound), (409, DlappError)])
-def test_a_refusal_becomes_the_error_that_it_means(status: int, error: type[DlappError]) -> None:
+def test_a_refusal_is_raised_as_its_error(status: int, error: type[DlappError]) -> None:
     with (
         serving(lambda s, r: s.reply(r, status, {"error": "because"})) as server,
         pytest.raises(error, match="because"),
@@ -96,7 +96,7 @@ def test_a_refused_connection_is_reported_with_the_address() -> None:
         ControlConnection(f"http://127.0.0.1:{port}").call("GET", "/")
 
 
-def test_a_server_that_never_answers_costs_the_deadline_and_no_more() -> None:
+def test_a_silent_server_uses_up_the_deadline_only() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
         with pytest.raises(Unreachable, match=r"no answer in 0\.2 s"):
@@ -206,7 +206,7 @@ def test_an_equal_request_of_the_same_connection_is_recognised_and_no_other() ->
     assert known == [None, ("/a", 1), None, None, ("/b", 2), None, None]
 
 
-def test_requests_sent_in_one_go_are_answered_in_order() -> None:
+def test_requests_sent_together_are_answered_in_order() -> None:
     one = b"GET /%d HTTP/1.1\r\nHost: a\r\n\r\n"
     with serving(echo) as server, socket.create_connection((server.host, server.port)) as sock:
         sock.sendall(b"".join(one % n for n in range(5)))
@@ -217,7 +217,7 @@ def test_requests_sent_in_one_go_are_answered_in_order() -> None:
     assert paths == [f"/{n}" for n in range(5)]
 
 
-def test_a_fault_in_the_handler_costs_one_answer_and_not_the_server(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_error_in_the_handler_loses_one_answer_and_not_the_server(capfd: pytest.CaptureFixture[str]) -> None:
     def stumble(server: ControlServer, request: Request) -> None:
         if request.path == "/bad":
             raise RuntimeError("stumbled")

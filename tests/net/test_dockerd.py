@@ -55,7 +55,7 @@ def dockerd(path: Path, *statuses: int) -> Iterator[Dockerd]:
 
 
 @pytest.mark.parametrize("last", [204, 404])
-def test_a_container_that_another_removes_is_gone_when_remove_returns(tmp_path: Path, last: int) -> None:
+def test_remove_waits_for_a_removal_by_another_client(tmp_path: Path, last: int) -> None:
     with dockerd(tmp_path / "s", 409, 409, last) as server:
         Client(f"unix://{tmp_path}/s", 60).remove("a", until=time.monotonic() + 60)
         assert server.calls == 3
@@ -67,7 +67,7 @@ def test_a_removal_that_never_ends_is_not_waited_for_long(tmp_path: Path, monkey
         Client(f"unix://{tmp_path}/s", 60).remove("a", until=time.monotonic() + 60)
 
 
-def test_a_container_that_is_gone_already_is_no_error(tmp_path: Path) -> None:
+def test_removing_a_missing_container_is_no_error(tmp_path: Path) -> None:
     with dockerd(tmp_path / "s", 404) as server:
         Client(f"unix://{tmp_path}/s", 60).remove("a", until=time.monotonic() + 60)
         assert server.calls == 1

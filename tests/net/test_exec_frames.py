@@ -19,7 +19,7 @@ def pair() -> Iterator[tuple[FrameStream, socket.socket]]:
         yield FrameStream(ours), theirs
 
 
-def test_a_frame_that_comes_byte_by_byte_is_whole(pair: tuple[FrameStream, socket.socket]) -> None:
+def test_a_frame_that_arrives_byte_by_byte_is_complete(pair: tuple[FrameStream, socket.socket]) -> None:
     stream, other = pair
     found = []
     for byte in b"O\0\0\0\3abcE\0\0\0\0":
@@ -28,7 +28,7 @@ def test_a_frame_that_comes_byte_by_byte_is_whole(pair: tuple[FrameStream, socke
     assert found == [(frames.OUTPUT, b"abc"), (frames.INPUT_END, b"")]
 
 
-def test_a_large_body_goes_as_several_frames_and_waits_until_it_is_taken(
+def test_a_large_body_is_sent_in_several_frames_with_back_pressure(
     pair: tuple[FrameStream, socket.socket],
 ) -> None:
     stream, other = pair

@@ -35,7 +35,7 @@ Script = list[list[bytes]]
 
 
 def sized(body: bytes, *more: bytes, status: bytes = b"200 OK") -> bytes:
-    headers = b"".join(b"%s\r\n" % one for one in more)
+    headers = b"".join(b"%s\r\n" % item for item in more)
     return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n%s\r\n%s" % (status, len(body), headers, body)
 
 
@@ -80,13 +80,13 @@ def saying(
 
 
 def _request(client: socket.socket) -> bytes:
-    said = b""
-    while b"\r\n\r\n" not in said:
+    received = b""
+    while b"\r\n\r\n" not in received:
         more = client.recv(65536)
         if not more:
-            return said
-        said += more
-    head, _, body = said.partition(b"\r\n\r\n")
+            return received
+        received += more
+    head, _, body = received.partition(b"\r\n\r\n")
     length = next((int(line[16:]) for line in head.split(b"\r\n") if line.startswith(b"Content-Length: ")), 0)
     while len(body) < length and (more := client.recv(65536)):
         body += more
@@ -105,12 +105,12 @@ def connections() -> Iterator[HttpClient]:
     one.close()
 
 
-def test_answers_of_all_kinds_come_on_connections_that_are_kept(connections: HttpClient) -> None:
+def test_answers_of_all_kinds_reuse_connections(connections: HttpClient) -> None:
     first = [sized(b"Wikipedia"), CHUNKED, EMPTY, b"HTTP/1.1 100 Continue\r\n\r\n" + sized(b"x", b"Connection: close")]
     with saying([first, [TO_THE_END]]) as (server, heard):
         bodies = [connections.request("GET", server, f"/{number}").body for number in range(5)]
     assert bodies == [b"Wikipedia", b"Wikipedia", b"", b"x", b"Wikipedia"]
-    assert [one.split()[1] for one in heard] == [b"/0", b"/1", b"/2", b"/3", b"/4"]
+    assert [text.split()[1] for text in heard] == [b"/0", b"/1", b"/2", b"/3", b"/4"]
 
 
 def test_a_refusal_of_a_server_is_an_answer(connections: HttpClient) -> None:
@@ -122,28 +122,28 @@ def test_a_refusal_of_a_server_is_an_answer(connections: HttpClient) -> None:
 def test_a_kept_connection_that_the_server_closed_is_not_used(connections: HttpClient) -> None:
     with saying([[sized(b"1")], [sized(b"2")]]) as (server, _):
         assert connections.request("GET", server, "/").body == b"1"
-        ((kept,),) = connections._idle.values()
-        wait_until(lambda: not kept.is_fresh(3600.0), what="its end arrives here")
+        ((idle_connection,),) = connections._idle.values()
+        wait_until(lambda: not idle_connection.is_fresh(3600.0), what="its end arrives here")
         assert connections.request("GET", server, "/").body == b"2"
 
 
 @pytest.mark.parametrize("size", [0, 10, 70_000, 3_000_000])
-def test_a_body_goes_to_a_file_at_its_place_and_comes_from_one(
+def test_a_body_is_written_to_and_read_from_a_file_at_an_offset(
     connections: HttpClient, tmp_path: Path, size: int
 ) -> None:
-    content, told = os.urandom(size), list[int]()
+    content, sizes = os.urandom(size), list[int]()
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (content[:1000], content[1000:]) if part)
     as_chunks = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
     target = os.open(tmp_path / "x", os.O_RDWR | os.O_CREAT)
     try:
         with saying([[sized(content), as_chunks, sized(b"")]]) as (server, heard):
             for place in (5, 5 + size):
-                answer = connections.request("GET", server, "/", sink=ResponseSink(target, place, size, told.append))
+                answer = connections.request("GET", server, "/", sink=ResponseSink(target, place, size, sizes.append))
                 assert (answer.received, answer.body) == (size, b"")
             whole = bytes(5) + content * 2 if size else b""
             assert connections.request("PUT", server, "/", RequestBody(target, len(whole))).good
         assert heard[2].partition(b"\r\n\r\n")[2] == (tmp_path / "x").read_bytes() == whole
-        assert sum(told) == 2 * size
+        assert sum(sizes) == 2 * size
     finally:
         os.close(target)
 
@@ -219,13 +219,13 @@ def test_a_host_is_looked_up_once_and_again_after_a_failed_connection(
     assert looked_up == ["one.example", "two.example", "one.example"]
 
 
-def test_an_address_is_not_looked_up(connections: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_numeric_address_is_not_resolved(connections: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(socket, "getaddrinfo")
     with saying([[sized(b"1", b"Connection: close")]]) as (server, _):
         assert connections.request("GET", server.replace("localhost", "127.0.0.1"), "/").good
 
 
-def test_an_address_of_a_kind_that_this_machine_has_not_is_passed_over_and_says_less_than_another(
+def test_an_unsupported_address_family_is_skipped_in_favour_of_better_errors(
     connections: HttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_up, order = [], [socket.AF_INET6, socket.AF_INET]
@@ -234,7 +234,7 @@ def test_an_address_of_a_kind_that_this_machine_has_not_is_passed_over_and_says_
     def getaddrinfo(host: str, port: int, **_options: int) -> object:
         looked_up.append(host)
         ours = {socket.AF_INET: ("127.0.0.1", port), socket.AF_INET6: ("::1", port, 0, 0)}
-        return [(one, socket.SOCK_STREAM, 6, "", ours[one]) for one in order]
+        return [(item, socket.SOCK_STREAM, 6, "", ours[item]) for item in order]
 
     def without_ipv6(family: int = -1, *args: Any, **options: Any) -> socket.socket:
         if family == socket.AF_INET6:
@@ -324,7 +324,7 @@ def test_a_trickling_server_times_out_like_a_silent_one(
 
 
 @pytest.mark.slow
-def test_a_file_may_come_slowly_as_long_as_it_comes(tmp_path: Path) -> None:
+def test_a_slow_download_is_allowed_while_it_progresses(tmp_path: Path) -> None:
     connections, content = HttpClient(2, 6.0), b"abcdefghijklmnopqrstuvwxyz"
 
     def serve() -> None:
@@ -346,21 +346,19 @@ def test_a_file_may_come_slowly_as_long_as_it_comes(tmp_path: Path) -> None:
     assert (tmp_path / "x").read_bytes() == content
 
 
-def test_a_refusal_in_the_middle_of_a_large_body_is_heard_or_the_connection_broke(
-    connections: HttpClient, tmp_path: Path
-) -> None:
+def test_a_refusal_during_a_large_body_is_read_or_the_connection_broke(connections: HttpClient, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(bytes(20_000_000))
-    no, said = sized(b"no", b"Connection: close", status=b"403 Forbidden"), set()
+    no, reported = sized(b"no", b"Connection: close", status=b"403 Forbidden"), set()
     with open(tmp_path / "x", "rb") as file:
         for _ in range(3):
             with saying([[no]], read_all=False) as (server, _heard):
                 try:
-                    said.add(
+                    reported.add(
                         str(connections.request("PUT", server, "/", RequestBody(file.fileno(), 20_000_000)).status)
                     )
                 except IncompleteResponse as broken:  # the reset of the connection overtook the answer
-                    said.add("sent" if broken.sent else "not sent")
-    assert said <= {"403", "sent"}
+                    reported.add("sent" if broken.sent else "not sent")
+    assert reported <= {"403", "sent"}
 
 
 def test_a_file_that_shrinks_or_cannot_be_written_is_no_fault_of_the_server(
@@ -429,7 +427,7 @@ def test_a_stream_that_was_read_leaves_its_connection_to_the_next_request(
         assert connections.request("GET", server, "/").body == b"1"
 
 
-def test_a_stream_that_was_not_read_to_its_end_takes_its_connection_along(connections: HttpClient) -> None:
+def test_a_partly_read_stream_closes_its_connection(connections: HttpClient) -> None:
     with saying([[sized(b"a" * 200_000)], [sized(b"1")]]) as (server, _):
         stream = connections.stream("GET", server, "/")
         assert set(next(iter(stream))) == {ord("a")}
@@ -569,7 +567,7 @@ def test_path_and_user_are_only_escaped() -> None:
     assert heard[0].startswith(b"GET /webhdfs/v1/a%20b/%2541%23%C3%A9%0A?op=GETFILESTATUS&user.name=t%26y HTTP/1.1\r\n")
 
 
-def test_a_token_takes_the_place_of_the_user_and_is_in_no_message() -> None:
+def test_a_token_replaces_the_user_and_is_in_no_message() -> None:
     with saying([[sized(b"<html>", status=b"401 Unauthorized")]]) as (server, heard):
         web = WebHdfs(HdfsPlace("hdfs://nn", (server,), Login("tony", "t0ken+/=")), patience_s=0.1)
         with pytest.raises(Denied) as denied:
@@ -644,7 +642,7 @@ def java(kind: str, message: str, status: bytes = b"403 Forbidden") -> bytes:
     return sized(f'{{"RemoteException":{{"exception":"{kind}","message":"{message}"}}}}'.encode(), status=status)
 
 
-def found(number: int) -> bytes:
+def file_status(number: int) -> bytes:
     """The status of a file of 5 bytes that has this number."""
     return sized(
         b'{"FileStatus":{"pathSuffix":"","type":"FILE","length":5,"fileId":%d,"permission":"644",'
@@ -652,7 +650,7 @@ def found(number: int) -> bytes:
     )
 
 
-FOUND = found(7)
+FOUND = file_status(7)
 GONE = java("FileNotFoundException", "no", b"404 Not Found")
 TAKEN = java("FileAlreadyExistsException", "the same")
 
@@ -671,13 +669,13 @@ def test_a_failover_is_waited_for_and_unreachable_servers_are_not() -> None:
             place, patience_s=20, first_contact_timeout_s=3, timeout_s=(2, 5), clock=lambda: now, sleep=sleep
         )
 
-    nobody = "http://127.0.0.1:9"
+    closed = "http://127.0.0.1:9"
     with pytest.raises(AnyUnreachable, match=r"127\.0\.0\.1:9 connection refused \(tried \d+ times in [1-3] s\)"):
-        stranger(nobody).status("/x")
+        stranger(closed).status("/x")
     # One has died, and the other one says that it is on standby: it takes over in a moment.
     with saying([[*[standby] * 8, FOUND]]) as (server, _):
         began = now
-        assert stranger(nobody, server).status("/x") is not None
+        assert stranger(closed, server).status("/x") is not None
         assert now - began > 3
 
 
@@ -694,25 +692,25 @@ def test_a_path_renamed_and_removed_by_another_client_is_not_found() -> None:
 def test_a_block_whose_datanode_is_still_starting_is_waited_for(tmp_path: Path) -> None:
     nowhere = java("IOException", "No active nodes contain this block")
     with saying([[sized(b"12345", b"Connection: close")]]) as (datanode, _):
-        there = sized(b"", b"Location: %s/webhdfs/v1/x?op=OPEN&namenoderpcaddress=nn:8020" % datanode.encode())
-        there = there.replace(b"200 OK", b"307 Temporary Redirect")
-        with saying([[FOUND, nowhere, there]]) as (server, _):
+        redirect = sized(b"", b"Location: %s/webhdfs/v1/x?op=OPEN&namenoderpcaddress=nn:8020" % datanode.encode())
+        redirect = redirect.replace(b"200 OK", b"307 Temporary Redirect")
+        with saying([[FOUND, nowhere, redirect]]) as (server, _):
             assert calling(server).read_bytes("/x", 100) == b"12345"
 
 
 def opened_by(heard: list[bytes]) -> list[bytes]:
-    return [one.split(b"?")[0].removeprefix(b"GET /webhdfs/v1") for one in heard if b"op=OPEN" in one]
+    return [text.split(b"?")[0].removeprefix(b"GET /webhdfs/v1") for text in heard if b"op=OPEN" in text]
 
 
 def at_datanode(address: str) -> bytes:
-    there = sized(b"", b"Location: %s/webhdfs/v1/x?op=OPEN&namenoderpcaddress=nn:8020" % address.encode())
-    return there.replace(b"200 OK", b"307 Temporary Redirect")
+    redirect = sized(b"", b"Location: %s/webhdfs/v1/x?op=OPEN&namenoderpcaddress=nn:8020" % address.encode())
+    return redirect.replace(b"200 OK", b"307 Temporary Redirect")
 
 
-def test_a_file_that_was_replaced_before_it_was_opened_by_its_number_is_looked_at_again() -> None:
+def test_a_file_replaced_before_its_inode_was_opened_is_read_again() -> None:
     with (
         saying([[sized(b"12345", b"Connection: close")]]) as (datanode, _),
-        saying([[FOUND, GONE, found(8), at_datanode(datanode)]]) as (server, heard),
+        saying([[FOUND, GONE, file_status(8), at_datanode(datanode)]]) as (server, heard),
     ):
         assert calling(server).read_bytes("/x", 100) == b"12345"
     assert opened_by(heard) == [b"/.reserved/.inodes/7", b"/.reserved/.inodes/8"]
@@ -720,15 +718,15 @@ def test_a_file_that_was_replaced_before_it_was_opened_by_its_number_is_looked_a
 
 def test_without_inode_paths_a_file_is_read_by_name_unless_it_changes() -> None:
     with saying([[sized(b"1234x", b"Connection: close")], [sized(b"12345", b"Connection: close")]]) as (datanode, _):
-        there, other = at_datanode(datanode), found(8)
+        redirect, other = at_datanode(datanode), file_status(8)
         # The second look after the name was opened finds that it has been replaced; then all is well.
-        with saying([[FOUND, there, other, other, there, other]], role=NO_ROLE) as (server, heard):
+        with saying([[FOUND, redirect, other, other, redirect, other]], role=NO_ROLE) as (server, heard):
             assert calling(server).read_bytes("/x", 100) == b"12345"
     assert opened_by(heard) == [b"/x", b"/x"]
 
 
-def test_a_file_that_is_another_one_at_each_look_is_given_up() -> None:
-    script = [one for number in range(200) for one in (found(number), GONE)]
+def test_a_file_replaced_at_each_read_is_given_up() -> None:
+    script = [item for number in range(200) for item in (file_status(number), GONE)]
     with saying([script]) as (server, _):
         clock: Callable[[], float] = iter(range(0, 1000, 1)).__next__
         place = HdfsPlace("hdfs://nn:8020", (server,), Login("tony"))
@@ -739,14 +737,14 @@ def test_a_file_that_is_another_one_at_each_look_is_given_up() -> None:
 
 
 def test_a_namenode_without_registered_datanodes_is_retried_for_a_while() -> None:
-    nobody = java("IOException", "Failed to find datanode, suggest to check cluster health. excludeDatanodes=null")
+    refusal = java("IOException", "Failed to find datanode, suggest to check cluster health. excludeDatanodes=null")
     with saying([[sized(b"", b"Connection: close", status=b"201 Created")]]) as (datanode, heard):
-        there = sized(b"", b"Location: %s/webhdfs/v1/x?op=CREATE&namenoderpcaddress=nn:8020" % datanode.encode())
-        there = there.replace(b"200 OK", b"307 Temporary Redirect")
-        with saying([[nobody, nobody, there]]) as (server, _):
+        redirect = sized(b"", b"Location: %s/webhdfs/v1/x?op=CREATE&namenoderpcaddress=nn:8020" % datanode.encode())
+        redirect = redirect.replace(b"200 OK", b"307 Temporary Redirect")
+        with saying([[refusal, refusal, redirect]]) as (server, _):
             calling(server).write("/x", b"12345")
         assert heard[0].startswith(b"PUT /webhdfs/v1/x?op=CREATE")
-    with saying([[nobody] * 50]) as (server, _):
+    with saying([[refusal] * 50]) as (server, _):
         clock: Callable[[], float] = iter(range(0, 1000, 1)).__next__
         place = HdfsPlace("hdfs://nn:8020", (server,), Login("tony"))
         web = WebHdfs(place, patience_s=5, timeout_s=(2, 5), clock=clock, sleep=lambda seconds: None)

@@ -71,12 +71,12 @@ def sending(sock: socket.socket, data: bytes) -> threading.Thread:
 def test_both_directions_relay_independently_after_one_has_ended(seed: int) -> None:
     """Send 1, 1,000 or some 3 chunks of bytes each way, and end one direction before the other begins."""
     chance = random.Random(seed)
-    there, back = (chance.randbytes(chance.choice((1, 1000, 3 * CHUNK_BYTES + 7))) for _ in range(2))
+    forth, back = (chance.randbytes(chance.choice((1, 1000, 3 * CHUNK_BYTES + 7))) for _ in range(2))
     with relayed() as (one, other, _):
-        one.sendall(there[:1])
-        assert received(other, 1) == there[:1]
-        sender = sending(one, there[1:])
-        assert received(other) == there[1:]
+        one.sendall(forth[:1])
+        assert received(other, 1) == forth[:1]
+        sender = sending(one, forth[1:])
+        assert received(other) == forth[1:]
         sender.join()
         answerer = sending(other, back)
         assert received(one) == back
@@ -127,7 +127,7 @@ def test_a_stream_without_a_byte_for_too_long_is_reset() -> None:
                 end.recv(1)
 
 
-def test_a_machine_that_is_gone_is_noticed_within_minutes() -> None:
+def test_a_lost_machine_is_noticed_within_minutes() -> None:
     # Nothing of it comes, not even a reset; the kernel asks, and ends the connection.
     one, other = connected()
     with one, other:
@@ -140,7 +140,7 @@ def test_a_machine_that_is_gone_is_noticed_within_minutes() -> None:
         assert of_tcp[0] + of_tcp[1] * of_tcp[2] <= 180
 
 
-def test_the_process_copies_streams_until_its_owner_is_gone() -> None:
+def test_the_process_copies_streams_until_its_owner_ends() -> None:
     with HelperProcess("relay") as process:
         streams = []
         for _ in range(3):

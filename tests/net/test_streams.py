@@ -70,7 +70,7 @@ def joining() -> Iterator[Joining]:
         yield found
 
 
-def beside(work: Callable[[], Any]) -> Callable[[], Any]:
+def in_thread(work: Callable[[], Any]) -> Callable[[], Any]:
     """Begin work in a thread; the answer waits for it, and returns or raises what came of it."""
     box: list[Any] = []
 
@@ -93,7 +93,7 @@ def beside(work: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def test_two_requests_become_one_stream_without_bytes_of_the_server(joining: Joining) -> None:
-    wait = beside(lambda: joining.open("/a"))
+    wait = in_thread(lambda: joining.open("/a"))
     with joining.open("/b") as other, wait() as one:
         one.sendall(b"from one")
         assert other.recv(100) == b"from one"
@@ -108,7 +108,7 @@ def test_two_requests_become_one_stream_without_bytes_of_the_server(joining: Joi
 
 def test_bytes_right_behind_the_answer_belong_to_the_stream() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        wait = beside(
+        wait = in_thread(
             lambda: open_stream(f"http://127.0.0.1:{server.getsockname()[1]}", "t", "/a", {}, timeout_s=PATIENCE_S)
         )
         connection, _ = server.accept()
@@ -143,7 +143,7 @@ def test_a_closed_or_silent_server_is_unreachable() -> None:
 def test_an_answer_of_another_protocol_or_a_part_of_one_is_no_stream_and_waited_for_no_longer(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        wait = beside(lambda: open_stream(url, "t", "/a", {}, timeout_s=PATIENCE_S))
+        wait = in_thread(lambda: open_stream(url, "t", "/a", {}, timeout_s=PATIENCE_S))
         connection, _ = server.accept()
         with connection:
             connection.recv(65536)
@@ -161,7 +161,7 @@ def test_a_request_after_the_peer_has_left_is_refused(joining: Joining) -> None:
         gone.sendall(b"POST /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: dlapp-stream\r\n\r\n")
         joining.wait_for(1)
     wait_for("its end is seen", lambda: not joining.server._peers)
-    wait = beside(lambda: joining.open("/b"))
+    wait = in_thread(lambda: joining.open("/b"))
     joining.wait_for(2)
     joining.join()
     with pytest.raises(StreamRefused, match="the other end of the stream is gone"):
@@ -173,7 +173,7 @@ def test_a_client_that_sends_before_the_switch_gets_no_stream(joining: Joining) 
     head = b"POST /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: dlapp-stream\r\n\r\n"
     with socket.create_connection((joining.server.host, joining.server.port), timeout=PATIENCE_S) as hasty:
         hasty.sendall(head + b"too early")
-        wait = beside(lambda: joining.open("/b"))
+        wait = in_thread(lambda: joining.open("/b"))
         joining.wait_for(2)
         joining.join()
         with contextlib.suppress(ConnectionResetError):
@@ -182,7 +182,7 @@ def test_a_client_that_sends_before_the_switch_gets_no_stream(joining: Joining) 
             wait()
 
 
-def test_a_request_that_asks_for_no_stream_says_so() -> None:
+def test_a_request_without_an_upgrade_is_refused() -> None:
     seen: list[bool] = []
     box: list[ControlServer] = []
 

@@ -48,8 +48,8 @@ def settings(**fields: object) -> Settings:
 
 def free_port() -> int:
     port, sockets = held()
-    for one in sockets:
-        one.close()
+    for listener in sockets:
+        listener.close()
     return port
 
 
@@ -101,7 +101,7 @@ def test_slack_messages_mention_no_user() -> None:
         one = replace(event(FAILED), appname="<!channel> a&b", text="why")
         deliver(settings(webhook=Webhook(url, SLACK)), WEBHOOK, one)
     text = f"&lt;!channel&gt; a&amp;b ({APPLICATION}): failed\nwhy"
-    assert [json.loads(one) for one in taken] == [{"text": text}]
+    assert [json.loads(item) for item in taken] == [{"text": text}]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_the_password_is_sent_only_over_the_requested_tls() -> None:
             deliver(settings(mail=mail_to(port, security=START_TLS)), MAIL, event())
 
 
-def test_a_mail_that_cannot_be_made_is_one_that_is_not_delivered() -> None:
+def test_an_invalid_mail_counts_as_not_delivered() -> None:
     """A text that no header takes ends no thread that sends."""
     port = free_port()
     with mail_server(lambda _: "250 OK", port=port), pytest.raises(NotDelivered, match="ValueError"):
@@ -227,7 +227,7 @@ def fresh(kind: str = "running") -> Notification:
     return event(kind, at_ms=clock.now_ms())
 
 
-def test_a_server_that_fails_hangs_and_comes_back_gets_each_event_once_it_takes_it(
+def test_a_recovering_server_gets_each_event_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tries: list[str] = []
@@ -272,7 +272,7 @@ def test_an_event_is_recorded_before_it_is_sent_and_the_next_process_sends_it() 
     file, recorded = MemoryFile(), []
 
     def answer(_: Request) -> Answer:
-        recorded.append([one.notification.id for one in file.outbox.pending])
+        recorded.append([item.notification.id for item in file.outbox.pending])
         return Answer(503)
 
     with http_server(answer) as url:
@@ -308,7 +308,7 @@ def test_one_channel_that_hangs_does_not_keep_the_other_from_its_events() -> Non
     sender.enqueue(fresh())
     sender.enqueue(fresh(FAILED))
     wait_for("both mails", lambda: sent == [fresh().id, fresh(FAILED).id])
-    wait_for("their record", lambda: [one.channels for one in file.outbox.pending] == [(WEBHOOK,), (WEBHOOK,)])
+    wait_for("their record", lambda: [item.channels for item in file.outbox.pending] == [(WEBHOOK,), (WEBHOOK,)])
     assert not sender.wait(0.0)
 
 
@@ -321,7 +321,7 @@ def test_unselected_events_are_not_sent_and_undeliverable_ones_stay() -> None:
     assert sender.wait(120.0)
     assert sent == [(MAIL, fresh(FAILED).id)]
     assert not sender.close(1.0)
-    assert [(one.notification.id, one.channels) for one in file.outbox.pending] == [(fresh(FAILED).id, (COMMAND,))]
+    assert [(item.notification.id, item.channels) for item in file.outbox.pending] == [(fresh(FAILED).id, (COMMAND,))]
 
 
 def test_events_are_sent_also_where_they_cannot_be_recorded() -> None:

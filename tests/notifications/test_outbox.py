@@ -60,7 +60,7 @@ def test_expired_events_are_dropped() -> None:
     assert outbox.without_expired(late_ms - 1) == outbox
 
 
-def test_an_outbox_comes_back_from_its_file() -> None:
+def test_an_outbox_is_read_back_from_its_file() -> None:
     outbox = Outbox().add(event(), ("webhook", "mail"))
     assert from_bytes(to_bytes(outbox)) == outbox
     assert from_bytes(None) == Outbox()

@@ -61,7 +61,7 @@ def check_contrast(browser: Browser) -> None:
         browser.prefer(scheme)
         texts = browser.value(_CONTRASTS)
         assert len(texts) > 5
-        assert [one for one in texts if one[1] < (LARGE_CONTRAST if one[2] else CONTRAST)] == [], scheme
+        assert [text for text in texts if text[1] < (LARGE_CONTRAST if text[2] else CONTRAST)] == [], scheme
     browser.prefer()
 
 

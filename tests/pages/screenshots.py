@@ -1,4 +1,4 @@
-"""Make the pictures of docs/images anew: python -m tests.pages.screenshots
+"""Make the pictures of docs/images again: python -m tests.pages.screenshots
 
 The application is made up, the pages and the browser are real.
 """
@@ -204,7 +204,7 @@ def _series(index: int, end_ms: int) -> ContainerSeries:
             at_ms = BEGIN_MS + place * step_ms
             is_idle = place < start or FAILED_MS <= at_ms < FAILED_MS + 120_000
             means.append(0.0 if is_idle else mean + spread * (chance.random() - 0.5) + spread * math.sin(place / 9) / 4)
-        ranges = {name: [one and max(0.0, one + by * spread) for one in means] for name, by in _RANGE.items()}
+        ranges = {name: [item and max(0.0, item + by * spread) for item in means] for name, by in _RANGE.items()}
         return {"mean": means, **ranges}
 
     gpu = column(0.92, 0.06)

@@ -52,7 +52,7 @@ class Document(HTMLParser):
     def handle_data(self, data: str) -> None:
         self.text += data
 
-    def of(self, tag: str) -> list[dict[str, str | None]]:
+    def attributes_of(self, tag: str) -> list[dict[str, str | None]]:
         """Return the attributes of all elements of a name."""
         return [attributes for name, attributes in self.elements if name == tag]
 
@@ -76,8 +76,8 @@ def test_a_report_has_all_parts() -> None:
     ):
         assert text in found.text
     headings = ["Cause", "Receipt", "Timeline", "Use of resources", "Containers", "Output", "Versions", "Properties"]
-    assert [one for one in headings if one not in found.text] == []
-    assert found.of("script") == found.of("link") == found.of("img") == []
+    assert [heading for heading in headings if heading not in found.text] == []
+    assert found.attributes_of("script") == found.attributes_of("link") == found.attributes_of("img") == []
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_foreign_text_is_escaped() -> None:
     )
     extras = Extras(facts=[(EVIL, EVIL)], properties=EVIL, logs=[LogEnd(0, "stderr", EVIL)], notes=[EVIL])
     found = Document(page(view, NOW_MS, extras, refreshes=True))
-    assert found.of("script") == []
-    assert [one["href"] for one in found.of("a")] == ["?still=1", "?log=0.stdout", "?log=0.stderr"]
+    assert found.attributes_of("script") == []
+    assert [item["href"] for item in found.attributes_of("a")] == ["?still=1", "?log=0.stdout", "?log=0.stderr"]
     assert found.text.count(EVIL) >= 12
     assert f", {EVIL}" in found.text.partition("restarted: generation 1 at ")[2]
 
@@ -127,20 +127,20 @@ def test_the_page_of_a_running_application_is_loaded_again_and_leads_to_logs() -
         running, state=State.RUNNING, cause=None, finished_ms=None, diagnosis=None, phase="running 1 of 1", idle=idle
     )
     live = Document(page(view, NOW_MS, refreshes=True))
-    assert {"http-equiv": "refresh", "content": "5"} in live.of("meta")
+    assert {"http-equiv": "refresh", "content": "5"} in live.attributes_of("meta")
     logs = ["?log=0.stdout", "?log=0.stderr"]
-    assert [one["href"] for one in live.of("a")] == ["?still=1", "http://node7:8042/logs/x", *logs]
+    assert [item["href"] for item in live.attributes_of("a")] == ["?still=1", "http://node7:8042/logs/x", *logs]
     assert "running 1 of 1" in live.text
     assert idle.message in live.text
     report = Document(page(view, NOW_MS))
-    assert "refresh" not in [one.get("http-equiv") for one in report.of("meta")]
-    assert report.of("a") == []
+    assert "refresh" not in [item.get("http-equiv") for item in report.attributes_of("meta")]
+    assert report.attributes_of("a") == []
 
 
 def test_a_reader_can_stop_the_refresh_of_a_page() -> None:
     still = Document(page(application(container(0)), NOW_MS, refreshes=False))
-    assert "refresh" not in [one.get("http-equiv") for one in still.of("meta")]
-    assert "?" in [one["href"] for one in still.of("a")]
+    assert "refresh" not in [item.get("http-equiv") for item in still.attributes_of("meta")]
+    assert "?" in [item["href"] for item in still.attributes_of("a")]
 
 
 def test_services_have_links() -> None:
@@ -148,11 +148,11 @@ def test_services_have_links() -> None:
     links = tuple(LinkView(name="tensorboard 0", url=url, container=0, ready=False) for url in urls)
     found = Document(page(application(container(0), links=links), NOW_MS, refreshes=True))
     assert "http://10.0.0.1:6006/, not ready" in found.text
-    assert urls[0] in [one["href"] for one in found.of("a")]
-    assert urls[1] not in [one["href"] for one in found.of("a")]
+    assert urls[0] in [item["href"] for item in found.attributes_of("a")]
+    assert urls[1] not in [item["href"] for item in found.attributes_of("a")]
 
 
-def test_of_many_containers_those_that_failed_have_a_line() -> None:
+def test_failed_ones_of_many_containers_have_a_line() -> None:
     view = application(*map(container, range(MAX_SHOWN)), container(5000, exit_code=1))
     shown = shown_containers(view)
     assert (len(shown), shown[-1].index) == (MAX_SHOWN, 5000)
@@ -195,12 +195,12 @@ def test_the_page_of_an_ended_application_shows_next_steps_and_unstarted_roles()
 
 
 def test_phases_are_bars_in_their_order() -> None:
-    at = float(START_MS + 1000)
+    at_ms = float(START_MS + 1000)
     assert bars_of(container(0), NOW_MS) == [
-        Bar("starting", at, at + 1000),
-        Bar("fetching", at + 1000, at + 10_000),
-        Bar("running", at + 10_000, at + 90_000),
-        Bar("storing", at + 90_000, at + 100_000),
+        Bar("starting", at_ms, at_ms + 1000),
+        Bar("fetching", at_ms + 1000, at_ms + 10_000),
+        Bar("running", at_ms + 10_000, at_ms + 90_000),
+        Bar("storing", at_ms + 90_000, at_ms + 100_000),
     ]
 
 
@@ -264,8 +264,8 @@ def test_durations_are_short(seconds: float, text: str) -> None:
 
 
 def _luminance(colour: str) -> float:
-    digits = colour if len(colour) == 6 else "".join(2 * one for one in colour)
-    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    digits = colour if len(colour) == 6 else "".join(2 * item for item in colour)
+    parts = [int(digits[offset : offset + 2], 16) / 255 for offset in (0, 2, 4)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -280,7 +280,7 @@ def test_all_colours_of_text_have_the_contrast_of_wcag_aa() -> None:
 
 
 def test_each_phase_has_a_colour() -> None:
-    assert [name for name in (*SECONDS, *(one.value for one in Phase)) if f"--{name}:" not in STYLE] == ["ended"]
+    assert [name for name in (*SECONDS, *(item.value for item in Phase)) if f"--{name}:" not in STYLE] == ["ended"]
 
 
 def series(index: int, columns: dict[str, list[float | None]], start_ms: int = START_MS) -> ContainerSeries:
@@ -304,7 +304,11 @@ def test_the_use_of_each_container_is_drawn_in_the_units_of_people() -> None:
     }
     ((name, curves),) = usage_curves([series(0, columns)], START_MS, START_MS + 20_000).items()
     assert name == ""
-    assert [(one.title, one.unit) for one in curves] == [("Memory", "GiB"), ("GPU 3 utilisation", "%"), ("loss", "")]
+    assert [(curve.title, curve.unit) for curve in curves] == [
+        ("Memory", "GiB"),
+        ("GPU 3 utilisation", "%"),
+        ("loss", ""),
+    ]
     assert [(p.at_s, p.mean) for p in curves[0].points] == [(5.0, 1.0), (15.0, None)]
     assert [p.mean for p in curves[1].points] == [50.0, 100.0]
 

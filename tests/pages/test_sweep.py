@@ -32,8 +32,8 @@ def test_the_section_has_counts_a_table_and_two_pictures() -> None:
     document = Document(sweep_section(results(40)))
     assert "10000: 9960 waiting, 35 done, 5 failed" in document.text
     assert "trial 38: 0.95" in document.text
-    assert len(document.of("tr")) == 1 + MAX_ROWS
-    assert [one["viewbox"] for one in document.of("svg")] == ["0 0 720 260"] * 2
+    assert len(document.attributes_of("tr")) == 1 + MAX_ROWS
+    assert [item["viewbox"] for item in document.attributes_of("svg")] == ["0 0 720 260"] * 2
     assert "parameters and accuracy of 32 trials" in document.text
     whole = page(application(), START_MS, Extras(sweep=results(40)))
     assert "Sweep" in Document(whole).text
@@ -43,7 +43,7 @@ def test_the_section_has_counts_a_table_and_two_pictures() -> None:
 
 def test_lines_stay_in_the_picture_and_the_best_are_in_colour() -> None:
     document = Document(sweep_section(results(40)))
-    lines = document.of("polyline")
+    lines = document.attributes_of("polyline")
     assert len(lines) == 64
     assert sum(line.get("class") == "curve" for line in lines) == 10
     for line in lines:
@@ -68,7 +68,7 @@ def test_metrics_whose_difference_no_float_holds_are_drawn_in_the_picture() -> N
     )
     found = SweepResults(total=3, parameters=("lr",), metric="loss", goal=Goal.MIN, trials=trials)
     document = Document(sweep_section(found))
-    lines = [line["points"] or "" for line in document.of("polyline")]
+    lines = [line["points"] or "" for line in document.attributes_of("polyline")]
     assert len(lines) == 6
     places = {tuple(map(float, point.split(","))) for line in lines for point in line.split()}
     assert all(0 <= x <= 720 and 0 <= y <= 260 for x, y in places)
@@ -84,7 +84,7 @@ def test_a_parameter_that_is_always_the_same_has_no_axis() -> None:
 
 def test_ten_thousand_trials_are_drawn_as_some_hundreds() -> None:
     text = sweep_section(results(10_000))
-    assert Document(text).of("polyline").__len__() == 2 * MAX_DRAWN
+    assert Document(text).attributes_of("polyline").__len__() == 2 * MAX_DRAWN
     assert len(text) < 300_000
 
 
@@ -92,7 +92,7 @@ def test_a_sweep_without_metric_or_without_trials_has_no_pictures() -> None:
     assert sweep_section(SweepResults(total=3)) == ""
     bare = SweepResults(total=3, parameters=("lr",), trials=(TrialView(number=0, state=TrialState.RUNNING),))
     document = Document(sweep_section(bare))
-    assert document.of("svg") == []
-    assert len(document.of("tr")) == 2
+    assert document.attributes_of("svg") == []
+    assert len(document.attributes_of("tr")) == 2
     one = Document(sweep_section(results(1)))
-    assert len(one.of("svg")) == 1  # one trial has a curve, and nothing to be compared with
+    assert len(one.attributes_of("svg")) == 1  # one trial has a curve, and nothing to be compared with

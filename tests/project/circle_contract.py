@@ -16,7 +16,7 @@ class NoCircles(Contract):
         imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
         found = circles(imports)
         lines = [
-            f"{module} -> {other} (line {', '.join(str(one['line_number']) for one in details)})"
+            f"{module} -> {other} (line {', '.join(str(detail['line_number']) for detail in details)})"
             for group in found
             for module in group
             for other in sorted(imports[module] & set(group))

@@ -97,16 +97,16 @@ def test_the_annotated_files_have_every_key_that_the_code_knows(kind: str) -> No
 
 def test_the_annotated_file_describes_an_application_that_can_be_made(place: Path) -> None:
     made = spec(place, ANNOTATED.read_text(encoding="utf-8"))
-    assert [one.name for one in made.inputs] == ["", "test-set", "train"]
-    assert [one.name for one in made.outputs] == ["", "tensorboard"]
+    assert [source.name for source in made.inputs] == ["", "test-set", "train"]
+    assert [output.name for output in made.outputs] == ["", "tensorboard"]
     of_checkpoint = spec(place, CHECKPOINT.read_text(encoding="utf-8")).checkpoint
     assert of_checkpoint is not None
     assert (of_checkpoint.every_s, of_checkpoint.keep) == (300.0, 2)
     of_roles = spec(place, ROLES.read_text(encoding="utf-8"))
-    assert [one.name for one in of_roles.roles] == ["trainer", "evaluation", "board"]
+    assert [role.name for role in of_roles.roles] == ["trainer", "evaluation", "board"]
     of_service = spec(place, SERVICE.read_text(encoding="utf-8"))
     assert of_service.is_service
-    assert [one.name for one in of_service.roles] == ["api", "cache"]
+    assert [role.name for role in of_service.roles] == ["api", "cache"]
     of_sweep = spec(place, SWEEP.read_text(encoding="utf-8")).sweep
     assert of_sweep is not None
     assert (of_sweep.trials, of_sweep.concurrency_of(4), of_sweep.metric) == (200, 8, "accuracy")
@@ -156,7 +156,7 @@ def test_a_message_that_the_page_on_troubleshooting_quotes_is_in_the_code(quoted
 
 
 def test_the_example_of_completion_names_every_command() -> None:
-    (example,) = (one.text for one in blocks("docs/commands.md") if one.language == "bash")
+    (example,) = (block.text for block in blocks("docs/commands.md") if block.language == "bash")
     named = " ".join(re.findall(r'^names="(?:\$names )?([a-z ]*)"$', example, re.MULTILINE)).split()
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
     commands = sorted(name.removeprefix("dlapp-") for name in scripts if name != "dlapp")

@@ -26,32 +26,32 @@ _ENTRY = re.compile(r"^ {4}(\*{0,2}\w+(?:, \*{0,2}\w+)*):", re.MULTILINE)
 
 def functions(node: ast.AST, within: str = "") -> Iterator[tuple[str, ast.FunctionDef, bool]]:
     """Yield the public functions below a module or a class: name, function, whether it is a method."""
-    for one in ast.iter_child_nodes(node):
-        if isinstance(one, ast.ClassDef | ast.FunctionDef) and not one.name.startswith("_"):
-            if isinstance(one, ast.ClassDef):
-                yield from functions(one, f"{within}{one.name}.")
+    for item in ast.iter_child_nodes(node):
+        if isinstance(item, ast.ClassDef | ast.FunctionDef) and not item.name.startswith("_"):
+            if isinstance(item, ast.ClassDef):
+                yield from functions(item, f"{within}{item.name}.")
             else:
-                yield f"{within}{one.name}", one, bool(within)
+                yield f"{within}{item.name}", item, bool(within)
 
 
 def documented(node: ast.AST) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef]:
     """Yield what can have a docstring: it lies in statements, and no expression has to be looked through."""
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
         yield node
-    for one in ast.iter_child_nodes(node):
-        if isinstance(one, ast.stmt | ast.excepthandler | ast.match_case):
-            yield from documented(one)
+    for item in ast.iter_child_nodes(node):
+        if isinstance(item, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from documented(item)
 
 
 def parameters(function: ast.FunctionDef, *, method: bool) -> list[str]:
     every = function.args
-    names = [one.arg for one in (*every.posonlyargs, *every.args, *every.kwonlyargs)]
+    names = [item.arg for item in (*every.posonlyargs, *every.args, *every.kwonlyargs)]
     return names[1:] if method and names[:1] in (["self"], ["cls"]) else names
 
 
 def is_command(function: ast.FunctionDef) -> bool:
     """Return whether it is a command of a user's, whose options have their help beside them."""
-    return any(ast.unparse(one).startswith("command(") for one in function.decorator_list)
+    return any(ast.unparse(item).startswith("command(") for item in function.decorator_list)
 
 
 def described(function: ast.FunctionDef) -> list[str]:
@@ -80,7 +80,7 @@ def test_public_functions_of_many_parameters_describe_them() -> None:
 def test_documented_args_are_parameters() -> None:
     wrong = []
     for where, function, _ in product():
-        extra = [one.arg for one in (function.args.vararg, function.args.kwarg) if one is not None]
+        extra = [item.arg for item in (function.args.vararg, function.args.kwarg) if item is not None]
         unknown = set(described(function)) - {*parameters(function, method=False), *extra}
         wrong += [f"{where}: {name}" for name in sorted(unknown)]
     assert wrong == []

@@ -47,7 +47,7 @@ def test_each_block_of_commands_has_a_row_and_each_row_a_block() -> None:
     assert [row.what for row in ROWS if not row.what.startswith("make ")] == list(command_blocks())
 
 
-def test_no_row_is_there_twice() -> None:
+def test_no_row_is_duplicated() -> None:
     assert [what for what, count in Counter(row.what for row in ROWS).items() if count > 1] == []
 
 
@@ -98,7 +98,7 @@ def test_each_scenario_is_of_a_section_that_runs() -> None:
     assert set(SCENARIOS) - run == set()
 
 
-def test_a_block_that_is_not_seen_as_commands_has_none_of_ours() -> None:
+def test_a_block_without_commands_has_no_dlapp_command() -> None:
     hidden = [
         f"{block.page}:{block.line}"
         for page in pages()

@@ -41,7 +41,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_between_our_pages_leads_somewhere(page: Path) -> None:
+def test_every_link_between_the_pages_is_valid(page: Path) -> None:
     missing = []
     for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
         file, _, name = link.partition("#")
@@ -107,7 +107,7 @@ def test_the_page_on_payloads_names_every_variable_that_one_gets() -> None:
     assert [name for name in found if f"`{name}`" not in page and name != "PWD"] == []
 
 
-def test_a_table_of_figures_says_which_goals_were_missed() -> None:
+def test_a_table_of_figures_marks_missed_goals() -> None:
     rows = [
         Row(name="fast", ratio=1.5, goal=7, better="lower", conditions={"ms": 16.25}),
         Row(name="slow", ratio=1.2, goal=1.5, better="higher"),

@@ -40,7 +40,7 @@ def value_classes(trees: list[ast.Module]) -> frozenset[str]:
     """Return the names of the classes whose objects do not change."""
     classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     found = set(VALUE_BASES)
-    while more := {one.name for one in classes if found & {ast.unparse(base) for base in one.bases}} - found:
+    while more := {class_.name for class_ in classes if found & {ast.unparse(base) for base in class_.bases}} - found:
         found |= more
     return frozenset(found)
 
@@ -52,7 +52,7 @@ def state(tree: ast.Module, values: frozenset[str]) -> Iterator[str]:
         if isinstance(node, ast.Global):
             yield from (f"global {name}" for name in node.names)
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            if any(_name(one) in CACHES for one in node.decorator_list):
+            if any(_name(item) in CACHES for item in node.decorator_list):
                 yield node.name
             for default in (*node.args.defaults, *node.args.kw_defaults):
                 if default is not None and not isinstance(default, ast.Call) and not _is_constant(default, values):

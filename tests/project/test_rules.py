@@ -73,5 +73,5 @@ def test_no_two_places_have_the_message_of_a_rule() -> None:
 
 
 @pytest.mark.parametrize("message", RULES)
-def test_a_rule_is_where_its_name_says(message: str) -> None:
+def test_a_rule_is_in_the_file_of_its_name(message: str) -> None:
     assert messages()[message] == [RULES[message]]

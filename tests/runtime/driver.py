@@ -88,7 +88,7 @@ class Driven:
     def _moment(self) -> dict[str, str]:
         return {} if self.moment_s is None else {"MOMENT_S": str(self.moment_s)}
 
-    def say(self, word: str) -> None:
+    def order(self, word: str) -> None:
         """Give the driver an order."""
         assert self.process is not None
         assert self.process.stdin is not None
@@ -173,11 +173,11 @@ def command_line(pid: int) -> str:
 def children(pid: int) -> list[int]:
     """Live children of a process."""
     found = []
-    for one in pids():
+    for item in pids():
         with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+            fields = Path(f"/proc/{item}/stat").read_text().rpartition(")")[2].split()
             if int(fields[1]) == pid and fields[0] != "Z":
-                found.append(one)
+                found.append(item)
     return found
 
 
@@ -219,7 +219,7 @@ def plain(place: Path) -> Generator[Driven, None, None]:
     driven.close()
 
 
-def somebody_holds(path: str) -> bool:
+def has_holder(path: str) -> bool:
     """Return whether anybody holds the reading end of a lifeline, or waits to; of an absent FIFO nobody does."""
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))

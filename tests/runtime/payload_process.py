@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
     policy: NodePolicy = node_policy(data.pop("node_file", "/none"), owner=os.getuid())
     data["resources"] = Resources(**data.pop("resources", {"memory_mib": 64}))
     data["args"] = tuple(data["args"])
-    data["gpus"] = tuple(PayloadDevice(*one) for one in data.get("gpus", ()))
+    data["gpus"] = tuple(PayloadDevice(*gpu) for gpu in data.get("gpus", ()))
     data["keep_fds"] = tuple(data.get("keep_fds", ()))
     start_env, peer_values = data.pop("start_env", {}), data.pop("peer_values", {})
     payload = Payload(**data)
@@ -52,11 +52,11 @@ def main(argv: list[str]) -> None:
         else:
             run = made = docker_payload.DockerRun(payload, settings, policy.docker, note)
             made.prepare()
-            tell("made")
+            report("made")
             if os.environ.get("STOP_BEFORE_START"):
                 signal.pause()
         run.start(start_env, peer_values)
-        tell("started")
+        report("started")
         ended, soft_again_s = None, math.inf
         while ended is None:
             if time.monotonic() >= soft_again_s:
@@ -69,13 +69,13 @@ def main(argv: list[str]) -> None:
             for fd, _ in poll.poll(10):
                 for word in os.read(0, 100).decode().split() if fd == 0 else ():
                     if word == "count":
-                        tell("counted", **run.counters()._asdict())
+                        report("counted", **run.counters()._asdict())
                     else:
                         {"soft": run.soft_stop, "kill": run.kill}[word]()
                         soft_again_s = time.monotonic() + SOFT_STOP_EVERY_S
             ended = run.ended()
         run.close()
-        tell(
+        report(
             "ended",
             code=ended.exit_code,
             signal=ended.signal,
@@ -88,7 +88,7 @@ def main(argv: list[str]) -> None:
     except PayloadError as error:
         with contextlib.suppress(NameError):
             run.close()
-        tell("refused", fault=error.fault.value, problem=str(error))
+        report("refused", fault=error.fault.value, problem=str(error))
     guardian.close()
 
 
@@ -97,7 +97,7 @@ def note(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def tell(what: str, **details: Any) -> None:
+def report(what: str, **details: Any) -> None:
     """One line for the test."""
     print(json.dumps({"what": what, **details}), flush=True)
 

@@ -29,11 +29,11 @@ import json, sys
 before = "jax" in sys.modules
 import jax._src.clusters as clusters
 present = [one for one in clusters.ClusterEnv.found if one.is_env_present()]
-told = [
+seen = [
     (one.name, one.get_coordinator_address(timeout_secs=3), one.get_process_count(), one.get_process_id())
     for one in present
 ]
-print(json.dumps([before, told, getattr(sys, "hidden", None)]))
+print(json.dumps([before, seen, getattr(sys, "hidden", None)]))
 """
 VARIABLES = {"JAX_COORDINATOR_ADDRESS": "10.0.0.1:20001", "JAX_NUM_PROCESSES": "3", "JAX_PROCESS_ID": "2"}
 
@@ -70,7 +70,7 @@ def printed(place: Path, *, variables: dict[str, str]) -> list[object]:
     return found
 
 
-def test_jax_finds_the_application_among_the_launchers_that_it_knows(place: Path) -> None:
+def test_jax_recognizes_dlapp_among_its_launchers(place: Path) -> None:
     assert printed(place, variables=VARIABLES) == [False, [["dlapp", "10.0.0.1:20001", 3, 2]], None]
 
 

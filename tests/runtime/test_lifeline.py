@@ -7,10 +7,10 @@ import select
 from pathlib import Path
 
 from dlapp.runtime.lifeline import EndNotice, Lifeline
-from tests.runtime.driver import somebody_holds
+from tests.runtime.driver import has_holder
 
 
-def test_the_payload_finds_its_word_and_is_seen_to_take_it(tmp_path: Path) -> None:
+def test_the_payload_reads_its_message_visibly(tmp_path: Path) -> None:
     line = Lifeline(str(tmp_path / "life"))
     assert not line.is_held_by_payload
     reader = os.open(tmp_path / "life", os.O_RDONLY)
@@ -47,7 +47,7 @@ def test_messages_of_the_task_arrive_and_its_end_is_end_of_file(tmp_path: Path) 
     os.close(reader)
 
 
-def test_a_payload_that_has_begun_and_reads_no_other_word_has_begun(tmp_path: Path) -> None:
+def test_a_started_payload_that_reads_no_further_message_has_started(tmp_path: Path) -> None:
     line = Lifeline(str(tmp_path / "life"))
     reader = os.open(tmp_path / "life", os.O_RDONLY)
     line.send("kill")
@@ -63,14 +63,14 @@ def test_a_reader_after_the_tasks_end_gets_no_message(tmp_path: Path) -> None:
     line = Lifeline(str(tmp_path / "life"))
     line.close()
     reader = os.open(tmp_path / "life", os.O_RDONLY | os.O_NONBLOCK)
-    assert somebody_holds(str(tmp_path / "life"))
+    assert has_holder(str(tmp_path / "life"))
     assert os.read(reader, 100) == b""
     os.close(reader)
-    assert not somebody_holds(str(tmp_path / "life"))
+    assert not has_holder(str(tmp_path / "life"))
 
 
 def test_a_missing_lifeline_has_no_holder(tmp_path: Path) -> None:
-    assert not somebody_holds(str(tmp_path / "none"))
+    assert not has_holder(str(tmp_path / "none"))
 
 
 def test_sending_without_a_reader_is_no_error(tmp_path: Path) -> None:

@@ -53,10 +53,10 @@ def start(workspace: Path, *options: str, path: str, **env: str) -> subprocess.P
 
 def saved(workspace: Path) -> dict[str, str]:
     found = (workspace / "saved").rglob("*")
-    return {str(one.relative_to(workspace / "saved")): one.read_text() for one in found if one.is_file()}
+    return {str(path.relative_to(workspace / "saved")): path.read_text() for path in found if path.is_file()}
 
 
-def test_it_reports_the_port_and_sigterm_gathers_new_and_changed_files(workspace: Path, tmp_path: Path) -> None:
+def test_the_program_reports_its_port_and_sigterm_collects_changed_files(workspace: Path, tmp_path: Path) -> None:
     path = fake_jupyter.install(tmp_path / "python")
     names = "notes/a.ipynb new/c.py data/more __pycache__/x.pyc notes/.ipynb_checkpoints/a.ipynb"
     with start(workspace, path=path, TO_WRITE=names) as program:
@@ -83,7 +83,7 @@ def test_a_jupyterlab_that_fails_has_its_exit_code_and_its_files_are_gathered(wo
     assert not (tmp_path / "report").exists()
 
 
-def test_without_jupyterlab_it_says_so_in_one_line(workspace: Path) -> None:
+def test_without_jupyterlab_the_program_fails_with_one_line(workspace: Path) -> None:
     with start(workspace, path="") as program:
         _, err = program.communicate()
     assert program.returncode == notebook_program.NO_JUPYTER
@@ -130,8 +130,8 @@ def test_the_token_is_in_files_that_only_the_user_can_read(workspace: Path, tmp_
         program.send_signal(signal.SIGTERM)
         program.communicate()
     files = [*(tmp_path / "tmp/jupyter/config").iterdir()]
-    assert {one.stat().st_mode & 0o777 for one in files} == {0o600}
-    assert all("hush" in one.read_text() for one in files)
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    assert all("hush" in file.read_text() for file in files)
 
 
 @pytest.mark.parametrize(

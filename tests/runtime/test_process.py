@@ -61,7 +61,7 @@ def test_a_command_runs_in_the_workspace_with_its_words_as_they_are(runner: Driv
 def test_arguments_arrive_byte_for_byte(runner: Driven) -> None:
     runner.run('for one in "$@"; do printf "%s\\0" "$one"; done', *ODD_ARGUMENTS)
     assert runner.end()["code"] == 0
-    assert runner.out() == b"".join(one.encode() + b"\0" for one in ODD_ARGUMENTS)
+    assert runner.out() == b"".join(argument.encode() + b"\0" for argument in ODD_ARGUMENTS)
 
 
 def test_standard_input_is_empty(plain: Driven) -> None:
@@ -85,7 +85,7 @@ def test_the_environment_is_the_given_one_and_few_additions(plain: Driven) -> No
     assert {name: value for name, value in found.items() if name not in ("PWD", "OLDPWD", "SHLVL", "_")} == given
 
 
-def test_variables_that_come_with_the_start_are_added(plain: Driven) -> None:
+def test_variables_of_the_start_are_added(plain: Driven) -> None:
     late = {"ODD": "a  b\n'\"$X", "A": "late"}
     plain.run(
         'printf "%s|%s|%s" "$ODD" "$A" "$B"', env={"PATH": os.environ["PATH"], "A": "1", "B": "2"}, start_env=late
@@ -94,7 +94,7 @@ def test_variables_that_come_with_the_start_are_added(plain: Driven) -> None:
     assert plain.out().decode() == f"{late['ODD']}|late|2"
 
 
-def test_arguments_that_come_with_the_start_replace_their_placeholders(plain: Driven) -> None:
+def test_arguments_of_the_start_replace_their_placeholders(plain: Driven) -> None:
     args = ("{master}", "-x={hosts:ps}", "${master}", "a  b'", "{index}")
     plain.run('printf "%s|" "$@"', *args, peer_values={"master": "it's 1", "hosts:ps": "a:1,b:2"})
     plain.end()
@@ -143,7 +143,7 @@ def test_only_standard_files_the_lifeline_and_kept_descriptors_are_inherited(run
     others = sorted(os.path.basename(target) for target in targets if not target.startswith("pipe:"))
     assert len(pipes) == 1, targets
     # The last is the directory that ls looks at.
-    assert [one for one in others if not one.isdigit()] in (["fd", *STANDARD], STANDARD)
+    assert [other for other in others if not other.isdigit()] in (["fd", *STANDARD], STANDARD)
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_a_hundred_megabytes_of_output_arrive_unchanged(plain: Driven) -> None:
 def test_output_can_be_read_before_the_payload_ends(plain: Driven) -> None:
     plain.run("printf 'no newline'; sleep MARKER")
     plain.wait_for_out(b"no newline")
-    plain.say("kill")
+    plain.order("kill")
     assert plain.end()["signal"] == signal.SIGKILL
 
 
@@ -286,7 +286,7 @@ def test_an_order_to_kill_ends_the_moment_after_the_script(runner: Driven) -> No
     runner.run("sleep MARKER & echo ready", runner.marker)
     runner.wait_for_out(b"ready")
     wait_until(lambda: len(runner.payload_pids()) == 1, "the script has ended")
-    runner.say("kill")
+    runner.order("kill")
     end = runner.end()
     assert (end["code"], end["left"]) == (0, "")
     assert runner.payload_pids() == []
@@ -296,7 +296,7 @@ def test_an_order_to_kill_ends_all_of_it_at_once(runner: Driven) -> None:
     runner.run("trap '' TERM\n" + FAMILY)
     runner.wait_for_out(b"ready")
     wait_until(lambda: len(runner.payload_pids()) >= 5, "the whole family runs")
-    runner.say("kill")
+    runner.order("kill")
     assert runner.end()["signal"] == signal.SIGKILL
     assert runner.payload_pids() == []
 
@@ -304,7 +304,7 @@ def test_an_order_to_kill_ends_all_of_it_at_once(runner: Driven) -> None:
 def test_a_soft_stop_reaches_the_script_and_its_code_is_reported(runner: Driven) -> None:
     runner.run("trap 'echo saving; exit 9' TERM\necho ready\nwhile :; do sleep 0.02; done")
     runner.wait_for_out(b"ready")
-    runner.say("soft")
+    runner.order("soft")
     assert runner.end()["code"] == 9
     assert runner.out() == b"ready\nsaving\n"
 
@@ -330,12 +330,12 @@ SHELLS_OF_IT = {
 
 
 @pytest.mark.parametrize("script", SHELLS_OF_IT.values(), ids=SHELLS_OF_IT)
-def test_after_a_soft_stop_the_script_goes_on_when_its_program_has_saved(runner: Driven, script: str) -> None:
+def test_after_a_soft_stop_the_script_continues_once_its_program_has_saved(runner: Driven, script: str) -> None:
     (runner.home / "workspace").mkdir()
     (runner.home / "workspace" / "saves").write_text(SAVES)
     runner.run(script)
     runner.wait_for_out(b"ready")
-    runner.say("soft")
+    runner.order("soft")
     assert runner.end()["code"] == 0
     assert runner.out() == b"ready\nsaved\nended with 0\n"
 
@@ -343,7 +343,7 @@ def test_after_a_soft_stop_the_script_goes_on_when_its_program_has_saved(runner:
 def test_a_soft_stop_ends_a_script_that_starts_further_programs(runner: Driven) -> None:
     runner.run("echo ready\nwhile :; do sleep 0.02; done")
     runner.wait_for_out(b"ready")
-    runner.say("soft")
+    runner.order("soft")
     assert runner.end()["signal"] == signal.SIGTERM
 
 
@@ -351,7 +351,7 @@ def test_a_soft_stop_that_ends_a_scripts_program_is_reported_as_a_signal(runner:
     runner.run("echo ready\nsleep MARKER")
     runner.wait_for_out(b"ready")
     wait_until(lambda: runner.payload_pids() != [], "the program runs")
-    runner.say("soft")
+    runner.order("soft")
     assert runner.end()["signal"] == signal.SIGTERM
 
 
@@ -359,7 +359,7 @@ def test_a_script_that_traps_a_soft_stop_gets_it_while_its_program_runs(runner: 
     child = 'trap "" TERM; echo ready; while [ ! -e finish ]; do sleep 0.02; done; echo child done'
     runner.run(f"trap 'touch finish' TERM\nsh -c '{child}' &\nwait $!; wait $!; exit 5")
     runner.wait_for_out(b"ready")
-    runner.say("soft")
+    runner.order("soft")
     assert runner.end()["code"] == 5
     assert runner.out() == b"ready\nchild done\n"
 
@@ -368,7 +368,7 @@ def test_a_soft_stop_reaches_children_in_sessions_of_their_own(runner: Driven) -
     child = 'trap "echo child saved; exit" TERM; echo child ready; while :; do sleep 0.02; done'
     runner.run(f"trap 'exit 5' TERM\nsetsid sh -c '{child}' &\nwhile :; do sleep 0.02; done")
     runner.wait_for_out(b"child ready")
-    runner.say("soft")
+    runner.order("soft")
     assert runner.end()["code"] == 5
     assert runner.out().endswith(b"child saved\n")
 
@@ -377,7 +377,7 @@ def test_after_a_soft_stop_children_have_the_grace_time_too(runner: Driven) -> N
     child = 'trap "" TERM; echo ready; while [ ! -e finish ]; do sleep 0.02; done; echo child done'
     runner.run(f"trap 'exit 5' TERM\nsh -c '{child}' &\nwhile :; do sleep 0.02; done")
     runner.wait_for_out(b"ready")
-    runner.say("soft")
+    runner.order("soft")
     (runner.home / "workspace" / "finish").touch()
     assert runner.end()["code"] == 5
     assert runner.out().endswith(b"child done\n")
@@ -386,8 +386,8 @@ def test_after_a_soft_stop_children_have_the_grace_time_too(runner: Driven) -> N
 def test_a_payload_that_ignores_a_soft_stop_is_killed_by_the_next_order(runner: Driven) -> None:
     runner.run("trap '' TERM\necho ready\nwhile :; do sleep MARKER; done")
     runner.wait_for_out(b"ready")
-    runner.say("soft")
-    runner.say("kill")
+    runner.order("soft")
+    runner.order("kill")
     assert runner.end()["signal"] == signal.SIGKILL
     assert runner.payload_pids() == []
 
@@ -401,7 +401,7 @@ def test_a_payload_may_signal_its_own_group(runner: Driven) -> None:
 def test_a_fork_bomb_of_sleepers_is_killed_to_the_last(runner: Driven) -> None:
     runner.run("n=0; while [ $n -lt 200 ]; do (sleep MARKER &) ; n=$((n+1)); done; echo ready; sleep MARKER")
     runner.wait_for_out(b"ready")
-    runner.say("kill")
+    runner.order("kill")
     runner.end()
     assert runner.payload_pids() == []
 
@@ -434,9 +434,9 @@ def kill_all(runner: Driven, victims: tuple[str, ...]) -> None:
     wait_until(lambda: len(runner.payload_pids()) >= 5, "the whole family runs")
     assert runner.process is not None
     outer, inner = runner.guardian_pids()
-    # Its orphans are children of the inner guardian, too, and their pids are not always higher: pids begin anew.
-    said = int(runner.out().split()[0])
-    (payload,) = [pid for pid in children(inner) if own_pid(pid) == said]
+    # Its orphans are children of the inner guardian, too, and their pids are not always higher: pids wrap around.
+    output = int(runner.out().split()[0])
+    (payload,) = [pid for pid in children(inner) if own_pid(pid) == output]
     by_name = {"task": runner.process.pid, "outer": outer, "inner": inner, "payload": payload}
     for name in victims:
         os.kill(by_name[name], signal.SIGSTOP)  # so that they die together
@@ -489,7 +489,7 @@ def test_in_a_namespace_no_process_outlives_a_sigkill_of_all_at_once(place: Path
         driven.close()
 
 
-def test_an_order_that_was_obeyed_before_the_task_went_on_was_given() -> None:
+def test_an_order_obeyed_before_the_task_continued_was_sent() -> None:
     class Slow(socket.socket):
         """Socket of a task that is put aside when it has sent its message; all that follows happens meanwhile."""
 
@@ -512,7 +512,7 @@ def test_a_guardian_that_was_stopped_still_ends_its_payload(runner: Driven) -> N
     runner.wait_for_out(b"ready")
     _, inner = runner.guardian_pids()
     os.kill(inner, signal.SIGSTOP)
-    runner.say("kill")
+    runner.order("kill")
     assert runner.end()["fault"] == "node"
     assert runner.payload_pids() == []
 
@@ -562,13 +562,13 @@ def test_usage_of_a_payload_is_known_while_it_runs(runner: Driven) -> None:
     hold = "import time; held = bytearray(64 << 20); print('held', flush=True); time.sleep(1000)"
     runner.run(None, command=[str(interpreter_for_everybody()), "-I", "-c", hold])
     runner.wait_for_out(b"held")
-    runner.say("count")
+    runner.order("count")
     counted = runner.hear("counted")
     assert 64 << 20 < counted["memory_bytes"] < 100 << 20
     assert 0.0 < counted["cpu_s"] < 5.0
     assert counted["peak_bytes"] is None
     assert counted["received_bytes"] is None, "it shares the network of the host"
-    runner.say("kill")
+    runner.order("kill")
     assert runner.end()["used"]["memory_bytes"] == counted["memory_bytes"]
 
 

@@ -98,7 +98,7 @@ def test_a_py_spy_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path
     ]
 
 
-def test_any_number_of_processes_is_looked_at_no_longer_than_the_limit(
+def test_stacks_of_any_number_of_processes_take_at_most_the_limit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     in_place_of_py_spy(monkeypatch, tmp_path, "echo stacks")

@@ -65,7 +65,7 @@ class Wrapped:
         return path.read_text() if path.exists() else ""
 
 
-def test_it_becomes_the_payload(tmp_path: Path, shell: list[str]) -> None:
+def test_the_wrapper_becomes_the_payload(tmp_path: Path, shell: list[str]) -> None:
     wrapped = Wrapped(tmp_path, 'echo $$ "$1" "$2"; echo err >&2; kill -9 $$')
     wrapped.start("exec", shell, "a  b", "")
     assert wrapped.wait() == -signal.SIGKILL
@@ -95,7 +95,7 @@ def test_outside_a_namespace_of_its_own_it_refuses_to_signal_everybody(tmp_path:
     wrapped.line.close()
 
 
-def test_it_writes_the_exit_code_down(tmp_path: Path, shell: list[str]) -> None:
+def test_the_wrapper_records_the_exit_code(tmp_path: Path, shell: list[str]) -> None:
     wrapped = Wrapped(tmp_path, "echo out; exit 3")
     wrapped.start_in_namespace(shell)
     assert wrapped.wait() == 3
@@ -125,11 +125,11 @@ def test_a_command_that_is_not_there_is_an_exit_code_of_127_with_its_name_in_std
 
 
 def test_a_command_starts_in_its_directory_or_the_missing_one_is_written_down(tmp_path: Path, shell: list[str]) -> None:
-    there = tmp_path / "an odd $name"
-    there.mkdir()
+    directory = tmp_path / "an odd $name"
+    directory.mkdir()
     wrapped = Wrapped(tmp_path, "")
-    wrapped.start("exec", shell, how=f"command:{there}", program="pwd")
-    assert (wrapped.wait(), wrapped.text("stdout")) == (0, f"{there}\n")
+    wrapped.start("exec", shell, how=f"command:{directory}", program="pwd")
+    assert (wrapped.wait(), wrapped.text("stdout")) == (0, f"{directory}\n")
     wrapped.line.close()
     wrapped = Wrapped(tmp_path, "")
     wrapped.start("exec", shell, how="command:/none", program="pwd")
@@ -145,7 +145,7 @@ def test_a_missing_interpreter_is_written_down(tmp_path: Path, shell: list[str])
     wrapped.line.close()
 
 
-def test_a_word_in_the_lifeline_is_sigterm_for_all_of_the_payload(tmp_path: Path, shell: list[str]) -> None:
+def test_a_stop_message_is_sigterm_for_the_whole_payload(tmp_path: Path, shell: list[str]) -> None:
     child = 'trap "echo child; exit" TERM; echo ready; while :; do sleep 0.02; done'
     wrapped = Wrapped(tmp_path, f"trap 'exit 6' TERM; setsid sh -c '{child}' & while :; do sleep 0.02; done")
     wrapped.start_in_namespace(shell)
@@ -209,7 +209,9 @@ def test_a_payloads_sigint_is_not_ignored(tmp_path: Path, shell: list[str]) -> N
 
 
 @pytest.mark.parametrize("word", ["done", "kill", ""])
-def test_after_the_payloads_end_it_waits_for_the_tasks_last_look(tmp_path: Path, shell: list[str], word: str) -> None:
+def test_after_the_payloads_end_the_wrapper_waits_for_the_tasks_last_read(
+    tmp_path: Path, shell: list[str], word: str
+) -> None:
     wrapped = Wrapped(tmp_path, "sleep 1000 & exit 3")
     notice = EndNotice(str(tmp_path / "ending"), clock=iter(range(1_000_000)).__next__)
     wrapped.start_in_namespace(shell)
@@ -245,9 +247,7 @@ def test_processes_that_are_killed_at_the_scripts_end_are_written_down(tmp_path:
     wrapped.line.close()
 
 
-def test_a_payload_that_gives_the_wrappers_notice_itself_is_answered_and_ends_as_any_other(
-    tmp_path: Path, shell: list[str]
-) -> None:
+def test_a_payload_that_fakes_the_wrappers_notice_ends_normally(tmp_path: Path, shell: list[str]) -> None:
     wrapped = Wrapped(tmp_path, "for i in 1 2 3; do echo end >ending; done; exit 3")
     notice = EndNotice(str(tmp_path / "ending"), clock=iter(range(1_000_000)).__next__)
     wrapped.start_in_namespace(shell)

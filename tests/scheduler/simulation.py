@@ -72,7 +72,7 @@ class Machine:
         self.absent: set[int] = set()
         self.last: tuple[QueueState, Schedule] | None = None
         self._following, self._decide = following, make_decisions
-        self._coming = [(one.job.arrived_s, one.job.id, one) for one in tasks]
+        self._coming = [(task.job.arrived_s, task.job.id, task) for task in tasks]
         heapq.heapify(self._coming)
         self._tasks: dict[str, Task] = {}  # that wait, by id
         self._running: dict[str, Run] = {}
@@ -120,7 +120,7 @@ class Machine:
             job = run.task.job
             ends_s = None if job.max_runtime_s is None else run.started_s + job.max_runtime_s
             running.append(RunningJob(job.user, job.amounts, ends_s, run.started_s))
-        waiting = [one.job for one in self._tasks.values()]
+        waiting = [task.job for task in self._tasks.values()]
         return QueueState(self.capacity, running, waiting, hours, self._starts, frozenset(self.absent))
 
     def hours(self, user: int, until_s: float) -> float:

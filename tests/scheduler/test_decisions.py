@@ -56,15 +56,15 @@ def passed(
 
 
 def started(schedule: Schedule) -> list[str]:
-    return [one.job.id for one in schedule.decisions if one.starts]
+    return [decision.job.id for decision in schedule.decisions if decision.starts]
 
 
 def ordered(schedule: Schedule) -> list[str]:
-    return [one.job.id for one in schedule.decisions if one.ahead is not None]
+    return [decision.job.id for decision in schedule.decisions if decision.ahead is not None]
 
 
-def of(schedule: Schedule, wanted: WaitingJob) -> Decision:
-    return next(one for one in schedule.decisions if one.job is wanted)
+def decision_of(schedule: Schedule, wanted: WaitingJob) -> Decision:
+    return next(decision for decision in schedule.decisions if decision.job is wanted)
 
 
 # ---- order ----
@@ -75,11 +75,11 @@ def test_the_user_with_less_usage_comes_first_and_then_the_earlier_job() -> None
     assert ordered(passed([late, early, other], hours={ANN: 2.0, TONY: 1.0})) == [other.id, early.id, late.id]
 
 
-def test_users_with_like_usage_take_turns_however_many_jobs_one_has_queued() -> None:
+def test_users_with_equal_usage_alternate_for_any_number_of_jobs() -> None:
     of_ann = [job(number, ANN, waited_s=100 - number) for number in range(8)]
     of_tony = [job(number, TONY, waited_s=50 - number) for number in range(10, 18)]
     schedule = passed([*of_ann, *of_tony])
-    assert started(schedule) == [one.id for pair in zip(of_ann[:4], of_tony[:4], strict=True) for one in pair]
+    assert started(schedule) == [item.id for pair in zip(of_ann[:4], of_tony[:4], strict=True) for item in pair]
 
 
 def test_running_jobs_count_at_least_an_hour_so_freed_resources_are_shared() -> None:
@@ -142,7 +142,7 @@ def test_each_job_that_waits_has_its_reason() -> None:
     )
     assert started(schedule) == []
     assert schedule.head is head
-    codes = {one.job: one.code for one in schedule.decisions}
+    codes = {decision.job: decision.code for decision in schedule.decisions}
     assert codes == {
         large: NEVER_FITS,
         above: NEVER_FITS,
@@ -151,19 +151,22 @@ def test_each_job_that_waits_has_its_reason() -> None:
         head: NODES_FULL,
         behind: NODES_FULL,
     }
-    assert of(schedule, limited).message == "its user has 2 of the 4 GPUs of one user at a time (queue.user_gcores)"
-    assert of(schedule, behind).ahead == 1
+    assert (
+        decision_of(schedule, limited).message
+        == "its user has 2 of the 4 GPUs of one user at a time (queue.user_gcores)"
+    )
+    assert decision_of(schedule, behind).ahead == 1
 
 
 def test_a_job_without_a_turn_reserves_no_resources() -> None:
     small = job(9, TONY, 1)
-    for one in (
+    for item in (
         passed([job(1, ANN, 9, waited_s=9), small]),
         passed([job(1, ANN, 8, waited_s=9), small], absent=[ANN]),
         passed([job(1, ANN, 8, waited_s=9), small], policy=Policy(user_gcores=4)),
     ):
-        assert started(one) == [small.id]
-        assert one.head is None
+        assert started(item) == [small.id]
+        assert item.head is None
 
 
 def test_a_job_that_waits_for_its_users_limit_is_not_overtaken_by_that_users_later_ones() -> None:
@@ -171,15 +174,15 @@ def test_a_job_that_waits_for_its_users_limit_is_not_overtaken_by_that_users_lat
     large, small, cpu = job(1, ANN, 4, waited_s=9), job(2, ANN, 1, waited_s=8), job(3, ANN, 0)
     schedule = passed([large, small, cpu], [on_gpus(1, ANN)], policy=policy)
     assert started(schedule) == [cpu.id]
-    assert of(schedule, small).code == USER_LIMIT
+    assert decision_of(schedule, small).code == USER_LIMIT
 
 
 def test_jobs_above_the_limit_of_queued_ones_have_no_turn() -> None:
     jobs = [job(number, ANN, waited_s=9 - number) for number in range(4)]
     schedule = passed(jobs, policy=Policy(user_queued=3))
-    assert started(schedule) == [one.id for one in jobs[:3]]
-    assert of(schedule, jobs[3]).code == USER_LIMIT
-    assert of(schedule, jobs[0]).code == STARTING
+    assert started(schedule) == [item.id for item in jobs[:3]]
+    assert decision_of(schedule, jobs[3]).code == USER_LIMIT
+    assert decision_of(schedule, jobs[0]).code == STARTING
 
 
 # ---- backfill ----
@@ -190,8 +193,8 @@ def test_a_short_job_starts_before_the_reservation_and_a_long_one_does_not() -> 
     short, long = job(2, ANN, 2, max_runtime_s=600.0), job(3, ANN, 2, max_runtime_s=601.0)
     schedule = passed([head, long, short], [on_gpus(4, ANN, 600.0)], hours={ANN: 1.0})
     assert started(schedule) == [short.id]
-    assert of(schedule, short).is_backfilled
-    assert of(schedule, head).expected_s == NOW_S + 600.0
+    assert decision_of(schedule, short).is_backfilled
+    assert decision_of(schedule, head).expected_s == NOW_S + 600.0
 
 
 def test_a_job_without_an_end_starts_beside_the_reservation_if_the_head_leaves_room() -> None:
@@ -205,7 +208,7 @@ def test_beside_endless_jobs_only_resources_unneeded_by_the_head_are_backfilled(
     gpu, cpu = job(2, ANN, 1, max_runtime_s=1.0), job(3, ANN, 0)
     schedule = passed([head, gpu, cpu], [on_gpus(4, ANN)], hours={ANN: 1.0})
     assert started(schedule) == [cpu.id]
-    assert of(schedule, head).expected_s is None
+    assert decision_of(schedule, head).expected_s is None
 
 
 def test_of_jobs_that_fit_beside_the_reservation_the_largest_and_longest_starts() -> None:
@@ -250,13 +253,13 @@ def states(draw: st.DrawFn) -> QueueState:
     return QueueState(MACHINE, running, waiting, hours)
 
 
-def after(state: QueueState, decisions: Iterable[Decision]) -> tuple[Amounts, list[RunningJob]]:
+def apply_decisions(state: QueueState, decisions: Iterable[Decision]) -> tuple[Amounts, list[RunningJob]]:
     """Return what is free, and what runs, when jobs have started."""
     free, running = state.capacity, list(state.running)
-    for one in decisions:
-        if one.starts:
-            end = None if one.job.max_runtime_s is None else NOW_S + one.job.max_runtime_s
-            running.append(RunningJob(one.job.user, one.job.amounts, end))
+    for decision in decisions:
+        if decision.starts:
+            end = None if decision.job.max_runtime_s is None else NOW_S + decision.job.max_runtime_s
+            running.append(RunningJob(decision.job.user, decision.job.amounts, end))
     for run in running:
         free = free.minus(run.amounts)
     return free, running
@@ -268,10 +271,10 @@ def test_a_backfilled_job_never_delays_the_reservation_as_it_stood(state: QueueS
     if schedule.head is None:
         return
     before, _ = itertools.tee(schedule.decisions)
-    free, running = after(state, [one for one in before if not one.is_backfilled])
+    free, running = apply_decisions(state, [item for item in before if not item.is_backfilled])
     stood = reserve(schedule.head, free, running, NOW_S)
-    assert stood.at_s == of(schedule, schedule.head).expected_s
-    free, running = after(state, schedule.decisions)
+    assert stood.at_s == decision_of(schedule, schedule.head).expected_s
+    free, running = apply_decisions(state, schedule.decisions)
     now = reserve(schedule.head, free, running, NOW_S)
     if stood.at_s is not None:
         assert now.at_s is not None
@@ -281,34 +284,34 @@ def test_a_backfilled_job_never_delays_the_reservation_as_it_stood(state: QueueS
 @given(states(), st.randoms(use_true_random=False))
 def test_without_a_known_end_backfill_does_not_delay_the_head(state: QueueState, chance: random.Random) -> None:
     schedule = decide(state, Policy(max_priority=2), NOW_S)
-    if schedule.head is None or of(schedule, schedule.head).expected_s is not None:
+    if schedule.head is None or decision_of(schedule, schedule.head).expected_s is not None:
         return
     asked = schedule.head.amounts
-    _, without = after(state, [one for one in schedule.decisions if not one.is_backfilled])
-    _, besides = after(state, schedule.decisions)
+    _, without = apply_decisions(state, [decision for decision in schedule.decisions if not decision.is_backfilled])
+    _, besides = apply_decisions(state, schedule.decisions)
     backfilled = besides[len(state.running) :]
     for _ in range(20):
-        left = [one for one in without if chance.random() < 0.5]
-        there = MACHINE
-        for one in left:
-            there = there.minus(one.amounts)
-        taken = there
-        for one in backfilled:
-            if one not in without:
-                taken = taken.minus(one.amounts)
-        assert asked.fits(there) == asked.fits(taken)
+        left = [item for item in without if chance.random() < 0.5]
+        free = MACHINE
+        for item in left:
+            free = free.minus(item.amounts)
+        taken = free
+        for item in backfilled:
+            if item not in without:
+                taken = taken.minus(item.amounts)
+        assert asked.fits(free) == asked.fits(taken)
 
 
 @given(states())
 def test_never_more_starts_than_there_is_nor_than_a_user_may_have(state: QueueState) -> None:
     policy = Policy(max_priority=2, user_gcores=3, user_queued=4)
     schedule = decide(state, policy, NOW_S)
-    free, running = after(state, schedule.decisions)
+    free, running = apply_decisions(state, schedule.decisions)
     assert min(free[:3]) >= 0
-    assert sorted(one.job for one in schedule.decisions) == sorted(state.waiting)
+    assert sorted(decision.job for decision in schedule.decisions) == sorted(state.waiting)
     for user in (ANN, TONY, EVE):
-        before = sum(one.amounts.gcores for one in state.running if one.user == user)
-        assert sum(one.amounts.gcores for one in running if one.user == user) <= max(3, before)
+        before = sum(item.amounts.gcores for item in state.running if item.user == user)
+        assert sum(item.amounts.gcores for item in running if item.user == user) <= max(3, before)
 
 
 # ---- usage ----
@@ -393,7 +396,7 @@ def test_no_job_waits_for_ever_behind_higher_priorities_less_usage_and_smaller_j
     machine = Machine(MACHINE, Policy(max_priority=3), [*others, *whole], following=following)
     machine.run(15 * DAY_S)
     waited = {run.task.job.id: run.started_s - run.task.job.arrived_s for run in machine.runs}
-    days = [round(waited.get(one.job.id, math.inf) / DAY_S, 1) for one in whole]
+    days = [round(waited.get(item.job.id, math.inf) / DAY_S, 1) for item in whole]
     print(days)
     assert all(found <= most for found, most in zip(days, (3.5, 6.5, 9.5), strict=True))  # docs/team.md
     assert machine.waiting == []
@@ -416,7 +419,7 @@ def test_a_reservation_is_kept_while_no_job_precedes_it(seed: int) -> None:
         machine.step(at_s)
         assert machine.last is not None
         if (head := machine.last[1].head) is not None:
-            expected_s = of(machine.last[1], head).expected_s
+            expected_s = decision_of(machine.last[1], head).expected_s
             assert expected_s is not None
             # One user, so nobody comes before it: each later promise is as good.
             assert expected_s <= promised.get(head.id, expected_s) + 1e-6

@@ -53,7 +53,9 @@ class FileGate:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, offset: TracebackType | None
+    ) -> None:
         self.open()
         os.close(self._tell)
         self._thread.join()
@@ -91,10 +93,10 @@ class FileGate:
             ready = dict(poll.poll())
             if self._wake in ready:
                 return
-            events, at = os.read(self._fd, 65536), 0
-            while at < len(events):
-                length, _, _, _, _, fd, pid = _EVENT.unpack_from(events, at)
-                at += length
+            events, offset = os.read(self._fd, 65536), 0
+            while offset < len(events):
+                length, _, _, _, _, fd, pid = _EVENT.unpack_from(events, offset)
+                offset += length
                 with self._lock:
                     if self.who(pid, os.readlink(f"/proc/self/fd/{fd}")):
                         self._held[fd] = pid

@@ -112,7 +112,7 @@ QUICK_TO_NOTICE = {
     "dfs.namenode.avoid.read.stale.datanode": "true",
     "dfs.namenode.avoid.write.stale.datanode": "true",
     "dfs.namenode.redundancy.interval.seconds": "1s",
-    # A copy that a DataNode could not take, as it had just died, is made anew after this time; usually five minutes.
+    # A copy that a DataNode could not take, as it had just died, is made again after this time; usually five minutes.
     "dfs.namenode.reconstruction.pending.timeout-sec": "10",
     "dfs.client.retry.window.base": "100",
 }
@@ -231,10 +231,10 @@ def java() -> str:
     found = shutil.which(path or "java")
     if found is None:
         raise NoHadoop("no java: install a JDK or JRE of version 11 or later, or set JAVA_HOME")
-    said = subprocess.run([found, "-version"], capture_output=True, text=True).stderr
-    version = re.search(r'version "(\d+)', said)
+    output = subprocess.run([found, "-version"], capture_output=True, text=True).stderr
+    version = re.search(r'version "(\d+)', output)
     if version is None or int(version[1]) < 11:
-        raise NoHadoop(f"{found} is {said.partition(chr(10))[0]}: 11 or later is needed")
+        raise NoHadoop(f"{found} is {output.partition(chr(10))[0]}: 11 or later is needed")
     return found
 
 
@@ -257,7 +257,7 @@ def _fetch(target: Path, artifacts: tuple[str, ...]) -> None:
         raise NoHadoop(f"no mvn to fetch the jars of Hadoop {VERSION} with, and none in {target}")
     dependencies = ""
     for group, artifact, version in (
-        *(("org.apache.hadoop", one, VERSION) for one in artifacts),
+        *(("org.apache.hadoop", item, VERSION) for item in artifacts),
         *(HADOOP_2 if IS_HADOOP_2 else ()),
     ):
         name, _, kind = artifact.partition(":")
@@ -295,8 +295,8 @@ def free_ports() -> dict[str, int]:
     for name in (*USUAL_PORTS, *MORE_PORTS):
         ports[name], more = held(list(NODES.values()) if name.startswith("nm") else ["127.0.0.1"])
         sockets += more
-    for one in sockets:
-        one.close()
+    for socket in sockets:
+        socket.close()
     return ports
 
 
@@ -363,7 +363,7 @@ class Hadoop:
         detached: bool = False,
         wait: bool = True,
         parts: tuple[str, ...] = PARTS,
-        kept: str = "name",
+        name_cache: str = "name",
         executor: LinuxExecutor | None = None,
     ) -> Hadoop:
         """Bring a cluster up.
@@ -375,7 +375,7 @@ class Hadoop:
             detached: it stays when this process ends, until `down`.
             wait: return when it is ready.
             parts: those that are started; ``("nn", "dn")`` is HDFS alone.
-            kept: the empty file system to begin with; those of different names have different block pools.
+            name_cache: the empty file system to begin with; those of different names have different block pools.
             executor: the NodeManagers run containers as their users; None: as their own.
 
         Raises:
@@ -396,7 +396,7 @@ class Hadoop:
         cluster = cls(directory)
         cluster._executor = executor
         cluster._datanodes = sum(part in DATANODES for part in parts)
-        namenodes = tuple(one for one in NAMENODES if one in parts)
+        namenodes = tuple(namenode for namenode in NAMENODES if namenode in parts)
         cluster._write_configuration(settings or {}, namenodes, parts)
         own = (*NODES, *DATANODES[1:], *NAMENODES[1:], *(RESOURCEMANAGERS if "rm2" in parts else ()))
         commands = {
@@ -418,12 +418,12 @@ class Hadoop:
             for conf in [directory / (f"conf-{part}" if part in own else "conf")]
         }
         (directory / "parts.json").write_text(json.dumps(commands))
-        cluster._format_hdfs(runtime, jars, kept)
+        cluster._format_hdfs(runtime, jars, name_cache)
         if "router" in parts:  # does not start without its pages, which no jar has
             (cluster.configuration / "webapps" / "router").mkdir(parents=True, exist_ok=True)
-        for one in namenodes[1:]:
+        for namenode in namenodes[1:]:
             # Each begins with what the first has, and the shared edits with none.
-            shutil.copytree(directory / "name", directory / f"name-{one}")
+            shutil.copytree(directory / "name", directory / f"name-{namenode}")
         if len(namenodes) > 1:
             version = (directory / "name" / "current" / "VERSION").read_text()
             edits = directory / "edits" / (NAMESERVICE if "jn" in parts else "") / "current"
@@ -460,8 +460,8 @@ class Hadoop:
                 start_new_session=True,
                 pass_fds=keep,
             )
-        for one in keep:
-            os.close(one)
+        for item in keep:
+            os.close(item)
         self._until("the keeper", lambda: (self.directory / "control").exists(), READY_TIMEOUT_S)
 
     def __enter__(self) -> Hadoop:
@@ -543,7 +543,9 @@ class Hadoop:
             return self.nodes_ready()
 
         self._until("both ResourceManagers", is_ready, READY_TIMEOUT_S)
-        return next(one for one in RESOURCEMANAGERS if self.state_of(one) == "ACTIVE")
+        return next(
+            resourcemanager for resourcemanager in RESOURCEMANAGERS if self.state_of(resourcemanager) == "ACTIVE"
+        )
 
     def make_active(self, part: str) -> None:
         """Make this one of several NameNodes serve; no other may."""
@@ -701,7 +703,9 @@ class Hadoop:
                 own["core-site.xml"]["hadoop.security.key.provider.path"] = provider
                 _write_xml(directory / "kms-site.xml", self._of_kms())
                 operations = ("MANAGEMENT", "GENERATE_EEK", "DECRYPT_EEK", "READ")
-                _write_xml(directory / "kms-acls.xml", {f"default.key.acl.{one}": "*" for one in operations})
+                _write_xml(
+                    directory / "kms-acls.xml", {f"default.key.acl.{operation}": "*" for operation in operations}
+                )
             if len(namenodes) > 1:
                 own["core-site.xml"]["fs.defaultFS"] = f"hdfs://{NAMESERVICE}"
                 own["hdfs-site.xml"] |= self._of_several_namenodes(
@@ -822,9 +826,9 @@ class Hadoop:
                 "dfs.ha.tail-edits.in-progress": "true",
                 "dfs.ha.tail-edits.period": "1h" if part == "nn3" else "100ms",
             }
-        for one in namenodes:
-            found[f"dfs.namenode.rpc-address.{NAMESERVICE}.{one}"] = f"{local}:{self.ports[one]}"
-            found[f"dfs.namenode.http-address.{NAMESERVICE}.{one}"] = f"{local}:{self.ports[f'{one}_http']}"
+        for namenode in namenodes:
+            found[f"dfs.namenode.rpc-address.{NAMESERVICE}.{namenode}"] = f"{local}:{self.ports[namenode]}"
+            found[f"dfs.namenode.http-address.{NAMESERVICE}.{namenode}"] = f"{local}:{self.ports[f'{namenode}_http']}"
         return found
 
     def _of_two_resourcemanagers(self, part: str) -> dict[str, str]:
@@ -838,15 +842,15 @@ class Hadoop:
             "yarn.client.failover-sleep-max-ms": "1000",
             **({f"{prefix}.ha.id": part} if part else {}),
         }
-        for one in RESOURCEMANAGERS:
+        for resourcemanager in RESOURCEMANAGERS:
             for name, port in (
-                ("address", one),
-                ("scheduler.address", f"{one}_scheduler"),
-                ("resource-tracker.address", f"{one}_tracker"),
-                ("admin.address", f"{one}_admin"),
-                ("webapp.address", f"{one}_http"),
+                ("address", resourcemanager),
+                ("scheduler.address", f"{resourcemanager}_scheduler"),
+                ("resource-tracker.address", f"{resourcemanager}_tracker"),
+                ("admin.address", f"{resourcemanager}_admin"),
+                ("webapp.address", f"{resourcemanager}_http"),
             ):
-                found[f"{prefix}.{name}.{one}"] = f"127.0.0.1:{self.ports[port]}"
+                found[f"{prefix}.{name}.{resourcemanager}"] = f"127.0.0.1:{self.ports[port]}"
         return found
 
     def _of_timeline_reader(self) -> dict[str, str]:
@@ -882,8 +886,8 @@ class Hadoop:
         name = self.directory / "name"
         if name.exists():
             return
-        kept = CACHE / f"hadoop-{VERSION}" / kept_name
-        if not kept.is_dir():
+        cached = CACHE / f"hadoop-{VERSION}" / kept_name
+        if not cached.is_dir():
             command = [runtime, *JAVA_OPTIONS, "-cp", f"{self.configuration}:{jars}/*", MAIN["nn"]]
             done = subprocess.run(
                 [*command, "-format", "-nonInteractive"],
@@ -896,17 +900,17 @@ class Hadoop:
             if done.returncode != 0:
                 raise TimeoutError(f"the NameNode could not be formatted: {done.stderr[-2000:]}")
             with contextlib.suppress(OSError):  # another process may have been first
-                shutil.copytree(name, kept.with_name(f"name-{os.getpid()}"))
-                os.rename(kept.with_name(f"name-{os.getpid()}"), kept)
+                shutil.copytree(name, cached.with_name(f"name-{os.getpid()}"))
+                os.rename(cached.with_name(f"name-{os.getpid()}"), cached)
         else:
-            shutil.copytree(kept, name)
+            shutil.copytree(cached, name)
 
 
 def read_configuration(path: Path) -> dict[str, str]:
     """Property -> value of one Hadoop configuration file."""
     return {
-        (one.findtext("name") or "").strip(): (one.findtext("value") or "").strip()
-        for one in ElementTree.parse(path).getroot().iter("property")
+        (item.findtext("name") or "").strip(): (item.findtext("value") or "").strip()
+        for item in ElementTree.parse(path).getroot().iter("property")
     }
 
 
@@ -935,8 +939,8 @@ def _where_programs_may_be_root(directory: Path) -> list[str]:
 
 def _environment() -> dict[str, str]:
     """Return what the servers, and so the containers, see: no variable of the caller that could matter to them."""
-    kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "LANG") if name in os.environ}
-    return kept | {"HADOOP_USER_NAME": getpass.getuser()}
+    inherited = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "LANG") if name in os.environ}
+    return inherited | {"HADOOP_USER_NAME": getpass.getuser()}
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Ports for servers that are told theirs and bind it seconds later."""
+"""Ports for servers that get theirs as an argument and bind it seconds later."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _WORKERS = 16
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", f"gw{os.getpid()}").removeprefix("gw")) % _WORKERS
 """Which of the processes that share the tests this is; one of a run of its own is any."""
 _GIVEN = deque[int](maxlen=512)
-"""The latest ports that this process was told: half of those that it can be."""
+"""The latest ports that this process handed out: half of those that it can be."""
 
 
 def held(addresses: Sequence[str] = ("127.0.0.1",)) -> tuple[int, list[socket.socket]]:
     """A port that is free on all of the addresses, and the sockets that hold it until they are closed.
 
     None of those that the system gives to whoever asks for any: a client, or another server, would have it before the
-    one that it is meant for. And none that another worker of the same run could be told in the meantime, or that an
+    one that it is meant for. And none that another worker of the same run could get in the meantime, or that an
     earlier server has which does not run now.
     """
     while True:

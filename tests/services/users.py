@@ -91,7 +91,9 @@ def remove_interpreter() -> None:
 
 
 def _open_to_all(path: Path) -> bool:
-    return all(one.stat().st_mode & stat.S_IXOTH for one in (path, *path.parents) if one != path or one.suffix == "")
+    return all(
+        item.stat().st_mode & stat.S_IXOTH for item in (path, *path.parents) if item != path or item.suffix == ""
+    )
 
 
 def _version(python: str) -> str:

@@ -120,9 +120,9 @@ class ZooKeeper:
         if port is not None:
             with contextlib.suppress(OSError):
                 sockets.insert(0, socket.create_server(("127.0.0.1", port)))
-        ports = [one.getsockname()[1] for one in sockets]
-        for one in sockets:
-            one.close()
+        ports = [item.getsockname()[1] for item in sockets]
+        for item in sockets:
+            item.close()
         zookeeper = cls(directory, ports[:servers])
         zookeeper.secure_ports = ports[3 * servers : 4 * servers]
         peers = "".join(
@@ -177,8 +177,8 @@ class ZooKeeper:
                 start_new_session=True,
                 pass_fds=keep,
             )
-        for one in keep:
-            os.close(one)
+        for item in keep:
+            os.close(item)
         self._until("the keeper", (self.directory / "control").exists, READY_TIMEOUT_S)
 
     def __enter__(self) -> ZooKeeper:
@@ -222,22 +222,22 @@ class ZooKeeper:
 
     def mode(self, name: str) -> str:
         """standalone, leader or follower; empty: it does not serve."""
-        return self._said(name, "Mode")
+        return self._ask(name, "Mode")
 
     def connections(self, name: str) -> int:
         """Return how many clients are connected to a server, this question included; 0: it does not serve."""
-        return int(self._said(name, "Connections") or 0)
+        return int(self._ask(name, "Connections") or 0)
 
-    def _said(self, name: str, what: str) -> str:
+    def _ask(self, name: str, what: str) -> str:
         address = self.addresses[self.servers.index(name)]
         try:
             with socket.create_connection(address, timeout=10) as link:
                 link.sendall(b"srvr")
                 with link.makefile("rb") as answer:
-                    said = answer.read().decode(errors="replace")
+                    output = answer.read().decode(errors="replace")
         except OSError:
             return ""
-        return next((line.partition(": ")[2] for line in said.splitlines() if line.startswith(f"{what}: ")), "")
+        return next((line.partition(": ")[2] for line in output.splitlines() if line.startswith(f"{what}: ")), "")
 
     def leader(self) -> str:
         """The server that leads, as soon as one does."""
@@ -257,7 +257,7 @@ class ZooKeeper:
     def transaction_logs(self, name: str = "zk1") -> list[Path]:
         """A server's log files, oldest first."""
         files = (self.directory / f"{name}-files" / "data" / "version-2").glob("log.*")
-        return sorted(files, key=lambda one: int(one.suffix[1:], 16))
+        return sorted(files, key=lambda file: int(file.suffix[1:], 16))
 
     def _pid(self, name: str) -> int:
         return int(keeper.ask(self.directory, do="status")[name]["pid"])
@@ -266,7 +266,9 @@ class ZooKeeper:
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:
-                logs = "".join(one.read_text(errors="replace")[-1500:] for one in sorted(self.directory.glob("*.log")))
+                logs = "".join(
+                    path.read_text(errors="replace")[-1500:] for path in sorted(self.directory.glob("*.log"))
+                )
                 raise TimeoutError(f"{what}: not ready after {timeout_s:.0f} s\n{logs}")
             time.sleep(0.02)
 

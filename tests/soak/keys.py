@@ -40,7 +40,7 @@ SETTINGS = {
     "yarn.resourcemanager.am.max-attempts": "3",
     # What a problem needs: the logs of all containers stay.
     "yarn.nodemanager.delete.debug-delay-sec": "7200",
-    **{f"yarn.resourcemanager.{one}.master-key-rolling-interval-secs": str(ROLLING_S) for one in KEYS},
+    **{f"yarn.resourcemanager.{key}.master-key-rolling-interval-secs": str(ROLLING_S) for key in KEYS},
 }
 LASTING, COMING = 2, 2
 DEADLINE_S = 240.0
@@ -113,9 +113,9 @@ class _Run:
     def _kill_master(self) -> None:
         """SIGKILL the ApplicationMaster when the ResourceManager has heard of all that runs, and wait for the next."""
         before = self._client.status(self._application)
-        lasting = [one.container_id for one in before.containers if one.index < LASTING]
+        lasting = [container.container_id for container in before.containers if container.index < LASTING]
         until_heard_of(self._hadoop, *map(ContainerId.from_text, map(str, lasting)))
-        kill_processes([one.pid for one in processes_of(str(self._application)) if one.role == "am"])
+        kill_processes([process.pid for process in processes_of(str(self._application)) if process.role == "am"])
         self._until("the next ApplicationMaster", lambda: self._is_attempt(before.attempt + 1))
 
     def _is_attempt(self, number: int) -> bool:
@@ -134,17 +134,17 @@ class _Run:
         if end.cause is not Cause.SUCCEEDED:
             raise Problem(f"{end.application_id} ended with {end.cause}: {end.diagnostics}; files: {here}")
         starts = [(here / f"starts-{index}").read_text().count("\n") for index in range(LASTING + COMING)]
-        rolled = [log.count(f"Rolling master-key for {one}") for one in LOGGED]
+        rolled = [log.count(f"Rolling master-key for {item}") for item in LOGGED]
         sent = log.count("Send new AMRMToken back to application")
         wrong = [f"index {path.name[6:]} ran twice at a time" for path in here.glob("twice-*")]
         if end.attempt != 3:
             wrong.append(f"the last attempt is {end.attempt}, not 3")
         if starts[:LASTING] != [1] * LASTING:
             wrong.append(f"those that run all the time were started {starts[:LASTING]} times")
-        for one in end.containers:
-            ends = {(before.exit_code, before.message) for before in one.earlier}
-            wrong += [f"container {one.index}: {code}, {text}" for code, text in ends if code != 7]
-        # The restart of the ResourceManager, which begins an interval anew, may take one at each side.
+        for container in end.containers:
+            ends = {(before.exit_code, before.message) for before in container.earlier}
+            wrong += [f"container {container.index}: {code}, {text}" for code, text in ends if code != 7]
+        # The restart of the ResourceManager, which starts a new interval, may take one at each side.
         if min(rolled) < max(1, seconds / ROLLING_S - 2):
             wrong.append(f"{rolled} new keys of {KEYS} in {seconds:.0f} s")
         if sent < rolled[0] - 1:

@@ -45,12 +45,12 @@ def rounds(seconds: float, seed: int) -> Iterator[str]:
                 found = history.run(
                     place, lasts_s=lasts_s, seed=own, zookeeper=zookeeper, workers=8, kinds=kinds, mixed=True
                 )
-                said = f"round {number}, {name}, seed {own}: {found.operations} operations, {_faults(found)}"
+                message = f"round {number}, {name}, seed {own}: {found.operations} operations, {_faults(found)}"
                 if found.problems:
-                    more = "".join(f"\n    {one}" for one in found.problems)
-                    raise Problem(f"{said}{more}\n    its files: {place}")
+                    more = "".join(f"\n    {problem}" for problem in found.problems)
+                    raise Problem(f"{message}{more}\n    its files: {place}")
                 shutil.rmtree(place)
-                yield said
+                yield message
     shutil.rmtree(directory)
 
 

@@ -29,7 +29,7 @@ def rounds(seconds: float, seed: int) -> Iterator[str]:
                 place.clear()
         fair_s = sum(found.used_s.values()) / 2
         errors = {uid: used_s / fair_s - 1 for uid, used_s in found.used_s.items()}
-        said = f"round {number}, seed {own}: {found.checked} starts compared, errors of the shares {errors}"
+        message = f"round {number}, seed {own}: {found.checked} starts compared, errors of the shares {errors}"
         if found.problems or max(map(abs, errors.values())) > SHARE_ERROR:
-            raise Problem("\n    ".join([said, *found.problems]))
-        yield said
+            raise Problem("\n    ".join([message, *found.problems]))
+        yield message

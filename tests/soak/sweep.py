@@ -199,19 +199,19 @@ class _Place:
         return set()
 
     def check_outputs(self, name: str) -> None:
-        wanted, there = set(map(str, range(self.trials))), self.outputs(name)
-        if there != wanted:
-            raise Problem(f"{name}: {len(there)} outputs of {self.trials}: missing {wanted - there}")
+        wanted, existing = set(map(str, range(self.trials))), self.outputs(name)
+        if existing != wanted:
+            raise Problem(f"{name}: {len(existing)} outputs of {self.trials}: missing {wanted - existing}")
 
     def keep(self) -> str:
         """Copy the state directory, or the logs of all containers, to where they can be looked at; return where."""
-        kept = tempfile.mkdtemp(prefix="dlapp-soak-kept-")
+        kept_dir = tempfile.mkdtemp(prefix="dlapp-soak-kept-")
         if self._hadoop is None:
-            shutil.copytree(self.root / "state", f"{kept}/state", ignore_dangling_symlinks=True)
+            shutil.copytree(self.root / "state", f"{kept_dir}/state", ignore_dangling_symlinks=True)
         else:
-            for one in self._hadoop.directory.glob("logs-*"):
-                shutil.copytree(one, f"{kept}/{one.name}", ignore_dangling_symlinks=True)
-        return kept
+            for path in self._hadoop.directory.glob("logs-*"):
+                shutil.copytree(path, f"{kept_dir}/{path.name}", ignore_dangling_symlinks=True)
+        return kept_dir
 
     def close(self) -> None:
         """End what a round left running, as after a problem, and remove what it stored."""
@@ -219,9 +219,9 @@ class _Place:
             self._engine.remove("")
             return
         while left := processes(self.root / "state"):
-            for one in left:
+            for process in left:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(one.pid, signal.SIGKILL)
+                    os.kill(process.pid, signal.SIGKILL)
             time.sleep(0.1)
 
     # ---- what ran ----
@@ -232,15 +232,15 @@ class _Place:
         return 0
 
     def clear_runs(self) -> None:
-        for one in (self.root / "runs").iterdir():
-            one.unlink()
+        for path in (self.root / "runs").iterdir():
+            path.unlink()
 
     def runs_of_ended(self) -> dict[int, int]:
         """Return how often each trial has run whose end is in a journal of the newest application, or is committed."""
         found = {}
         if self._hadoop is not None:
             return {int(name): self.runs(int(name)) for name in self.outputs("disturbed") if name.isdigit()}
-        newest = max((self.root / "state").glob("*/applications/application_*"), key=lambda one: one.name)
+        newest = max((self.root / "state").glob("*/applications/application_*"), key=lambda path: path.name)
         for journal in newest.glob("journal-*.jsonl"):
             for line in journal.read_text(errors="replace").splitlines():
                 with contextlib.suppress(ValueError):
@@ -258,13 +258,15 @@ class _Place:
             self._hadoop.start_part(part)
             return True
         found = processes(self.root / "state") if self._hadoop is None else self._engine.processes(application)
-        there = [one for one in found if one.role in roles]
+        candidates = [item for item in found if item.role in roles]
         if len(roles) < 3:
-            there = [chance.choice(same) for role in roles if (same := [one for one in there if one.role == role])]
-        for one in there:
+            candidates = [
+                chance.choice(same) for role in roles if (same := [item for item in candidates if item.role == role])
+            ]
+        for process in candidates:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(one.pid, signal.SIGKILL)
-        return bool(there)
+                os.kill(process.pid, signal.SIGKILL)
+        return bool(candidates)
 
 
 def _listed(words: str) -> str:

@@ -79,7 +79,7 @@ def rounds(seconds: float, seed: int) -> Iterator[str]:
                 soak.run(kinds, together=together)
                 took_s = time.monotonic() - began
                 soak.settle()
-                soak.look(before)
+                soak.count_leftovers(before)
                 how = "at once" if together else "in a row"
                 yield f"{count} {how} in {took_s:.0f} s: {_counted(kinds)}; nothing is left"
             if time.monotonic() >= deadline:
@@ -140,8 +140,8 @@ class Soak:
             if not together:
                 self._see_through(*waiting.pop())
         # Those that are to be ended from outside come first: the others end meanwhile.
-        for one in sorted(waiting, key=lambda one: "killed" not in one[1]):
-            self._see_through(*one)
+        for item in sorted(waiting, key=lambda one: "killed" not in one[1]):
+            self._see_through(*item)
 
     def _properties(self, kind: str) -> str:
         path = self._directory / f"{kind.replace(' ', '-')}.properties"
@@ -191,7 +191,7 @@ class Soak:
         """Wait until YARN itself has nothing to do."""
         self._until("all containers have ended", lambda: not self._busy())
 
-    def look(self, connections_before: dict[str, int]) -> None:
+    def count_leftovers(self, connections_before: dict[str, int]) -> None:
         """Count what is left. Raises Problem."""
         # What others' kills leave is swept by the user's next command.
         self._client.engine.prepare()
@@ -220,8 +220,8 @@ class Soak:
             (bean,) = self._hadoop.get(f"{url}/jmx?qry=Hadoop:service=NodeManager,name=NodeManagerMetrics")["beans"]
             of_node = ("AllocatedContainers", "AllocatedGB", "ContainersIniting", "ContainersRunning")
             counted |= {f"{host} {name}": int(bean[name]) for name in of_node}
-            there = self._hadoop.get(f"{url}/ws/v1/node/apps")["apps"] or {}
-            counted[f"{host} applications"] = sum(one["state"] != "FINISHED" for one in there.get("app", ()))
+            apps = self._hadoop.get(f"{url}/ws/v1/node/apps")["apps"] or {}
+            counted[f"{host} applications"] = sum(item["state"] != "FINISHED" for item in apps.get("app", ()))
         return {name: count for name, count in counted.items() if count}
 
     def _processes(self) -> list[str]:
@@ -234,7 +234,7 @@ class Soak:
 
     def _directories(self) -> list[str]:
         found = self._hadoop.directory.glob("local-*/usercache/*/appcache/application_*/container_*")
-        return [one.name for one in found]
+        return [item.name for item in found]
 
     def _leases(self) -> list[str]:
         with contextlib.closing(open_cluster_ledger(self._ledger)) as ledger:
@@ -251,8 +251,8 @@ class Soak:
         Half closed: the one side has let go, the other, we or a server, has not. What the servers have among themselves
         is their own affair (the ResourceManager forgets its connections to the timeline server for a minute).
         """
-        for one in (self._client.engine, self._rest, self._files):
-            one.close()  # each opens what it needs again
+        for item in (self._client.engine, self._rest, self._files):
+            item.close()  # each opens what it needs again
         servers = {port: name for name, port in self._hadoop.ports.items()}
         servers[self._zookeeper.addresses[0][1]] = "zookeeper"
         counted = Counter({"half closed": 0, "ours": 0, "zookeeper": 0})

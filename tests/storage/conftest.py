@@ -48,10 +48,10 @@ def files(place: HdfsPlace) -> HdfsFiles:
 @pytest.fixture
 def base(files: HdfsFiles) -> Iterator[str]:
     """A directory on HDFS of this test alone, as a location."""
-    there = f"{files.place.location}/tests/{os.urandom(6).hex()}"
-    files.make_directory(there)
-    yield there
-    files.remove(there)
+    location = f"{files.place.location}/tests/{os.urandom(6).hex()}"
+    files.make_directory(location)
+    yield location
+    files.remove(location)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from dlapp.storage.hdfs.webhdfs import FileStatus, WebHdfs
 from dlapp.values.ids import ContainerId
 from tests.services.hadoop import QUICK_TO_NOTICE, ROUTER_ARTIFACTS, Hadoop, java, library
 from tests.services.polling import PATIENCE_S
-from tests.storage.commit.test_hdfs import APP, beside, old_target, settled
+from tests.storage.commit.test_hdfs import APP, old_target, settled, sibling_names
 
 ADMIN = "org.apache.hadoop.hdfs.tools.federation.RouterAdmin"
 KILLS = 4
@@ -57,7 +57,7 @@ class Federation:
         self.datanodes = datanodes
         self.members = [
             stack.enter_context(
-                Hadoop.start(parts=("nn", *datanodes), kept=name, settings={"hdfs-site.xml": QUICK_TO_NOTICE})
+                Hadoop.start(parts=("nn", *datanodes), name_cache=name, settings={"hdfs-site.xml": QUICK_TO_NOTICE})
             )
             for name in ("name", "name-2")
         ]
@@ -118,14 +118,14 @@ class Federation:
         todo = ["/"]
         while todo:
             directory = todo.pop()
-            for one in files.web.children(directory):
-                path = f"{directory.rstrip('/')}/{one.name}"
+            for child in files.web.children(directory):
+                path = f"{directory.rstrip('/')}/{child.name}"
                 if path == f"/{but}":
                     continue
-                content = b"" if one.is_dir else files.web.read_bytes(path, 1 << 28)
+                content = b"" if child.is_dir else files.web.read_bytes(path, 1 << 28)
                 checksum = hashlib.sha256(content).hexdigest()
-                found[path] = Entry(one.is_dir, one.size_bytes, checksum, one.mode, one.owner, one.group)
-                if one.is_dir:
+                found[path] = Entry(child.is_dir, child.size_bytes, checksum, child.mode, child.owner, child.group)
+                if child.is_dir:
                     todo.append(path)
         return found
 
@@ -278,7 +278,7 @@ def store_and_commit_while_datanodes_die(
         files.store(str(directory / str(container)), part, replaces=target)
         parts.append((str(container), part))
     web._connections = commits = KillsDataNodes(federation, {choose.randrange(1, 40)}, choose)
-    kept = target
+    partial = target
     try:
         commit.commit(target, APP, parts, overwrite=overwrite, files=files)
     except DlappError:
@@ -286,12 +286,12 @@ def store_and_commit_while_datanodes_die(
             view = settled(staged, target, parts, overwrite=overwrite)
         if not view.committed:
             assert view.partial is not None
-            kept = view.partial
+            partial = view.partial
             assert tree_of_bytes(setup, target) == ({"weights": b"old"} if old else None)
-    found = tree_of_bytes(setup, kept)
+    found = tree_of_bytes(setup, partial)
     assert found is not None
     assert {name: content for name, content in found.items() if not name.endswith("/")} == expected
-    assert beside(setup, target) == ([] if kept == target else [kept.rpartition("/")[2]])
+    assert sibling_names(setup, target) == ([] if partial == target else [partial.rpartition("/")[2]])
     return stores.killed + commits.killed
 
 
@@ -311,6 +311,6 @@ def overlapping(federation: Federation, location: str) -> list[FileStatus]:
     """Return what the first file system has under the numbers of a directory that is in the second one."""
     through, first = federation.through(), federation.member(0)
     path = through.place.path(location)
-    numbers = [one.inode_id for one in through.web.children(path)]
+    numbers = [child.inode_id for child in through.web.children(path)]
     found = (first.web.status(f"/.reserved/.inodes/{number}") for number in numbers)
-    return [one for one in found if one is not None]
+    return [item for item in found if item is not None]

@@ -37,7 +37,7 @@ from dlapp.storage.hdfs.webhdfs import WebHdfs
 from dlapp.values.ids import ContainerId
 from tests.seeds import seeds
 from tests.services.hadoop import JAVA_OPTIONS, NAMESERVICE, QUICK_TO_NOTICE, Hadoop, NoHadoop, java, library
-from tests.storage.commit.test_hdfs import APP, beside, new_tree, old_target, plant, tree
+from tests.storage.commit.test_hdfs import APP, new_tree, old_target, plant, sibling_names, tree
 from tests.storage.federation import (
     KILLS,
     Federation,
@@ -64,7 +64,7 @@ def three() -> Iterator[Hadoop]:
 
 
 def place(cluster: Hadoop, *namenodes: str) -> HdfsPlace:
-    web = tuple(f"http://127.0.0.1:{cluster.ports[f'{one}_http']}" for one in namenodes)
+    web = tuple(f"http://127.0.0.1:{cluster.ports[f'{namenode}_http']}" for namenode in namenodes)
     return HdfsPlace(f"hdfs://{NAMESERVICE}", web, Login(getpass.getuser()))
 
 
@@ -109,7 +109,7 @@ def test_an_output_is_committed_while_an_observer_does_not_know_of_it(
     files.store(str(tmp_path / "tree"), part, replaces=target)
     assert commit.commit(target, APP, [("0", part)], overwrite=True, files=files) is None
     assert tree(files, target) == new_tree(["0"])
-    assert beside(files, target) == []
+    assert sibling_names(files, target) == []
     claim = f"{target.rpartition('/')[0]}/claim"
     assert [files.create_exclusive(claim, who) for who in (b"first", b"second")] == [True, False]
     assert files.read_bytes(claim, 100) == b"first"
@@ -127,7 +127,7 @@ def test_a_rename_with_a_lost_answer_is_not_checked_at_an_observer(three: Hadoop
         assert commit.commit(target, APP, parts, overwrite=True, files=HdfsFiles(where, web)) is None
         assert loses.failover is not None
         assert tree(files, target) == new_tree(["0", "1"])
-        assert beside(files, target) == []
+        assert sibling_names(files, target) == []
         assert not HdfsFiles(place(three, "nn3")).exists(target)
     finally:
         if loses.failover is not None:
@@ -177,7 +177,7 @@ def test_natively_an_observer_is_read_that_has_all_that_the_active_namenode_had(
         return answer
 
     monkeypatch.setattr(NativeHdfs, "_call_at", noted)
-    names = tuple(f"127.0.0.1:{aligned.ports[one]}" for one in (observer, "nn"))
+    names = tuple(f"127.0.0.1:{aligned.ports[item]}" for item in (observer, "nn"))
     where = place(aligned, observer, "nn")._replace(names=names, protocol=NATIVE)
     base = f"hdfs://{NAMESERVICE}/{os.urandom(4).hex()}"
     written: list[str] = []
@@ -273,7 +273,7 @@ def test_an_output_in_an_encryption_zone_is_encrypted_from_its_parts_on(zone: Zo
         assert status.encrypted
         assert commit.commit(target, APP, [("0", part)], overwrite=True, files=files) is None
         assert tree(files, target) == new_tree(["0"])
-        assert beside(files, target) == [".Trash"]  # of the zone, made with it
+        assert sibling_names(files, target) == [".Trash"]  # of the zone, made with it
     model = files.place.path(f"{target}/0/model")
     assert files.web.read_part(f"/.reserved/raw{model}", 0, 7) != b"model 0"
     # YARN's own user has no key, so it cannot bring such a file for everybody.
@@ -306,7 +306,7 @@ def test_protected_directories_are_refused_and_new_output_has_configured_permiss
         assert status.mode == 0o750
 
 
-def test_a_key_server_that_is_away_is_waited_for_as_for_a_namenode(zone: Zone, tmp_path: Path) -> None:
+def test_an_unreachable_key_server_is_waited_for_like_a_namenode(zone: Zone, tmp_path: Path) -> None:
     (tmp_path / "model").write_text("model 0")
     files = HdfsFiles(zone.files.place, WebHdfs(zone.files.place, patience_s=5))
     zone.cluster.kill_part("kms")

@@ -41,7 +41,7 @@ def mortal(place: HdfsPlace, left: int, *, done: bool, changes: Sequence[str] = 
 
     # Of a class of its own: attributes that hold the client would keep it, with open connections, until a collection.
     mortal_class: type[WebHdfs] = type(
-        "Mortal", (type(web),), {one: wrapped(getattr(type(web), one)) for one in changes}
+        "Mortal", (type(web),), {change: wrapped(getattr(type(web), change)) for change in changes}
     )
     web.__class__ = mortal_class
     return web

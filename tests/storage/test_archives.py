@@ -21,13 +21,13 @@ TIME = 1_500_000_000
 
 def tar_of(path: Path, members: list[tarfile.TarInfo | tuple[str, bytes]], mode: str = "w:gz") -> Path:
     with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
-        for one in members:
-            if isinstance(one, tarfile.TarInfo):
-                tar.addfile(one)
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                tar.addfile(member)
                 continue
-            info = tarfile.TarInfo(one[0])
-            info.size, info.mtime, info.mode = len(one[1]), TIME, 0o750
-            tar.addfile(info, io.BytesIO(one[1]))
+            info = tarfile.TarInfo(member[0])
+            info.size, info.mtime, info.mode = len(member[1]), TIME, 0o750
+            tar.addfile(info, io.BytesIO(member[1]))
     return path
 
 
@@ -47,7 +47,7 @@ def zip_of(path: Path, members: list[tuple[str, bytes, int]]) -> Path:
 
 
 def names(top: Path) -> list[str]:
-    return sorted(str(one.relative_to(top)) for one in top.rglob("*"))
+    return sorted(str(path.relative_to(top)) for path in top.rglob("*"))
 
 
 @pytest.mark.parametrize("kind", ["w:", "w:gz", "w:bz2", "w:xz"])
@@ -59,12 +59,12 @@ def test_a_tar_of_each_compression_is_unpacked_with_permissions_times_and_links(
         ("a/é%#+", b"2"),
         member("hard", tarfile.LNKTYPE, "a/x y"),
     ]
-    told: list[int] = []
+    reported: list[int] = []
     path = tar_of(tmp_path / "t", members, kind)
-    done = unpack_archive(str(path), str(tmp_path / "into"), done=told.append)
+    done = unpack_archive(str(path), str(tmp_path / "into"), done=reported.append)
     assert names(tmp_path / "into") == ["a", "a/x y", "a/é%#+", "empty", "hard", "latest"]
     assert (done.files, done.size_bytes) == (3, 6001)
-    assert sum(told) == path.stat().st_size
+    assert sum(reported) == path.stat().st_size
     assert (tmp_path / "into/latest").read_bytes() == (tmp_path / "into/hard").read_bytes() == b"1" * 3000
     status = (tmp_path / "into/a/x y").stat()
     assert (status.st_mtime, stat.S_IMODE(status.st_mode)) == (TIME, 0o750)
@@ -101,15 +101,15 @@ SLIPS: list[tuple[str, list[tarfile.TarInfo | tuple[str, bytes]], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("members", "problem"), [one[1:] for one in SLIPS], ids=[one[0] for one in SLIPS])
+@pytest.mark.parametrize(("members", "problem"), [item[1:] for item in SLIPS], ids=[item[0] for item in SLIPS])
 def test_members_that_leave_the_directory_or_are_no_files_are_refused(
     tmp_path: Path, members: list[tarfile.TarInfo | tuple[str, bytes]], problem: str
 ) -> None:
     (tmp_path / "secret").write_text("mine")
     with pytest.raises(DlappError, match=problem):
         unpack_archive(str(tar_of(tmp_path / "t", members)), str(tmp_path / "into"), name="s3://b/t")
-    assert {one.name for one in tmp_path.iterdir()} <= {"t", "into", "secret"}
-    assert not any(one.is_symlink() for one in (tmp_path / "into").rglob("*"))
+    assert {path.name for path in tmp_path.iterdir()} <= {"t", "into", "secret"}
+    assert not any(path.is_symlink() for path in (tmp_path / "into").rglob("*"))
 
 
 @pytest.mark.parametrize("mtime", ["1e300", "-1e300", "inf", "nan", "99999999999999999999999"])
@@ -145,7 +145,9 @@ def test_a_bomb_is_refused_before_the_disk_is_full(tmp_path: Path, monkeypatch: 
     ):
         with pytest.raises(ArchiveRefused, match=r"is an archive bomb: .* become more than"):
             unpack_archive(str(path), str(tmp_path / "into" / path.name))
-        assert sum(one.stat().st_size for one in (tmp_path / "into" / path.name).rglob("*") if one.is_file()) < 2 << 20
+        assert (
+            sum(item.stat().st_size for item in (tmp_path / "into" / path.name).rglob("*") if item.is_file()) < 2 << 20
+        )
 
 
 def test_a_zip_with_overlapping_members_is_refused(tmp_path: Path) -> None:

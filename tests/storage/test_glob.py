@@ -70,7 +70,7 @@ def test_a_pattern_that_does_not_close_is_refused(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["*a" * 120, "?*" * 120, "{*a,a*,aa}" * 6 + "b", "{a,aa}" * 9 + "*a" * 50 + "b"])
-def test_no_pattern_takes_time_that_doubles_with_each_wildcard(pattern: str) -> None:
+def test_pattern_matching_time_is_not_exponential_in_wildcards(pattern: str) -> None:
     expression = component(pattern)
     assert isinstance(expression, re.Pattern)
     assert not expression.fullmatch("a" * 100 + "c")

@@ -27,7 +27,7 @@ from dlapp.values.spec import InputSpec
 
 def section(*sources: str, unpack: bool = False, as_list: bool = False, shard: bool = False) -> InputSpec:
     return InputSpec(
-        sources=tuple(file_location(one) for one in sources),
+        sources=tuple(file_location(source) for source in sources),
         input_path="data",
         unpack=unpack,
         as_list=as_list,
@@ -41,7 +41,9 @@ def fill(top: Path, sizes: dict[str, int]) -> None:
         (top / name).write_bytes(b"x" * size)
 
 
-def brought(one: InputSpec, into: Path, index: int = 0, total: int = 1, progress: Progress | None = None) -> list[str]:
+def fetch_input(
+    one: InputSpec, into: Path, index: int = 0, total: int = 1, progress: Progress | None = None
+) -> list[str]:
     planned = plan_input(one, "/not/there/yet", index, total)
     planned.fetch(str(into), FetchPlan.fetch, str(into.parent / "waiting"), progress)
     assert not (into.parent / "waiting").exists()
@@ -58,18 +60,18 @@ def archive(path: Path, names: dict[str, bytes]) -> Path:
     return path
 
 
-def test_files_are_brought_where_the_workspace_turned_out_to_be(tmp_path: Path) -> None:
+def test_files_are_fetched_into_the_actual_workspace(tmp_path: Path) -> None:
     fill(tmp_path / "lake", {"set/a": 1, "set/deep/b": 2, "c": 3})
     into = tmp_path / "workspace/data"
-    assert brought(section(f"{tmp_path}/lake/set", f"{tmp_path}/lake/c*"), into) == ["c", "set/a", "set/deep/b"]
+    assert fetch_input(section(f"{tmp_path}/lake/set", f"{tmp_path}/lake/c*"), into) == ["c", "set/a", "set/deep/b"]
 
 
 def test_files_matched_twice_are_fetched_once(tmp_path: Path) -> None:
     fill(tmp_path / "lake", {"a": 1, "b": 2})
-    assert brought(section(f"{tmp_path}/lake/*", f"{tmp_path}/lake/a"), tmp_path / "in") == ["a", "b"]
+    assert fetch_input(section(f"{tmp_path}/lake/*", f"{tmp_path}/lake/a"), tmp_path / "in") == ["a", "b"]
 
 
-def test_a_file_of_the_workspace_in_the_way_is_seen_when_it_is_there(tmp_path: Path) -> None:
+def test_a_conflicting_workspace_file_is_detected(tmp_path: Path) -> None:
     fill(tmp_path, {"lake/a": 1, "in/a": 5})
     planned = plan_input(section(f"{tmp_path}/lake/a"), "/not/there/yet", 0, 1)
     with pytest.raises(DlappError, match="in/a already exists"):
@@ -77,7 +79,7 @@ def test_a_file_of_the_workspace_in_the_way_is_seen_when_it_is_there(tmp_path: P
     assert (tmp_path / "in/a").stat().st_size == 5
 
 
-def test_a_list_names_the_files_and_brings_none(tmp_path: Path) -> None:
+def test_a_list_names_the_files_without_fetching_them(tmp_path: Path) -> None:
     fill(tmp_path / "lake", {"set/b": 1, "set/a b": 2, "c": 3})
     planned = plan_input(section(f"{tmp_path}/lake/*", as_list=True), "/not/there/yet", 0, 1)
     planned.fetch(str(tmp_path / "workspace/deep/train.txt"), FetchPlan.fetch, str(tmp_path / "waiting"))
@@ -86,7 +88,7 @@ def test_a_list_names_the_files_and_brings_none(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_name_that_no_list_can_hold_is_refused_when_it_is_looked_at(tmp_path: Path) -> None:
+def test_a_name_that_a_list_cannot_hold_is_refused_at_the_check(tmp_path: Path) -> None:
     fill(tmp_path / "lake", {"a\nb": 1})
     with pytest.raises(DlappError, match=r"a\\nb' has a newline in its name"):
         plan_input(section(f"{tmp_path}/lake/*", as_list=True), "/x", 0, 1)
@@ -99,36 +101,36 @@ def test_archives_are_unpacked_where_they_would_land_and_do_not_stay(tmp_path: P
     seen: list[tuple[int, int]] = []
     one = section(f"{tmp_path}/lake/set", f"{tmp_path}/lake/three", unpack=True)
     into = tmp_path / "in"
-    assert brought(one, into, progress=lambda *both: seen.append(both)) == ["a/z", "set/a/x", "set/deep/y"]
+    assert fetch_input(one, into, progress=lambda *both: seen.append(both)) == ["a/z", "set/a/x", "set/deep/y"]
     assert (
         seen[-1][0]
         == seen[-1][1]
-        == sum(one.stat().st_size for one in (tmp_path / "lake").rglob("*.t*"))
+        == sum(path.stat().st_size for path in (tmp_path / "lake").rglob("*.t*"))
         + ((tmp_path / "lake/three").stat().st_size)
     )
 
 
-def test_a_refused_archive_is_named_as_the_user_knows_it(tmp_path: Path) -> None:
+def test_a_refused_archive_is_named_by_its_source(tmp_path: Path) -> None:
     fill(tmp_path / "lake", {"data.csv": 10})
     with pytest.raises(DlappError, match=rf"^{tmp_path}/lake/data\.csv is neither a tar"):
-        brought(section(f"{tmp_path}/lake/*", unpack=True), tmp_path / "in")
+        fetch_input(section(f"{tmp_path}/lake/*", unpack=True), tmp_path / "in")
     assert not (tmp_path / "waiting").exists()
 
 
 def test_shards_of_a_section_make_the_whole(tmp_path: Path) -> None:
     sizes = {f"set/{number % 3}/{number}": number * 10 for number in range(20)} | {"big": 400}
     fill(tmp_path / "lake", sizes)
-    parts = [brought(section(f"{tmp_path}/lake/*", shard=True), tmp_path / f"in{n}", n, 4) for n in range(4)]
+    parts = [fetch_input(section(f"{tmp_path}/lake/*", shard=True), tmp_path / f"in{n}", n, 4) for n in range(4)]
     assert sorted(name for part in parts for name in part) == sorted(sizes)
     loads = [sum(sizes[name] for name in part) for part in parts]
     assert max(loads) - min(loads) <= 20
-    again = brought(section(f"{tmp_path}/lake/set", f"{tmp_path}/lake/big", shard=True), tmp_path / "again", 2, 4)
+    again = fetch_input(section(f"{tmp_path}/lake/set", f"{tmp_path}/lake/big", shard=True), tmp_path / "again", 2, 4)
     assert again == parts[2]
 
 
 def test_a_shard_without_files_is_an_empty_directory(tmp_path: Path) -> None:
     fill(tmp_path / "lake", {"a": 1})
-    assert brought(section(f"{tmp_path}/lake/a", shard=True), tmp_path / "in", 1, 2) == []
+    assert fetch_input(section(f"{tmp_path}/lake/a", shard=True), tmp_path / "in", 1, 2) == []
     assert (tmp_path / "in").is_dir()
 
 
@@ -196,7 +198,7 @@ def test_resources_of_a_failed_transfer_are_freed(by: str) -> None:
         with contextlib.suppress(DlappError):
             run_parallel(work, [1, 2, 3], done, parallelism=3)
         assert used
-        assert [one() for one in used] == [None] * len(used)
+        assert [item() for item in used] == [None] * len(used)
     finally:
         gc.enable()
 
@@ -216,4 +218,4 @@ def test_a_transfer_that_cannot_start_its_threads_ends_those_that_run(monkeypatc
     monkeypatch.setattr(threading.Thread, "start", limited)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         run_parallel(work, [1, 2, 3], lambda _count: None, parallelism=3)
-    assert not [one for one in threading.enumerate() if one.name.startswith("file-")]
+    assert not [item for item in threading.enumerate() if item.name.startswith("file-")]

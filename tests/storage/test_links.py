@@ -18,7 +18,7 @@ LINKS = {
 
 @pytest.mark.proves("output-links")
 @pytest.mark.parametrize(
-    ("name", "text", "kept"),
+    ("name", "text", "stored"),
     [
         ("l", "a", "a"),
         ("l", ".", "."),
@@ -54,5 +54,5 @@ LINKS = {
         ("l", "/tree/a/../..", None),
     ],
 )
-def test_a_link_is_kept_if_its_whole_way_stays_in_the_tree(name: str, text: str, kept: str | None) -> None:
-    assert link_kept_inside(name, text, ["/tree", "/in/docker"], LINKS.get) == kept
+def test_a_link_is_kept_if_its_whole_way_stays_in_the_tree(name: str, text: str, stored: str | None) -> None:
+    assert link_kept_inside(name, text, ["/tree", "/in/docker"], LINKS.get) == stored

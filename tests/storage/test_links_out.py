@@ -50,7 +50,7 @@ class Stored:
             location,
             move=move,
             workspace=around,
-            left_out=lambda one: self.left_out.update([one]),
+            left_out=lambda item: self.left_out.update([item]),
         )
 
     def contents(self) -> dict[str, str]:

@@ -21,7 +21,7 @@ APPLICATION = ApplicationId(1700000000000, 1)
 
 
 def contents(top: Path) -> dict[str, str]:
-    return {str(one.relative_to(top)): one.read_text() for one in sorted(top.rglob("*")) if one.is_file()}
+    return {str(path.relative_to(top)): path.read_text() for path in sorted(top.rglob("*")) if path.is_file()}
 
 
 def test_only_new_and_changed_files_are_copied(tmp_path: Path) -> None:
@@ -32,12 +32,12 @@ def test_only_new_and_changed_files_are_copied(tmp_path: Path) -> None:
     os.symlink("b", output / "link")
     os.symlink("/etc/passwd", output / "out")
     os.mkfifo(output / "fifo")
-    said: list[str] = []
-    copies = LiveCopies(LocalFiles(), f"file://{tmp_path}/target", f"{live_name(APPLICATION)}/0", said.append)
+    messages: list[str] = []
+    copies = LiveCopies(LocalFiles(), f"file://{tmp_path}/target", f"{live_name(APPLICATION)}/0", messages.append)
     assert copies.copy(str(output), lambda: False) == 2
     live = tmp_path / "target.live" / f"{APPLICATION}.live" / "0"
     assert contents(live) == {"b": "2", "deep/a": "1"}
-    assert {one.stat().st_mode & 0o777 for one in (tmp_path / "target.live", live, live / "deep")} == {0o700}
+    assert {item.stat().st_mode & 0o777 for item in (tmp_path / "target.live", live, live / "deep")} == {0o700}
     assert copies.copy(str(output), lambda: False) == 0
     number = (live / "deep/a").stat().st_ino
     (output / "deep/a").write_text("longer")
@@ -45,12 +45,12 @@ def test_only_new_and_changed_files_are_copied(tmp_path: Path) -> None:
     assert copies.copy(str(output), lambda: False) == 1
     assert contents(live) == {"b": "2", "deep/a": "longer"}
     assert (live / "deep/a").stat().st_ino != number, "it was changed in place, so a reader could find a part of it"
-    assert len(said) == 2, said
+    assert len(messages) == 2, messages
     remove_live(LocalFiles(), f"file://{tmp_path}/target", APPLICATION)
     assert not (tmp_path / "target.live").exists()
 
 
-def test_those_of_another_application_stay(tmp_path: Path) -> None:
+def test_live_copies_of_another_application_stay(tmp_path: Path) -> None:
     (tmp_path / "target.live").mkdir(0o700)
     (tmp_path / "target.live/other").mkdir()
     remove_live(LocalFiles(), f"file://{tmp_path}/target", APPLICATION)
@@ -60,12 +60,12 @@ def test_those_of_another_application_stay(tmp_path: Path) -> None:
 @pytest.mark.proves("live-copies")
 @pytest.mark.parametrize("name", [str(APPLICATION), live_name(APPLICATION)])
 def test_the_target_of_a_link_beside_the_output_is_not_removed(tmp_path: Path, name: str) -> None:
-    (kept := tmp_path / "own" / name).mkdir(parents=True, mode=0o700)
-    (kept / "checkpoint-1.json").touch()
+    (kept_dir := tmp_path / "own" / name).mkdir(parents=True, mode=0o700)
+    (kept_dir / "checkpoint-1.json").touch()
     (tmp_path / "target.live").symlink_to(tmp_path / "own")
     with pytest.raises(UntrustedFile):
         remove_live(LocalFiles(), f"file://{tmp_path}/target", APPLICATION)
-    assert (kept / "checkpoint-1.json").exists()
+    assert (kept_dir / "checkpoint-1.json").exists()
 
 
 class FakeWeb(WebHdfs):
@@ -106,11 +106,11 @@ def test_on_hdfs_copies_are_removed_in_a_directory_of_ones_own_by_its_number(own
 
 
 def test_files_in_a_directory_that_others_may_write_are_not_removed(tmp_path: Path) -> None:
-    (kept := tmp_path / "target.live" / live_name(APPLICATION)).mkdir(parents=True)
+    (kept_dir := tmp_path / "target.live" / live_name(APPLICATION)).mkdir(parents=True)
     (tmp_path / "target.live").chmod(0o777)
     with pytest.raises(UntrustedFile):
         remove_live(LocalFiles(), f"file://{tmp_path}/target", APPLICATION)
-    assert kept.exists()
+    assert kept_dir.exists()
 
 
 @pytest.mark.proves("live-copies")

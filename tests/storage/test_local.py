@@ -35,8 +35,8 @@ def fill(root: Path, *names: str) -> None:
             path.write_text(name)
 
 
-def found(root: Path) -> list[str]:
-    return sorted(f"{one.relative_to(root)}{'/' if one.is_dir() else ''}" for one in root.rglob("*"))
+def listing(root: Path) -> list[str]:
+    return sorted(f"{path.relative_to(root)}{'/' if path.is_dir() else ''}" for path in root.rglob("*"))
 
 
 # ---- locations ----
@@ -73,16 +73,27 @@ def test_a_name_is_shown_on_one_line() -> None:
 # ---- fetch ----
 
 
-def test_sources_land_as_hdfs_get_lets_them_land(tmp_path: Path) -> None:
+def test_sources_are_placed_like_by_hdfs_get(tmp_path: Path) -> None:
     fill(tmp_path / "lake", "train/1", "train/deep/2", "train/empty/", "test/.hidden", "test/3", "single")
     lake, into = location(tmp_path / "lake"), tmp_path / "workspace" / "data"
-    told: list[tuple[int, int]] = []
+    progress_calls: list[tuple[int, int]] = []
     moved = fetch_sources(
-        [f"{lake}/train", f"{lake}/test/*", f"{lake}/single"], str(into), progress=lambda *at: told.append(at)
+        [f"{lake}/train", f"{lake}/test/*", f"{lake}/single"],
+        str(into),
+        progress=lambda *progress: progress_calls.append(progress),
     )
-    assert found(into) == [".hidden", "3", "single", "train/", "train/1", "train/deep/", "train/deep/2", "train/empty/"]
+    assert listing(into) == [
+        ".hidden",
+        "3",
+        "single",
+        "train/",
+        "train/1",
+        "train/deep/",
+        "train/deep/2",
+        "train/empty/",
+    ]
     assert moved == (5, sum(path.stat().st_size for path in into.rglob("*") if path.is_file()))
-    assert told[-1] == (moved.size_bytes, moved.size_bytes)
+    assert progress_calls[-1] == (moved.size_bytes, moved.size_bytes)
 
 
 def test_a_source_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -91,15 +102,21 @@ def test_a_source_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "into").exists()
 
 
-def test_a_directory_of_the_workspace_takes_more_but_its_files_are_not_overwritten(tmp_path: Path) -> None:
+def test_a_workspace_directory_accepts_new_files_without_overwriting(tmp_path: Path) -> None:
     fill(tmp_path / "lake", "train/1", "train/2")
     fill(tmp_path / "workspace", "data/train/mine")
     fetch_sources([f"{location(tmp_path)}/lake/train"], str(tmp_path / "workspace/data"))
-    assert found(tmp_path / "workspace") == ["data/", "data/train/", "data/train/1", "data/train/2", "data/train/mine"]
+    assert listing(tmp_path / "workspace") == [
+        "data/",
+        "data/train/",
+        "data/train/1",
+        "data/train/2",
+        "data/train/mine",
+    ]
     fill(tmp_path / "other", "data/train/2")
     with pytest.raises(DlappError, match=r"lake/train/2 cannot be fetched: .*other/data/train/2 already exists"):
         fetch_sources([f"{location(tmp_path)}/lake/train"], str(tmp_path / "other/data"))
-    assert found(tmp_path / "other") == ["data/", "data/train/", "data/train/2"]
+    assert listing(tmp_path / "other") == ["data/", "data/train/", "data/train/2"]
 
 
 def test_two_sources_that_would_land_on_each_other_are_named_before_anything_is_written(tmp_path: Path) -> None:
@@ -118,7 +135,7 @@ def test_links_out_of_a_source_are_replaced_by_their_targets(tmp_path: Path) -> 
     (tmp_path / "big disk/images/same").symlink_to("1")
     fetch_sources([location(lake)], str(tmp_path / "into"))
     into = tmp_path / "into/set"
-    assert found(into) == ["images/", "images/1", "images/2", "images/same", "inside", "labels", "own"]
+    assert listing(into) == ["images/", "images/1", "images/2", "images/same", "inside", "labels", "own"]
     assert not (into / "images").is_symlink()
     assert not (into / "labels").is_symlink()
     assert os.readlink(into / "inside") == "own"
@@ -153,7 +170,7 @@ def test_fetched_files_are_writable_whatever_their_permissions(tmp_path: Path) -
     assert (tmp_path / "into/set/deep/x").stat().st_mode & 0o777 == 0o755
 
 
-def test_room_is_looked_for_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_space_is_checked_before_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, "lake/x")
     monkeypatch.setattr(fetch_plan, "free_bytes", lambda path: 3)
     with pytest.raises(DiskFull, match=r"the input has 6 bytes, more than .*/into can take"):
@@ -203,7 +220,7 @@ def test_moving_renames_and_copying_leaves_the_original(tmp_path: Path) -> None:
     fill(tmp_path, "output/model", "output/logs/1")
     inode = os.stat(tmp_path / "output/model").st_ino
     assert FILES.store(str(tmp_path / "output"), location(tmp_path / "far/part")) == (2, 25)
-    assert found(tmp_path / "output") == found(tmp_path / "far/part") == ["logs/", "logs/1", "model"]
+    assert listing(tmp_path / "output") == listing(tmp_path / "far/part") == ["logs/", "logs/1", "model"]
     assert FILES.store(str(tmp_path / "output"), location(tmp_path / "far/part"), move=True) == (2, 25)
     assert not (tmp_path / "output").exists()
     assert os.stat(tmp_path / "far/part/model").st_ino == inode
@@ -212,7 +229,7 @@ def test_moving_renames_and_copying_leaves_the_original(tmp_path: Path) -> None:
 def test_a_part_of_an_earlier_try_is_replaced_as_a_whole(tmp_path: Path) -> None:
     fill(tmp_path, "output/new", "far/part/old")
     FILES.store(str(tmp_path / "output"), location(tmp_path / "far/part"))
-    assert found(tmp_path / "far/part") == ["new"]
+    assert listing(tmp_path / "far/part") == ["new"]
 
 
 def test_an_output_may_be_one_file(tmp_path: Path) -> None:
@@ -228,7 +245,7 @@ def test_a_link_on_the_way_to_an_output_is_not_followed(tmp_path: Path, path: st
     (tmp_path / path.partition("/")[0]).symlink_to("elsewhere")
     with pytest.raises(UntrustedFile, match=f"{path}: leads to .*/elsewhere"):
         FILES.store(str(tmp_path / path), location(tmp_path / "far/part"), move=move)
-    assert found(tmp_path / "elsewhere") == ["model"]
+    assert listing(tmp_path / "elsewhere") == ["model"]
 
 
 def test_an_output_that_is_a_fifo_is_refused(tmp_path: Path) -> None:
@@ -303,7 +320,7 @@ def test_removing_follows_no_link_and_may_be_repeated(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("keep")
     for name in ("go", "link", "file", "go", "never was"):
         FILES.remove(location(tmp_path / name))
-    assert found(tmp_path) == ["keep/", "keep/x"]
+    assert listing(tmp_path) == ["keep/", "keep/x"]
 
 
 def test_a_tree_deeper_than_python_recurses_is_removed(tmp_path: Path) -> None:
@@ -319,7 +336,7 @@ def test_a_writable_target_passes_and_the_check_leaves_no_file(tmp_path: Path) -
     fill(tmp_path, "there/old")
     for name in ("new", "many/levels/down", "there"):
         FILES.check_writable(location(tmp_path / name))
-    assert found(tmp_path) == ["there/", "there/old"]
+    assert listing(tmp_path) == ["there/", "there/old"]
 
 
 def test_impossible_targets_are_refused(tmp_path: Path) -> None:
@@ -361,8 +378,8 @@ def test_a_target_of_another_user_is_denied() -> None:
                     os.write(writing, f"{type(error).__name__} {error}\n".encode())
             os._exit(0)
         os.close(writing)
-        with os.fdopen(reading) as said:
-            lines = said.read().splitlines()
+        with os.fdopen(reading) as output:
+            lines = output.read().splitlines()
         os.waitpid(child, 0)
         assert lines == [
             f"Denied {name} cannot be written: Permission denied",

@@ -41,10 +41,10 @@ def fill(bucket: str, contents: dict[str, bytes]) -> str:
 
 
 def names(top: Path) -> list[str]:
-    return sorted(str(one.relative_to(top)) for one in top.rglob("*"))
+    return sorted(str(path.relative_to(top)) for path in top.rglob("*"))
 
 
-def test_a_tree_comes_as_from_anywhere(bucket: str, tmp_path: Path) -> None:
+def test_a_remote_tree_is_fetched_like_any_other(bucket: str, tmp_path: Path) -> None:
     contents = {"set/a b%": b"1", "set/deep/#+?é": b"22", "set/deep/er/x": b"", "one": b"333", "two": b"4"}
     here = fill(bucket, contents)
     seen: list[tuple[int, int]] = []
@@ -69,12 +69,12 @@ def test_a_tree_comes_as_from_anywhere(bucket: str, tmp_path: Path) -> None:
         ("a\\?", ["a?"]),
     ],
 )
-def test_patterns_match_as_hadoop_says(bucket: str, pattern: str, found: list[str]) -> None:
+def test_patterns_match_like_in_hadoop(bucket: str, pattern: str, found: list[str]) -> None:
     here = fill(bucket, dict.fromkeys(("a1", "a2", "b1", "dir/c"), b"123"))
     if "?" in "".join(found):
         fill(bucket, {"a?": b"123"})
     entries = open_location(here).matches(f"{here}/{pattern}")
-    assert [one.location.removeprefix(f"{here}/") for one in entries] == found
+    assert [entry.location.removeprefix(f"{here}/") for entry in entries] == found
 
 
 def test_a_missing_source_is_reported(bucket: str, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_missing_source_is_reported(bucket: str, tmp_path: Path) -> None:
             fetch_sources([source], str(tmp_path))
 
 
-def test_output_does_not_go_there() -> None:
+def test_output_to_a_remote_store_is_refused() -> None:
     with pytest.raises(UsageError, match="output goes to hdfs:// and file:// only, as memory:// cannot replace"):
         open_output("memory://b/out")
 
@@ -129,9 +129,7 @@ def faulty(bucket: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return plan
 
 
-def test_a_read_that_fails_is_tried_again_and_goes_on_where_it_was(
-    bucket: str, faulty: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_failed_read_is_retried_from_its_position(bucket: str, faulty: dict[str, Any], tmp_path: Path) -> None:
     content = os.urandom(4500)
     here = fill(bucket, {"x": content})
     faulty["fail"] = remote.TRIES - 1
@@ -262,7 +260,7 @@ def shelf(tmp_path: Path) -> Iterator[Shelf]:
     one.close()
 
 
-def test_a_tree_comes_from_a_server_that_the_location_names(
+def test_a_tree_is_fetched_from_the_server_of_its_location(
     shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "RANGE_BYTES", 50_000)

@@ -51,7 +51,7 @@ def copy_live(source: Path, target: Path) -> None:
 @pytest.mark.root
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("copy", [store, move_stored, fetch, copy_live])
-def test_a_file_of_holes_is_copied_to_a_disk_that_takes_its_data(
+def test_a_sparse_file_is_copied_to_a_disk_with_space_for_its_data(
     tmp_path: Path, copy: Callable[[Path, Path], None], shape: str
 ) -> None:
     (source := tmp_path / "source").mkdir(0o700)

@@ -81,34 +81,34 @@ def described(root: str, *, times: bool) -> dict[str, tuple[object, ...]]:
 def places(tree: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The tree, and an empty directory."""
     with tempfile.TemporaryDirectory() as root:
-        there = os.path.join(root, "tree of 100%")
-        os.mkdir(there)
-        build(there, tree)
+        stored_at = os.path.join(root, "tree of 100%")
+        os.mkdir(stored_at)
+        build(stored_at, tree)
         other = os.path.join(root, "other")
         os.mkdir(other)
-        yield there, other
+        yield stored_at, other
 
 
 @settings(max_examples=some(60), deadline=None)
 @given(tree=TREES)
 def test_a_packed_tree_is_unpacked_as_it_was(tree: dict[str, Any]) -> None:
-    with places(tree) as (there, other):
-        packed = pack(scan_workspace(there), f"{other}/cache", limit_bytes=1 << 30)
+    with places(tree) as (stored_at, other):
+        packed = pack(scan_workspace(stored_at), f"{other}/cache", limit_bytes=1 << 30)
         unpack(packed.archive, f"{other}/unpacked", digest=packed.digest)
-        assert described(f"{other}/unpacked", times=False) == described(there, times=False)
-        files = [one for one in Path(f"{other}/unpacked").rglob("*") if not one.is_symlink()]
-        assert {one.stat().st_mtime for one in files} <= {MTIME}
+        assert described(f"{other}/unpacked", times=False) == described(stored_at, times=False)
+        files = [path for path in Path(f"{other}/unpacked").rglob("*") if not path.is_symlink()]
+        assert {file.stat().st_mtime for file in files} <= {MTIME}
 
 
 @settings(max_examples=some(30), deadline=None)
 @given(tree=TREES)
 def test_a_copy_of_a_tree_has_the_same_archive(tree: dict[str, Any]) -> None:
-    with places(tree) as (there, other):
-        first = pack(scan_workspace(there), f"{other}/one", limit_bytes=1 << 30)
-        shutil.copytree(there, f"{other}/copy", symlinks=True)
-        for one in [there, *(os.path.join(here, name) for here, _, names in os.walk(there) for name in names)]:
-            os.utime(one, (12345, 67890), follow_symlinks=False)
-        for source in (f"{other}/copy", there):
+    with places(tree) as (stored_at, other):
+        first = pack(scan_workspace(stored_at), f"{other}/one", limit_bytes=1 << 30)
+        shutil.copytree(stored_at, f"{other}/copy", symlinks=True)
+        for item in [stored_at, *(os.path.join(here, name) for here, _, names in os.walk(stored_at) for name in names)]:
+            os.utime(item, (12345, 67890), follow_symlinks=False)
+        for source in (f"{other}/copy", stored_at):
             second = pack(scan_workspace(source), f"{other}/two", limit_bytes=1 << 30)
             assert second.digest == first.digest
             assert Path(second.archive).read_bytes() == Path(first.archive).read_bytes()
@@ -118,15 +118,15 @@ def test_a_copy_of_a_tree_has_the_same_archive(tree: dict[str, Any]) -> None:
 @given(tree=TREES)
 def test_a_stored_tree_is_fetched_as_it_was(tree: dict[str, Any]) -> None:
     for move in (False, True):
-        with places(tree) as (there, other):
-            before = described(there, times=True)
+        with places(tree) as (stored_at, other):
+            before = described(stored_at, times=True)
             files = LocalFiles()
             notes: list[str] = []
             location = file_location(f"{other}/far/part 1")
-            stored = files.store(there, location, move=move, note=notes.append)
+            stored = files.store(stored_at, location, move=move, note=notes.append)
             assert notes == []
             assert described(f"{other}/far/part 1", times=True) == before
-            assert stored.files == sum(1 for one in before.values() if one[0] == "file")
+            assert stored.files == sum(1 for item in before.values() if item[0] == "file")
             fetched = fetch_entries(files, [MatchedEntry(location, True, 0)], f"{other}/workspace/in put")
             assert fetched == stored
             assert described(f"{other}/workspace/in put/part 1", times=True) == before

@@ -59,8 +59,8 @@ def record(
     steps = [0] * trials
     live = list(range(trials))
     in_turn = trials == 50
-    for one in known:
-        scheduler.on_trial_add(None, one)
+    for item in known:
+        scheduler.on_trial_add(None, item)
     reports, stops = [], []
     while live:
         number = live[0] if in_turn else rng.choice(live[:16])

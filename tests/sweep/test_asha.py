@@ -23,7 +23,7 @@ def decided(case: dict[str, Any]) -> list[bool]:
     """Return whether each report of a case stops its trial."""
     state = AshaState(AshaSpec(tuple(case["rungs"]), case["factor"]), Goal(case["goal"]))
     decisions = [state.report(trial, step, value) for trial, step, value in case["reports"]]
-    return [one is not None and one.stops for one in decisions]
+    return [decision is not None and decision.stops for decision in decisions]
 
 
 @pytest.mark.parametrize("name", sorted(RECORDED["cases"]))
@@ -33,20 +33,20 @@ def test_decisions_are_those_of_ray(name: str) -> None:
     assert decided(case) == [stop == 1 for stop in case["stops"]]
 
 
-def test_the_first_in_a_rung_goes_on() -> None:
+def test_the_first_trial_of_a_rung_continues() -> None:
     state = AshaState(AshaSpec((1,), 4.0), Goal.MAX)
     stopped = [trial for trial in range(100) if (found := state.report(trial, 1, -trial)) is not None and found.stops]
     assert stopped == list(range(1, 100))  # each is worse than all before it
 
 
 @each_seed("trials of a rung")
-def test_of_a_thousand_trials_in_random_order_one_in_four_goes_on_by_a_factor_of_four(seed: int) -> None:
+def test_with_a_factor_of_four_one_trial_in_four_continues(seed: int) -> None:
     """The range is 221 to 279 of 1,000 trials; the first decisions know few values."""
     state = AshaState(AshaSpec((1,), 4.0), Goal.MAX)
     numbers = list(range(1000))
     random.Random(seed).shuffle(numbers)
     decisions = [state.report(trial, 1, float(trial)) for trial in numbers]
-    assert 220 < sum(one is not None and not one.stops for one in decisions) < 280
+    assert 220 < sum(decision is not None and not decision.stops for decision in decisions) < 280
 
 
 def test_fewer_is_better_where_the_goal_is_min() -> None:
@@ -72,7 +72,7 @@ def test_the_next_attempt_decides_as_if_there_had_been_one(seed: int, goal: Goal
     spec = AshaSpec((1, 3, 9), rng.uniform(1.5, 5))
     reports = [(rng.randrange(20), rng.randrange(1, 12), rng.choice([0.1, 0.2, rng.random()])) for _ in range(80)]
     undisturbed = AshaState(spec, goal)
-    expected = [undisturbed.report(*one) for one in reports]
+    expected = [undisturbed.report(*item) for item in reports]
     state = AshaState(spec, goal)
     journal: list[RungDecision] = []
     for place, report in enumerate(reports):

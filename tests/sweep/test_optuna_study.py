@@ -63,7 +63,7 @@ def test_the_same_seed_gives_the_same_first_trials() -> None:
     assert OptunaStudy(replace(sweep(), seed=1)).ask(0) != OptunaStudy(sweep()).ask(0)
 
 
-def test_a_study_is_made_again_of_the_journal_and_goes_on() -> None:
+def test_a_study_is_rebuilt_from_the_journal_and_continues() -> None:
     study = OptunaStudy(sweep(pruner="median"))
     past = {}
     for number in range(20):
@@ -79,7 +79,7 @@ def test_a_study_is_made_again_of_the_journal_and_goes_on() -> None:
         elif number < 19:  # one is lost: it was not on record
             past[number] = PastTrial(parameters=parameters, points=points)
     again = OptunaStudy(sweep(pruner="median"), past)
-    assert again.ask(19) not in [one.parameters for one in past.values()]
+    assert again.ask(19) not in [trial.parameters for trial in past.values()]
     for number in range(15, 20):  # those that run go on
         again.tell(number, -2.0)
     for number in range(20, 60):

@@ -40,33 +40,35 @@ def results(goal: Goal, *trials: TrialView) -> SweepResults:
     return SweepResults(total=9, metric="m", goal=goal, trials=trials)
 
 
-def one(number: int, state: TrialState, metric: float | None = None) -> TrialView:
+def trial_view(number: int, state: TrialState, metric: float | None = None) -> TrialView:
     return TrialView(number=number, state=state, metric=metric)
 
 
-def test_the_best_come_first_and_the_failed_last() -> None:
+def test_results_are_sorted_best_first_and_failed_last() -> None:
     trials = (
-        one(0, STATES.DONE, 0.5),
-        one(1, STATES.FAILED, 0.9),
-        one(2, STATES.RUNNING),
-        one(3, STATES.RUNNING, 0.7),
-        one(4, STATES.STOPPED, 0.5),
-        one(5, STATES.DONE),
+        trial_view(0, STATES.DONE, 0.5),
+        trial_view(1, STATES.FAILED, 0.9),
+        trial_view(2, STATES.RUNNING),
+        trial_view(3, STATES.RUNNING, 0.7),
+        trial_view(4, STATES.STOPPED, 0.5),
+        trial_view(5, STATES.DONE),
     )
     assert [each.number for each in results(Goal.MAX, *trials).ranked()] == [3, 0, 4, 2, 5, 1]
     assert [each.number for each in results(Goal.MIN, *trials).ranked()] == [0, 4, 3, 2, 5, 1]
 
 
 def test_the_best_is_one_that_has_ended_well_with_a_metric() -> None:
-    running, failed = one(1, STATES.RUNNING, 0.9), one(2, STATES.FAILED, 0.9)
-    assert results(Goal.MAX, running, failed, one(3, STATES.DONE)).best() is None
-    stopped = one(4, STATES.STOPPED, 0.1)
+    running, failed = trial_view(1, STATES.RUNNING, 0.9), trial_view(2, STATES.FAILED, 0.9)
+    assert results(Goal.MAX, running, failed, trial_view(3, STATES.DONE)).best() is None
+    stopped = trial_view(4, STATES.STOPPED, 0.1)
     assert results(Goal.MAX, running, failed, stopped).best() == stopped
-    assert results(Goal.MIN, stopped, one(5, STATES.DONE, -1.0)).best() == one(5, STATES.DONE, -1.0)
+    assert results(Goal.MIN, stopped, trial_view(5, STATES.DONE, -1.0)).best() == trial_view(5, STATES.DONE, -1.0)
 
 
 def test_trials_that_were_never_started_count_as_waiting() -> None:
-    found = results(Goal.MAX, one(0, STATES.DONE), one(1, STATES.RUNNING), one(2, STATES.WAITING)).counts()
+    found = results(
+        Goal.MAX, trial_view(0, STATES.DONE), trial_view(1, STATES.RUNNING), trial_view(2, STATES.WAITING)
+    ).counts()
     assert found == {"waiting": 7, "running": 1, "done": 1}
 
 
@@ -101,7 +103,7 @@ def views(draw: st.DrawFn, number: int) -> TrialView:
 
 
 @given(st.integers(0, 6).flatmap(lambda count: st.tuples(*(views(number) for number in range(count)))))
-def test_results_come_back_from_the_file(trials: tuple[TrialView, ...]) -> None:
+def test_results_are_read_back_from_the_file(trials: tuple[TrialView, ...]) -> None:
     lines = [head_line(SWEEP), *(trial_line(each, SWEEP.parameters) for each in reversed(trials))]
     text = "".join(f"{line}\n" for line in lines)
     expected = SweepResults(total=6, parameters=("lr", "n"), metric="accuracy", goal=Goal.MAX, trials=trials)
@@ -112,7 +114,7 @@ def test_results_come_back_from_the_file(trials: tuple[TrialView, ...]) -> None:
 
 
 @pytest.mark.parametrize("is_pruned", [False, True])
-def test_the_line_of_a_trial_that_is_committed_later_is_that_of_one_that_is_committed(is_pruned: bool) -> None:
+def test_a_trial_committed_later_has_the_line_of_a_committed_trial(is_pruned: bool) -> None:
     trial = TrialView(number=3, state=STATES.STOPPED, is_pruned=is_pruned, why=",false,true]")
     line = trial_line(trial, SWEEP.parameters)
     assert committed_line(line) == trial_line(replace(trial, is_committed=True), SWEEP.parameters)
@@ -133,7 +135,7 @@ def end_of(number: int, **fields: object) -> dict[str, object]:
 
 
 def test_ends_that_are_on_record_are_among_the_results_that_were_written_before() -> None:
-    running = one(1, STATES.RUNNING, 0.1)
+    running = trial_view(1, STATES.RUNNING, 0.1)
     done = TrialView(number=0, state=STATES.DONE, parameters={"lr": "1", "n": "a"}, metric=0.25, step=2)
     lines = [head_line(SWEEP), *(trial_line(each, SWEEP.parameters) for each in (done, running))]
     records = [
@@ -162,9 +164,9 @@ def test_ends_that_are_on_record_are_among_the_results_that_were_written_before(
 
 def test_a_later_format_with_more_in_it_is_read() -> None:
     head = {**json.loads(head_line(SWEEP)), "added": 1}
-    row = [*json.loads(trial_line(one(3, STATES.DONE, 1.5), SWEEP.parameters)), "added"]
+    row = [*json.loads(trial_line(trial_view(3, STATES.DONE, 1.5), SWEEP.parameters)), "added"]
     found = read_results(f"{json.dumps(head)}\n{json.dumps(row)}\n")
-    assert found.trials == (one(3, STATES.DONE, 1.5),)
+    assert found.trials == (trial_view(3, STATES.DONE, 1.5),)
 
 
 @pytest.mark.parametrize(
@@ -188,8 +190,8 @@ def test_a_later_format_with_more_in_it_is_read() -> None:
         (11, 1),
     ],
 )
-def test_a_file_of_others_is_refused(change: tuple[int, object]) -> None:
-    row = json.loads(trial_line(one(3, STATES.DONE, 1.5), SWEEP.parameters))
+def test_an_invalid_results_file_is_refused(change: tuple[int, object]) -> None:
+    row = json.loads(trial_line(trial_view(3, STATES.DONE, 1.5), SWEEP.parameters))
     row[change[0]] = change[1]
     with pytest.raises(ValueError, match=r"."):
         read_results(f"{head_line(SWEEP)}\n{json.dumps(row)}\n")
@@ -204,9 +206,9 @@ def test_a_name_that_a_shell_could_not_take_as_a_variable_is_refused(names: obje
 
 @given(st.text(max_size=100))
 def test_any_text_is_results_or_refused(text: str) -> None:
-    for one in (text, f"{head_line(SWEEP)}\n{text}\n"):
+    for item in (text, f"{head_line(SWEEP)}\n{text}\n"):
         try:
-            read_results(one)
+            read_results(item)
         except ValueError:
             continue
 
@@ -217,7 +219,7 @@ def test_the_results_of_the_largest_sweep_can_be_read() -> None:
     sweep = SweepSpec(sampler=Sampler.GRID, trials=MAX_TRIALS, grid=grid, metric="m", goal=Goal.MIN)
     curve = tuple((step + 0.5, -1.2345678901234567e-101) for step in range(MAX_CURVE_POINTS))
     parameters = dict(zip(sweep.parameters, (*values, "9999"), strict=True))
-    trial = replace(one(9999, STATES.FAILED, 1.5), parameters=parameters, curve=curve, why="w" * 5000)
+    trial = replace(trial_view(9999, STATES.FAILED, 1.5), parameters=parameters, curve=curve, why="w" * 5000)
     size = len(head_line(sweep)) + MAX_TRIALS * (len(trial_line(trial, sweep.parameters)) + 1)
     assert size <= MAX_RESULTS_BYTES
 

@@ -27,7 +27,7 @@ KINDS = DistributionKind
 
 def grid(*counts: int) -> SweepSpec:
     parameters = tuple(
-        GridParameter(f"p{place}", tuple(f"{place}.{one}" for one in range(count)))
+        GridParameter(f"p{place}", tuple(f"{place}.{number}" for number in range(count)))
         for place, count in enumerate(counts)
     )
     return SweepSpec(sampler=Sampler.GRID, trials=math.prod(counts), grid=parameters)
@@ -51,7 +51,7 @@ def drawn(trials: int, seed: int = 0) -> SweepSpec:
 def test_a_grid_has_each_combination_once_and_the_last_parameter_changes_first(counts: list[int]) -> None:
     sweep = grid(*counts)
     found = [tuple(trial_of(sweep, number).parameters.items()) for number in range(sweep.trials)]
-    columns = [[(one.name, value) for value in one.values] for one in sweep.grid]
+    columns = [[(item.name, value) for value in item.values] for item in sweep.grid]
     assert found == list(itertools.product(*columns))
 
 
@@ -64,7 +64,9 @@ def test_a_list_has_its_rows_in_order() -> None:
 @given(st.integers(0, 1 << 40), st.integers(1, 50), st.integers(0, 50))
 def test_the_same_seed_gives_the_same_trials_also_when_more_are_added(seed: int, trials: int, more: int) -> None:
     first, longer = drawn(trials, seed), drawn(trials + more, seed)
-    assert [trial_of(first, one) for one in range(trials)] == [trial_of(longer, one) for one in range(trials)]
+    assert [trial_of(first, number) for number in range(trials)] == [
+        trial_of(longer, number) for number in range(trials)
+    ]
 
 
 def test_draws_do_not_depend_on_the_other_parameters() -> None:
@@ -86,14 +88,14 @@ def test_draws_are_the_same_in_every_version() -> None:
 def test_draws_fill_their_distributions() -> None:
     sweep = drawn(4000)
     found = [trial_of(sweep, number).parameters for number in range(sweep.trials)]
-    rates = sorted(float(one["lr"]) for one in found)
+    rates = sorted(float(item["lr"]) for item in found)
     assert 1e-5 <= rates[0] < 2e-5
     assert 5e-2 < rates[-1] <= 1e-1
     assert 5e-4 < rates[2000] < 2e-3  # the median of a log-uniform distribution is the geometric mean of its bounds
-    momenta = [float(one["momentum"]) for one in found]
+    momenta = [float(item["momentum"]) for item in found]
     assert abs(sum(momenta) / 4000 - 0.75) < 0.01
     for name, values in (("layers", ["1", "2", "3", "4"]), ("optimizer", ["sgd", "adam", "a, b"])):
-        counts = [sum(one[name] == value for one in found) for value in values]
+        counts = [sum(item[name] == value for item in found) for value in values]
         assert sum(counts) == 4000
         assert min(counts) > 0.85 * 4000 / len(values)
 
@@ -119,7 +121,7 @@ def test_names_in_braces_are_replaced_in_arguments_once() -> None:
     assert trial.environment() == {"lr": "{trial}", "name": "a b", "n": "3", "DLAPP_TRIAL": "17"}
 
 
-def test_a_sweep_that_goes_on_has_the_trials_that_ran() -> None:
+def test_a_continued_sweep_has_the_trials_that_ran() -> None:
     before = drawn(10)
     assert first_difference(before, drawn(30), range(10)) is None
     assert first_difference(before, drawn(30, seed=1), [4, 5]) == 4
@@ -132,7 +134,7 @@ def test_a_sweep_that_goes_on_has_the_trials_that_ran() -> None:
     assert first_difference(grid(2, 3), renumbered, range(6)) == 3
 
 
-def test_a_sweep_comes_back_from_its_json_form() -> None:
+def test_a_sweep_is_restored_from_json() -> None:
     table = SweepSpec(sampler=Sampler.LIST, trials=1, table=TrialTable(("lr",), (("0.1",),)))
     for sweep in (grid(2, 3), drawn(5), table):
         assert from_json(SweepSpec, json.loads(json.dumps(to_json(sweep))), strict=True) == sweep

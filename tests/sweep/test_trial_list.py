@@ -96,7 +96,9 @@ WIDE = [f"n{number}" for number in range(60_000)]
         pytest.param(",".join(WIDE) + "\n1" * 100_000, "t.csv", id="a wide header"),
         pytest.param(",".join([*WIDE, "n59999"]), "t.csv", id="a name twice at the end of a wide header"),
         pytest.param("h" * 500_000 + "\n1,2" * 100_000, "t.csv", id="a long name"),
-        pytest.param(f"{{{', '.join(f'{chr(34)}{one}{chr(34)}: 1' for one in WIDE)}}}", "t.jsonl", id="a wide object"),
+        pytest.param(
+            f"{{{', '.join(f'{chr(34)}{item}{chr(34)}: 1' for item in WIDE)}}}", "t.jsonl", id="a wide object"
+        ),
     ],
 )
 def test_a_list_of_any_shape_is_refused_with_work_that_grows_as_its_size(data: str, path: str) -> None:

@@ -27,7 +27,7 @@ MOUNTS = """\
         ("/over/dlapp", "ext4"),
     ],
 )
-def test_a_path_lies_on_the_innermost_and_latest_mount(tmp_path: Path, path: str, kind: str) -> None:
+def test_a_path_belongs_to_the_innermost_and_latest_mount(tmp_path: Path, path: str, kind: str) -> None:
     (tmp_path / "mountinfo").write_text(MOUNTS)
     assert file_system_of(path, str(tmp_path / "mountinfo"))[0] == kind
 

@@ -16,7 +16,7 @@ def status(mode: int, uid: int) -> os.stat_result:
 
 
 @pytest.mark.parametrize(
-    ("mode", "owner", "uid", "said"),
+    ("mode", "owner", "uid", "message"),
     [
         (0o1777, 0, 1001, ""),
         (0o1770, 0, 1001, ""),
@@ -28,15 +28,15 @@ def status(mode: int, uid: int) -> os.stat_result:
         (0o1777, 4242, 0, "belongs to uid 4242, not to root"),
     ],
 )
-def test_it_serves_all_if_it_is_root_s_and_sticky_and_else_its_owner(
-    mode: int, owner: int, uid: int, said: str
+def test_a_sticky_directory_of_root_serves_all_and_others_their_owner(
+    mode: int, owner: int, uid: int, message: str
 ) -> None:
     found = problem_of(status(mode, owner), uid)
-    assert found.startswith(said)
-    assert bool(found) is bool(said)
+    assert found.startswith(message)
+    assert bool(found) is bool(message)
 
 
-def test_it_is_made_for_all_by_root_and_for_themselves_by_others(tmp_path: Path) -> None:
+def test_root_creates_the_directory_for_all_and_others_for_themselves(tmp_path: Path) -> None:
     path = tmp_path / "locks"
     with pytest.raises(FileNotFoundError):
         open_shared_directory(str(path))

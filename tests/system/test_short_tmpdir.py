@@ -69,9 +69,9 @@ def test_a_name_leads_to_the_directory_and_has_room_for_the_sockets_of_programs(
 
 def test_each_has_a_name_of_its_own(target: str, base: str) -> None:
     names = [ShortTmpdir(target, base) for _ in range(3)]
-    assert len({one.path for one in names}) == 3
-    for one in names:
-        one.close()
+    assert len({name.path for name in names}) == 3
+    for name in names:
+        name.close()
     assert os.listdir(base) == []
 
 
@@ -79,7 +79,7 @@ def test_a_name_that_is_taken_is_not_used(target: str, base: str, monkeypatch: p
     numbers = [bytes(5), bytes(5), b"\1" * 5]
     monkeypatch.setattr(os, "urandom", lambda _count: numbers.pop(0))
     first, second = ShortTmpdir(target, base), ShortTmpdir(target, base)
-    assert [os.path.relpath(one.path, base) for one in (first, second)] == [
+    assert [os.path.relpath(item.path, base) for item in (first, second)] == [
         "dlapp-0000000000/tmp",
         "dlapp-0101010101/tmp",
     ]
@@ -140,7 +140,7 @@ def test_files_of_the_program_beside_the_link_stay(target: str, base: str) -> No
     assert os.listdir(os.path.dirname(short.path)) == ["mine"]
 
 
-def test_a_name_that_was_cleaned_away_is_closed_all_the_same(target: str, base: str) -> None:
+def test_closing_a_removed_link_is_no_error(target: str, base: str) -> None:
     short = ShortTmpdir(target, base)
     os.unlink(short.path)
     os.rmdir(os.path.dirname(short.path))

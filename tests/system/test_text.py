@@ -120,7 +120,7 @@ def test_no_text_does_more_than_raise_value_error(text: str) -> None:
     ("memory_mib", "shown"),
     [(1, "1 MiB"), (1023, "1023 MiB"), (1024, "1 GiB"), (24680, "24.1 GiB"), (1 << 20, "1024 GiB")],
 )
-def test_memory_is_shown_as_one_would_say_it(memory_mib: int, shown: str) -> None:
+def test_memory_is_shown_in_readable_units(memory_mib: int, shown: str) -> None:
     assert memory_text(memory_mib) == shown
 
 

@@ -32,7 +32,7 @@ def test_a_wait_is_shown_with_subject_start_deadline_and_reason() -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-def test_of_several_waits_the_one_that_lasts_longest_is_shown() -> None:
+def test_the_longest_of_several_waits_is_shown() -> None:
     with Wait("the outer", None) as outer, Wait("the inner", None):
         assert waits.longest_text().startswith("waits for the outer since")
         outer.renew()
@@ -54,26 +54,26 @@ def test_a_wait_that_just_began_is_not_shown(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("at_once")
 def test_each_longest_wait_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "POLL_INTERVAL_S", 0.001)
-    told: list[str] = []
+    messages: list[str] = []
     changed = threading.Condition()
 
     def tell(text: str) -> None:
         with changed:
-            told.append(text)
+            messages.append(text)
             changed.notify_all()
 
     with waits.report_waits(tell):
-        assert not any(one.name == "waits" for one in threading.enumerate())
+        assert not any(thread.name == "waits" for thread in threading.enumerate())
         for what in ("one", "two"):
             with Wait(what, 30.0), changed:
-                assert changed.wait_for(lambda what=what: any(f"for {what} " in text for text in told), 120)  # type: ignore[misc]
-    assert not any(one.name == "waits" for one in threading.enumerate())
-    assert [text.split()[2] for text in told] == ["one", "two"]
-    assert all(re.search(f"since {TIME}, until {TIME}$", text) for text in told)
+                assert changed.wait_for(lambda what=what: any(f"for {what} " in text for text in messages), 120)  # type: ignore[misc]
+    assert not any(thread.name == "waits" for thread in threading.enumerate())
+    assert [text.split()[2] for text in messages] == ["one", "two"]
+    assert all(re.search(f"since {TIME}, until {TIME}$", text) for text in messages)
 
 
 def has_teller() -> bool:
-    return any(one.name == "waits" for one in threading.enumerate())
+    return any(thread.name == "waits" for thread in threading.enumerate())
 
 
 @pytest.mark.usefixtures("at_once")
@@ -87,19 +87,19 @@ def test_a_repeated_wait_is_reported_again(monkeypatch: pytest.MonkeyPatch) -> N
         return found()
 
     monkeypatch.setattr(waits, "long_waits", look)
-    told: list[str] = []
-    with waits.report_waits(told.append):
+    messages: list[str] = []
+    with waits.report_waits(messages.append):
         wait = Wait("hdfs://nn", None)
         for number in (1, 2):
             with wait:
                 for _ in range(3 + looks._value):
                     assert looks.acquire(timeout=60)
-                assert len(told) == number
+                assert len(messages) == number
             for _ in range(3 + looks._value):
                 assert looks.acquire(timeout=60)
 
 
-def test_no_thread_looks_for_waits_while_a_process_forks() -> None:
+def test_no_thread_polls_waits_while_a_process_forks() -> None:
     with waits.report_waits(lambda _: None), Wait("the outer", None):
         assert has_teller()
         with waits.paused():
@@ -110,7 +110,7 @@ def test_no_thread_looks_for_waits_while_a_process_forks() -> None:
     assert not has_teller()
 
 
-def test_a_process_that_may_start_no_thread_waits_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_threads_waits_silently(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -1,4 +1,4 @@
-"""An ApplicationMaster of a few lines for tests of tasks: it hands out one assignment and gives the orders it is told.
+"""An ApplicationMaster of a few lines for tests of tasks: it sends one assignment and the orders of the test.
 
 The control server is the real one, and the task is a real process.
 """
@@ -89,7 +89,9 @@ class FakeAm:
         self._has_server = True
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if self.task is not None:
             self.task.terminate()
         self.die()
@@ -170,7 +172,7 @@ class FakeAm:
             self._write_address(0)
             self._server.__exit__(None, None, None)
 
-    def come_back(self) -> None:
+    def restart(self) -> None:
         """Be the next attempt, at another address."""
         with self._changed:
             self._held.clear()
@@ -194,9 +196,9 @@ class FakeAm:
         """Be away from the network for a moment, and come back at the same address."""
         port = self._server.port
         self._server.__exit__(None, None, None)
-        with socket.socket() as kept:  # nobody listens there, and nobody else gets it meanwhile
-            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            kept.bind((self._server.host, port))
+        with socket.socket() as reserved:  # nobody listens there, and nobody else gets it meanwhile
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind((self._server.host, port))
             meanwhile()
             time.sleep(0.2)  # a few of the task's tries find nobody
             with self._changed:
@@ -210,13 +212,13 @@ class FakeAm:
     def last(self) -> Report:
         """The latest report; one that waits for orders may come after one with news that was made later."""
         with self._changed:
-            return max(self.reports, key=lambda one: one.number)
+            return max(self.reports, key=lambda report: report.number)
 
     @property
     def phases(self) -> list[Phase]:
         """The phases that were reported, each once, in order of report numbers."""
         with self._changed:
-            phases = [report.phase for report in sorted(self.reports, key=lambda one: one.number)]
+            phases = [report.phase for report in sorted(self.reports, key=lambda item: item.number)]
         return list(dict.fromkeys(phases))
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
@@ -321,8 +323,8 @@ class FakeAm:
     def _answer_held(self) -> None:
         with self._changed:
             now = time.monotonic()
-            ready = [one for one in self._held if one[1] <= now or one[2] < self.orders.number]
-            self._held = [one for one in self._held if one not in ready]
+            ready = [item for item in self._held if item[1] <= now or item[2] < self.orders.number]
+            self._held = [item for item in self._held if item not in ready]
             orders = to_json(self.orders)
         for request, _, _ in ready:
             self._server.reply(request, 200, orders)

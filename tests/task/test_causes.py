@@ -54,7 +54,7 @@ def test_a_plain_payload_is_killed_when_the_kernel_kills_for_memory(place: Path,
     script = f"until [ -e {place}/go ]; do sleep 0.02; done; kill -KILL $$"
     with FakeAm(place / "containers", **workspace_archive(place, {"run.sh": script})) as am:
         am.start()
-        am.wait_until(lambda: any(one.phase is Phase.RUNNING for one in am.reports))
+        am.wait_until(lambda: any(report.phase is Phase.RUNNING for report in am.reports))
         before = kill_count()
         words = ("run", "--rm", "--detach", "--network", "none", "--memory", "16m", IMAGE)
         dockerd.docker(*words, "sh", "-c", "head -c 200000000 /dev/zero | tail")

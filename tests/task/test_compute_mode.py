@@ -22,7 +22,7 @@ SECOND_RANK = 'echo "RuntimeError: CUDA error: all CUDA-capable devices are busy
     [(3, "gpu_exclusive", Fault.USER), (0, "gpu_lost", Fault.NODE)],
     ids=["exclusive", "default"],
 )
-def test_a_busy_gpu_is_the_programs_fault_where_the_gpu_takes_one_process_and_else_the_nodes(
+def test_a_busy_gpu_is_a_user_fault_in_exclusive_mode_and_else_a_node_fault(
     place: Path, mode: int, rule: str, fault: Fault
 ) -> None:
     env = with_devices(place, [StubDevice(uuid=DEVICE.uuid, mode=mode)])

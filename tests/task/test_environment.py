@@ -64,10 +64,10 @@ def test_variables_of_every_container() -> None:
     }
 
 
-@pytest.mark.parametrize(("users", "told"), [(None, "/p"), ("", "/p"), ("/a:/b", "/a:/b:/p")])
-def test_our_module_comes_after_those_of_the_user(users: str | None, told: str) -> None:
+@pytest.mark.parametrize(("users", "message"), [(None, "/p"), ("", "/p"), ("/a:/b", "/a:/b:/p")])
+def test_dlapps_module_follows_those_of_the_user(users: str | None, message: str) -> None:
     user = {} if users is None else {"PYTHONPATH": users}
-    assert environment(assignment(), user=user, python="/p")["PYTHONPATH"] == told
+    assert environment(assignment(), user=user, python="/p")["PYTHONPATH"] == message
     assert environment(assignment(), user=user).get("PYTHONPATH") == users
 
 
@@ -116,9 +116,7 @@ SLICES = (PayloadDevice("MIG-a", 0, mig=0), PayloadDevice("MIG-b", 0, mig=1))
         ("index", "image", "0,1"),
     ],
 )
-def test_gpus_are_named_as_the_key_says_and_by_the_numbers_that_the_payload_sees(
-    names: str, image: str | None, visible: str | None
-) -> None:
+def test_gpus_are_named_by_the_key_and_the_payloads_indexes(names: str, image: str | None, visible: str | None) -> None:
     one = assignment(docker_image=image, cuda_visible_devices=names)
     env = environment(one, gpus=TWO, submitter={} if image is None else None)
     assert (env.get("CUDA_VISIBLE_DEVICES"), env["CUDA_DEVICE_ORDER"], env["NV_GPU"]) == (visible, "PCI_BUS_ID", "1,3")
@@ -145,7 +143,7 @@ def test_a_script_can_read_all_facts_about_its_gpus_and_null_for_the_unknown_one
 def test_two_slices_of_one_gpu_have_two_names() -> None:
     env = environment(assignment(), gpus=SLICES)
     assert env["NV_GPU"] == "0:0,0:1"
-    assert [one["mig"] for one in json.loads(env["DLAPP_GPUS"])] == [0, 1]
+    assert [load["mig"] for load in json.loads(env["DLAPP_GPUS"])] == [0, 1]
 
 
 def test_a_plain_payload_inherits_the_submitters_path_and_home_directory() -> None:
@@ -161,7 +159,7 @@ def test_python_output_is_unbuffered_unless_the_user_overrides_it() -> None:
     assert environment(assignment(), user={"PYTHONUNBUFFERED": ""})["PYTHONUNBUFFERED"] == ""
 
 
-def test_the_users_variables_go_over_the_submitters_and_never_over_ours() -> None:
+def test_the_users_variables_override_the_submitters_but_never_dlapps() -> None:
     env = environment(
         assignment(), submitter={"LANG": "C"}, user={"LANG": "ko_KR.UTF-8", "TOKEN": "a b", "CONTAINER_INDEX": "9"}
     )

@@ -42,7 +42,7 @@ def foreign() -> Iterator[int]:
 def payload_pid(am: FakeAm) -> int:
     """Return the pid on this host of the program's shell."""
     assert am.task is not None
-    return [one.pid for one in descendant_processes(am.task.pid) if one.program in (b"sh", b"bash")][-1]
+    return [process.pid for process in descendant_processes(am.task.pid) if process.program in (b"sh", b"bash")][-1]
 
 
 def failed(place: Path, *, foreign_mib: int, foreign: int) -> TaskResult:
@@ -108,12 +108,14 @@ def test_in_docker_the_processes_of_the_container_are_the_payloads_and_others_ar
         (name,) = dockerd.containers()
         own = int(dockerd.docker("inspect", "--format", "{{.State.Pid}}", name).stdout)
         with_devices(place, [StubDevice(pids=(own, foreign), process_mib=(3000, 2000), used=5000 * MIB)])
-        am.wait_until(lambda: any(one.receipt and one.receipt.foreign_processes for one in am.reports))
+        am.wait_until(lambda: any(report.receipt and report.receipt.foreign_processes for report in am.reports))
         with_devices(place, [StubDevice()])
         (am.home / "tmp/finish").touch()
         result = am.result()
     assert (result.fault, result.diagnosis) == (Fault.NONE, None), am.log()
     assert result.receipt is not None
-    assert [(one.pid, one.peak_mib) for one in result.receipt.foreign_processes] == [(foreign, 2000)]
+    assert [
+        (foreign_process.pid, foreign_process.peak_mib) for foreign_process in result.receipt.foreign_processes
+    ] == [(foreign, 2000)]
     assert result.receipt.gpu_memory_peak_mib == 3000
     assert "uses gpu0 without a lease" in am.log()

@@ -19,9 +19,9 @@ from dlapp.values.spec import Resources
 from tests.services.containers.nvml_stub import MIB, StubDevice, with_devices
 from tests.task.fake_am import FakeAm, ledger_of, workspace_archive
 
-CARDS = (StubDevice(uuid="GPU-0"), StubDevice(uuid="GPU-1"))
+STUBS = (StubDevice(uuid="GPU-0"), StubDevice(uuid="GPU-1"))
 NEVER_ENDS = "echo ready; while :; do sleep 0.02; done"
-DEVICES = tuple(Device(device.uuid, place, place) for place, device in enumerate(CARDS))
+DEVICES = tuple(Device(device.uuid, place, place) for place, device in enumerate(STUBS))
 
 
 def ledger(place: Path) -> MachineLedger:
@@ -29,13 +29,13 @@ def ledger(place: Path) -> MachineLedger:
 
 
 def quarantines(place: Path) -> dict[str, str]:
-    found = {one.uuid: one.quarantine for one in ledger(place).record().devices}
+    found = {device.uuid: device.quarantine for device in ledger(place).record().devices}
     return {uuid: f"{one.cause}: {one.detail}" for uuid, one in found.items() if one is not None}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fault", "said", "expected"),
+    ("fault", "message", "expected"),
     [
         ({"error": 15}, "gpu1 failed: GPU is lost", {"GPU-1": "lost: GPU is lost"}),
         (
@@ -47,9 +47,9 @@ def quarantines(place: Path) -> dict[str, str]:
     ids=["lost", "Xid"],
 )
 def test_a_device_lost_in_mid_run_ends_the_payload_as_the_nodes_fault(
-    place: Path, fault: dict[str, Any], said: str, expected: dict[str, str]
+    place: Path, fault: dict[str, Any], message: str, expected: dict[str, str]
 ) -> None:
-    env = with_devices(place, CARDS)
+    env = with_devices(place, STUBS)
     packed = workspace_archive(place, {"run.sh": NEVER_ENDS})
     with (
         ledger(place).reserve("the application", 2),
@@ -58,31 +58,31 @@ def test_a_device_lost_in_mid_run_ends_the_payload_as_the_nodes_fault(
         am.start(process_env=env, ledger=ledger_of(place))
         am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
         am.wait_until(lambda: "the GPUs are monitored" in (am.home / "dlapp.log").read_text())
-        with_devices(place, [CARDS[0], StubDevice(uuid="GPU-1", **fault)])
+        with_devices(place, [STUBS[0], StubDevice(uuid="GPU-1", **fault)])
         result = am.result()
-        assert (result.fault, result.message) == (Fault.NODE, said)
+        assert (result.fault, result.message) == (Fault.NODE, message)
         assert result.diagnosis is not None
         assert (result.diagnosis.rule, result.diagnosis.fault) == ("gpu_failed", Fault.NODE)
-        assert result.diagnosis.cause == said.replace("gpu1 failed", "gpu1 of the node failed")
+        assert result.diagnosis.cause == message.replace("gpu1 failed", "gpu1 of the node failed")
     assert quarantines(place) == expected
 
 
-def test_a_payload_that_fails_by_itself_on_devices_that_are_well_has_itself_failed(place: Path) -> None:
+def test_a_failure_on_healthy_devices_is_the_programs(place: Path) -> None:
     packed = workspace_archive(place, {"run.sh": "exit 3"})
     with (
         ledger(place).reserve("the application", 2),
         FakeAm(place / "containers", **packed, resources=Resources(gcores=2)) as am,
     ):
         where = ledger_of(place)
-        am.start(process_env=with_devices(place, CARDS), ledger=where)
+        am.start(process_env=with_devices(place, STUBS), ledger=where)
         result = am.result()
         assert (result.fault, result.exit_code) == (Fault.USER, 3)
     assert quarantines(place) == {}
 
 
 @pytest.mark.slow
-def test_a_driver_that_hangs_at_the_end_costs_a_quarantine_and_not_the_result(place: Path) -> None:
-    env = with_devices(place, CARDS)
+def test_a_driver_hang_at_the_end_quarantines_the_device_and_keeps_the_result(place: Path) -> None:
+    env = with_devices(place, STUBS)
     packed = workspace_archive(place, {"run.sh": "echo ready; while [ ! -e $TMPDIR/finish ]; do sleep 0.02; done"})
     with (
         ledger(place).reserve("the application", 1, uuids=("GPU-0",)),
@@ -91,22 +91,22 @@ def test_a_driver_that_hangs_at_the_end_costs_a_quarantine_and_not_the_result(pl
         am.start(process_env=env, ledger=ledger_of(place))
         am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
         am.wait_until(lambda: "the GPUs are monitored" in (am.home / "dlapp.log").read_text())
-        with_devices(place, [StubDevice(uuid="GPU-0", hang="nvml"), CARDS[1]])
+        with_devices(place, [StubDevice(uuid="GPU-0", hang="nvml"), STUBS[1]])
         (am.home / "tmp" / "finish").touch()
         result = am.result()
         assert (result.fault, result.exit_code) == (Fault.NONE, 0)
         assert result.receipt is not None
     log = am.log()
-    said = "NVML: no answer in 10 s: the driver hangs"
-    assert f"all GPUs of this host are in quarantine: {said}" in log
+    message = "NVML: no answer in 10 s: the driver hangs"
+    assert f"all GPUs of this host are in quarantine: {message}" in log
     assert log.index("ended: well") < log.index("all GPUs of this host")
     # Also those that this container did not have.
-    assert quarantines(place) == dict.fromkeys(("GPU-0", "GPU-1"), f"driver-hangs: {said}")
+    assert quarantines(place) == dict.fromkeys(("GPU-0", "GPU-1"), f"driver-hangs: {message}")
 
 
 @pytest.mark.slow
 def test_a_temporarily_hanging_driver_is_watched_again_and_ends_no_payload(place: Path) -> None:
-    env = with_devices(place, CARDS)
+    env = with_devices(place, STUBS)
     packed = workspace_archive(place, {"run.sh": NEVER_ENDS})
     with (
         ledger(place).reserve("the application", 2),
@@ -116,17 +116,17 @@ def test_a_temporarily_hanging_driver_is_watched_again_and_ends_no_payload(place
         text = (am.home / "dlapp.log").read_text
         am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
         am.wait_until(lambda: "the GPUs are monitored" in text())
-        with_devices(place, [CARDS[0], StubDevice(uuid="GPU-1", hang="nvmlDeviceGetMemoryInfo")])
+        with_devices(place, [STUBS[0], StubDevice(uuid="GPU-1", hang="nvmlDeviceGetMemoryInfo")])
         am.wait_until(lambda: "the GPUs are not monitored at present: NVML: no answer in 10 s" in text())
-        with_devices(place, CARDS)
+        with_devices(place, STUBS)
         am.wait_until(lambda: "the GPUs are monitored again" in text())
-        with_devices(place, [CARDS[0], StubDevice(uuid="GPU-1", error=15)])
+        with_devices(place, [STUBS[0], StubDevice(uuid="GPU-1", error=15)])
         assert am.result().message == "gpu1 failed: GPU is lost"
 
 
 @pytest.mark.slow
 def test_a_released_device_with_memory_in_use_is_quarantined(place: Path) -> None:
-    env = with_devices(place, CARDS)
+    env = with_devices(place, STUBS)
     packed = workspace_archive(place, {"run.sh": "echo ready; while [ ! -e $TMPDIR/finish ]; do sleep 0.02; done"})
     with (
         ledger(place).reserve("the application", 1, uuids=("GPU-0",)),
@@ -134,7 +134,7 @@ def test_a_released_device_with_memory_in_use_is_quarantined(place: Path) -> Non
     ):
         am.start(process_env=env, ledger=ledger_of(place))
         am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
-        with_devices(place, [StubDevice(uuid="GPU-0", used=700 * MIB), CARDS[1]])
+        with_devices(place, [StubDevice(uuid="GPU-0", used=700 * MIB), STUBS[1]])
         (am.home / "tmp" / "finish").touch()
         assert am.result().fault is Fault.NONE
     assert quarantines(place) == {"GPU-0": "memory-held: 700 MiB are in use by no known process"}
@@ -142,15 +142,15 @@ def test_a_released_device_with_memory_in_use_is_quarantined(place: Path) -> Non
 
 def test_a_fault_that_needs_a_reset_closes_all_slices_of_the_gpu(place: Path) -> None:
     slices = tuple(
-        Device(f"MIG-{card}{part}", card, card, pci_bus_id=f"00000000:0{card}:00.0", mig=part)
-        for card in (0, 1)
+        Device(f"MIG-{number}{part}", number, number, pci_bus_id=f"00000000:0{number}:00.0", mig=part)
+        for number in (0, 1)
         for part in (0, 1)
     )
     ledger = MachineLedger(str(place / "locks"), discover=lambda: slices)
-    nvml: Any = SimpleNamespace(read=lambda devices: {one.uuid: Reading(one.uuid) for one in devices})
+    nvml: Any = SimpleNamespace(read=lambda devices: {device.uuid: Reading(device.uuid) for device in devices})
     nvml.try_again = lambda: None
     leased = LeasedDevices(ledger, nvml, slices[:1], print, print)
     fault = DeviceFault("needs-reset", "Xid 95", until=NEEDS_RESET)
     leased._watch = cast(DeviceWatch, SimpleNamespace(failed={"MIG-00": fault}, use={}))
     assert leased.quarantine_failed()
-    assert [one.uuid for one in ledger.record().devices if one.quarantine is not None] == ["MIG-00", "MIG-01"]
+    assert [device.uuid for device in ledger.record().devices if device.quarantine is not None] == ["MIG-00", "MIG-01"]

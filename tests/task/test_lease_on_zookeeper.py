@@ -35,7 +35,7 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     wait_long(monkeypatch)
 
 
-def where(zookeeper: ZooKeeper, place: Path) -> LedgerSettings:
+def zookeeper_settings(zookeeper: ZooKeeper, place: Path) -> LedgerSettings:
     return LedgerSettings(
         ZOOKEEPER,
         str(place / "locks"),
@@ -56,9 +56,9 @@ def task_with_gpus(place: Path, gcores: int) -> FakeAm:
 
 
 def test_gpus_are_leased_on_zookeeper_for_the_payload_and_given_back(zookeeper: ZooKeeper, place: Path) -> None:
-    env = with_devices(place, [StubDevice(uuid=one.uuid) for one in DEVICES])
+    env = with_devices(place, [StubDevice(uuid=device.uuid) for device in DEVICES])
     with task_with_gpus(place, 2) as am, ledger(zookeeper, place) as other:
-        am.start(process_env=env, ledger=where(zookeeper, place))
+        am.start(process_env=env, ledger=zookeeper_settings(zookeeper, place))
         am.wait_until(lambda: (am.home / "stdout").exists() and bool(am.printed()))
         assert am.printed().split() == [b"GPU-0,GPU-1"]
         # The task has no session while its payload runs: what is connected is who asks for this number.
@@ -71,10 +71,10 @@ def test_gpus_are_leased_on_zookeeper_for_the_payload_and_given_back(zookeeper: 
 
 
 @pytest.mark.slow
-def test_an_outage_of_zookeeper_stops_no_payload_and_costs_no_gpu(zookeeper: ZooKeeper, place: Path) -> None:
-    env = with_devices(place, [StubDevice(uuid=one.uuid) for one in DEVICES])
+def test_an_outage_of_zookeeper_stops_no_payload_and_loses_no_gpu(zookeeper: ZooKeeper, place: Path) -> None:
+    env = with_devices(place, [StubDevice(uuid=device.uuid) for device in DEVICES])
     with task_with_gpus(place, 2) as am:
-        am.start(process_env=env, ledger=where(zookeeper, place))
+        am.start(process_env=env, ledger=zookeeper_settings(zookeeper, place))
         am.wait_until(lambda: (am.home / "stdout").exists() and bool(am.printed()))
         zookeeper.kill_server("zk1")
         (am.home / "tmp" / "finish").touch()
@@ -87,11 +87,11 @@ def test_an_outage_of_zookeeper_stops_no_payload_and_costs_no_gpu(zookeeper: Zoo
 
 
 @pytest.mark.slow
-def test_a_task_that_needs_gpus_waits_while_zookeeper_is_away_and_says_so(zookeeper: ZooKeeper, place: Path) -> None:
-    env = with_devices(place, [StubDevice(uuid=one.uuid) for one in DEVICES])
+def test_a_task_with_gpus_waits_for_zookeeper_with_a_message(zookeeper: ZooKeeper, place: Path) -> None:
+    env = with_devices(place, [StubDevice(uuid=device.uuid) for device in DEVICES])
     zookeeper.kill_server("zk1")
     with task_with_gpus(place, 2) as am:
-        am.start(process_env=env, ledger=where(zookeeper, place))
+        am.start(process_env=env, ledger=zookeeper_settings(zookeeper, place))
         am.wait_until(lambda: any(report.waits_for for report in am.reports))
         waiting = am.last
         assert (waiting.phase, waiting.waits_for) == (Phase.LEASING, f"ZooKeeper at {zookeeper.ensemble}")
@@ -103,12 +103,10 @@ def test_a_task_that_needs_gpus_waits_while_zookeeper_is_away_and_says_so(zookee
         assert am.result().fault is Fault.NONE
 
 
-def test_the_gpus_of_a_task_that_was_killed_are_free_when_its_payload_is_gone(
-    zookeeper: ZooKeeper, place: Path
-) -> None:
-    env = with_devices(place, [StubDevice(uuid=one.uuid) for one in DEVICES])
+def test_gpus_of_a_killed_task_are_free_when_its_payload_has_ended(zookeeper: ZooKeeper, place: Path) -> None:
+    env = with_devices(place, [StubDevice(uuid=device.uuid) for device in DEVICES])
     with task_with_gpus(place, 2) as am, ledger(zookeeper, place) as other:
-        am.start(process_env=env, ledger=where(zookeeper, place))
+        am.start(process_env=env, ledger=zookeeper_settings(zookeeper, place))
         am.wait_until(lambda: (am.home / "stdout").exists() and bool(am.printed()))
         assert am.task is not None
         am.task.send_signal(signal.SIGKILL)

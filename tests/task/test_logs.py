@@ -18,7 +18,7 @@ from dlapp.task.logs import LogCap, TaskLog
 from tests.open_files import open_files
 
 
-def test_the_beginning_is_kept_and_writing_goes_on_at_the_new_end(tmp_path: Path) -> None:
+def test_the_beginning_is_kept_and_writing_continues_at_the_new_end(tmp_path: Path) -> None:
     path = tmp_path / "stdout"
     cap = LogCap((str(path),), 10)
     with open(path, "ab", buffering=0) as file:
@@ -81,12 +81,12 @@ def test_times_of_a_growing_log_are_recorded_each_tenth_of_a_second(tmp_path: Pa
 
 def test_unwritable_times_are_reported_once_and_the_cap_holds(tmp_path: Path) -> None:
     path = tmp_path / "stdout"
-    said: list[str] = []
-    with LogCap((str(path), str(tmp_path / "stderr")), 10, LogTimesWriter("/dev/full"), said.append) as cap:
+    messages: list[str] = []
+    with LogCap((str(path), str(tmp_path / "stderr")), 10, LogTimesWriter("/dev/full"), messages.append) as cap:
         for size in (5, 8, 20):
             path.write_bytes(b"x" * size)
             cap.check()
-    assert said == ["the times of printed lines cannot be written: [Errno 28] No space left on device"]
+    assert messages == ["the times of printed lines cannot be written: [Errno 28] No space left on device"]
     assert path.stat().st_size == 10
 
 
@@ -137,7 +137,7 @@ def test_output_printed_before_the_kernel_watch_is_capped_too(tmp_path: Path, mo
         assert path.stat().st_size == 10
 
 
-def test_it_leaves_no_descriptor(tmp_path: Path) -> None:
+def test_the_log_cap_leaves_no_descriptor(tmp_path: Path) -> None:
     (tmp_path / "stdout").touch()
     before = open_files()
     with LogCap((str(tmp_path / "stdout"),), 10) as cap:
@@ -147,7 +147,7 @@ def test_it_leaves_no_descriptor(tmp_path: Path) -> None:
     assert not open_files() - before
 
 
-def test_a_log_says_that_its_task_lives(tmp_path: Path) -> None:
+def test_a_log_records_that_its_task_is_alive(tmp_path: Path) -> None:
     assert is_task_dead(str(tmp_path / "none"))
     log = TaskLog(str(tmp_path / "dlapp.log"))
     assert not is_task_dead(str(tmp_path))

@@ -54,8 +54,8 @@ def head(place: Path) -> Iterator[Any]:
         return started_ones[-1]
 
     yield start
-    for one in started_ones:
-        one.__exit__(None, None, None)
+    for item in started_ones:
+        item.__exit__(None, None, None)
 
 
 @pytest.fixture
@@ -67,12 +67,12 @@ def member(head: Any) -> FakeAm:
 
 
 def launches(am: FakeAm) -> tuple[MpiLaunch, ...]:
-    last = max(am.reports, key=lambda one: one.number, default=None)
+    last = max(am.reports, key=lambda report: report.number, default=None)
     return last.launches if last is not None else ()
 
 
 def states(am: FakeAm) -> tuple[LaunchState, ...]:
-    return max(am.reports, key=lambda one: one.number).launch_states
+    return max(am.reports, key=lambda report: report.number).launch_states
 
 
 # ---- the head ----
@@ -96,7 +96,7 @@ def test_the_agent_waits_for_the_end_of_its_remote_command(head: Any) -> None:
 def test_requests_at_the_same_time_get_each_its_own_answer(head: Any) -> None:
     am = head(f"for n in 1 2 3; do ({ASK} $n; echo $n $?) & done; wait")
     am.wait_until(lambda: len(launches(am)) == 3)
-    ends = {one.number: int(one.command) + 10 for one in launches(am)}
+    ends = {launch.number: int(launch.command) + 10 for launch in launches(am)}
     am.order(launch_states=tuple(LaunchState(number=number, status=status) for number, status in ends.items()))
     am.result()
     assert sorted(am.printed().decode().splitlines()) == ["1 11", "2 12", "3 13"]
@@ -154,7 +154,7 @@ def test_lines_that_are_no_numbers_are_passed_over(head: Any) -> None:
         f"head -c 200000 /dev/zero >requests; echo >requests; cd; {ASK} last; echo $?"
     )
     am.wait_until(lambda: bool(launches(am)))
-    assert [one.command for one in launches(am)] == ["last"]
+    assert [launch.command for launch in launches(am)] == ["last"]
     am.order(launch_states=(LaunchState(number=1, status=0),))
     am.result()
     assert am.printed() == b"0\n"
@@ -214,7 +214,7 @@ def test_a_member_runs_commands_instead_of_the_program_until_it_is_ended(member:
     assert (result.fault, result.exit_code) == (Fault.STOPPED, 0)
 
 
-def test_a_launch_starts_once_however_often_it_is_ordered(member: FakeAm) -> None:
+def test_a_repeated_launch_order_starts_once(member: FakeAm) -> None:
     am = member
     one = MpiLaunch(number=1, index=1, command="echo once")
     am.order(launches=(one,))
@@ -258,7 +258,7 @@ def test_ended_launches_are_forgotten_when_the_head_has_forgotten_them(tmp_path:
 
 def states_alive() -> int:
     gc.collect()
-    return sum(isinstance(one, LaunchState) for one in gc.get_objects())
+    return sum(isinstance(item, LaunchState) for item in gc.get_objects())
 
 
 def test_a_launch_that_cannot_be_started_has_failed(member: FakeAm) -> None:
@@ -271,13 +271,13 @@ def test_a_launch_that_cannot_be_started_has_failed(member: FakeAm) -> None:
         )
     )
     am.wait_until(lambda: len(states(am)) == 3 and states(am)[2].status is not None)
-    assert [one.status for one in states(am)[:2]] == [255, 255]
+    assert [state.status for state in states(am)[:2]] == [255, 255]
     assert states(am)[2].status != 0
     assert am.printed() == b""
 
 
 @pytest.mark.proves("mpi-answers")
-def test_a_payload_that_lies_about_ends_is_heard_only_on_its_own_launches(member: FakeAm) -> None:
+def test_false_end_reports_affect_only_the_payloads_own_launches(member: FakeAm) -> None:
     am = member
     lies = "printf '9 0\\n1 x\\n1 99999\\n\\n' >\"$DLAPP_DIR/mpi/ended\"; exec sleep 600"
     am.order(launches=(MpiLaunch(number=1, index=1, command=lies),))
@@ -290,7 +290,9 @@ def test_a_kill_ends_programs_started_by_mpirun(member: FakeAm) -> None:
     am.wait_until(lambda: states(am) == (LaunchState(number=1),) and bool(am.printed()))
     am.stop(Stop.NOW)
     assert am.result().fault is Fault.STOPPED
-    assert not any("sleep\0600" in read(pid) for pid in filter(str.isdecimal, os.listdir("/proc")) if of(pid, am))
+    assert not any(
+        "sleep\0600" in read(pid) for pid in filter(str.isdecimal, os.listdir("/proc")) if belongs_to(pid, am)
+    )
 
 
 def read(pid: str) -> str:
@@ -300,7 +302,7 @@ def read(pid: str) -> str:
         return ""
 
 
-def of(pid: str, am: FakeAm) -> bool:
+def belongs_to(pid: str, am: FakeAm) -> bool:
     try:
         return str(am.home).encode() in Path("/proc", pid, "environ").read_bytes()
     except OSError:

@@ -98,7 +98,7 @@ def test_a_port_of_a_container_on_another_host_is_no_conflict() -> None:
 @pytest.mark.parametrize(
     ("listener", "is_ours"), [(Listener.NONE, True), (Listener.OURS, True), (Listener.ANOTHER, False)]
 )
-def test_of_its_own_port_a_program_is_robbed_only_by_another_application(listener: Listener, is_ours: bool) -> None:
+def test_a_programs_own_port_conflicts_only_with_another_application(listener: Listener, is_ours: bool) -> None:
     found = explained(f"port: {MASTER}, name: EADDRINUSE", 0, listen={MASTER: listener})
     assert found == (RANK_0 if is_ours else "")
 

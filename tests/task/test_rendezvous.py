@@ -61,7 +61,7 @@ def rendezvous(place: Path, am: FakeAm, **changes: Any) -> Rendezvous:
 # ---- whole tasks ----
 
 
-def test_a_payload_starts_when_the_roster_is_there_and_finds_its_files(place: Path) -> None:
+def test_a_payload_starts_once_the_roster_exists_and_finds_its_files(place: Path) -> None:
     with fake_am(place, 'cat "$DLAPP_ROSTER" "$DLAPP_DIR/hosts"; ls -A "$DLAPP_DIR" | sort', ports=2) as am:
         start(am, place)
         am.wait_until(lambda: any(report.ports for report in am.reports))
@@ -114,7 +114,7 @@ def test_a_payload_gets_the_addresses_of_its_peers_as_arguments(place: Path, scr
         ]
 
 
-def test_a_task_without_peers_asks_for_no_roster_and_locks_no_port(place: Path) -> None:
+def test_a_task_without_peers_requests_no_roster_and_locks_no_port(place: Path) -> None:
     with fake_am(place, 'echo "[$DLAPP_ROSTER]"', has_roster=False) as am:
         start(am, place)
         assert am.result().fault is Fault.NONE
@@ -178,7 +178,7 @@ def test_tasks_of_one_host_have_other_ports_and_those_of_a_killed_one_are_free(p
         for am in (first, second):
             am.roster = roster()
             start(am, place)
-            am.wait_until(lambda one=am: any(report.ports for report in one.reports))  # type: ignore[misc]
+            am.wait_until(lambda item=am: any(report.ports for report in item.reports))  # type: ignore[misc]
         mine, its = first.last.ports, second.last.ports
         assert len({*mine, *its}) == 6
         first.order(roster=1)
@@ -201,7 +201,7 @@ def test_tasks_of_one_host_have_other_ports_and_those_of_a_killed_one_are_free(p
         wait_until(is_free, "the kernel has freed the locks")
 
 
-def test_a_port_that_another_program_took_is_the_fault_of_the_node(place: Path) -> None:
+def test_a_port_taken_by_another_program_is_a_node_fault(place: Path) -> None:
     with fake_am(place, "echo it ran", ports=1) as am:
         start(am, place)
         am.wait_until(lambda: any(report.ports for report in am.reports))

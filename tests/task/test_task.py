@@ -54,7 +54,7 @@ def part_of(place: Path) -> Path:
     return place / "results.application_1700000000000_0001.tmp" / "container"
 
 
-def left(am: FakeAm) -> list[str]:
+def leftovers(am: FakeAm) -> list[str]:
     """Return what a task leaves in its directory, but for what was there before it."""
     return sorted(name for name in os.listdir(am.home) if name not in ("launch.json", "am.log"))
 
@@ -85,7 +85,7 @@ def test_a_payload_runs_and_every_step_is_reported(place: Path) -> None:
         assert (am.home / "stderr").read_bytes() == b"oops\n"
         order = [Phase.UNPACKING, Phase.WAITING, Phase.RUNNING, Phase.RELEASING, Phase.ENDED]
         assert [phase for phase in am.phases if phase is not Phase.STARTING] == order
-        assert left(am) == LOGS
+        assert leftovers(am) == LOGS
 
 
 def test_a_task_lets_the_next_one_start_when_its_payload_runs(place: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_task_lets_the_next_one_start_when_its_payload_runs(place: Path) -> No
         assert am.result().fault is Fault.NONE
 
 
-def test_input_is_there_and_output_is_stored_whole(place: Path) -> None:
+def test_input_is_available_and_output_is_stored_completely(place: Path) -> None:
     (place / "data" / "sub").mkdir(parents=True)
     (place / "data" / "sub" / "x").write_text("42")
     script = 'cp "$DLAPP_INPUT/data/sub/x" "$DLAPP_OUTPUT/y"; mkdir $DLAPP_OUTPUT/empty; ln -s y $DLAPP_OUTPUT/z'
@@ -121,7 +121,7 @@ def test_the_exchange_directory_is_private_to_the_payload(place: Path) -> None:
         am.start()
         assert am.result().fault is Fault.NONE
         assert am.printed().decode().split() == [str(am.home / "run"), "700", "report"]
-        assert left(am) == LOGS
+        assert leftovers(am) == LOGS
 
 
 def test_secrets_reach_the_payload_and_no_log(place: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_plain_program_can_make_the_sockets_of_multiprocessing_in_its_tmpdir(p
         assert address.startswith(f"{am.home}/tmp/pymp-")
         assert re.fullmatch("/tmp/dlapp-[0-9a-f]{10}/tmp", tmpdir)
         assert not os.path.lexists(os.path.dirname(tmpdir))
-        assert left(am) == LOGS
+        assert leftovers(am) == LOGS
 
 
 def test_the_tmpdir_that_a_user_sets_stays(place: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_task_of_an_ordinary_user_does_the_same(place: Path) -> None:
         assert result.fault is Fault.NONE, result
         assert am.printed().split() == [str(USER).encode()]
         assert (part_of(place) / "x").stat().st_uid == USER
-        assert left(am) == LOGS
+        assert leftovers(am) == LOGS
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +263,7 @@ def test_gpus_that_are_not_to_be_had_are_the_nodes_fault(place: Path) -> None:
 # ---- whose fault ----
 
 
-def test_an_exit_code_is_the_users_fault_and_output_is_stored_all_the_same(place: Path) -> None:
+def test_an_exit_code_is_a_user_fault_and_output_is_still_stored(place: Path) -> None:
     with fake_am(place, "echo half > output/x; exit 3", {"output/.keep": ""}, **output_of(place)) as am:
         am.start()
         result = am.result()
@@ -294,12 +294,15 @@ def caches_of(place: Path, limit_bytes: int = 1 << 30) -> CacheSettings:
 
 
 def test_a_plain_payload_finds_its_caches_by_variables_and_the_next_reuses_them(place: Path) -> None:
-    for run, there in (("first", []), ("second", [f"there: {place}/payload/caches/{one.name}" for one in CACHES])):
+    for run, expected in (
+        ("first", []),
+        ("second", [f"there: {place}/payload/caches/{cache.name}" for cache in CACHES]),
+    ):
         (place / run).mkdir()
         with fake_am(place / run, KEEP, caches=CACHES) as am:
             am.start(cache=caches_of(place))
             assert am.result().fault is Fault.NONE, am.log()
-            assert am.printed().decode().splitlines() == there
+            assert am.printed().decode().splitlines() == expected
 
 
 def test_a_cache_in_use_is_locked_by_the_payload_itself(place: Path) -> None:
@@ -353,9 +356,11 @@ def test_with_a_missing_output_all_new_and_changed_files_are_kept(place: Path) -
         )
         (stored,) = result.outputs
         assert (stored.stray, stored.files) == (True, 3)
-        kept = sorted(str(one.relative_to(part_of(place))) for one in part_of(place).rglob("*") if one.is_file())
-        assert kept == ["changed", "output/deep/ck", "output/x"]
-        assert left(am) == LOGS
+        kept_output = sorted(
+            str(path.relative_to(part_of(place))) for path in part_of(place).rglob("*") if path.is_file()
+        )
+        assert kept_output == ["changed", "output/deep/ck", "output/x"]
+        assert leftovers(am) == LOGS
 
 
 def test_stray_files_of_a_failed_script_are_kept(place: Path) -> None:
@@ -368,8 +373,8 @@ def test_stray_files_of_a_failed_script_are_kept(place: Path) -> None:
             "exit code 3; the script made no 'output' in its workspace (to_hdfs); new or changed there: 'ckpt' "
             "(1 file); all of it is kept"
         )
-        assert [one.stray for one in result.outputs] == [True]
-        assert [str(one.relative_to(part_of(place))) for one in part_of(place).rglob("*")] == ["ckpt", "ckpt/1"]
+        assert [output.stray for output in result.outputs] == [True]
+        assert [str(path.relative_to(part_of(place))) for path in part_of(place).rglob("*")] == ["ckpt", "ckpt/1"]
 
 
 def test_a_failed_script_without_files_keeps_its_exit_code(place: Path) -> None:
@@ -389,7 +394,7 @@ def test_stray_files_of_a_failed_script_are_dropped_if_configured(place: Path) -
         assert (result.fault, result.message, result.outputs) == (Fault.USER, "", ())
 
 
-def test_changes_are_kept_once_beside_the_outputs_that_are_there(place: Path) -> None:
+def test_changes_are_kept_once_beside_the_existing_outputs(place: Path) -> None:
     script = "mkdir model; echo 1 >model/weights; echo 2 >log.txt"
     both: dict[str, Any] = {
         "outputs": (
@@ -402,7 +407,7 @@ def test_changes_are_kept_once_beside_the_outputs_that_are_there(place: Path) ->
     with fake_am(place, script, **both) as am:
         am.start()
         result = am.result()
-        assert [(one.name, one.stray) for one in result.outputs] == [("model", False), ("logs", True)]
+        assert [(output.name, output.stray) for output in result.outputs] == [("model", False), ("logs", True)]
         assert "'logs' in its workspace (to_hdfs logs); the script made no 'more'" in result.message
         assert os.listdir(place / "logs.tmp" / "container") == ["log.txt"]
         assert os.listdir(place / "model.tmp" / "container") == ["weights"]
@@ -425,7 +430,7 @@ def test_a_script_that_ended_well_on_a_soft_kill_has_its_changes_kept(place: Pat
         am.wait_until(lambda: (am.home / "stdout").exists() and b"ready" in am.printed())
         am.order(stop=Stop.SOFT, why="soft-killed by tony", grace_s=20.0)
         result = am.result()
-        assert (result.fault, [one.stray for one in result.outputs]) == (Fault.STOPPED, [True])
+        assert (result.fault, [output.stray for output in result.outputs]) == (Fault.STOPPED, [True])
         assert result.message.startswith("soft-killed by tony; the script made no 'outptu'")
 
 
@@ -447,7 +452,7 @@ def test_output_waits_for_free_space(place: Path, small_disk: Path) -> None:
     with fake_am(place, script, {"output/.keep": ""}, **output_of(small_disk)) as am:
         am.start()
         wait = re.compile(rf"waits for [34]\d\d\.\d KiB on {small_disk} since .+, until .+")
-        am.wait_until(lambda: any(wait.fullmatch(one.detail) for one in list(am.reports)))
+        am.wait_until(lambda: any(wait.fullmatch(report.detail) for report in list(am.reports)))
         (small_disk / "much").unlink()
         result = am.result()
         assert (result.fault, len(result.outputs)) == (Fault.NONE, 1)
@@ -460,17 +465,15 @@ def test_output_without_space_in_time_stays_on_the_machine(place: Path, small_di
         am.start(unstored=str(place / "unstored"))
         result = am.result()
         assert (result.fault, result.outputs) == (Fault.DATA, ())
-        kept = place / "unstored" / str(am.container_id) / "output"
+        kept_output = place / "unstored" / str(am.container_id) / "output"
         assert "the output could not be stored: the output has" in result.message
-        assert result.message.endswith(f"it stays on {socket.gethostname()} in {kept}")
-        assert result.unstored == (str(kept.parent),)
-        assert (kept / "model").stat().st_size == 1_000_000
-        assert left(am) == LOGS
+        assert result.message.endswith(f"it stays on {socket.gethostname()} in {kept_output}")
+        assert result.unstored == (str(kept_output.parent),)
+        assert (kept_output / "model").stat().st_size == 1_000_000
+        assert leftovers(am) == LOGS
 
 
-def test_an_exit_code_stands_before_the_reason_that_the_output_could_not_be_stored(
-    place: Path, small_disk: Path
-) -> None:
+def test_an_exit_code_takes_precedence_over_a_storage_error(place: Path, small_disk: Path) -> None:
     script = "head -c 1000000 /dev/zero > output/model; exit 3"
     with fake_am(place, script, {"output/.keep": ""}, output_patience_s=0, **output_of(small_disk)) as am:
         am.start(unstored=str(place / "unstored"))
@@ -499,8 +502,8 @@ def test_on_yarn_output_that_cannot_be_moved_is_not_reported_as_kept(place: Path
         result = am.result()
         assert (result.fault, result.unstored) == (Fault.DATA, ())
         assert result.message.startswith("the output could not be stored: ")
-        kept = place / "unstored" / str(am.container_id) / "output"
-        lost = f"; it could not be renamed to {kept} (Not a directory): YARN deletes it with its container"
+        kept_output = place / "unstored" / str(am.container_id) / "output"
+        lost = f"; it could not be renamed to {kept_output} (Not a directory): YARN deletes it with its container"
         assert result.message.endswith(lost)
 
 
@@ -516,7 +519,7 @@ def test_an_output_that_fits_is_stored_though_another_does_not(place: Path, smal
     with fake_am(place, script, None, output_patience_s=0, **outputs) as am:
         am.start(unstored=str(place / "unstored"))
         result = am.result()
-        assert (result.fault, [one.name for one in result.outputs]) == (Fault.DATA, ["small"])
+        assert (result.fault, [output.name for output in result.outputs]) == (Fault.DATA, ["small"])
         assert (place / "small.tmp" / "container").read_text() == "1\n"
         assert (place / "unstored" / str(am.container_id) / "large").stat().st_size == 1_000_000
 
@@ -536,7 +539,7 @@ def test_missing_input_is_a_data_fault_and_no_program_runs(place: Path) -> None:
         result = am.result()
         assert (result.fault, result.exit_code) == (Fault.DATA, None)
         assert f"file://{place}/none/*: nothing is there" in result.message
-        assert left(am) == ["dlapp.log"]
+        assert leftovers(am) == ["dlapp.log"]
 
 
 def test_a_missing_script_is_the_users_fault(place: Path) -> None:
@@ -546,7 +549,7 @@ def test_a_missing_script_is_the_users_fault(place: Path) -> None:
         assert (result.fault, result.message) == (Fault.USER, "none.sh: there is no such script in the workspace")
 
 
-def test_a_workspace_that_is_gone_is_the_nodes_fault(place: Path) -> None:
+def test_a_missing_workspace_is_a_node_fault(place: Path) -> None:
     with fake_am(place, "true", workspace_archive=f"file://{place}/none.tar.gz") as am:
         am.start()
         assert am.result().fault is Fault.NODE
@@ -634,7 +637,7 @@ def test_a_kill_stores_no_output(place: Path) -> None:
         result = am.result()
         assert (result.fault, result.outputs) == (Fault.STOPPED, ())
         assert not part_of(place).exists()
-        assert left(am) == LOGS
+        assert leftovers(am) == LOGS
 
 
 def test_sigterm_to_the_task_is_a_kill(place: Path) -> None:
@@ -656,7 +659,7 @@ def test_a_task_that_waits_at_the_gate_can_be_stopped(place: Path, how: Stop) ->
         am.stop(how)
         result = am.result()
         assert (result.fault, result.exit_code) == (Fault.STOPPED, None)
-        assert left(am) == ["dlapp.log"]
+        assert leftovers(am) == ["dlapp.log"]
 
 
 def test_a_task_waits_until_the_gate_opens(place: Path) -> None:
@@ -684,7 +687,7 @@ def test_a_long_fetch_can_be_stopped(place: Path) -> None:
         am.stop(Stop.NOW)
         result = am.result()
         assert (result.fault, result.exit_code) == (Fault.STOPPED, None)
-        assert left(am) == ["dlapp.log"]
+        assert leftovers(am) == ["dlapp.log"]
 
 
 # ---- the ApplicationMaster ----
@@ -705,7 +708,7 @@ def test_without_a_new_am_the_payload_ends_softly_in_time_and_its_output_is_kept
         assert am.task is not None
         assert am.task.wait(timeout=120) == 1
         assert payload_processes(am) == []
-        assert left(am) == LOGS
+        assert leftovers(am) == LOGS
         assert (part_of(place) / "x").read_text() == "saved\n"
         assert "there was no ApplicationMaster for 0.5 s: SIGTERM, and SIGKILL in 60 s" in am.log()
 
@@ -726,12 +729,12 @@ def test_the_payload_runs_on_and_its_result_reaches_the_next_am(place: Path) -> 
         am.die()
         (am.home / "tmp" / "finish").touch()
         am.wait_until(lambda: "exit code 4" in am.log())
-        am.come_back()
+        am.restart()
         assert am.result().exit_code == 4
         assert am.printed().count(b"ready") == 1
 
 
-def test_an_am_that_lives_and_does_not_answer_costs_no_payload(place: Path) -> None:
+def test_an_unresponsive_applicationmaster_ends_no_payload(place: Path) -> None:
     with fake_am(place, "while [ ! -e $TMPDIR/finish ]; do sleep 0.02; done; exit 4") as am:
         am.start(alone_s=0.05)
         am.wait_for(Phase.RUNNING)
@@ -829,7 +832,7 @@ def test_on_a_node_a_task_runs_as_the_submitter_only_if_the_node_manager_names_t
     assert not runs_as_submitter({}, on_a_node=True)
 
 
-def test_a_payload_in_docker_goes_through_the_same_steps(place: Path, dockerd: Dockerd) -> None:
+def test_a_payload_in_docker_has_the_same_phases(place: Path, dockerd: Dockerd) -> None:
     script = (
         "pwd; echo $DLAPP_OUTPUT $CONTAINER_INDEX $HOME $DLAPP_DIR; echo x > $DLAPP_OUTPUT/x;"
         "ln -s $PWD/output/x output/y"
@@ -844,7 +847,7 @@ def test_a_payload_in_docker_goes_through_the_same_steps(place: Path, dockerd: D
         assert os.readlink(part_of(place) / "y") == "x"
         assert Phase.PULLING in am.phases
         assert am.last.image.startswith("sha256:")
-        assert left(am) == LOGS
+        assert leftovers(am) == LOGS
         assert dockerd.containers() == []
 
 
@@ -913,7 +916,7 @@ def test_a_container_waits_for_a_registry_without_gpus_until_it_is_stopped(place
         assert Phase.LEASING not in am.phases
 
 
-def test_an_image_that_is_not_to_be_had_takes_no_gpus(place: Path, dockerd: Dockerd) -> None:
+def test_an_unavailable_image_leases_no_gpus(place: Path, dockerd: Dockerd) -> None:
     with fake_am(place, "true", docker_image="Not A Name", resources=Resources(gcores=1)) as am:
         am.start(docker=DockerSettings(dockerd.host, "none"), ledger=ledger_of(place))
         result = am.result()
@@ -923,12 +926,12 @@ def test_an_image_that_is_not_to_be_had_takes_no_gpus(place: Path, dockerd: Dock
 
 
 def test_a_payload_in_docker_finds_its_caches_at_their_paths(place: Path, dockerd: Dockerd) -> None:
-    for run, there in (("first", []), ("second", [f"there: {one.path}" for one in CACHES])):
+    for run, expected in (("first", []), ("second", [f"there: {cache.path}" for cache in CACHES])):
         (place / run).mkdir()
         with fake_am(place / run, KEEP, caches=CACHES, docker_image=IMAGE) as am:
             am.start(docker=DockerSettings(dockerd.host, "none"), cache=caches_of(place))
             assert am.result().fault is Fault.NONE, am.log()
-            assert am.printed().decode().splitlines() == there
+            assert am.printed().decode().splitlines() == expected
     assert (place / "payload" / "caches" / "models" / "x").read_text() == "x\n"
     assert (place / "payload" / "caches" / "models" / "x").stat().st_uid == os.geteuid()
 
@@ -1003,7 +1006,7 @@ def test_a_task_whose_gang_is_restarted_ends_its_payload_and_starts_the_next_one
         assert not (am.home / "stdout").exists()
         am.order(go=True)
         am.wait_until(lambda: (am.home / "stdout").exists() and b"run.sh" in am.printed())
-        assert am.printed() == b"1: run.sh\n", "the workspace is unpacked anew"
+        assert am.printed() == b"1: run.sh\n", "the workspace is unpacked again"
         am.stop(Stop.SOFT)
         assert am.result().fault is Fault.STOPPED
     assert {report.generation for report in am.reports if report.phase is Phase.RELEASING} == {1}
@@ -1017,13 +1020,13 @@ def test_a_task_that_waits_at_the_gate_waits_for_the_next_generation(place: Path
         am.wait_for(Phase.WAITING)
         am.order(generation=5)
         am.wait_until(lambda: am.last.generation == 5)
-        assert {one.phase for one in am.reports if one.generation == 5} == {Phase.WAITING}
+        assert {report.phase for report in am.reports if report.generation == 5} == {Phase.WAITING}
         am.order(go=True)
         assert am.result().fault is Fault.NONE
         assert am.printed() == b"5\n"
 
 
-def test_a_task_of_a_gang_whose_payload_failed_goes_on_with_the_next_generation(place: Path) -> None:
+def test_a_gang_task_with_a_failed_payload_continues_in_the_next_generation(place: Path) -> None:
     script = 'echo "$DLAPP_GENERATION"; exit 3\n'
     with FakeAm(place, in_gang=True, **workspace_archive(place, {"run.sh": script})) as am:
         am.start()

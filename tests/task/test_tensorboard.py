@@ -52,7 +52,7 @@ def test_each_start_has_another_path_as_others_may_know_the_last(
         )
 
     def make_run(made: Payload) -> Running:
-        paths.extend(one for one in json.loads(made.env[ARGUMENTS_VARIABLE]) if one.startswith("--path_prefix="))
+        paths.extend(load for load in json.loads(made.env[ARGUMENTS_VARIABLE]) if load.startswith("--path_prefix="))
         return cast(Running, EndsAtOnce())
 
     board = TensorBoard(

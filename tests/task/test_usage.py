@@ -45,7 +45,7 @@ class World:
         self.meter.set_phase(Phase.RUNNING)
 
 
-def test_the_seconds_of_a_phase_that_comes_twice_are_added() -> None:
+def test_seconds_of_a_repeated_phase_are_added() -> None:
     world = World()
     for phase, seconds in ((Phase.UNPACKING, 2.0), (Phase.RUNNING, 3.0), (Phase.UNPACKING, 4.0), (Phase.RUNNING, 5.0)):
         world.meter.set_phase(phase)
@@ -232,16 +232,16 @@ def test_the_receipt_of_a_task_equals_usr_bin_time(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_usage_comes_with_the_reports_as_often_as_the_orders_say(place: Path) -> None:
+def test_usage_is_reported_at_the_ordered_interval(place: Path) -> None:
     packed = workspace_archive(place, {"run.sh": "echo ready; while [ ! -e $TMPDIR/finish ]; do sleep 0.02; done"})
     with FakeAm(place / "containers", **packed) as am:
         am.orders = replace(am.orders, usage_every_s=0.0, report_every_s=0.05)
         am.start()
-        am.wait_until(lambda: any(one.usage and one.usage.memory_mib for one in am.reports))
+        am.wait_until(lambda: any(report.usage and report.usage.memory_mib for report in am.reports))
         (am.home / "tmp/finish").touch()
         am.result()
-        usages = [one.usage for one in am.reports if one.usage]
-        receipts = [one.receipt for one in am.reports if one.receipt]
+        usages = [report.usage for report in am.reports if report.usage]
+        receipts = [report.receipt for report in am.reports if report.receipt]
     assert abs(usages[-1].at_ms - time.time() * 1000) < 60_000
     assert isinstance(receipts[-1], Receipt)
 
@@ -250,9 +250,9 @@ def test_usage_comes_with_the_reports_as_often_as_the_orders_say(place: Path) ->
 def test_gpus_are_busy_idle_or_unknown_by_nvml(
     place: Path, utilization: int | None, shares: tuple[float, float, float]
 ) -> None:
-    cards = (StubDevice(uuid="GPU-0", utilization=utilization, millijoules=5),)
+    stubs = (StubDevice(uuid="GPU-0", utilization=utilization, millijoules=5),)
     devices = (Device("GPU-0", 0, 0),)
-    env = with_devices(place, cards)
+    env = with_devices(place, stubs)
     packed = workspace_archive(place, {"run.sh": "echo ready; while [ ! -e $TMPDIR/finish ]; do sleep 0.02; done"})
     ledger = MachineLedger(str(place / "locks"), discover=lambda: devices)
     with (
@@ -261,7 +261,7 @@ def test_gpus_are_busy_idle_or_unknown_by_nvml(
     ):
         am.orders = replace(am.orders, usage_every_s=0.0, report_every_s=0.05)
         am.start(process_env=env, ledger=ledger_of(place))
-        am.wait_until(lambda: any(one.usage and one.usage.devices for one in am.reports))
+        am.wait_until(lambda: any(report.usage and report.usage.devices for report in am.reports))
         (am.home / "tmp/finish").touch()
         receipt = am.result().receipt
     assert receipt is not None

@@ -20,8 +20,8 @@ from tests.task.fake_am import FakeAm, ledger_of, workspace_archive
 
 pytestmark = pytest.mark.slow
 
-CARDS = (StubDevice(uuid="GPU-0"), StubDevice(uuid="GPU-1"))
-DEVICES = tuple(Device(device.uuid, place, place) for place, device in enumerate(CARDS))
+STUBS = (StubDevice(uuid="GPU-0"), StubDevice(uuid="GPU-1"))
+DEVICES = tuple(Device(device.uuid, place, place) for place, device in enumerate(STUBS))
 WAITS = "echo ready; while [ ! -e $TMPDIR/finish ]; do sleep 0.02; done; "
 SAVES = "trap 'cat $DLAPP_STOP; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.02; done"
 
@@ -38,14 +38,14 @@ class Run:
 
     def report(self, xid: int) -> None:
         """Let the driver report an Xid, and wait until the task has seen it."""
-        with_devices(self.place, [replace(CARDS[0], xid=xid), CARDS[1]])
+        with_devices(self.place, [replace(STUBS[0], xid=xid), STUBS[1]])
         self.am.wait_until(lambda: f"Xid {xid}" in self.log)
 
     def finish(self) -> None:
         (self.am.home / "tmp" / "finish").touch()
 
     def quarantines(self) -> dict[str, Quarantine]:
-        found = {one.uuid: one.quarantine for one in self.ledger.record().devices}
+        found = {device.uuid: device.quarantine for device in self.ledger.record().devices}
         return {uuid: one for uuid, one in found.items() if one is not None}
 
 
@@ -57,19 +57,19 @@ def running(place: Path, script: str) -> Iterator[Run]:
         ledger.reserve("the application", 1, uuids=("GPU-0",)),
         FakeAm(place / "containers", **packed, resources=Resources(gcores=1)) as am,
     ):
-        am.start(process_env=with_devices(place, CARDS), ledger=ledger_of(place))
+        am.start(process_env=with_devices(place, STUBS), ledger=ledger_of(place))
         am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
         run = Run(place, am, ledger)
         am.wait_until(lambda: "the GPUs are monitored" in run.log)
         yield run
 
 
-def test_a_device_that_needs_a_reset_ends_the_payload_by_sigterm_and_the_program_saves_its_state(place: Path) -> None:
+def test_a_device_that_needs_a_reset_ends_the_payload_softly(place: Path) -> None:
     with running(place, SAVES) as run:
-        with_devices(place, [replace(CARDS[0], xid=109), CARDS[1]])
+        with_devices(place, [replace(STUBS[0], xid=109), STUBS[1]])
         result = run.am.result()
-        said = "gpu0 failed: a context switch timed out (Xid 109)"
-        assert (result.fault, result.message, result.exit_code) == (Fault.NODE, said, 0)
+        message = "gpu0 failed: a context switch timed out (Xid 109)"
+        assert (result.fault, result.message, result.exit_code) == (Fault.NODE, message, 0)
         printed = run.am.printed().decode()
         assert printed.startswith("ready\n")
         assert "gpu_failed" in printed
@@ -81,7 +81,7 @@ def test_a_device_that_needs_a_reset_ends_the_payload_by_sigterm_and_the_program
 
 def test_an_error_of_the_node_closes_all_its_devices(place: Path) -> None:
     with running(place, SAVES) as run:
-        with_devices(place, [replace(CARDS[0], xid=79), CARDS[1]])
+        with_devices(place, [replace(STUBS[0], xid=79), STUBS[1]])
         assert run.am.result().message == "gpu0 failed: it fell off the bus (Xid 79)"
         assert {uuid: (one.cause, one.detail) for uuid, one in run.quarantines().items()} == {
             "GPU-0": ("needs-reboot", "it fell off the bus (Xid 79)"),
@@ -127,7 +127,7 @@ def test_a_contained_error_is_not_the_programs_fault_and_the_inspected_device_st
 def test_a_device_due_for_inspection_is_not_leased_while_its_driver_is_silent(place: Path) -> None:
     with running(place, WAITS + "exit 0") as run:
         run.report(94)
-        with_devices(place, CARDS, init=18)
+        with_devices(place, STUBS, init=18)
         run.finish()
         assert run.am.result().fault is Fault.NONE
         found = run.quarantines()
@@ -137,7 +137,7 @@ def test_a_device_due_for_inspection_is_not_leased_while_its_driver_is_silent(pl
 def test_an_error_that_needs_a_reset_closes_the_device_also_if_the_driver_hangs_at_the_end(place: Path) -> None:
     """The firmware of the GPU does not answer: the error, and then no answer to any question."""
     with running(place, SAVES) as run:
-        with_devices(place, [replace(CARDS[0], xid=119, hang="nvmlDeviceGet"), CARDS[1]])
+        with_devices(place, [replace(STUBS[0], xid=119, hang="nvmlDeviceGet"), STUBS[1]])
         assert run.am.result().fault is Fault.NODE
         found = run.quarantines()
         assert {uuid: one.cause for uuid, one in found.items()} == {"GPU-0": "needs-reset", "GPU-1": "driver-hangs"}
@@ -153,13 +153,13 @@ def test_ignored_and_unknown_xids_are_noted_and_counted_only(place: Path, xid: i
         assert (result.fault, run.quarantines()) == (Fault.NONE, {})
         assert result.receipt is not None
         assert result.receipt.xids == {str(xid): 1}
-        assert [one.times for one in read_xids(run.ledger.directory)["GPU-0"].values()] == [1]
+        assert [item.times for item in read_xids(run.ledger.directory)["GPU-0"].values()] == [1]
 
 
 def test_the_operators_class_decides_on_the_host_of_the_device(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DLAPP_GPUID_XIDS", "63: reset")
     with running(place, SAVES) as run:
-        with_devices(place, [replace(CARDS[0], xid=63), CARDS[1]])
+        with_devices(place, [replace(STUBS[0], xid=63), STUBS[1]])
         assert run.am.result().message == "gpu0 failed: a memory page or row is to be retired or remapped (Xid 63)"
 
 
@@ -173,10 +173,10 @@ def running_trials(place: Path, script: str, slots: int) -> Iterator[FakeAm]:
     packed = workspace_archive(place, {"run.sh": script})
     work, amounts = TrialWork(metric="", slots=slots), Resources(memory_mib=128 * slots, gcores=slots)
     with (
-        ledger.reserve("the application", slots, uuids=[one.uuid for one in DEVICES[:slots]]),
+        ledger.reserve("the application", slots, uuids=[device.uuid for device in DEVICES[:slots]]),
         FakeAm(place / "containers", **packed, resources=amounts, sweep=work) as am,
     ):
-        am.start(process_env=with_devices(place, CARDS), ledger=ledger_of(place))
+        am.start(process_env=with_devices(place, STUBS), ledger=ledger_of(place))
         am.order(trials=tuple(TrialOrder(number=number, try_number=1) for number in range(slots)))
         am.wait_until(lambda: all((place / f"ready.{number}").exists() for number in range(slots)))
         am.wait_until(lambda: "the GPUs are monitored" in (am.home / "dlapp.log").read_text())
@@ -185,7 +185,7 @@ def running_trials(place: Path, script: str, slots: int) -> Iterator[FakeAm]:
 
 def results_of(am: FakeAm) -> dict[int, TaskResult]:
     reports = list(am.reports)
-    return {one.number: one.result for report in reports for one in report.trials if one.result is not None}
+    return {trial.number: trial.result for report in reports for trial in report.trials if trial.result is not None}
 
 
 def test_a_device_that_needs_a_reset_ends_the_trials_by_sigterm(place: Path) -> None:
@@ -193,20 +193,20 @@ def test_a_device_that_needs_a_reset_ends_the_trials_by_sigterm(place: Path) -> 
         f"trap 'echo saved >{place}/saved; exit 0' TERM; touch {place}/ready.$DLAPP_TRIAL; while :; do sleep 0.02; done"
     )
     with running_trials(place, script, 1) as am:
-        with_devices(place, [replace(CARDS[0], xid=109), CARDS[1]])
+        with_devices(place, [replace(STUBS[0], xid=109), STUBS[1]])
         result = am.result()
-        said = "gpu0 failed: a context switch timed out (Xid 109)"
-        assert (result.fault, result.message) == (Fault.NODE, said)
+        message = "gpu0 failed: a context switch timed out (Xid 109)"
+        assert (result.fault, result.message) == (Fault.NODE, message)
         assert (place / "saved").read_text() == "saved\n"
         assert {number: (one.fault, one.message) for number, one in results_of(am).items()} == {
-            0: (Fault.STOPPED, said)
+            0: (Fault.STOPPED, message)
         }
 
 
 def test_an_xid_error_is_the_cause_of_the_trial_on_its_device_only(place: Path) -> None:
     script = f"touch {place}/ready.$DLAPP_TRIAL; while [ ! -e {place}/finish ]; do sleep 0.02; done; exit 7"
     with running_trials(place, script, 2) as am:
-        with_devices(place, [CARDS[0], replace(CARDS[1], xid=31)])
+        with_devices(place, [STUBS[0], replace(STUBS[1], xid=31)])
         am.wait_until(lambda: "Xid 31" in (am.home / "dlapp.log").read_text())
         (place / "finish").touch()
         am.wait_until(lambda: len(results_of(am)) == 2)

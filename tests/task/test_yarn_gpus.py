@@ -21,7 +21,7 @@ from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.http.http_server import Answer, Request, http_server
 from tests.task.fake_am import FakeAm, workspace_archive
 
-CARDS = tuple(f"GPU-0000000{number}-aaaa-bbbb-cccc-000000000000" for number in range(2))
+UUIDS = tuple(f"GPU-0000000{number}-aaaa-bbbb-cccc-000000000000" for number in range(2))
 
 
 class Node:
@@ -51,17 +51,17 @@ def node(place: Path) -> Iterator[Node]:
         yield one
 
 
-def test_a_task_uses_the_gpu_that_its_node_manager_gave_it(node: Node) -> None:
+def test_a_task_uses_the_gpu_assigned_by_its_nodemanager(node: Node) -> None:
     node.start()
     assert node.am.result().fault is Fault.NONE, node.am.log()
-    assert node.am.printed().decode().split() == [CARDS[1]]
+    assert node.am.printed().decode().split() == [UUIDS[1]]
 
 
 def test_a_node_manager_that_does_not_answer_is_waited_for_as_a_service_of_its_node(node: Node) -> None:
     node.is_up = False
     node.start()
-    node.am.wait_until(lambda: any(one.waits_for for one in node.am.reports))
-    waits = {one.waits_for for one in node.am.reports} - {""}
+    node.am.wait_until(lambda: any(report.waits_for for report in node.am.reports))
+    waits = {report.waits_for for report in node.am.reports} - {""}
     assert waits == {f"{SERVICE}{node_name()}"}
     assert Phase.LEASING in node.am.phases
     node.is_up = True
@@ -72,17 +72,17 @@ def test_a_gpu_that_fails_its_inspection_is_not_used_and_closes_the_node(node: N
     node.start(StubDevice(), StubDevice(ecc=3, recovery=None))
     result = node.am.result()
     assert (result.fault, result.is_closed) == (Fault.NODE, True), node.am.log()
-    assert f"gpu1 ({CARDS[1]}) is quarantined (3 uncorrectable ECC errors)" in result.message
+    assert f"gpu1 ({UUIDS[1]}) is quarantined (3 uncorrectable ECC errors)" in result.message
     assert not (node.am.home / "stdout").exists()
-    devices = tuple(Device(uuid, place, place) for place, uuid in enumerate(CARDS))
+    devices = tuple(Device(uuid, place, place) for place, uuid in enumerate(UUIDS))
     ledger = MachineLedger(node.locks, discover=lambda: devices)
-    assert [one.quarantine is not None for one in ledger.record().devices] == [False, True]
+    assert [device.quarantine is not None for device in ledger.record().devices] == [False, True]
     assert ledger.holders() == {}
 
 
 def test_a_task_does_not_request_gpus_that_an_operator_closed(node: Node) -> None:
-    devices = tuple(Device(uuid, place, place) for place, uuid in enumerate(CARDS))
-    for uuid in CARDS:
+    devices = tuple(Device(uuid, place, place) for place, uuid in enumerate(UUIDS))
+    for uuid in UUIDS:
         MachineLedger(node.locks, discover=lambda: devices).quarantine(uuid, cause="operator", detail="fan", by="ann")
     node.start()
     result = node.am.result()

@@ -49,7 +49,7 @@ class Machine:
             self.keys[source] = held.key
             self._last = wanted, fetch
 
-    def again(self) -> CacheHold:
+    def hold_last(self) -> CacheHold:
         """Hold the last entry."""
         held = self.cache.hold(*self._last)
         assert held is not None
@@ -60,7 +60,7 @@ class Machine:
         return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=ROOT, **options)
 
     def sources(self) -> list[str]:
-        return [one.source for one in self.cache.entries()]
+        return [entry.source for entry in self.cache.entries()]
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def machine(tmp_path: Path) -> Machine:
 
 def test_list_shows_entries_least_recently_used_first(machine: Machine) -> None:
     machine.cache.pin(machine.keys[SOURCES[1]])
-    held = machine.again()
+    held = machine.hold_last()
     done = machine.run("list")
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 4), done
     head, *lines = done.stdout.splitlines()
@@ -85,17 +85,17 @@ def test_list_shows_entries_least_recently_used_first(machine: Machine) -> None:
 
 
 def test_list_as_json_has_every_field(machine: Machine) -> None:
-    said = json.loads(machine.run("list", "--json").stdout)
-    assert (said["directory"], said["limit_bytes"]) == (machine.directory, 20 << 30)
+    content = json.loads(machine.run("list", "--json").stdout)
+    assert (content["directory"], content["limit_bytes"]) == (machine.directory, 20 << 30)
     fields = ["key", "source", "size_bytes", "room_bytes", "files", "fetched_ms", "used_ms", "pinned", "use"]
-    assert list(said["entries"][0]) == fields
+    assert list(content["entries"][0]) == fields
     page = (ROOT / "docs" / "json.md").read_text()
     assert [name for name in fields if f"`{name}`" not in page] == []
 
 
 def test_clear_keeps_pinned_and_used_entries_with_a_message(machine: Machine) -> None:
     machine.cache.pin(machine.keys[SOURCES[0]])
-    held = machine.again()
+    held = machine.hold_last()
     done = machine.run("clear")
     assert done.returncode == 0
     assert "hdfs://nn/data/test: removed, 10 bytes" in done.stdout
@@ -105,14 +105,14 @@ def test_clear_keeps_pinned_and_used_entries_with_a_message(machine: Machine) ->
     held.close()
 
 
-def test_clear_of_named_entries_takes_pinned_ones_too_and_fails_for_those_in_use(machine: Machine) -> None:
+def test_clear_of_named_entries_removes_pinned_ones_and_fails_for_used_ones(machine: Machine) -> None:
     machine.cache.pin(machine.keys[SOURCES[0]])
-    held = machine.again()
+    held = machine.hold_last()
     done = machine.run("clear", SOURCES[0], machine.keys[SOURCES[2]][:12], "--json")
     assert done.returncode == 1
-    said = json.loads(done.stdout)
-    assert said["removed"] == [machine.keys[SOURCES[0]]]
-    assert [one["why"] for one in said["kept"]] == ["in use"]
+    content = json.loads(done.stdout)
+    assert content["removed"] == [machine.keys[SOURCES[0]]]
+    assert [item["why"] for item in content["kept"]] == ["in use"]
     assert machine.sources() == SOURCES[1:]
     held.close()
 
@@ -120,9 +120,9 @@ def test_clear_of_named_entries_takes_pinned_ones_too_and_fails_for_those_in_use
 def test_pin_and_unpin(machine: Machine) -> None:
     key = machine.keys[SOURCES[1]]
     assert machine.run("pin", SOURCES[1]).stdout == f"{key[:12]}  {SOURCES[1]}: pinned\n"
-    assert [one.pinned for one in machine.cache.entries()] == [False, True, False]
+    assert [entry.pinned for entry in machine.cache.entries()] == [False, True, False]
     assert json.loads(machine.run("unpin", key, "--json").stdout) == {"directory": machine.directory, "entries": [key]}
-    assert not any(one.pinned for one in machine.cache.entries())
+    assert not any(entry.pinned for entry in machine.cache.entries())
 
 
 def test_caches_of_programs_are_listed_and_removed_by_name(state_dir: Path) -> None:
@@ -135,20 +135,20 @@ def test_caches_of_programs_are_listed_and_removed_by_name(state_dir: Path) -> N
     assert [line.split()[0] for line in shown.out.splitlines()] == ["ENTRY", "cache.models", "cache.pip"]
     assert shown.out.count("  -      ") == shown.out.count("in use  programs") == 2
     assert f" of 50.0 GiB, in {caches.place.directory}\n" in shown.err
-    said = json.loads(run("dlapp-cache", "list", "--json").out)["programs"]
-    assert (said["directory"], said["limit_bytes"]) == (caches.place.directory, 50 << 30)
+    content = json.loads(run("dlapp-cache", "list", "--json").out)["programs"]
+    assert (content["directory"], content["limit_bytes"]) == (caches.place.directory, 50 << 30)
     fields = ["name", "size_bytes", "used_ms", "in_use"]
-    assert [list(one) for one in said["caches"]] == [fields, fields]
+    assert [list(cache) for cache in content["caches"]] == [fields, fields]
     page = (ROOT / "docs" / "json.md").read_text()
     assert [name for name in fields if f"`{name}`" not in page] == []
-    kept = run("dlapp-cache", "clear", "cache.pip")
-    assert (kept.code, kept.out, kept.err) == (1, "", "cache.pip  programs: kept, it is in use\n")
+    cleared = run("dlapp-cache", "clear", "cache.pip")
+    assert (cleared.code, cleared.out, cleared.err) == (1, "", "cache.pip  programs: kept, it is in use\n")
     caches.close()
     assert run("dlapp-cache", "clear").code == 0
-    assert [one.name for one in caches.entries()] == ["models", "pip"]
+    assert [entry.name for entry in caches.entries()] == ["models", "pip"]
     removed = run("dlapp-cache", "clear", "cache.pip")
     assert (removed.code, removed.out.partition(",")[0]) == (0, "cache.pip  programs: removed")
-    assert [one.name for one in caches.entries()] == ["models"]
+    assert [entry.name for entry in caches.entries()] == ["models"]
     for words, code, message in (
         (("clear", "cache.pip"), 3, "cache.pip: there is no such cache (dlapp-cache list shows them)"),
         (("pin", "cache.models"), 2, "cache.models: only input can be pinned"),
@@ -201,11 +201,11 @@ def test_another_users_cache_is_denied(machine: Machine, tmp_path: Path) -> None
 @pytest.mark.parametrize(("limit", "verdict"), [("1m", "pass"), ("900000g", "warn")])
 def test_the_doctor_reports_cache_size_and_space_for_the_limit(tmp_path: Path, limit: str, verdict: str) -> None:
     config = load_config({"local.state_dir": str(tmp_path), "storage.cache_limit": limit})
-    (found,) = [one for check in checks(config) if check.subject == "storage.cache" for one in check.run()]
+    (found,) = [item for check in checks(config) if check.subject == "storage.cache" for item in check.run()]
     assert found.verdict == verdict
     assert found.found.startswith("0 entries, 0 bytes of ")
 
 
-def test_without_a_word_it_is_this_machines_own(tmp_path: Path) -> None:
+def test_without_a_directory_the_cache_of_this_machine_is_used(tmp_path: Path) -> None:
     config = load_config({"local.state_dir": str(tmp_path)})
     assert cache_directory(config, str(tmp_path / "id")) == str(tmp_path / "id" / "cache" / str(os.geteuid()) / "input")

@@ -53,7 +53,7 @@ def test_an_application_from_its_file_to_its_logs(engine: Engine, tmp_path: Path
     assert "\x1b" not in done.err
 
     shown = run("dlapp-status", "--logs").out.splitlines()
-    containers = [one["container_id"] for one in status("last")["containers"]]
+    containers = [item["container_id"] for item in status("last")["containers"]]
     assert shown[:4] == [
         f"DL App {application} is FINISHED",
         f"Username : {caller()}",
@@ -61,9 +61,9 @@ def test_an_application_from_its_file_to_its_logs(engine: Engine, tmp_path: Path
         "DL App Name : test",
     ]
     urls, last = shown[7:], 7 + 4 * len(containers)
-    for at, (container, stream) in enumerate((one, name) for one in containers for name in ("stdout", "stderr")):
-        assert urls[2 * at] == stream
-        assert re.fullmatch(engine.log_page(application, container, stream), urls[2 * at + 1])
+    for index, (container, stream) in enumerate((item, name) for item in containers for name in ("stdout", "stderr")):
+        assert urls[2 * index] == stream
+        assert re.fullmatch(engine.log_page(application, container, stream), urls[2 * index + 1])
     assert run("dlapp-status").out.splitlines() == [*shown[:11], *shown[last:]]
     # On a cluster queue, priority, project and tags follow.
     assert listed(application).split()[:7] == [
@@ -90,16 +90,16 @@ def test_a_memory_that_is_hardly_meant_is_warned_of_on_stderr(tmp_path: Path) ->
 def test_a_failed_application_exits_with_1_when_waiting_and_0_for_a_status(engine: Engine, tmp_path: Path) -> None:
     done = run("dlapp-launcher", "--wait", "--json", properties(tmp_path, "exit 3"))
     assert done.code == 1
-    told = json.loads(done.out)
-    assert (told["state"], told["final_status"], told["exit_code"]) == ("FINISHED", "FAILED", 1)
-    assert told["containers"][0]["exit_code"] == 3
+    content = json.loads(done.out)
+    assert (content["state"], content["final_status"], content["exit_code"]) == ("FINISHED", "FAILED", 1)
+    assert content["containers"][0]["exit_code"] == 3
     assert "DL App Submission : OK" in done.err
-    assert f"next : dlapp-logs --container 0 {told['application_id']}" in done.err
+    assert f"next : dlapp-logs --container 0 {content['application_id']}" in done.err
     assert run("dlapp-status", "last").code == 0
-    assert listed(told["application_id"]).split()[6] == "3"
+    assert listed(content["application_id"]).split()[6] == "3"
     assert run("dlapp-logs", "-f").code == 1
     last = json.loads(run("dlapp-list", "--json").out)["applications"][-1]
-    assert (last["application_id"], last["exit_code"]) == (told["application_id"], 1)
+    assert (last["application_id"], last["exit_code"]) == (content["application_id"], 1)
 
 
 @on_yarn_when_full
@@ -128,14 +128,14 @@ def test_a_failure_shows_the_last_output_and_programs_cannot_fake_dlapps_lines(e
     assert re.fullmatch(engine.log_page(application, container, "stderr"), shown[10])
 
 
-def test_of_a_stderr_without_line_ends_the_status_shows_its_last_bytes(tmp_path: Path) -> None:
+def test_the_status_shows_the_last_bytes_of_a_stderr_without_line_ends(tmp_path: Path) -> None:
     script = "head -c 3000000 /dev/zero | tr '\\0' x >&2; printf end >&2; exit 1"
     assert run("dlapp-launcher", "--wait", properties(tmp_path, script)).code == 1
     (line,) = [line for line in run("dlapp-status").out.splitlines() if line.startswith("  | ")]
     assert line == "  | …" + "x" * (TAIL_BYTES - 3) + "end"
 
 
-def test_a_fifo_in_the_place_of_stderr_holds_up_no_status(tmp_path: Path) -> None:
+def test_a_fifo_in_place_of_stderr_does_not_block_the_status(tmp_path: Path) -> None:
     launched = run("dlapp-launcher", "--wait", properties(tmp_path, "echo x >&2; exit 1"))
     assert launched.code == 1
     log = Path(status("last")["logs"][0]["files"]["stderr"].removeprefix("file://"))
@@ -235,17 +235,17 @@ def test_options_take_the_place_of_the_file_and_no_value_of_a_variable_is_kept(
         ]
     assert "hush" not in done.out + done.err + run("dlapp-status", "--json").out
     printed = b"0.1 hush-option hush-passed"  # by the program; its last lines are in the report
-    kept = [path for path in state_dir.rglob("*") if path.is_file() and path.name != "stdout"]
-    assert [path for path in kept if b"hush" in path.read_bytes().replace(printed, b"")] == []
+    remaining = [path for path in state_dir.rglob("*") if path.is_file() and path.name != "stdout"]
+    assert [path for path in remaining if b"hush" in path.read_bytes().replace(printed, b"")] == []
 
 
-def test_a_word_that_is_no_option_is_not_taken_for_an_argument_of_the_program(tmp_path: Path) -> None:
+def test_a_misplaced_word_is_not_passed_to_the_program(tmp_path: Path) -> None:
     done = run("dlapp-launcher", properties(tmp_path, "true"), "word")
     assert done.code == 2
     assert "unexpected extra argument" in done.err
 
 
-def test_following_shows_lines_as_they_come_and_ends_with_the_application(engine: Engine, tmp_path: Path) -> None:
+def test_following_shows_new_lines_and_ends_with_the_application(engine: Engine, tmp_path: Path) -> None:
     go = tmp_path / "go"
     file = properties(tmp_path, f'echo first; until [ -e "{go}" ]; do sleep 0.02; done; printf "the last, cut"; exit 4')
     launch(file)
@@ -267,8 +267,8 @@ def test_following_ends_with_a_line_on_the_end(engine: Engine, tmp_path: Path) -
     followed = run("dlapp-logs", "-f")
     application = status("last")["application_id"]
     assert (followed.code, followed.out) == (1, "[0 err] oh\n")
-    said = rf"{application} failed after 0:\d\d:\d\d: container 0 exited with code 4"
-    assert re.fullmatch(said, followed.err.splitlines()[-1])
+    message = rf"{application} failed after 0:\d\d:\d\d: container 0 exited with code 4"
+    assert re.fullmatch(message, followed.err.splitlines()[-1])
     # One container's stderr goes to stderr, byte for byte.
     alone = run("dlapp-logs", "-f", "--container", "0")
     assert (alone.code, alone.out, alone.err) == (1, "", "oh\n")
@@ -276,8 +276,8 @@ def test_following_ends_with_a_line_on_the_end(engine: Engine, tmp_path: Path) -
     killed = launch(properties(tmp_path, "sleep 600"))
     assert run("dlapp-kill", killed).code == 0
     # A ResourceManager that ends it before its ApplicationMaster is there says so in words of its own.
-    said = rf"{killed} killed after 0:\d\d:\d\d: (Application {killed} was )?killed by (user )?\w+.*\n"
-    assert re.fullmatch(said, run("dlapp-logs", "-f", killed).err)
+    message = rf"{killed} killed after 0:\d\d:\d\d: (Application {killed} was )?killed by (user )?\w+.*\n"
+    assert re.fullmatch(message, run("dlapp-logs", "-f", killed).err)
 
 
 def test_on_a_terminal_a_progress_bar_is_followed_line_by_line(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_on_a_terminal_a_progress_bar_is_followed_line_by_line(tmp_path: Path) -
 
 
 @on_yarn_when_full
-def test_following_one_that_waits_says_why_and_follows_it_once_it_runs(
+def test_following_a_waiting_application_shows_the_reason_and_then_its_logs(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = tmp_path / "go"
@@ -306,7 +306,7 @@ def test_following_one_that_waits_says_why_and_follows_it_once_it_runs(
         most, little = {"containers": 2, "memory": 3584}, {"memory": 1024}
     script = f'until [ -e "{go}" ]; do sleep 0.02; done'
     first = launch(properties(tmp_path, script, name="first", resources=most))
-    wait_for("the first runs", lambda: {one["phase"] for one in status(first)["containers"]} == {"running"})
+    wait_for("the first runs", lambda: {container["phase"] for container in status(first)["containers"]} == {"running"})
     second = launch(properties(tmp_path, "echo at last", name="second", resources=little))
     command: list[str | Path] = [BIN / "dlapp-logs", "--follow", second]
     with subprocess.Popen(
@@ -314,8 +314,8 @@ def test_following_one_that_waits_says_why_and_follows_it_once_it_runs(
     ) as follower:
         assert follower.stdout is not None
         assert follower.stderr is not None
-        said = follower.stderr.readline().decode()
-        assert re.match(rf"{second} is (ACCEPTED|RUNNING): .", said), said
+        output = follower.stderr.readline().decode()
+        assert re.match(rf"{second} is (ACCEPTED|RUNNING): .", output), output
         go.touch()
         assert follower.stdout.read() == b"[0] at last\n"
         follower.stderr.read()
@@ -347,15 +347,15 @@ def test_the_username_of_the_file_names_the_callers_own_applications_in_list_and
     first = launch(file)
     second, third = launch(file), launch(properties(tmp_path, "sleep 600", name="mine"))
     listed = json.loads(run("dlapp-list", "tony", "--json").out)["applications"]
-    assert {one["application_id"] for one in listed} == {first, second}
+    assert {view["application_id"] for view in listed} == {first, second}
     mine = json.loads(run("dlapp-list", caller(), "--json").out)["applications"]
-    assert {one["application_id"] for one in mine} == {first, second, third}
+    assert {view["application_id"] for view in mine} == {first, second, third}
     refused = run("dlapp-kill", "tony", third)
     assert (refused.code, refused.err) == (4, f"Error: {third} is {caller()}'s, not tony's\n")
     assert run("dlapp-kill", "tony", first).code == 0
     assert run("dlapp-softkill", "tony", "last").code == 0
     assert run("dlapp-kill", caller(), third).code == 0
-    wait_for("all have ended", lambda: all(status(one)["finished_ms"] for one in (first, second, third)))
+    wait_for("all have ended", lambda: all(status(item)["finished_ms"] for item in (first, second, third)))
     assert status(second)["soft_kill_by"] == caller()
 
 
@@ -371,7 +371,7 @@ def test_a_list_of_an_unknown_user_is_reported() -> None:
 
 
 @on_yarn_when_full
-def test_ctrl_c_while_waiting_detaches_and_says_how_to_return(engine: Engine, tmp_path: Path) -> None:
+def test_ctrl_c_while_waiting_detaches_with_the_command_to_return(engine: Engine, tmp_path: Path) -> None:
     go = tmp_path / "go"
     file = properties(tmp_path, f'until [ -e "{go}" ]; do sleep 0.02; done')
     command: list[str | Path] = [BIN / "dlapp-launcher", "--wait", file]
@@ -379,13 +379,13 @@ def test_ctrl_c_while_waiting_detaches_and_says_how_to_return(engine: Engine, tm
         assert launcher.stderr is not None
         assert any("running" in line for line in launcher.stderr)
         launcher.send_signal(signal.SIGINT)
-        said = launcher.stderr.read()
+        output = launcher.stderr.read()
     assert launcher.returncode == 130
     application = status("last")["application_id"]
     for what in (f"Detached: {application} continues", f"dlapp-logs -f {application}", f"dlapp-kill {application}"):
-        assert what in said
-    assert said.index(f"dlapp-softkill {application}") < said.index(f"dlapp-kill {application}")
-    assert "Traceback" not in said
+        assert what in output
+    assert output.index(f"dlapp-softkill {application}") < output.index(f"dlapp-kill {application}")
+    assert "Traceback" not in output
     assert status("last")["state"] == "RUNNING"
     go.touch()
     assert ended(application)["final_status"] == "SUCCEEDED"
@@ -433,17 +433,17 @@ def test_on_a_terminal_long_packing_shows_a_temporary_bar(engine: Engine, tmp_pa
         assert b"\x1b[?25h" in after  # the cursor is back
 
 
-def test_a_bar_comes_back_when_there_is_more_to_bring_than_was_known() -> None:
+def test_a_bar_reappears_when_more_data_is_discovered() -> None:
     script = (
         "from dlapp.tools.display.progress import copying_bar\n"
         "with copying_bar('pulling') as progress:\n"
         "    for done, total in ((20, 40), (40, 40), (40, 40), (50, 80), (80, 80)):\n"
         "        progress(done * 10**6, total * 10**6)\n"
-        "        print('told', done)\n"
+        "        print('noted', done)\n"
     )
     with Terminal("python", "-c", script) as terminal:
         terminal.expect(r"pulling [━╸╺]+ 20\.0/40\.0 MB")
-        terminal.expect(r"^told 40\n+told 40\n+pulling ")
+        terminal.expect(r"^noted 40\n+noted 40\n+pulling ")
         terminal.expect(r"pulling [━╸╺]+ 50\.0/80\.0 MB")
         assert terminal.wait() == 0
 
@@ -499,7 +499,7 @@ def test_a_list_is_selected_by_state_name_time_and_number(engine: Engine, tmp_pa
         assert listed.code == 0, listed.err
         rows = [line.split() for line in listed.out.splitlines()[1:]]
         as_json = json.loads(run("dlapp-list", "--json", *args).out)["applications"]
-        assert [row[0] for row in rows] == [one["application_id"] for one in as_json]
+        assert [row[0] for row in rows] == [view["application_id"] for view in as_json]
         return [row[0] for row in rows if row[0] in (failed, done, last)]
 
     assert ids() == [failed, done, last]
@@ -524,10 +524,10 @@ def test_a_list_is_selected_by_state_name_time_and_number(engine: Engine, tmp_pa
     for option, value in ("-o", "yaml"), ("-o", "name=colour"), ("--sort", "colour"):
         refused = run("dlapp-list", option, value)
         assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
-    told = run("dlapp-why", failed).out.splitlines()
-    assert told[0].startswith(f"{failed} failed after ")
-    assert told[1].startswith("waited : 0:0")
-    assert told[1].endswith(" in the queue, until it was started")
+    output = run("dlapp-why", failed).out.splitlines()
+    assert output[0].startswith(f"{failed} failed after ")
+    assert output[1].startswith("waited : 0:0")
+    assert output[1].endswith(" in the queue, until it was started")
     for wrong in ("soon", "2023-13-01", "5 parsecs", ""):
         option = "--until" if wrong == "soon" else "--since"
         refused = run("dlapp-list", option, wrong)
@@ -556,7 +556,7 @@ def test_a_plan_shows_the_effects_without_submitting(tmp_path: Path) -> None:
     assert as_json["workspace"]["largest"][0]["name"] == "start.sh"
     assert as_json["asked"] == {"memory": 128, "vcores": 2, "gcores": 0}
     assert (as_json["gpu_hours_most"], as_json["waiting"]["code"]) == (0.0, "starting")
-    assert {one["limit"] for one in as_json["limits"]} == {"this machine"}
+    assert {limit["limit"] for limit in as_json["limits"]} == {"this machine"}
     large = run("dlapp-launcher", "--plan", "--set", "resources.memory=1000000g", file)
     assert (large.code, large.out) == (2, "")
     assert "resources.memory: " in large.err
@@ -592,12 +592,12 @@ def test_several_are_killed_by_one_command_and_an_error_of_one_spares_no_other(
     # No number that a test's own cluster has reached.
     refused = run("dlapp-kill", first, "987654321")
     assert (refused.code, refused.out) == (3, "")
-    assert not {"KILLED"} & {status(one)["state"] for one in (first, second)}
+    assert not {"KILLED"} & {status(item)["state"] for item in (first, second)}
     killed = run("dlapp-kill", "--json", first, second, first)
     assert killed.code == 0, killed.err
-    told = json.loads(killed.out)["applications"]
-    assert [(one["application_id"], one["error"]) for one in told] == [(first, ""), (second, "")]
-    assert [status(one)["state"] for one in (first, second)] == ["KILLED", "KILLED"]
+    content = json.loads(killed.out)["applications"]
+    assert [(view["application_id"], view["error"]) for view in content] == [(first, ""), (second, "")]
+    assert [status(item)["state"] for item in (first, second)] == ["KILLED", "KILLED"]
     again = run("dlapp-softkill", first, second)
     assert again.code == 0, again.err
     assert [line.split()[0] for line in again.out.splitlines()] == [first, second]
@@ -619,7 +619,7 @@ def test_only_ended_applications_are_removed_from_the_history(state_dir: Path, t
     assert (removed.code, removed.out) == (0, f"{ended_one} was removed from the history\n")
     assert run("dlapp-status", ended_one).code == 3
     assert [line.split()[0] for line in run("dlapp-list").out.splitlines()[1:]] == [running]
-    assert [one.name for one in state_dir.glob("*/applications/*")] == [running]
+    assert [path.name for path in state_dir.glob("*/applications/*")] == [running]
     assert (tmp_path / "kept" / "x").read_text() == "x\n"
     assert run("dlapp-kill", running).code == 0
     assert json.loads(run("dlapp-rm", "--json", "last").out) == {

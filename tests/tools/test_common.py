@@ -200,7 +200,7 @@ def test_an_unknown_option_is_one_error_line_and_code_2() -> None:
     assert "dlapp-status --help" in done.stderr
 
 
-def test_a_reader_that_goes_away_ends_the_command_quietly() -> None:
+def test_a_closed_pipe_ends_the_command_quietly() -> None:
     program = (
         "import sys\nfrom dlapp.tools.common import exit_code_of, say\n"
         "def body():\n  for i in range(100_000): say('x' * 100)\n  return 0\n"

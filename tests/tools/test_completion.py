@@ -70,7 +70,7 @@ def in_shell(shell: str, script: str, *words: str) -> list[str]:
 
 def install() -> None:
     """Write the files as the page says it."""
-    (block,) = (one for one in blocks("docs/commands.md") if one.language == "bash")
+    (block,) = (item for item in blocks("docs/commands.md") if item.language == "bash")
     assert in_shell("bash", block.text) == []
 
 
@@ -95,7 +95,7 @@ def test_a_shell_completes_ids_options_and_actions(shell: str, tmp_path: Path) -
 
 
 def test_completing_ids_creates_no_files(tmp_path: Path) -> None:
-    assert [one.application_id for one in matching("", unfinished=False)] == ["last"]
+    assert [view.application_id for view in matching("", unfinished=False)] == ["last"]
     home = Path(os.environ["HOME"])
     assert list(home.iterdir()) == []
 
@@ -105,7 +105,7 @@ def test_an_id_is_found_by_its_beginning_and_by_its_number() -> None:
         tools_tokens.keep(ApplicationId(1700000000000, number), tools_tokens.KeptToken("tony", "t"))
     ids = ["application_1700000000000_0423", "application_1700000000000_0042", "application_1700000000000_0007"]
     for incomplete, found in (("app", ids), ("42", ids[:2]), ("0042", ids[:2]), ("8", []), ("x", [])):
-        assert [one.application_id for one in matching(incomplete, unfinished=True)] == found
+        assert [view.application_id for view in matching(incomplete, unfinished=True)] == found
 
 
 def test_an_unreadable_state_completes_nothing_silently() -> None:

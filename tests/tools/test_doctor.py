@@ -42,9 +42,9 @@ class Doctor:
         return done.stdout
 
     def findings(self, code: int = 0, *words: str) -> dict[str, dict[str, Any]]:
-        said = json.loads(self.run("--json", *words, code=code))
-        assert sum(said["count"].values()) == len(said["findings"])
-        return {one["subject"]: one for one in said["findings"]}
+        content = json.loads(self.run("--json", *words, code=code))
+        assert sum(content["count"].values()) == len(content["findings"])
+        return {finding["subject"]: finding for finding in content["findings"]}
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_a_machine_that_is_well_has_a_line_for_each_assumption(doctor: Doctor) -
     assert any(name.startswith("gpu") for name in found)
     assert found["docker"]["verdict"] == "warn"
     assert "start dockerd or set runtime.docker.host" in found["docker"]["repair"]
-    assert all(one["repair"] for one in found.values() if one["verdict"] == "warn")
+    assert all(finding["repair"] for finding in found.values() if finding["verdict"] == "warn")
 
 
 def test_another_docker_of_the_user_is_named_with_the_variable_that_selects_it(doctor: Doctor) -> None:
@@ -88,10 +88,10 @@ def test_nodes_that_were_checked_are_a_table() -> None:
 
 @pytest.mark.parametrize("words", [("--node",), ("--node", "all")])
 def test_one_machine_is_its_own_only_node(doctor: Doctor, words: tuple[str, ...]) -> None:
-    assert not any(one["node"] for one in doctor.findings(0, *words).values())
+    assert not any(finding["node"] for finding in doctor.findings(0, *words).values())
 
 
-def test_the_lines_say_where_each_value_came_from(doctor: Doctor) -> None:
+def test_the_lines_name_the_source_of_each_value(doctor: Doctor) -> None:
     (doctor.home / "mine.yaml").write_text("defaults:\n  memory: 1g\n")
     doctor.variables["DLAPP_CONFIG"] = str(doctor.home / "mine.yaml")
     lines = doctor.run().splitlines()
@@ -116,7 +116,7 @@ def test_each_fault_of_the_configuration_is_a_line(doctor: Doctor) -> None:
     assert all(line.startswith("fail  config ") for line in lines)
 
 
-def test_a_state_directory_that_cannot_be_used_is_a_failure_and_the_rest_is_looked_at(doctor: Doctor) -> None:
+def test_an_unusable_state_directory_is_a_failure_and_other_checks_run(doctor: Doctor) -> None:
     (doctor.home / "state").write_text("a file")
     found = doctor.findings(1)
     assert found["local.state_dir"]["verdict"] == "fail"
@@ -131,7 +131,7 @@ def test_defaults_that_the_machine_cannot_meet_are_a_warning(doctor: Doctor) -> 
     assert "lower defaults.memory" in found["repair"]
 
 
-def test_each_device_is_a_line_and_one_that_is_ill_a_warning(doctor: Doctor, tmp_path: Path) -> None:
+def test_each_device_is_a_line_and_a_faulty_one_a_warning(doctor: Doctor, tmp_path: Path) -> None:
     devices = (StubDevice(uuid="GPU-a", name="Tesla V100"), StubDevice(uuid="GPU-b", name="Tesla T4", used=9000 * MIB))
     doctor.variables |= with_devices(tmp_path, devices)
     found = doctor.findings()
@@ -148,8 +148,8 @@ def test_the_holder_and_the_quarantine_of_each_device_are_reported(doctor: Docto
     ledger = MachineLedger(str(doctor.home / "gpus"), discover=lambda: found)
     ledger.quarantine("GPU-b", cause="operator", detail="fan", by="ann")
     with ledger.acquire(LeaseRequest("application_1700000000000_0042", "container_1", "tony", 1, ("GPU-a",))):
-        said = doctor.findings()
-    first, second, third = (said[f"gpu.gpu{place}"] for place in range(3))
+        findings = doctor.findings()
+    first, second, third = (findings[f"gpu.gpu{place}"] for place in range(3))
     me = user_name(os.geteuid())
     assert first["verdict"] == "pass", "its program is not foreign"
     assert first["found"].endswith(f"; held by application_1700000000000_0042 ({me})")
@@ -197,7 +197,7 @@ def test_a_gpu_without_its_nvlink_fabric_is_a_warning_with_the_words_people_sear
 
 
 @pytest.mark.parametrize(
-    ("init", "said", "repair"),
+    ("init", "message", "repair"),
     [
         (18, "Driver/library version mismatch", "unload and load the modules"),
         (999, "Unknown Error", "see nvidia-smi and dmesg"),
@@ -205,12 +205,12 @@ def test_a_gpu_without_its_nvlink_fabric_is_a_warning_with_the_words_people_sear
     ],
 )
 def test_a_driver_that_does_not_work_is_a_failure_with_its_repair(
-    doctor: Doctor, tmp_path: Path, init: int, said: str, repair: str
+    doctor: Doctor, tmp_path: Path, init: int, message: str, repair: str
 ) -> None:
     doctor.variables |= with_devices(tmp_path, [StubDevice()], init=init)
     found = doctor.findings(1)
     assert found["gpu.driver"]["verdict"] == "fail"
-    assert said in found["gpu.driver"]["found"]
+    assert message in found["gpu.driver"]["found"]
     assert repair in found["gpu.driver"]["repair"]
 
 

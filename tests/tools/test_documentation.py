@@ -24,7 +24,7 @@ EVERYWHERE = ("--json", "--debug", "--version", "--help")
 
 def declared(name: str) -> click.Command:
     module = importlib.import_module(f"dlapp.tools.{ENTRIES[name].module}")
-    (found,) = [one for one in vars(module).values() if isinstance(one, click.Command)]
+    (found,) = [variable for variable in vars(module).values() if isinstance(variable, click.Command)]
     return found
 
 

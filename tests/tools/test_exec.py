@@ -26,7 +26,7 @@ def exec_(*words: object, stdin: bytes = b"") -> Done:
 
 
 def running(application: str) -> bool:
-    return [one["phase"] for one in status(application)["containers"]] == ["running"]
+    return [container["phase"] for container in status(application)["containers"]] == ["running"]
 
 
 def launched(file: Path) -> str:
@@ -35,7 +35,7 @@ def launched(file: Path) -> str:
 
     def is_ready() -> bool:
         # A program that was started may not have written anything yet.
-        return running(application) and any(one.read_text() for one in containers.glob("*/workspace/ready"))
+        return running(application) and any(path.read_text() for path in containers.glob("*/workspace/ready"))
 
     wait_for("the program runs", is_ready)
     return application
@@ -217,16 +217,18 @@ def test_a_command_ends_when_the_applicationmaster_or_the_task_is_killed(
     with Terminal("dlapp-exec", "-it", application, "--", "sh", "-c", script) as terminal:
         terminal.expect("^begun")
         wait_for("it sleeps", lambda: sleepers(marker))
-        pids = {one.pid for one in processes(state_dir) if one.role == killed}
-        # What a task forks has its command line, too, and pids begin anew.
-        (first, *_) = sorted((one.parent in pids, one.started, one.pid) for one in all_processes() if one.pid in pids)
+        pids = {process.pid for process in processes(state_dir) if process.role == killed}
+        # What a task forks has its command line, too, and pids wrap around.
+        (first, *_) = sorted(
+            (process.parent in pids, process.started, process.pid) for process in all_processes() if process.pid in pids
+        )
         os.kill(first[-1], signal.SIGKILL)
         assert terminal.wait(120.0) in (1, 137)
     wait_for("the command is ended", lambda: not sleepers(marker), 120.0)
     if killed == "am":
         wait_for("the next one answers", lambda: exec_(application, "--", "echo", "again").out == "again\n", 120.0)
     run("dlapp-kill", application)
-    wait_for("nothing of it is left", lambda: all(one.role == "runner" for one in processes(state_dir)), 120.0)
+    wait_for("nothing of it is left", lambda: all(process.role == "runner" for process in processes(state_dir)), 120.0)
 
 
 @on_yarn_when_full
@@ -240,16 +242,16 @@ def test_a_shell_on_an_engine_is_an_application_that_ends_with_it(engine: Engine
         terminal.expect("40 120")
         terminal.type("exit 6\n")
         assert terminal.wait(120.0) == 6
-    (application,) = [str(one.application_id) for one in engine.client().list()][-1:]
+    (application,) = [str(view.application_id) for view in engine.client().list()][-1:]
     end = ended(application)
     assert (end["final_status"], end["outputs"]) == ("SUCCEEDED", [])
 
 
-def test_the_application_of_a_shell_ends_when_its_terminal_is_gone(tmp_path: Path, state_dir: Path) -> None:
+def test_the_application_of_a_shell_ends_with_its_terminal(tmp_path: Path, state_dir: Path) -> None:
     with Terminal("dlapp-shell", "--cluster", "local", properties(tmp_path, "exit 1")) as terminal:
         terminal.expect("exit closes")
         terminal.expect("[#$] ")
         os.kill(terminal.pid, signal.SIGKILL)
     application = run("dlapp-list", "-o", "id").out.split()[-1]
     assert ended(application)["final_status"] == "SUCCEEDED"
-    wait_for("nothing of it is left", lambda: all(one.role == "runner" for one in processes(state_dir)), 120.0)
+    wait_for("nothing of it is left", lambda: all(process.role == "runner" for process in processes(state_dir)), 120.0)

@@ -26,16 +26,16 @@ from tests.services.polling import wait_until
 
 HOST = os.uname().nodename
 ME = user_name(os.geteuid())
-CARDS = (
+STUBS = (
     StubDevice(uuid="GPU-a", name="Tesla V100", used=9000 * MIB, utilization=87, temperature=61, pcie=(0, 10, 50)),
     StubDevice(uuid="GPU-b", name="Tesla V100", pcie=(10, 0, 50)),
     StubDevice(
         uuid="GPU-c", name="Tesla T4", memory_bytes=15 << 30, utilization=None, temperature=None, pcie=(50, 50, 0)
     ),
 )
-FREE = (replace(CARDS[0], used=0), *CARDS[1:])
+FREE = (replace(STUBS[0], used=0), *STUBS[1:])
 """The same machine while nobody uses its GPUs."""
-DEVICES = tuple(Device(device.uuid, place, place) for place, device in enumerate(CARDS))
+DEVICES = tuple(Device(device.uuid, place, place) for place, device in enumerate(STUBS))
 
 
 class Machine:
@@ -44,7 +44,7 @@ class Machine:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.locks = str(directory / "locks")
-        self.variables = with_devices(directory, CARDS)
+        self.variables = with_devices(directory, STUBS)
         self.ledger = MachineLedger(self.locks, discover=lambda: DEVICES)
 
     def hold(self, *uuids: str) -> Any:
@@ -94,7 +94,7 @@ def test_a_device_is_a_line_with_model_load_and_holder(machine: Machine) -> None
         assert machine.gpu("list", HOST) == machine.gpu("list")
 
 
-def test_a_machine_without_gpus_says_so_and_works(machine: Machine) -> None:
+def test_a_machine_without_gpus_is_supported(machine: Machine) -> None:
     if any(name.startswith("nvidia") for name in os.listdir("/dev")):
         pytest.skip("this machine has NVIDIA GPUs")
     assert machine.gpu("list", gone=True) == f"{HOST}  no GPU here\n"
@@ -123,9 +123,9 @@ def test_json_has_the_device_its_links_its_holder_and_its_quarantine(machine: Ma
 
 
 def test_json_has_the_operators_facts_of_a_device(machine: Machine) -> None:
-    slow = replace(CARDS[1], pcie_width=8, pcie_max_width=16, clock_reasons=0x88)
-    hidden = replace(CARDS[2], used=900 * MIB, errors=(("nvmlDeviceGetComputeRunningProcesses", 3),))
-    with_devices(machine.directory, (CARDS[0], slow, hidden))
+    slow = replace(STUBS[1], pcie_width=8, pcie_max_width=16, clock_reasons=0x88)
+    hidden = replace(STUBS[2], used=900 * MIB, errors=(("nvmlDeviceGetComputeRunningProcesses", 3),))
+    with_devices(machine.directory, (STUBS[0], slow, hidden))
     first, second, third = machine.devices()
     assert (first["notes"], first["unverified"]) == ([], "")
     assert second["notes"] == [
@@ -138,14 +138,14 @@ def test_json_has_the_operators_facts_of_a_device(machine: Machine) -> None:
     assert lines[2].endswith("| free, unverified (the driver does not list processes)")
 
 
-def test_a_device_that_an_operator_took_out_is_listed_and_not_read(machine: Machine) -> None:
+def test_a_device_closed_by_an_operator_is_listed_and_not_read(machine: Machine) -> None:
     machine.gpu("quarantine", "gpu1", "--reason", "to be reset")
     first, second, _ = machine.devices()
     assert (first["used_mib"], second["used_mib"], second["temperature_c"]) == (9000, None, None)
     assert second["state"] == "quarantined"
 
 
-def test_an_operator_takes_a_device_out_and_back(machine: Machine) -> None:
+def test_an_operator_closes_and_reopens_a_device(machine: Machine) -> None:
     assert "in quarantine until dlapp-gpu heal" in machine.gpu("quarantine", "GPU-c", "--reason", "fan")
     assert "quarantined (fan" in machine.gpu("list").splitlines()[2]
     with_devices(machine.directory, FREE)
@@ -160,7 +160,7 @@ def test_recent_xid_errors_of_a_device_are_listed(machine: Machine) -> None:
     lines = machine.gpu("list").splitlines()
     assert "Xid" not in lines[0]
     assert re.search(r"\| free, Xid 63 \(2 times\), last \d+ s ago$", lines[1])
-    assert [one["xids"].get("31", {}).get("times") for one in machine.devices()] == [None, None, 1]
+    assert [device["xids"].get("31", {}).get("times") for device in machine.devices()] == [None, None, 1]
 
 
 def test_why_names_the_holders_and_the_devices_of_a_request(machine: Machine) -> None:
@@ -179,9 +179,9 @@ def test_why_does_not_call_a_device_free_that_a_request_would_not_get(machine: M
     machine.gpu("drain", "gpu2")
     process = r"process 1 \(\S+\) computes on it"
     assert machine.gpu("why", "1") == f"{HOST}: yes, gpu0\n"
-    said = machine.gpu("why", "2", code=1)
+    output = machine.gpu("why", "2", code=1)
     assert re.fullmatch(
-        rf"{HOST}: asked for 2 gcores, 1 free: gpu1 unavailable \({process}\), gpu2 quarantined \(drained\)\n", said
+        rf"{HOST}: asked for 2 gcores, 1 free: gpu1 unavailable \({process}\), gpu2 quarantined \(drained\)\n", output
     )
     with machine.hold("GPU-a"):
         assert ", 0 free: gpu0 application_" in machine.gpu("why", "1", code=1)
@@ -212,13 +212,13 @@ def test_with_yarn_assigned_gpus_an_operator_closes_them_in_the_local_ledger(mac
 
 def node_configuration(directory: Path) -> str:
     """Return the directory of the configuration of a node whose NodeManager assigns GPUs."""
-    there = directory / "hadoop"
-    there.mkdir()
+    hadoop_dir = directory / "hadoop"
+    hadoop_dir.mkdir()
     values = {"yarn.nodemanager.resource-plugins": "yarn.io/fpga, yarn.io/gpu", "fs.defaultFS": "hdfs://host01:8020"}
     entries = "".join(f"<property><name>{k}</name><value>{v}</value></property>" for k, v in values.items())
     for name in ("core-site.xml", "yarn-site.xml"):
-        (there / name).write_text(f"<configuration>{entries}</configuration>")
-    return str(there)
+        (hadoop_dir / name).write_text(f"<configuration>{entries}</configuration>")
+    return str(hadoop_dir)
 
 
 def test_gc_keeps_devices_in_use(machine: Machine) -> None:
@@ -236,36 +236,36 @@ def test_gc_frees_devices_of_a_dead_holder(machine: Machine) -> None:
 
 
 def test_the_parts_of_a_device_are_named_by_their_number_on_it(machine: Machine) -> None:
-    with_devices(machine.directory, [StubDevice(mig=(Part("MIG-a"), Part("MIG-b"))), CARDS[1]])
-    assert [one["label"] for one in machine.devices()] == ["gpu0:0", "gpu0:1", "gpu1"]
+    with_devices(machine.directory, [StubDevice(mig=(Part("MIG-a"), Part("MIG-b"))), STUBS[1]])
+    assert [device["label"] for device in machine.devices()] == ["gpu0:0", "gpu0:1", "gpu1"]
     machine.gpu("quarantine", "gpu0:1")
-    assert [one["state"] for one in machine.devices()] == ["free", "quarantined", "free"]
+    assert [device["state"] for device in machine.devices()] == ["free", "quarantined", "free"]
 
 
 def test_a_split_device_is_named_whole_by_its_number_bus_id_and_uuid(machine: Machine) -> None:
-    with_devices(machine.directory, [StubDevice(uuid="GPU-s", mig=(Part("MIG-a"), Part("MIG-b"))), CARDS[1]])
+    with_devices(machine.directory, [StubDevice(uuid="GPU-s", mig=(Part("MIG-a"), Part("MIG-b"))), STUBS[1]])
     for name in ("gpu0", "0", "00000000:01:00.0", "GPU-s"):
-        said = machine.gpu("quarantine", name, "gpu1")
+        output = machine.gpu("quarantine", name, "gpu1")
         slices = "all slices of gpu0 (gpu0:0, gpu0:1)"
-        assert said == f"{HOST}: {slices}, gpu1: in quarantine until dlapp-gpu heal gpu0 gpu1\n"
-        assert [one["state"] for one in machine.devices()] == ["quarantined"] * 3
+        assert output == f"{HOST}: {slices}, gpu1: in quarantine until dlapp-gpu heal gpu0 gpu1\n"
+        assert [device["state"] for device in machine.devices()] == ["quarantined"] * 3
         assert machine.gpu("heal", name) == f"{HOST}: healed: gpu0:0, gpu0:1\n"
-        assert [one["state"] for one in machine.devices()] == ["free", "free", "quarantined"]
+        assert [device["state"] for device in machine.devices()] == ["free", "free", "quarantined"]
     assert "all slices of gpu0" in machine.gpu("drain", "gpu0").splitlines()[0]
-    assert [one["state"] for one in machine.devices()] == ["quarantined"] * 3
+    assert [device["state"] for device in machine.devices()] == ["quarantined"] * 3
     assert json.loads(machine.gpu("heal", "gpu0", "gpu1", "--json"))["devices"] == ["gpu0:0", "gpu0:1", "gpu1"]
 
 
 def test_a_device_in_mig_mode_without_instances_and_a_lost_one_are_listed_with_the_reason(machine: Machine) -> None:
     empty = StubDevice(uuid="GPU-s", name="NVIDIA A100", mig=())
-    with_devices(machine.directory, [StubDevice(uuid="GPU-a"), replace(CARDS[1], error=15), empty, CARDS[2]])
-    assert [(one["label"], one["state"]) for one in machine.devices()] == [
+    with_devices(machine.directory, [StubDevice(uuid="GPU-a"), replace(STUBS[1], error=15), empty, STUBS[2]])
+    assert [(device["label"], device["state"]) for device in machine.devices()] == [
         ("gpu0", "free"),
         ("gpu1", "unavailable"),
         ("gpu2", "unavailable"),
         ("gpu3", "free"),
     ]
-    assert [one["uuid"] for one in machine.devices()] == ["GPU-a", "", "GPU-s", "GPU-c"]
+    assert [device["uuid"] for device in machine.devices()] == ["GPU-a", "", "GPU-s", "GPU-c"]
     lines = machine.gpu("list").splitlines()
     assert lines[1].endswith("| unavailable (GPU is lost)")
     assert lines[2].endswith("| unavailable (in MIG mode, without instances)")
@@ -304,22 +304,22 @@ def test_the_list_opens_no_device_that_an_operator_closed(machine: Machine) -> N
 )
 def test_an_unleased_unusable_device_is_not_called_free(machine: Machine, change: dict[str, Any], problem: str) -> None:
     with machine.hold("GPU-a"):
-        with_devices(machine.directory, [*CARDS[:2], replace(CARDS[2], **change)])
-        assert [one["state"] for one in machine.devices()] == ["held", "free", "unavailable"]
+        with_devices(machine.directory, [*STUBS[:2], replace(STUBS[2], **change)])
+        assert [device["state"] for device in machine.devices()] == ["held", "free", "unavailable"]
         assert re.fullmatch(problem, machine.devices()[2]["problem"])
         assert re.search(rf" \| unavailable \({problem}\)$", machine.gpu("list").rstrip())
 
 
 def test_a_lost_device_is_shown_with_its_holder(machine: Machine) -> None:
     with machine.hold("GPU-a"):
-        with_devices(machine.directory, [replace(CARDS[0], error=15), *CARDS[1:]])
+        with_devices(machine.directory, [replace(STUBS[0], error=15), *STUBS[1:]])
         first = machine.gpu("list").splitlines()[-1]
         assert "application_1700000000000_0042" in first
         assert first.endswith("is not there now")
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (("list", "host99"), 3, f"knows {HOST} only, not host99"),
         (("quarantine", "gpu9"), 3, "there is no GPU 'gpu9'; it has gpu0, gpu1, gpu2"),
@@ -352,16 +352,16 @@ def test_a_lost_device_is_shown_with_its_holder(machine: Machine) -> None:
         (("quarantine", "gpu0", "--host", "host99"), 3, f"knows {HOST} only, not host99"),
     ],
 )
-def test_bad_input_is_one_clear_line(machine: Machine, words: tuple[str, ...], code: int, said: str) -> None:
+def test_bad_input_is_one_clear_line(machine: Machine, words: tuple[str, ...], code: int, message: str) -> None:
     done = machine.run(*words)
     text = done.stdout + done.stderr
     assert done.returncode == code
-    assert said in text
+    assert message in text
     assert len(text.splitlines()) == 1
 
 
 def test_a_broken_driver_is_named(machine: Machine) -> None:
-    with_devices(machine.directory, CARDS, init=18)
+    with_devices(machine.directory, STUBS, init=18)
     assert "Error: NVML: Driver/library version mismatch: " in machine.gpu("why", "1", code=1)
     assert machine.gpu("list", code=1).startswith("NVML: Driver/library version mismatch: ")
 
@@ -370,7 +370,7 @@ def test_a_broken_driver_is_named(machine: Machine) -> None:
 def test_holders_and_quarantines_are_shown_also_if_the_driver_does_not_work(machine: Machine, init: int) -> None:
     machine.gpu("quarantine", "gpu1", "--reason", "fan")
     with machine.hold("GPU-a"):
-        with_devices(machine.directory, CARDS, init=init)
+        with_devices(machine.directory, STUBS, init=init)
         lines = machine.gpu("list", code=1).splitlines()
         assert len(lines) == 2
         unread = r" +\|  \?°C,   \? % \|      \? /      \? MiB \| "
@@ -402,13 +402,13 @@ def test_an_exporter_answers_while_the_driver_hangs_and_recovers_with_it(machine
             first = scrape(port)
             assert up in first
             assert held in first
-            with_devices(machine.directory, [replace(CARDS[0], hang="nvmlDevice"), *CARDS[1:]])
+            with_devices(machine.directory, [replace(STUBS[0], hang="nvmlDevice"), *STUBS[1:]])
             for _ in range(2):
                 hanging = scrape(port)
                 assert down in hanging
                 assert held in hanging
             assert "the driver hangs" in log.read_text()
-            with_devices(machine.directory, CARDS)
+            with_devices(machine.directory, STUBS)
             wait_until(lambda: up in scrape(port))
         finally:
             process.terminate()
@@ -444,7 +444,7 @@ def view(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({}, "free"),
         ({"present": False, "state": "absent"}, "is not there now"),
@@ -466,6 +466,6 @@ def view(**changes: Any) -> dict[str, Any]:
         ({"quarantine": {"cause": "operator", "detail": "fan", "by": "eve"}}, "quarantined (fan, by eve)"),
     ],
 )
-def test_a_line_describes_the_state_of_a_device(changes: dict[str, Any], said: str) -> None:
+def test_a_line_describes_the_state_of_a_device(changes: dict[str, Any], message: str) -> None:
     host = {"host": "h", "here": False, "error": "", "forgotten_ms": 0, "devices": [view(**changes)]}
-    assert gpu_text.host_lines(host, 7_200_001) == [f"h  gpu0  T4 |      1 MiB | {said}"]
+    assert gpu_text.host_lines(host, 7_200_001) == [f"h  gpu0  T4 |      1 MiB | {message}"]

@@ -30,8 +30,8 @@ from tests.services.containers.nvml_stub import NVSWITCH, Part, StubDevice, with
 HOST = os.uname().nodename
 ME = user_name(os.geteuid())
 HELD = "application_1700000000000_0042"
-CARDS = tuple(StubDevice(uuid=f"GPU-{name}") for name in "abc")
-DEVICES = tuple(Device(one.uuid, place, place) for place, one in enumerate(CARDS))
+STUBS = tuple(StubDevice(uuid=f"GPU-{name}") for name in "abc")
+DEVICES = tuple(Device(one.uuid, place, place) for place, one in enumerate(STUBS))
 # What root must be able to do, and nobody else can.
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root resets a GPU")
 
@@ -59,16 +59,16 @@ class Machine:
         (programs / "nvidia-smi").write_text(SMI.format(place=place))
         (programs / "nvidia-smi").chmod(0o755)
         self.path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-        self.variables = with_devices(place, CARDS)
+        self.variables = with_devices(place, STUBS)
         self.ledger = MachineLedger(self.locks, discover=lambda: DEVICES)
 
-    def has(self, *cards: StubDevice, init: int = 0) -> None:
-        with_devices(self.place, cards, init=init)
+    def has(self, *stubs: StubDevice, init: int = 0) -> None:
+        with_devices(self.place, stubs, init=init)
 
-    def repairs(self, *cards: StubDevice) -> None:
+    def repairs(self, *stubs: StubDevice) -> None:
         """Let a reset change the GPUs to these."""
         (self.place / "repaired").mkdir()
-        with_devices(self.place / "repaired", cards)
+        with_devices(self.place / "repaired", stubs)
 
     @property
     def resets(self) -> list[str]:
@@ -108,7 +108,7 @@ class Machine:
 
     def states(self) -> list[str]:
         (host,) = json.loads("\n".join(self.gpu("list", "--json")))["hosts"]
-        return [one["state"] for one in host["devices"]]
+        return [device["state"] for device in host["devices"]]
 
 
 @pytest.fixture
@@ -124,18 +124,18 @@ def test_a_healthy_machine_is_ok_for_a_node_manager(machine: Machine) -> None:
 
 
 def test_a_faulty_unused_gpu_is_an_error_for_a_nodemanager(machine: Machine) -> None:
-    machine.has(CARDS[0], replace(CARDS[1], ecc=2, recovery=None), CARDS[2])
+    machine.has(STUBS[0], replace(STUBS[1], ecc=2, recovery=None), STUBS[2])
     assert machine.gpu("health") == [f"ERROR {HOST}: gpu1 (GPU-b): 2 uncorrectable ECC errors"]
     answer = json.loads("\n".join(machine.gpu("health", "--json")))
     assert (answer["problems"], answer["users"]) == (["gpu1 (GPU-b): 2 uncorrectable ECC errors"], [])
 
 
 def test_a_machine_with_a_running_program_is_no_error_because_yarn_would_end_the_program(machine: Machine) -> None:
-    machine.has(CARDS[0], replace(CARDS[1], ecc=2, recovery=None), CARDS[2])
+    machine.has(STUBS[0], replace(STUBS[1], ecc=2, recovery=None), STUBS[2])
     with machine.hold("GPU-a"):
         (line,) = machine.gpu("health")
     assert line.startswith(f"not reported yet, because YARN would end what runs: gpu0 {HELD} ({ME}): {HOST}: gpu1")
-    machine.has(CARDS[0], replace(CARDS[1], ecc=2, recovery=None), replace(CARDS[2], pids=(os.getpid(),)))
+    machine.has(STUBS[0], replace(STUBS[1], ecc=2, recovery=None), replace(STUBS[2], pids=(os.getpid(),)))
     (line,) = machine.gpu("health")
     assert line.startswith(f"not reported yet, because YARN would end what runs: gpu2 process {os.getpid()} (")
 
@@ -158,12 +158,12 @@ def test_a_gpu_whose_inspection_is_due_is_judged_by_its_readings(machine: Machin
 
 
 def test_a_process_of_another_framework_and_heat_are_no_errors(machine: Machine) -> None:
-    machine.has(replace(CARDS[0], pids=(os.getpid(),)), replace(CARDS[1], temperature=99), CARDS[2])
+    machine.has(replace(STUBS[0], pids=(os.getpid(),)), replace(STUBS[1], temperature=99), STUBS[2])
     assert machine.gpu("health") == ["ok"]
 
 
 def test_a_driver_that_does_not_work_is_an_error(machine: Machine) -> None:
-    machine.has(*CARDS, init=18)
+    machine.has(*STUBS, init=18)
     (line,) = machine.gpu("health")
     assert line.startswith("ERROR ")
     assert "NVML" in line
@@ -180,7 +180,7 @@ def test_a_users_configuration_does_not_matter_and_no_failure_has_another_exit_c
 
 
 def test_a_gpu_in_mig_mode_without_instances_is_not_missing(machine: Machine, tmp_path: Path) -> None:
-    machine.has(CARDS[0], replace(CARDS[1], mig=()), replace(CARDS[2], error=15))
+    machine.has(STUBS[0], replace(STUBS[1], mig=()), replace(STUBS[2], error=15))
     for place in (1, 2, 3):
         (tmp_path / "driver" / f"0000:0{place}:00.0").mkdir(parents=True)
     program = (
@@ -221,17 +221,19 @@ def test_a_drained_gpu_gets_no_new_program_and_its_holder_is_named(machine: Mach
 
 def test_a_gpu_that_dlapp_has_closed_is_drained_also_while_the_driver_does_not_work(machine: Machine) -> None:
     machine.ledger.quarantine("GPU-b", cause="ecc", detail="2 uncorrectable ECC errors")
-    machine.has(*CARDS, init=18)
+    machine.has(*STUBS, init=18)
     (first, *_) = machine.gpu("drain", "GPU-b", code=1)
     assert "no new program gets it until dlapp-gpu heal" in first
-    machine.has(*CARDS)
-    found = {one.uuid: one.quarantine.by for one in machine.ledger.record().devices if one.quarantine is not None}
+    machine.has(*STUBS)
+    found = {
+        device.uuid: device.quarantine.by for device in machine.ledger.record().devices if device.quarantine is not None
+    }
     assert found == {"GPU-b": ME}
 
 
 def test_a_gpu_with_unknown_processes_is_not_called_unused(machine: Machine) -> None:
     machine.gpu("quarantine", "gpu1")
-    machine.has(*CARDS, init=18)
+    machine.has(*STUBS, init=18)
     broken = "NVML: Driver/library version mismatch"
     unknown = f"{HOST}: no lease is left; processes without a lease are not known: {broken}"
     assert machine.gpu("drain", "GPU-b", code=1)[1].startswith(unknown)
@@ -240,14 +242,14 @@ def test_a_gpu_with_unknown_processes_is_not_called_unused(machine: Machine) -> 
     with machine.start("drain", "GPU-b", "--wait") as process:
         assert process.stdout is not None
         assert [unknown in process.stdout.readline() for _ in range(2)] == [False, True]
-        machine.has(*CARDS)
+        machine.has(*STUBS)
         assert process.stdout.read() == f"{HOST}: nobody uses it\n"
     assert process.returncode == 0
 
 
 def test_a_gpu_that_was_split_after_a_failure_is_drained_with_its_slices(machine: Machine) -> None:
     machine.ledger.quarantine("GPU-b", cause="ecc", detail="2 uncorrectable ECC errors")
-    machine.has(CARDS[0], replace(CARDS[1], mig=(Part("MIG-x"), Part("MIG-y"))), CARDS[2])
+    machine.has(STUBS[0], replace(STUBS[1], mig=(Part("MIG-x"), Part("MIG-y"))), STUBS[2])
     slices = [Device(f"MIG-{name}", 1, 1, mig=number) for number, name in enumerate("xy")]
     machine.ledger = MachineLedger(machine.locks, discover=lambda: (DEVICES[0], *slices, DEVICES[2]))
     with machine.hold("MIG-x"):
@@ -289,22 +291,22 @@ def test_drain_waits_until_the_gpu_is_unused(machine: Machine) -> None:
 
 def test_drain_names_the_processes_that_compute_without_a_lease(machine: Machine) -> None:
     me = os.getpid()
-    machine.has(replace(CARDS[0], pids=(me,)), replace(CARDS[1], mps=(me,)), replace(CARDS[2], pids=(me,)))
+    machine.has(replace(STUBS[0], pids=(me,)), replace(STUBS[1], mps=(me,)), replace(STUBS[2], pids=(me,)))
     with machine.hold("GPU-c"):
         _, *left = machine.gpu("drain", code=1)
     who = re.escape(f"{HOST}: ") + r"gpu{} process " + rf"{me} \([^ ,]+, {ME}\), without a lease"
     assert left[0].startswith(f"{HOST}: gpu2 {HELD} ({ME}, "), "the programs of a holder are not named"
     assert [re.fullmatch(who.format(place), line) is not None for place, line in enumerate(left[1:])] == [True] * 2
     answer = json.loads("\n".join(machine.gpu("drain", "gpu1", "--json", code=1)))
-    assert [(one["pid"], one["user"], one["devices"]) for one in answer["left"]] == [(me, ME, ["gpu1"])]
+    assert [(item["pid"], item["user"], item["devices"]) for item in answer["left"]] == [(me, ME, ["gpu1"])]
     assert f"still in use after 1 s by process {me} (" in machine.error("drain", "gpu1", "--wait", "--timeout", "1s")
-    machine.has(CARDS[0], replace(CARDS[1], errors=(("nvmlDeviceGetComputeRunningProcesses", 3),)), CARDS[2])
+    machine.has(STUBS[0], replace(STUBS[1], errors=(("nvmlDeviceGetComputeRunningProcesses", 3),)), STUBS[2])
     unknown = "gpu1: processes without a lease are not known: the driver does not list processes"
     assert machine.error("drain", "gpu1") == unknown
-    machine.has(CARDS[0], replace(CARDS[1], errors=(("nvmlDeviceGetHandleByPciBusId", 999),)), CARDS[2])
+    machine.has(STUBS[0], replace(STUBS[1], errors=(("nvmlDeviceGetHandleByPciBusId", 999),)), STUBS[2])
     unread = "gpu1: processes without a lease are not known: Unknown Error"
     assert machine.error("drain", "gpu1") == unread
-    machine.has(*CARDS)
+    machine.has(*STUBS)
     assert machine.gpu("drain", "gpu1")[1:] == [f"{HOST}: nobody uses it"]
 
 
@@ -394,19 +396,19 @@ def view(index: int, links: str = "", present: bool = True) -> dict[str, Any]:
 
 def test_a_reset_touches_the_gpus_at_the_other_ends_of_nvlinks() -> None:
     pairs = [view(0, "X NV4 SYS SYS"), view(1, "NV4 X SYS SYS"), view(2, "SYS SYS X NV2"), view(3, "SYS SYS NV2 X")]
-    assert [one["index"] for one in touched_devices(pairs[2], pairs, False)] == [2, 3]
-    assert [one["index"] for one in touched_devices(pairs[2], pairs, True)] == [0, 1, 2, 3], "NVSwitches"
+    assert [device["index"] for device in touched_devices(pairs[2], pairs, False)] == [2, 3]
+    assert [device["index"] for device in touched_devices(pairs[2], pairs, True)] == [0, 1, 2, 3], "NVSwitches"
     ring = [view(0, "X NV1 SYS"), view(1, "NV1 X NV1"), view(2, "SYS NV1 X")]
-    assert [one["index"] for one in touched_devices(ring[0], ring, False)] == [0, 1, 2]
+    assert [device["index"] for device in touched_devices(ring[0], ring, False)] == [0, 1, 2]
     plain = [view(0, "X PIX"), view(1, "PIX X")]
-    assert [one["index"] for one in touched_devices(plain[1], plain, False)] == [1]
+    assert [device["index"] for device in touched_devices(plain[1], plain, False)] == [1]
 
 
 def test_a_lost_gpu_may_have_had_links_to_all_if_any_has_links() -> None:
     linked = [view(0, "X NV4"), view(1, "NV4 X"), view(2, present=False)]
-    assert [one["index"] for one in touched_devices(linked[2], linked, False)] == [0, 1, 2]
+    assert [device["index"] for device in touched_devices(linked[2], linked, False)] == [0, 1, 2]
     plain = [view(0, "X PIX"), view(1, "PIX X"), view(2, present=False)]
-    assert [one["index"] for one in touched_devices(plain[2], plain, False)] == [2]
+    assert [device["index"] for device in touched_devices(plain[2], plain, False)] == [2]
 
 
 def test_switches_are_devices_of_the_driver(tmp_path: Path) -> None:
@@ -435,8 +437,8 @@ def test_only_root_resets_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_root
 def test_a_reset_gpu_that_is_healthy_is_leased_again(machine: Machine) -> None:
-    machine.has(CARDS[0], replace(CARDS[1], ecc=2, recovery=None), CARDS[2])
-    machine.repairs(*CARDS)
+    machine.has(STUBS[0], replace(STUBS[1], ecc=2, recovery=None), STUBS[2])
+    machine.repairs(*STUBS)
     assert machine.gpu("drain", "gpu1")[1] == f"{HOST}: nobody uses it"
     assert machine.gpu("reset", "gpu1") == [f"{HOST}: reset: gpu1", f"{HOST}: healthy, and leased again: gpu1"]
     assert machine.resets == ["--gpu-reset -i 00000000:02:00.0"]
@@ -446,7 +448,7 @@ def test_a_reset_gpu_that_is_healthy_is_leased_again(machine: Machine) -> None:
 
 @needs_root
 def test_a_gpu_that_is_not_healthy_after_its_reset_stays_in_quarantine(machine: Machine) -> None:
-    machine.has(CARDS[0], replace(CARDS[1], recovery=2), CARDS[2])
+    machine.has(STUBS[0], replace(STUBS[1], recovery=2), STUBS[2])
     assert machine.gpu("reset", "gpu1", code=1) == [
         f"{HOST}: reset: gpu1",
         f"{HOST}: gpu1 stays in quarantine: the driver asks for a reboot",
@@ -462,17 +464,17 @@ def test_a_drained_gpu_keeps_the_findings_of_dlapp_and_of_its_reset(machine: Mac
     assert "quarantined (RMA 17; found: 2 uncorrectable ECC errors, by " in machine.gpu("list")[1]
     machine.gpu("quarantine", "gpu1", "--reason", "RMA 18")
     assert "quarantined (RMA 18; found: 2 uncorrectable ECC errors, by " in machine.gpu("list")[1]
-    machine.has(CARDS[0], replace(CARDS[1], recovery=2), CARDS[2])
+    machine.has(STUBS[0], replace(STUBS[1], recovery=2), STUBS[2])
     machine.gpu("reset", "gpu1", code=1)
     assert "quarantined (RMA 18; found: the driver asks for a reboot, by " in machine.gpu("list")[1]
-    machine.has(*CARDS)
+    machine.has(*STUBS)
     machine.gpu("reset", "gpu1")
     assert machine.states() == ["free"] * 3
 
 
 @needs_root
 def test_a_reset_is_refused_while_a_lease_holds_a_gpu_that_it_touches(machine: Machine) -> None:
-    nvlinked = [replace(one, nvlinks=(NVSWITCH, NVSWITCH)) for one in CARDS]
+    nvlinked = [replace(device, nvlinks=(NVSWITCH, NVSWITCH)) for device in STUBS]
     machine.has(*nvlinked)
     with machine.hold("GPU-c"):
         assert machine.gpu("reset", "gpu0", code=4) == [
@@ -488,8 +490,8 @@ def test_a_reset_is_refused_while_a_lease_holds_a_gpu_that_it_touches(machine: M
 
 @needs_root
 def test_a_reset_is_refused_while_a_process_uses_the_gpu(machine: Machine) -> None:
-    machine.has(CARDS[0], replace(CARDS[1], graphics=(os.getpid(),)), CARDS[2])
-    (line,) = [one for one in machine.gpu("reset", "gpu1", code=4) if one.startswith("Error")]
+    machine.has(STUBS[0], replace(STUBS[1], graphics=(os.getpid(),)), STUBS[2])
+    (line,) = [text for text in machine.gpu("reset", "gpu1", code=4) if text.startswith("Error")]
     assert f"gpu1 is not reset: in use by process {os.getpid()} (" in line
     assert line.endswith("end them first, also monitors and daemons")
     assert (machine.resets, machine.states()) == ([], ["free"] * 3)
@@ -509,7 +511,9 @@ def test_a_reset_that_the_driver_refuses_leaves_the_quarantine_that_was_there(ma
     machine.ledger.quarantine("GPU-b", cause="needs-reset", detail="Xid 119", until="needs-reset")
     (machine.place / "refused").touch()
     machine.gpu("reset", "gpu1", code=1)
-    found = {one.uuid: one.quarantine for one in machine.ledger.record().devices if one.quarantine is not None}
+    found = {
+        device.uuid: device.quarantine for device in machine.ledger.record().devices if device.quarantine is not None
+    }
     assert {uuid: (one.cause, one.detail, one.by) for uuid, one in found.items()} == {
         "GPU-b": ("needs-reset", "Xid 119", "")
     }
@@ -518,7 +522,7 @@ def test_a_reset_that_the_driver_refuses_leaves_the_quarantine_that_was_there(ma
 
 @needs_root
 def test_split_gpus_and_unknown_ones_are_not_reset(machine: Machine) -> None:
-    machine.has(CARDS[0], replace(CARDS[1], mig=(Part("MIG-x"), Part("MIG-y"))), CARDS[2])
+    machine.has(STUBS[0], replace(STUBS[1], mig=(Part("MIG-x"), Part("MIG-y"))), STUBS[2])
     assert machine.gpu("reset", "gpu1:0", code=2) == [
         "Error: gpu1:0, gpu1:1: a reset removes MIG devices, so dlapp does not reset their GPUs"
     ]

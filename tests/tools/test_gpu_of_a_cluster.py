@@ -60,9 +60,9 @@ class Cluster:
             "PYTHONUTF8": "1",
         }
 
-    def lease(self, host: str, there: int, count: int, container: str = "container_1") -> None:
+    def lease(self, host: str, total: int, count: int, container: str = "container_1") -> None:
         """Make ``host`` known with GPUs, and lease some of them to a task that ends without a word."""
-        devices = tuple(Device(f"GPU-{host}-{place}", place, place, "T4", 15360) for place in range(there))
+        devices = tuple(Device(f"GPU-{host}-{place}", place, place, "T4", 15360) for place in range(total))
         with contextlib.closing(ZooKeeperLedger(self.settings, host=host, discover=lambda: devices)) as ledger:
             ledger.acquire(LeaseRequest("application_1_0042", container, "tony", count))
 
@@ -103,7 +103,7 @@ def test_all_hosts_are_listed_with_the_holders_of_their_devices(cluster: Cluster
         "host01": {"gpu0": "application_1_0042"},
         "host02": {"gpu0": "application_1_0042"},
     }
-    assert [one["host"] for one in json.loads(cluster.gpu("list", "--json")[0])["hosts"]] == ["host01", "host02"]
+    assert [host["host"] for host in json.loads(cluster.gpu("list", "--json")[0])["hosts"]] == ["host01", "host02"]
     assert len(cluster.gpu("list", "host02")[0].splitlines()) == 2
 
 
@@ -114,7 +114,7 @@ def test_a_host_of_the_cluster_is_drained_and_healed_remotely(cluster: Cluster) 
     assert re.fullmatch(r"host02: gpu0 application_1_0042 \(tony, \d+ s\), no end is known(, .*)?", second)
     assert cluster.gpu("drain", "gpu1", "--host", "host02")[0].endswith("host02: nobody uses it\n")
     found = json.loads(cluster.gpu("list", "host02", "--json")[0])["hosts"][0]["devices"]
-    assert [one["quarantine"]["detail"] for one in found] == ["new PSU", "new PSU"]
+    assert [item["quarantine"]["detail"] for item in found] == ["new PSU", "new PSU"]
     assert cluster.gpu("heal", "host02")[0] == "host02: healed: gpu0, gpu1\n"
     assert cluster.gpu("why", "1")[0] == "host02: yes, gpu1\n"
 
@@ -122,10 +122,10 @@ def test_a_host_of_the_cluster_is_drained_and_healed_remotely(cluster: Cluster) 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root resets a GPU")
 def test_a_reset_respects_the_leases_of_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
     cluster.lease(HERE, 2, 1)
-    cards = [StubDevice(uuid=f"GPU-{HERE}-{place}") for place in range(2)]
+    stubs = [StubDevice(uuid=f"GPU-{HERE}-{place}") for place in range(2)]
     (tmp_path / "nvidia-smi").write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/resets\n')
     (tmp_path / "nvidia-smi").chmod(0o755)
-    cluster.environment |= with_devices(tmp_path, cards)
+    cluster.environment |= with_devices(tmp_path, stubs)
     cluster.environment["PATH"] = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     refused = cluster.gpu("reset", "gpu0", code=4)[1]
     assert f"{HERE}: gpu0 is not reset: application_1_0042 (tony) holds gpu0" in refused
@@ -133,7 +133,7 @@ def test_a_reset_respects_the_leases_of_the_cluster(cluster: Cluster, tmp_path: 
     assert cluster.gpu("reset", "gpu1")[0].splitlines()[0] == f"{HERE}: reset: gpu1"
     assert (tmp_path / "resets").read_text() == "--gpu-reset -i 00000000:02:00.0\n"
     (host,) = json.loads(cluster.gpu("list", "--json")[0])["hosts"]
-    assert [one["state"] for one in host["devices"]] == ["held", "free"]
+    assert [device["state"] for device in host["devices"]] == ["held", "free"]
 
 
 def test_why_names_the_host_that_can_and_else_those_nearest_to_it(cluster: Cluster) -> None:
@@ -235,8 +235,8 @@ def test_a_device_of_this_host_that_the_embedded_engine_has_is_not_shown_as_free
         first, second = cluster.gpu("list", HERE)[0].splitlines()
         assert re.search(rf"\| application_1_0001 \({user}, .*, reserved\)$", first)
         assert second.endswith("free")
-        said = cluster.gpu("why", "2", code=1)[0]
-        assert said.startswith(f"{HERE}: asked for 2 gcores, 1 free: gpu0 application_1_0001 ({user}, ")
+        output = cluster.gpu("why", "2", code=1)[0]
+        assert output.startswith(f"{HERE}: asked for 2 gcores, 1 free: gpu0 application_1_0001 ({user}, ")
     assert cluster.gpu("why", "2")[0] == f"{HERE}: yes, gpu0, gpu1\n"
 
 
@@ -263,7 +263,7 @@ def test_dlapp_shell_leases_from_the_ledger_of_the_cluster(here_with_devices: Cl
         terminal.expect("GPU 0,1")
         lines = cluster.gpu("list", HERE)[0].splitlines()
         assert len(lines) == 2
-        assert all("shell-" in one for one in lines)
+        assert all("shell-" in line for line in lines)
         refused = run("dlapp-shell", "--gcores", 1, file, env=cluster.environment)
         assert refused.code == 1
         assert f"{HERE}: asked for 1 gcore, 0 free: gpu0 shell-" in refused.err
@@ -288,7 +288,7 @@ def test_devices_of_a_killed_dlapp_shell_are_free_when_its_processes_are_gone(
 
 
 @pytest.mark.slow
-def test_dlapp_shell_says_which_zookeeper_does_not_answer(here_with_devices: Cluster, tmp_path: Path) -> None:
+def test_dlapp_shell_names_the_unreachable_zookeeper(here_with_devices: Cluster, tmp_path: Path) -> None:
     environment = here_with_devices.environment | {"DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": "127.0.0.1:1"}
     refused = run("dlapp-shell", "--gcores", 1, properties(tmp_path, "true"), env=environment)
     assert refused.code == 5
@@ -299,8 +299,8 @@ def test_the_doctor_reports_the_ledger_of_a_cluster(cluster: Cluster) -> None:
     def lines() -> list[str]:
         words = [sys.executable, "-m", "dlapp.tools", "doctor"]
         environment = {**cluster.environment, "DLAPP_LOCAL_STATE_DIR": cluster.settings.lock_dir + "-state"}
-        said = subprocess.run(words, env=environment, capture_output=True, text=True).stdout.splitlines()
-        return [line for line in said if line.split()[1].startswith(("gpu.zookeeper", "gpu.quarantine"))]
+        output = subprocess.run(words, env=environment, capture_output=True, text=True).stdout.splitlines()
+        return [line for line in output if line.split()[1].startswith(("gpu.zookeeper", "gpu.quarantine"))]
 
     where = f"{cluster.settings.ensemble}{cluster.settings.root}"
     assert lines() == [f"pass  gpu.zookeeper             {where}: 0 hosts, 0 GPUs"]

@@ -17,7 +17,7 @@ PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text
 
 
 def test_the_programs_are_those_of_the_table() -> None:
-    programs = {one.program: f"dlapp.tools.{one.module}:main" for one in COMMANDS.values()}
+    programs = {command.program: f"dlapp.tools.{command.module}:main" for command in COMMANDS.values()}
     assert PROJECT["scripts"] == {"dlapp": "dlapp.tools.main:main", **programs}
     assert [word for word, one in COMMANDS.items() if one.program != f"dlapp-{word}"] == ["submit"]
     assert [load_command(word).name for word in COMMANDS] == list(programs)
@@ -54,7 +54,7 @@ def test_the_help_names_every_command_and_loads_none() -> None:
 
 
 @pytest.mark.parametrize("word", COMMANDS)
-def test_the_help_of_a_word_is_that_of_its_program(word: str) -> None:
+def test_the_help_of_a_subcommand_is_that_of_its_program(word: str) -> None:
     alone = run(COMMANDS[word].program, "--help").out
     for words in ((word, "--help"), ("help", word), ("help", COMMANDS[word].program), ("help", COMMANDS[word].name)):
         found = run("dlapp", *words)
@@ -64,7 +64,7 @@ def test_the_help_of_a_word_is_that_of_its_program(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["sttus"], "'sttus' is not a command of dlapp: the nearest is status (dlapp help lists them)"),
         (["launcher"], "'launcher' is not a command of dlapp: use submit (dlapp help lists them)"),
@@ -86,10 +86,10 @@ def test_the_help_of_a_word_is_that_of_its_program(word: str) -> None:
         (["status", "tony"], "'tony' is neither 'last'"),
     ],
 )
-def test_a_refused_subcommand_gives_one_line_and_code_2(words: list[str], said: str) -> None:
+def test_a_refused_subcommand_gives_one_line_and_code_2(words: list[str], message: str) -> None:
     refused = run("dlapp", *words)
     assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
-    assert said in refused.err
+    assert message in refused.err
 
 
 def test_words_run_an_application_from_its_submission_to_its_removal(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ NOTEBOOK = Notebook(cast(Application, APP), "4a1f", "", {})
 
 def test_a_detached_notebook_prints_no_url_of_an_unforwarded_port(capsys: pytest.CaptureFixture[str]) -> None:
     command._show_how_to_reach(NOTEBOOK, ReadyNotebook(0, 8888))
-    said = capsys.readouterr().out
-    assert f"JupyterLab : dlapp-port {APP} notebook 8888\n" in said
-    assert "then open  : the address that it prints, with /lab?token=4a1f behind it\n" in said
-    assert "http:" not in said
+    output = capsys.readouterr().out
+    assert f"JupyterLab : dlapp-port {APP} notebook 8888\n" in output
+    assert "then open  : the address that it prints, with /lab?token=4a1f behind it\n" in output
+    assert "http:" not in output
 
 
 def test_as_json_there_is_a_url_only_while_the_command_serves_it(capsys: pytest.CaptureFixture[str]) -> None:

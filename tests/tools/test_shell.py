@@ -42,9 +42,9 @@ def sessions(state_dir: Path) -> list[Path]:
     return list(state_dir.glob("*/shells/*/sessions/*"))
 
 
-def left(state_dir: Path) -> list[str]:
+def leftovers(state_dir: Path) -> list[str]:
     """Return what still works under the state directory, or has a session's directory in its environment."""
-    return [one.command for one in processes(state_dir) if one.role not in ("runner", "am", "task")]
+    return [process.command for process in processes(state_dir) if process.role not in ("runner", "am", "task")]
 
 
 def test_the_shell_is_the_payloads_environment_in_the_users_own_workspace(tmp_path: Path, state_dir: Path) -> None:
@@ -58,7 +58,7 @@ def test_the_shell_is_the_payloads_environment_in_the_users_own_workspace(tmp_pa
     assert done.out == f"{tmp_path}/test_workspace|0|1|worker|hi there||\n"
     assert (tmp_path / "test_workspace" / "note").read_text() == "edited\n"
     assert sessions(state_dir) == []
-    assert left(state_dir) == []
+    assert leftovers(state_dir) == []
 
 
 def test_the_shell_notes_unexpanded_values_and_selected_gpus(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_dlapp_run_accepts_resources_variables_and_arguments_but_no_files(tmp_pa
     assert "too long" in done.err
 
 
-def test_dlapp_run_outside_a_shell_says_where_it_belongs() -> None:
+def test_dlapp_run_outside_a_shell_names_dlapp_shell() -> None:
     done = run("dlapp-run")
     assert (done.code, done.out) == (2, "")
     assert done.err == "Error: dlapp-run works inside dlapp-shell only (outside it is: dlapp-launcher FILE)\n"
@@ -170,12 +170,12 @@ def test_dlapp_run_finds_its_shell_when_path_was_changed(tmp_path: Path) -> None
     assert done.out.endswith("code 0\n"), done.err
 
 
-@pytest.mark.parametrize("said", ["", "no line end", "{ half of something", "a line\n"])
-def test_with_json_the_last_line_is_the_result_after_any_output(tmp_path: Path, said: str) -> None:
-    done = shell(properties(tmp_path, "true"), f"printf '%s' '{said}'; exit 3", "--json")
+@pytest.mark.parametrize("message", ["", "no line end", "{ half of something", "a line\n"])
+def test_with_json_the_last_line_is_the_result_after_any_output(tmp_path: Path, message: str) -> None:
+    done = shell(properties(tmp_path, "true"), f"printf '%s' '{message}'; exit 3", "--json")
     assert done.code == 3
     assert json.loads(done.out.splitlines()[-1]) == {"exit_code": 3}
-    assert done.out.startswith(said)
+    assert done.out.startswith(message)
 
 
 @pytest.mark.slow
@@ -183,8 +183,8 @@ def test_dlapp_run_works_where_pip_put_dlapp_into_the_users_own_site(tmp_path: P
     venv.create(tmp_path / "python", system_site_packages=True, symlinks=True)
     python = tmp_path / "python" / "bin" / "python"
     ask = "import site; print(site.USER_SITE)"
-    said = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True, timeout=240).stdout
-    site = Path(said.strip())
+    output = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True, timeout=240).stdout
+    site = Path(output.strip())
     assert site.is_relative_to(state_dir.parent)
     shutil.copytree(Path(dlapp.__file__).parent, site / "dlapp")
     (site / "ours.pth").write_text(sysconfig.get_path("purelib") + "\n")  # what dlapp needs
@@ -222,7 +222,7 @@ def test_ctrl_c_in_dlapp_run_detaches(engine: Engine, tmp_path: Path) -> None:
         ("/x/v", "PS1='(v) > '", r"^\(dlapp\) \(v\) > "),
     ],
 )
-def test_the_prompt_says_that_one_is_in_the_shell(tmp_path: Path, venv_dir: str | None, rc: str, prompt: str) -> None:
+def test_the_prompt_shows_the_shell(tmp_path: Path, venv_dir: str | None, rc: str, prompt: str) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / ".bashrc").write_text(f"alias mine='echo of the user'\n{rc}\n")
@@ -267,7 +267,7 @@ def test_variables_of_bashrc_are_not_in_the_programs_environment(tmp_path: Path,
     assert "never" not in terminal.text.replace("echo never", "")
 
 
-def test_the_prompt_of_a_machine_without_bash_says_it_too(tmp_path: Path) -> None:
+def test_the_prompt_without_bash_shows_the_shell_too(tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("sh", "python3"):
@@ -287,11 +287,11 @@ def test_the_script_can_be_written_in_the_shell(tmp_path: Path) -> None:
     assert "there is no such file" in done.err
 
 
-def test_the_shell_on_a_terminal_has_job_control_and_gives_the_terminal_back(tmp_path: Path, state_dir: Path) -> None:
+def test_the_shell_has_job_control_and_restores_the_terminal(tmp_path: Path, state_dir: Path) -> None:
     with Terminal("dlapp-shell", properties(tmp_path, "true")) as terminal:
         terminal.expect("dlapp-run submits it, exit closes")
         terminal.type("sleep 100\n")
-        wait_for("sleep runs", lambda: any("sleep 100" in one for one in left(state_dir)))
+        wait_for("sleep runs", lambda: any("sleep 100" in item for item in leftovers(state_dir)))
         terminal.type("\x1a")
         terminal.expect("Stopped +sleep 100")
         terminal.type("fg\n")
@@ -300,24 +300,24 @@ def test_the_shell_on_a_terminal_has_job_control_and_gives_the_terminal_back(tmp
         def interrupted() -> bool:
             # bash says what it brings to the foreground a moment before it does; until then Ctrl-C is bash's own.
             terminal.type("\x03")
-            return not any("sleep 100" in one for one in left(state_dir))
+            return not any("sleep 100" in item for item in leftovers(state_dir))
 
         wait_for("Ctrl-C ends it", interrupted)
         terminal.type("echo still $((40 + 2))\n")
         terminal.expect("^still 42")
         terminal.type("exit 3\n")
         assert terminal.wait() == 3
-    assert left(state_dir) == []
+    assert leftovers(state_dir) == []
 
 
 def test_programs_started_in_the_shell_end_with_it(tmp_path: Path, state_dir: Path) -> None:
     done = shell(properties(tmp_path, "true"), "setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 1; done' & exit 0")
     assert done.code == 0
-    assert left(state_dir) == []
+    assert leftovers(state_dir) == []
 
 
 @on_yarn_when_full
-def test_an_application_that_was_submitted_inside_goes_on_when_the_shell_closes(engine: Engine, tmp_path: Path) -> None:
+def test_an_application_submitted_inside_outlives_the_shell(engine: Engine, tmp_path: Path) -> None:
     go = tmp_path / "go"
     file = properties(tmp_path, f'until [ -e "{go}" ]; do sleep 0.02; done', name="inside")
     done = shell(properties(tmp_path, "true"), f"dlapp-launcher {file}; exit 0", env=_with_our_commands())
@@ -341,7 +341,7 @@ def test_any_end_of_the_shell_leaves_no_process_and_no_lease(tmp_path: Path, sta
     with Terminal("dlapp-shell", "--gcores", 2, file, env=env) as terminal:
         terminal.expect("GPU 0,1")
         terminal.type("nohup setsid sleep 100 > /dev/null 2>&1 &\n sleep 101\n")
-        wait_for("both run", lambda: sum("sleep 10" in one for one in left(state_dir)) == 2)
+        wait_for("both run", lambda: sum("sleep 10" in item for item in leftovers(state_dir)) == 2)
         assert shell(file, "", "--gcores", "1", env=env).code == 1
         match how:
             case "hang up":
@@ -351,9 +351,9 @@ def test_any_end_of_the_shell_leaves_no_process_and_no_lease(tmp_path: Path, sta
             case "SIGTERM":
                 os.kill(terminal.pid, signal.SIGTERM)
             case _:
-                (keeper,) = [one for one in _children(terminal.pid) if _name(one) == "dlapp-keeper"]
+                (keeper,) = [child for child in _children(terminal.pid) if _name(child) == "dlapp-keeper"]
                 os.kill(keeper, signal.SIGKILL)
-        wait_for("nothing is left", lambda: left(state_dir) == [])
+        wait_for("nothing is left", lambda: leftovers(state_dir) == [])
     done = shell(file, 'echo "$NV_GPU $CUDA_VISIBLE_DEVICES"', "--gcores", "2", env=env)
     assert done.out == "0,1 GPU-00000000-aaaa-bbbb-cccc-000000000000,GPU-00000001-aaaa-bbbb-cccc-000000000000\n"
     assert sessions(state_dir) == []
@@ -387,14 +387,16 @@ def test_indexes_of_gpus_are_refused_where_one_is_split_as_at_submission(tmp_pat
     for _ in range(2):  # nothing stays leased
         refused = shell(file, "echo it ran", env=env)
         assert (refused.code, refused.out) == (1, "")
-        said = "gpu0 is split by MIG, so CUDA's indexes are not those of the driver: cuda_visible_devices=index needs"
-        assert said in refused.err.splitlines()[-1]
+        message = (
+            "gpu0 is split by MIG, so CUDA's indexes are not those of the driver: cuda_visible_devices=index needs"
+        )
+        assert message in refused.err.splitlines()[-1]
     with_devices(tmp_path, devices[1:])
     assert shell(file, 'echo "$CUDA_VISIBLE_DEVICES"', env=env).out == "0\n"
 
 
 @pytest.mark.slow
-def test_the_devices_of_a_shell_are_looked_at_before_others_get_them(tmp_path: Path) -> None:
+def test_devices_of_a_shell_are_inspected_before_the_next_lease(tmp_path: Path) -> None:
     env = {**with_devices(tmp_path, [StubDevice()]), "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
     file = properties(tmp_path, "true")
     with Terminal("dlapp-shell", "--gcores", 1, file, env=env) as terminal:

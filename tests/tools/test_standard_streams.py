@@ -37,7 +37,7 @@ CLOSED = [">&-", "2>&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-"]
         ("dlapp-gpu", ("--version",), 0),
     ],
 )
-def test_a_closed_stream_changes_no_exit_code_and_adds_no_word(
+def test_a_closed_stream_changes_neither_exit_code_nor_output(
     state_dir: Path, redirections: str, command: str, arguments: tuple[str, ...], code: int
 ) -> None:
     usual = run_with("", command, *arguments)

@@ -144,8 +144,8 @@ def test_another_users_application_is_seen_and_not_ended(place: Path, run_as: Ru
 def test_only_users_in_the_acls_reach_ports_or_kill(place: Path, run_as: Run) -> None:
     group = grp.getgrgid(1)  # any that this machine has
     port, sockets = held()
-    for one in sockets:
-        one.close()
+    for socket in sockets:
+        socket.close()
     (place / "server.py").write_text(SERVER)
     access = {"view_acl": f"u{TONY}", "modify_acl": f"' {group.gr_name}'"}
     script = f"exec {interpreter_for_everybody()} {place}/server.py {port}"

@@ -1,4 +1,4 @@
-"""Access lists: the text form of `view_acl` and `modify_acl`, and what HDFS and YARN are told of them."""
+"""Access lists: the text form of `view_acl` and `modify_acl`, and their form for HDFS and YARN."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_an_id_has_no_registry() -> None:
     assert parse_image_name(DIGEST).registry == ""
 
 
-def test_of_a_tag_and_a_digest_the_digest_counts() -> None:
+def test_a_digest_takes_precedence_over_a_tag() -> None:
     assert parse_image_name(f"r:5000/a:1@{DIGEST}").text == f"r:5000/a@{DIGEST}"
 
 
@@ -70,7 +70,7 @@ def test_an_image_at_another_place_has_its_repository_and_version() -> None:
         ("registry.example.com/Team/Net", "registry.example.com/team/net"),
     ],
 )
-def test_the_nearest_right_name_is_proposed_for_one_that_docker_refuses(text: str, proposal: str) -> None:
+def test_the_nearest_valid_name_is_proposed_for_a_refused_one(text: str, proposal: str) -> None:
     with pytest.raises(ValueError, match=f": write {re.escape(proposal)}$"):
         parse_image_name(text)
 
@@ -94,7 +94,7 @@ def test_the_nearest_right_name_is_proposed_for_one_that_docker_refuses(text: st
         ("https://", "begins with 'https://', names of images do not$"),
     ],
 )
-def test_a_name_that_docker_never_takes_is_refused(text: str, problem: str) -> None:
+def test_a_name_that_docker_never_accepts_is_refused(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         parse_image_name(text)
 

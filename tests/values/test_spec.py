@@ -224,7 +224,7 @@ def test_a_field_of_a_newer_version_is_passed_over_where_it_may_be() -> None:
 
 
 def role(name: str, *depends_on: str, **fields: object) -> RoleSpec:
-    found = (one.partition(":") for one in depends_on)
+    found = (dependency.partition(":") for dependency in depends_on)
     conditions = tuple(Dependency(other, Until(until or "started")) for other, _, until in found)
     return RoleSpec(name=name, depends_on=conditions, **fields)  # type: ignore[arg-type]
 
@@ -281,7 +281,7 @@ def test_a_cycle_is_named_exactly_where_there_is_one(edges: list[tuple[int, int]
 
 def test_a_role_that_waits_for_others_to_be_done_is_not_in_their_gang() -> None:
     roles = (role("a"), role("b", "a"), role("eval", "a:done"), role("after", "eval"), role("ps", service=True))
-    names = {gang: [[one.name for one in team] for team in gangs_of(roles, gang)] for gang in Gang}
+    names = {gang: [[item.name for item in team] for team in gangs_of(roles, gang)] for gang in Gang}
     assert names[Gang.ALL] == [["a", "b", "ps"], ["eval"], ["after"]]
     assert names[Gang.ROLE] == [["a"], ["b"], ["eval"], ["after"], ["ps"]]
     assert names[Gang.NONE] == []
@@ -295,8 +295,8 @@ def test_arguments_belong_to_the_program_beside_them() -> None:
         RoleSpec(name="d", command=("d", "-x"), args=("3",)),
     )
     spec = spec_with(args=("1",), roles=roles)
-    programs = [spec.program_of(one) for one in roles]
-    assert [(one.script, one.command, one.args) for one in programs] == [
+    programs = [spec.program_of(role) for role in roles]
+    assert [(program.script, program.command, program.args) for program in programs] == [
         ("s", (), ("1",)),
         ("s", (), ("2",)),
         ("c.sh", (), ()),

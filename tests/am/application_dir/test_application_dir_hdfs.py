@@ -74,14 +74,14 @@ class FilesInMemory:
 
     def status(self, location: str) -> FileInfo | None:
         self._answer()
-        if not any(f"{one}/".startswith(f"{location}/") for one in list(self.files)):  # other threads write
+        if not any(f"{file}/".startswith(f"{location}/") for file in list(self.files)):  # other threads write
             return None
         return A_FILE._replace(inode_id=self.inodes.get(location, 0), size_bytes=len(self.files.get(location, b"")))
 
     def names(self, location: str) -> list[str]:
         self._answer()
         found = [*self.files, *self.addresses]
-        return sorted({one.removeprefix(f"{location}/").partition("/")[0] for one in found if location in one})
+        return sorted({text.removeprefix(f"{location}/").partition("/")[0] for text in found if location in text})
 
     def make(self, location: str, mode: int) -> None:
         self._answer()
@@ -136,8 +136,8 @@ class FilesInMemory:
 
     def remove(self, location: str) -> None:
         self._answer()
-        for one in [one for one in list(self.files) if one == location or one.startswith(f"{location}/")]:
-            self.files.pop(one, None)
+        for file in [one for one in list(self.files) if one == location or one.startswith(f"{location}/")]:
+            self.files.pop(file, None)
 
 
 @pytest.fixture
@@ -153,13 +153,13 @@ def files(monkeypatch: pytest.MonkeyPatch) -> Iterator[FilesInMemory]:
 
 
 class Attempt:
-    """One attempt's home, opened; ``others`` is what it was told of other attempts."""
+    """One attempt with its opened directory; ``others``: the messages on other attempts."""
 
     def __init__(self, files: FilesInMemory, number: int, *, awake: bool = True) -> None:
         self.home = HdfsApplicationDir(files, APP, number, SUBMISSION)
         self.number = number
         self.shown = ""
-        self.told = threading.Event()
+        self.notified = threading.Event()
         files.attempts.append(self)
         self.others: list[str] = []
         self.marks: list[tuple[str, str]] = []
@@ -182,9 +182,9 @@ class Attempt:
                 self.marks.append((RELEASE, by))
             case Heartbeat(shut_down=str(why)):
                 self.others.append(why)
-                self.told.set()
+                self.notified.set()
 
-    def begun(self) -> Attempt:
+    def started(self) -> Attempt:
         assert self.home._begun.wait(120)
         return self
 
@@ -193,7 +193,7 @@ class Attempt:
             CommitClaim(attempt=self.number, final_status=FinalStatus.SUCCEEDED, cause=Cause.SUCCEEDED, diagnostics="")
         )
 
-    def say(self) -> None:
+    def write_all(self) -> None:
         """Write all that an attempt writes while it runs, and end."""
         self.home.write_view(replace(Driver().view(), attempt=self.number))
         wait_until(lambda: self.home._view is None)  # its thread is at it, or it is not taken
@@ -210,9 +210,9 @@ class Attempt:
 
 
 def test_an_attempt_that_was_cut_off_learns_of_the_next_and_neither_claims_nor_writes(files: FilesInMemory) -> None:
-    first = Attempt(files, 1).begun()
-    second = Attempt(files, 2).begun()
-    assert first.told.wait(120)
+    first = Attempt(files, 1).started()
+    second = Attempt(files, 2).started()
+    assert first.notified.wait(120)
     assert first.others[0] == "attempt 2 has the application now"
     for what in (first.claim, first.home.check_not_superseded, first.home.archive):
         with pytest.raises(Superseded, match="attempt 2"):
@@ -228,10 +228,10 @@ def test_an_attempt_that_was_cut_off_learns_of_the_next_and_neither_claims_nor_w
 
 
 def test_a_superseded_attempt_adds_no_journal_lines_and_no_view(files: FilesInMemory) -> None:
-    first = Attempt(files, 1).begun()
-    second = Attempt(files, 2).begun()
-    second.say()
-    first.say()
+    first = Attempt(files, 1).started()
+    second = Attempt(files, 2).started()
+    second.write_all()
+    first.write_all()
     assert first.others[0] == "attempt 2 has the application now"
     # What a third would go by.
     assert list(first.home.all_journal_lines()) == ['"2"']
@@ -239,7 +239,7 @@ def test_a_superseded_attempt_adds_no_journal_lines_and_no_view(files: FilesInMe
 
 
 def ended_by_another(files: FilesInMemory) -> None:
-    Attempt(files, 2).begun().end()
+    Attempt(files, 2).started().end()
 
 
 def ended_by_a_kill(files: FilesInMemory) -> None:
@@ -250,18 +250,18 @@ def ended_by_a_kill(files: FilesInMemory) -> None:
 def test_an_attempt_that_wakes_after_the_end_creates_no_directory(
     files: FilesInMemory, end: Callable[[FilesInMemory], None]
 ) -> None:
-    first = Attempt(files, 1).begun()
+    first = Attempt(files, 1).started()
     end(files)
-    first.say()
+    first.write_all()
     assert list(files.files) == [f"{files.home}/.dlapp/history/{APP}.json"]
 
 
 def test_an_attempt_that_starts_after_the_end_is_superseded(files: FilesInMemory) -> None:
     first = Attempt(files, 1, awake=False)
-    Attempt(files, 2).begun().end()
+    Attempt(files, 2).started().end()
     first.open()
-    assert first.told.wait(120)
-    first.say()
+    assert first.notified.wait(120)
+    first.write_all()
     with pytest.raises(Superseded):
         first.claim()
     assert list(files.files) == [f"{files.home}/.dlapp/history/{APP}.json"]
@@ -271,8 +271,8 @@ def test_an_attempt_that_slept_past_the_end_cannot_claim_the_commit(
     files: FilesInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hdfs, "LOOK_EVERY_S", 1000.0)  # it sleeps: it does not see the second one come
-    first = Attempt(files, 1).begun()
-    second = Attempt(files, 2).begun()
+    first = Attempt(files, 1).started()
+    second = Attempt(files, 2).started()
     assert second.claim().attempt == 2
     second.end()
     with pytest.raises(Superseded, match="has ended"):
@@ -282,12 +282,12 @@ def test_an_attempt_that_slept_past_the_end_cannot_claim_the_commit(
 
 
 def test_an_attempt_that_slept_in_the_middle_of_its_claim_does_not_have_it(files: FilesInMemory) -> None:
-    first = Attempt(files, 1).begun()
+    first = Attempt(files, 1).started()
 
     def sleep_until_all_is_over(place: str) -> None:
         if place.endswith("commit.json"):
             files.before_write = lambda _: None
-            second = Attempt(files, 2).begun()
+            second = Attempt(files, 2).started()
             assert second.claim().attempt == 2
             second.end()
 
@@ -297,21 +297,21 @@ def test_an_attempt_that_slept_in_the_middle_of_its_claim_does_not_have_it(files
 
 
 def test_the_claim_of_an_attempt_that_died_after_it_counts_for_the_next(files: FilesInMemory) -> None:
-    assert Attempt(files, 1).begun().claim().attempt == 1
-    assert Attempt(files, 2).begun().claim().attempt == 1
+    assert Attempt(files, 1).started().claim().attempt == 1
+    assert Attempt(files, 2).started().claim().attempt == 1
 
 
 def test_a_removed_staging_directory_is_not_taken_for_another_attempt(files: FilesInMemory) -> None:
-    first = Attempt(files, 1).begun()
+    first = Attempt(files, 1).started()
     files.remove(first.home.directory)
     assert first.claim().attempt == 1
     first.end()
     assert list(files.files) == [f"{files.home}/.dlapp/history/{APP}.json"]
 
 
-def test_a_file_system_that_is_away_for_a_while_is_waited_for(files: FilesInMemory) -> None:
+def test_a_file_system_outage_is_waited_for(files: FilesInMemory) -> None:
     files.away = 3
-    first = Attempt(files, 1).begun()
+    first = Attempt(files, 1).started()
     assert json.loads(files.files[f"{first.home.directory}/am.json"])["attempt"] == 1
     files.away = 3
     assert first.claim().attempt == 1
@@ -320,11 +320,11 @@ def test_a_file_system_that_is_away_for_a_while_is_waited_for(files: FilesInMemo
     assert f"{files.home}/.dlapp/history/{APP}.json" in files.files
 
 
-def test_checking_the_current_attempt_costs_one_status_if_unchanged(
+def test_checking_the_current_attempt_makes_one_status_call_if_unchanged(
     files: FilesInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hdfs, "LOOK_EVERY_S", 1000.0)  # its thread would read, too
-    first = Attempt(files, 1).begun()
+    first = Attempt(files, 1).started()
     assert first.home.is_current_attempt()
     files.reads.clear()
     for _ in range(3):
@@ -336,29 +336,29 @@ def test_checking_the_current_attempt_costs_one_status_if_unchanged(
 
 
 def test_a_doubt_about_other_attempts_is_none(files: FilesInMemory, capsys: pytest.CaptureFixture[str]) -> None:
-    first = Attempt(files, 1).begun()
+    first = Attempt(files, 1).started()
     files.away = 1
     assert first.home.is_current_attempt()
 
 
 def test_waiters_are_notified_once_the_group_of_a_line_is_written(files: FilesInMemory) -> None:
-    first = Attempt(files, 1).begun()
-    journal, told = first.home.journal(1), threading.Event()
-    journal.on_written = told.set
+    first = Attempt(files, 1).started()
+    journal, notified = first.home.journal(1), threading.Event()
+    journal.on_written = notified.set
     files.away = 2
     journal.add("{}")
     journal.request_write()
-    assert told.wait(120)
+    assert notified.wait(120)
     assert (journal.added, journal.written) == (1, 1)
     assert list(first.home.all_journal_lines()) == ["{}"]
 
 
-def test_results_that_come_shortly_after_a_group_are_written_together(
+def test_results_shortly_after_a_group_are_written_together(
     files: FilesInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hdfs, "GROUP_EVERY_S", 1000.0)
     monkeypatch.setattr(hdfs, "RESULTS_EVERY_S", 1000.0)
-    first = Attempt(files, 1).begun()
+    first = Attempt(files, 1).started()
     journal = first.home.journal(1)
     for line in ('"a"', '"b"', '"c"'):
         journal.add(line)
@@ -371,7 +371,7 @@ def test_results_that_come_shortly_after_a_group_are_written_together(
 
 def test_a_long_backlog_is_written_in_bounded_groups(files: FilesInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hdfs_journal, "MAX_GROUP_BYTES", 20)
-    first = Attempt(files, 1).begun()
+    first = Attempt(files, 1).started()
     journal, write, taken = first.home.journal(1), files.write, list[str]()
 
     def refuse_the_second(location: str, data: bytes, mode: int, *, once: bool = False) -> bool:
@@ -394,7 +394,7 @@ def test_a_long_backlog_is_written_in_bounded_groups(files: FilesInMemory, monke
 def test_journals_that_are_too_large_together_are_refused(
     files: FilesInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = Attempt(files, 1).begun()
+    first = Attempt(files, 1).started()
     for number in range(3):
         files.files[f"{first.home.directory}/journal-1-{number:06d}.jsonl"] = b"{}\n"
     assert list(first.home.all_journal_lines()) == ["{}"] * 3
@@ -413,8 +413,8 @@ def test_a_file_larger_than_its_kind_can_be_is_refused(files: FilesInMemory, nam
         read()
 
 
-def test_a_group_that_was_given_up_and_comes_late_takes_the_place_of_no_other(files: FilesInMemory) -> None:
-    first = Attempt(files, 1).begun()
+def test_an_abandoned_group_that_arrives_late_replaces_no_other(files: FilesInMemory) -> None:
+    first = Attempt(files, 1).started()
     journal, given_up, write = first.home.journal(1), list[tuple[str, bytes]](), files.write
 
     def lose_one(location: str, data: bytes, mode: int, *, once: bool = False) -> bool:
@@ -432,12 +432,12 @@ def test_a_group_that_was_given_up_and_comes_late_takes_the_place_of_no_other(fi
     assert list(first.home.all_journal_lines())[-2:] == ['"a"', '"b"']
 
 
-def test_the_address_of_an_earlier_attempt_that_comes_late_does_not_stay(files: FilesInMemory) -> None:
-    first = Attempt(files, 1).begun()
+def test_a_late_address_of_an_earlier_attempt_is_removed(files: FilesInMemory) -> None:
+    first = Attempt(files, 1).started()
     place = f"{first.home.directory}/am.json"
     late = files.files[place]
     first.home.close()
-    second = Attempt(files, 2).begun()
+    second = Attempt(files, 2).started()
     assert second.published.wait(120)
     second.published.clear()
     files.write(place, late, 0o600)
@@ -447,7 +447,7 @@ def test_the_address_of_an_earlier_attempt_that_comes_late_does_not_stay(files: 
 
 
 def test_an_application_directory_writes_only_its_own_files(files: FilesInMemory) -> None:
-    first = Attempt(files, 1).begun()
+    first = Attempt(files, 1).started()
     assert first.home.directory == f"{files.home}/.dlapp/staging/{APP}"
     assert sorted(files.names(first.home.directory)) == ["addresses", "am.json", "submission.json"]
 
@@ -455,14 +455,14 @@ def test_an_application_directory_writes_only_its_own_files(files: FilesInMemory
 def test_a_task_finds_the_address_of_the_latest_attempt_in_one_listing(files: FilesInMemory) -> None:
     attempts = []
     for number in (1, 2):
-        attempts.append(attempt := Attempt(files, number).begun())
+        attempts.append(attempt := Attempt(files, number).started())
         assert attempt.published.wait(120)
         found = latest_address(files.names(f"{attempt.home.directory}/addresses"))
         assert found == json.loads(files.files[f"{attempt.home.directory}/am.json"])["control_url"]
 
 
-def test_a_mark_that_cannot_be_read_at_first_is_looked_at_again_and_hides_no_other(files: FilesInMemory) -> None:
-    first = Attempt(files, 1).begun()
+def test_an_unreadable_mark_is_read_again_and_hides_no_other(files: FilesInMemory) -> None:
+    first = Attempt(files, 1).started()
 
     def fail(place: str) -> None:
         if place.endswith(SOFT_KILL):
@@ -487,13 +487,13 @@ NOT_OURS = (b"", b"{", b"[]", b"null", b"1", b"{}", b'{"attempt": null}', b'{"at
 @pytest.mark.parametrize("data", NOT_OURS)
 def test_unexpected_file_contents_do_not_stop_an_attempt(files: FilesInMemory, data: bytes) -> None:
     files.write(f"{files.home}/.dlapp/staging/{APP}/am.json", data, 0o600)
-    first = Attempt(files, 1).begun()
+    first = Attempt(files, 1).started()
     for name in (AM, KILL):
         files.write(f"{first.home.directory}/{name}", data, 0o600)
     wait_until(lambda: first.marks)
     assert first.marks == [(KILL, "an unknown user")]
     assert first.home.is_current_attempt()
-    first.say()
+    first.write_all()
     assert list(first.home.all_journal_lines()) == ['"1"']
     assert first.claim().attempt == 1
 
@@ -515,7 +515,7 @@ def test_an_attempt_is_published_once_its_file_is_written(files: FilesInMemory) 
 
 
 def test_a_next_attempt_reads_the_journal_when_the_one_before_can_see_it_and_not_before(files: FilesInMemory) -> None:
-    first, tried, lines = Attempt(files, 1).begun(), threading.Event(), list[str]()
+    first, tried, lines = Attempt(files, 1).started(), threading.Event(), list[str]()
     first.home.close()
 
     def refuse(_place: str) -> None:
@@ -536,7 +536,7 @@ def test_a_next_attempt_reads_the_journal_when_the_one_before_can_see_it_and_not
     assert [place for place in files.reads if "journal" in place]
 
 
-def test_an_attempt_whose_address_cannot_be_written_in_time_says_so(files: FilesInMemory) -> None:
+def test_an_attempt_whose_address_cannot_be_written_in_time_fails(files: FilesInMemory) -> None:
     def refuse(_place: str) -> None:
         raise Unreachable("the NameNode is in safe mode")
 
@@ -552,7 +552,7 @@ def written_views(files: FilesInMemory, monkeypatch: pytest.MonkeyPatch) -> tupl
     """Return an attempt whose views wait a second for another state and for ever else, and the phases written."""
     monkeypatch.setattr(hdfs, "VIEW_SOON_S", 0.0)
     monkeypatch.setattr(hdfs, "VIEW_EVERY_S", 1e9)
-    first, phases = Attempt(files, 1).begun(), list[str]()
+    first, phases = Attempt(files, 1).started(), list[str]()
 
     def note(place: str) -> None:
         if place.endswith(VIEW):
@@ -571,13 +571,13 @@ def test_results_of_a_sweep_are_written_at_once_then_seldom_and_the_last_ones_ar
     files: FilesInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hdfs, "TRIALS_EVERY_S", 3600.0)
-    one = Attempt(files, 1).begun()
+    one = Attempt(files, 1).started()
     place = f"{one.home.directory}/{TRIALS}"
     one.home.write_trials("first\n")
     wait_until(lambda: files.files.get(place) == b"first\n")
     for number in range(20):
         one.home.write_trials(f"{number}\n")
-    one.say()
+    one.write_all()
     assert files.files[place] == b"first\n"
     one.home.archive()
     assert files.files[StagingPaths(files.home).trials(APP)] == b"19\n"

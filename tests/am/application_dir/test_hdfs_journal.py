@@ -22,7 +22,7 @@ class Killed(BaseException):
     """The end of the process."""
 
 
-class Home:
+class FakeApplicationDir:
     """A directory whose attempt has the application."""
 
     directory = HOME
@@ -68,7 +68,7 @@ class Changes(FilesInMemory):
 
 def journal_of(files: Changes, groups: int, attempt: int = 1) -> tuple[list[str], list[str]]:
     """Write groups of one line, as the directory's thread does; what was added, and what is on record."""
-    journal = HdfsJournalWriter(Home(), files, attempt)
+    journal = HdfsJournalWriter(FakeApplicationDir(), files, attempt)
     added: list[str] = []
     try:
         for number in range(groups):
@@ -108,11 +108,11 @@ def test_a_journal_is_complete_after_a_kill_at_any_change(how: str) -> None:
 
 @settings(max_examples=some(60), deadline=None)
 @given(st.data())
-def test_a_file_system_that_fails_at_any_change_costs_no_line_and_no_order(data: st.DataObject) -> None:
+def test_a_failure_at_any_change_loses_no_line_and_keeps_the_order(data: st.DataObject) -> None:
     files = Changes()
     fails = data.draw(st.lists(st.sampled_from(["", "", "", "lost", "done and not answered"]), max_size=150))
     files.fails = lambda change: fails[change - 1] if change <= len(fails) else ""
-    journal = HdfsJournalWriter(Home(), files, 1)
+    journal = HdfsJournalWriter(FakeApplicationDir(), files, 1)
     added = [f'"{number}"' for number in range(40)]
     for line in added:
         journal.add(line)
@@ -146,7 +146,7 @@ def test_files_that_are_too_large_together_stay_apart(monkeypatch: pytest.Monkey
 
 
 def test_a_superseded_attempt_merges_no_journal_groups() -> None:
-    files, home = Changes(), Home()
+    files, home = Changes(), FakeApplicationDir()
     journal = HdfsJournalWriter(home, files, 1)
     for _ in range(3):
         journal.add("{}")
@@ -158,10 +158,10 @@ def test_a_superseded_attempt_merges_no_journal_groups() -> None:
 
 
 def test_a_group_written_after_a_takeover_does_not_count_as_written() -> None:
-    files, home = Changes(), Home()
+    files, home = Changes(), FakeApplicationDir()
     journal = HdfsJournalWriter(home, files, 1)
-    told: list[int] = []
-    journal.on_written = lambda: told.append(journal.written)
+    reported: list[int] = []
+    journal.on_written = lambda: reported.append(journal.written)
     journal.add("{}")
 
     def take_over(_change: int) -> str:
@@ -171,7 +171,7 @@ def test_a_group_written_after_a_takeover_does_not_count_as_written() -> None:
     files.fails = take_over
     assert journal.write()
     assert files.files, "the group came too late to be stopped"
-    assert (journal.written, told) == (0, [])
+    assert (journal.written, reported) == (0, [])
     for _ in range(2):
         journal.add("{}")
         journal.flush()
@@ -180,7 +180,7 @@ def test_a_group_written_after_a_takeover_does_not_count_as_written() -> None:
 
 
 def test_a_group_is_rewritten_if_the_current_attempt_cannot_be_verified() -> None:
-    class Away(Home):
+    class Away(FakeApplicationDir):
         knows = False
 
         def verify_current_attempt(self) -> bool:
@@ -200,7 +200,7 @@ def test_a_group_is_rewritten_if_the_current_attempt_cannot_be_verified() -> Non
 
 def test_a_reader_gets_every_line_while_an_earlier_attempt_merges() -> None:
     files = Changes()
-    cut_off = HdfsJournalWriter(Home(), files, 1)
+    cut_off = HdfsJournalWriter(FakeApplicationDir(), files, 1)
     added = [f'"{number}"' for number in range(3)]
     for line in added:
         cut_off.add(line)

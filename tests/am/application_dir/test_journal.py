@@ -28,7 +28,7 @@ def story() -> Driver:
 
 
 def lines(am: Driver) -> list[str]:
-    return [journal.line(one.record) for one in am.of(events.WriteJournal, am.all)]
+    return [journal.line(action.record) for action in am.of(events.WriteJournal, am.all)]
 
 
 def test_the_next_attempt_restores_results_faults_and_decisions() -> None:
@@ -61,7 +61,7 @@ def test_a_journal_cut_anywhere_is_read_up_to_there(data: st.DataObject) -> None
 
 @given(st.lists(st.dictionaries(st.sampled_from(["kind", "t", "container", "index", "result"]), st.none() | st.text())))
 def test_strange_records_are_passed_over(found: list[dict[str, str | None]]) -> None:
-    strange = journal.records([json.dumps(one) for one in found] + ["[1]", "null", "{", ""])
+    strange = journal.records([json.dumps(item) for item in found] + ["[1]", "null", "{", ""])
     assert journal.replay(strange).containers == {}
 
 

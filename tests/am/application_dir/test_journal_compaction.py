@@ -24,7 +24,7 @@ from dlapp.am.model.journal_compaction import JournalCompaction
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Fault, Phase
 from dlapp.values.spec import RoleSpec
-from tests.am.application_dir.test_hdfs_journal import HOME, Changes, Home, Killed
+from tests.am.application_dir.test_hdfs_journal import HOME, Changes, FakeApplicationDir, Killed
 from tests.am.driving import Driver, result
 from tests.am.plan import APPLICATION
 from tests.seeds import each_seed, seeds
@@ -33,14 +33,14 @@ from tests.tiers import some
 AGAIN = 60
 
 
-def kept_of(lines: list[str], *, piece: int = 1 << 30, most_runs: int = 50_000) -> list[list[str]]:
+def compact_journal(lines: list[str], *, piece: int = 1 << 30, most_runs: int = 50_000) -> list[list[str]]:
     """Return what is kept of each piece of a journal."""
     compaction = JournalCompaction(most_runs)
     compaction.process(lines)
-    return [compaction.needed_lines(lines[at : at + piece]) for at in range(0, len(lines), piece)]
+    return [compaction.needed_lines(lines[offset : offset + piece]) for offset in range(0, len(lines), piece)]
 
 
-def told(former: RecoveredState) -> dict[str, Any]:
+def state_without_containers(former: RecoveredState) -> dict[str, Any]:
     """Return what a next attempt knows, but for containers."""
     known = {name: value for name, value in vars(former).items() if name not in ("containers", "gone")}
     return known | {"waits": {index: vars(one) for index, one in former.waits.items()}}
@@ -49,7 +49,7 @@ def told(former: RecoveredState) -> dict[str, Any]:
 def check_same(whole: list[str], less: list[str], *, most: int = MAX_EARLIER_CONTAINERS) -> None:
     """Compare what a next attempt knows by a journal and by what is left of it."""
     full, former = replay(records(whole)), replay(records(less))
-    assert told(former) == told(full)
+    assert state_without_containers(former) == state_without_containers(full)
     assert not former.gone & former.containers.keys()
     assert former.gone | former.containers.keys() == full.containers.keys() | full.gone
     for container_id, one in former.containers.items():
@@ -69,7 +69,7 @@ def line(kind: str, **fields: Any) -> str:
     return journal.line({"kind": kind, "t": 1, **fields})
 
 
-def taken_away(runs: int, indexes: int = 1, attempt: int = 1) -> list[str]:
+def preempted_runs_journal(runs: int, indexes: int = 1, attempt: int = 1) -> list[str]:
     """Return the journal of containers that YARN takes away again and again."""
     lines = [line("begin", attempt=attempt, started_ms=1, version=1)]
     number = 1
@@ -88,7 +88,7 @@ def taken_away(runs: int, indexes: int = 1, attempt: int = 1) -> list[str]:
 
 
 @functools.cache
-def life(seed: int) -> list[str]:
+def random_journal(seed: int) -> list[str]:
     """Return the journal of an application with results, retries, lost containers and a soft kill."""
     am, chance = Driver(RoleSpec(instances=3, retries=1000)), random.Random(seed)
     for number in range(2, AGAIN):
@@ -104,31 +104,31 @@ def life(seed: int) -> list[str]:
                 am.ended(number, -102)
         am.wait(65)
     am.do(events.SoftKill("tina"))
-    return [journal.line(one.record) for one in am.of(events.WriteJournal, am.all)]
+    return [journal.line(action.record) for action in am.of(events.WriteJournal, am.all)]
 
 
 @each_seed("journals")
 @pytest.mark.parametrize("piece", [1, 50, 1 << 30])
 def test_the_next_attempt_restores_the_same_state_after_each_compacted_piece(seed: int, piece: int) -> None:
-    """Write a life anew in pieces of 1, 50 and all lines, and read it after each tenth of the pieces."""
-    lines = life(seed)
-    pieces = [lines[at : at + piece] for at in range(0, len(lines), piece)]
-    kept = kept_of(lines, piece=piece)
+    """Compact a journal in pieces of 1, 50 and all lines, and read it after each tenth of the pieces."""
+    lines = random_journal(seed)
+    pieces = [lines[offset : offset + piece] for offset in range(0, len(lines), piece)]
+    compacted = compact_journal(lines, piece=piece)
     for done in range(0, len(pieces) + 1, max(1, len(pieces) // 10)):
-        check_same(lines, [text for part in (*kept[:done], *pieces[done:]) for text in part], most=AGAIN)
-    check_same(lines, [text for part in kept for text in part])
+        check_same(lines, [text for part in (*compacted[:done], *pieces[done:]) for text in part], most=AGAIN)
+    check_same(lines, [text for part in compacted for text in part])
 
 
 @settings(max_examples=some(50), deadline=None)
 @given(st.data())
 def test_a_compacted_journal_grows_and_is_compacted_again(data: st.DataObject) -> None:
-    lines = life(data.draw(st.sampled_from(seeds("journals"))))
+    lines = random_journal(data.draw(st.sampled_from(seeds("journals"))))
     less: list[str] = []
-    at = 0
-    while at < len(lines):
+    offset = 0
+    while offset < len(lines):
         more = data.draw(st.integers(1, len(lines)))
-        less = [text for part in kept_of(less + lines[at : at + more]) for text in part]
-        at += more
+        less = [text for part in compact_journal(less + lines[offset : offset + more]) for text in part]
+        offset += more
     check_same(lines, less)
 
 
@@ -137,30 +137,30 @@ def test_a_compacted_journal_grows_and_is_compacted_again(data: st.DataObject) -
     [{"outputs": [{"name": "o", "part": "p", "files": 2, "size_bytes": 1}]}, {"unstored": ["/work/the/only/copy"]}],
 )
 def test_the_latest_runs_of_an_index_are_kept_and_before_them_those_that_left_output(left: dict[str, Any]) -> None:
-    lines = taken_away(100)
+    lines = preempted_runs_journal(100)
     stored = {"fault": "user", "exit_code": 1, **left}
     fourth = str(ContainerId(APPLICATION, 1, 5))
-    end = next(at for at, text in enumerate(lines) if fourth in text and json.loads(text)["kind"] == "end")
+    end = next(offset for offset, text in enumerate(lines) if fourth in text and json.loads(text)["kind"] == "end")
     lines.insert(end, line("result", container=fourth, result=stored))
-    (kept,) = kept_of(lines)
-    former = replay(records(kept))
-    assert [one.number for one in former.containers] == [5, *range(101 - MAX_EARLIER_CONTAINERS + 1, 102)]
+    (compacted,) = compact_journal(lines)
+    former = replay(records(compacted))
+    assert [container.number for container in former.containers] == [5, *range(101 - MAX_EARLIER_CONTAINERS + 1, 102)]
     shown = Driver(RoleSpec(instances=1), attempt=2, former=former).state.instances[0].earlier
     assert shown[0].container_id.number == 5
 
 
-def test_of_many_indexes_fewer_runs_are_kept() -> None:
-    (kept,) = kept_of(taken_away(100, indexes=10), most_runs=30)
-    assert len(replay(records(kept)).containers) == 10 * 3
-    (kept,) = kept_of(taken_away(100, indexes=10), most_runs=1)
-    assert len(replay(records(kept)).containers) == 10 * 2
+def test_with_many_indexes_fewer_runs_are_kept() -> None:
+    (compacted,) = compact_journal(preempted_runs_journal(100, indexes=10), most_runs=30)
+    assert len(replay(records(compacted)).containers) == 10 * 3
+    (compacted,) = compact_journal(preempted_runs_journal(100, indexes=10), most_runs=1)
+    assert len(replay(records(compacted)).containers) == 10 * 2
 
 
 def test_containers_that_were_left_out_are_known_to_have_ended() -> None:
-    (kept,) = kept_of(taken_away(1000))
-    former = replay(records(kept))
+    (compacted,) = compact_journal(preempted_runs_journal(1000))
+    former = replay(records(compacted))
     assert len(former.gone) == 1000 - MAX_EARLIER_CONTAINERS - 1
-    assert sum(map(len, kept)) < 40_000
+    assert sum(map(len, compacted)) < 40_000
     second = Driver(RoleSpec(instances=1), attempt=2, former=former)
     old = ContainerId(APPLICATION, 1, 2)
     assert not second.state.is_new(old)
@@ -174,7 +174,7 @@ def test_a_record_of_containers_that_is_none_is_passed_over(gone: Any) -> None:
     text = line("gone", containers=gone)
     assert replay(records([text])).gone == set()
     if gone not in ([], {"a": [[1, 2]]}):
-        assert kept_of([text]) == [[text]]
+        assert compact_journal([text]) == [[text]]
 
 
 def test_containers_that_were_left_out_are_no_more_in_all_than_an_application_has(
@@ -185,8 +185,8 @@ def test_containers_that_were_left_out_are_no_more_in_all_than_an_application_ha
     pieces = [line("gone", containers={prefix: [[1, 30], [31, 60]]}), line("gone", containers={prefix: [[61, 101]]})]
     assert len(replay(records(pieces)).gone) == 60
     assert replay(records([line("gone", containers={prefix: [[1, 60]] * 2})])).gone == set()
-    (kept,) = kept_of(pieces)
-    assert len(replay(records(kept)).gone) == 60
+    (compacted,) = compact_journal(pieces)
+    assert len(replay(records(compacted)).gone) == 60
 
 
 def test_lines_that_are_no_records_and_kinds_of_a_newer_version_are_kept() -> None:
@@ -200,13 +200,13 @@ def test_lines_that_are_no_records_and_kinds_of_a_newer_version_are_kept() -> No
         line("free"),
         line("grant", container=[1]),
     ]
-    assert kept_of(odd) == [odd]
+    assert compact_journal(odd) == [odd]
 
 
 def test_a_container_of_an_earlier_journal_keeps_its_lines() -> None:
-    lines = taken_away(100)
+    lines = preempted_runs_journal(100)
     without = [text for text in lines if json.loads(text)["kind"] not in ("grant", "free")]
-    assert kept_of(without) == [without]
+    assert compact_journal(without) == [without]
 
 
 # ---- the files ----
@@ -222,7 +222,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def on_hdfs(files: Changes, lines: list[str], attempt: int = 1) -> int:
     """Write lines as the directory's thread does; how many are on record."""
-    journal = HdfsJournalWriter(Home(), files, attempt)
+    journal = HdfsJournalWriter(FakeApplicationDir(), files, attempt)
     try:
         for number, text in enumerate(lines):
             journal.add(text)
@@ -238,7 +238,7 @@ def on_hdfs(files: Changes, lines: list[str], attempt: int = 1) -> int:
 @pytest.mark.usefixtures("small")
 def test_a_journal_on_hdfs_does_not_grow_with_the_runs() -> None:
     files = Changes()
-    lines = taken_away(1500, indexes=2)
+    lines = preempted_runs_journal(1500, indexes=2)
     most = 0
 
     def watch(_place: str) -> None:
@@ -251,7 +251,7 @@ def test_a_journal_on_hdfs_does_not_grow_with_the_runs() -> None:
     assert sum(map(len, lines)) > 1_000_000
     assert most < 250_000
     check_same(lines, list(read_lines(files, HOME)), most=3000)
-    second = taken_away(500, attempt=2)
+    second = preempted_runs_journal(500, attempt=2)
     on_hdfs(files, second, attempt=2)
     check_same(lines + second, list(read_lines(files, HOME)), most=3000)
     assert sum(map(len, files.files.values())) < 250_000
@@ -261,7 +261,7 @@ def test_a_journal_on_hdfs_does_not_grow_with_the_runs() -> None:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("how", ["killed before", "killed after"])
 def test_a_compacted_journal_is_complete_after_a_kill_at_any_change(how: str) -> None:
-    lines = taken_away(60, indexes=2)
+    lines = preempted_runs_journal(60, indexes=2)
     whole = Changes()
     on_hdfs(whole, lines)
     for nth in range(1, whole.changes + 1, 3):
@@ -272,16 +272,16 @@ def test_a_compacted_journal_is_complete_after_a_kill_at_any_change(how: str) ->
         found = replay(records(read_lines(files, HOME)))
         # What is not yet on record may be there all the same: the group that was being written.
         assert any(
-            told(found) == told(replay(records(lines[:count])))
+            state_without_containers(found) == state_without_containers(replay(records(lines[:count])))
             for count in (written, min(len(lines), written + 5), written + 1)
         ), nth
 
 
 @pytest.mark.usefixtures("small")
 def test_a_superseded_attempt_compacts_no_lines() -> None:
-    files, home = Changes(), Home()
+    files, home = Changes(), FakeApplicationDir()
     writer = HdfsJournalWriter(home, files, 1)
-    for text in taken_away(60):
+    for text in preempted_runs_journal(60):
         writer.add(text)
     writer.write()
     home.ours = False
@@ -293,7 +293,7 @@ def test_a_superseded_attempt_compacts_no_lines() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_journal_on_a_disk_does_not_grow_with_the_runs(tmp_path: Path) -> None:
-    lines = taken_away(2000, indexes=2)
+    lines = preempted_runs_journal(2000, indexes=2)
     writer = LocalApplicationDir(str(tmp_path)).journal(1)
     for text in lines:
         writer.add(text)
@@ -314,7 +314,7 @@ def test_local_compaction_follows_no_link_and_syncs_the_directory(
     (home / f".journal-1.jsonl.{os.getpid()}").symlink_to(bait)
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
     writer = LocalApplicationDir(str(home)).journal(1)
-    for text in taken_away(500):
+    for text in preempted_runs_journal(500):
         writer.add(text)
         writer.flush()
     writer.close()
@@ -324,13 +324,13 @@ def test_local_compaction_follows_no_link_and_syncs_the_directory(
 
 
 @pytest.mark.usefixtures("small")
-def test_a_disk_that_takes_no_second_file_leaves_the_journal_as_it_is(
+def test_a_disk_without_space_for_a_second_file_leaves_the_journal_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    lines = taken_away(500)
+    lines = preempted_runs_journal(500)
     writer = LocalApplicationDir(str(tmp_path)).journal(1)
     monkeypatch.setattr(os, "rename", full)
     for text in lines[:1000]:

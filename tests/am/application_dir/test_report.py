@@ -27,7 +27,7 @@ def logs_of(directory: Path, one: ContainerView) -> Path:
     return path
 
 
-def test_it_has_properties_curves_and_ends_of_logs(tmp_path: Path) -> None:
+def test_the_report_has_properties_curves_and_ends_of_logs(tmp_path: Path) -> None:
     one = container(1, exit_code=1)
     (logs_of(tmp_path, one) / "stderr").write_text("".join(f"line {number}\n" for number in range(10_000)))
     series = {"container_id": str(one.container_id), "index": 1, "attempt": 1, "start_ms": START_MS, "step_ms": 10_000}
@@ -72,7 +72,7 @@ def test_the_report_does_not_follow_an_existing_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-1e308", "1e308", "-5"])
-def test_an_odd_metric_costs_no_report(tmp_path: Path, value: str) -> None:
+def test_an_odd_metric_does_not_break_the_report(tmp_path: Path, value: str) -> None:
     one = container(0)
     columns = f'{{"metric.loss": {{"mean": [1.0, {value}, 2.0]}}, "cpu_cores": {{"mean": [{value}]}}}}'
     (tmp_path / "usage.json").write_text(

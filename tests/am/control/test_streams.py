@@ -51,7 +51,7 @@ def wanted(number: int, index: int = 0, *, pending: frozenset[int] = frozenset()
 def refusal(driver: Driver, index: int = 0) -> str:
     """Return why a stream is refused; empty: it is not."""
     actions = driver.do(wanted(99, index))
-    return "".join(one.why for one in driver.of(events.RefuseStream, actions))
+    return "".join(action.why for action in driver.of(events.RefuseStream, actions))
 
 
 # ---- what is decided ----
@@ -62,12 +62,12 @@ def test_the_task_of_a_program_that_runs_is_ordered_to_open_a_stream() -> None:
     driver.running(2)
     before = driver.orders(2).number
     driver.do(wanted(1))
-    assert [one.number for one in driver.orders(2).streams] == [1]
+    assert [stream.number for stream in driver.orders(2).streams] == [1]
     assert driver.orders(2).number > before
     driver.do(wanted(2, pending=frozenset({1})))
-    assert [one.number for one in driver.orders(2).streams] == [1, 2]
+    assert [stream.number for stream in driver.orders(2).streams] == [1, 2]
     driver.do(wanted(3, pending=frozenset({2})))
-    assert [one.number for one in driver.orders(2).streams] == [2, 3], "nobody waits for the first any more"
+    assert [stream.number for stream in driver.orders(2).streams] == [2, 3], "nobody waits for the first any more"
     assert not driver.of(events.WriteJournal, driver.last), "a stream is not worth a record"
 
 
@@ -97,7 +97,7 @@ def test_a_container_that_is_new_at_its_index_gets_the_streams_from_then_on() ->
     assert refusal(driver) == "worker:0 waits for a container"
     driver.running(3)
     driver.do(wanted(1))
-    assert [one.number for one in driver.orders(3).streams] == [1]
+    assert [stream.number for stream in driver.orders(3).streams] == [1]
 
 
 # ---- the tool, the loop and the task ----
@@ -134,7 +134,7 @@ def ordered(task: Task, after: int = 0) -> StreamOrder:
     """Return the next stream that the orders of a task name."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        new = [one for one in task.orders(wait_s=5.0).streams if one.number > after]
+        new = [stream for stream in task.orders(wait_s=5.0).streams if stream.number > after]
         if new:
             return new[0]
     raise AssertionError("no order")
@@ -166,7 +166,7 @@ def test_a_tool_and_a_task_are_connected_and_a_loop_that_ends_ends_their_stream(
         assert (ours.recv(100), theirs.recv(100)) == (b"", b"")
 
 
-def test_a_task_that_cannot_open_a_stream_says_why_to_the_tool(world: World) -> None:
+def test_a_tool_gets_the_reason_why_a_task_cannot_open_a_stream(world: World) -> None:
     tool = Tool(world.loop.control_url, 0)
     order = ordered(world.tasks[0])
     with pytest.raises(StreamRefused, match="HTTP 200"):  # it asks for a stream to say that there is none
@@ -234,14 +234,12 @@ def test_a_modifier_token_allows_kills_but_no_ports(world: World) -> None:
     with pytest.raises(Denied):
         as_tool(url, 0, token=modifier)
     with ControlConnection(url, modifier) as connection:
-        told = connection.call("POST", "/v1/softkill", {"user": "ben"}, timeout_s=PATIENCE_S)
-        assert told["state"] == "stopping"
+        answer = connection.call("POST", "/v1/softkill", {"user": "ben"}, timeout_s=PATIENCE_S)
+        assert answer["state"] == "stopping"
     assert world.loop._state.soft_by == "ben"
 
 
-def test_open_streams_are_bounded_and_one_that_has_ended_makes_room(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_open_streams_are_bounded_and_ended_ones_are_not_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "MAX_OPEN", 1)
     url, task = world.loop.control_url, world.tasks[0]
     tool = Tool(url, 0)
@@ -308,6 +306,6 @@ def test_viewers_leave_the_owner_a_part_of_the_streams() -> None:
     broker, request = StreamBroker(), StreamRequest(index=0, kind="port")
     viewer = cast(ControlRequest, NoCall(by_viewer=True))
     got = [broker.open(viewer, request, 0.0) for _ in range(streams.MAX_PENDING)]
-    assert sum(one is not None for one in got) == streams.MAX_PENDING * 3 // 4
+    assert sum(item is not None for item in got) == streams.MAX_PENDING * 3 // 4
     assert broker.open(NO_CALL, request, 0.0) is not None
     broker.close()

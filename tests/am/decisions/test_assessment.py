@@ -52,7 +52,7 @@ def test_a_gang_with_a_cause_that_lasts_is_not_restarted() -> None:
     am.finished(3, result(Fault.STOPPED, None, None))
     am.wait(1)
     am.settled()
-    assert am.words() == "container 0 (worker 0) failed: exit code 1"
+    assert am.diagnostics() == "container 0 (worker 0) failed: exit code 1"
 
 
 def test_a_gang_is_restarted_at_no_cost_for_a_cause_of_the_node() -> None:
@@ -63,7 +63,7 @@ def test_a_gang_is_restarted_at_no_cost_for_a_cause_of_the_node() -> None:
     am.report(2, Phase.RUNNING, failure=failed)
     am.finished(2, failed)
     assert am.state.gates[0].generation == 1
-    assert [one.user_faults for one in am.state.instances] == [0, 0]
+    assert [instance.user_faults for instance in am.state.instances] == [0, 0]
 
 
 @pytest.mark.parametrize("avoid_node", [True, False])
@@ -90,7 +90,7 @@ def test_an_end_that_yarn_explains_has_a_cause(status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "node_fault", "said", "fault", "words"),
+    ("status", "node_fault", "message", "fault", "words"),
     [
         (-9, False, "", Fault.USER, "the task was killed by signal 9"),
         (1, False, "", Fault.USER, "the task ended with exit code 1 and without a result"),
@@ -111,9 +111,9 @@ def test_an_end_that_yarn_explains_has_a_cause(status: int) -> None:
     ],
 )
 def test_an_end_without_a_result_is_assessed_by_the_engines_status(
-    status: int, node_fault: bool, said: str, fault: Fault, words: str
+    status: int, node_fault: bool, message: str, fault: Fault, words: str
 ) -> None:
-    end = ContainerEnd(container_id=CONTAINER, exit_status=status, diagnostics=said, node_fault=node_fault)
+    end = ContainerEnd(container_id=CONTAINER, exit_status=status, diagnostics=message, node_fault=node_fault)
     assessed = assessment.of_end(end)
     assert (assessed.fault, assessed.reason) == (fault, words)
 

@@ -13,5 +13,5 @@ def test_each_task_gets_the_driver_capabilities_of_its_role() -> None:
     for number, request_id in ((2, 1), (3, 2)):
         am.granted(number, request_id=request_id)
         am.hello(number)
-    told = [one.assignment.gpu_capabilities for one in am.of(events.Assign, am.all)]
-    assert told == [("compute", "utility", "video"), ("compute", "graphics", "utility")]
+    capabilities = [action.assignment.gpu_capabilities for action in am.of(events.Assign, am.all)]
+    assert capabilities == [("compute", "utility", "video"), ("compute", "graphics", "utility")]

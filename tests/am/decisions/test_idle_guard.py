@@ -1,4 +1,4 @@
-"""GPUs that are held and not used, by what tasks report: what is shown, told and ended, with a simulated clock."""
+"""GPUs that are held and not used, by what tasks report: warnings, notifications and ends, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_activity_of_a_gpu_counts_where_it_is_known(
     assert idle(am) == ((0,) if is_idle else ())
 
 
-def test_a_warning_names_the_containers_and_goes_when_one_report_is_busy() -> None:
+def test_an_idle_warning_names_the_containers_and_ends_with_a_busy_report() -> None:
     am = application(IdleAction.WARN)
     am.running(2, 3)
     use(am, 80, {2: (0.0,), 3: (0.01,)})
@@ -101,9 +101,9 @@ def test_idle_gpus_are_notified_once_until_all_are_busy_again() -> None:
     use(am, 200, {2: (0.0,), 3: (0.0,)})
     use(am, 20, {2: (0.9,), 3: (0.9,)})
     use(am, 100, {2: (0.9,), 3: (0.0,)})
-    told = [(one.key, one.text) for one in am.of(Notify, am.all) if one.event == "idle"]
+    notifications = [(event.key, event.text) for event in am.of(Notify, am.all) if event.event == "idle"]
     text = "all GPUs of container {} on node1 below 5 % for 60 s; dlapp-status shows which others"
-    assert told == [(f"{am.id(2)}-1", text.format(0)), (f"{am.id(3)}-2", text.format(1))]
+    assert notifications == [(f"{am.id(2)}-1", text.format(0)), (f"{am.id(3)}-2", text.format(1))]
     assert am.stops(2, 3) == [Stop.NO, Stop.NO]
 
 
@@ -150,7 +150,7 @@ def test_idle_gpus_are_ignored_while_another_container_is_not_running(phase: Pha
     assert am.stops(2) == [Stop.NO]
 
 
-def test_a_task_that_is_not_heard_is_not_idle() -> None:
+def test_a_silent_task_is_not_idle() -> None:
     am = application(IdleAction.STOP)
     am.running(2, 3)
     use(am, 300, {2: (0.0,), 3: (0.9,)})
@@ -160,12 +160,12 @@ def test_a_task_that_is_not_heard_is_not_idle() -> None:
         am.report(2, Phase.RUNNING, gpus=(0,))
     assert idle(am) == ()
     use(am, 60, {2: (0.0,), 3: (0.9,)})
-    assert idle(am) == ()  # the window begins anew
+    assert idle(am) == ()  # the window starts over
     use(am, 20, {2: (0.0,), 3: (0.9,)})
     assert idle(am) == (0,)
 
 
-def test_a_report_that_comes_twice_is_one() -> None:
+def test_a_repeated_report_counts_once() -> None:
     am = application(IdleAction.STOP, RoleSpec(resources=GPU))
     am.running(2)
     usage = Usage(at_ms=am.now_ms, devices=(DeviceUsage(index=0, utilisation=0.0),))

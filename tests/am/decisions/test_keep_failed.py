@@ -93,7 +93,7 @@ def test_the_others_are_ended_while_it_is_kept() -> None:
     assert am.phase().startswith("failed, container 1 kept until ")
     am.finished(3, FAILURE)
     am.settled()
-    assert am.words() == "container 1 (worker 1) failed: exit code 3"
+    assert am.diagnostics() == "container 1 (worker 1) failed: exit code 3"
 
 
 def test_with_continue_a_failed_container_is_kept_beside_the_others_and_counts_once() -> None:
@@ -106,7 +106,7 @@ def test_with_continue_a_failed_container_is_kept_beside_the_others_and_counts_o
     assert am.state.stage is Stage.ACTIVE
     am.finished(2, FAILURE)
     am.settled()
-    assert am.words() == "container 0 (worker 0) failed: exit code 3"
+    assert am.diagnostics() == "container 0 (worker 0) failed: exit code 3"
 
 
 def test_the_failed_member_of_a_gang_is_kept_and_its_peers_are_ended() -> None:
@@ -120,7 +120,7 @@ def test_the_failed_member_of_a_gang_is_kept_and_its_peers_are_ended() -> None:
     assert am.stops(2) == [Stop.NO]
     am.finished(2, FAILURE)
     am.settled()
-    assert am.words() == "container 0 (worker 0) failed: exit code 3"
+    assert am.diagnostics() == "container 0 (worker 0) failed: exit code 3"
 
 
 def test_a_gang_with_retries_is_restarted_in_place_of_being_kept() -> None:
@@ -131,7 +131,7 @@ def test_a_gang_with_retries_is_restarted_in_place_of_being_kept() -> None:
     assert am.orders(2).generation == 1
 
 
-def test_a_node_that_is_lost_meanwhile_restarts_the_gang_without_the_kept_container() -> None:
+def test_a_lost_node_restarts_the_gang_without_the_kept_container() -> None:
     am = driver(RoleSpec(instances=2), gang=Gang.ALL)
     am.running_gang(2, 3)
     failed(am, 2)

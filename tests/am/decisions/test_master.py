@@ -45,17 +45,17 @@ def four() -> RoleSpec:
 
 def test_only_missing_containers_are_requested() -> None:
     am = Driver(four())
-    assert am.asked() == [4]
+    assert am.requested() == [4]
     am.granted(2, 3)
-    assert am.asked() == [2]
+    assert am.requested() == [2]
     am.granted(4, 5)
-    assert am.asked() == [0]
+    assert am.requested() == [0]
 
 
 def test_a_surplus_allocation_is_released_and_never_started() -> None:
     am = Driver(RoleSpec(instances=1))
     am.granted(2, 3)
-    assert [one.grant.container_id.number for one in am.of(events.StartTask)] == [2]
+    assert [action.grant.container_id.number for action in am.of(events.StartTask)] == [2]
     assert am.master.releases() == (am.id(3),)
     am.ended(3, -100)
     assert am.master.releases() == ()
@@ -66,10 +66,10 @@ def test_a_repeated_heartbeat_changes_nothing() -> None:
     am.granted(2, 3)
     am.granted(2, 3)
     assert am.last == []
-    assert am.asked() == [2]
+    assert am.requested() == [2]
 
 
-def test_an_index_is_bound_when_its_task_asks_for_work() -> None:
+def test_an_index_is_assigned_when_its_task_requests_work() -> None:
     am = Driver(four(), args=("-gpu", "all"))
     am.granted(2, 3)
     (assign,) = am.of(events.Assign, am.hello(3))
@@ -91,7 +91,7 @@ def test_roles_count_their_indexes_in_the_order_of_the_file() -> None:
 def test_a_stranger_is_refused_and_stopped() -> None:
     am = Driver(four())
     am.hello(99)
-    assert [one.why for one in am.of(events.Refuse)] == ["this container is not one of this application's"]
+    assert [action.why for action in am.of(events.Refuse)] == ["this container is not one of this application's"]
     assert am.stopped() == [99]
 
 
@@ -110,16 +110,16 @@ def test_a_late_report_changes_nothing() -> None:
     assert am.view().containers[0].phase is Phase.RUNNING
 
 
-def test_a_task_that_never_speaks_is_stopped_and_its_place_is_filled_when_it_is_gone() -> None:
+def test_a_task_that_never_reports_is_stopped_and_replaced() -> None:
     am = Driver(RoleSpec(instances=1), timing=Timing(hello_ms=20_000))
     am.granted(2)
     assert am.stopped(am.wait(31)) == [2]
     am.ended(2, -105)
     am.wait(1)
-    assert am.asked() == [1]
+    assert am.requested() == [1]
 
 
-def test_a_task_has_time_to_come_up_from_when_its_node_has_it() -> None:
+def test_the_start_deadline_of_a_task_runs_from_its_start_on_the_node() -> None:
     am = Driver(RoleSpec(instances=1), timing=Timing(hello_ms=20_000))
     am.do(Heartbeat(granted=(am.grant(2),)))
     assert am.stopped(am.wait(600)) == []
@@ -141,7 +141,7 @@ def test_a_container_may_localize_files_for_an_hour() -> None:
     assert checked == 12
 
 
-def test_a_container_that_was_prepared_and_does_not_come_up_is_late() -> None:
+def test_a_localized_container_that_does_not_report_is_late() -> None:
     am = Driver(RoleSpec(instances=1), timing=Timing(hello_ms=20_000))
     am.granted(2)
     am.wait(21)
@@ -150,19 +150,19 @@ def test_a_container_that_was_prepared_and_does_not_come_up_is_late() -> None:
     assert am.stopped(am.wait(10)) == [2]
 
 
-def test_for_each_index_a_container_may_come_up_late_once() -> None:
+def test_one_late_start_per_index_is_tolerated() -> None:
     am = Driver(RoleSpec(instances=3), timing=Timing(hello_ms=20_000))
     faults = []
     for turn in range(3):
         numbers = range(3 * turn + 2, 3 * turn + 5)
         am.wait(61)
-        assert am.asked() == [3]
+        assert am.requested() == [3]
         am.granted(*numbers, node=f"node{turn}")
         am.wait(31)
         for number in numbers:
             assert am.state.containers[am.id(number)].stop_reason is StopReason.LATE
             am.ended(number, -105)
-        faults.append([one.node_faults for one in am.state.instances])
+        faults.append([instance.node_faults for instance in am.state.instances])
     assert faults == [[0, 0, 0], [1, 1, 1], [2, 2, 2]]
 
 
@@ -170,9 +170,9 @@ def test_a_silent_task_is_stopped_and_its_index_waits_for_the_end_of_its_contain
     am = Driver(RoleSpec(instances=1))
     am.running(2)
     assert 2 in am.stopped(am.wait(62))
-    assert am.asked() == [0]
+    assert am.requested() == [0]
     am.ended(2, -105)
-    assert am.asked() == [1]
+    assert am.requested() == [1]
 
 
 @pytest.mark.parametrize(("containers", "interval_s"), [(1, 10.0), (5000, 10.0), (7500, 15.0), (20_000, 20.0)])
@@ -205,7 +205,7 @@ def test_a_suspend_of_a_day_makes_no_task_silent() -> None:
 # ---- success ----
 
 
-def test_it_succeeds_when_every_index_has_ended_well_and_commits_once() -> None:
+def test_an_application_succeeds_when_every_index_succeeded_and_commits_once() -> None:
     am = Driver(RoleSpec(instances=2))
     am.running(2, 3)
     am.finished(2)
@@ -227,13 +227,13 @@ def test_a_result_is_enough_to_commit_and_the_end_is_waited_for_before_it_finish
     assert am.ending().final_status is FinalStatus.SUCCEEDED
 
 
-def test_a_container_that_does_not_go_after_its_result_is_stopped_and_named_if_it_stays() -> None:
+def test_a_container_that_stays_after_its_result_is_stopped_and_named() -> None:
     am = Driver(RoleSpec())
     am.running(2)
     am.report(2, Phase.ENDED, result())
     am.settled()
     assert 2 in am.stopped(am.wait(70))
-    assert am.words() == f"the end of {am.id(2)} on node1 is not known"
+    assert am.diagnostics() == f"the end of {am.id(2)} on node1 is not known"
     assert am.ending().final_status is FinalStatus.SUCCEEDED
 
 
@@ -265,7 +265,7 @@ def test_a_failed_service_does_not_decide_the_result() -> None:
     am.running(2)
     am.running(3, request_id=2)
     am.finished(3, result(Fault.USER, 1))
-    assert am.asked() == [0, 0]
+    assert am.requested() == [0, 0]
     am.finished(2)
     assert [part.role for part in am.settlement().parts] == ["worker"]
     am.settled()
@@ -280,11 +280,11 @@ def test_a_failed_payload_fails_the_application_by_name_and_the_others_have_thei
     am.running(2, 3, 4, 5)
     am.report(4, Phase.ENDED, result(Fault.USER, 3))
     assert am.stops(2, 3, 5) == [Stop.SOFT] * 3
-    assert {am.orders(one).grace_s for one in (2, 3, 5)} == {20.0}
+    assert {am.orders(value).grace_s for value in (2, 3, 5)} == {20.0}
     am.wait(19)
     assert am.stops(2, 3, 5) == [Stop.SOFT] * 3
-    assert {am.orders(one).why for one in (2, 3, 5)} == {"container 2 (worker 2) failed: exit code 3"}
-    assert am.asked() == [0]
+    assert {am.orders(value).why for value in (2, 3, 5)} == {"container 2 (worker 2) failed: exit code 3"}
+    assert am.requested() == [0]
     am.finished(2, result(Fault.STOPPED, None))
     for number in (3, 5):
         am.finished(number, result(Fault.STOPPED, None, None))
@@ -292,7 +292,7 @@ def test_a_failed_payload_fails_the_application_by_name_and_the_others_have_thei
     assert am.settlement().how is Settlement.KEEP
     assert [part.index for part in am.settlement().parts] == [0, 2]
     am.settled()
-    assert am.words() == "container 2 (worker 2) failed: exit code 3"
+    assert am.diagnostics() == "container 2 (worker 2) failed: exit code 3"
 
 
 def test_without_output_the_others_of_a_failed_payload_have_their_grace_too() -> None:
@@ -313,10 +313,10 @@ def test_a_kill_cuts_the_grace_after_a_failure_short() -> None:
     am.do(events.Kill("tony"))
     assert am.stops(3) == [Stop.NOW]
     am.finished(3, result(Fault.STOPPED, None, None))
-    assert (am.settlement().how, [one.index for one in am.settlement().parts]) == (Settlement.DROP, [0])
+    assert (am.settlement().how, [part.index for part in am.settlement().parts]) == (Settlement.DROP, [0])
     am.settled()
-    said = "killed by tony, the complete output of container 0 (worker 0) kept as partial"
-    assert (am.ending().cause, am.words()) == (Cause.KILLED, said)
+    message = "killed by tony, the complete output of container 0 (worker 0) kept as partial"
+    assert (am.ending().cause, am.diagnostics()) == (Cause.KILLED, message)
 
 
 def test_a_task_that_died_with_a_running_payload_is_named_as_having_leftovers() -> None:
@@ -330,7 +330,7 @@ def test_a_task_that_died_with_a_running_payload_is_named_as_having_leftovers() 
     am.finished(3, result(Fault.STOPPED, None))
     am.ended(4, -9)  # its payload had not begun
     wanted = am.settlement()
-    assert (wanted.how, [one.index for one in wanted.parts], [one.index for one in wanted.lost]) == (
+    assert (wanted.how, [part.index for part in wanted.parts], [item.index for item in wanted.lost]) == (
         Settlement.KEEP,
         [1],
         [0],
@@ -341,20 +341,20 @@ def independent(count: int, **fields: Any) -> Driver:
     return Driver(RoleSpec(instances=count), on_container_failure=ContainerFailure.CONTINUE, **fields)
 
 
-def test_independent_containers_go_on_when_one_fails_and_their_output_is_committed() -> None:
+def test_independent_containers_continue_after_a_failure_and_are_committed() -> None:
     am = independent(5)
     am.running(2, 3, 4, 5, 6)
     am.finished(3, result(Fault.USER, 3, "half"))
     am.finished(4, result(Fault.DATA, None, None, message="no input"))
     am.ended(5, -9)
     assert am.stops(2, 6) == [Stop.NO] * 2
-    assert am.asked() == [0]
+    assert am.requested() == [0]
     assert am.phase() == "running 2 of 5, 3 failed"
     am.finished(2)
     assert am.phase() == "running 1 of 5, 1 done, 3 failed"
     am.finished(6)
     wanted = am.settlement()
-    assert (wanted.how, [one.index for one in wanted.parts], [one.index for one in wanted.failed]) == (
+    assert (wanted.how, [part.index for part in wanted.parts], [item.index for item in wanted.failed]) == (
         Settlement.COMMIT,
         [0, 4],
         [1],
@@ -371,13 +371,13 @@ def test_independent_containers_are_tried_again_before_one_counts_as_failed() ->
     am = Driver(RoleSpec(instances=2, retries=1), on_container_failure=ContainerFailure.CONTINUE)
     am.running(2, 3)
     am.finished(2, result(Fault.USER, 3))
-    assert am.asked() == [1]
+    assert am.requested() == [1]
     am.running(4)
     am.finished(4, result(Fault.USER, 3))
-    assert am.asked() == [0]
+    assert am.requested() == [0]
     am.finished(3)
     am.settled("the disk is full")
-    assert am.words() == ("container 0 (worker 0) failed 2 times, the last time: exit code 3; the disk is full")
+    assert am.diagnostics() == ("container 0 (worker 0) failed 2 times, the last time: exit code 3; the disk is full")
 
 
 def test_if_all_independent_containers_fail_nothing_is_committed() -> None:
@@ -388,7 +388,7 @@ def test_if_all_independent_containers_fail_nothing_is_committed() -> None:
     assert am.settlement().how is Settlement.KEEP
     assert [part.index for part in am.settlement().parts] == [0, 1]
     am.settled()
-    assert am.words().startswith("2 of 2 containers failed: 0-1; the first of them: container 0")
+    assert am.diagnostics().startswith("2 of 2 containers failed: 0-1; the first of them: container 0")
 
 
 def test_a_soft_kill_commits_no_output_of_a_failed_independent_container() -> None:
@@ -400,10 +400,10 @@ def test_a_soft_kill_commits_no_output_of_a_failed_independent_container() -> No
     assert [part.index for part in am.settlement().parts] == [1]
     assert [part.index for part in am.settlement().failed] == [0]
     am.settled()
-    assert am.words() == "soft-killed by tina, output committed; container 0 (worker 0) failed: exit code 3"
+    assert am.diagnostics() == "soft-killed by tina, output committed; container 0 (worker 0) failed: exit code 3"
 
 
-def test_a_next_attempt_knows_which_independent_containers_failed() -> None:
+def test_the_next_attempt_restores_failed_independent_containers() -> None:
     first = independent(3)
     first.running(2, 3, 4)
     first.finished(2, result(Fault.USER, 3, "half"))
@@ -417,26 +417,26 @@ def test_a_next_attempt_knows_which_independent_containers_failed() -> None:
     )
     for number in (3, 4):
         am.hello(number, index=number - 2, phase=Phase.RUNNING, attempt=1)
-    assert am.asked() == [0]
+    assert am.requested() == [0]
     for number in (3, 4):
         am.report(number, Phase.ENDED, result(), attempt=1)
         am.ended(number, attempt=1)
-    assert [one.index for one in am.settlement().parts] == [1, 2]
-    assert [one.index for one in am.settlement().failed] == [0]
+    assert [part.index for part in am.settlement().parts] == [1, 2]
+    assert [item.index for item in am.settlement().failed] == [0]
     am.settled()
-    assert am.words() == "container 0 (worker 0) failed: exit code 3"
+    assert am.diagnostics() == "container 0 (worker 0) failed: exit code 3"
 
 
 def test_retries_are_counted_and_the_last_failure_says_how_many() -> None:
     am = Driver(RoleSpec(retries=1))
     am.running(2)
     am.finished(2, result(Fault.USER, 3))
-    assert am.asked() == [1]
+    assert am.requested() == [1]
     am.running(3)
     assert am.view().containers[0].attempt == 2
     am.finished(3, result(Fault.USER, 4))
     am.settled()
-    assert am.words() == "container 0 (worker 0) failed 2 times, the last time: exit code 4"
+    assert am.diagnostics() == "container 0 (worker 0) failed 2 times, the last time: exit code 4"
 
 
 def test_a_task_that_was_killed_fails_the_application_with_the_signal() -> None:
@@ -445,7 +445,7 @@ def test_a_task_that_was_killed_fails_the_application_with_the_signal() -> None:
     am.ended(3, -9)
     am.finished(2, result(Fault.STOPPED, None))
     am.settled()
-    assert am.words() == "container 1 (worker 1) failed: the task was killed by signal 9"
+    assert am.diagnostics() == "container 1 (worker 1) failed: the task was killed by signal 9"
 
 
 def test_missing_data_is_not_tried_again() -> None:
@@ -453,7 +453,7 @@ def test_missing_data_is_not_tried_again() -> None:
     am.running(2)
     am.finished(2, result(Fault.DATA, None, None, message="file:///data/train is not there"))
     am.settled()
-    assert am.words() == "container 0 (worker 0) failed: file:///data/train is not there"
+    assert am.diagnostics() == "container 0 (worker 0) failed: file:///data/train is not there"
 
 
 def test_a_node_fault_is_retried_elsewhere_and_not_charged_to_the_program() -> None:
@@ -466,17 +466,17 @@ def test_a_node_fault_is_retried_elsewhere_and_not_charged_to_the_program() -> N
     (ask,) = am.master.container_requests()
     assert (ask.count, ask.placement, ask.avoid) == (1, Placement(), ("node1",))
     am.do(Heartbeat(resync=True))
-    assert am.state.avoided.names(am.state.awake_ms) == (), "a ResourceManager that was started anew knows other nodes"
+    assert am.state.avoided.names(am.state.awake_ms) == (), "a restarted ResourceManager knows other nodes"
 
 
 def test_without_other_nodes_repeated_node_faults_end_the_application() -> None:
     am = Driver(RoleSpec())
     for number in range(2, 3 + NODE_RETRIES):
-        assert am.asked() == [1]
+        assert am.requested() == [1]
         am.running(number)
         am.finished(number, result(Fault.NODE, None, None, message="no GPU is free"))
     am.settled()
-    assert am.words() == (
+    assert am.diagnostics() == (
         f"container 0 (worker 0) failed {NODE_RETRIES + 1} times for reasons other than its program, the last time: "
         "no GPU is free"
     )
@@ -489,7 +489,7 @@ def test_repeated_start_failures_end_the_application() -> None:
         end = ContainerEnd(container_id=am.id(number), exit_status=1, diagnostics="fork: Resource unavailable")
         am.do(Heartbeat(start_failed=(end,)))
     am.settled()
-    assert am.words().endswith("the last time: fork: Resource unavailable")
+    assert am.diagnostics().endswith("the last time: fork: Resource unavailable")
 
 
 DOCKER_AWAY = result(Fault.NODE, None, None, message="Docker does not answer", service="Docker")
@@ -498,13 +498,13 @@ DOCKER_AWAY = result(Fault.NODE, None, None, message="Docker does not answer", s
 def pause_s(am: Driver) -> int:
     """Let time pass until a container is wanted again; how long that took [s]."""
     waited_s = 0
-    while am.asked() == [0]:
+    while am.requested() == [0]:
         am.wait(1)
         waited_s += 1
     return waited_s
 
 
-def test_on_a_single_node_an_index_waits_out_an_outage_with_growing_pauses_however_often_it_fails() -> None:
+def test_on_a_single_node_an_outage_is_waited_out_with_growing_pauses() -> None:
     am = Driver(RoleSpec(), single_node=True)
     pauses = []
     for number in range(2, 12):
@@ -528,35 +528,35 @@ def test_on_a_single_node_other_faults_of_the_node_are_counted_with_pauses_betwe
             pauses.append(pause_s(am))
     am.settled()
     assert pauses == [1, 2, 4]
-    assert "failed 4 times" in am.words()
-    assert am.words().endswith("the last time: no GPU mode")
+    assert "failed 4 times" in am.diagnostics()
+    assert am.diagnostics().endswith("the last time: no GPU mode")
 
 
 def test_a_start_failure_on_a_single_node_is_retried_after_a_pause() -> None:
     am = Driver(RoleSpec(), single_node=True)
     am.granted(2)
     am.do(Heartbeat(start_failed=(ContainerEnd(container_id=am.id(2), exit_status=1, diagnostics="fork"),)))
-    assert am.asked() == [0]
+    assert am.requested() == [0]
     assert pause_s(am) == 1
 
 
 def test_with_other_nodes_an_outage_is_counted_and_retried_at_once() -> None:
     am = Driver(RoleSpec())
     for number in range(2, 3 + NODE_RETRIES):
-        assert am.asked() == [1]
+        assert am.requested() == [1]
         am.running(number)
         am.finished(number, DOCKER_AWAY)
     am.settled()
-    assert am.words().endswith("the last time: Docker does not answer")
+    assert am.diagnostics().endswith("the last time: Docker does not answer")
 
 
-def test_a_pause_holds_up_no_other_index_and_the_phase_says_until_when_it_lasts() -> None:
+def test_a_pause_delays_no_other_index_and_the_phase_shows_its_end() -> None:
     am = Driver(RoleSpec(instances=2), single_node=True)
     am.running(2)
     am.finished(2, DOCKER_AWAY)
-    assert am.asked() == [1]
+    assert am.requested() == [1]
     times = (am.now_ms / 1000 - 0.02, am.now_ms / 1000 + 3599.98, am.now_ms / 1000 + 0.98)
-    since, until, at = (time.strftime("%H:%M:%S", time.localtime(one)) for one in times)
+    since, until, at = (time.strftime("%H:%M:%S", time.localtime(time_)) for time_ in times)
     waits = f"1 waiting for Docker since {since}, until {until}"
     assert am.phase() == f"{waits}, 1 container tried again at {at}, waiting for 1 container"
     am.running(3)
@@ -564,7 +564,7 @@ def test_a_pause_holds_up_no_other_index_and_the_phase_says_until_when_it_lasts(
     assert instance is not None
     assert instance.index == 1
     am.wait(1)
-    assert am.asked() == [1]
+    assert am.requested() == [1]
 
 
 def test_a_gang_on_a_single_node_restarts_after_the_pause_of_its_lost_member() -> None:
@@ -577,9 +577,9 @@ def test_a_gang_on_a_single_node_restarts_after_the_pause_of_its_lost_member() -
     am.report(3, Phase.RUNNING)
     am.finished(2, DOCKER_AWAY)
     assert (am.stops(3), am.orders(3).generation) == ([Stop.NO], 1)
-    assert am.asked() == [0]
+    assert am.requested() == [0]
     am.wait(1)
-    assert am.asked() == [1]
+    assert am.requested() == [1]
 
 
 @pytest.mark.parametrize("status", [-100, -101, -102, -106, -108])
@@ -592,7 +592,7 @@ def test_preempted_containers_are_retried_uncounted_after_growing_pauses(status:
         pauses.append(pause_s(am))
         assert am.state.avoided.names(am.state.awake_ms) == ()
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
-    assert am.asked() == [1]
+    assert am.requested() == [1]
 
 
 def test_pauses_are_reset_after_a_container_ran_for_ten_minutes() -> None:
@@ -622,7 +622,7 @@ def test_a_fault_of_the_node_is_forgiven_for_each_hour_that_a_container_ran() ->
         am.running(number)
         am.wait(3600)
         am.finished(number, result(Fault.NODE, None, None, message="the GPU fell off the bus"))
-        assert am.asked() == [1]
+        assert am.requested() == [1]
         assert am.state.instances[0].node_faults == 1
 
 
@@ -651,7 +651,7 @@ def test_an_unreachable_service_is_retried_with_pauses_and_not_counted() -> None
     assert am.state.avoided.names(am.state.awake_ms) == ()
 
 
-def test_the_phase_says_for_which_service_containers_wait_since_when_and_until_when() -> None:
+def test_the_phase_names_the_awaited_service_with_start_and_deadline() -> None:
     am = Driver(RoleSpec(instances=2))
     am.granted(2, 3)
     am.hello(2)
@@ -683,7 +683,7 @@ def test_a_container_that_waits_for_a_service_is_given_back_after_ten_minutes_an
     waits(am, 2, 20)
     assert am.stops(2) == [Stop.NOW]
     am.finished(2, result(Fault.STOPPED, None, None))
-    assert am.asked() == [0]
+    assert am.requested() == [0]
     assert "1 waiting for ZooKeeper at zk1 since" in am.phase()
     assert pause_s(am) == 1
     assert am.state.instances[0].node_faults == 0
@@ -701,15 +701,15 @@ def test_on_a_single_node_a_container_that_waits_for_a_service_keeps_its_resourc
     am.finished(2, result(Fault.STOPPED, None, None))
     am.settled()
     assert (
-        am.words()
+        am.diagnostics()
         == "container 0 (worker 0) failed: waited 3600 s (service_patience) for ZooKeeper at zk1: it does not answer"
     )
 
 
-def test_an_application_fails_when_its_patience_with_a_service_is_over_however_many_containers_waited() -> None:
+def test_an_application_fails_after_the_service_patience_for_any_number_of_containers() -> None:
     am = Driver(RoleSpec(), service_patience_s=120.0)
     number = 2
-    while am.asked() != [0] or pause_s(am) < 200:
+    while am.requested() != [0] or pause_s(am) < 200:
         am.running(number)
         am.finished(number, AWAY)
         if am.state.ending is not None:
@@ -718,7 +718,7 @@ def test_an_application_fails_when_its_patience_with_a_service_is_over_however_m
         number += 1
     am.settled()
     assert (
-        am.words()
+        am.diagnostics()
         == "container 0 (worker 0) failed: waited 120 s (service_patience) for ZooKeeper at zk1: no ZooKeeper answered"
     )
     assert am.ending().final_status is FinalStatus.FAILED
@@ -732,10 +732,10 @@ def test_the_service_patience_is_reset_after_ten_good_minutes() -> None:
         am.finished(number, AWAY)
         pause_s(am)
     assert am.state.instances[0].waits_since_ms.keys() == {"ZooKeeper at zk1"}
-    assert am.asked() == [1]
+    assert am.requested() == [1]
 
 
-def test_each_service_is_waited_for_with_a_patience_of_its_own() -> None:
+def test_each_service_has_its_own_patience() -> None:
     am = Driver(RoleSpec(), service_patience_s=120.0)
     am.granted(2)
     am.hello(2)
@@ -748,7 +748,9 @@ def test_each_service_is_waited_for_with_a_patience_of_its_own() -> None:
     assert am.stops(2) == [Stop.NOW]
     am.finished(2, result(Fault.STOPPED, None, None))
     am.settled()
-    assert am.words().startswith("container 0 (worker 0) failed: waited 120 s (service_patience) for ZooKeeper at zk1")
+    assert am.diagnostics().startswith(
+        "container 0 (worker 0) failed: waited 120 s (service_patience) for ZooKeeper at zk1"
+    )
 
 
 def test_max_runtime_counts_on_while_a_service_is_waited_for() -> None:
@@ -758,7 +760,7 @@ def test_max_runtime_counts_on_while_a_service_is_waited_for() -> None:
     waits(am, 2, 310)
     am.finished(2, result(Fault.STOPPED, None, None))
     am.settled()
-    assert am.words() == "timed out after 300 s before a payload ran"
+    assert am.diagnostics() == "timed out after 300 s before a payload ran"
 
 
 def next_attempt(am: Driver) -> Driver:
@@ -791,7 +793,7 @@ def test_the_next_attempt_continues_the_service_patience(lasts_s: int) -> None:
     assert later.orders(2, 1).stop is (Stop.NO if lasts_s < 120 else Stop.NOW)
 
 
-def test_the_next_attempt_knows_of_good_minutes_after_a_wait() -> None:
+def test_the_next_attempt_restores_good_minutes_after_a_wait() -> None:
     am = Driver(RoleSpec(), timing=PATIENT, service_patience_s=120.0)
     am.granted(2)
     am.hello(2)
@@ -818,7 +820,7 @@ def not_started(am: Driver, number: int) -> None:
     am.do(Heartbeat(start_failed=(ContainerEnd(container_id=am.id(number), exit_status=-1, **NOT_LISTENING),)))
 
 
-def test_a_nodemanager_that_does_not_listen_is_a_service_that_is_away() -> None:
+def test_a_nodemanager_that_does_not_listen_is_an_unreachable_service() -> None:
     am = Driver(RoleSpec())
     not_started(am, 2)
     assert "1 waiting for the NodeManager on node1 since" in am.phase()
@@ -842,8 +844,8 @@ def test_a_node_that_refuses_a_container_for_a_quarantine_is_avoided_at_once() -
     for number, node in enumerate(("node1", "node2", "node3"), 2):
         am.granted(number, node=node)
         am.hello(number)
-        said = f"GPUs could not be leased: {node}: YARN gave GPUs that must not be used: gpu1 is quarantined (fan)"
-        am.finished(number, result(Fault.NODE, None, None, message=said, is_closed=True))
+        message = f"GPUs could not be leased: {node}: YARN gave GPUs that must not be used: gpu1 is quarantined (fan)"
+        am.finished(number, result(Fault.NODE, None, None, message=message, is_closed=True))
         (ask,) = am.master.container_requests()
         assert ask.avoid[-1] == node
     assert ask.avoid == ("node1", "node2", "node3")
@@ -890,7 +892,7 @@ def test_an_unresponsive_rack_is_avoided_and_not_counted() -> None:
     assert am.ending().final_status is FinalStatus.SUCCEEDED
 
 
-def test_a_nodemanager_that_never_listens_again_fails_the_application_when_its_patience_is_over() -> None:
+def test_a_nodemanager_that_never_listens_again_fails_the_application_after_the_patience() -> None:
     am = Driver(RoleSpec(), service_patience_s=120.0)
     for number in range(2, 20):
         not_started(am, number)
@@ -898,11 +900,11 @@ def test_a_nodemanager_that_never_listens_again_fails_the_application_when_its_p
             break
         pause_s(am)
     am.settled()
-    said = "waited 120 s (service_patience) for the NodeManager on node1: node1:8041: refused"
-    assert am.words() == f"container 0 (worker 0) failed: {said}"
+    message = "waited 120 s (service_patience) for the NodeManager on node1: node1:8041: refused"
+    assert am.diagnostics() == f"container 0 (worker 0) failed: {message}"
 
 
-def test_a_task_that_never_speaks_is_late_however_long_a_service_is_away() -> None:
+def test_a_task_that_never_reports_is_late_even_during_an_outage() -> None:
     am = Driver(RoleSpec(instances=2), single_node=True, service_patience_s=10_000.0)
     am.granted(2, 3)
     am.hello(2)
@@ -934,17 +936,19 @@ def test_an_ask_that_can_never_be_met_fails_it_at_once() -> None:
     am = Driver(RoleSpec())
     am.do(Heartbeat(refused=((1, "asked for 9 gcores, the largest node has 8"),)))
     am.settled()
-    assert am.words() == "asked for 9 gcores, the largest node has 8"
+    assert am.diagnostics() == "asked for 9 gcores, the largest node has 8"
 
 
-def test_it_ends_though_a_container_never_does() -> None:
+def test_an_application_ends_even_if_a_container_never_does() -> None:
     am = Driver(RoleSpec(instances=2))
     am.running(2, 3)
     am.finished(2, result(Fault.USER, 1))
     am.wait(105)
     am.settled()
     am.wait(65)
-    assert am.words() == f"container 0 (worker 0) failed: exit code 1; the end of {am.id(3)} on node1 is not known"
+    assert (
+        am.diagnostics() == f"container 0 (worker 0) failed: exit code 1; the end of {am.id(3)} on node1 is not known"
+    )
 
 
 def test_an_attempt_shut_down_by_the_engine_changes_nothing() -> None:
@@ -1050,7 +1054,7 @@ def test_the_failures_of_all_instances_of_a_role_count_against_the_restarts_of_i
     am.finished(3, result(Fault.USER, 3))
     am.finished(4, result(Fault.STOPPED, None, None))
     am.settled()
-    assert am.words() == "container 1 (worker 1) failed: exit code 3 (role worker failed 2 times in all)"
+    assert am.diagnostics() == "container 1 (worker 1) failed: exit code 3 (role worker failed 2 times in all)"
 
 
 @pytest.mark.parametrize("failure", list(ContainerFailure))
@@ -1067,7 +1071,7 @@ def test_a_role_may_fail_its_application_with_its_first_failure(role: RoleSpec, 
     assert am.stops(3) == [Stop.SOFT]
     am.finished(3, result(Fault.STOPPED, None, None))
     am.settled()
-    assert am.words() == "container 0 (ps 0) failed: exit code 3"
+    assert am.diagnostics() == "container 0 (ps 0) failed: exit code 3"
 
 
 def test_a_critical_role_is_retried_after_a_node_fault() -> None:
@@ -1077,7 +1081,7 @@ def test_a_critical_role_is_retried_after_a_node_fault() -> None:
     am.report(2, Phase.RUNNING)
     am.finished(2, result(Fault.NODE, None, None))
     am.ended(2)
-    assert am.asked() == [1]
+    assert am.requested() == [1]
 
 
 def test_a_lost_member_restarts_every_role_of_its_gang() -> None:
@@ -1086,7 +1090,7 @@ def test_a_lost_member_restarts_every_role_of_its_gang() -> None:
     assert am.stops(2, 4) == [Stop.NO] * 2
     assert [am.orders(number).generation for number in (2, 4)] == [1, 1]
     assert not am.orders(2).go
-    assert am.asked() == [0, 1]
+    assert am.requested() == [0, 1]
 
 
 def test_a_role_may_have_its_instances_restarted_alone() -> None:
@@ -1103,18 +1107,18 @@ def test_a_role_may_have_its_instances_restarted_alone() -> None:
         later.wait(10)
         for number in (2, 4):
             later.report(number, Phase.RUNNING, attempt=1)
-    assert later.asked() == [0, 1]
+    assert later.requested() == [0, 1]
     assert [later.orders(number, attempt=1).stop for number in (2, 4)] == [Stop.NO] * 2
 
 
 def test_a_failed_service_restarts_with_its_gang() -> None:
     am = team_at_work()
     am.finished(2, result(Fault.USER, 1))
-    assert (am.asked(), am.stops(3, 4)) == ([0, 0], [Stop.NO] * 2)
+    assert (am.requested(), am.stops(3, 4)) == ([0, 0], [Stop.NO] * 2)
     am.finished(3, result(Fault.USER, 1))
     am.ended(4, -100, node_fault=True)
     am.wait(1)
-    assert am.asked() == [1, 2]
+    assert am.requested() == [1, 2]
     assert am.journal().given_up == {}
 
 
@@ -1125,7 +1129,7 @@ def test_a_gang_that_cannot_be_complete_fails_also_by_a_service() -> None:
     am.report(2, Phase.ENDED, result(Fault.DATA, None, None, message="input data is missing"))
     am.ended(2)
     am.settled()
-    assert am.words() == "container 0 (ps 0) failed: input data is missing"
+    assert am.diagnostics() == "container 0 (ps 0) failed: input data is missing"
 
 
 def test_the_gate_of_several_roles_is_open_for_the_next_attempt() -> None:
@@ -1140,17 +1144,17 @@ def test_the_gate_of_several_roles_is_open_for_the_next_attempt() -> None:
 # ---- roles that depend on others ----
 
 
-def after(name: str, *conditions: tuple[str, Until], **fields: Any) -> RoleSpec:
-    return RoleSpec(name=name, depends_on=tuple(Dependency(*one) for one in conditions), **fields)
+def dependent_role(name: str, *conditions: tuple[str, Until], **fields: Any) -> RoleSpec:
+    return RoleSpec(name=name, depends_on=tuple(Dependency(*condition) for condition in conditions), **fields)
 
 
 def test_a_role_that_waits_for_another_to_be_done_is_requested_only_then() -> None:
-    am = Driver(RoleSpec(name="train"), after("eval", ("train", Until.DONE), instances=2))
-    assert (am.asked(), am.phase()) == ([1, 0], "waiting for 1 container, eval waits for train (done)")
+    am = Driver(RoleSpec(name="train"), dependent_role("eval", ("train", Until.DONE), instances=2))
+    assert (am.requested(), am.phase()) == ([1, 0], "waiting for 1 container, eval waits for train (done)")
     am.running(2)
-    assert am.asked() == [0, 0]
+    assert am.requested() == [0, 0]
     am.finished(2)
-    assert am.asked() == [0, 2]
+    assert am.requested() == [0, 2]
     am.running(3, 4, request_id=2)
     assert am.orders(3).go
     am.finished(3)
@@ -1160,16 +1164,16 @@ def test_a_role_that_waits_for_another_to_be_done_is_requested_only_then() -> No
 
 
 def test_without_a_gang_a_role_is_requested_once_its_dependency_has_started() -> None:
-    am = Driver(RoleSpec(name="db", instances=2, service=True), after("web", ("db", Until.STARTED)))
+    am = Driver(RoleSpec(name="db", instances=2, service=True), dependent_role("web", ("db", Until.STARTED)))
     am.running(2)
-    assert am.asked() == [1, 0]
+    assert am.requested() == [1, 0]
     am.running(3)
-    assert am.asked() == [0, 1]
+    assert am.requested() == [0, 1]
 
 
 def test_in_a_gang_a_role_starts_after_the_gate_once_its_dependency_has_started() -> None:
-    am = Driver(TEAM[0], after("worker", ("ps", Until.STARTED)), gang=Gang.ALL)
-    assert am.asked() == [1, 1]
+    am = Driver(TEAM[0], dependent_role("worker", ("ps", Until.STARTED)), gang=Gang.ALL)
+    assert am.requested() == [1, 1]
     am.granted(2)
     am.granted(3, request_id=2)
     for number in (2, 3):
@@ -1182,7 +1186,9 @@ def test_in_a_gang_a_role_starts_after_the_gate_once_its_dependency_has_started(
 
 
 def test_a_role_starts_once_each_payload_of_its_dependency_is_ready() -> None:
-    am = Driver(RoleSpec(name="ps", instances=2, service=True), after("worker", ("ps", Until.READY)), gang=Gang.ALL)
+    am = Driver(
+        RoleSpec(name="ps", instances=2, service=True), dependent_role("worker", ("ps", Until.READY)), gang=Gang.ALL
+    )
     am.granted(2, 3)
     am.granted(4, request_id=2)
     for number in (2, 3, 4):
@@ -1196,30 +1202,30 @@ def test_a_role_starts_once_each_payload_of_its_dependency_is_ready() -> None:
 
 
 def test_a_succeeded_payload_counts_as_ready_and_a_lost_container_does_not() -> None:
-    am = Driver(RoleSpec(name="db", instances=2, retries=1), after("web", ("db", Until.READY)))
+    am = Driver(RoleSpec(name="db", instances=2, retries=1), dependent_role("web", ("db", Until.READY)))
     am.running(2, 3)
     am.report(2, Phase.RUNNING, payload=PayloadStatus(ready=True))
     am.finished(2, result(Fault.USER, 1))
     am.finished(3)
-    assert am.asked() == [1, 0]
+    assert am.requested() == [1, 0]
     am.running(4)
     am.report(4, Phase.RUNNING, payload=PayloadStatus(ready=True))
-    assert am.asked() == [0, 1]
+    assert am.requested() == [0, 1]
 
 
-def test_a_task_looks_at_its_port_only_if_a_role_waits_until_it_is_ready() -> None:
+def test_a_task_probes_its_port_only_if_a_role_waits_for_readiness() -> None:
     roles = (RoleSpec(name="db", ports=1), RoleSpec(name="old", ports=1), RoleSpec(name="none"))
-    am = Driver(*roles, after("web", ("db", Until.READY), ("old", Until.STARTED), ("none", Until.READY)))
+    am = Driver(*roles, dependent_role("web", ("db", Until.READY), ("old", Until.STARTED), ("none", Until.READY)))
     for number, request_id in ((2, 1), (3, 2), (4, 3)):
         am.granted(number, request_id=request_id)
         am.hello(number)
-    assert [one.assignment.ready_by_port for one in am.of(events.Assign, am.all)] == [True, False, False]
+    assert [action.assignment.ready_by_port for action in am.of(events.Assign, am.all)] == [True, False, False]
 
 
 def test_an_impossible_start_condition_fails_the_application_naming_both_roles() -> None:
     am = Driver(
         RoleSpec(name="prepare"),
-        after("train", ("prepare", Until.DONE)),
+        dependent_role("train", ("prepare", Until.DONE)),
         RoleSpec(name="log"),
         success=("train", "log"),
     )
@@ -1228,13 +1234,13 @@ def test_an_impossible_start_condition_fails_the_application_naming_both_roles()
     am.finished(2, result(Fault.USER, 1))
     am.finished(4)
     am.settled()
-    assert am.words() == "role train cannot start: it depends on role prepare, and container 0 (prepare 0) failed"
+    assert am.diagnostics() == "role train cannot start: it depends on role prepare, and container 0 (prepare 0) failed"
 
 
 def test_with_continue_only_the_role_that_cannot_start_fails() -> None:
     am = Driver(
         RoleSpec(name="prepare"),
-        after("train", ("prepare", Until.DONE)),
+        dependent_role("train", ("prepare", Until.DONE)),
         RoleSpec(name="other"),
         on_container_failure=ContainerFailure.CONTINUE,
     )
@@ -1244,13 +1250,15 @@ def test_with_continue_only_the_role_that_cannot_start_fails() -> None:
     am.finished(3)
     assert [part.role for part in am.settlement().parts] == ["other"]
     am.settled()
-    assert am.words().startswith("2 of 3 containers failed: 0-1; the first of them: container 0 (prepare 0) failed")
+    assert am.diagnostics().startswith(
+        "2 of 3 containers failed: 0-1; the first of them: container 0 (prepare 0) failed"
+    )
 
 
 def test_an_impossible_start_condition_names_the_container_that_never_started() -> None:
     am = Driver(
         RoleSpec(name="db", instances=2),
-        after("web", ("db", Until.STARTED)),
+        dependent_role("web", ("db", Until.STARTED)),
         RoleSpec(name="other"),
         on_container_failure=ContainerFailure.CONTINUE,
     )
@@ -1265,7 +1273,7 @@ def test_an_impossible_start_condition_names_the_container_that_never_started() 
 
 
 def test_with_continue_a_role_that_can_never_start_releases_its_containers() -> None:
-    roles = (RoleSpec(name="db"), after("web", ("db", Until.STARTED)), RoleSpec(name="other"))
+    roles = (RoleSpec(name="db"), dependent_role("web", ("db", Until.STARTED)), RoleSpec(name="other"))
     first = Driver(*roles, on_container_failure=ContainerFailure.CONTINUE)
     first.running(2)
     first.granted(3, request_id=2)
@@ -1288,11 +1296,11 @@ def test_with_continue_a_role_that_can_never_start_releases_its_containers() -> 
     am.settled()
     am.ended(3, attempt=1)
     am.ended(4, attempt=1)
-    assert am.words().startswith("2 of 3 containers failed: 0-1; the first of them: container 0 (db 0) ")
+    assert am.diagnostics().startswith("2 of 3 containers failed: 0-1; the first of them: container 0 (db 0) ")
 
 
 def test_the_next_attempt_restores_started_and_failed_roles() -> None:
-    roles = (RoleSpec(name="db", service=True), after("web", ("db", Until.STARTED)))
+    roles = (RoleSpec(name="db", service=True), dependent_role("web", ("db", Until.STARTED)))
     first = Driver(*roles)
     first.running(2)
     first.running(3, request_id=2)
@@ -1328,8 +1336,8 @@ def test_a_gang_that_lost_a_member_restarts_and_counts_one_failure() -> None:
     am.finished(2)
     am.finished(3, result(Fault.USER, 1))
     assert (am.stops(4), am.orders(4).generation, am.orders(4).go) == ([Stop.NO], 1, False)
-    assert am.asked() == [2]
-    assert [one.user_faults for one in am.state.instances] == [0, 1, 0]
+    assert am.requested() == [2]
+    assert [instance.user_faults for instance in am.state.instances] == [0, 1, 0]
     am.granted(5, 6)
     for number in (5, 6):
         am.hello(number)
@@ -1338,7 +1346,7 @@ def test_a_gang_that_lost_a_member_restarts_and_counts_one_failure() -> None:
     assert not am.orders(5).go, "that was for the generation before"
     am.report(4, Phase.WAITING, generation=1)
     assert [am.orders(number).go for number in (4, 5, 6)] == [True] * 3
-    assert [one.generation for one in am.view().containers] == [1, 1, 1]
+    assert [container.generation for container in am.view().containers] == [1, 1, 1]
 
 
 def test_a_payload_that_ends_after_its_gang_restarted_is_retried_uncounted() -> None:
@@ -1346,18 +1354,18 @@ def test_a_payload_that_ends_after_its_gang_restarted_is_retried_uncounted() -> 
     am.finished(3, result(Fault.USER, 1))
     am.finished(2)
     am.finished(4, result(Fault.USER, 9))
-    assert am.asked() == [3]
-    assert [one.user_faults for one in am.state.instances] == [0, 1, 0]
+    assert am.requested() == [3]
+    assert [instance.user_faults for instance in am.state.instances] == [0, 1, 0]
 
 
-def test_a_member_that_stores_the_output_of_its_ended_payload_is_stopped_when_its_gang_is_restarted() -> None:
+def test_a_storing_member_is_stopped_when_its_gang_restarts() -> None:
     am = gang_at_work(retries=1)
     am.report(2, Phase.STORING)
     am.finished(3, result(Fault.USER, 1))
     assert am.stops(2, 4) == [Stop.NOW, Stop.NO]
 
 
-def test_an_attempt_without_a_journal_takes_the_highest_generation_of_which_it_hears() -> None:
+def test_an_attempt_without_a_journal_uses_the_highest_reported_generation() -> None:
     am = Driver(RoleSpec(instances=3), gang=Gang.ALL, attempt=2, live=tuple(Driver().grant(n) for n in (2, 3, 4)))
     for number, phase in ((2, Phase.WAITING), (3, Phase.WAITING), (4, Phase.RUNNING)):
         am.report(number, phase, index=number - 2, attempt=1, generation=3 if number == 3 else 2)
@@ -1384,7 +1392,7 @@ def test_a_late_result_of_a_silent_member_does_not_count_for_the_restarted_gang(
     assert am.stops(2, 3) == [Stop.NO, Stop.NOW]
     am.finished(2, result(Fault.USER, 1))
     am.finished(3)
-    assert am.asked() == [2], "a gang of one would wait at the gate for ever"
+    assert am.requested() == [2], "a gang of one would wait at the gate for ever"
 
 
 def test_a_gang_without_retries_fails_with_its_first_member() -> None:
@@ -1393,7 +1401,7 @@ def test_a_gang_without_retries_fails_with_its_first_member() -> None:
     am.finished(2, result(Fault.STOPPED, None, None))
     am.finished(4, result(Fault.STOPPED, None, None))
     am.settled()
-    assert am.words() == "container 1 (worker 1) failed: exit code 1"
+    assert am.diagnostics() == "container 1 (worker 1) failed: exit code 1"
 
 
 # ---- stopping ----
@@ -1456,7 +1464,7 @@ def test_a_payload_that_ignores_a_soft_kill_is_stopped_after_grace_and_margin() 
     assert am.stopped(am.wait(12)) == [3]
     am.ended(3, -9)
     am.settled()
-    assert am.words() == "soft-killed by tina, output committed but for container 1 (worker 1)"
+    assert am.diagnostics() == "soft-killed by tina, output committed but for container 1 (worker 1)"
 
 
 def test_a_container_that_stores_output_at_the_end_of_the_grace_may_continue() -> None:
@@ -1469,7 +1477,7 @@ def test_a_container_that_stores_output_at_the_end_of_the_grace_may_continue() -
         am.report(2, Phase.STORING)
     am.finished(2, result(Fault.STOPPED, None))
     am.settled()
-    assert am.words() == "soft-killed by tina, output committed"
+    assert am.diagnostics() == "soft-killed by tina, output committed"
 
 
 def test_a_soft_kill_without_anything_stored_does_not_replace_older_output() -> None:
@@ -1479,7 +1487,7 @@ def test_a_soft_kill_without_anything_stored_does_not_replace_older_output() -> 
     am.finished(2, result(Fault.STOPPED, None, None))
     assert am.settlement().how is Settlement.DROP
     am.settled()
-    assert am.words() == "soft-killed by tina, there was no output to commit"
+    assert am.diagnostics() == "soft-killed by tina, there was no output to commit"
 
 
 def empty(name: str = "") -> StoredOutput:
@@ -1493,10 +1501,10 @@ def test_a_soft_kill_before_anything_was_written_does_not_replace_older_output()
     am.finished(2, TaskResult(fault=Fault.STOPPED, outputs=(empty(),)))
     assert am.settlement().how is Settlement.DROP
     am.settled()
-    assert am.words() == "soft-killed by tina, there was no output to commit"
+    assert am.diagnostics() == "soft-killed by tina, there was no output to commit"
 
 
-def test_of_several_outputs_a_soft_kill_commits_those_that_have_a_file() -> None:
+def test_a_soft_kill_commits_the_outputs_that_have_a_file() -> None:
     outputs = tuple(OutputSpec(name=name, output_path=name, target=f"file:///{name}") for name in ("model", "logs"))
     am = Driver(RoleSpec(), outputs=outputs)
     am.running(2)
@@ -1505,7 +1513,7 @@ def test_of_several_outputs_a_soft_kill_commits_those_that_have_a_file() -> None
     am.finished(2, TaskResult(fault=Fault.STOPPED, outputs=(model, empty("logs"))))
     assert [part.outputs for part in am.settlement().parts] == [(model,)]
     am.settled()
-    assert am.words() == "soft-killed by tina, output committed; there was none for file:///logs"
+    assert am.diagnostics() == "soft-killed by tina, output committed; there was none for file:///logs"
 
 
 def test_an_empty_output_of_a_script_that_ended_well_is_committed() -> None:
@@ -1517,7 +1525,7 @@ def test_an_empty_output_of_a_script_that_ended_well_is_committed() -> None:
 
 
 @pytest.mark.parametrize("stored", [empty(), StoredOutput(name="", part="part", files=1, size_bytes=0)])
-def test_an_output_without_data_does_not_replace_an_older_one_if_processes_were_killed_with_the_script(
+def test_an_empty_output_does_not_replace_the_target_after_killed_processes(
     stored: StoredOutput,
 ) -> None:
     am = Driver(RoleSpec())
@@ -1525,7 +1533,7 @@ def test_an_output_without_data_does_not_replace_an_older_one_if_processes_were_
     am.finished(2, TaskResult(fault=Fault.NONE, exit_code=0, outputs=(stored,), left="1 process, bash"))
     assert am.settlement().how is Settlement.KEEP
     am.settled()
-    assert am.words() == (
+    assert am.diagnostics() == (
         "the output has no data, and the script of container 0 (worker 0) ended before processes that it had started, "
         "which were killed (1 process, bash): end the script with wait"
     )
@@ -1539,7 +1547,7 @@ def test_an_output_with_data_is_committed_though_processes_were_killed_with_the_
     assert am.settlement().how is Settlement.COMMIT
 
 
-def test_of_several_outputs_the_one_without_data_stays_as_it_is_if_processes_were_killed_with_the_script() -> None:
+def test_the_target_of_an_empty_output_is_unchanged_after_killed_processes() -> None:
     outputs = tuple(OutputSpec(name=name, output_path=name, target=f"file:///{name}") for name in ("model", "logs"))
     am = Driver(RoleSpec(), outputs=outputs)
     am.running(2)
@@ -1548,7 +1556,7 @@ def test_of_several_outputs_the_one_without_data_stays_as_it_is_if_processes_wer
     assert am.settlement().how is Settlement.COMMIT
     assert [part.outputs for part in am.settlement().parts] == [(logs,)]
     am.settled()
-    assert am.words() == (
+    assert am.diagnostics() == (
         "there was no data for file:///model, and the script of container 0 (worker 0) ended before processes that it "
         "had started, which were killed (1 process, bash): end the script with wait"
     )
@@ -1557,7 +1565,7 @@ def test_of_several_outputs_the_one_without_data_stays_as_it_is_if_processes_wer
 # ---- output of earlier tries ----
 
 
-def kept(am: Driver) -> list[int]:
+def kept_numbers(am: Driver) -> list[int]:
     return [part.container_id.number for part in am.settlement().parts]
 
 
@@ -1566,7 +1574,7 @@ def test_output_of_an_earlier_try_is_kept_if_the_last_has_no_file() -> None:
     for number, outputs in ((2, result().outputs), (3, (empty(),)), (4, ())):
         am.running(number)
         am.finished(number, TaskResult(fault=Fault.USER, exit_code=3, outputs=outputs))
-    assert (am.settlement().how, kept(am)) == (Settlement.KEEP, [2])
+    assert (am.settlement().how, kept_numbers(am)) == (Settlement.KEEP, [2])
 
 
 def test_output_of_earlier_tries_is_ignored_after_a_success() -> None:
@@ -1575,7 +1583,7 @@ def test_output_of_earlier_tries_is_ignored_after_a_success() -> None:
     am.finished(2, result(Fault.USER, 3))
     am.running(3)
     am.finished(3, TaskResult(fault=Fault.NONE, exit_code=0, outputs=(empty(),)))
-    assert (am.settlement().how, kept(am), am.settlement().failed) == (Settlement.COMMIT, [3], ())
+    assert (am.settlement().how, kept_numbers(am), am.settlement().failed) == (Settlement.COMMIT, [3], ())
 
 
 def test_a_soft_kill_keeps_output_of_an_earlier_try_aside() -> None:
@@ -1586,7 +1594,7 @@ def test_a_soft_kill_keeps_output_of_an_earlier_try_aside() -> None:
     am.running(4)
     am.do(events.SoftKill("tina"))
     am.finished(4, result(Fault.STOPPED, None, None))
-    assert (am.settlement().how, kept(am)) == (Settlement.COMMIT, [2])
+    assert (am.settlement().how, kept_numbers(am)) == (Settlement.COMMIT, [2])
     assert [part.container_id.number for part in am.settlement().failed] == [3]
 
 
@@ -1600,7 +1608,7 @@ def test_a_try_whose_task_died_is_searched_if_no_later_try_stored_a_file() -> No
             am.finished(number, ending)
     am.running(5)
     am.finished(5, TaskResult(fault=Fault.DATA))
-    assert kept(am) == [2]
+    assert kept_numbers(am) == [2]
     assert [part.container_id.number for part in am.settlement().lost] == [3]
 
 
@@ -1613,7 +1621,7 @@ def test_the_next_attempt_restores_the_output_of_earlier_tries() -> None:
     next_one.report(3, Phase.RUNNING, index=0, attempt=1)
     next_one.report(3, Phase.ENDED, result(Fault.USER, 3, None), attempt=1)
     next_one.ended(3, attempt=1)
-    assert kept(next_one) == [2]
+    assert kept_numbers(next_one) == [2]
 
 
 def test_among_many_tries_the_one_with_output_is_remembered() -> None:
@@ -1623,7 +1631,7 @@ def test_among_many_tries_the_one_with_output_is_remembered() -> None:
         am.finished(number, result(Fault.USER, 3, "part" if number == 5 else None))
     am.running(40)
     am.finished(40, TaskResult(fault=Fault.DATA))
-    assert kept(am) == [5]
+    assert kept_numbers(am) == [5]
 
 
 def test_a_soft_kill_keeps_stray_output_without_committing_it() -> None:
@@ -1634,7 +1642,7 @@ def test_a_soft_kill_keeps_stray_output_without_committing_it() -> None:
     am.finished(2, TaskResult(fault=Fault.STOPPED, exit_code=0, outputs=(stray,)))
     assert (am.settlement().how, len(am.settlement().parts)) == (Settlement.KEEP, 1)
     am.settled()
-    assert am.words() == "soft-killed by tina, there was no output to commit"
+    assert am.diagnostics() == "soft-killed by tina, there was no output to commit"
 
 
 def test_max_runtime_is_a_soft_kill_with_a_cause_of_its_own() -> None:
@@ -1658,10 +1666,10 @@ def test_at_the_time_limit_output_of_a_failed_script_is_kept_aside() -> None:
     am.finished(3, result(Fault.STOPPED, None, signal=15))
     assert am.settlement().how is events.Settlement.KEEP
     am.settled()
-    assert am.words().startswith("timed out after 30 s, output kept as partial: ")
+    assert am.diagnostics().startswith("timed out after 30 s, output kept as partial: ")
 
 
-def lived(am: Driver, killed_in_s: float, most_s: int = 3_600) -> int:
+def run_until_killed(am: Driver, killed_in_s: float, most_s: int = 3_600) -> int:
     """Let an application run whose engine says when it is going to kill it; return when payloads are stopped [s]."""
     am.running(2)
     am.do(Heartbeat(killed_in_s=killed_in_s))
@@ -1686,24 +1694,24 @@ def test_before_the_engine_kills_it_an_application_ends_softly_and_has_time_to_s
     killed_in_s: float, kill_grace_s: float, stopped_s: int, grace_s: int | None
 ) -> None:
     am = Driver(RoleSpec(), timing=PATIENT, kill_grace_s=kill_grace_s)
-    assert lived(am, killed_in_s, most_s=7200 if grace_s else 3600) == pytest.approx(stopped_s, abs=2)
+    assert run_until_killed(am, killed_in_s, most_s=7200 if grace_s else 3600) == pytest.approx(stopped_s, abs=2)
     if grace_s is None:
         return
     assert am.orders(2).grace_s == pytest.approx(grace_s, abs=1)
     am.finished(2, result(Fault.STOPPED, 0))
     am.settled()
-    said = "timed out: lifetime limit of the queue or application in YARN, output committed"
-    assert am.ending() == events.ApplicationEnd(FinalStatus.KILLED, Cause.TIMED_OUT, said)
+    message = "timed out: lifetime limit of the queue or application in YARN, output committed"
+    assert am.ending() == events.ApplicationEnd(FinalStatus.KILLED, Cause.TIMED_OUT, message)
 
 
-def test_of_max_runtime_and_the_lifetime_of_the_engine_the_shorter_counts_and_the_latter_may_change() -> None:
+def test_the_shorter_of_max_runtime_and_a_changeable_lifetime_counts() -> None:
     am = Driver(RoleSpec(), timing=PATIENT, max_runtime_s=300.0)
-    assert lived(am, 3600.0) == pytest.approx(300, abs=2)
+    assert run_until_killed(am, 3600.0) == pytest.approx(300, abs=2)
     am.finished(2, result(Fault.STOPPED, 0))
     am.settled()
-    assert am.words() == "timed out after 300 s, output committed"
+    assert am.diagnostics() == "timed out after 300 s, output committed"
     am = Driver(RoleSpec(), timing=PATIENT)
-    assert lived(am, 3600.0, 100) == 100
+    assert run_until_killed(am, 3600.0, 100) == 100
     am.do(Heartbeat(killed_in_s=math.inf))
     am.wait(3600)
     assert am.stops(2) == [Stop.NO]
@@ -1711,16 +1719,16 @@ def test_of_max_runtime_and_the_lifetime_of_the_engine_the_shorter_counts_and_th
     assert am.stops(2) == [Stop.SOFT]
 
 
-def test_the_next_attempt_knows_for_which_limit_an_application_was_being_stopped() -> None:
+def test_the_next_attempt_restores_the_limit_that_stops_the_application() -> None:
     am = Driver(RoleSpec(), timing=PATIENT)
-    lived(am, 60.0)
+    run_until_killed(am, 60.0)
     later = Driver(RoleSpec(), attempt=2, former=am.journal(), live=(am.grant(2),))
     later.hello(2, index=0, phase=Phase.RUNNING, attempt=1)
     assert later.view().soft_kill_by == "lifetime limit of the queue or application in YARN"
     later.report(2, Phase.ENDED, result(Fault.STOPPED, 0), attempt=1)
     later.settled()
     later.ended(2, attempt=1)
-    assert later.words().startswith("timed out: lifetime limit of the queue")
+    assert later.diagnostics().startswith("timed out: lifetime limit of the queue")
 
 
 def test_a_kill_stops_all_containers_at_once_and_keeps_no_output() -> None:
@@ -1748,10 +1756,10 @@ def test_a_kill_keeps_completely_stored_output() -> None:
     am.ended(3, -9)
     am.finished(4, result(Fault.STOPPED, None))
     wanted = am.settlement()
-    assert (wanted.how, [one.index for one in wanted.parts], wanted.lost) == (Settlement.DROP, [0, 2], ())
+    assert (wanted.how, [part.index for part in wanted.parts], wanted.lost) == (Settlement.DROP, [0, 2], ())
     am.settled()
-    said = "killed by tina, the complete output of container 0 (worker 0), container 2 (worker 2) kept as partial"
-    assert am.ending() == events.ApplicationEnd(FinalStatus.KILLED, Cause.KILLED, said)
+    message = "killed by tina, the complete output of container 0 (worker 0), container 2 (worker 2) kept as partial"
+    assert am.ending() == events.ApplicationEnd(FinalStatus.KILLED, Cause.KILLED, message)
 
 
 def test_a_kill_while_only_services_still_end_commits_the_output() -> None:
@@ -1764,7 +1772,7 @@ def test_a_kill_while_only_services_still_end_commits_the_output() -> None:
     assert am.stops(3) == [Stop.NOW]
     am.finished(3, result(Fault.STOPPED, None, None))
     wanted = am.settlement()
-    assert (wanted.how, [one.index for one in wanted.parts]) == (Settlement.COMMIT, [0])
+    assert (wanted.how, [part.index for part in wanted.parts]) == (Settlement.COMMIT, [0])
     am.settled()
     assert am.ending().final_status is FinalStatus.SUCCEEDED
 
@@ -1777,7 +1785,7 @@ def test_a_kill_overtakes_a_soft_kill() -> None:
     assert am.stops(2) == [Stop.NOW]
     am.finished(2, result(Fault.STOPPED, None, None))
     am.settled()
-    assert am.words() == "killed by tony, no output kept"
+    assert am.diagnostics() == "killed by tony, no output kept"
 
 
 def test_a_kill_comes_too_late_once_the_output_is_being_committed() -> None:
@@ -1826,7 +1834,7 @@ def test_a_container_missing_from_a_complete_list_of_the_engine_is_gone() -> Non
         is_complete=True,
     )
     am.do(events.Tick(), 2)  # after a pause
-    assert am.asked() == [1]
+    assert am.requested() == [1]
     again = Driver(RoleSpec(), attempt=2, former=running_alone().journal(), is_complete=True)
     assert again.state.ending is not None
     assert again.state.ending.diagnostics.endswith("killed, or ended without a result, under an earlier attempt")
@@ -1839,12 +1847,12 @@ def running_alone() -> Driver:
     return first
 
 
-def test_a_next_attempt_takes_over_tasks_and_results() -> None:
+def test_the_next_attempt_takes_over_tasks_and_results() -> None:
     first = Driver(RoleSpec(instances=3))
     first.running(2, 3, 4)
     first.finished(2)
     am = second(first, 3, 4)
-    assert am.asked() == [0]
+    assert am.requested() == [0]
     am.hello(3, index=1, phase=Phase.RUNNING, attempt=1)
     assert am.orders(3, attempt=1).go
     for number in (3, 4):
@@ -1859,11 +1867,11 @@ def test_an_unconfirmed_container_is_stopped_before_its_index_runs_again() -> No
     first = Driver(RoleSpec())
     first.running(2)
     am = second(first, 2)
-    assert am.asked() == [0]
+    assert am.requested() == [0]
     assert 2 in am.stopped(am.wait(121))
-    assert am.asked() == [0]
+    assert am.requested() == [0]
     am.ended(2, -105, attempt=1)
-    assert am.asked() == [1]
+    assert am.requested() == [1]
 
 
 def test_without_a_journal_no_index_is_assigned_before_all_live_tasks_report() -> None:
@@ -1872,13 +1880,16 @@ def test_without_a_journal_no_index_is_assigned_before_all_live_tasks_report() -
     am.granted(7)
     assert am.of(events.Assign, am.hello(7)) == []
     given = am.of(events.Assign, am.hello(2, index=0, phase=Phase.RUNNING, attempt=1))
-    assert sorted((one.container_id.number, one.assignment.index) for one in given) == [(2, 0), (7, 1)]
+    assert sorted((container.container_id.number, container.assignment.index) for container in given) == [
+        (2, 0),
+        (7, 1),
+    ]
 
 
 def test_a_container_lost_with_its_applicationmaster_may_run_any_index_until_it_is_gone() -> None:
     am = Driver(RoleSpec(instances=2), attempt=2)
     am.do(Heartbeat(ending=(am.id(3, 1),)))
-    assert am.asked() == [2]
+    assert am.requested() == [2]
     am.granted(2)
     assert am.of(events.StartTask)
     assert am.hello(2) == []
@@ -1895,7 +1906,7 @@ def test_a_task_on_a_lost_node_is_ordered_to_end_while_it_is_connected() -> None
     am.running(2)
     am.do(Heartbeat(ending=(am.id(2),)))
     assert am.orders(2).stop is Stop.NOW
-    assert am.asked() == [0]
+    assert am.requested() == [0]
     am.ended(2, -100, node_fault=True)
     assert pause_s(am) == 1
 
@@ -1920,13 +1931,13 @@ def test_an_index_of_a_node_that_the_operator_has_removed_runs_again_at_once(
         am.do(removed)
     lost(am, 2, attempt=1, answered=True)
     if not is_known_first:
-        assert am.asked() == [0]
+        assert am.requested() == [0]
         am.do(removed)
     assert pause_s(am) == 1
     assert am.state.instances[0].node_faults == 0
     am.running(3)  # the operator has taken the node back
     lost(am, 3, answered=True)
-    assert am.asked() == [0], "this time it is lost"
+    assert am.requested() == [0], "this time it is lost"
 
 
 @pytest.mark.parametrize(("attempt", "published"), [(1, True), (2, True), (2, False)])
@@ -1960,9 +1971,9 @@ def test_a_task_on_a_removed_node_is_ordered_to_end_and_its_result_counts() -> N
     am.hello(2, 0, Phase.RUNNING, attempt=1)
     assert am.orders(2, 1).stop is Stop.NOW
     am.wait(30)
-    assert am.asked() == [0]
+    assert am.requested() == [0]
     am.report(2, Phase.ENDED, result(Fault.STOPPED, None), attempt=1)
-    assert am.asked() == [1]
+    assert am.requested() == [1]
 
 
 def test_an_index_of_a_lost_node_runs_again_once_its_task_reports_the_end() -> None:
@@ -1970,9 +1981,9 @@ def test_an_index_of_a_lost_node_runs_again_once_its_task_reports_the_end() -> N
     am.running(2)
     lost(am, 2)
     am.wait(5)
-    assert (am.orders(2).stop, am.asked()) == (Stop.NOW, [0])
+    assert (am.orders(2).stop, am.requested()) == (Stop.NOW, [0])
     am.report(2, Phase.ENDED, result(Fault.STOPPED, None))
-    assert am.asked() == [1]
+    assert am.requested() == [1]
     assert not am.state.live
     am.running(3)
     am.finished(3)
@@ -1985,9 +1996,9 @@ def test_an_index_of_a_lost_node_runs_again_when_its_task_has_been_silent() -> N
     am.running(2)
     am.wait(50)
     lost(am, 2)
-    assert am.asked() == [0]
+    assert am.requested() == [0]
     am.wait(20)
-    assert am.asked() == [1]
+    assert am.requested() == [1]
     am.running(3)
     am.do(events.Tick(), 0.01)
     assert am.orders(3).stop is Stop.NO
@@ -2033,19 +2044,19 @@ def test_a_next_attempt_waits_for_the_task_of_a_lost_node_as_for_every_other() -
     am = Driver(RoleSpec(), attempt=2, former=first.journal())
     lost(am, 2, attempt=1)
     am.wait(30)
-    assert am.asked() == [0]
+    assert am.requested() == [0]
     am.report(2, Phase.RUNNING, index=0, attempt=1, nth=50, seen=1)
     assert am.orders(2, attempt=1).stop is Stop.NOW
     am.wait(50)
-    assert am.asked() == [0], "it was heard, and may still end its payload"
+    assert am.requested() == [0], "it was heard, and may still end its payload"
     am.report(2, Phase.ENDED, result(Fault.STOPPED, None), index=0, attempt=1, nth=51)
-    assert am.asked() == [1]
+    assert am.requested() == [1]
     never_heard = Driver(RoleSpec(), attempt=2, former=first.journal())
     lost(never_heard, 2, attempt=1)
     never_heard.wait(119)
-    assert never_heard.asked() == [0]
+    assert never_heard.requested() == [0]
     never_heard.wait(2)
-    assert never_heard.asked() == [1]
+    assert never_heard.requested() == [1]
 
 
 @pytest.mark.parametrize("heard", [False, True])
@@ -2057,19 +2068,19 @@ def test_an_unrecorded_container_of_a_lost_node_may_run_any_index_until_it_repor
     assert am.hello(2) == am.hello(4) == []
     if heard:
         am.report(3, Phase.RUNNING, index=0, attempt=1, nth=5)
-        given = {one.container_id: one.assignment.index for one in am.of(events.Assign, am.all)}
+        given = {container.container_id: container.assignment.index for container in am.of(events.Assign, am.all)}
         assert given == {am.id(2): 1, am.id(4): 2}
         for number in (6, 7):
             am.wait(55)
             am.report(3, Phase.RUNNING, index=0, attempt=1, nth=number)
         am.wait(15)
         assert am.orders(3, attempt=1).stop is Stop.NOW
-        assert am.asked() == [0, 0]
+        assert am.requested() == [0, 0]
         am.report(3, Phase.ENDED, result(Fault.STOPPED, None), index=0, attempt=1, nth=8)
-        assert am.asked() == [1, 0]
+        assert am.requested() == [1, 0]
     else:
         am.wait(121)
-        given = {one.container_id: one.assignment.index for one in am.of(events.Assign, am.all)}
+        given = {container.container_id: container.assignment.index for container in am.of(events.Assign, am.all)}
         assert given == {am.id(2): 0, am.id(4): 2}
 
 
@@ -2078,7 +2089,7 @@ def written(am: Driver, lines: int | None = None) -> None:
     am.do(events.JournalWritten(am.state.journal_lines if lines is None else lines))
 
 
-def test_a_payload_starts_when_the_journal_says_which_index_its_container_has() -> None:
+def test_a_payload_starts_once_the_journal_has_its_index() -> None:
     am = Driver(RoleSpec(instances=2), journal_is_slow=True)
     am.granted(2, 3)
     am.hello(2)
@@ -2111,7 +2122,7 @@ def test_no_payload_runs_before_its_index_is_in_the_journal() -> None:
     assert not first.orders(2).go
 
 
-def test_a_gang_starts_when_the_journal_says_which_indexes_its_containers_have() -> None:
+def test_a_gang_starts_once_the_journal_has_its_indexes() -> None:
     am = Driver(RoleSpec(instances=2), gang=Gang.ALL, journal_is_slow=True)
     am.granted(2, 3)
     am.hello(2)
@@ -2124,7 +2135,7 @@ def test_a_gang_starts_when_the_journal_says_which_indexes_its_containers_have()
     assert am.orders(3).go
 
 
-def test_an_index_that_a_task_says_it_has_is_on_record_before_its_payload_starts() -> None:
+def test_an_index_reported_by_a_task_is_recorded_before_its_payload_starts() -> None:
     live = Driver(RoleSpec()).grant(2)
     am = Driver(RoleSpec(), attempt=2, live=(live,), journal_is_slow=True)
     am.hello(2, index=0, phase=Phase.WAITING, attempt=1)
@@ -2160,7 +2171,7 @@ def test_a_container_in_the_journal_keeps_only_its_own_index() -> None:
     am.granted(2)
     (given,) = am.of(events.Assign, am.hello(2))
     assert given.assignment.index == 1
-    assert am.asked() == [0]
+    assert am.requested() == [0]
     am.ended(2, -100, attempt=1, node_fault=True)
     assert pause_s(am) == 1
     am.granted(3)
@@ -2173,7 +2184,7 @@ def test_a_result_lost_with_its_applicationmaster_is_not_counted() -> None:
     first.running(2)
     am = Driver(RoleSpec(), attempt=2, former=first.journal(), live=(first.grant(2),))
     am.ended(2, 0, attempt=1)
-    assert am.asked() == [1]
+    assert am.requested() == [1]
     am.running(3)
     am.finished(3)
     am.settled()
@@ -2194,11 +2205,11 @@ def test_a_failure_that_was_counted_stays_counted() -> None:
     first.running(2)
     first.finished(2, result(Fault.USER, 1))
     am = second(first)
-    assert am.asked() == [1]
+    assert am.requested() == [1]
     am.running(2)
     am.finished(2, result(Fault.USER, 1))
     am.settled()
-    assert am.words() == "container 0 (worker 0) failed 2 times, the last time: exit code 1"
+    assert am.diagnostics() == "container 0 (worker 0) failed 2 times, the last time: exit code 1"
 
 
 def test_a_commit_that_was_decided_is_decided_for_the_next_attempt() -> None:
@@ -2214,7 +2225,7 @@ def test_a_commit_that_was_decided_is_decided_for_the_next_attempt() -> None:
     assert am.ending().cause is Cause.SUCCEEDED
 
 
-def test_a_soft_kill_goes_on_with_the_grace_that_is_left() -> None:
+def test_a_soft_kill_continues_with_the_remaining_grace() -> None:
     first = Driver(RoleSpec(), kill_grace_s=20.0)
     first.running(2)
     first.do(events.SoftKill("tina"))
@@ -2230,16 +2241,16 @@ def test_a_soft_kill_goes_on_with_the_grace_that_is_left() -> None:
     am.report(2, Phase.ENDED, result(Fault.STOPPED, None), attempt=1, nth=90, index=0)
     am.ended(2, attempt=1)
     am.settled()
-    assert am.words() == "soft-killed by tina, output committed"
+    assert am.diagnostics() == "soft-killed by tina, output committed"
 
 
 def test_a_container_known_only_from_the_journal_is_presumed_gone_after_a_while() -> None:
     first = Driver(RoleSpec())
     first.running(2)
     am = second(first)
-    assert am.asked() == [0]
+    assert am.requested() == [0]
     am.wait(121)
-    assert am.asked() == [1]
+    assert am.requested() == [1]
 
 
 def test_an_unpublished_attempt_waits_for_the_tasks_of_the_earlier_one() -> None:
@@ -2275,15 +2286,15 @@ def test_an_attempt_unpublished_for_a_day_runs_everything_again() -> None:
     assert am.stopped(am.all) == []
     am.wait(11)
     am.ended(2, -100, attempt=1)
-    assert am.asked() == [1]
+    assert am.requested() == [1]
 
 
 def test_a_container_known_only_from_a_late_message_is_presumed_gone_if_silent() -> None:
     am = Driver(RoleSpec(), attempt=2)
     am.report(2, Phase.RUNNING, attempt=1, index=0)
-    assert am.asked() == [0]
+    assert am.requested() == [0]
     am.wait(130)
-    assert am.asked() == [1]
+    assert am.requested() == [1]
 
 
 def test_the_runtime_of_earlier_attempts_counts() -> None:
@@ -2304,12 +2315,12 @@ def test_the_runtime_of_earlier_attempts_counts() -> None:
     assert am.orders(2, attempt=1).stop is Stop.SOFT
 
 
-def test_a_member_that_was_given_up_is_taken_back_also_if_the_attempt_dies_when_the_gate_is_closed() -> None:
+def test_a_released_member_is_recovered_after_a_death_at_a_closed_gate() -> None:
     first = team_at_work()
     first.finished(2, result(Fault.USER, 1))
     assert first.state.instances[0].given_up
     first.finished(3, result(Fault.USER, 1))
-    written = [one.record for one in first.of(events.WriteJournal, first.all)]
+    written = [action.record for action in first.of(events.WriteJournal, first.all)]
     closed = next(at for at, one in enumerate(written) if one["kind"] == "gate" and not one["open"])
     former = journal.replay(written[: closed + 1])
     am = Driver(*TEAM, attempt=2, former=former, live=(first.grant(4, 2),), gang=Gang.ALL)
@@ -2318,11 +2329,11 @@ def test_a_member_that_was_given_up_is_taken_back_also_if_the_attempt_dies_when_
     assert am.orders(4, attempt=1).generation == 1
     am.ended(4, -9, attempt=1)
     am.wait(200)
-    assert am.asked() == [1, 2]
+    assert am.requested() == [1, 2]
 
 
 @pytest.mark.parametrize("when", ["granted", "bound", "at the gate", "running", "recalled"])
-def test_a_gang_taken_over_at_any_moment_comes_to_its_end(when: str) -> None:
+def test_a_gang_taken_over_at_any_moment_ends(when: str) -> None:
     role = RoleSpec(instances=2, retries=1)
     first = Driver(role, gang=Gang.ALL)
     first.granted(2, 3)
@@ -2374,7 +2385,7 @@ def test_a_member_whose_payload_fails_keeps_its_container_for_the_next_generatio
     assert [(am.orders(n).generation, am.orders(n).go, am.orders(n).stop) for n in (2, 3, 4)] == [
         (1, False, Stop.NO)
     ] * 3
-    assert am.asked() == [0]
+    assert am.requested() == [0]
     assert am.journal().faults == {1: (1, 0)}, "once for the generation"
     for number in (2, 3, 4):
         am.report(number, Phase.WAITING, generation=1)
@@ -2395,7 +2406,7 @@ def test_the_last_failure_of_a_gang_ends_it_after_the_others_stored_their_output
     assert am.state.stage is Stage.ACTIVE
     am.finished(4, result(Fault.USER, 1))
     am.settled()
-    assert am.words() == "container 1 (worker 1) failed: exit code 1"
+    assert am.diagnostics() == "container 1 (worker 1) failed: exit code 1"
     assert len(am.settlement().parts) == 3
 
 
@@ -2405,9 +2416,9 @@ def test_a_failure_caused_by_a_lost_node_is_not_counted() -> None:
     am.finished(2, result(Fault.STOPPED, None, None))
     am.ended(4, -100, **NODE_GONE)
     assert am.state.stage is Stage.ACTIVE
-    assert [(one.user_faults, one.node_faults) for one in am.state.instances] == [(0, 0)] * 3
+    assert [(instance.user_faults, instance.node_faults) for instance in am.state.instances] == [(0, 0)] * 3
     am.wait(1)
-    assert am.asked() == [3]
+    assert am.requested() == [3]
     assert am.state.gates[0].generation == 1
 
 
@@ -2448,18 +2459,18 @@ def test_a_failure_waits_for_silent_members_until_they_are_lost() -> None:
     assert am.state.stage is Stage.ACTIVE
     am.wait(15)
     am.ended(4, -105)
-    assert [one.user_faults for one in am.state.instances] == [0] * 3
+    assert [instance.user_faults for instance in am.state.instances] == [0] * 3
     assert am.state.gates[0].generation == 1
 
 
-def test_a_failure_that_came_of_a_lost_node_restarts_its_gang_also_where_instances_are_restarted_alone() -> None:
+def test_a_failure_caused_by_a_lost_node_restarts_the_gang_despite_restart_alone() -> None:
     am = gang_at_work(on_failure=RoleFailure.RESTART)
     am.finished(3, FAILED)
     am.finished(2, result(Fault.STOPPED, None, None))
     am.ended(4, -100, **NODE_GONE)
     assert am.state.gates[0].generation == 1
     am.wait(1)
-    assert am.asked() == [3]
+    assert am.requested() == [3]
 
 
 # ---- payloads that hang ----
@@ -2471,7 +2482,7 @@ def team_that_reports(**fields: Any) -> Driver:
     return am
 
 
-def said(lines: int) -> PayloadStatus:
+def status_of_lines(lines: int) -> PayloadStatus:
     return PayloadStatus(step=lines, lines=lines)
 
 
@@ -2484,19 +2495,19 @@ def keep_talking(am: Driver, seconds: int, *numbers: int, **fields: Any) -> None
 
 def test_a_gang_without_reports_is_aborted_as_a_whole() -> None:
     am = team_that_reports()
-    am.report(2, Phase.RUNNING, payload=said(1))
-    keep_talking(am, 50, 2, 3, payload=said(1))
+    am.report(2, Phase.RUNNING, payload=status_of_lines(1))
+    keep_talking(am, 50, 2, 3, payload=status_of_lines(1))
     assert not am.orders(2).abort
-    keep_talking(am, 20, 2, payload=said(1))
+    keep_talking(am, 20, 2, payload=status_of_lines(1))
     assert [am.orders(n).abort for n in (2, 3)] == ["no report for 60 s (hang_timeout)"] * 2
 
 
 def test_a_rank_that_reports_is_a_sign_of_life_of_its_gang() -> None:
     am = team_that_reports()
-    am.report(2, Phase.RUNNING, payload=said(1))
+    am.report(2, Phase.RUNNING, payload=status_of_lines(1))
     for lines in range(1, 20):
         keep_talking(am, 50, 2)
-        am.report(3, Phase.RUNNING, payload=said(lines))
+        am.report(3, Phase.RUNNING, payload=status_of_lines(lines))
     assert (am.orders(2).abort, am.orders(3).abort) == ("", "")
 
 
@@ -2554,7 +2565,7 @@ def test_a_payload_with_a_gpu_is_idle_if_neither_is_used(usage: Usage, is_idle: 
 def test_a_program_that_has_reported_is_judged_by_its_reports_and_not_by_its_use() -> None:
     am = team_that_reports(hang_idle=True)
     for lines in range(1, 20):
-        am.report(3, Phase.RUNNING, payload=said(lines))
+        am.report(3, Phase.RUNNING, payload=status_of_lines(lines))
         keep_talking(am, 50, 2, usage=IDLE)
     assert (am.orders(2).abort, am.orders(3).abort) == ("", "")
 
@@ -2593,18 +2604,18 @@ def test_while_a_member_of_a_gang_is_on_its_way_the_others_may_be_idle() -> None
 def test_outside_of_a_gang_each_payload_is_judged_alone() -> None:
     am = Driver(RoleSpec(instances=2), hang_timeout_s=60.0)
     am.running(2, 3)
-    am.report(2, Phase.RUNNING, payload=said(1))
+    am.report(2, Phase.RUNNING, payload=status_of_lines(1))
     for lines in range(1, 8):
-        am.report(3, Phase.RUNNING, payload=said(lines))
-        keep_talking(am, 10, 2, payload=said(1))
+        am.report(3, Phase.RUNNING, payload=status_of_lines(lines))
+        keep_talking(am, 10, 2, payload=status_of_lines(1))
     assert (bool(am.orders(2).abort), am.orders(3).abort) == (True, "")
 
 
 def test_a_gang_that_hangs_is_restarted_once_and_may_report_late_again() -> None:
     am = team_that_reports()
-    am.report(2, Phase.RUNNING, payload=said(1))
-    keep_talking(am, 70, 2, 3, payload=said(1))
+    am.report(2, Phase.RUNNING, payload=status_of_lines(1))
+    keep_talking(am, 70, 2, 3, payload=status_of_lines(1))
     am.report(2, Phase.RUNNING, failure=result(Fault.USER, None, signal=6))
     assert (am.orders(3).generation, am.orders(3).abort) == (1, "")
-    keep_talking(am, 30, 3, payload=said(1))
+    keep_talking(am, 30, 3, payload=status_of_lines(1))
     assert am.state.ending is None

@@ -8,16 +8,16 @@ from dlapp.values.spec import Gang, RoleSpec
 from tests.am.driving import APPLICATION, START_MS, Driver, result
 
 
-def told(am: Driver) -> list[tuple[str, str]]:
-    return [(one.event, one.key) for one in am.of(Notify, am.all)]
+def notifications(am: Driver) -> list[tuple[str, str]]:
+    return [(event.event, event.key) for event in am.of(Notify, am.all)]
 
 
 def test_the_start_of_the_program_is_notified_once() -> None:
     am = Driver(RoleSpec(instances=2))
-    assert told(am) == []
+    assert notifications(am) == []
     am.running(2, 3)
     am.wait(5)
-    assert told(am) == [("running", "")]
+    assert notifications(am) == [("running", "")]
 
 
 def test_a_next_attempt_and_a_restart_of_a_gang_have_keys_of_their_own() -> None:
@@ -25,12 +25,12 @@ def test_a_next_attempt_and_a_restart_of_a_gang_have_keys_of_their_own() -> None
     am.running_gang(2, 3)
     am.report(2, Phase.RUNNING, failure=result(Fault.USER, 1))
     am.wait(40)
-    assert told(am) == [("running", ""), ("restarted", "worker-1")]
+    assert notifications(am) == [("running", ""), ("restarted", "worker-1")]
     why = "container 0 (worker 0): exit code 1"
     assert am.of(Notify, am.all)[-1].text == f"the programs of a gang start again (role worker, restart 1): {why}"
     after = Driver(RoleSpec(instances=2, retries=1), gang=Gang.ALL, attempt=2, former=am.journal())
     after.wait(5)
-    assert ("restarted", "attempt-2") in told(after)
+    assert ("restarted", "attempt-2") in notifications(after)
 
 
 def test_a_long_wait_for_containers_is_notified_once_per_wait() -> None:
@@ -38,14 +38,14 @@ def test_a_long_wait_for_containers_is_notified_once_per_wait() -> None:
     am.state.waiting_after_ms = 60_000
     am.running(2)
     am.wait(55)
-    assert told(am) == [("running", "")]
+    assert notifications(am) == [("running", "")]
     am.wait(60)
-    assert told(am) == [("running", ""), ("waiting", "queue")]
+    assert notifications(am) == [("running", ""), ("waiting", "queue")]
     am.running(3)
     am.wait(60)
     am.ended(3, 1)  # another one is wanted
     am.wait(300)
-    (_, _, (event, key)) = told(am)
+    (_, _, (event, key)) = notifications(am)
     assert event == "waiting"
     assert int(key) > START_MS + 60_000
 
@@ -53,7 +53,7 @@ def test_a_long_wait_for_containers_is_notified_once_per_wait() -> None:
 def test_waiting_is_not_notified_without_a_threshold() -> None:
     am = Driver()
     am.wait(600)
-    assert told(am) == []
+    assert notifications(am) == []
 
 
 def test_a_hang_notification_names_the_container() -> None:
@@ -63,5 +63,5 @@ def test_a_hang_notification_names_the_container() -> None:
     for _ in range(7):
         am.wait(10)
         am.report(2, Phase.RUNNING, payload=PayloadStatus(step=1, lines=1))
-    assert told(am) == [("running", ""), ("hang", str(am.id(2)))]
-    assert str(APPLICATION)[len("application") :] in told(am)[1][1]
+    assert notifications(am) == [("running", ""), ("hang", str(am.id(2)))]
+    assert str(APPLICATION)[len("application") :] in notifications(am)[1][1]

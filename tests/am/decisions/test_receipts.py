@@ -89,16 +89,16 @@ def test_no_receipts_have_no_total() -> None:
     assert total_receipt([]) is None
 
 
-def test_a_sum_has_the_gpus_with_the_largest_peak_and_the_foreign_processes_with_the_most_memory() -> None:
+def test_a_sum_keeps_the_largest_gpu_peaks_and_foreign_processes() -> None:
     def of(peak_mib: int | None, *foreign_mib: int | None) -> Receipt:
-        processes = tuple(ForeignProcess(gpu="0", uuid="GPU-0", pid=one or 9, peak_mib=one) for one in foreign_mib)
+        processes = tuple(ForeignProcess(gpu="0", uuid="GPU-0", pid=item or 9, peak_mib=item) for item in foreign_mib)
         memory = (GpuMemory(index=0, memory_mib=80 * GIB, peak_mib=peak_mib),)
         return replace(with_gpus(1, 1, 1.0, 0.0), gpu_memory=memory, foreign_processes=processes)
 
     total = total_receipt([receipt(), of(None, 7), of(5, None), of(3, *range(100, 110))])
     assert total is not None
     assert total.gpu_memory_peak_mib == 5
-    assert [one.peak_mib for one in total.foreign_processes] == list(range(109, 101, -1))
+    assert [foreign_process.peak_mib for foreign_process in total.foreign_processes] == list(range(109, 101, -1))
 
 
 # ---- suggestions ----
@@ -188,11 +188,11 @@ def test_tries_of_an_index_are_added_also_after_the_death_of_the_applicationmast
     seen = am.view()
     assert seen.receipt is not None
     assert seen.receipt.seconds == {"running": 111.0}
-    lines = [json.dumps(one.record) for one in am.of(events.WriteJournal, am.all)]
+    lines = [json.dumps(action.record) for action in am.of(events.WriteJournal, am.all)]
     compaction = JournalCompaction(most_runs=1)
     compaction.process(lines)
-    for kept in (lines, compaction.needed_lines(lines)):
-        former = journal.replay(journal.records(kept))
+    for journal_lines in (lines, compaction.needed_lines(lines)):
+        former = journal.replay(journal.records(journal_lines))
         after = Driver(attempt=2, former=former, live=(am.grant(4),))
         after.report(4, Phase.RUNNING, attempt=1, index=0, receipt=receipt(1000.0))
         recovered = after.view().receipt
@@ -253,7 +253,7 @@ def test_usage_is_kept_with_progress_and_metrics_and_survives_the_applicationmas
     assert series.columns["gpu3.activity"]["mean"] == [0.25, 0.25]
     assert series.gpus == {"gpu3": "GPU-3"}
 
-    former = journal.replay(journal.records(json.dumps(one.record) for one in am.of(events.WriteJournal, am.all)))
+    former = journal.replay(journal.records(json.dumps(action.record) for action in am.of(events.WriteJournal, am.all)))
     after = Driver(attempt=2, former=former, live=(am.grant(2),))
     usage_history.restore(after.state, written)
     assert usage_history.as_json(after.state)["containers"] == written["containers"]

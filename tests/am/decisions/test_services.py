@@ -36,7 +36,7 @@ def serves(am: Driver, seconds: int, payload: PayloadStatus | None) -> None:
 
 
 def work_of(am: Driver, number: int) -> events.Assign:
-    return next(one for one in am.of(events.Assign, am.all) if one.container_id.number == number)
+    return next(container for container in am.of(events.Assign, am.all) if container.container_id.number == number)
 
 
 def test_a_service_beside_workers_is_no_part_of_their_gang_their_count_and_their_output() -> None:
@@ -55,7 +55,7 @@ def test_a_service_beside_workers_is_no_part_of_their_gang_their_count_and_their
     assert (worker.ready_by_port, server.ready_by_port, server.in_gang) == (False, True, False)
 
 
-def test_a_service_is_started_again_however_it_ended_after_longer_and_longer_pauses() -> None:
+def test_a_service_is_restarted_after_any_end_with_growing_pauses() -> None:
     am = Driver(RoleSpec(), SERVER)
     am.running(2)
     ends = [result(Fault.NONE, 0, None), result(Fault.USER, 7, None), result(Fault.NODE, None, None)] * 2
@@ -64,9 +64,9 @@ def test_a_service_is_started_again_however_it_ended_after_longer_and_longer_pau
         am.finished(number, end)
         pause_s = min(FIRST_PAUSE_MS / 1000 * 2 ** (number - 3), 60)
         am.wait(pause_s - 1)
-        assert am.asked() == [0, 0]
+        assert am.requested() == [0, 0]
         am.wait(2)
-        assert am.asked() == [0, 1]
+        assert am.requested() == [0, 1]
         am.report(2, Phase.RUNNING)
     am.finished(2)
     am.settled()
@@ -93,7 +93,7 @@ def test_a_soft_kill_names_no_service_among_those_without_output() -> None:
     am.finished(2)
     am.finished(3, result(Fault.STOPPED, None, None, signal=15))
     am.settled()
-    assert am.words() == "soft-killed by tony, output committed"
+    assert am.diagnostics() == "soft-killed by tony, output committed"
 
 
 def test_an_application_of_services_has_no_end_of_its_own_and_a_soft_kill_ends_it() -> None:
@@ -122,7 +122,7 @@ def test_an_application_of_services_fails_if_one_of_them_can_never_run() -> None
     beside.finished(3, result(Fault.DATA, None, None, message="no such input"))
     assert beside.state.ending is None
     beside.wait(120)
-    assert beside.asked() == [0, 0]
+    assert beside.requested() == [0, 0]
 
 
 def test_an_application_of_services_succeeds_after_max_idle_without_connections() -> None:
@@ -166,27 +166,27 @@ def test_links_point_to_running_containers_and_show_readiness() -> None:
     links = (QuickLink("docs", "server", None, 0, "/docs?a=1"), QuickLink("board", "worker", 6006))
     am = Driver(RoleSpec(instances=2), replace(SERVER, ports=2), links=links)
     am.running(2, 3)
-    assert [(one.name, one.url) for one in am.view().links] == [
+    assert [(link.name, link.url) for link in am.view().links] == [
         ("board 0", "http://node1:6006/"),
         ("board 1", "http://node1:6006/"),
     ]
     am.running(4, request_id=2)
-    served = [one for one in am.view().links if one.container == 2]
+    served = [link for link in am.view().links if link.container == 2]
     assert served == [
         LinkView(name="server 0", url="http://10.0.0.4:20000/", container=2, ready=False),
         LinkView(name="server 0", url="http://10.0.0.4:20001/", container=2, ready=False),
         LinkView(name="docs", url="http://node1:20000/docs?a=1", container=2, ready=False),
     ]
     am.report(4, Phase.RUNNING, payload=READY)
-    assert [one.ready for one in am.view().links if one.container == 2] == [True] * 3
+    assert [link.ready for link in am.view().links if link.container == 2] == [True] * 3
     am.finished(4, result(Fault.USER, 1, None))
-    assert [one for one in am.view().links if one.container == 2] == [], "nothing serves there now"
+    assert [link for link in am.view().links if link.container == 2] == [], "nothing serves there now"
 
 
 def test_on_one_machine_a_link_leads_to_the_machine_itself() -> None:
     am = Driver(RoleSpec(), links=(QuickLink("board", "worker", 6006),), single_node=True)
     am.running(2)
-    assert [one.url for one in am.view().links] == ["http://localhost:6006/"]
+    assert [link.url for link in am.view().links] == ["http://localhost:6006/"]
 
 
 @pytest.mark.parametrize("host", ["a b", "x/../y", "<b>", "évil", "a" * 300])
@@ -203,7 +203,7 @@ def test_a_host_that_no_url_can_have_has_no_link(host: str) -> None:
 BOARD = BoardStatus(address="10.0.0.7", port=20_001, path=f"/{'ab' * 16}/")
 
 
-def test_a_tensorboard_runs_beside_the_first_container_that_decides_and_its_address_is_for_the_owner() -> None:
+def test_a_tensorboard_runs_beside_the_first_deciding_container_for_the_owner() -> None:
     am = Driver(RoleSpec(name="ps", service=True), RoleSpec(instances=2), tensorboard="output")
     am.running(2)
     am.running(3, 4, request_id=2)
@@ -215,7 +215,7 @@ def test_a_tensorboard_runs_beside_the_first_container_that_decides_and_its_addr
     assert am.view().links == (LinkView(name="tensorboard", url=url, container=1, secret=True),)
     assert public_view(am.view()).links == ()
     am.report(3, Phase.RUNNING, board=BoardStatus(problem="tensorboard is not installed in the image"))
-    assert [(one.url, one.problem) for one in am.view().links] == [("", "tensorboard is not installed in the image")]
+    assert [(link.url, link.problem) for link in am.view().links] == [("", "tensorboard is not installed in the image")]
     am.report(3, Phase.STORING, board=BOARD)
     assert am.view().links == ()
 

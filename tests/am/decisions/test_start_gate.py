@@ -25,7 +25,7 @@ def gate(*pending: After, is_held: bool = False) -> StartGate:
 def test_no_container_is_requested_before_all_conditions_hold_and_the_hold_is_released() -> None:
     driver = Driver(start_gate=gate(*AFTER, is_held=True))
     view = driver.view()
-    assert driver.asked() == [0]
+    assert driver.requested() == [0]
     assert view.lacking == ()
     assert view.waiting is not None
     assert (view.waiting.code, view.waiting.since_ms) == ("dependency", START_MS)
@@ -36,9 +36,9 @@ def test_no_container_is_requested_before_all_conditions_hold_and_the_hold_is_re
     held = driver.view().waiting
     assert held is not None
     assert (held.code, held.change) == ("held", f"dlapp-release {APPLICATION}")
-    assert driver.asked() == [0]
+    assert driver.requested() == [0]
     driver.do(events.Release("tony"))
-    assert driver.asked() == [1]
+    assert driver.requested() == [1]
     assert driver.view().waiting is None
 
 
@@ -60,7 +60,7 @@ def test_a_release_is_answered_when_it_is_on_record() -> None:
     assert isinstance(answer, events.AnswerStop)
     assert answer.answer.message == f"{APPLICATION} is released"
     driver.do(events.Release("tony"))
-    assert [one.answer.message for one in driver.of(events.AnswerStop)] == [f"{APPLICATION} is not held"]
+    assert [action.answer.message for action in driver.of(events.AnswerStop)] == [f"{APPLICATION} is not held"]
 
 
 def test_a_released_application_may_still_wait_for_others() -> None:
@@ -77,7 +77,7 @@ def test_the_next_attempt_waits_only_for_unrecorded_conditions() -> None:
     second = Driver(start_gate=gate(*AFTER, is_held=True), attempt=2, former=first.journal())
     assert second.phase() == f"waits for the end of {TWO} (any)"
     second.do(events.OthersEnded({TWO: SUCCEEDED}))
-    assert second.asked() == [1]
+    assert second.requested() == [1]
 
 
 def test_unreadable_ends_of_other_applications_are_shown_until_they_can_be_read() -> None:
@@ -101,9 +101,9 @@ def test_its_time_limit_counts_from_its_start() -> None:
     driver.wait(200)
     driver.do(events.OthersEnded({ONE: SUCCEEDED}))
     driver.wait(50)
-    assert driver.asked() == [1]
+    assert driver.requested() == [1]
     driver.wait(20)
-    assert driver.asked() == [0]
+    assert driver.requested() == [0]
     assert "timed out after 60 s" in driver.view().diagnostics
 
 
@@ -115,16 +115,16 @@ def test_after_a_restart_of_the_machine_all_indexes_run_again() -> None:
     first.running(1, 2)
     first.finished(1)
     same = Driver(RoleSpec(instances=2), attempt=2, former=first.journal(), is_complete=True, boot_id="one")
-    assert same.asked() == [0]  # one is done, and the task of the other was killed, which counts
+    assert same.requested() == [0]  # one is done, and the task of the other was killed, which counts
     second = Driver(RoleSpec(instances=2), attempt=2, former=first.journal(), is_complete=True, boot_id="two")
     second.wait(2)
-    assert second.asked() == [2]
+    assert second.requested() == [2]
     written = [*first.of(events.WriteJournal, first.all), *second.of(events.WriteJournal, second.all)]
-    again = journal.replay([one.record for one in written])
+    again = journal.replay([item.record for item in written])
     assert again.boot == "two"
     third = Driver(RoleSpec(instances=2), attempt=3, former=again, is_complete=True, boot_id="two")
     third.wait(2)
-    assert third.asked() == [2]
+    assert third.requested() == [2]
 
 
 @pytest.mark.parametrize(("status", "stays"), [(FinalStatus.FAILED, True), (FinalStatus.SUCCEEDED, False)])

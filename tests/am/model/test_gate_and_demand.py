@@ -69,7 +69,7 @@ def test_the_lowest_waiting_index_that_is_not_paused_is_next(moves: list[tuple[s
         assert (role.waiting, role.missing) == (len(waiting), len(waiting) - len(paused))
 
 
-def test_an_ask_that_is_met_or_not_wanted_any_more_is_taken_back() -> None:
+def test_a_fulfilled_or_unwanted_request_is_withdrawn() -> None:
     role = Role(1, RoleSpec(instances=2), 0, Gate("worker", 0))
     assert [(ask.request_id, ask.count) for ask in container_requests([role], Placement(), wanted=True)] == [(2, 2)]
     assert [(ask.request_id, ask.count) for ask in container_requests([role], Placement(), wanted=False)] == [(2, 0)]
@@ -106,7 +106,7 @@ def test_a_reason_that_three_nodes_have_is_none_of_theirs() -> None:
     assert avoided.names(7) == ()
 
 
-def test_nodes_that_do_not_answer_are_avoided_however_many_they_are() -> None:
+def test_any_number_of_unresponsive_nodes_is_avoided() -> None:
     avoided, rack = AvoidedNodes(avoid_ms=600_000), [f"node{number}" for number in range(5)]
     for now_ms in (1, 2):
         for node in rack:
@@ -125,7 +125,7 @@ def of_gcores(*gcores: int) -> list[Role]:
     ]
 
 
-def test_a_node_that_refuses_containers_is_avoided_at_once_however_many_others_do() -> None:
+def test_a_node_that_refuses_containers_is_avoided_at_once_beside_any_others() -> None:
     avoided = AvoidedNodes(avoid_ms=600_000)
     for number in range(4):
         avoided.add(f"node{number}", "gpu3 is quarantined", now_ms=number, is_closed=True)

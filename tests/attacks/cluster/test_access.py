@@ -60,16 +60,16 @@ def client(
         return made[-1]
 
     yield client
-    for one in made:
-        one.engine.close()
+    for item in made:
+        item.engine.close()
 
 
 @pytest.fixture
 def submitted(hadoop: Hadoop, tmp_path: Path, client: ClientOf) -> Iterator[tuple[ApplicationId, int]]:
     """An application that serves a port."""
     port, sockets = held()
-    for one in sockets:
-        one.close()
+    for socket in sockets:
+        socket.close()
     (tmp_path / "workspace").mkdir()
     (tmp_path / "workspace" / "server.py").write_text(SERVER.replace("PORT", str(port)))
     (tmp_path / "app.properties").write_text(
@@ -102,7 +102,7 @@ def test_only_users_in_the_acls_view_reach_ports_or_kill(
     files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(OWNER)))
     staging = f"{files.home}/.dlapp/staging/{application_id}"
     viewer = client(VIEWER)
-    until(lambda: [one.phase.value for one in viewer.status(application_id).containers] == ["running"])
+    until(lambda: [container.phase.value for container in viewer.status(application_id).containers] == ["running"])
     assert viewer.status(application_id).view_acl == VIEWER
     # The node shows logs to those whom the launch of the containers names.
     until(lambda: viewer.log_tail(application_id, 0, stream="stdout") == b"listening\n")

@@ -144,7 +144,7 @@ def test_bytes_of_strangers_cost_the_server_no_memory_and_do_not_disturb_tasks(
 
 @pytest.mark.proves("control-server")
 @pytest.mark.slow
-def test_thousands_of_silent_connections_cost_a_few_descriptors_and_tasks_go_on(server: Server) -> None:
+def test_thousands_of_silent_connections_use_few_descriptors_beside_tasks(server: Server) -> None:
     count = min(20_000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 500, 8_000)
     before, open_before = server.memory_kib, server.descriptors
     with contextlib.ExitStack() as stack, task(server) as known:
@@ -231,7 +231,7 @@ def test_a_strangers_connection_is_closed_in_bounded_time(server: Server, monkey
         socks[1].sendall(b"GET / HTTP/1.1\r\nHost: a\r\n")
         socks[2].sendall(b"POST /v1/view HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n")
         for sock in socks:
-            # Whatever it is told first, the connection ends.
+            # Whatever it is sent first, the connection ends.
             with contextlib.suppress(ConnectionResetError):
                 while sock.recv(65536):
                     time.sleep(0)

@@ -16,12 +16,12 @@ from dlapp.client.shell import local_shell as shell  # noqa: F401
 from dlapp.errors import DlappError
 from dlapp.values.ids import ApplicationId
 from tests.applications import listed_json
-from tests.attacks.cluster.test_own_state import of
+from tests.attacks.cluster.test_own_state import state_of_user
 from tests.attacks.hostile_files import Bait
 from tests.attacks.identities import MEMBER, ROOT, VICTIM, Identities, User
 from tests.attacks.local_state import CONTAINER, engine_in, make_application
 from tests.attacks.snapshots import contents_unchanged
-from tests.attacks.storage.test_input_cache import hold, look_after, make_input
+from tests.attacks.storage.test_input_cache import hold, make_input, run_cache_commands
 
 Hostile = Callable[..., None]
 LOOKS = 20
@@ -77,7 +77,7 @@ def test_names_of_an_application_that_its_owner_exchanges_cost_others_that_appli
     made, honest = identities.call(MEMBER, prepare)
     pairs = []
     for application in made:
-        home = of(shared_state, MEMBER) / "applications" / application
+        home = state_of_user(shared_state, MEMBER) / "applications" / application
         container = CONTAINER.format(application.removeprefix("application_"))
         for name in (
             "row.json",
@@ -99,7 +99,7 @@ def test_names_of_an_application_that_its_owner_exchanges_cost_others_that_appli
     def look() -> None:
         with engine_in(shared_state, shared=True) as engine:
             for _ in range(LOOKS):
-                listed = {one["application_id"] for one in listed_json(engine, everybody=True)}
+                listed = {view["application_id"] for view in listed_json(engine, everybody=True)}
                 assert honest in listed
                 for application in made:
                     for call in (engine.view, engine.submission, engine.logs):
@@ -113,11 +113,11 @@ def test_names_of_an_application_that_its_owner_exchanges_cost_others_that_appli
 
 @pytest.mark.proves("queue-names")
 @pytest.mark.sampled(5)
-def test_a_directory_of_a_new_user_that_another_makes_and_takes_away_is_used_never(
+def test_a_users_directory_created_by_another_is_never_used(
     identities: Identities, shared_state: Path, hostile: Hostile, bait: Bait
 ) -> None:
     """Each time the new user has the directory made, or is refused; nothing is put into another's."""
-    name = of(shared_state, VICTIM)
+    name = state_of_user(shared_state, VICTIM)
     other = shared_state / "other"
     hostile(other, by=MEMBER)
     hostile(name, by=MEMBER)
@@ -182,9 +182,9 @@ def test_an_input_cache_in_a_shared_directory_resists_exchanges_without_delay(
 
     def use() -> None:
         for _ in range(5):
-            said, right, notes = hold(common)
-            assert (said, right) == ("", True), notes
-            look_after(common, key)
+            outcome, right, notes = hold(common)
+            assert (outcome, right) == ("", True), notes
+            run_cache_commands(common, key)
 
     with contents_unchanged(bait.top), exchanging(pairs, MEMBER):
         identities.call(VICTIM, use, deadline_s=20)

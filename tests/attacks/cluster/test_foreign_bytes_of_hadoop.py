@@ -121,10 +121,12 @@ def vlong(value: int) -> bytes:
     return b"\x87" + value.to_bytes(8, "big", signed=True)
 
 
-def tfile_of(index: bytes, compression: bytes = b"none", raw: int | None = None, at: int | None = None) -> bytes:
+def tfile_of(
+    index: bytes, compression: bytes = b"none", raw: int | None = None, block_offset: int | None = None
+) -> bytes:
     """A file whose index of blocks is this."""
     meta = vlong(1) + vlong(17) + b"data:BCFile.index" + vlong(len(compression)) + compression
-    offset = 16 if at is None else at
+    offset = 16 if block_offset is None else block_offset
     meta += vlong(offset) + vlong(len(index)) + vlong(len(index) if raw is None else raw)
     return tfile.MAGIC + index + meta + struct.pack("!QHH16s", 16 + len(index), 1, 0, tfile.MAGIC)
 
@@ -151,8 +153,8 @@ def bomb() -> bytes:
         lambda: tfile_of(none_and(1, 1 << 62, 1, 10)),
         lambda: tfile_of(none_and(1, 16, 10, -1)),
         lambda: tfile_of(none_and(-1)),
-        lambda: tfile_of(b"", at=-5),
-        lambda: tfile_of(b"", at=1 << 62),
+        lambda: tfile_of(b"", block_offset=-5),
+        lambda: tfile_of(b"", block_offset=1 << 62),
     ],
 )
 def test_a_file_of_collected_logs_with_impossible_numbers_is_refused(make: Callable[[], bytes]) -> None:
@@ -190,7 +192,7 @@ def test_a_log_address_of_another_form_is_not_found(url: str) -> None:
         pages.rest_url(url)
 
 
-def test_the_head_of_a_log_page_says_a_length_of_few_digits() -> None:
+def test_a_log_page_length_of_too_many_digits_is_refused() -> None:
     page = b"LogType:stdout\nLogLength:%s\nLogContents:\nx"
     assert pages.read_page(b"\n" + page % (b"9" * 5000))[0] == 0
     assert pages.read_page(b"\n" + page % b"1") == (1, b"x")
@@ -208,13 +210,13 @@ def test_the_head_of_a_log_page_says_a_length_of_few_digits() -> None:
         {"applicationTags": {}, "priority": "NaN"},
     ],
 )
-def test_a_report_of_another_form_is_read_as_far_as_it_goes(raw: dict[str, Any]) -> None:
+def test_a_malformed_report_is_read_as_far_as_possible(raw: dict[str, Any]) -> None:
     found = rest._report({"id": "application_1700000000000_0001", **raw})
     assert str(found.application_id) == "application_1700000000000_0001"
 
 
 @pytest.mark.parametrize("raw", [{"totalResource": 7}, {"id": None, "totalResource": []}])
-def test_a_node_of_another_form_is_read_as_far_as_it_goes(raw: dict[str, Any]) -> None:
+def test_a_malformed_node_is_read_as_far_as_possible(raw: dict[str, Any]) -> None:
     rest._node(raw)
 
 

@@ -97,7 +97,7 @@ def master(identities: Identities) -> Iterator[str]:
 
 
 def loaded_late(identities: Identities, env: dict[str, str], call: str) -> tuple[list[str], str]:
-    """Return what a child of root's loads as the victim by a call of an engine, and what root is told."""
+    """Return what a child of root's loads as the victim by a call of an engine, and what it returns to root."""
     found = identities.place / "found"
     found.write_text("")
     found.chmod(0o666)
@@ -109,7 +109,7 @@ def loaded_late(identities: Identities, env: dict[str, str], call: str) -> tuple
 def make_states(state: Path, *, shared: bool, master: str) -> dict[str, str]:
     """An application of each kind; as their owner."""
     with engine_in(state, shared=shared) as engine:
-        made = {one: make_application(engine, one if one in ("waiting", "done") else "running") for one in STATES}
+        made = {item: make_application(engine, item if item in ("waiting", "done") else "running") for item in STATES}
         for application in made.values():
             home = Path(engine.state.application(application))
             (home / "am.json").write_text(json.dumps({"control_url": master}))
@@ -133,14 +133,14 @@ def test_a_child_that_became_another_user_loads_no_module(
     made = identities.call(VICTIM, lambda: make_states(state, shared=shared, master=master))
     env = {"DLAPP_LOCAL_STATE_DIR": str(state), "DLAPP_LOCAL_GCORES": "0"}
     env |= {"DLAPP_LOCAL_SHARED": "true"} if shared else {}
-    said = {}
+    content = {}
     for kind, application in made.items():
         call = f"{name}({', '.join(CALLS[name]).format(application)})"
-        late, said[kind] = loaded_late(identities, env, call)
-        assert not late, f"{kind}: loads {late}; {said[kind]}"
-        assert "internal error" not in said[kind]
+        late, content[kind] = loaded_late(identities, env, call)
+        assert not late, f"{kind}: loads {late}; {content[kind]}"
+        assert "internal error" not in content[kind]
     if name == "soft_kill":
-        assert "is being stopped" in said["running"]
+        assert "is being stopped" in content["running"]
 
 
 def test_late_imports_are_detected(identities: Identities) -> None:

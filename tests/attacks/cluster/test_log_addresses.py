@@ -156,8 +156,8 @@ def test_after_the_end_the_log_server_is_asked_for_cluster_nodes_only(service: S
     ended = replace(REPORT, state=State.FINISHED, final_status=FinalStatus.SUCCEEDED, user="mallory")
     for nodes, data in ((["node:8042"], b"secret\n"), ([], b"")):
         reader, _ = reader_of(f"http://node:8042/{PAGE}", nodes, ended, server)
-        told = reader_of(f"http://node:8042/{PAGE}", nodes)[0]._am_state(REPORT)
-        reader._am_state = lambda _report, told=told, **_: told  # type: ignore[method-assign]
+        am_state = reader_of(f"http://node:8042/{PAGE}", nodes)[0]._am_state(REPORT)
+        reader._am_state = lambda _report, message=am_state, **_: message  # type: ignore[method-assign]
         assert read(reader)[0] == data
     page = f"/ws/v1/applicationhistory/containers/{CONTAINER}/logs/stdout?nm.id=n0:8041&user.name=tony"
     assert service.asked == [page]

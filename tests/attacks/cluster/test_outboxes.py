@@ -117,7 +117,7 @@ class RefusedFile(ForgedFile):
 
 
 @pytest.mark.parametrize("error", [DlappError("larger than 4194304 bytes"), UntrustedFile("outbox", "belongs to eve")])
-def test_an_outbox_that_cannot_be_read_is_given_up_and_the_next_events_are_sent(error: Exception) -> None:
+def test_an_unreadable_outbox_is_dropped_and_later_events_are_sent(error: Exception) -> None:
     file = RefusedFile(b"")
     file.error = error
     sent: list[str] = []
@@ -130,7 +130,7 @@ def test_an_outbox_that_cannot_be_read_is_given_up_and_the_next_events_are_sent(
     assert sent == [event("next").id]
 
 
-def test_an_outbox_of_a_file_system_that_is_away_is_waited_for() -> None:
+def test_an_outbox_on_an_unreachable_file_system_is_waited_for() -> None:
     file = RefusedFile(b"")
     file.error = Unreachable("no NameNode answers")
     tries = threading.Semaphore(0)

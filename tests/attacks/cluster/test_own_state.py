@@ -97,24 +97,24 @@ def config_of(state: Path) -> Config:
     return load_config({**options, "local.gcores": "0"}, environ={})
 
 
-def of(state: Path, user: User) -> Path:
+def state_of_user(state: Path, user: User) -> Path:
     return Path(f"{state}/{machine_name()}-{user.uid}")
 
 
 def use_all(state: Path) -> list[str]:
     """Do everything that is done with a state directory: what cannot be done, a line each."""
     kill.KILL_END_S = 0.01  # the runner that would settle what was killed is none
-    said: list[str] = []
+    messages: list[str] = []
 
     @contextlib.contextmanager
     def bearing(what: str) -> Iterator[None]:
         try:
             yield
         except DlappError as error:
-            said.append(f"{what}: {error}")
+            messages.append(f"{what}: {error}")
         except OSError as error:
             # A command says it in a line, and so does the runner's log, if it is one of the kernel's.
-            said.append(f"{what}: {error.filename}: {error.strerror or repr(error)}")
+            messages.append(f"{what}: {error.filename}: {error.strerror or repr(error)}")
 
     def with_the_runner(engine: LocalEngine, what: Callable[[runner.Runner], object], name: str) -> None:
         with bearing(name):
@@ -132,13 +132,13 @@ def use_all(state: Path) -> list[str]:
     with bearing("open"):
         engine = engine_in(state, shared=True)
     if engine is None:
-        return said
+        return messages
     with engine:
         ids: list[str] = []
         with bearing("complete an id"), contextlib.suppress(sqlite3.Error):
             completion.on_this_machine(config_of(state).local, unfinished=False)
         with bearing("list"):
-            ids = [one["application_id"] for one in listed_json(engine, everybody=True)]
+            ids = [view["application_id"] for view in listed_json(engine, everybody=True)]
         with bearing("submit"):
             ids.append(make_application(engine, "waiting"))
         with bearing("start a runner"):
@@ -150,12 +150,12 @@ def use_all(state: Path) -> list[str]:
         with_the_runner(engine, runner.Runner._republish, "publish")
         with_the_runner(engine, runner.Runner._process_rows, "look")
         with_the_runner(engine, runner.Runner._clear_history, "clear")
-        for one in ids:
-            application = ApplicationId.from_text(one)
+        for id_ in ids:
+            application = ApplicationId.from_text(id_)
             for call in (engine.view, engine.submission, engine.logs, engine.dashboard_urls):
-                with bearing(f"{call.__name__} {one}"):
+                with bearing(f"{call.__name__} {id_}"):
                     call(application)
-            with bearing(f"kill {one}"):
+            with bearing(f"kill {id_}"):
                 engine.kill(application, "x")
         records = records_below(engine.state.path)
         with bearing("a shell"), session_directory(config_of(state)):
@@ -163,11 +163,11 @@ def use_all(state: Path) -> list[str]:
         with bearing("what a shell remembers"):
             input_record.recorded_paths(records, spec_of("finish"))
             input_record._read(records, WORKSPACE)
-    return said
+    return messages
 
 
-def check_lines(said: list[str]) -> None:
-    for line in said:
+def check_lines(messages: list[str]) -> None:
+    for line in messages:
         assert "\n" not in line
         assert len(line) < 600
         assert "/proc/" not in line
@@ -179,7 +179,7 @@ def attack(identities: Identities, state: Path, hostile: Hostile, bait: Bait, na
     for number, name in enumerate(names):
         copy = state.with_name(f"state-{number}")
         subprocess.run(["cp", "-a", state, copy], check=True)
-        hostile(of(copy, VICTIM) / name.replace("UID", str(VICTIM.uid)), owner=VICTIM, content=b"{}")
+        hostile(state_of_user(copy, VICTIM) / name.replace("UID", str(VICTIM.uid)), owner=VICTIM, content=b"{}")
         try:
             with contents_unchanged(bait.top):
                 check_lines(identities.call(VICTIM, use_all, copy))
@@ -193,8 +193,8 @@ def use_others(state: Path) -> list[str]:
     """Look at everything as another member; what goes wrong."""
     with engine_in(state, shared=True) as engine:
         own = engine.ids()
-        listed = [one["application_id"] for one in listed_json(engine, everybody=True)]
-        return [one for one in own if one not in listed]
+        listed = [view["application_id"] for view in listed_json(engine, everybody=True)]
+        return [item for item in own if item not in listed]
 
 
 @pytest.mark.proves("own-state")
@@ -226,14 +226,16 @@ def test_hostile_files_in_an_application_cost_only_that_application(
 
     def prepare() -> list[tuple[str, str]]:
         with engine_in(state, shared=True) as engine:
-            return [(name, make_application(engine, one)) for name in OF_AN_APPLICATION for one in ("done", "running")]
+            return [
+                (name, make_application(engine, value)) for name in OF_AN_APPLICATION for value in ("done", "running")
+            ]
 
     for name, application in identities.call(VICTIM, prepare, deadline_s=30):
         container = f"container_{application.removeprefix('application_')}_01_000002"
-        path = of(state, VICTIM) / "applications" / application / name.replace("ID", container)
+        path = state_of_user(state, VICTIM) / "applications" / application / name.replace("ID", container)
         hostile(path, owner=VICTIM, content=b"{}")
     with contents_unchanged(bait.top):
-        said = identities.call(VICTIM, use_all, state, deadline_s=30)
-        check_lines(said)
-    assert not [line for line in said if honest in line]
+        answer = identities.call(VICTIM, use_all, state, deadline_s=30)
+        check_lines(answer)
+    assert not [line for line in answer if honest in line]
     assert identities.call(MEMBER, use_others, state) == []

@@ -84,13 +84,13 @@ class Submitted:
         self.staging = f"{files.home}/.dlapp/staging/{application_id}"
 
     def is_running(self) -> bool:
-        return [one.phase for one in self.client.status(self.id).containers] == [Phase.RUNNING]
+        return [container.phase for container in self.client.status(self.id).containers] == [Phase.RUNNING]
 
     def control_secret(self) -> str:
         """Return the secret as its ApplicationMaster has it, in its credentials."""
         # A child that it forks has its command line at first.
-        master = min(one.pid for one in processes_of(str(self.id)) if one.role == "am")
-        variables = dict(one.partition("=")[::2] for one in Path(f"/proc/{master}/environ").read_text().split("\0"))
+        master = min(process.pid for process in processes_of(str(self.id)) if process.role == "am")
+        variables = dict(text.partition("=")[::2] for text in Path(f"/proc/{master}/environ").read_text().split("\0"))
         credentials = Credentials.decode(Path(variables["HADOOP_TOKEN_FILE_LOCATION"]).read_bytes())
         return AmPlan.from_credentials(credentials).secrets.control_secret
 
@@ -139,17 +139,17 @@ def shown(hadoop: Hadoop, application_id: ApplicationId) -> str:
     """Return what YARN's web interfaces show of an application and its containers."""
     base = f"{hadoop.rm_url}/ws/v1/cluster/apps/{application_id}"
     found = [hadoop.get(base), attempts := hadoop.get(f"{base}/appattempts")]
-    for one in attempts["appAttempts"]["appAttempt"]:
-        found.append(hadoop.get(f"{base}/appattempts/{one['appAttemptId']}/containers"))
+    for item in attempts["appAttempts"]["appAttempt"]:
+        found.append(hadoop.get(f"{base}/appattempts/{item['appAttemptId']}/containers"))
     for node in hadoop.get(f"{hadoop.rm_url}/ws/v1/cluster/nodes")["nodes"]["node"]:
         found.append(hadoop.get(f"http://{node['nodeHTTPAddress']}/ws/v1/node/containers"))
     return json.dumps(found)
 
 
 @pytest.mark.proves("hdfs-secrets")
-def test_no_secret_lies_on_hdfs_nor_is_shown_while_it_runs_and_afterwards(submitted: Submitted, hadoop: Hadoop) -> None:
+def test_no_secret_is_on_hdfs_or_shown_during_and_after_a_run(submitted: Submitted, hadoop: Hadoop) -> None:
     secret = submitted.control_secret()
-    (task,) = [str(one.container_id) for one in submitted.client.status(submitted.id).containers]
+    (task,) = [str(container.container_id) for container in submitted.client.status(submitted.id).containers]
     secrets = [secret, derive_token(secret, TOOLS), derive_token(secret, task), VALUE, VALUE_OF_A_FILE]
     until(lambda: "view.json" in submitted.files.names(submitted.staging))
     ours = f"{submitted.files.home}/.dlapp"
@@ -187,7 +187,7 @@ def test_the_token_is_kept_by_the_submitter_alone_until_the_end(submitted: Submi
 
 
 @pytest.mark.slow
-def test_a_soft_kill_from_another_machine_is_heard(
+def test_a_soft_kill_from_another_machine_is_delivered(
     submitted: Submitted, hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = client_of(hadoop, tmp_path / "elsewhere", monkeypatch, OWNER)
@@ -294,7 +294,7 @@ def report_of(user: str, address: str) -> AppReport:
 
 
 class Liar:
-    """An ApplicationMaster that shows what it likes, and takes note of what it is told."""
+    """An ApplicationMaster that answers with anything, and records its requests."""
 
     def __init__(self, answer: Callable[[], bytes]) -> None:
         self.heard: list[Request] = []
@@ -311,7 +311,7 @@ class Liar:
 
 
 @contextmanager
-def looker(report: AppReport, opened: list[str]) -> Iterator[ApplicationReader]:
+def reader_without_files(report: AppReport, opened: list[str]) -> Iterator[ApplicationReader]:
     """Tony's, for whom no file opens."""
 
     def files(user: str) -> Any:
@@ -320,7 +320,7 @@ def looker(report: AppReport, opened: list[str]) -> Iterator[ApplicationReader]:
 
     site = SimpleNamespace(get=lambda _name: None, timeline_url=lambda: None, timeline_reader_url=lambda: None)
     rest = SimpleNamespace(report=lambda _id: report)
-    there = SimpleNamespace(
+    session = SimpleNamespace(
         user="tony",
         files=files,
         rest=lambda: rest,
@@ -329,7 +329,7 @@ def looker(report: AppReport, opened: list[str]) -> Iterator[ApplicationReader]:
     )
     masters = AmClients()
     try:
-        yield ApplicationReader(there, masters)  # type: ignore[arg-type]
+        yield ApplicationReader(session, masters)  # type: ignore[arg-type]
     finally:
         masters.close()
 
@@ -348,7 +348,7 @@ def test_a_foreign_applicationmaster_does_not_define_the_owner() -> None:
     )
     lies = json.dumps(to_json(claimed)).encode()
     liar, opened = Liar(lambda: lies), list[str]()
-    with liar.server, looker(report_of("mallory", liar.address), opened) as one:
+    with liar.server, reader_without_files(report_of("mallory", liar.address), opened) as one:
         view = one.view(APP)
     assert (view.application_id, view.username, view.submitter) == (APP, "mallory", "mallory")
     assert view.state is State.RUNNING
@@ -363,18 +363,18 @@ def test_a_foreign_applicationmaster_does_not_define_the_owner() -> None:
 )
 def test_answers_of_a_foreign_applicationmaster_do_not_break_the_status(answer: bytes) -> None:
     liar, opened = Liar(lambda: answer), list[str]()
-    with liar.server, looker(report_of("mallory", liar.address), opened) as one:
+    with liar.server, reader_without_files(report_of("mallory", liar.address), opened) as one:
         view = one.view(APP)
     assert (view.username, view.appname) == ("mallory", "theirs")
     assert opened == []
 
 
-def test_a_token_goes_to_the_master_of_its_own_user_alone() -> None:
+def test_a_token_is_sent_only_to_the_users_own_applicationmaster() -> None:
     tools_tokens.keep(APP, KeptToken("tony", "0123"))
     liar = Liar(lambda: b"{}")
     with liar.server:
         for user in ("mallory", "tony"):
-            with looker(report_of(user, liar.address), []) as one, contextlib.suppress(Denied):
+            with reader_without_files(report_of(user, liar.address), []) as one, contextlib.suppress(Denied):
                 one.view(APP)
     assert [request.token for request in liar.heard] == ["", "0123"]
 
@@ -382,7 +382,7 @@ def test_a_token_goes_to_the_master_of_its_own_user_alone() -> None:
 def test_an_aggregated_log_is_read_as_the_caller_whatever_user_a_view_names() -> None:
     opened: list[str] = []
     view = ApplicationView(application_id=APP, attempt=1, state=State.FINISHED, username="tina")
-    with looker(report_of("mallory", ""), opened) as one, pytest.raises(Denied):
+    with reader_without_files(report_of("mallory", ""), opened) as one, pytest.raises(Denied):
         one.aggregated_log(view, None, "stdout")  # type: ignore[arg-type]
     assert opened == ["tony"]
 
@@ -399,7 +399,7 @@ def test_tokens_in_a_directory_that_others_may_write_are_none(mode: int) -> None
 def test_a_token_path_that_is_not_a_regular_file_is_ignored(tmp_path: Path) -> None:
     tools_tokens.keep(APP, KeptToken("tony", "0123"))
     path = Path(tools_tokens.directory(), f"{APP}.json")
-    for make in (os.mkfifo, os.mkdir, lambda one: os.symlink(tmp_path / "elsewhere", one)):
+    for make in (os.mkfifo, os.mkdir, lambda item: os.symlink(tmp_path / "elsewhere", item)):
         path.unlink()
         (tmp_path / "elsewhere").write_text('{"user": "tony", "token": "89ab"}')
         make(path)

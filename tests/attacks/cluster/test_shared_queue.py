@@ -38,7 +38,7 @@ def env(state: Path) -> dict[str, str]:
     }
 
 
-def of(state: Path, user: User) -> StateDir:
+def state_of_user(state: Path, user: User) -> StateDir:
     """The state directory of a user."""
     return StateDir(f"{state}/{machine_name()}-{user.uid}", shared=True, uid=user.uid)
 
@@ -48,7 +48,7 @@ def run_to_its_end(identities: Identities, user: User, state: Path) -> None:
     file = properties(identities.place, "true", name=f"of-{user.name}")
     done = identities.run(user, "dlapp-launcher", file, env=env(state), deadline_s=20)
     assert done.code == 0, done.err
-    ended = f"{of(state, user).runner_lock(user.uid)}"
+    ended = f"{state_of_user(state, user).runner_lock(user.uid)}"
     wait_for("the runner has gone", lambda: not is_locked(ended))
     assert "FINISHED" in identities.run(user, "dlapp-status", env=env(state)).out
 
@@ -72,7 +72,7 @@ def test_a_user_outside_the_group_is_refused_with_the_repair(identities: Identit
 
 
 @pytest.mark.proves("queue-owner")
-@pytest.mark.parametrize("user", [VICTIM, ROOT], ids=lambda one: one.name)
+@pytest.mark.parametrize("user", [VICTIM, ROOT], ids=lambda item: item.name)
 def test_a_row_that_names_another_user_starts_no_program_as_them(
     identities: Identities, shared_state: Path, user: User
 ) -> None:
@@ -115,10 +115,10 @@ def test_an_id_with_a_path_removes_no_file_outside(identities: Identities, share
 
 @pytest.mark.proves("queue-directory")
 @pytest.mark.sampled(7)
-def test_a_users_own_directory_that_another_made_first_is_refused_in_a_line_and_others_go_on(
+def test_a_foreign_user_directory_is_refused_in_one_line_and_others_continue(
     identities: Identities, shared_state: Path, hostile: Hostile, bait: Any
 ) -> None:
-    hostile(Path(of(shared_state, VICTIM).path), by=MEMBER)
+    hostile(Path(state_of_user(shared_state, VICTIM).path), by=MEMBER)
     with unchanged(bait.top):
         refused = identities.run(VICTIM, "dlapp-list", env=env(shared_state))
         assert refused.code != 0
@@ -160,7 +160,7 @@ def test_hostile_files_of_a_member_cost_others_only_that_application(
 
     STATES = ("done", "running")
     by_file, honest = identities.call(MEMBER, prepare, deadline_s=30)
-    member = of(shared_state, MEMBER)
+    member = state_of_user(shared_state, MEMBER)
     for key, application in by_file.items():
         name = key.split()[0].format(f"container_{application.removeprefix('application_')}_01_000002")
         path = Path(member.application(application)) / name
@@ -214,7 +214,7 @@ def test_hostile_files_of_a_member_do_not_block_the_queue(
 
     application = identities.call(MEMBER, prepare)
     for number, name in enumerate(NAMES):
-        path = Path(of(shared_state, MEMBER).path) / name.format(uid=MEMBER.uid, id=application)
+        path = Path(state_of_user(shared_state, MEMBER).path) / name.format(uid=MEMBER.uid, id=application)
         if path.is_dir() and not path.is_symlink():
             path.rename(identities.place / f"away-{number}")
         hostile(path, by=MEMBER)
@@ -222,7 +222,7 @@ def test_hostile_files_of_a_member_do_not_block_the_queue(
             identities.call(VICTIM, look)
 
 
-def test_an_application_that_says_it_is_another_users_is_its_owners(identities: Identities, shared_state: Path) -> None:
+def test_an_application_belongs_to_its_owner_whatever_it_claims(identities: Identities, shared_state: Path) -> None:
     def prepare() -> str:
         with engine_in(shared_state, shared=True) as engine:
             application = make_application(engine, "running")
@@ -294,7 +294,7 @@ def test_an_id_that_two_users_have_is_nobodys_for_a_third(identities: Identities
         assert "of victim and member at once" in done.err or "of member and victim at once" in done.err
 
 
-def test_read_locks_of_others_keep_no_write_lock_away_and_look_like_no_process(tmp_path: Path) -> None:
+def test_foreign_read_locks_do_not_block_write_locks_or_count_as_processes(tmp_path: Path) -> None:
     path = tmp_path / "alive"
     path.touch()
     reader = os.open(path, os.O_RDONLY)
@@ -319,7 +319,7 @@ def test_read_locks_on_all_that_a_user_shows_do_not_stop_that_user(identities: I
         "print(flush=True); time.sleep(600)"
     )
     become = ["setpriv", f"--reuid={MEMBER.uid}", f"--regid={MEMBER.groups[0]}", "--clear-groups"]
-    command: list[str | Path] = [*become, identities.python, "-c", code, of(shared_state, VICTIM).path]
+    command: list[str | Path] = [*become, identities.python, "-c", code, state_of_user(shared_state, VICTIM).path]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as attack:
         assert attack.stdout is not None
         assert attack.stdout.readline() == b"\n"
@@ -387,7 +387,7 @@ def test_a_member_cannot_read_the_workspace_of_another_members_running_applicati
     file = properties(identities.place, script, name="of-victim")
     done = identities.run(VICTIM, "dlapp-launcher", file, env=env(shared_state), deadline_s=20)
     assert done.code == 0, done.err
-    (application,) = Path(of(shared_state, VICTIM).path, "applications").iterdir()
+    (application,) = Path(state_of_user(shared_state, VICTIM).path, "applications").iterdir()
 
     def has_begun() -> bool:
         return any(out.read_text() == "ready\n" for out in application.glob("containers/*/stdout"))
@@ -403,7 +403,7 @@ def test_a_member_cannot_read_the_workspace_of_another_members_running_applicati
 
     assert identities.call(MEMBER, read) == ("ready\n", False)
     (container / "workspace" / "finish").touch()
-    lock = f"{of(shared_state, VICTIM).runner_lock(VICTIM.uid)}"
+    lock = f"{state_of_user(shared_state, VICTIM).runner_lock(VICTIM.uid)}"
     wait_for("the runner has gone", lambda: not is_locked(lock))
 
 
@@ -418,20 +418,20 @@ def test_the_place_in_the_queue_is_the_time_of_the_kernel_and_no_link_changes_it
     first, second, third = (identities.call(user, submit) for user in (VICTIM, MEMBER, VICTIM))
 
     def order() -> list[str]:
-        state = of(shared_state, ROOT)
-        return [one.id for one in spool.entries_of_others(state)]
+        state = state_of_user(shared_state, ROOT)
+        return [item.id for item in spool.entries_of_others(state)]
 
     identities.call(ROOT, lambda: engine_in(shared_state, shared=True).close())
     assert order() == [first, second, third]
 
     def attack() -> None:
-        entry = next(Path(of(shared_state, VICTIM).spool).glob(f"{first}.*"))
+        entry = next(Path(state_of_user(shared_state, VICTIM).spool).glob(f"{first}.*"))
         changes: list[Callable[[], object]] = [
-            lambda: os.link(entry, Path(of(shared_state, MEMBER).path) / "link"),
+            lambda: os.link(entry, Path(state_of_user(shared_state, MEMBER).path) / "link"),
             lambda: os.utime(entry),
             lambda: entry.chmod(0o700),
             lambda: (entry / "new").mkdir(),
-            lambda: os.utime(next(Path(of(shared_state, MEMBER).spool).glob("*.*")), (1, 1)),
+            lambda: os.utime(next(Path(state_of_user(shared_state, MEMBER).spool).glob("*.*")), (1, 1)),
         ]
         for change in changes:
             with contextlib.suppress(OSError):
@@ -464,7 +464,7 @@ def test_invalid_spool_entries_are_ignored(tmp_path: Path, name: str) -> None:
     (tmp_path / "spool" / name).mkdir()
     (tmp_path / "spool/application_1_0002.5.1.0").mkdir()
     (tmp_path / "spool/application_1_0003.5.1.0").touch()
-    assert [one.id for one in spool.entries_of(state)] == ["application_1_0002"]
+    assert [entry.id for entry in spool.entries_of(state)] == ["application_1_0002"]
 
 
 @pytest.mark.proves("queue-order")
@@ -539,8 +539,8 @@ def test_a_view_of_8_mib_is_read_in_seconds_and_truncated_with_a_note(
             application = make_application(engine)
             container = f"container_{application.removeprefix('application_')}_01_"
             containers = [
-                {"container_id": f"{container}{one:06d}", "role": "m", "role_index": one, "index": one}
-                for one in range(80_000)
+                {"container_id": f"{container}{number:06d}", "role": "m", "role_index": number, "index": number}
+                for number in range(80_000)
             ]
             view = {"application_id": application, "attempt": 1, "state": "RUNNING", "containers": containers}
             (Path(engine.state.application(application)) / "view.json").write_text(json.dumps(view))
@@ -550,5 +550,5 @@ def test_a_view_of_8_mib_is_read_in_seconds_and_truncated_with_a_note(
     for command, *options in (("dlapp-status",), ("dlapp-logs",), ("dlapp-report", "-o", "-")):
         done = identities.run(VICTIM, command, application, *options, env=env(shared_state), deadline_s=30)
         assert done.code == 0, done.err
-        said = done.err if command == "dlapp-logs" else done.out
-        assert re.search(r"not all is shown: another .* with [67]\d\d\d of 80000 containers", said)
+        output = done.err if command == "dlapp-logs" else done.out
+        assert re.search(r"not all is shown: another .* with [67]\d\d\d of 80000 containers", output)

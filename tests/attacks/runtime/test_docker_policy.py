@@ -37,7 +37,7 @@ def interfaces(text: str) -> list[str]:
 @pytest.mark.proves("program-network")
 @pytest.mark.slow
 @pytest.mark.docker
-def test_without_a_word_the_network_is_the_bridge_and_everybody_can_see_that(bridged: Dockerd, tmp_path: Path) -> None:
+def test_the_default_network_is_the_bridge_and_shown(bridged: Dockerd, tmp_path: Path) -> None:
     env = {"DLAPP_RUNTIME_DOCKER_HOST": bridged.host}
     file = properties(tmp_path, INTERFACES, application={"docker_image": IMAGE})
     done = run("dlapp-launcher", "--wait", file, env=env)
@@ -67,7 +67,7 @@ def test_the_network_of_the_file_overrides_the_configuration(bridged: Dockerd, t
 
 @pytest.mark.docker
 @pytest.mark.parametrize(
-    ("application", "configured", "told"),
+    ("application", "configured", "is_noted"),
     [
         ({}, "bridge", True),
         ({}, "none", True),
@@ -77,14 +77,14 @@ def test_the_network_of_the_file_overrides_the_configuration(bridged: Dockerd, t
     ],
 )
 def test_several_containers_without_a_network_key_get_a_note_on_the_default(
-    bridged: Dockerd, tmp_path: Path, application: dict[str, object], configured: str, told: bool
+    bridged: Dockerd, tmp_path: Path, application: dict[str, object], configured: str, is_noted: bool
 ) -> None:
     file = properties(tmp_path, "true", application={"docker_image": IMAGE, **application}, resources={"containers": 2})
     env = {"DLAPP_RUNTIME_DOCKER_HOST": bridged.host, "DLAPP_RUNTIME_DOCKER_NETWORK": configured}
     done = run("dlapp-launcher", "--wait", file, env=env)
     assert done.code == 0, done.err
     lines = [line for line in done.err.splitlines() if "network=host" in line]
-    assert len(lines) == told
+    assert len(lines) == is_noted
     assert all(line.startswith(f"note: the 2 containers are in Docker's network {configured} and ") for line in lines)
 
 
@@ -118,19 +118,21 @@ def test_a_network_that_node_yaml_forbids_is_refused_before_the_submission(
 
 @pytest.mark.docker
 @pytest.mark.parametrize(
-    ("network", "said"),
+    ("network", "message"),
     [
         ("bridge", "has no network bridge, it has host, none"),
         ("mine", "this node allows host, bridge, none (docker.networks of "),
     ],
 )
-def test_a_shell_says_why_it_cannot_have_its_network(dockerd: Dockerd, tmp_path: Path, network: str, said: str) -> None:
+def test_a_shell_gives_the_reason_for_a_refused_network(
+    dockerd: Dockerd, tmp_path: Path, network: str, message: str
+) -> None:
     file = properties(tmp_path, "true", application={"docker_image": IMAGE, "network": network})
     done = run("dlapp-shell", file, env={"DLAPP_RUNTIME_DOCKER_HOST": dockerd.host})
     assert (done.code, done.out) == (1, "")
     origin = "[application], runtime.docker.network, or host for a role with ports"
     assert f"Error: network={network} ({origin}): " in done.err
-    assert said in done.err
+    assert message in done.err
     assert not dockerd.containers("label=dlapp.container")
 
 

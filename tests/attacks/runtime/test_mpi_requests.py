@@ -30,7 +30,7 @@ class Link:
 
     def report_fields(self, *, launches: tuple[MpiLaunch, ...]) -> None:
         self.reported = launches
-        assert len(json.dumps([to_json(one) for one in launches])) < MAX_REPORT_BYTES - (32 << 10)
+        assert len(json.dumps([to_json(launch) for launch in launches])) < MAX_REPORT_BYTES - (32 << 10)
 
 
 class Head:
@@ -70,12 +70,12 @@ def test_no_number_of_requests_makes_a_report_that_is_too_long(head: Head, where
     for first in range(0, asked, 1000):
         batch = range(first, min(asked, first + 1000))
         head.ask(*((number, *((text, "c") if where == "directory" else (".", text))) for number in batch))
-    head.link.states = tuple(LaunchState(number=one.number) for one in head.link.reported)
+    head.link.states = tuple(LaunchState(number=item.number) for item in head.link.reported)
     head.exchange()
     ended = 0
     while head.link.reported:
         ended += len(head.link.reported)
-        head.link.states = tuple(LaunchState(number=one.number, status=0) for one in head.link.reported)
+        head.link.states = tuple(LaunchState(number=item.number, status=0) for item in head.link.reported)
         head.exchange()
     refused = sum("at most" in line for line in head.notes)
     assert ended + refused == asked

@@ -47,7 +47,7 @@ def test_homes_and_programs_of_the_machine_are_never_mounted_writable(tmp_path: 
 
 def test_directories_beside_a_closed_one_are_mounted(tmp_path: Path) -> None:
     text = "docker: {mounts: ['/data:rw', '/scratch', '/home/shared:rw', '/var/cache/sets', '/srv:rw', '/run/media/x']}"
-    assert [one.path for one in policy_of(tmp_path, text)] == [
+    assert [item.path for item in policy_of(tmp_path, text)] == [
         *("/data", "/scratch", "/home/shared", "/var/cache/sets", "/srv", "/run/media/x")
     ]
 
@@ -69,7 +69,7 @@ def test_a_link_in_place_of_a_mount_removes_only_that_mount(place: Path, attacke
     policy.write_text(f"docker: {{mounts: ['{link}:rw', {good}]}}\n")
     notes: list[str] = []
     binds = operators_binds(node_policy(str(policy)).docker, notes.append)
-    assert [one.source for one in binds] == [str(good)]
+    assert [mount.source for mount in binds] == [str(good)]
     (note,) = notes or [""]
     assert note.startswith(f"a mount is omitted (docker.mounts of /etc/dlapp/node.yaml): '{link}'"), note
 

@@ -60,7 +60,7 @@ def test_a_log_that_is_no_file_is_named_and_the_others_are_shown(tmp_path: Path,
     missing: list[str] = []
     turns = iter([False, False, True])
     pieces = list(read_logs(lambda: (next(turns), logs), follow=True, missing=missing.append))
-    shown = [(one.log.index, one.stream, one.data) for one in pieces if one.data]
+    shown = [(piece.log.index, piece.stream, piece.data) for piece in pieces if piece.data]
     assert sorted(shown) == [(0, "stderr", b"err\n"), (1, "stderr", b"err\n"), (1, "stdout", b"out\n")]
     (line,) = missing
     assert line.startswith(f"stdout of container 0: {tmp_path}/0/stdout: is a ")
@@ -78,7 +78,7 @@ def test_dlapp_logs_does_not_wait_for_a_fifo_that_a_program_put_in_the_place_of_
     assert "is a FIFO, not a regular file" in done.err
 
 
-def test_a_log_that_becomes_a_link_while_it_is_followed_is_not_followed_there(tmp_path: Path) -> None:
+def test_a_log_replaced_by_a_link_is_not_followed(tmp_path: Path) -> None:
     log = tmp_path / "stdout"
     log.write_text("a\n")
     growing = GrowingFile(str(log))

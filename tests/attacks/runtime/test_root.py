@@ -127,7 +127,7 @@ def test_root_follows_no_links_of_another_users_home(identities: Identities, pla
         identities.call(ROOT, roots_submission)
 
 
-def test_of_the_directory_of_tokens_only_old_tokens_are_removed(identities: Identities) -> None:
+def test_only_old_tokens_are_removed_from_their_directory(identities: Identities) -> None:
     def keep_another() -> list[str]:
         directory = Path(tools_tokens.directory())
         directory.mkdir(parents=True)
@@ -153,14 +153,14 @@ def test_root_runs_no_program_that_a_docker_configuration_of_another_user_names(
 
     def submit_as_root() -> list[str]:
         os.environ |= {"HOME": str(home), "PATH": f"{home}:/usr/bin:/bin"}
-        said: list[str] = []
-        assert collect_credentials(["registry.example/image"], None, said.append, os.environ) == {}
-        return said
+        messages: list[str] = []
+        assert collect_credentials(["registry.example/image"], None, messages.append, os.environ) == {}
+        return messages
 
     identities.call(ATTACKER, attack)
-    (said,) = identities.call(ROOT, submit_as_root)
+    (outcome,) = identities.call(ROOT, submit_as_root)
     assert not proof.exists()
-    assert "may be changed by attacker" in said
+    assert "may be changed by attacker" in outcome
 
 
 @pytest.mark.sampled(4)
@@ -212,7 +212,7 @@ def test_an_owner_without_a_passwd_entry_is_refused() -> None:
         as_user.call(60999, lambda: None, timeout_s=5)
 
 
-def test_root_looks_at_the_applications_of_a_user_without_an_entry_in_passwd(identities: Identities) -> None:
+def test_root_reads_applications_of_a_user_without_a_passwd_entry(identities: Identities) -> None:
     nameless = User("nameless", 60_999, 60_999)
     state, env = private(identities.place, nameless)
     state.parent.mkdir()
@@ -268,10 +268,10 @@ def test_an_application_that_claims_another_users_name_is_not_ended_as_that_user
             return application
 
     application = identities.call(MEMBER, attack)
-    said = f"{application} is member's, not victim's" if word == "id" else "victim has no application yet"
+    message = f"{application} is member's, not victim's" if word == "id" else "victim has no application yet"
     words = (VICTIM.name, application if word == "id" else word)
     done = identities.run(ROOT, "dlapp-kill", *words, env=shared(shared_state), deadline_s=60)
-    assert done.err.startswith(f"Error: {said}")
+    assert done.err.startswith(f"Error: {message}")
     assert done.code in (3, 4)
 
 
@@ -381,7 +381,7 @@ def _done_as_root(trace: str, state: str, own: str, may_run: tuple[str, ...] = (
         starts = (
             name == "execve"
             and programs > 1
-            and not call.strip().startswith(tuple(f'execve("{one}' for one in may_run))
+            and not call.strip().startswith(tuple(f'execve("{item}' for item in may_run))
         )
         is_own = f"{own}/" in call or f'{own}"' in call
         if signals or starts or (writes and state in call and not is_own):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.driver import Driven, place, somebody_holds, wait_until
+from tests.runtime.driver import Driven, has_holder, place, wait_until
 from tests.services.containers.dockerd import IMAGE, Dockerd, dockerd
 
 __all__ = ["dockerd", "place"]
@@ -45,7 +45,7 @@ def hostile(place: Path, dockerd: Dockerd) -> Generator[Driven, None, None]:
 
 @pytest.mark.proves("wrapper")
 def test_its_task_ends_it_by_docker(hostile: Driven, dockerd: Dockerd) -> None:
-    hostile.say("kill")
+    hostile.order("kill")
     assert hostile.end()["signal"] == signal.SIGKILL
     assert hostile.payload_pids() == []
     assert dockerd.containers() == []
@@ -60,7 +60,7 @@ def test_without_its_task_there_is_evidence_of_it_until_the_next_container_here_
     hostile.process.wait()
     assert hostile.payload_pids(), "nobody ends it at once"
     # Its GPUs stay its own: the wrapper reads the lifeline, and the container has its label.
-    assert somebody_holds(str(hostile.home / "life"))
+    assert has_holder(str(hostile.home / "life"))
     assert len(dockerd.containers("label=dlapp.container", "status=running")) == 1
     (tmp_path / "next").mkdir()
     after = Driven(tmp_path / "next", as_user=False)

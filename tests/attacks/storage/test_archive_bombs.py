@@ -89,7 +89,7 @@ REFUSED: dict[str, Callable[[], bytes]] = {
     "pax header": lambda: gzip.compress(member(b"x", pax((b"comment", b"a" * LONG))) + FILE, 1),
     "global pax header": lambda: gzip.compress(member(b"g", pax((b"comment", b"a" * LONG))) + FILE, 1),
     "many global pax headers": lambda: gzip.compress(
-        b"".join(member(b"g", pax((b"k%d" % one, b"a" * 900_000))) for one in range(100)) + FILE, 1
+        b"".join(member(b"g", pax((b"k%d" % item, b"a" * 900_000))) for item in range(100)) + FILE, 1
     ),
     "chain of pax headers": lambda: gzip.compress(member(b"x", pax((b"comment", b"a" * 900_000))) * 200 + FILE, 1),
     "long chain of pax headers": lambda: gzip.compress(member(b"x", pax((b"comment", b"a"))) * 5000 + FILE, 1),
@@ -172,19 +172,19 @@ def in_a_child(path: Path, into: Path) -> str:
             resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + CPU_S,) * 2)
             try:
                 unpack_archive(str(path), str(into))
-                said = "unpacked"
+                message = "unpacked"
             except DlappError as error:
-                said = f"{type(error).__name__}: {error}"
+                message = f"{type(error).__name__}: {error}"
             except BaseException as error:
-                said = f"escaped: {error!r}"
-            os.write(write, said.encode()[:4000])
+                message = f"escaped: {error!r}"
+            os.write(write, message.encode()[:4000])
         finally:
             os._exit(0)
     os.close(write)
     with open(read, "rb") as answer:
-        said = answer.read().decode()
+        message = answer.read().decode()
     os.waitpid(child, 0)
-    return said or "ended by the limit of its time"
+    return message or "ended by the limit of its time"
 
 
 @pytest.mark.proves("archive-growth")
@@ -193,10 +193,10 @@ def in_a_child(path: Path, into: Path) -> str:
 def test_a_bomb_is_refused_in_one_line_within_memory_and_time(case: str, tmp_path: Path) -> None:
     path = tmp_path / "archive"
     path.write_bytes(REFUSED[case]())
-    said = in_a_child(path, tmp_path / "into")
-    assert said.startswith(("ArchiveRefused: ", "DlappError: ")), said
-    assert "\n" not in said
-    assert len(said) < 1000
+    answer = in_a_child(path, tmp_path / "into")
+    assert answer.startswith(("ArchiveRefused: ", "DlappError: ")), answer
+    assert "\n" not in answer
+    assert len(answer) < 1000
 
 
 @pytest.mark.proves("archive-growth")
@@ -223,7 +223,7 @@ def test_a_zip_with_more_members_than_its_size_allows_is_refused(
 def test_an_archive_of_more_directories_than_can_be_remembered_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "t").write_bytes(gzip.compress(b"".join(header(b"d/%d" % one, b"5", 0) for one in range(3000))))
+    (tmp_path / "t").write_bytes(gzip.compress(b"".join(header(b"d/%d" % number, b"5", 0) for number in range(3000))))
     monkeypatch.setattr(archives, "_MAX_REMEMBERED", 1 << 20)
     with pytest.raises(ArchiveRefused, match="too many directories and links"):
         unpack_archive(str(tmp_path / "t"), str(tmp_path / "into"))

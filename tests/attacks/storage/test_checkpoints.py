@@ -39,7 +39,7 @@ def test_a_file_of_a_far_year_does_not_make_all_checkpoints_useless(tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", ["files", "links", "directories"])
-def test_of_a_directory_without_end_only_a_part_is_read(
+def test_an_endless_directory_is_read_in_part(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(snapshot, "MAX_ENTRIES", 10)

@@ -37,7 +37,7 @@ def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_commit, "_make_durable", lambda names: None)
 
 
-def beside(place: Path, what: str) -> Path:
+def sibling(place: Path, what: str) -> Path:
     return place / f"run.{APP}.{what}"
 
 
@@ -68,7 +68,7 @@ def store_and_commit(place: Path) -> str:
 
 def settle_by_force(place: Path) -> list[str]:
     """All other calls that look beside the target; the errors of them."""
-    said = []
+    messages = []
     for call in (
         lambda: commit.finish_interrupted(target_of(place)),
         lambda: commit.output_commit(target_of(place), APP).keep_partial([("", part_of(place))]),
@@ -77,8 +77,8 @@ def settle_by_force(place: Path) -> list[str]:
         try:
             call()
         except DlappError as error:
-            said.append(str(error))
-    return said
+            messages.append(str(error))
+    return messages
 
 
 @contextlib.contextmanager
@@ -89,9 +89,9 @@ def contents_unchanged(bait: Bait) -> Iterator[None]:
     assert [line for line in changes(before, snapshot(bait.top)) if ": links " not in line] == []
 
 
-def assert_one_line(said: str) -> None:
-    assert "\n" not in said
-    assert 0 < len(said) < 600
+def assert_one_line(message: str) -> None:
+    assert "\n" not in message
+    assert 0 < len(message) < 600
 
 
 @pytest.mark.proves("commit-marker")
@@ -105,10 +105,10 @@ def test_a_forged_marker_moves_no_file_of_the_victim(
         os.chown(path, victim.uid, victim.gid)
 
     def plant() -> None:
-        ready = beside(place, "ready")
+        ready = sibling(place, "ready")
         ready.mkdir()
         ready.chmod(0o777)
-        marker = beside(place, "commit")
+        marker = sibling(place, "commit")
         marker.write_bytes(marker_of_version_1([("loot", str(models))], ready.stat().st_ino))
         marker.chmod(0o666)
 
@@ -120,9 +120,9 @@ def test_a_forged_marker_moves_no_file_of_the_victim(
         return ""
 
     identities.call(attacker, plant)
-    with unchanged(models, beside(place, "ready"), beside(place, "commit")):
-        said = identities.call(victim, victims_call)
-        assert f"by attacker was cut off there; attacker finishes it by dlapp-status {APP}" in said
+    with unchanged(models, sibling(place, "ready"), sibling(place, "commit")):
+        answer = identities.call(victim, victims_call)
+        assert f"by attacker was cut off there; attacker finishes it by dlapp-status {APP}" in answer
         identities.call(victim, settle_by_force, place)
         assert "attacker" in identities.call(victim, store_and_commit, place)
 
@@ -131,8 +131,8 @@ def test_the_launcher_refuses_the_target_with_the_owner_and_the_command(
     identities: Identities, place: Path, victim: User, attacker: User
 ) -> None:
     def plant() -> None:
-        beside(place, "commit").write_bytes(marker_of_version_1([("", f"{place}/home-victim")]))
-        beside(place, "commit").chmod(0o666)
+        sibling(place, "commit").write_bytes(marker_of_version_1([("", f"{place}/home-victim")]))
+        sibling(place, "commit").chmod(0o666)
 
     def write() -> None:
         workspace = Path.home() / "w"
@@ -145,7 +145,7 @@ def test_the_launcher_refuses_the_target_with_the_owner_and_the_command(
 
     identities.call(attacker, plant)
     identities.call(victim, write)
-    with unchanged(beside(place, "commit")):
+    with unchanged(sibling(place, "commit")):
         done = identities.run(victim, "dlapp-launcher", "app.properties", deadline_s=20)
     assert done.code == 2, done
     assert f"dlapp-status {APP}" in done.err + done.out
@@ -159,7 +159,7 @@ def test_hostile_files_in_place_of_the_marker_are_ignored(
     identities: Identities, place: Path, hostile: Hostile, bait: Bait, victim: User
 ) -> None:
     content = marker_of_version_1([("", str(bait.directory))])
-    hostile(beside(place, "commit"), owner=victim, content=content)
+    hostile(sibling(place, "commit"), owner=victim, content=content)
     kind = hostile.kind  # type: ignore[attr-defined]
 
     def call() -> str:
@@ -169,10 +169,10 @@ def test_hostile_files_in_place_of_the_marker_are_ignored(
             return str(error)
         return ""
 
-    with unchanged(bait.top, beside(place, "commit")):
+    with unchanged(bait.top, sibling(place, "commit")):
         assert_one_line(identities.call(victim, call))
-        for said in identities.call(victim, settle_by_force, place):
-            assert_one_line(said)
+        for message in identities.call(victim, settle_by_force, place):
+            assert_one_line(message)
         assert_one_line(identities.call(victim, store_and_commit, place))
     assert not (place / "run").exists(), kind
 
@@ -184,29 +184,29 @@ def test_hostile_files_in_place_of_the_marker_are_ignored(
 def test_hostile_files_beside_the_target_fail_at_most_this_commit(
     identities: Identities, place: Path, hostile: Hostile, bait: Bait, victim: User, what: str
 ) -> None:
-    hostile(beside(place, what), owner=victim, content=b"x")
-    own = beside(place, what).lstat().st_uid == victim.uid
+    hostile(sibling(place, what), owner=victim, content=b"x")
+    own = sibling(place, what).lstat().st_uid == victim.uid
     with contents_unchanged(bait):
-        said = identities.call(victim, store_and_commit, place)
-        if said:
-            assert_one_line(said)
+        answer = identities.call(victim, store_and_commit, place)
+        if answer:
+            assert_one_line(answer)
             assert not (place / "run").exists()
         else:
             assert (place / "run" / "model").read_text() == "weights"
         kept = identities.call(victim, settle_by_force, place)
-        assert all("\n" not in one for one in kept)
+        assert all("\n" not in item for item in kept)
     if what == "tmp":
-        assert said
+        assert answer
     if what in ("partial", "replaced") or own:
-        assert not said or what == "tmp"
-    found = beside(place, what)
+        assert not answer or what == "tmp"
+    found = sibling(place, what)
     if os.path.lexists(found) and stat.S_ISDIR(found.lstat().st_mode):
         assert list(found.iterdir()) == []
 
 
 @pytest.mark.proves("commit-names")
 @pytest.mark.parametrize("what", ["tmp", "ready"])
-def test_a_directory_of_the_victims_that_the_attacker_gave_a_name_of_the_commit_is_not_removed(
+def test_a_victims_directory_renamed_to_a_commit_name_is_not_removed(
     identities: Identities, place: Path, victim: User, attacker: User, what: str
 ) -> None:
     """Users who may write a directory that is not sticky may rename what is there, and cannot look into it, let
@@ -222,7 +222,7 @@ def test_a_directory_of_the_victims_that_the_attacker_gave_a_name_of_the_commit_
 
     for call in (settle_by_force, store_and_commit):
         identities.call(victim, make)
-        identities.call(attacker, lambda: os.rename(top / "dataset", beside(top, what)))
+        identities.call(attacker, lambda: os.rename(top / "dataset", sibling(top, what)))
         identities.call(victim, call, top)
         found = [path for path in top.iterdir() if (path / "images/1.png").exists()]
         assert len(found) == 1, call
@@ -246,8 +246,8 @@ def test_a_directory_moved_to_a_name_of_an_interrupted_commit_is_kept(
 
     def attack() -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.rename(beside(top, "ready"), top / "aside")
-        os.rename(top / "dataset", beside(top, "ready"))
+            os.rename(sibling(top, "ready"), top / "aside")
+        os.rename(top / "dataset", sibling(top, "ready"))
 
     identities.call(victim, abort_calls)
     identities.call(attacker, attack)
@@ -282,11 +282,11 @@ def test_a_directory_exchanged_for_the_parts_is_not_removed_by_a_store(
     identities.call(attacker, plant)
     monkeypatch.setattr(local, "make_own_directory", exchange)
     assert f"belongs to uid {attacker.uid}" in identities.call(victim, store_and_commit, top)
-    assert (beside(top, "tmp") / str(CONTAINER) / "data").read_text() == "pixels"
+    assert (sibling(top, "tmp") / str(CONTAINER) / "data").read_text() == "pixels"
 
 
 @pytest.mark.proves("commit-names")
-def test_a_place_for_parts_that_the_attacker_exchanges_while_one_is_stored_leads_nowhere_else(
+def test_a_parts_directory_exchanged_during_a_store_does_not_redirect_it(
     identities: Identities, place: Path, victim: User, attacker: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     top, copy_file = place / "project", tree.copy_file
@@ -303,8 +303,8 @@ def test_a_place_for_parts_that_the_attacker_exchanges_while_one_is_stored_leads
         (top / "fake" / str(CONTAINER)).symlink_to(identities.home(victim) / "private")
 
     def exchange_and_copy(*arguments: Any, **options: Any) -> None:
-        os.rename(beside(top, "tmp"), top / "aside")
-        os.rename(top / "fake", beside(top, "tmp"))
+        os.rename(sibling(top, "tmp"), top / "aside")
+        os.rename(top / "fake", sibling(top, "tmp"))
         copy_file(*arguments, **options)
 
     identities.call(victim, prepare)
@@ -326,8 +326,8 @@ def test_a_directory_exchanged_for_the_replaced_target_is_kept(
         def attack(done: str) -> None:
             if done == step:
                 with contextlib.suppress(FileNotFoundError):
-                    os.rename(beside(top, "ready"), top / "aside")
-                os.rename(top / "dataset", beside(top, "ready"))
+                    os.rename(sibling(top, "ready"), top / "aside")
+                os.rename(top / "dataset", sibling(top, "ready"))
 
         (top / "dataset").mkdir()
         (top / "dataset/data").write_text("pixels")
@@ -348,7 +348,7 @@ def test_a_directory_exchanged_for_the_replaced_target_is_kept(
 @pytest.mark.proves("commit-names")
 @pytest.mark.parametrize("step", ["durable", "marker", "part 1", "ready"])
 @pytest.mark.parametrize("what", ["ready", "partial"])
-def test_a_private_directory_of_the_victims_that_gets_a_name_of_the_commit_is_neither_opened_nor_written(
+def test_a_private_directory_with_a_commit_name_is_neither_opened_nor_written(
     identities: Identities, place: Path, victim: User, attacker: User, what: str, step: str
 ) -> None:
     """Users who may write a directory that is not sticky may rename the victim's other directories in it."""
@@ -360,8 +360,8 @@ def test_a_private_directory_of_the_victims_that_gets_a_name_of_the_commit_is_ne
         def attack(done: str) -> None:
             if done == step:
                 with contextlib.suppress(FileNotFoundError):
-                    os.rename(beside(top, what), top / "aside")
-                os.rename(top / "private", beside(top, what))
+                    os.rename(sibling(top, what), top / "aside")
+                os.rename(top / "private", sibling(top, what))
                 if what == "partial":
                     raise DlappError("the application is killed")
 
@@ -393,7 +393,7 @@ def test_a_private_directory_of_the_victims_that_gets_a_name_of_the_commit_is_ne
 def test_a_commit_is_not_done_because_something_else_has_the_name_ready(
     tmp_path: Path, kind: str, names: list[str]
 ) -> None:
-    ready, parts = beside(tmp_path, "ready"), []
+    ready, parts = sibling(tmp_path, "ready"), []
     for number, name in enumerate(names):
         output = tmp_path / f"output{number}"
         output.mkdir()
@@ -428,16 +428,16 @@ def test_a_commit_is_not_done_because_something_else_has_the_name_ready(
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o722])
-def test_a_directory_of_the_victims_that_others_may_write_takes_no_parts(
+def test_no_parts_are_stored_in_a_directory_that_others_may_write(
     identities: Identities, place: Path, victim: User, mode: int
 ) -> None:
     def make() -> None:
-        beside(place, "tmp").mkdir()
-        beside(place, "tmp").chmod(mode)
+        sibling(place, "tmp").mkdir()
+        sibling(place, "tmp").chmod(mode)
 
     identities.call(victim, make)
-    said = identities.call(victim, store_and_commit, place)
-    assert "others may write there" in said
+    answer = identities.call(victim, store_and_commit, place)
+    assert "others may write there" in answer
     assert not (place / "run").exists()
 
 
@@ -446,7 +446,7 @@ def test_parts_that_the_attacker_stored_for_the_victim_are_not_committed(
     identities: Identities, place: Path, victim: User, attacker: User
 ) -> None:
     def plant() -> None:
-        part = beside(place, "tmp") / str(CONTAINER)
+        part = sibling(place, "tmp") / str(CONTAINER)
         part.mkdir(parents=True)
         (part / "model").write_text("backdoor")
         part.parent.chmod(0o777)
@@ -455,7 +455,7 @@ def test_parts_that_the_attacker_stored_for_the_victim_are_not_committed(
         commit.commit(target_of(place), APP, [("", part_of(place))], overwrite=True)
 
     identities.call(attacker, plant)
-    with unchanged(beside(place, "tmp")), pytest.raises(UntrustedFile, match=f"belongs to uid {attacker.uid}"):
+    with unchanged(sibling(place, "tmp")), pytest.raises(UntrustedFile, match=f"belongs to uid {attacker.uid}"):
         identities.call(victim, commit_them)
     assert not (place / "run").exists()
 
@@ -476,23 +476,23 @@ def test_an_attacker_who_renames_continuously_reads_and_plants_no_file(
             os._exit(0)
 
     def attempts() -> list[str]:
-        said = []
+        messages = []
         for _ in range(60):
-            said.append(store_and_commit(place))
+            messages.append(store_and_commit(place))
             settle_by_force(place)
-            if not said[-1]:
+            if not messages[-1]:
                 assert (place / "run" / "model").read_text() == "weights"
-        return said
+        return messages
 
     try:
         with unchanged(bait.top):
-            said = identities.call(victim, attempts, deadline_s=60)
+            answer = identities.call(victim, attempts, deadline_s=60)
     finally:
         os.pwrite(stop, b"x", 0)
         os.close(stop)
         os.waitpid(attacker, 0)
-    for one in filter(None, said):
-        assert_one_line(one)
+    for item in filter(None, answer):
+        assert_one_line(item)
     for found in place.rglob("*"):
         if found.lstat().st_uid == VICTIM.uid and "home-" not in str(found) and "bait" not in str(found):
             assert found.parent.lstat().st_uid != ATTACKER.uid
@@ -504,7 +504,7 @@ def change_names(place: Path, bait: Bait, stop: int) -> None:
     while not os.pread(stop, 1, 0):
         turn += 1
         for number, what in enumerate(("tmp", "ready", "commit", "partial", "replaced")):
-            path = beside(place, what)
+            path = sibling(place, what)
             try:
                 if path.is_symlink() or path.is_file():
                     path.unlink()
@@ -540,25 +540,25 @@ def test_an_output_being_assembled_is_private_until_it_is_the_target(
 
         def step(name: str) -> None:
             for what in ("tmp", "ready"):
-                if name != "ready" and beside(place, what).exists():
-                    modes[what] = modes.get(what, 0) | stat.S_IMODE(beside(place, what).stat().st_mode)
+                if name != "ready" and sibling(place, what).exists():
+                    modes[what] = modes.get(what, 0) | stat.S_IMODE(sibling(place, what).stat().st_mode)
 
         commit.commit(target_of(place), APP, [("0", part_of(place)), ("1", other)], overwrite=False, step=step)
         return modes
 
     assert identities.call(victim, parts) == {"tmp": 0o700, "ready": 0o700}
     assert stat.S_IMODE((place / "run").stat().st_mode) == 0o775
-    assert sorted(one.name for one in (place / "run").iterdir()) == ["0", "1"]
+    assert sorted(path.name for path in (place / "run").iterdir()) == ["0", "1"]
 
 
-def interrupted(place: Path, at: str) -> None:
+def interrupted(place: Path, last_step: str) -> None:
     """Leave a commit that was cut off after a step."""
 
     class CutOff(BaseException):
         pass
 
     def step(name: str) -> None:
-        if name == at:
+        if name == last_step:
             raise CutOff
 
     output = Path.home() / "output"
@@ -569,16 +569,16 @@ def interrupted(place: Path, at: str) -> None:
         commit.commit(target_of(place), APP, [("", part_of(place))], overwrite=True, step=step)
     except CutOff:
         return
-    raise AssertionError(at)
+    raise AssertionError(last_step)
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_an_own_marker_of_the_version_before_is_finished_if_its_parts_lie_where_they_must(
+def test_an_own_marker_of_the_previous_version_is_finished_if_its_parts_are_valid(
     identities: Identities, place: Path, victim: User, elsewhere: bool
 ) -> None:
     def call() -> list[str]:
         interrupted(place, "marker")
-        marker = beside(place, "commit")
+        marker = sibling(place, "commit")
         inode = json.loads(marker.read_text())["inode"]
         path = f"{Path.home()}/models" if elsewhere else part_of(place).removeprefix("file://")
         marker.write_bytes(marker_of_version_1([("", path)], inode))
@@ -600,9 +600,9 @@ def test_an_own_marker_that_others_could_have_written_is_not_obeyed(
     def call() -> None:
         interrupted(place, "ready")
         if how == "second name":
-            os.link(beside(place, "commit"), place / "elsewhere")
+            os.link(sibling(place, "commit"), place / "elsewhere")
         else:
-            beside(place, "commit").chmod(0o660 if "group" in how else 0o606)
+            sibling(place, "commit").chmod(0o660 if "group" in how else 0o606)
         commit.finish_interrupted(target_of(place))
 
     with pytest.raises(UntrustedFile, match="second name" if how == "second name" else "others may write it"):
@@ -678,7 +678,7 @@ def test_a_part_of_several_is_named_as_one_entry_of_a_directory(tmp_path: Path, 
         b'{"version": 1, "inode": 1, "overwrite": true, "parts": [["", "/scratch/run.tmp/../../etc"]]}',
     ],
 )
-def test_a_marker_that_says_nonsense_is_an_error_of_one_line(text: bytes) -> None:
+def test_an_invalid_marker_is_a_one_line_error(text: bytes) -> None:
     with pytest.raises(DlappError) as refused:
         parse_marker(text.replace(b"%s", str(CONTAINER).encode()), "/s/m", "/scratch/run.tmp", str(APP), "inode")
     assert_one_line(str(refused.value))

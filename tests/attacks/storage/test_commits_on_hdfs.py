@@ -170,9 +170,9 @@ def test_a_directory_that_has_the_name_of_the_new_target_does_not_become_it(
         commit(f"{top}/run", APP, parts, overwrite=True, files=victim)
     assert not admin.exists(f"{top}/run")
     assert_kept(admin, top)
-    kept = output_commit(f"{top}/run", APP, files=victim).keep_partial(parts)
-    assert kept is not None
-    assert admin.names(kept) == ["2", "3"]
+    partial = output_commit(f"{top}/run", APP, files=victim).keep_partial(parts)
+    assert partial is not None
+    assert admin.names(partial) == ["2", "3"]
 
 
 @pytest.mark.proves("commit-names")
@@ -196,7 +196,7 @@ def test_changes_to_the_new_target_do_not_reach_a_renamed_directory(
     with contextlib.suppress(DlappError):
         commit(f"{top}/run", APP, parts, overwrite=True, files=victim)
     assert done == [change]
-    (private,) = (one for one in admin.web.children("/shared") if before and one.inode_id == before.inode_id)
+    (private,) = (child for child in admin.web.children("/shared") if before and child.inode_id == before.inode_id)
     assert (private.mode, admin.names(f"{top}/{private.name}")) == (0o700, ["images"])
     assert admin.web.attribute(f"/shared/{private.name}", "user.dlapp") is None
     assert_kept(admin, top)
@@ -223,9 +223,9 @@ def test_a_new_target_that_lost_its_name_for_a_moment_is_not_committed_without_i
     with pytest.raises(NotFound, match=r"the output is kept in /shared/run\..*\.tmp"):
         commit(f"{top}/run", APP, parts, overwrite=True, files=victim)
     assert len(done) == 2
-    kept = output_commit(f"{top}/run", APP, files=victim).keep_partial(parts)
-    assert kept is not None
-    assert [victim.read_bytes(f"{kept}/{name}/model", 100) for name in ("2", "3")] == [b"weights"] * 2
+    partial = output_commit(f"{top}/run", APP, files=victim).keep_partial(parts)
+    assert partial is not None
+    assert [victim.read_bytes(f"{partial}/{name}/model", 100) for name in ("2", "3")] == [b"weights"] * 2
     assert not admin.exists(f"{top}/run")
 
 
@@ -268,7 +268,7 @@ def test_an_output_of_one_container_is_not_removed_where_its_place_is_taken(
     assert_kept(admin, top)
 
 
-def test_a_new_target_that_is_taken_away_costs_no_part(admin: HdfsFiles, victim: HdfsFiles, top: str) -> None:
+def test_a_removed_new_target_loses_no_part(admin: HdfsFiles, victim: HdfsFiles, top: str) -> None:
     attacker = HdfsFiles(admin.place._replace(login=Login("mallory")))
     parts = parts_of(victim, top)
 
@@ -322,7 +322,7 @@ def test_a_directory_in_a_foreign_parts_directory_is_not_removed_by_a_store(
 
 
 @pytest.mark.parametrize("single", [True, False])
-def test_an_output_gets_no_permissions_of_a_directory_that_another_user_put_in_the_targets_place(
+def test_an_output_does_not_inherit_permissions_of_a_planted_directory(
     admin: HdfsFiles, victim: HdfsFiles, top: str, attacker: HdfsFiles, single: bool
 ) -> None:
     parts = parts_of(victim, top)

@@ -46,7 +46,7 @@ def deep(tmp_path: Path) -> Iterator[Path]:
     remove_tree(str(top))  # pytest cannot
 
 
-def test_a_walk_goes_as_deep_as_a_path_reaches_and_follows_no_link(deep: Path) -> None:
+def test_a_walk_is_limited_by_path_length_and_follows_no_link(deep: Path) -> None:
     (deep / "link").symlink_to(deep)
     found = list(walk(str(deep)))
     assert found[0] == (str(deep), ["d"], ["link"])

@@ -53,17 +53,17 @@ def namenode(listings: dict[str, Any], content: bytes = b"hello") -> Iterator[Hd
 
     def answer(request: Request) -> Answer:
         path, _, query = request.target.removeprefix("/webhdfs/v1").partition("?")
-        said: Any = listings.get(path, status(""))
+        response: Any = listings.get(path, status(""))
         if "op=OPEN" in query and "data=1" not in query:
-            there = f"http://{request.headers['Host']}/webhdfs/v1{path}?{query}&data=1"
-            return Answer(307, headers=(("Location", there),))
+            data_url = f"http://{request.headers['Host']}/webhdfs/v1{path}?{query}&data=1"
+            return Answer(307, headers=(("Location", data_url),))
         if "op=OPEN" in query:
             return Answer(body=content)
-        if isinstance(said, bytes):
-            return Answer(body=said)
+        if isinstance(response, bytes):
+            return Answer(body=response)
         if "op=LISTSTATUS" in query:
-            return as_json({"FileStatuses": {"FileStatus": said}})
-        found = status("", type="DIRECTORY", length=0) if isinstance(said, list) else said
+            return as_json({"FileStatuses": {"FileStatus": response}})
+        found = status("", type="DIRECTORY", length=0) if isinstance(response, list) else response
         return as_json({"FileStatus": found})
 
     with http_server(answer) as url:
@@ -71,7 +71,7 @@ def namenode(listings: dict[str, Any], content: bytes = b"hello") -> Iterator[Hd
 
 
 def everything(top: Path) -> list[tuple[str, int]]:
-    return sorted((str(one), one.lstat().st_mode) for one in top.rglob("*"))
+    return sorted((str(path), path.lstat().st_mode) for path in top.rglob("*"))
 
 
 @pytest.mark.proves("remote-names")
@@ -93,9 +93,9 @@ def test_an_invalid_name_of_a_namenode_is_refused_before_any_write(case: str, ki
 
 def test_names_that_hdfs_can_have_are_taken(tmp_path: Path) -> None:
     names = ["..dots", ".hidden", "a b", "é", "n" * 255, "-rf", "~"]
-    with namenode({"/in": [status(one) for one in names]}) as place:
+    with namenode({"/in": [status(name) for name in names]}) as place:
         plan_fetch(["hdfs://nn:8020/in"], str(tmp_path), hdfs=place).fetch()
-    assert sorted(one.name for one in (tmp_path / "in").iterdir()) == sorted(names)
+    assert sorted(path.name for path in (tmp_path / "in").iterdir()) == sorted(names)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_status_that_hdfs_cannot_give_is_refused(changed: dict[str, Any], tmp_
 
 
 @pytest.mark.parametrize(
-    "said",
+    "entry",
     [
         {},
         {"FileStatuses": []},
@@ -147,9 +147,9 @@ def test_a_status_that_hdfs_cannot_give_is_refused(changed: dict[str, Any], tmp_
     ],
     ids=str,
 )
-def test_a_listing_that_is_none_is_refused(said: dict[str, Any]) -> None:
+def test_a_listing_that_is_none_is_refused(entry: dict[str, Any]) -> None:
     with pytest.raises(WrongAnswer):
-        parse_listing(said)
+        parse_listing(entry)
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b'{"FileStatus":' + b"[" * 500_000, b"1" * 5000])
@@ -215,18 +215,18 @@ def test_redirections_that_datanodes_have_are_followed() -> None:
 
 
 def test_a_namenodes_refusal_is_shown_without_control_characters() -> None:
-    said = json.dumps({"RemoteException": {"exception": "IO\x1b[2JException", "message": "a\x1b]0;b\x07c"}}).encode()
+    refusal = json.dumps({"RemoteException": {"exception": "IO\x1b[2JException", "message": "a\x1b]0;b\x07c"}}).encode()
     with namenode({"/in": b""}) as place:
         web = WebHdfs(place, patience_s=0)
         from dlapp.net.http import HttpResponse
         from dlapp.net.http_framing import Headers
 
-        error = web._refusal(HttpResponse(500, Headers(b""), said, len(said)), "/in", place.web[0])
+        error = web._refusal(HttpResponse(500, Headers(b""), refusal, len(refusal)), "/in", place.web[0])
     assert str(error).isprintable()
 
 
 @pytest.mark.proves("remote-names")
-@pytest.mark.parametrize("case", [one for one in BAD_NAMES if one not in ("slash", "up", "absolute", "empty")])
+@pytest.mark.parametrize("case", [name for name in BAD_NAMES if name not in ("slash", "up", "absolute", "empty")])
 def test_a_name_of_an_object_store_that_is_no_name_is_refused(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

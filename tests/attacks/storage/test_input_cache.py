@@ -73,7 +73,7 @@ def hold(home: Path) -> tuple[str, bool, list[str]]:
     return "", right, notes
 
 
-def look_after(home: Path, key: str) -> None:
+def run_cache_commands(home: Path, key: str) -> None:
     """Do all else that is done with a cache; what cannot be done is said in a line."""
     calls: list[Callable[[InputCache], object]] = [
         InputCache.entries,
@@ -120,11 +120,11 @@ def test_foreign_files_in_a_cache_are_ignored_without_delay(
     key = identities.call(victim, make_input, home)
     hostile(home / "cache" / path.replace("KEY", key), owner=victim, content=b'{"format": 1, "boot_id": ""}')
     with contents_unchanged(bait.top):
-        said, right, notes = identities.call(victim, hold, home)
+        outcome, right, notes = identities.call(victim, hold, home)
         # Where nothing could be held, it is said why, and the input is fetched without the cache.
-        assert right or "\n" not in said
-        assert right or said or notes
-        identities.call(victim, look_after, home, key)
+        assert right or "\n" not in outcome
+        assert right or outcome or notes
+        identities.call(victim, run_cache_commands, home, key)
 
 
 @pytest.mark.proves("cache-input")
@@ -147,9 +147,9 @@ def test_a_directory_of_a_cache_in_which_others_can_write_is_refused(
     owner = victim if kind == "writable by all" else attacker
     os.chown(foreign, owner.uid, owner.gid)
     foreign.chmod(0o777)
-    said, right, _ = identities.call(victim, hold, home)
+    outcome, right, _ = identities.call(victim, hold, home)
     assert not right
-    assert said.startswith(f"{directory}: ")
+    assert outcome.startswith(f"{directory}: ")
     assert list(foreign.iterdir()) == []
 
 
@@ -159,8 +159,8 @@ def test_an_entry_in_a_foreign_directory_is_fetched_again(identities: Identities
     entry = home / "cache" / "entries" / key
     os.chown(entry, attacker.uid, attacker.gid)
     entry.chmod(0o777)
-    said, right, notes = identities.call(victim, hold, home)
-    assert not said
+    outcome, right, notes = identities.call(victim, hold, home)
+    assert not outcome
     assert right or notes
     assert not right or entry.stat().st_uid == victim.uid
 
@@ -188,10 +188,10 @@ def test_a_cache_that_others_can_replace_is_refused_in_a_line(
             return str(error)
         return ""
 
-    said = identities.call(victim, use)
+    answer = identities.call(victim, use)
     if who:
-        assert f"can be replaced by {who}, who may write {top}, so it cannot be used as a cache" in said
-        assert "\n" not in said
+        assert f"can be replaced by {who}, who may write {top}, so it cannot be used as a cache" in answer
+        assert "\n" not in answer
     else:
-        assert said == ""
+        assert answer == ""
     assert (directory / "entries").is_dir() == (not who)

@@ -93,9 +93,7 @@ def test_a_container_cannot_change_directories_in_which_dlapp_opens_files(
 
 
 @pytest.mark.docker
-def test_of_its_session_the_container_sees_no_log_no_account_files_and_no_start(
-    dockerd: Dockerd, tmp_path: Path
-) -> None:
+def test_the_container_sees_no_logs_accounts_or_start_file_of_its_session(dockerd: Dockerd, tmp_path: Path) -> None:
     file = properties(tmp_path, "true", application={"docker_image": IMAGE, "env.KEY": "value"})
     done = docker_shell(file, "ls /dlapp /dlapp/shell\n", dockerd)
     assert done.out.split() == [
@@ -114,7 +112,7 @@ def test_of_its_session_the_container_sees_no_log_no_account_files_and_no_start(
 
 @pytest.mark.proves("shell-submission")
 @pytest.mark.docker
-def test_dlapp_run_takes_the_files_as_they_were_when_the_shell_started(dockerd: Dockerd, tmp_path: Path) -> None:
+def test_dlapp_run_uses_the_files_of_the_shells_start(dockerd: Dockerd, tmp_path: Path) -> None:
     workspace = tmp_path / "test_workspace"
     workspace.mkdir()
     secret = workspace / "env"

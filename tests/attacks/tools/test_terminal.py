@@ -211,7 +211,7 @@ def test_no_name_or_path_steers_the_terminal(tmp_path: Path, command: str, args:
     place = tmp_path / evil
     properties(place, "true")
     (place / "refused").write_text(f"[application]\n{evil}={evil}\n[{evil}]\n")
-    words = [one.format(place=place, evil=evil) for one in args]
+    words = [arg.format(place=place, evil=evil) for arg in args]
     with_debug = [] if command == "dlapp-launcher" else ["--debug"]
     for done in (run(command, *words), run(command, *words, *with_debug)):
         assert done.out + done.err

@@ -36,7 +36,7 @@ def test_new_and_changed_files_come_back(workspace: Path, saved: Path) -> None:
     assert (workspace / "notes" / "a.ipynb").read_text() == "of the notebook"
     assert (workspace / "notes" / "new" / "c").read_text() == "new"
     assert (workspace / "b.py").read_text() == "packed"
-    assert sorted(one.name for one in workspace.iterdir()) == ["b.py", "notes"]
+    assert sorted(path.name for path in workspace.iterdir()) == ["b.py", "notes"]
 
 
 @pytest.mark.proves("notebook-files")
@@ -163,4 +163,4 @@ def test_old_leftovers_of_a_killed_command_are_removed(workspace: Path) -> None:
         (workspace / f"{STAGING}{name}" / "x").mkdir(parents=True)
     os.utime(workspace / f"{STAGING}old", (0, 0))
     remove_leftovers(str(workspace))
-    assert [one.name for one in workspace.glob(f"{STAGING}*")] == [f"{STAGING}new"]
+    assert [path.name for path in workspace.glob(f"{STAGING}*")] == [f"{STAGING}new"]

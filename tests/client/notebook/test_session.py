@@ -35,13 +35,13 @@ SPEC = AppSpec(
 )
 
 
-def made(**options: object) -> AppSpec:
+def make_spec(**options: object) -> AppSpec:
     given = {"gcores": None, "idle_s": 600, "target": "file:///saved", "env": ["A", "JUPYTER_TOKEN"], **options}
     return notebook_spec(SPEC, **given)  # type: ignore[arg-type]
 
 
-def test_it_is_one_container_as_one_of_the_first_role_and_has_its_input() -> None:
-    spec = made()
+def test_a_notebook_is_one_container_like_the_first_role_with_its_input() -> None:
+    spec = make_spec()
     (role,) = spec.roles
     assert (role.name, role.instances, role.resources) == ("notebook", 1, SPEC.roles[0].resources)
     assert (spec.image_of(role), spec.network, spec.inputs, spec.workspace) == (
@@ -51,18 +51,18 @@ def test_it_is_one_container_as_one_of_the_first_role_and_has_its_input() -> Non
         SPEC.workspace,
     )
     assert spec.tags == ("a", "notebook")
-    assert made(gcores=0).roles[0].resources == replace(SPEC.roles[0].resources, gcores=0)
+    assert make_spec(gcores=0).roles[0].resources == replace(SPEC.roles[0].resources, gcores=0)
 
 
 def test_a_notebook_spec_drops_run_keys_and_stores_workspace_changes() -> None:
-    spec = made()
+    spec = make_spec()
     assert spec.outputs == (OutputSpec(output_path=".dlapp-notebook", target="file:///saved"),)
     assert (spec.checkpoint, spec.script, spec.hold, spec.roles[0].retries) == (None, "", False, 0)
     assert spec.kill_grace_s == 60.0
 
 
-def test_its_token_is_no_word_of_its_command() -> None:
-    spec = made()
+def test_the_token_is_not_in_the_command() -> None:
+    spec = make_spec()
     assert spec.env == ("A", "JUPYTER_TOKEN")
     words = spec.program_of(spec.roles[0]).command
     assert words[:2] == ("sh", "-c")
@@ -99,6 +99,6 @@ def test_files_are_stored_beside_the_workspace_or_in_the_hdfs_home_directory() -
 
 
 @pytest.mark.parametrize(("metrics", "port"), [({"port": 8888.0}, 8888), ({}, None), ({"port": 0.5}, None)])
-def test_a_port_is_one_that_there_can_be(metrics: dict[str, float], port: int | None) -> None:
+def test_an_impossible_port_is_refused(metrics: dict[str, float], port: int | None) -> None:
     assert ready_port(metrics) == port
     assert ready_port({"port": 1e300}) is None

@@ -19,7 +19,7 @@ def shell(file: Path, script: str, *args: str) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def kept() -> list[dict[str, object]]:
+def cache_entries() -> list[dict[str, object]]:
     return list(json.loads(run("dlapp-cache", "list", "--json").out)["entries"])
 
 
@@ -38,7 +38,7 @@ def test_input_fetched_by_a_shell_is_shared_read_only_with_later_runs(
     )
     done = shell(first, "cat in/data; echo mine > in/data\n")
     assert (done.code, done.out) == (0, "the old\n"), done.err
-    assert [(one["source"], one["use"]) for one in kept()] == [(location, "")]
+    assert [(item["source"], item["use"]) for item in cache_entries()] == [(location, "")]
     time_ns = source.stat().st_mtime_ns
     source.write_text("changed\n")
     os.utime(source, ns=(time_ns, time_ns))  # looks the same, so whoever has the old one did not fetch

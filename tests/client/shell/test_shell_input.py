@@ -63,7 +63,7 @@ def test_a_source_that_is_not_there_is_not_found_and_two_of_one_name_are_refused
     assert not (tmp_path / "data").exists()
 
 
-def test_archives_and_lists_are_brought_as_a_run_would_and_kept_the_second_time(
+def test_archives_and_lists_are_fetched_like_in_a_run_and_kept_the_second_time(
     tmp_path: Path, fetch_into_workspace: Bring
 ) -> None:
     (tmp_path / "workspace").mkdir()
@@ -155,7 +155,7 @@ def test_a_tree_on_another_file_system_keeps_its_links_permissions_and_times(
     os.utime(tree / "a", (2, 2))
     assert fetch_into_workspace(inputs(tree), str(tmp_path), print) == ["data/tree"]
     assert os.readlink(landed / "link") == "a/file"
-    found = [(one.st_mode & 0o777, one.st_mtime) for one in ((landed / "a").stat(), (landed / "link").stat())]
+    found = [(item.st_mode & 0o777, item.st_mtime) for item in ((landed / "a").stat(), (landed / "link").stat())]
     assert found == [(0o750, 2), (0o640, 1)]
 
 

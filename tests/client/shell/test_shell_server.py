@@ -75,9 +75,9 @@ def test_both_streams_and_the_exit_code_arrive(ask: Ask) -> None:
 def test_many_lines_arrive_whole_and_in_order_for_each_of_several_at_once(ask: Ask, room: Path) -> None:
     with contextlib.ExitStack() as ended:
         asked = [ended.enter_context(ask("--json")) for _ in range(3)]
-        for one in asked:
-            out, err = one.communicate()
-            assert (err, one.returncode) == ("", 0)
+        for item in asked:
+            out, err = item.communicate()
+            assert (err, item.returncode) == ("", 0)
             assert out.splitlines() == [f"line {number} {'x' * 100}" for number in range(5000)]
     wait_for("the replies are cleared", lambda: sorted(os.listdir(room / "shared")) == ["bashrc", "bin", "requests"])
 
@@ -151,17 +151,17 @@ def test_words_arrive_as_they_are(ask: Ask, room: Path) -> None:
 
 @pytest.mark.usefixtures("server")
 @pytest.mark.parametrize(
-    ("word", "said"), [("한", "printable ASCII"), ("a\nb", "printable ASCII"), ("x" * 4000, "too long")]
+    ("word", "message"), [("한", "printable ASCII"), ("a\nb", "printable ASCII"), ("x" * 4000, "too long")]
 )
-def test_words_that_a_request_cannot_have_are_refused_inside(ask: Ask, word: str, said: str) -> None:
+def test_words_that_a_request_cannot_have_are_refused_inside(ask: Ask, word: str, message: str) -> None:
     one = ask(word)
     out, err = one.communicate()
     assert (out, one.returncode) == ("", 2)
-    assert said in err
+    assert message in err
 
 
 @pytest.mark.parametrize("text", [b"1 %0A", b"1 a\tb", b"1 %C3", b"1 a%", b"1 %a0", b"1 a;b", b"1x a", b"1 %7F"])
-def test_a_request_with_another_word_is_not_served(room: Path, text: bytes) -> None:
+def test_a_request_with_a_wrong_secret_is_not_served(room: Path, text: bytes) -> None:
     with ShellRequestServer(str(room), ["/bin/sh", "-c", 'touch "$0"', str(room / "served")], os.environ, "/"):
         (room / "shared" / "requests").write_bytes(text + b"\n")
         # One after it is served, so the first one was passed over.
@@ -171,7 +171,7 @@ def test_a_request_with_another_word_is_not_served(room: Path, text: bytes) -> N
         assert sorted(name for name in os.listdir(room / "shared") if name.startswith("reply")) == ["reply.7"]
 
 
-def test_without_a_shell_around_it_the_script_says_so(ask: Ask, room: Path) -> None:
+def test_outside_of_a_shell_the_script_fails_with_a_message(ask: Ask, room: Path) -> None:
     (room / "shared" / "requests").unlink()
     one = ask()
     _, err = one.communicate()

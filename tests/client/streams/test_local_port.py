@@ -37,28 +37,28 @@ def was_reset(port: LocalPort) -> bool:
 
 
 @pytest.fixture
-def said() -> list[str]:
+def messages() -> list[str]:
     return []
 
 
 @pytest.fixture
-def port(said: list[str]) -> Iterator[LocalPort]:
-    with LocalPort(None, 0, echo, said.append) as made:
+def port(messages: list[str]) -> Iterator[LocalPort]:
+    with LocalPort(None, 0, echo, messages.append) as made:
         yield made
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_both_loopback_addresses_serve_their_user(port: LocalPort, said: list[str], address: str) -> None:
+def test_both_loopback_addresses_serve_their_user(port: LocalPort, messages: list[str], address: str) -> None:
     with socket.create_connection((address, port.port), timeout=PATIENCE_S) as one:
         one.sendall(b"hello")
         assert one.recv(100) == b"hello"
-    assert said == []
+    assert messages == []
 
 
 @pytest.mark.proves("ports-local")
 @pytest.mark.root("the client is another user")
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_another_user_gets_not_a_byte(port: LocalPort, said: list[str], address: str) -> None:
+def test_another_user_gets_not_a_byte(port: LocalPort, messages: list[str], address: str) -> None:
     code = (
         "import socket, sys\n"
         "try:\n"
@@ -69,15 +69,15 @@ def test_another_user_gets_not_a_byte(port: LocalPort, said: list[str], address:
     command = [*become, "/usr/bin/python3", "-c", code, address, str(port.port)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.stdout == "reset\n", done.stderr
-    assert said == [f"refused a connection of 12345 to port {port.port}"]
+    assert messages == [f"refused a connection of 12345 to port {port.port}"]
 
 
 def test_a_connection_of_an_unknown_user_is_refused(
-    port: LocalPort, said: list[str], monkeypatch: pytest.MonkeyPatch
+    port: LocalPort, messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_port, "uid_of_peer", lambda _: None)
     assert was_reset(port)
-    assert said == [f"refused a connection whose user is not known to port {port.port}"]
+    assert messages == [f"refused a connection whose user is not known to port {port.port}"]
 
 
 def test_a_port_that_is_taken_is_an_error_or_another_one_is_used() -> None:
@@ -138,13 +138,13 @@ def test_an_error_at_the_begin_of_a_connection_ends_that_one_alone(
         assert one.recv(100) == b"hello"
 
 
-def test_connections_are_bounded(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_are_bounded(messages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_port, "MAX_CONNECTIONS", 1)
     with (
-        LocalPort(None, 0, echo, said.append) as port,
+        LocalPort(None, 0, echo, messages.append) as port,
         socket.create_connection(("127.0.0.1", port.port), timeout=PATIENCE_S) as one,
     ):
         one.sendall(b"x")
         assert one.recv(1) == b"x"
         assert was_reset(port)
-        assert said == [f"refused a connection to port {port.port}: there are 1 already"]
+        assert messages == [f"refused a connection to port {port.port}: there are 1 already"]

@@ -1,4 +1,4 @@
-"""A port of a container on this machine: the ways to it, and what its user is told."""
+"""A port of a container on this machine: the ways to it, and the messages for its user."""
 
 from __future__ import annotations
 
@@ -114,24 +114,24 @@ Forward = Callable[..., PortForward]
 
 
 @pytest.fixture
-def said() -> list[str]:
+def messages() -> list[str]:
     return []
 
 
 @pytest.fixture
-def forward(cluster: Cluster, said: list[str]) -> Iterator[Forward]:
+def forward(cluster: Cluster, messages: list[str]) -> Iterator[Forward]:
     opened: list[PortForward] = []
 
     def make(port: int = 1, **settings: Any) -> PortForward:
-        opened.append(PortForward(cast(Client, cluster), APP, 0, port, say=said.append, **settings))
+        opened.append(PortForward(cast(Client, cluster), APP, 0, port, say=messages.append, **settings))
         return opened[-1]
 
     yield make
-    for one in opened:
-        one.close()
+    for item in opened:
+        item.close()
 
 
-def asked(forward: PortForward, text: bytes = b"x") -> bytes:
+def exchange(forward: PortForward, text: bytes = b"x") -> bytes:
     with socket.create_connection(("127.0.0.1", forward.local_port), timeout=PATIENCE_S) as one:
         one.sendall(text)
         if answer := one.recv(100):
@@ -139,24 +139,24 @@ def asked(forward: PortForward, text: bytes = b"x") -> bytes:
         raise ConnectionResetError
 
 
-def test_a_connection_uses_a_stream_by_default(cluster: Cluster, forward: Forward, said: list[str]) -> None:
+def test_a_connection_uses_a_stream_by_default(cluster: Cluster, forward: Forward, messages: list[str]) -> None:
     one = forward()
-    assert [asked(one), asked(one, b"y")] == [b"stream:X", b"stream:Y"]
+    assert [exchange(one), exchange(one, b"y")] == [b"stream:X", b"stream:Y"]
     assert one.route == "through the ApplicationMaster"
     assert cluster.heads == [{"port": 1, "look": True}, {"port": 1}, {"port": 1}]
-    assert said == [
+    assert messages == [
         "worker:0 listens on port 1",
         "connections to port 1 of worker:0 go through the ApplicationMaster",
     ]
 
 
-def test_a_connection_goes_directly_where_the_port_can_be_reached(cluster: Cluster, forward: Forward) -> None:
+def test_a_connection_to_a_reachable_port_is_direct(cluster: Cluster, forward: Forward) -> None:
     program = Program(b"direct")
     cluster.place = PortPlace(hosts=("127.0.0.1",))
     one = forward(program.port)
-    assert asked(one) == b"direct:X"
+    assert exchange(one) == b"direct:X"
     assert one.route == "directly at 127.0.0.1"
-    assert [asked(forward(program.port, direct=False))] == [b"stream:X"]
+    assert [exchange(forward(program.port, direct=False))] == [b"stream:X"]
     program.close()
 
 
@@ -165,14 +165,14 @@ def test_no_address_that_another_users_task_names_is_connected(cluster: Cluster,
     program = Program(b"a service that only this user reaches")
     cluster.is_own, cluster.place = False, PortPlace(hosts=("127.0.0.1",))
     one = forward(program.port)
-    assert asked(one) == b"stream:X"
+    assert exchange(one) == b"stream:X"
     assert (one.route, program.got) == ("through the ApplicationMaster", b"")
     program.close()
 
 
 @pytest.mark.proves("ports-taken")
 def test_a_port_that_was_left_to_another_user_gets_not_a_byte(
-    cluster: Cluster, forward: Forward, said: list[str]
+    cluster: Cluster, forward: Forward, messages: list[str]
 ) -> None:
     another = Program(b"another")
     cluster.place = PortPlace(hosts=("127.0.0.1",))
@@ -180,9 +180,9 @@ def test_a_port_that_was_left_to_another_user_gets_not_a_byte(
     # The program has ended, and the user of the other one has its port by now.
     cluster.place = StreamRefused("port 1 of node1 is bob's, not this application's")
     with pytest.raises(ConnectionError):
-        asked(one)
+        exchange(one)
     cluster.place = PortPlace()
-    assert asked(one) == b"stream:X", "it was started again elsewhere"
+    assert exchange(one) == b"stream:X", "it was started again elsewhere"
     assert another.got == b""
     another.close()
 
@@ -202,7 +202,7 @@ def test_a_port_of_an_unreachable_host_uses_a_stream(
     monkeypatch.setattr(socket, "create_connection", create)
     cluster.place = PortPlace(hosts=("node1",))
     one = forward()
-    assert [asked(one), asked(one)] == [b"stream:X"] * 2
+    assert [exchange(one), exchange(one)] == [b"stream:X"] * 2
     assert tried == ["node1"], "it is not tried for each connection"
 
 
@@ -214,32 +214,34 @@ def test_the_loopback_address_of_a_host_means_something_there_alone() -> None:
 
 
 def test_a_port_that_is_not_open_yet_is_waited_for_and_connections_are_reset(
-    cluster: Cluster, forward: Forward, said: list[str]
+    cluster: Cluster, forward: Forward, messages: list[str]
 ) -> None:
     cluster.refusal = StreamRefused("nothing listens on port 1 yet", NOT_OPEN)
     one = forward()
     assert one.poll() == ""
-    assert said == ["nothing listens on port 1 yet"]
+    assert messages == ["nothing listens on port 1 yet"]
     with pytest.raises(ConnectionError):
-        asked(one)
+        exchange(one)
     with pytest.raises(TimedOut, match="worker:0 did not listen on port 1 within 0 s"):
         one.wait_open(0.0)
     assert not one.is_open
     cluster.refusal = None
     one.wait_open(PATIENCE_S)
-    assert said[-1] == "worker:0 listens on port 1"
-    assert asked(one) == b"stream:X"
+    assert messages[-1] == "worker:0 listens on port 1"
+    assert exchange(one) == b"stream:X"
 
 
-def test_another_users_port_is_refused_with_its_sentence(cluster: Cluster, forward: Forward, said: list[str]) -> None:
+def test_another_users_port_is_refused_with_its_sentence(
+    cluster: Cluster, forward: Forward, messages: list[str]
+) -> None:
     cluster.refusal = StreamRefused("port 1 of node1 is bob's, not this application's")
     with pytest.raises(ConnectionError):
-        asked(forward())
+        exchange(forward())
     line = "port 1 of node1 is bob's, not this application's"
-    assert said == [line, f"no connection to port 1 of worker:0: {line}"]
+    assert messages == [line, f"no connection to port 1 of worker:0: {line}"]
 
 
-def test_an_index_that_is_started_again_keeps_its_port(cluster: Cluster, forward: Forward, said: list[str]) -> None:
+def test_an_index_that_is_started_again_keeps_its_port(cluster: Cluster, forward: Forward, messages: list[str]) -> None:
     one = forward()
     assert one.poll() == ""
     ended = replace(WORKER, phase=Phase.ENDED, finished_ms=1)
@@ -249,7 +251,7 @@ def test_an_index_that_is_started_again_keeps_its_port(cluster: Cluster, forward
     again = replace(WORKER, container_id=ContainerId(APP, 1, 7), host="node2", attempt=2)
     cluster.view, cluster.refusal = replace(VIEW, containers=(again,)), None
     assert one.poll() == ""
-    assert said == [
+    assert messages == [
         "worker:0 listens on port 1",
         "worker:0 has ended",
         "worker:0 waits for a container",
@@ -257,17 +259,17 @@ def test_an_index_that_is_started_again_keeps_its_port(cluster: Cluster, forward
         "worker:0 listens on port 1",
     ]
     assert one.is_open
-    assert asked(one) == b"stream:X"
+    assert exchange(one) == b"stream:X"
 
 
 def test_the_next_attempt_of_an_applicationmaster_is_found(cluster: Cluster, forward: Forward) -> None:
     one = forward()
-    assert asked(one) == b"stream:X"
+    assert exchange(one) == b"stream:X"
     cluster.url = "http://am:2"
     with pytest.raises(ConnectionError):
-        asked(one)
+        exchange(one)
     assert one.poll() == ""
-    assert asked(one) == b"stream:X"
+    assert exchange(one) == b"stream:X"
 
 
 @pytest.mark.proves("ports-address")
@@ -278,20 +280,20 @@ def test_an_address_that_an_applicationmaster_has_left_is_used_no_longer(
         raise StreamRefused(f"{APP} has not started yet", NOT_RUNNING)
 
     one = forward()
-    assert asked(one) == b"stream:X"
+    assert exchange(one) == b"stream:X"
     before = len(cluster.heads)
     with monkeypatch.context() as patch:
         patch.setattr(cluster, "stream_opener", refuse)
         assert one.poll() == ""
         with pytest.raises(ConnectionError):
-            asked(one)
+            exchange(one)
     assert len(cluster.heads) == before, "nobody is asked there"
     assert one.poll() == ""
-    assert asked(one) == b"stream:X"
+    assert exchange(one) == b"stream:X"
 
 
 def test_an_application_that_waits_has_a_local_port_already(
-    cluster: Cluster, forward: Forward, said: list[str], monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, forward: Forward, messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_id: ApplicationId) -> StreamOpener:
         raise StreamRefused(f"{APP} has not started yet", NOT_RUNNING)
@@ -301,10 +303,10 @@ def test_an_application_that_waits_has_a_local_port_already(
         cluster.view = replace(VIEW, containers=(), state=State.ACCEPTED)
         one = forward()
         assert one.poll() == ""
-        assert said == [f"{APP} has not started yet"]
+        assert messages == [f"{APP} has not started yet"]
     cluster.view = VIEW
     one.wait_open(PATIENCE_S)
-    assert asked(one) == b"stream:X"
+    assert exchange(one) == b"stream:X"
 
 
 def test_the_end_of_the_application_is_one_line(cluster: Cluster, forward: Forward) -> None:
@@ -333,18 +335,18 @@ def test_before_the_program_listens_its_port_is_not_taken_from_it(cluster: Clust
 
 
 def test_an_invalid_answer_of_a_task_ends_only_its_connection(
-    cluster: Cluster, forward: Forward, said: list[str]
+    cluster: Cluster, forward: Forward, messages: list[str]
 ) -> None:
     cluster.place = cast(PortPlace, {"hosts": ["node1 or so"]})
     one = forward()
     with pytest.raises(ConnectionError):
-        asked(one)
-    assert "the container did not say where its port is" in said[0]
+        exchange(one)
+    assert "the container did not say where its port is" in messages[0]
 
 
-def test_close_leaves_no_thread(cluster: Cluster, said: list[str]) -> None:
+def test_close_leaves_no_thread(cluster: Cluster, messages: list[str]) -> None:
     threads = set(threading.enumerate())
-    with PortForward(cast(Client, cluster), APP, 0, 1, say=said.append) as one:
+    with PortForward(cast(Client, cluster), APP, 0, 1, say=messages.append) as one:
         open_one = socket.create_connection(("127.0.0.1", one.local_port), timeout=PATIENCE_S)
         open_one.sendall(b"x")
         assert open_one.recv(100) == b"stream:X"

@@ -100,20 +100,20 @@ def past_of(place: Place, uid: int) -> list[PastUse]:
 
 def _compared(uses: list[PastUse], gaps: list[tuple[int, float, float]]) -> Comparison:
     problems, checked = list[str](), 0
-    uses.sort(key=lambda one: one.started_ns)
+    uses.sort(key=lambda item: item.started_ns)
     for uid in (ANN, TONY):
-        own = [one for one in uses if one.uid == uid]
-        if own != sorted(own, key=lambda one: (one.arrived_ns, one.id)):
+        own = [item for item in uses if item.uid == uid]
+        if own != sorted(own, key=lambda item: (item.arrived_ns, item.id)):
             problems.append(f"the applications of {uid} did not start in order")
     for use in uses:
         at_s = use.started_ns / 1e9
-        running = [one for one in uses if one.started_ns < use.started_ns < one.ended_ns]
+        running = [item for item in uses if item.started_ns < use.started_ns < item.ended_ns]
         if len(running) >= AT_A_TIME:
             problems.append(f"{use.id} of {use.uid} started though {len(running)} ran")
         if any(start_s <= at_s <= end_s + GAP_S for _, start_s, end_s in gaps):
             continue
-        waiting = [one for one in uses if one.arrived_ns < use.started_ns <= one.started_ns]
-        if len({one.uid for one in waiting}) < 2:
+        waiting = [item for item in uses if item.arrived_ns < use.started_ns <= item.started_ns]
+        if len({item.uid for item in waiting}) < 2:
             continue
         hours = _hours(uses, at_s)
         started = [_is_turn(use, waiting, running, hours, at_s, more_s) for more_s in (-NEAR_S, NEAR_S)]
@@ -124,7 +124,7 @@ def _compared(uses: list[PastUse], gaps: list[tuple[int, float, float]]) -> Comp
             near_s = min((at_s - end_s for _, _, end_s in gaps if end_s < at_s), default=None)
             used = {uid: round(hours[uid] * HOUR_S, 2) for uid in hours}
             problems.append(f"{use.id} of {use.uid}: the model starts another; used {used} s, last gap {near_s} s ago")
-    both_s = min(max(one.started_ns for one in uses if one.uid == uid) for uid in (ANN, TONY)) / 1e9
+    both_s = min(max(item.started_ns for item in uses if item.uid == uid) for uid in (ANN, TONY)) / 1e9
     used_s = {uid: hours * HOUR_S for uid, hours in _hours(uses, both_s).items()}
     print("used", used_s, "checked", checked, "gaps", len(gaps))
     return Comparison(problems, checked, used_s)
@@ -134,19 +134,21 @@ def _is_turn(
     use: PastUse, waiting: list[PastUse], running: list[PastUse], hours: dict[int, float], at_s: float, more_s: float
 ) -> bool:
     """Return whether the model starts an application of a user, if one user had used a little more or less."""
-    places = [(one.arrived_ns, one.uid, one.id) for one in waiting]
+    places = [(item.arrived_ns, item.uid, item.id) for item in waiting]
     jobs = [WaitingJob(place[2], place[1], Amounts(1, 1, 0), at_s, place, 0, LIMIT_S) for place in places]
     has = []
-    for one in running:
-        started_s = one.started_ns / 1e9
-        has.append(RunningJob(one.uid, Amounts(1, 1, 0), started_s + LIMIT_S, started_s))
+    for item in running:
+        started_s = item.started_ns / 1e9
+        has.append(RunningJob(item.uid, Amounts(1, 1, 0), started_s + LIMIT_S, started_s))
     near = hours | {ANN: hours.get(ANN, 0.0) + more_s / HOUR_S}
     schedule = decide(QueueState(Amounts(AT_A_TIME, 99, 0), has, jobs, near), POLICY, at_s)
-    return use.id in [one.job.id for one in schedule.decisions if one.starts]
+    return use.id in [decision.job.id for decision in schedule.decisions if decision.starts]
 
 
 def _hours(uses: list[PastUse], at_s: float) -> dict[int, float]:
-    began = [one for one in uses if one.started_ns / 1e9 < at_s]
+    began = [use for use in uses if use.started_ns / 1e9 < at_s]
     return hours_by_user(
-        [Use(one.uid, one.vcores, one.started_ns / 1e9, one.ended_ns / 1e9) for one in began], at_s, POLICY.half_life_s
+        [Use(item.uid, item.vcores, item.started_ns / 1e9, item.ended_ns / 1e9) for item in began],
+        at_s,
+        POLICY.half_life_s,
     )

@@ -34,7 +34,7 @@ SMALL = Resources(memory_mib=100, vcores=1)
 
 
 class Am:
-    """An ApplicationMaster's engine and what it has told."""
+    """An ApplicationMaster's engine and its events."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ def am(make_am: Callable[..., Am]) -> Am:
     return make_am()
 
 
-def told(directory: Path) -> list[list[str]]:
+def task_records(directory: Path) -> list[list[str]]:
     """Return what a task wrote down, without the times."""
     path = directory / "witness"
     return (
@@ -215,7 +215,7 @@ def test_devices_are_given_back_when_no_task_is_being_started_with_them(make_am:
     os.close(read)
 
 
-def test_a_registration_says_where_the_attempt_is(am: Am) -> None:
+def test_a_registration_has_the_address_of_the_attempt(am: Am) -> None:
     am.engine.register("http://am:4711")
     found = json.loads((am.home / "am.json").read_text())
     assert (found["pid"], found["attempt"], found["control_url"]) == (os.getpid(), 1, "http://am:4711")
@@ -231,7 +231,7 @@ def test_no_more_is_granted_than_was_reserved_and_the_rest_follows_when_one_ends
     assert len(am.engine._containers) == 3
 
 
-def test_the_last_word_on_a_role_counts(am: Am) -> None:
+def test_the_last_request_of_a_role_counts(am: Am) -> None:
     am.beat(ask(5))
     am.beat(ask(0))
     (grant, *_) = am.engine._containers.values()
@@ -280,8 +280,8 @@ def test_the_end_of_a_task_is_its_exit_code(am: Am, code: int) -> None:
 def test_a_killed_task_ends_with_the_signal(am: Am) -> None:
     (grant,) = am.beat(ask(1))
     directory = am.start(grant, "wait")
-    wait_until(lambda: told(directory))
-    os.kill(int(told(directory)[0][1]), signal.SIGKILL)
+    wait_until(lambda: task_records(directory))
+    os.kill(int(task_records(directory)[0][1]), signal.SIGKILL)
     end = am.end_of(grant)
     assert (end.exit_status, end.diagnostics) == (-signal.SIGKILL, "")
     assert of_end(end).reason == "the task was killed by signal 9"
@@ -295,7 +295,7 @@ def test_a_container_has_ended_when_its_last_process_is_gone_and_not_before(
     (grant,) = am.beat(ask(1))
     directory = am.start(grant, "leave")
     am.end_of(grant)
-    assert told(directory)[-1] == ["left"]
+    assert task_records(directory)[-1] == ["left"]
     assert not is_locked(str(directory / "alive"))
 
 
@@ -313,17 +313,17 @@ def test_processes_that_outlive_a_task_and_its_guardians_are_killed(
 def test_a_task_in_a_session_of_its_own_has_the_locks(am: Am) -> None:
     (grant,) = am.beat(ask(1))
     first = am.start(grant, "wait")
-    wait_until(lambda: told(first))
-    assert told(first)[0][2] == "[3, 4]"
+    wait_until(lambda: task_records(first))
+    assert task_records(first)[0][2] == "[3, 4]"
     assert is_locked(str(first / "alive"))
-    pid = int(told(first)[0][1])
+    pid = int(task_records(first)[0][1])
     assert os.getsid(pid) == pid
 
 
 def test_a_stop_ends_a_task_and_a_second_one_changes_nothing(am: Am) -> None:
     (grant,) = am.beat(ask(1))
     directory = am.start(grant, "wait")
-    wait_until(lambda: told(directory))
+    wait_until(lambda: task_records(directory))
     am.engine.stop(grant.container_id)
     am.engine.stop(grant.container_id)
     assert am.end_of(grant).exit_status == -signal.SIGTERM
@@ -334,8 +334,8 @@ def test_a_task_that_does_not_listen_is_killed(am: Am, monkeypatch: pytest.Monke
     monkeypatch.setattr("dlapp.cluster.local.am_engine.TERM_GRACE_S", 0.1)
     (grant,) = am.beat(ask(1))
     directory = am.start(grant, "stubborn")
-    wait_until(lambda: told(directory))
-    time.sleep(0.05)  # until it has asked not to be told of SIGTERM
+    wait_until(lambda: task_records(directory))
+    time.sleep(0.05)  # until it ignores SIGTERM
     am.engine.stop(grant.container_id)
     assert am.end_of(grant).exit_status in (-signal.SIGKILL, -signal.SIGTERM)
 
@@ -356,13 +356,13 @@ def test_no_more_tasks_start_at_a_time_than_there_are_cores(
     am = make_am(containers=5)
     grants = am.beat(ask(5))
     homes = [am.start(grant, "load") for grant in grants]
-    wait_until(lambda: told(homes[0]) and told(homes[1]))
+    wait_until(lambda: task_records(homes[0]) and task_records(homes[1]))
     assert [home.exists() for home in homes] == [True, True, False, False, False]
     (homes[0] / "loaded").touch()
-    wait_until(lambda: told(homes[2]))
+    wait_until(lambda: task_records(homes[2]))
     assert not homes[3].exists()
-    os.kill(int(told(homes[1])[0][1]), signal.SIGKILL)
-    wait_until(lambda: told(homes[3]))
+    os.kill(int(task_records(homes[1])[0][1]), signal.SIGKILL)
+    wait_until(lambda: task_records(homes[3]))
     am.engine.stop(grants[4].container_id)
     assert am.end_of(grants[4]).exit_status == -signal.SIGTERM
     (homes[2] / "loaded").touch()
@@ -378,7 +378,7 @@ def test_a_task_that_hangs_while_it_starts_keeps_others_waiting_for_a_moment_onl
     monkeypatch.setattr("dlapp.cluster.local.am_engine.STARTING_S", 0.1)
     am = make_am()
     homes = [am.start(grant, "load") for grant in am.beat(ask(3))]
-    wait_until(lambda: told(homes[2]))
+    wait_until(lambda: task_records(homes[2]))
 
 
 def test_a_task_that_cannot_be_started_is_the_nodes_fault(make_am: Callable[..., Am]) -> None:
@@ -405,9 +405,7 @@ def test_many_containers_cost_two_descriptors_each_while_they_start(make_am: Cal
     wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before + 2)
 
 
-def test_the_end_is_written_also_when_the_thread_that_hears_of_ends_is_done_already(
-    am: Am, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_is_written_even_after_the_exit_watcher_stopped(am: Am, monkeypatch: pytest.MonkeyPatch) -> None:
     (grant,) = am.beat(ask(1))
     am.start(grant, "exit")
     am.end_of(grant)
@@ -475,19 +473,19 @@ def test_an_error_of_the_exit_watcher_is_raised_by_the_next_heartbeat(am: Am, mo
 # ---- the next attempt ----
 
 
-def test_the_next_attempt_takes_over_the_containers_that_are_there_and_their_room(make_am: Callable[..., Am]) -> None:
+def test_the_next_attempt_takes_over_containers_with_their_resources(make_am: Callable[..., Am]) -> None:
     first = make_am()
     lives, ends = first.beat(ask(2))
     directory = first.start(lives, "wait")
     first.start(ends, "exit")
-    wait_until(lambda: told(directory))
+    wait_until(lambda: task_records(directory))
     first.end_of(ends)
     second = make_am(number=1, attempt=2)
     registered = second.engine.register("http://am:2")
     assert registered.live == (lives,)
     assert registered.is_complete
     new = second.beat(ask(5))
-    assert [str(one.container_id) for one in new] == [
+    assert [str(container.container_id) for container in new] == [
         "container_1700000000000_0001_02_000002",
         "container_1700000000000_0001_02_000003",
     ]
@@ -508,7 +506,7 @@ def test_a_container_of_an_earlier_attempt_that_does_not_listen_is_killed(
     first = make_am()
     (grant,) = first.beat(ask(1))
     directory = first.start(grant, "stubborn")
-    wait_until(lambda: told(directory))
+    wait_until(lambda: task_records(directory))
     second = make_am(number=1, attempt=2)
     second.engine.register("http://am:2")
     second.engine.stop(grant.container_id)

@@ -89,8 +89,8 @@ def ended(engine: LocalEngine, application_id: ApplicationId, timeout_s: float =
 def running(engine: LocalEngine, *application_ids: ApplicationId) -> None:
     """Wait until applications run, and their processes are recorded."""
     for application_id in application_ids:
-        wait_until(lambda one=application_id: engine.view(one).value.state is State.RUNNING)  # type: ignore[misc]
-        wait_until(lambda one=application_id: is_recorded(engine, one))  # type: ignore[misc]
+        wait_until(lambda item=application_id: engine.view(item).value.state is State.RUNNING)  # type: ignore[misc]
+        wait_until(lambda item=application_id: is_recorded(engine, item))  # type: ignore[misc]
 
 
 def row_state(engine: LocalEngine, application_id: ApplicationId) -> str:
@@ -99,20 +99,20 @@ def row_state(engine: LocalEngine, application_id: ApplicationId) -> str:
         return row.state if row else ""
 
 
-def home(engine: LocalEngine, application_id: ApplicationId) -> Path:
+def application_dir(engine: LocalEngine, application_id: ApplicationId) -> Path:
     return Path(engine.state.application(str(application_id)))
 
 
 def starts(engine: LocalEngine, application_id: ApplicationId) -> list[str]:
     """The attempts that were started, in order."""
-    path = home(engine, application_id) / "witness"
+    path = application_dir(engine, application_id) / "witness"
     words = [line.split()[1:] for line in path.read_text().splitlines()] if path.exists() else []
     return [rest[0] for kind, *rest in words if kind == "start"]
 
 
 def began_twice(engine: LocalEngine, application_id: ApplicationId) -> bool:
     """Return whether an application that had registered was ever begun again; cleaning up after it is no beginning."""
-    path = home(engine, application_id) / "witness"
+    path = application_dir(engine, application_id) / "witness"
     text = path.read_text() if path.exists() else ""
     return "start 1" in text.partition("registered")[2]
 
@@ -159,14 +159,14 @@ def kill_runner(engine: LocalEngine) -> None:
 
 
 def am_of(engine: LocalEngine, application_id: ApplicationId) -> int:
-    return int((home(engine, application_id) / "am.pid").read_text().split()[0])
+    return int((application_dir(engine, application_id) / "am.pid").read_text().split()[0])
 
 
 def is_recorded(engine: LocalEngine, application_id: ApplicationId) -> bool:
     """Return whether the runner has recorded the process that registered last, as it does after the start of that."""
-    last = registration(str(home(engine, application_id)))
+    last = registration(str(application_dir(engine, application_id)))
     try:
-        text = (home(engine, application_id) / "am.pid").read_text()
+        text = (application_dir(engine, application_id) / "am.pid").read_text()
     except FileNotFoundError:
         return False
     return last is not None and text.split() == [str(last.pid), str(last.started)]
@@ -181,12 +181,12 @@ def kill_all_ams(engine: LocalEngine, application_id: ApplicationId) -> None:
 
 def registered(engine: LocalEngine, application_id: ApplicationId) -> int:
     """Return how many attempts have registered, and could be named to be killed."""
-    text = (home(engine, application_id) / "witness").read_text()
+    text = (application_dir(engine, application_id) / "witness").read_text()
     return text.count("registered") if is_recorded(engine, application_id) else 0
 
 
 def kill_am(engine: LocalEngine, application_id: ApplicationId) -> None:
-    pid, started = map(int, (home(engine, application_id) / "am.pid").read_text().split())
+    pid, started = map(int, (application_dir(engine, application_id) / "am.pid").read_text().split())
     pidfd = open_process(pid, started, os.geteuid())
     assert pidfd is not None
     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -205,7 +205,7 @@ def test_an_application_runs_to_its_end_and_leaves_no_process(engine: LocalEngin
     assert view.finished_ms >= view.submitted_ms
     assert starts(engine, application_id) == ["1"]
     wait_until(lambda: runner_of(engine) is None)
-    assert not is_locked(str(home(engine, application_id) / "alive"))
+    assert not is_locked(str(application_dir(engine, application_id) / "alive"))
 
 
 def test_an_application_that_ends_while_a_list_is_read_is_listed_once(
@@ -219,7 +219,7 @@ def test_an_application_that_ends_while_a_list_is_read_is_listed_once(
         return rows(self, where.replace("state != 'done'", "TRUE"), *args, **columns)
 
     monkeypatch.setattr(Queue, "rows", before_its_end)
-    assert [one["application_id"] for one in listed_json(engine, limit=10)] == [str(application_id)]
+    assert [view["application_id"] for view in listed_json(engine, limit=10)] == [str(application_id)]
 
 
 def test_ids_have_yarns_form_and_grow(engine: LocalEngine) -> None:
@@ -238,19 +238,19 @@ def test_many_submissions_from_eight_processes_at_once_all_run_each_exactly_once
     options = json.dumps({"local.vcores": "1000", "local.memory": "8", "gpuid.lock_dir": f"{state_dir}-gpus"})
     command = [sys.executable, "-I", small_app.__file__, str(state_dir), options, str(each), "quick"]
     submitters = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(8)]
-    ids = [ApplicationId.from_text(one) for it in submitters for one in it.communicate(timeout=240)[0].split()]
+    ids = [ApplicationId.from_text(item) for it in submitters for item in it.communicate(timeout=240)[0].split()]
     assert [it.returncode for it in submitters] == [0] * 8
     assert len(set(ids)) == 8 * each
     wait_until(lambda: all(view.state.ended for view in listed(engine)), 240)
-    assert {engine.view(one).value.state for one in ids} == {State.FINISHED}
-    assert [starts(engine, one) for one in ids] == [["1"]] * len(ids)
+    assert {engine.view(id_).value.state for id_ in ids} == {State.FINISHED}
+    assert [starts(engine, id_) for id_ in ids] == [["1"]] * len(ids)
     wait_until(lambda: runner_of(engine) is None)
 
 
 def test_no_wake_up_is_lost_when_the_runner_is_just_leaving(engine: LocalEngine) -> None:
     for pause_s in [0.0, 0.001, 0.003] * (5 if FULL else 2):
         application_id = submit(engine, "quick")
-        wait_until(lambda one=application_id: row_state(engine, one) == "done")  # type: ignore[misc]
+        wait_until(lambda item=application_id: row_state(engine, item) == "done")  # type: ignore[misc]
         time.sleep(pause_s)
 
 
@@ -270,8 +270,8 @@ def test_an_application_survives_a_closed_terminal_and_a_killed_submitter(engine
     assert os.getsid(pid) == pid
     runner = signal_runner(engine, signal.SIGCONT)
     assert os.getsid(runner) == runner
-    for one in (pid, runner):
-        assert [file for file in open_files(one) if "lock-of-the-shell" in file] == []
+    for item in (pid, runner):
+        assert [file for file in open_files(item) if "lock-of-the-shell" in file] == []
 
 
 # ---- first come, first served; all or none ----
@@ -287,7 +287,7 @@ def test_a_later_application_does_not_overtake_a_waiting_one(engine: LocalEngine
     assert (view.state, view.phase) == (State.ACCEPTED, "waiting")
     assert view.diagnostics == f"needs 1000 MiB of memory, 400 MiB free: {first} (uid{os.geteuid()})"
     assert engine.view(small).value.diagnostics == "waiting: 1 ahead"
-    assert [one.diagnostics for one in listed(engine)][1:] == [view.diagnostics, "waiting: 1 ahead"]
+    assert [item.diagnostics for item in listed(engine)][1:] == [view.diagnostics, "waiting: 1 ahead"]
     (tmp_path / "first").touch()
     running(engine, large)
     assert engine.view(small).value.state is State.ACCEPTED
@@ -306,7 +306,7 @@ def test_a_waiting_application_names_the_change_with_which_it_starts(engine: Loc
     waiting = found["waiting"]
     assert (waiting["code"], waiting["message"]) == ("nodes_full", found["diagnostics"])
     assert (waiting["resource"], waiting["asked"], waiting["available"]) == ("memory", 900, 400)
-    assert [one["id"] for one in waiting["ahead"]] == [str(first)]
+    assert [item["id"] for item in waiting["ahead"]] == [str(first)]
     assert waiting["since_ms"] == found["submitted_ms"]
     assert waiting["estimate"] == {"earliest_ms": None, "latest_ms": None, "coverage": None, "samples": 0}
     same = engine.view(large).value.waiting
@@ -314,9 +314,9 @@ def test_a_waiting_application_names_the_change_with_which_it_starts(engine: Loc
     assert (same.code, same.message, same.change) == ("nodes_full", waiting["message"], "")
     assert listed(engine)[1].waiting == same
     behind = submit(engine, "wait", str(tmp_path / "behind"), memory_mib=256)
-    told = engine.view_in_full(str(behind)).json["waiting"]
-    assert (told["code"], told["message"], told["change"]) == ("nodes_full", "waiting: 1 ahead", "")
-    assert [(one["id"], one["amounts"]["memory"]) for one in told["ahead"]] == [(str(large), 900)]
+    message = engine.view_in_full(str(behind)).json["waiting"]
+    assert (message["code"], message["message"], message["change"]) == ("nodes_full", "waiting: 1 ahead", "")
+    assert [(item["id"], item["amounts"]["memory"]) for item in message["ahead"]] == [(str(large), 900)]
     engine.kill(large, "the test")
     memory_mib = int(waiting["change"].partition("--set resources.memory=")[2].rstrip(")"))
     engine.kill(behind, "the test")
@@ -406,7 +406,7 @@ def test_an_ask_that_can_never_fit_is_refused_with_the_numbers(
     assert engine.check(spec_of(containers=4)) == []
 
 
-def test_an_ask_that_no_longer_fits_ends_and_the_rest_goes_on(
+def test_a_request_that_no_longer_fits_ends_and_the_rest_continues(
     start_engine: Callable[..., LocalEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = start_engine(local__memory="10")
@@ -442,19 +442,17 @@ def with_spare(engine: LocalEngine) -> int:
     return wait_until(lambda: process_with(engine, b"--spare-fd"))
 
 
-def test_an_application_master_started_ahead_takes_the_first_application_and_no_other(
-    engine: LocalEngine, tmp_path: Path
-) -> None:
+def test_a_spare_applicationmaster_serves_the_first_application_only(engine: LocalEngine, tmp_path: Path) -> None:
     spare = with_spare(engine)
     first, second = (submit(engine, "wait", str(tmp_path / "go")) for _ in range(2))
     running(engine, first, second)
     assert am_of(engine, first) == spare
     assert am_of(engine, second) != spare
     (tmp_path / "go").touch()
-    for one in (first, second):
-        assert ended(engine, one).final_status is FinalStatus.SUCCEEDED
-        assert starts(engine, one) == ["1"]
-    assert (home(engine, first) / "am.log").exists()
+    for item in (first, second):
+        assert ended(engine, item).final_status is FinalStatus.SUCCEEDED
+        assert starts(engine, item) == ["1"]
+    assert (application_dir(engine, first) / "am.log").exists()
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile", "after"])
@@ -463,10 +461,10 @@ def test_a_dead_spare_applicationmaster_fails_only_its_own_application(engine: L
     if when == "before":
         os.kill(spare, signal.SIGKILL)
     if when == "meanwhile":
-        os.kill(spare, signal.SIGSTOP)  # it is told whose it is, and never reads that
+        os.kill(spare, signal.SIGSTOP)  # it gets its application, and never reads it
     application_id = submit(engine, "sleep" if when == "after" else "finish")
     if when == "meanwhile":
-        wait_until((home(engine, application_id) / "am.pid").exists)
+        wait_until((application_dir(engine, application_id) / "am.pid").exists)
         os.kill(spare, signal.SIGKILL)
     if when == "after":
         running(engine, application_id)
@@ -493,7 +491,7 @@ KILLED = "the ApplicationMaster died: killed from outside (signal 9), for exampl
 """The diagnostics of an application whose ApplicationMaster was killed."""
 
 
-def test_an_application_master_that_died_is_restarted_and_its_application_goes_on(
+def test_a_dead_applicationmaster_is_restarted_and_its_application_continues(
     engine: LocalEngine, tmp_path: Path
 ) -> None:
     first, second = submit(engine, "wait", str(tmp_path / "go"), memory_mib=1000), submit(engine, "quick")
@@ -508,7 +506,7 @@ def test_an_application_master_that_died_is_restarted_and_its_application_goes_o
     assert ended(engine, second).state is State.FINISHED
 
 
-def test_the_death_of_the_last_application_master_fails_its_application_and_the_queue_goes_on(
+def test_the_last_dead_applicationmaster_fails_its_application_and_the_queue_continues(
     engine: LocalEngine,
 ) -> None:
     first, second = submit(engine, "sleep", memory_mib=1000), submit(engine, "quick")
@@ -555,16 +553,16 @@ def test_an_application_master_that_does_not_register_again_is_tried_three_times
 
 def test_a_traceback_of_the_application_master_is_in_the_diagnostics(engine: LocalEngine) -> None:
     view = ended(engine, application_id := submit(engine, "raise"))
-    log = home(engine, application_id) / "am.log"
+    log = application_dir(engine, application_id) / "am.log"
     assert view.diagnostics == f"the ApplicationMaster died: RuntimeError: the roof is on fire; its log is {log}"
     assert "the roof is on fire" in log.read_text()
 
 
-def test_an_application_master_that_never_begins_is_tried_three_times(engine: LocalEngine) -> None:
+def test_an_applicationmaster_that_never_starts_is_tried_three_times(engine: LocalEngine) -> None:
     application_id = submit(engine, "never")
     view = ended(engine, application_id)
-    said = "its ApplicationMaster did not start in 3 starts: no ApplicationMaster today"
-    assert (view.state, view.diagnostics) == (State.FAILED, said)
+    message = "its ApplicationMaster did not start in 3 starts: no ApplicationMaster today"
+    assert (view.state, view.diagnostics) == (State.FAILED, message)
     assert starts(engine, application_id) == ["1", "1", "1"]
 
 
@@ -604,7 +602,7 @@ def test_an_application_that_ends_starts_the_runner_that_others_wait_for(engine:
     assert ended(engine, second).state is State.FINISHED  # no command tended
 
 
-def test_when_all_are_killed_the_next_look_sees_failed_and_the_next_command_goes_on(engine: LocalEngine) -> None:
+def test_after_all_processes_are_killed_the_status_is_failed_and_the_queue_continues(engine: LocalEngine) -> None:
     first, second = submit(engine, "sleep", memory_mib=1000), submit(engine, "quick")
     running(engine, first)
     kill_runner(engine)
@@ -612,7 +610,7 @@ def test_when_all_are_killed_the_next_look_sees_failed_and_the_next_command_goes
     wait_until(lambda: engine.view(first).value.state is State.FAILED)
     view = engine.view(first).value
     # Its runner died before it, so nobody has seen how it ended.
-    died = f"the ApplicationMaster died; its log is {home(engine, first) / 'am.log'}"
+    died = f"the ApplicationMaster died; its log is {application_dir(engine, first) / 'am.log'}"
     assert view.diagnostics == died
     assert view.finished_ms is not None
     assert row_state(engine, first) == "running"
@@ -631,12 +629,12 @@ def test_the_time_of_a_death_is_the_same_before_and_after_the_cleanup(
     application_id = submit(engine, "sleep")
     running(engine, application_id)
     if asked:
-        write_kill_request(engine.session, str(home(engine, application_id)), "tony")
+        write_kill_request(engine.session, str(application_dir(engine, application_id)), "tony")
     if not has_runner:
         kill_runner(engine)
     an_hour_ago = int(time.time()) - 3600  # much older, and it would be cleared away as history
     for name in ("view.json", "am.json", "am.log"):
-        os.utime(home(engine, application_id) / name, (an_hour_ago, an_hour_ago))
+        os.utime(application_dir(engine, application_id) / name, (an_hour_ago, an_hour_ago))
     before_ms = time.time_ns() // 1_000_000
     kill_am(engine, application_id)
     if not has_runner:
@@ -647,7 +645,7 @@ def test_the_time_of_a_death_is_the_same_before_and_after_the_cleanup(
     view = ended(engine, application_id)
     assert view.state is (State.KILLED if asked else State.FAILED)
     if has_runner:
-        assert view.finished_ms == int((home(engine, application_id) / "died").read_text().split()[0])
+        assert view.finished_ms == int((application_dir(engine, application_id) / "died").read_text().split()[0])
         assert view.finished_ms >= before_ms
 
 
@@ -659,8 +657,8 @@ def test_after_a_reboot_running_applications_failed_and_waiting_ones_run(engine:
     with Queue(engine.state) as queue, queue.change():
         queue.update(first.number, boot_id="another")
     # What was not forced to the disk is gone, too.
-    (home(engine, first) / "am.json").unlink()
-    (home(engine, first) / "view.json").write_text("")
+    (application_dir(engine, first) / "am.json").unlink()
+    (application_dir(engine, first) / "view.json").write_text("")
     view = engine.view(first).value
     assert (view.state, view.diagnostics) == (State.FAILED, "the machine was restarted while it ran")
     engine.ensure_runner()
@@ -672,8 +670,8 @@ def test_an_application_without_its_directory_does_not_block_the_queue(engine: L
     first, second = submit(engine, "sleep", memory_mib=1000), submit(engine, "quick")
     running(engine, first)
     kill_runner(engine)
-    home(engine, first).rename(home(engine, first).with_name("taken-away"))
-    (home(engine, first).with_name("taken-away") / "am.pid").rename(engine.state.path + "/am.pid")
+    application_dir(engine, first).rename(application_dir(engine, first).with_name("taken-away"))
+    (application_dir(engine, first).with_name("taken-away") / "am.pid").rename(engine.state.path + "/am.pid")
     os.kill(int(Path(engine.state.path, "am.pid").read_text().split()[0]), signal.SIGKILL)
     engine.ensure_runner()
     assert "is gone" in ended(engine, first).diagnostics
@@ -700,7 +698,7 @@ def test_applications_end_and_run_once_after_random_kills(engine: LocalEngine, s
 
     def all_done() -> bool:
         engine.ensure_runner()
-        return all(row_state(engine, one) == "done" for one in ids)
+        return all(row_state(engine, id_) == "done" for id_ in ids)
 
     for application_id in ids:
         wait_until(all_done, 240)
@@ -715,7 +713,7 @@ def test_applications_end_and_run_once_after_random_kills(engine: LocalEngine, s
 
 def test_leftovers_of_an_unrecorded_submission_do_not_block_others(engine: LocalEngine) -> None:
     first = submit(engine, "quick")
-    left = home(engine, ApplicationId(first.cluster_timestamp_ms, 2))
+    left = application_dir(engine, ApplicationId(first.cluster_timestamp_ms, 2))
     left.mkdir()
     (left / "submission.json").write_text("half")
     with pytest.raises(NotFound):
@@ -756,7 +754,7 @@ def test_a_submission_whose_archive_is_gone_leaves_no_files(
 # ---- ending ----
 
 
-def test_killing_one_that_waits_marks_it_and_lets_the_next_one_start(engine: LocalEngine) -> None:
+def test_killing_a_waiting_application_lets_the_next_one_start(engine: LocalEngine) -> None:
     first, second = submit(engine, "sleep", memory_mib=600), submit(engine, "sleep", memory_mib=600)
     third = submit(engine, "sleep", memory_mib=300)
     running(engine, first)
@@ -768,17 +766,17 @@ def test_killing_one_that_waits_marks_it_and_lets_the_next_one_start(engine: Loc
     assert starts(engine, second) == []
 
 
-def test_killing_one_that_runs_leaves_no_process_and_no_secret(engine: LocalEngine) -> None:
+def test_killing_a_running_application_leaves_no_process_and_no_secret(engine: LocalEngine) -> None:
     application_id = submit(engine, "sleep")
     running(engine, application_id)
-    assert (home(engine, application_id) / "secrets.json").stat().st_mode & 0o777 == 0o600
+    assert (application_dir(engine, application_id) / "secrets.json").stat().st_mode & 0o777 == 0o600
     assert engine.kill(application_id, "tony") == f"{application_id} was killed, no output kept"
     assert engine.view(application_id).value.state is State.KILLED
-    assert not is_locked(str(home(engine, application_id) / "alive"))
-    assert not (home(engine, application_id) / "secrets.json").exists()
+    assert not is_locked(str(application_dir(engine, application_id) / "alive"))
+    assert not (application_dir(engine, application_id) / "secrets.json").exists()
 
 
-def test_killing_one_that_is_just_starting_kills_it(engine: LocalEngine) -> None:
+def test_killing_a_starting_application_kills_it(engine: LocalEngine) -> None:
     for _ in range(4):
         application_id = submit(engine, "sleep")
         engine.kill(application_id, "tony")
@@ -793,15 +791,15 @@ def test_a_kill_without_a_runner_works_as_well(engine: LocalEngine) -> None:
     assert engine.view(application_id).value.state is State.KILLED
 
 
-def test_ending_one_that_has_ended_says_how_it_had(engine: LocalEngine) -> None:
+def test_killing_an_ended_application_reports_its_end(engine: LocalEngine) -> None:
     application_id = submit(engine, "quick")
     ended(engine, application_id)
-    said = f"{application_id} had already ended: succeeded"
-    assert engine.kill(application_id, "tony") == said
-    assert engine.soft_kill(application_id, "tony") == said
+    message = f"{application_id} had already ended: succeeded"
+    assert engine.kill(application_id, "tony") == message
+    assert engine.soft_kill(application_id, "tony") == message
 
 
-def test_a_soft_kill_of_one_that_waits_is_a_kill(engine: LocalEngine) -> None:
+def test_a_soft_kill_of_a_waiting_application_is_a_kill(engine: LocalEngine) -> None:
     first, second = submit(engine, "sleep", memory_mib=1000), submit(engine, "sleep")
     running(engine, first)
     assert engine.soft_kill(second, "tony") == f"{second} was killed before it started"
@@ -848,10 +846,12 @@ def test_logs_and_pages_have_urls(engine: LocalEngine) -> None:
     application_id = submit(engine, "sleep")
     page, history = engine.dashboard_urls(application_id, wait_s=120)
     assert re.fullmatch("http://127.0.0.1:9/[0-9a-f]{32}/", page)
-    assert history == f"file://{home(engine, application_id)}/report.html"
+    assert history == f"file://{application_dir(engine, application_id)}/report.html"
     running(engine, application_id)
     (log,) = engine.logs(application_id)
-    assert log.files["stdout"] == f"file://{home(engine, application_id)}/containers/{log.container_id}/stdout"
+    assert (
+        log.files["stdout"] == f"file://{application_dir(engine, application_id)}/containers/{log.container_id}/stdout"
+    )
     assert engine.submission(application_id).spec == spec_of("sleep")
 
 
@@ -860,8 +860,8 @@ def test_a_list_has_all_that_has_not_ended_and_the_last_that_has(engine: LocalEn
     running(engine, waits)
     engine.kill(waits, "tony")
     done = [submit(engine, "finish") for _ in range(3)]
-    for one in done:
-        ended(engine, one)
+    for item in done:
+        ended(engine, item)
     runs = submit(engine, "sleep")
     running(engine, runs)
     assert [view.application_id for view in listed(engine, limit=2)] == [*done[1:], runs]
@@ -874,7 +874,7 @@ def test_a_list_has_all_that_has_not_ended_and_the_last_that_has(engine: LocalEn
 
 def test_a_long_list_reads_no_file_of_ended_applications(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     ended(engine, submit(engine, "finish"))
-    home(engine, listed(engine)[0].application_id).rename(Path(engine.state.path) / "elsewhere")
+    application_dir(engine, listed(engine)[0].application_id).rename(Path(engine.state.path) / "elsewhere")
     assert listed(engine)[0].state is State.FINISHED
 
 
@@ -926,7 +926,7 @@ def test_programs_without_gpus_run_while_the_first_waits_for_gpus(
         one, none = submit(engine, "sleep", gcores=1), submit(engine, "sleep")
         running(engine, none)
         wait_until(lambda both=both: "needs 2 gcores, 1 free" in engine.view(both).value.diagnostics)  # type: ignore[misc]
-        wait_until(lambda one=one: engine.view(one).value.diagnostics == "waiting: 1 ahead")  # type: ignore[misc]
+        wait_until(lambda item=one: engine.view(item).value.diagnostics == "waiting: 1 ahead")  # type: ignore[misc]
         engine.kill(one, "the test")
         (tmp_path / what).touch()
         running(engine, both)
@@ -952,7 +952,7 @@ def test_gpus_in_quarantine_are_the_reason_and_the_application_starts_with_fewer
     running(engine, submit(engine, "sleep", gcores=1))
 
 
-def test_gpus_are_spread_where_an_application_asks_for_that(
+def test_gpus_are_spread_on_request(
     start_engine: Callable[..., LocalEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state_dir: Path
 ) -> None:
     from dlapp.gpuid.stores.machine import MachineLedger
@@ -1005,15 +1005,17 @@ def test_too_many_gcores_are_refused_once_also_on_a_machine_with_slices(
     monkeypatch.setattr(nvml, "has_library", lambda: True)
     problems = list[DlappError]()
     start_engine().check(spec_of(gcores=4), problems.append)
-    assert [str(one).partition(" (")[0] for one in problems] == ["asked for 4 whole GPUs, this machine has 1 whole GPU"]
+    assert [str(problem).partition(" (")[0] for problem in problems] == [
+        "asked for 4 whole GPUs, this machine has 1 whole GPU"
+    ]
     problems.clear()
     start_engine("-less", local__gcores="1").check(spec_of(gcores=1, containers=2, gpu="mig"), problems.append)
     assert len(problems) == 1, "what only local.gcores limits is refused, too"
 
 
-@pytest.mark.parametrize(("init", "said"), [(18, "Driver/library version mismatch"), (999, "Unknown Error")])
+@pytest.mark.parametrize(("init", "message"), [(18, "Driver/library version mismatch"), (999, "Unknown Error")])
 def test_without_a_working_driver_only_applications_with_gpus_are_refused(
-    start_engine: Callable[..., LocalEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, init: int, said: str
+    start_engine: Callable[..., LocalEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, init: int, message: str
 ) -> None:
     from dlapp.gpuid.health import nvml
 
@@ -1024,12 +1026,12 @@ def test_without_a_working_driver_only_applications_with_gpus_are_refused(
     assert not engine.info().has_gpus
     assert engine.capacity().gcores == 0
     (note,) = engine.check(spec_of())
-    assert note.startswith(f"it runs without GPUs: NVML: {said}")
+    assert note.startswith(f"it runs without GPUs: NVML: {message}")
     problems = list[DlappError]()
     engine.check(spec_of(gcores=1), problems.append)
     (problem,) = problems
     assert isinstance(problem, nvml.NvmlError)
-    assert said in problem.problem
+    assert message in problem.problem
     assert "reboot this machine" in problem.repair
     with_devices(tmp_path, [StubDevice()])
     assert engine.info().has_gpus
@@ -1066,17 +1068,17 @@ def test_a_ledger_that_fails_keeps_no_ended_application_from_being_settled(
     def broken(ledger: MachineLedger, application: str) -> None:
         raise LedgerError(f"the record of {application} is not what it must be")
 
-    said: list[str] = []
+    messages: list[str] = []
     monkeypatch.setattr(MachineLedger, "reclaim", broken)
     monkeypatch.setattr(GpuReservations, "reserve", lambda self, row: NoCards())
-    monkeypatch.setattr(log, "warning", said.append)
+    monkeypatch.setattr(log, "warning", messages.append)
     monkeypatch.setattr(submission, "start_runner", lambda session: None)
     engine = start_engine()
     first, second = submit(engine, "finish", gcores=1), submit(engine, "quick")
     runner_here(engine).run()
-    assert [row_state(engine, one) for one in (first, second)] == ["done", "done"]
+    assert [row_state(engine, item) for item in (first, second)] == ["done", "done"]
     assert engine.view(first).value.state is State.FINISHED
-    assert [line for line in said if f"{first}: its leases in the GPU ledger could not be inspected" in line]
+    assert [line for line in messages if f"{first}: its leases in the GPU ledger could not be inspected" in line]
 
 
 # ---- history ----
@@ -1085,13 +1087,13 @@ def test_a_ledger_that_fails_keeps_no_ended_application_from_being_settled(
 def test_ended_applications_are_forgotten_by_age_and_others_never(start_engine: Callable[..., LocalEngine]) -> None:
     engine = start_engine(history__age="1h", local__memory="1000")
     old, young = submit(engine, "quick"), submit(engine, "quick")
-    for one in (old, young):
-        ended(engine, one)
+    for item in (old, young):
+        ended(engine, item)
     wait_until(lambda: runner_of(engine) is None)
     with Queue(engine.state) as queue, queue.change():
         queue.update(old.number, finished_ms=1000)
     ended(engine, submit(engine, "quick"))
     wait_until(lambda: runner_of(engine) is None)
     assert [view.application_id.number for view in listed(engine)] == [2, 3]
-    assert not home(engine, old).exists()
+    assert not application_dir(engine, old).exists()
     assert submit(engine, "quick").number == 4

@@ -90,12 +90,12 @@ def test_a_failed_commit_is_a_one_line_error_and_leaves_no_files(
     assert listed(engine)[0].state is State.FINISHED
 
 
-def test_a_runner_that_cannot_write_its_rows_looks_again_and_says_so_once(
+def test_a_runner_that_cannot_write_its_rows_retries_with_one_message(
     engine: LocalEngine, full_disk: FullDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     for level in ("info", "warning"):
-        monkeypatch.setattr(log, level, said.append)
+        monkeypatch.setattr(log, level, messages.append)
     monkeypatch.setattr(context, "ERROR_RETRY_S", 0.01)
     monkeypatch.setattr(starting, "PATIENCE_S", 0.0)
     monkeypatch.setattr(submission, "start_runner", lambda session: None)
@@ -103,9 +103,9 @@ def test_a_runner_that_cannot_write_its_rows_looks_again_and_says_so_once(
     full_disk.left = 5
     run_runner(engine)
     assert full_disk.left == 0
-    assert [engine.view(one).value.state for one in (first, second)] == [State.FINISHED] * 2
-    assert len([line for line in said if "database or disk is full; retrying every 0.01 s" in line]) == 1
-    assert said.count("the state can be written again") == 1
+    assert [engine.view(item).value.state for item in (first, second)] == [State.FINISHED] * 2
+    assert len([line for line in messages if "database or disk is full; retrying every 0.01 s" in line]) == 1
+    assert messages.count("the state can be written again") == 1
 
 
 def test_a_runner_whose_state_directory_is_gone_ends(
@@ -172,8 +172,8 @@ def test_rows_that_are_only_in_the_log_of_a_killed_process_are_read_on_a_full_di
         ballast = disks.fill(disk)
         with Queue(state) as first, Queue(state) as second:
             assert len(first.rows()) == len(second.rows()) == len(first.rows()) == 1
-            said = rf"^disk full: {state.database} cannot be written; .* on {disk}$"
-            with pytest.raises(Unreachable, match=said), first.change():
+            message = rf"^disk full: {state.database} cannot be written; .* on {disk}$"
+            with pytest.raises(Unreachable, match=message), first.change():
                 pytest.fail("nothing can be changed")
             ballast.unlink()
             with first.change() as queue:
@@ -182,9 +182,7 @@ def test_rows_that_are_only_in_the_log_of_a_killed_process_are_read_on_a_full_di
 
 
 @pytest.mark.slow
-def test_on_a_full_disk_the_runner_lives_on_and_with_room_again_all_comes_to_its_end(
-    small_disk: Path, tmp_path: Path
-) -> None:
+def test_on_a_full_disk_the_runner_survives_and_finishes_with_space_again(small_disk: Path, tmp_path: Path) -> None:
     with engine_at(
         str(small_disk / "state"), {"local.memory": "1", "gpuid.lock_dir": str(tmp_path / "gpus")}
     ) as engine:
@@ -198,7 +196,7 @@ def test_on_a_full_disk_the_runner_lives_on_and_with_room_again_all_comes_to_its
         time.sleep(1.5 * context.ERROR_RETRY_S)
         assert is_locked(engine.state.runner_lock(os.geteuid()))
         ballast.unlink()
-        wait_until(lambda: [one.state.ended for one in listed(engine)] == [True, True])
+        wait_until(lambda: [item.state.ended for item in listed(engine)] == [True, True])
         assert engine.view(second).value.state is State.FINISHED
         wait_until(lambda: not is_locked(engine.state.runner_lock(os.geteuid())))
         assert "Traceback" not in log.read_text()

@@ -29,7 +29,7 @@ from dlapp.scheduler.amounts import Amounts
 from dlapp.scheduler.decisions import decide
 from dlapp.scheduler.values import Policy
 from tests.attacks.local_state import engine_in
-from tests.gpuid.test_needs import LARGE, MIXED, NEEDS, SMALL, SPLIT, hosts, record_of, whole
+from tests.gpuid.test_needs import LARGE, MIXED, NEEDS, SMALL, SPLIT, hosts, record_of, whole_gpu
 from tests.services.containers.nvml_stub import MIB, Part, StubDevice, with_devices
 from tests.services.processes.small_app import spec_of, submit
 
@@ -46,7 +46,7 @@ def row(
         "state": state,
         "memory_mib": 1,
         "vcores": 1,
-        "gcores": sum(one.gcores for one in demands),
+        "gcores": sum(demand.gcores for demand in demands),
         "gpus": needs.to_text(demands),
         "started_ms": int(NOW_S * 1000),
         "runs_at_most_s": limit_s,
@@ -65,15 +65,15 @@ def starts(
     record: HostRecord, waiting: list[ApplicationRow], running: list[ApplicationRow], gcores: int | None = None
 ) -> list[str]:
     """Return what one pass over the queue starts, on a machine where so many GPUs are configured."""
-    sets = gpu_sets(record, waiting, {one.id for one in running})
-    devices = sum(one.present for one in record.devices)
+    sets = gpu_sets(record, waiting, {item.id for item in running})
+    devices = sum(device.present for device in record.devices)
     capacity = MACHINE._replace(gcores=devices if gcores is None else gcores)
     state = state_of(QueueContents(waiting, running, []), capacity, Policy(), NOW_S, sets=sets)
-    return [one.job.id for one in decide(state, Policy(), NOW_S).decisions if one.starts]
+    return [decision.job.id for decision in decide(state, Policy(), NOW_S).decisions if decision.starts]
 
 
 def test_a_machine_of_equal_gpus_has_no_sets() -> None:
-    assert gpu_sets(record_of([whole(0), whole(1)]), [row("a", Demand(2, PLAIN))], ()) is None
+    assert gpu_sets(record_of([whole_gpu(0), whole_gpu(1)]), [row("a", Demand(2, PLAIN))], ()) is None
 
 
 def test_a_wait_for_gpus_reserves_no_slice_and_kinds_are_not_exchanged() -> None:
@@ -117,14 +117,16 @@ def test_a_wait_for_gpus_is_not_ahead_of_a_wait_for_a_slice_while_memory_suffice
     ]
     waiting[0].memory_mib = memory_mib
     waiting[1].memory_mib = 2
-    sets = gpu_sets(record, waiting, {one.id for one in running})
+    sets = gpu_sets(record, waiting, {item.id for item in running})
     state = state_of(QueueContents(waiting, running, []), MACHINE._replace(gcores=5), Policy(), NOW_S, sets=sets)
     found = decide(state, Policy(), NOW_S).decisions
-    assert [(one.job.id, one.ahead) for one in found] == list(zip(("two", "part", "next", "one"), ahead, strict=True))
+    assert [(item.job.id, item.ahead) for item in found] == list(
+        zip(("two", "part", "next", "one"), ahead, strict=True)
+    )
 
 
-def test_programs_without_gpus_start_behind_one_that_waits_for_more_memory() -> None:
-    record = held(record_of([whole(0), whole(1, 15360)]), "busy", 1, DeviceNeed("whole", 40_000))
+def test_programs_without_gpus_start_behind_a_wait_for_more_memory() -> None:
+    record = held(record_of([whole_gpu(0), whole_gpu(1, 15360)]), "busy", 1, DeviceNeed("whole", 40_000))
     busy = row("busy", Demand(1, DeviceNeed("whole", 40_000)), state=RUNNING)
     large, small, none = (
         row("large", Demand(1, DeviceNeed("whole", 40_000))),
@@ -149,12 +151,12 @@ def test_an_impossible_request_is_outside_the_order_and_blocks_no_other() -> Non
 def test_an_application_starts_by_the_counts_if_and_only_if_the_ledger_has_its_gpus(
     devices: tuple[Device, ...], asked: list[Demand], used: list[Demand]
 ) -> None:
-    free, record, running = {one.uuid for one in devices}, record_of(devices), []
+    free, record, running = {device.uuid for device in devices}, record_of(devices), []
     for number, demand in enumerate(used):
         taken = choose_for(devices, free, [demand])
         if taken is None or (demand.gcores > 1 and demand.need.kind != "whole"):
             continue
-        free -= {one.uuid for one in taken}
+        free -= {device.uuid for device in taken}
         name = f"busy{number}"
         record = held(record, name, demand.gcores, demand.need)
         running.append(row(name, demand, state=RUNNING))
@@ -163,7 +165,7 @@ def test_an_application_starts_by_the_counts_if_and_only_if_the_ledger_has_its_g
     assert starts(record, [row("a", *demands)], running) == (["a"] if possible else [])
 
 
-def test_other_users_read_which_gpus_an_application_asks_for_and_count_whole_ones_where_it_does_not_fit(
+def test_other_users_read_the_requested_kind_and_else_count_whole_gpus(
     tmp_path: Path,
 ) -> None:
     state_dir = tmp_path / "state"
@@ -190,7 +192,7 @@ def test_commands_show_waits_for_the_same_gpus_and_other_usable_gpus(
 ) -> None:
     monkeypatch.setattr(submission, "start_runner", lambda session: None)
     monkeypatch.setattr(nvml, "has_library", lambda: True)
-    parts = tuple(Part(one.uuid, one.name, one.memory_mib * MIB) for one in (SMALL, LARGE))
+    parts = tuple(Part(device.uuid, device.name, device.memory_mib * MIB) for device in (SMALL, LARGE))
     for name, value in with_devices(tmp_path, [StubDevice(mig=parts), StubDevice(uuid="GPU-1")]).items():
         monkeypatch.setenv(name, value)
     with engine_in(tmp_path / "state", shared=False) as engine, contextlib.ExitStack() as held:
@@ -201,7 +203,7 @@ def test_commands_show_waits_for_the_same_gpus_and_other_usable_gpus(
 
         def why(application: str) -> tuple[list[str], str]:
             found = engine.view_in_full(application).json["waiting"]
-            return [one["id"] for one in found["ahead"]], found["change"]
+            return [item["id"] for item in found["ahead"]], found["change"]
 
         hold("GPU-1")
         first, second = (str(submit(engine, "finish", gcores=1)) for _ in range(2))
@@ -218,7 +220,7 @@ def test_commands_show_waits_for_the_same_gpus_and_other_usable_gpus(
         assert why(first) == ([], "no GPU: now (--set resources.gcores=0)")
         assert why(second) == ([first], "")
         plan = engine.plan(spec_of(gcores=1, gpu="mig:2g.20gb"))
-        assert [one.id for one in plan.facts.before] == [any_part]
+        assert [item.id for item in plan.facts.before] == [any_part]
         large = str(submit(engine, "finish", gcores=1, memory_mib=engine.capacity().memory_mib, gpu="mig:3g.40gb"))
         assert why(large)[0] == [first, second, part, third, any_part], "they need memory that it needs"
 
@@ -228,7 +230,7 @@ def test_other_gpus_are_no_way_around_the_number_of_gpus_that_is_configured(
 ) -> None:
     monkeypatch.setattr(submission, "start_runner", lambda session: None)
     monkeypatch.setattr(nvml, "has_library", lambda: True)
-    parts = tuple(Part(one.uuid, one.name, one.memory_mib * MIB) for one in (SMALL, LARGE))
+    parts = tuple(Part(device.uuid, device.name, device.memory_mib * MIB) for device in (SMALL, LARGE))
     for name, value in with_devices(tmp_path, [StubDevice(mig=parts), StubDevice(uuid="GPU-1")]).items():
         monkeypatch.setenv(name, value)
     with engine_in(tmp_path / "state", shared=False) as engine, contextlib.ExitStack() as held:
@@ -244,7 +246,7 @@ def test_other_gpus_are_no_way_around_the_number_of_gpus_that_is_configured(
                 machine = waits.MachineWaits(
                     engine.state, queue, capacity, engine.session.settings.lock_dir, engine.session.nvml
                 )
-                changes.append([one.kind for one in machine._facts(spec_of(gcores=1), QueueOrder(), None).other_gpus])
+                changes.append([gpu.kind for gpu in machine._facts(spec_of(gcores=1), QueueOrder(), None).other_gpus])
         assert changes == [["mig:3g.40gb", "mig:1g.10gb", "mig"], []]
 
 
@@ -252,11 +254,11 @@ def test_other_gpus_are_no_way_around_the_number_of_gpus_that_is_configured(
 def test_two_gpus_for_one_container_are_never_replaced_by_slices(gpu: str) -> None:
     record = held(record_of(MIXED), "busy", 2)
     spec = spec_of(gcores=2) if gpu == "whole" else spec_of(gcores=1, gpu=gpu, containers=2)
-    found = [one.kind for one in waits._other_gpus(spec, record, QueueOrder(), None)]
+    found = [item.kind for item in waits._other_gpus(spec, record, QueueOrder(), None)]
     assert found == []
 
 
-def test_a_row_from_before_there_were_kinds_asks_for_whole_gpus_and_a_new_one_is_added_beside_it(
+def test_a_row_without_kinds_requests_whole_gpus_beside_new_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submission, "start_runner", lambda session: None)
@@ -265,8 +267,8 @@ def test_a_row_from_before_there_were_kinds_asks_for_whole_gpus_and_a_new_one_is
         with contextlib.closing(sqlite3.connect(engine.state.database)) as connection:
             connection.execute("ALTER TABLE applications DROP COLUMN gpus")
         with Queue(engine.state) as queue:
-            assert [demands_of_row(one) for one in queue.unsettled()] == [(Demand(2, PLAIN),)]
+            assert [demands_of_row(item) for item in queue.unsettled()] == [(Demand(2, PLAIN),)]
         added = str(submit(engine, "finish", gcores=1, gpu="mig:1g.10gb"))
         with Queue(engine.state) as queue:
-            found = {one.id: demands_of_row(one) for one in queue.unsettled()}
+            found = {item.id: demands_of_row(item) for item in queue.unsettled()}
         assert found == {old: (Demand(2, PLAIN),), added: (Demand(1, DeviceNeed("mig:1g.10gb")),)}

@@ -105,7 +105,7 @@ class Run:
         self.application_id = self.client.submit(str(file)).application_id
 
     @property
-    def home(self) -> Path:
+    def application_dir(self) -> Path:
         return Path(self.engine.state.application(str(self.application_id)))
 
     def go(self) -> None:
@@ -117,17 +117,17 @@ class Run:
 
     def running(self, attempt: int = 1) -> ApplicationView | None:
         view = self.view()
-        phases = [one.phase for one in view.containers]
+        phases = [container.phase for container in view.containers]
         return view if view.attempt == attempt and phases == [Phase.RUNNING] * CONTAINERS else None
 
     def master(self) -> int:
         """The process of the attempt that registered last; it is there."""
-        found = json.loads((self.home / "am.json").read_text())
+        found = json.loads((self.application_dir / "am.json").read_text())
         assert start_time(found["pid"]) == found["start_time"]
         return int(found["pid"])
 
     def kill(self, *roles: str) -> None:
-        found = [one.pid for one in processes(self.state_dir) if one.role in roles]
+        found = [process.pid for process in processes(self.state_dir) if process.role in roles]
         assert found
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in found:
@@ -135,7 +135,7 @@ class Run:
                     os.kill(pid, number)
         wait_for("their end", lambda: not any(start_time(pid) for pid in found))
 
-    def begun(self) -> list[int]:
+    def start_counts(self) -> list[int]:
         """Return how often the payload of each index has begun."""
         return [(self.directory / f"begun.{index}").read_text().count("begun") for index in range(CONTAINERS)]
 
@@ -147,24 +147,24 @@ class Run:
         end = self.end()
         assert end.cause is Cause.SUCCEEDED, f"{self}: {end.state} {end.diagnostics}"
         assert not (self.directory / "twice").exists(), f"{self}: {(self.directory / 'twice').read_text()}"
-        assert self.begun() == [1] * CONTAINERS, str(self)
+        assert self.start_counts() == [1] * CONTAINERS, str(self)
         texts = [(self.target / str(index) / "x").read_text() for index in range(CONTAINERS)]
         assert texts == [f"new {index}\n" for index in range(CONTAINERS)], str(self)
         assert sorted(os.listdir(self.target)) == [str(index) for index in range(CONTAINERS)], str(self)
-        wait_for(f"nothing beside the output of {self}", lambda: not self.beside())
+        wait_for(f"nothing beside the output of {self}", lambda: not self.sibling_names())
         return end
 
     def check_it_was_killed(self) -> None:
         """Wait until its point is noted: the application may have ended before its ApplicationMaster passes that."""
         wait_for(f"the point of {self}", lambda: self.point in am_at_points.points(self.directory))
 
-    def beside(self) -> list[str]:
-        return [one.name for one in self.directory.iterdir() if one.name.startswith("result.")]
+    def sibling_names(self) -> list[str]:
+        return [path.name for path in self.directory.iterdir() if path.name.startswith("result.")]
 
-    def kept(self) -> dict[str, str]:
+    def kept_output(self) -> dict[str, str]:
         """The output that was kept aside."""
         (partial,) = self.directory.glob("result.*.partial")
-        return {str(one.relative_to(partial)): one.read_text() for one in partial.rglob("*") if one.is_file()}
+        return {str(path.relative_to(partial)): path.read_text() for path in partial.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
@@ -178,10 +178,10 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         return one
 
     yield submit
-    for one in some:
-        if not one.view().state.ended:
-            one.client.kill(one.application_id)
-        one.engine.close()
+    for view in some:
+        if not view.view().state.ended:
+            view.client.kill(view.application_id)
+        view.engine.close()
     wait_for("the end of all processes", lambda: not processes(tmp_path))
 
 
@@ -196,7 +196,7 @@ def chosen(submit: Callable[..., Run]) -> list[tuple[str, int]]:
     # The application has ended before its ApplicationMaster has.
     wait_for("its last point", lambda: "after finish" in am_at_points.points(whole.directory))
     # Before it has registered, an attempt is begun again under its own number, and killed again.
-    passed = [one for one in dict.fromkeys(am_at_points.points(whole.directory)) if one != "before register"]
+    passed = [item for item in dict.fromkeys(am_at_points.points(whole.directory)) if item != "before register"]
     assert set(passed) >= set(POINTS)
     twice = ("StartTask", "Assign", "Journal grant", "Journal assign", "Journal result")
     return [(name, 1) for name in passed] + [(name, CONTAINERS) for name in passed if name.endswith(twice)]
@@ -207,11 +207,11 @@ def test_killed_at_a_point_of_its_run_it_ends_right_and_no_script_runs_again(sub
     print(f"killed at {points}")
     for start in range(0, len(points), 4):
         batch = [submit(name, nth) for name, nth in points[start : start + 4]]
-        for one in batch:
-            one.go()
-        for one in batch:
-            one.check_its_end()
-            one.check_it_was_killed()
+        for item in batch:
+            item.go()
+        for item in batch:
+            item.check_its_end()
+            item.check_it_was_killed()
 
 
 def test_processes_of_dlapp_have_names_of_their_own_that_killall_python3_does_not_meet(
@@ -226,14 +226,14 @@ def test_processes_of_dlapp_have_names_of_their_own_that_killall_python3_does_no
 
 
 @pytest.mark.slow
-def test_scripts_run_on_while_the_master_and_the_runner_are_dead_and_the_next_command_restarts_both(
+def test_scripts_outlive_applicationmaster_and_runner_and_the_next_command_restarts_both(
     submit: Callable[..., Run],
 ) -> None:
     one = submit()
     wait_for("both run", one.running)
     one.kill("runner", "am")
     assert len([each for each in processes(one.state_dir) if each.role == "payload"]) >= CONTAINERS
-    assert is_alive(str(one.home))
+    assert is_alive(str(one.application_dir))
     view = one.view()
     assert (view.state, view.final_status) == (State.RUNNING, FinalStatus.UNDEFINED)
     wait_for("the next attempt hears both", lambda: one.running(attempt=2))
@@ -255,9 +255,9 @@ def test_when_the_attempts_are_used_up_it_fails_with_the_cause_and_its_output_so
     end = one.end()
     died = "the ApplicationMaster died: killed from outside (signal 9), for example by killall or the kernel (dmesg)"
     assert (end.state, end.final_status, end.diagnostics) == (State.FAILED, FinalStatus.FAILED, died)
-    wait_for("no process", lambda: not processes(one.home))
+    wait_for("no process", lambda: not processes(one.application_dir))
     wait_for("what is kept", lambda: any(each.partial for each in one.view().outputs))
-    assert one.kept() == {"0/x": "so far\n", "1/x": "so far\n"}
+    assert one.kept_output() == {"0/x": "so far\n", "1/x": "so far\n"}
 
 
 @pytest.mark.parametrize("victims", [("am",), ("runner", "am")], ids="+".join)
@@ -267,12 +267,12 @@ def test_a_kill_ends_tasks_of_a_dead_applicationmaster_and_keeps_no_output(
     one = submit(script="mkdir output; echo so far >output/x; exec sleep 300\n")
     wait_for("both run", one.running)
     one.kill(*victims)
-    said = one.client.kill(one.application_id)
-    assert "was killed, no output kept" in str(said)
+    message = one.client.kill(one.application_id)
+    assert "was killed, no output kept" in str(message)
     assert one.view().state is State.KILLED
-    assert not is_alive(str(one.home))
-    assert not processes(one.home)
-    assert one.beside() == []
+    assert not is_alive(str(one.application_dir))
+    assert not processes(one.application_dir)
+    assert one.sibling_names() == []
 
 
 @pytest.mark.slow
@@ -292,4 +292,4 @@ def test_a_task_that_died_with_the_applicationmaster_fails_and_the_others_save_t
     end = one.end()
     text = "container 0 (worker 0) failed: the task was killed, or ended without a result, under an earlier attempt"
     assert (end.final_status, end.diagnostics) == (FinalStatus.FAILED, text)
-    assert one.kept() == {"1/x": "saved\n"}
+    assert one.kept_output() == {"1/x": "saved\n"}

@@ -88,7 +88,7 @@ class Gang:
             return
         # Rank 0 runs on where the generation is the same.
         running = [self.directory / f"up-{index}-{wanted.generation}" for index in (0, 1)]
-        wait_for(f"all ranks of {self}", lambda: all(one.exists() for one in running), END_S)
+        wait_for(f"all ranks of {self}", lambda: all(path.exists() for path in running), END_S)
         (self.directory / "go").touch()
         end = self.application.wait(END_S)
         assert end.cause is Cause.SUCCEEDED, f"{self}: {end.diagnostics}"
@@ -98,9 +98,9 @@ class Gang:
 
     def check_containers(self, end: ApplicationView, generation: int) -> None:
         """See that only the killed task was replaced."""
-        assert [one.generation for one in end.containers] == [generation] * 2, str(self)
+        assert [container.generation for container in end.containers] == [generation] * 2, str(self)
         replaced = 0 if isinstance(self.victim, str) and self.policy is RoleFailure.RESTART_GANG else 1
-        assert [len(one.earlier) for one in end.containers] == [0, replaced], str(self)
+        assert [len(container.earlier) for container in end.containers] == [0, replaced], str(self)
 
 
 @pytest.fixture
@@ -133,11 +133,11 @@ def client(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.M
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("victim", [*BEFORE_GATE, *AFTER_GATE, PAYLOAD], ids=lambda one: getattr(one, "value", one))
+@pytest.mark.parametrize("victim", [*BEFORE_GATE, *AFTER_GATE, PAYLOAD], ids=lambda item: getattr(item, "value", item))
 def test_a_rank_is_killed_in_a_phase_under_each_policy(client: Client, tmp_path: Path, victim: Phase | str) -> None:
     gangs = [Gang(client, tmp_path / policy.value, policy, victim) for policy in POLICIES]
-    for one in gangs:
-        one.check()
+    for gang in gangs:
+        gang.check()
 
 
 TRAIN = """\
@@ -162,7 +162,7 @@ cp model/weights output/weights
 
 
 @pytest.mark.slow
-def test_whenever_the_master_dies_all_ranks_begin_a_generation_with_the_same_whole_checkpoint(tmp_path: Path) -> None:
+def test_all_ranks_start_a_generation_from_one_complete_checkpoint_after_any_kill(tmp_path: Path) -> None:
     # The choice of a checkpoint and the opening of the gate, of two generations, with the closing between them.
     with contextlib.ExitStack() as stack:
         runs = [stack.enter_context(killed_master(tmp_path / f"gate-{nth}", nth)) for nth in range(1, 6)]
@@ -189,7 +189,7 @@ def lines_of(path: Path) -> list[str]:
 
 def both_have_one(place: Path, application: Application) -> bool:
     found = [place / f"kept/{application.id}/{index}" for index in (0, 1)]
-    return all(any(one.glob("checkpoint-*.json")) for one in found)
+    return all(any(item.glob("checkpoint-*.json")) for item in found)
 
 
 @contextlib.contextmanager

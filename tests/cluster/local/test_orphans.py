@@ -55,8 +55,8 @@ class Place:
         assert locks.try_lock(fd)
         return fd
 
-    def found(self) -> list[int]:
-        return [one.pid for one in orphans.find(str(self.home), os.geteuid(), str(self.runner_lock))]
+    def find_pids(self) -> list[int]:
+        return [process.pid for process in orphans.find(str(self.home), os.geteuid(), str(self.runner_lock))]
 
     def end(self) -> list[int]:
         return orphans.end(str(self.home), os.geteuid(), str(self.runner_lock))
@@ -87,7 +87,7 @@ def test_a_process_that_inherited_a_lock_is_proven_and_one_that_opened_it_is_not
     place.sleeper(looks, opened)
     for fd in (mine, looks, opened):
         os.close(fd)
-    assert place.found() == [holder]
+    assert place.find_pids() == [holder]
     assert place.end() == [holder]
     assert not is_locked(str(path))
     assert [process.poll() for process in place.started] == [-signal.SIGKILL, None]
@@ -101,7 +101,7 @@ def test_a_reader_of_a_lifeline_is_proven_and_a_prober_is_not(place: Place) -> N
     place.sleeper(writing)
     os.close(reading)
     os.close(writing)
-    assert place.found() == [reader]
+    assert place.find_pids() == [reader]
 
 
 def test_the_environment_proves_by_the_container_or_by_the_application_together_with_the_place(place: Place) -> None:
@@ -113,10 +113,10 @@ def test_the_environment_proves_by_the_container_or_by_the_application_together_
     place.sleeper(env=of_application)
     place.sleeper(env={"DLAPP_CONTAINER_ID": f"{CONTAINER}0"})
     place.sleeper(env={"DLAPP_APP_ID": "application_1_0002"}, cwd=place.container / "workspace")
-    assert place.found() == sorted(mine)
+    assert place.find_pids() == sorted(mine)
 
 
-def test_a_shell_that_stands_in_the_workspace_is_not_touched_and_a_daemon_there_is(place: Place) -> None:
+def test_a_shell_in_the_workspace_is_spared_and_a_daemon_there_is_killed(place: Place) -> None:
     place.sleeper(cwd=place.container / "workspace")
     note = place.top / "pid"
     subprocess.run([sys.executable, "-c", DAEMON, note], cwd=place.container / "workspace", check=True)
@@ -126,7 +126,7 @@ def test_a_shell_that_stands_in_the_workspace_is_not_touched_and_a_daemon_there_
     parent = Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1]
     if parent != "1":
         pytest.skip(f"here process {parent} adopts orphans, and not init")
-    assert place.found() == [daemon]
+    assert place.find_pids() == [daemon]
 
 
 def test_descendants_of_a_proven_process_are_included(place: Place) -> None:
@@ -137,16 +137,16 @@ def test_descendants_of_a_proven_process_are_included(place: Place) -> None:
     wait_until(lambda: note.exists() and note.read_text().strip())
     child = int(note.read_text())
     place.more.append(child)
-    assert {shell.pid, child} <= set(place.found())
+    assert {shell.pid, child} <= set(place.find_pids())
     assert {shell.pid, child} <= set(place.end())
-    assert place.found() == []
+    assert place.find_pids() == []
 
 
 def test_the_runner_and_its_children_are_spared_even_below_a_payload(place: Place) -> None:
     runner = place.locked(place.runner_lock)
     mine = place.locked(place.home / "alive")
     place.sleeper(runner, mine)
-    assert place.found() == []
+    assert place.find_pids() == []
     os.close(mine)
     os.close(runner)
 
@@ -155,20 +155,20 @@ def test_the_runner_and_its_children_are_spared_even_below_a_payload(place: Plac
 def test_another_users_process_is_not_touched(place: Place) -> None:
     other = subprocess.Popen(["/bin/sleep", "300"], env={"DLAPP_CONTAINER_ID": CONTAINER}, user=60_103, cwd="/")
     place.started.append(other)
-    assert place.found() == []
-    assert [one.pid for one in orphans.find(str(place.home), 60_103, str(place.runner_lock))] == [other.pid]
+    assert place.find_pids() == []
+    assert [process.pid for process in orphans.find(str(place.home), 60_103, str(place.runner_lock))] == [other.pid]
 
 
 def test_a_process_that_ends_during_the_scan_is_passed_over(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     life = os.open(place.container / "life", os.O_RDONLY | os.O_NONBLOCK)
     pid = place.sleeper(life)
     os.close(life)
-    assert place.found() == [pid]
+    assert place.find_pids() == [pid]
 
     monkeypatch.setattr(
         orphans, "read_proc", lambda pid, name: b"" if name.startswith("fdinfo/") else read_proc(pid, name)
     )
-    assert place.found() == []
+    assert place.find_pids() == []
 
 
 def test_processes_get_time_to_end_by_themselves_and_tasks_get_more(
@@ -194,7 +194,7 @@ def test_processes_get_time_to_end_by_themselves_and_tasks_get_more(
     assert left.end_in_time() == [], "it was there a moment ago"
 
 
-def test_scans_of_all_processes_take_a_tenth_of_the_time_however_often_it_is_called(
+def test_process_scans_take_a_tenth_of_the_time_for_any_call_rate(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, scans = 100.0, list[float]()

@@ -106,7 +106,7 @@ def test_a_shared_directory_must_be_there(tmp_path: Path) -> None:
 # ---- locks, processes, files ----
 
 
-def test_a_lock_is_free_when_all_that_inherited_it_are_gone(tmp_path: Path) -> None:
+def test_a_lock_is_free_when_all_inheriting_processes_have_ended(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     assert locks.try_lock(fd)
@@ -247,7 +247,9 @@ def test_rows_of_an_earlier_dlapp_are_shown_and_new_ones_have_their_labels(state
     with queue.change():
         new = insert(queue, queue="gpu", priority=3, project="cats", tags="a\nb")
     shown = [views.view_of(row, "/nowhere", "", QueueOrder(), alive=False, has_runner=False) for row in queue.rows()]
-    assert [(one["application_id"], one["queue"], one["priority"], one["project"], one["tags"]) for one in shown] == [
+    assert [
+        (view["application_id"], view["queue"], view["priority"], view["project"], view["tags"]) for view in shown
+    ] == [
         (old, "default", None, "", []),
         (new, "gpu", 3, "cats", ["a", "b"]),
     ]
@@ -329,7 +331,7 @@ def test_in_a_container_the_mount_is_our_cgroup(tmp_path: Path) -> None:
     assert capacity.memory_mib(root) == 1024
 
 
-def test_a_limit_of_two_cpus_is_two_vcores_however_it_is_set(tmp_path: Path) -> None:
+def test_a_limit_of_two_cpus_is_two_vcores_in_every_form(tmp_path: Path) -> None:
     files = {"sys/fs/cgroup/cpu.max": "200000 100000"}
     quota = machine(tmp_path / "quota", cgroup="0::/\n", mountinfo=V2, files=files)
     free = machine(tmp_path / "free", cgroup="0::/\n", mountinfo=V2, files={})
@@ -383,7 +385,7 @@ def test_the_kernels_own_limits_are_respected(limited: list[Path]) -> None:
     assert (shown.stdout.split(), shown.stderr) == (["2", "1024"], "")
 
 
-# ---- who fits, and what the others are told ----
+# ---- which requests fit, and the messages for the others ----
 
 
 def row(number: int, memory_mib: int = 0, vcores: int = 0, gcores: int = 0) -> ApplicationRow:
@@ -392,15 +394,15 @@ def row(number: int, memory_mib: int = 0, vcores: int = 0, gcores: int = 0) -> A
 
 
 def test_amounts_that_look_the_same_when_rounded_are_shown_in_full() -> None:
-    said = next(too_large(Amounts(24690, 1, 0), Amounts(24680, 8, 0)))
-    assert said is not None
-    assert said.problem == "asked for 24690 MiB of memory, this machine has 24680 MiB of memory"
+    message = next(too_large(Amounts(24690, 1, 0), Amounts(24680, 8, 0)))
+    assert message is not None
+    assert message.problem == "asked for 24690 MiB of memory, this machine has 24680 MiB of memory"
 
 
 def test_the_first_missing_resource_is_named_with_its_holders() -> None:
     holders = [row(1, memory_mib=512), row(2, vcores=4), row(3, vcores=1), row(4, vcores=1), row(5, vcores=1)]
-    said = lack(Amounts(1, 8, 0), Amounts(1024, 2, 0), holders)
-    assert said == (
+    message = lack(Amounts(1, 8, 0), Amounts(1024, 2, 0), holders)
+    assert message == (
         "needs 8 vcores, 2 free: application_1_0002 (tony), application_1_0003 (tony), application_1_0004 (tony) "
         "and others"
     )
@@ -408,11 +410,11 @@ def test_the_first_missing_resource_is_named_with_its_holders() -> None:
 
 @given(*[st.tuples(*[st.integers(0, 1 << 20)] * 3)] * 2)
 def test_a_resource_is_missing_exactly_if_the_request_does_not_fit(
-    asked: tuple[int, int, int], there: tuple[int, int, int]
+    asked: tuple[int, int, int], available: tuple[int, int, int]
 ) -> None:
-    fits = all(wanted <= free for wanted, free in zip(asked, there, strict=True))
-    assert (lack(Amounts(*asked), Amounts(*there)) is None) == fits
-    assert (list(too_large(Amounts(*asked), Amounts(*there))) == []) == fits
+    fits = all(wanted <= free for wanted, free in zip(asked, available, strict=True))
+    assert (lack(Amounts(*asked), Amounts(*available)) is None) == fits
+    assert (list(too_large(Amounts(*asked), Amounts(*available))) == []) == fits
 
 
 # ---- outcomes ----
@@ -443,7 +445,7 @@ def test_the_last_line_of_a_log_is_shown_without_time_and_level(tmp_path: Path) 
     assert outcome.last_line(str(tmp_path / "am.log")) == "no NameNode answers"
 
 
-def test_a_death_after_a_kill_was_asked_for_is_a_kill(tmp_path: Path) -> None:
+def test_a_death_after_a_kill_request_is_a_kill(tmp_path: Path) -> None:
     (tmp_path / "am.json").write_text("{}")
     (tmp_path / "kill.json").write_text(json.dumps({"by": "tony"}))
     derived = outcome.derive(str(tmp_path), "boot", "boot")
@@ -526,10 +528,10 @@ def test_a_history_that_is_too_large_loses_its_oldest(state: StateDir, queue: Qu
     with queue.change():
         ids = [insert(queue, state="done", finished_ms=number, size_bytes=100) for number in range(1, 5)]
         waiting = insert(queue)
-    for one in ids:
-        os.makedirs(os.path.join(state.application(one), "containers", "locked"), mode=0o500)
+    for id_ in ids:
+        os.makedirs(os.path.join(state.application(id_), "containers", "locked"), mode=0o500)
     assert history.clear_old(state, queue, settings, os.geteuid(), 1.0) == 2
-    assert [one.id for one in queue.rows()] == [*ids[2:], waiting]
+    assert [row.id for row in queue.rows()] == [*ids[2:], waiting]
     assert sorted(os.listdir(state.applications)) == ids[2:]
 
 

@@ -90,8 +90,8 @@ def test_only_an_application_that_ran_adds_usage(engine: LocalEngine) -> None:
         spool.mark(engine.state, ran, phase)
     started_ns = spool.entries_of(engine.state)[0].started_ns
     assert started_ns >= first.order[0]
-    for one in (ran, never):
-        change(engine, one, state=DONE)
+    for item in (ran, never):
+        change(engine, item, state=DONE)
     assert shown(engine) == ["1.1.0", "ended", "running"]
     content = spool.read(engine.state)
     (use,) = content.past
@@ -120,10 +120,10 @@ def test_an_application_submitted_during_a_runners_start_keeps_its_place(
     monkeypatch.setattr(runner.context.queue, "unsettled", read_then_submit)
     runner._republish()
     runner.context.queue.close()
-    assert [one.id for one in spool.entries_of(engine.state)] == ids
+    assert [entry.id for entry in spool.entries_of(engine.state)] == ids
 
 
-def test_an_application_without_a_place_gets_one_with_the_runners_next_look(
+def test_an_unqueued_application_is_queued_at_the_runners_next_poll(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     application = make_application(engine, "waiting")
@@ -133,7 +133,7 @@ def test_an_application_without_a_place_gets_one_with_the_runners_next_look(
     monkeypatch.setattr(runner.starter, "_capacity", lambda: Amounts(0, 0, 0))
     runner._process_rows()
     runner.context.queue.close()
-    assert [(one.id, one.phase) for one in spool.entries_of(engine.state)] == [(application, spool.WAITING)]
+    assert [(entry.id, entry.phase) for entry in spool.entries_of(engine.state)] == [(application, spool.WAITING)]
 
 
 def test_a_row_does_not_change_while_it_is_shown(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_a_submission_that_is_late_does_not_undo_the_start(engine: LocalEngine) 
         spool.mark(engine.state, application, phase)
         with Queue(engine.state) as queue:
             queue.publish([numbered(application)])
-        assert [one.phase for one in spool.entries_of(engine.state)] == [phase]
+        assert [entry.phase for entry in spool.entries_of(engine.state)] == [phase]
 
 
 def test_an_application_that_was_held_has_a_place_when_it_is_released(engine: LocalEngine) -> None:
@@ -168,7 +168,7 @@ def test_an_application_that_was_held_has_a_place_when_it_is_released(engine: Lo
     assert spool.blocked_ids(engine.state) == {application}
     change(engine, application, state=WAITING)
     assert spool.blocked_ids(engine.state) == set()
-    assert [one.id for one in spool.entries_of(engine.state)] == [application]
+    assert [entry.id for entry in spool.entries_of(engine.state)] == [application]
 
 
 def test_the_end_is_noted_with_the_outcome_also_without_a_runner(engine: LocalEngine) -> None:
@@ -186,9 +186,7 @@ def test_the_end_is_noted_with_the_outcome_also_without_a_runner(engine: LocalEn
     assert spool.read(engine.state).past[0].ended_ns == before
 
 
-def test_usage_that_was_read_is_not_looked_at_again_until_it_is_gone(
-    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_usage_is_read_once_until_it_is_removed(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     application = make_application(engine, "waiting")
     for phase in (spool.STARTING, spool.RUNNING):
         spool.mark(engine.state, application, phase)
@@ -215,8 +213,8 @@ def test_unknown_names_in_the_queue_directory_are_ignored(engine: LocalEngine, s
         os.mkdir(os.path.join(engine.state.spool, f"application_7_{number:04d}.{mark}"))
     Path(engine.state.spool, f"{application}.running").touch()
     found = spool.read(engine.state)
-    assert application in [one.id for one in found.entries]
-    assert all(0 <= one.priority < 10**12 for one in found.entries)
+    assert application in [entry.id for entry in found.entries]
+    assert all(0 <= entry.priority < 10**12 for entry in found.entries)
 
 
 # ---- the state for the scheduler ----
@@ -243,7 +241,7 @@ def test_the_end_of_a_running_application_is_known_with_max_runtime_only() -> No
     starting = row_of(entry(2, phase=spool.STARTING)._replace(runs_at_most_s=300))
     unlimited = row_of(entry(3, phase=spool.RUNNING))
     found = state_of(QueueContents([], [limited, starting, unlimited], []), MACHINE, Policy(), now_s, others_gcores=2)
-    assert [one.ends_s for one in found.running] == [1200.0, 1300.0, None, None]
+    assert [item.ends_s for item in found.running] == [1200.0, 1300.0, None, None]
     assert found.running[3].amounts == Amounts(0, 0, 2)
 
 
@@ -253,16 +251,16 @@ def test_ones_own_applications_have_the_places_of_the_spool(engine: LocalEngine)
     with Queue(engine.state) as queue:
         rows = queue.unsettled()
         contents = QueueReader(engine.state).read(rows)
-        assert [row.order for row in contents.waiting] == [one.order for one in spool.entries_of(engine.state)]
+        assert [row.order for row in contents.waiting] == [entry.order for entry in spool.entries_of(engine.state)]
         order = order_of(engine.state, queue.unsettled(), Policy())
-    assert [one.id for one in order.entries] == [applications[2], *applications[:2]]
+    assert [entry.id for entry in order.entries] == [applications[2], *applications[:2]]
 
 
 def test_a_command_shows_the_order_and_the_limits(engine: LocalEngine, policy_file: Path) -> None:
     applications = [make_application(engine, "waiting") for _ in range(3)]
     policy_file.write_text("queue: {user_queued: 2}\n")
-    views = {one["application_id"]: one["waiting"] for one in listed_json(engine)}
-    assert [views[one]["code"] for one in applications] == ["starting", "nodes_full", "user_limit"]
+    views = {view["application_id"]: view["waiting"] for view in listed_json(engine)}
+    assert [views[application]["code"] for application in applications] == ["starting", "nodes_full", "user_limit"]
     assert views[applications[1]]["message"] == "waiting: 1 ahead"
     assert views[applications[2]]["message"] == (
         "its user has more than 2 applications in the queue (queue.user_queued)"
@@ -376,7 +374,7 @@ def both(gcores: int = 8) -> QueueContents:
 
 
 def starts(turns: QueuePasses, contents: QueueContents) -> list[str]:
-    return [one.job.id for one in turns.decide(contents, MACHINE, 0).decisions if one.starts]
+    return [decision.job.id for decision in turns.decide(contents, MACHINE, 0).decisions if decision.starts]
 
 
 def test_a_user_without_a_runner_is_passed_over(make_turns: Callable[..., QueuePasses]) -> None:
@@ -420,9 +418,9 @@ def test_replacing_an_application_that_does_not_start_does_not_block_the_queue(
     assert starts(found, QueueContents([replaced, own], [], [])) == [replaced.id]
 
 
-def test_gpus_that_others_hold_are_not_given_out(make_turns: Callable[..., QueuePasses]) -> None:
+def test_gpus_held_by_others_are_not_leased(make_turns: Callable[..., QueuePasses]) -> None:
     contents = both(gcores=7)
-    assert [one.starts for one in make_turns().decide(contents, MACHINE, 2).decisions] == [False, False]
+    assert [decision.starts for decision in make_turns().decide(contents, MACHINE, 2).decisions] == [False, False]
 
 
 def test_a_running_row_counts_though_its_spool_is_gone(engine: LocalEngine) -> None:

@@ -72,7 +72,7 @@ class Runner(NamedTuple):
     apps: tuple[App, ...]
     alive: bool = True
     step: str = "look"
-    at: int = 0
+    position: int = 0
     """Which application it is about to start."""
     next: int = 0
     """Which other user, or which sighting, is read next."""
@@ -103,7 +103,7 @@ class Protocol(NamedTuple):
 
 @functools.cache
 def decide(ask: int, order: Order, free: int, seen: tuple[Sighting, ...]) -> StartDecision:
-    return schedule.decide_start(Amounts(ask, 0, 0), order, Amounts(free, 0, 0), [row_of(one) for one in seen])
+    return schedule.decide_start(Amounts(ask, 0, 0), order, Amounts(free, 0, 0), [row_of(item) for item in seen])
 
 
 def row_of(one: Sighting) -> ApplicationRow:
@@ -114,10 +114,12 @@ def row_of(one: Sighting) -> ApplicationRow:
 @functools.cache
 def first_turn(waiting: tuple[Sighting, ...], free: int, absent: frozenset[int], uid: int) -> Order | None:
     """Return the first of a user's applications whose turn it is, as the scheduler of the real code decides."""
-    jobs = [WaitingJob(one.order[2], one.uid, Amounts(one.ask, 0, 0), 0.0, one.order) for one in waiting]
+    jobs = [WaitingJob(item.order[2], item.uid, Amounts(item.ask, 0, 0), 0.0, item.order) for item in waiting]
     used = RunningJob(None, Amounts(CAPACITY - free, 0, 0))
     found = pass_over(QueueState(Amounts(CAPACITY, 0, 0), [used], jobs, absent=absent), Policy(), 0.0)
-    return next((one.job.place for one in found.decisions if one.starts and one.job.user == uid), None)
+    return next(
+        (decision.job.place for decision in found.decisions if decision.starts and decision.job.user == uid), None
+    )
 
 
 RIGHT = Protocol(decide)
@@ -133,7 +135,7 @@ def sightings(world: World, index: int) -> list[Sighting]:
     ]
 
 
-def lies(world: World) -> list[list[Sighting]]:
+def forged_sightings(world: World) -> list[list[Sighting]]:
     """Return what the spool of the liar may show at this moment; its entries are always the first."""
     entry = Sighting(LIAR, 0, 1 << 39, (-1, LIAR, "application_0_0000"), WAITING)
     return [[], *([entry._replace(phase=phase)] for phase in (WAITING, STARTING, RUNNING))] if world.liar else [[]]
@@ -193,30 +195,30 @@ def restarted(runner: Runner) -> Runner:
 def step(world: World, index: int, protocol: Protocol) -> Iterator[Runner]:
     """Return what a runner may become by its next step."""
     runner = world.runners[index]
-    app = runner.apps[runner.at]
+    app = runner.apps[runner.position]
     others = [place for place in range(len(world.runners)) if place != index]
     match runner.step:
         case "look":
-            for liars in lies(world):
+            for liars in forged_sightings(world):
                 for held in itertools.product([False, True] if world.liar == "mighty" else [False], repeat=len(liars)):
-                    yield looked(world, index, protocol, liars, held)
+                    yield runner_after_read(world, index, protocol, liars, held)
         case "lock":
             if protocol.locks_first:
-                yield with_app(runner, runner.at, app._replace(locked=True), step="publish")
+                yield with_app(runner, runner.position, app._replace(locked=True), step="publish")
             else:
-                yield with_app(runner, runner.at, app._replace(phase=STARTING), step="publish")
+                yield with_app(runner, runner.position, app._replace(phase=STARTING), step="publish")
         case "publish":
             new = app._replace(phase=STARTING, locked=True) if protocol.publishes_first else app
             if not protocol.rereads:
-                yield decided(with_app(runner, runner.at, new), protocol)
+                yield decided(with_app(runner, runner.position, new), protocol)
             else:
-                yield with_app(runner, runner.at, new, step="list", next=0, seen=())
+                yield with_app(runner, runner.position, new, step="list", next=0, seen=())
         case "list" if runner.next < len(others):
-            found = [one for one in sightings(world, others[runner.next]) if one.phase != WAITING]
+            found = [sighting for sighting in sightings(world, others[runner.next]) if sighting.phase != WAITING]
             yield runner._replace(seen=(*runner.seen, *found), next=runner.next + 1)
         case "list":
-            for liars in lies(world):
-                seen = (*runner.seen, *(one for one in liars if one.phase != WAITING))
+            for liars in forged_sightings(world):
+                seen = (*runner.seen, *(liar for liar in liars if liar.phase != WAITING))
                 yield runner._replace(step="check", next=0, seen=seen)
         case "check" if runner.next < len(runner.seen):
             one = runner.seen[runner.next]
@@ -230,38 +232,40 @@ def step(world: World, index: int, protocol: Protocol) -> Iterator[Runner]:
             if decided(runner, protocol).step == "list":
                 yield runner._replace(step="withdraw", next=0, seen=())  # it has waited long enough
         case "run" if protocol.replaces_names and app.phase == STARTING:
-            yield with_app(runner, runner.at, app._replace(phase=WAITING))
+            yield with_app(runner, runner.position, app._replace(phase=WAITING))
         case "run":
-            yield with_app(runner, runner.at, app._replace(phase=RUNNING), step="spawn")
+            yield with_app(runner, runner.position, app._replace(phase=RUNNING), step="spawn")
         case "spawn":
-            yield with_app(runner, runner.at, app._replace(spawned=True), step="look", at=0)
+            yield with_app(runner, runner.position, app._replace(spawned=True), step="look", position=0)
         case "withdraw":
-            yield with_app(runner, runner.at, app._replace(phase=WAITING, locked=False), step="look", at=0)
+            yield with_app(runner, runner.position, app._replace(phase=WAITING, locked=False), step="look", position=0)
 
 
-def looked(world: World, index: int, protocol: Protocol, liars: list[Sighting], held: tuple[bool, ...]) -> Runner:
+def runner_after_read(
+    world: World, index: int, protocol: Protocol, liars: list[Sighting], held: tuple[bool, ...]
+) -> Runner:
     """A runner that has looked which of its applications may start; it then goes by what may be old."""
     runner = world.runners[index]
     own = sightings(world, index)
-    others = [one for place in range(len(world.runners)) if place != index for one in sightings(world, place)]
-    alive = [one for one in others if not protocol.looks_at_locks or any(is_held(world, one))]
+    others = [sighting for place in range(len(world.runners)) if place != index for sighting in sightings(world, place)]
+    alive = [other for other in others if not protocol.looks_at_locks or any(is_held(world, other))]
     alive += [one for one, is_it in zip(liars, held, strict=True) if is_it]
-    running = [one for one in alive if one.phase != WAITING]
-    free = CAPACITY - sum(one.ask for one in own if one.phase == RUNNING) - sum(one.ask for one in running)
-    waiting = sorted((one for one in (*own, *others, *liars) if one.phase == WAITING), key=lambda one: one.order)
-    with_runner = {one.uid for one in world.runners if one.alive} | ({LIAR} if any(held) else set())
-    absent = {one.uid for one in waiting} - with_runner - {runner.uid}
+    running = [item for item in alive if item.phase != WAITING]
+    free = CAPACITY - sum(item.ask for item in own if item.phase == RUNNING) - sum(item.ask for item in running)
+    waiting = sorted((item for item in (*own, *others, *liars) if item.phase == WAITING), key=lambda item: item.order)
+    with_runner = {item.uid for item in world.runners if item.alive} | ({LIAR} if any(held) else set())
+    absent = {item.uid for item in waiting} - with_runner - {runner.uid}
     first = first_turn(tuple(waiting), free, frozenset(absent), runner.uid)
     if first is None:
         return runner
-    place = next(one.place for one in own if one.order == first)
-    return runner._replace(step="lock", at=place, seen=tuple(running) if not protocol.rereads else ())
+    place = next(item.place for item in own if item.order == first)
+    return runner._replace(step="lock", position=place, seen=tuple(running) if not protocol.rereads else ())
 
 
 def decided(runner: Runner, protocol: Protocol) -> Runner:
     """A runner that has read all spools, and goes by that."""
-    app = runner.apps[runner.at]
-    own = sum(one.ask for one in runner.apps if one.phase == RUNNING)
+    app = runner.apps[runner.position]
+    own = sum(item.ask for item in runner.apps if item.phase == RUNNING)
     following = {StartDecision.START: "run", StartDecision.WITHDRAW: "withdraw", StartDecision.WAIT: "list"}
     decision = protocol.decide(app.ask, app.order, CAPACITY - own, runner.seen)
     return runner._replace(step=following[decision], next=0, seen=())
@@ -444,11 +448,11 @@ def test_many_users_never_run_more_than_there_is(chance: random.Random) -> None:
 
 
 def only_what_runs(ask: int, order: Order, free: int, seen: tuple[Sighting, ...]) -> StartDecision:
-    return decide(ask, order, free, tuple(one for one in seen if one.phase == RUNNING))
+    return decide(ask, order, free, tuple(item for item in seen if item.phase == RUNNING))
 
 
 def without_ties(ask: int, order: Order, free: int, seen: tuple[Sighting, ...]) -> StartDecision:
-    return decide(ask, (order[0], 0, ""), free, tuple(one._replace(order=(one.order[0], 0, "")) for one in seen))
+    return decide(ask, (order[0], 0, ""), free, tuple(item._replace(order=(item.order[0], 0, "")) for item in seen))
 
 
 def the_later_first(ask: int, order: Order, free: int, seen: tuple[Sighting, ...]) -> StartDecision:
@@ -529,7 +533,7 @@ def test_the_real_runner_reads_after_it_has_published_with_the_lock_held(
 
         def shown(directory: str) -> list[str]:
             names = (name.rpartition(".")[2] for name in os.listdir(directory))
-            return sorted((one for one in names if not one.isdigit()), reverse=True)
+            return sorted((item for item in names if not item.isdigit()), reverse=True)
 
         monkeypatch.setattr(spool, "entries_of_others", others)
         monkeypatch.setattr(spool, "is_alive", lambda *_: True)
@@ -539,7 +543,7 @@ def test_the_real_runner_reads_after_it_has_published_with_the_lock_held(
         assert runner.starter._mark_started(row, Amounts(2, 8, 0)) is started
         os.close(lock)
         assert read
-        assert all(one == (True, [STARTING]) for one in read)
+        assert all(item == (True, [STARTING]) for item in read)
         assert shown(state.spool) == phases
         waited = bool(rivals) and rivals[0][1] > 0
         assert (len(read) > 1) is waited

@@ -22,7 +22,7 @@ OWN_NAME = user_name(os.getuid())
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def application_dir(tmp_path: Path) -> Path:
     """The directory of an application."""
     made = tmp_path / "applications" / APP
     made.mkdir(parents=True)
@@ -45,18 +45,18 @@ def test_only_a_queue_that_users_share_has_names_and_these_must_be_known(tmp_pat
         check_access(spec(modify_acl=AccessList((), ("no-such",))), shared)
 
 
-def test_a_file_is_let_be_read_by_those_named_alone(home: Path) -> None:
-    fd = os.open(home / "viewers.token", os.O_WRONLY | os.O_CREAT, 0o600)
+def test_only_named_users_can_read_a_file(application_dir: Path) -> None:
+    fd = os.open(application_dir / "viewers.token", os.O_WRONLY | os.O_CREAT, 0o600)
     grant_reading(fd, SharedToken("viewers.token", TOKEN, AccessList((OWN_NAME,))))
     os.close(fd)
     # The bits of the group are the mask now (acl(5)); nobody may write it but its owner.
-    assert (home / "viewers.token").stat().st_mode & 0o777 == 0o640
+    assert (application_dir / "viewers.token").stat().st_mode & 0o777 == 0o640
 
 
 @pytest.mark.proves("ports-services")
 @pytest.mark.root
-def test_an_address_at_which_another_user_listens_is_not_used(home: Path, tmp_path: Path) -> None:
-    (home / "viewers.token").write_text(TOKEN)
+def test_an_address_at_which_another_user_listens_is_not_used(application_dir: Path, tmp_path: Path) -> None:
+    (application_dir / "viewers.token").write_text(TOKEN)
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
 
@@ -64,25 +64,25 @@ def test_an_address_at_which_another_user_listens_is_not_used(home: Path, tmp_pa
             access = find_access(owner, APP, VIEWERS)
             return None if access is None else (access.url, access.token)
 
-        def found(address: str) -> tuple[str, str] | None:
-            (home / "am.json").write_text(json.dumps({"control_url": address}))
+        def access_at(address: str) -> tuple[str, str] | None:
+            (application_dir / "am.json").write_text(json.dumps({"control_url": address}))
             return found_of(StateDir(str(tmp_path)))
 
         for wrong in (f"{url}@elsewhere", "http://10.0.0.1:80", "http://127.0.0.1:99999"):
-            assert found(wrong) == ("", TOKEN)
-        assert found(url) == (url, TOKEN)
+            assert access_at(wrong) == ("", TOKEN)
+        assert access_at(url) == (url, TOKEN)
         for name in ("", "applications", f"applications/{APP}"):
             os.chown(tmp_path / name, 12_345, -1)
-        for one in home.iterdir():
-            os.chown(one, 12_345, -1)
+        for path in application_dir.iterdir():
+            os.chown(path, 12_345, -1)
         assert found_of(StateDir(str(tmp_path), uid=12_345)) == ("", TOKEN)
 
 
-def test_a_user_who_cannot_read_the_token_has_no_access(home: Path, tmp_path: Path) -> None:
+def test_a_user_who_cannot_read_the_token_has_no_access(application_dir: Path, tmp_path: Path) -> None:
     state = StateDir(str(tmp_path))
     assert find_access(state, APP, VIEWERS) is None
-    (home / "viewers.token").write_text("no token")
+    (application_dir / "viewers.token").write_text("no token")
     assert find_access(state, APP, VIEWERS) is None
-    (home / "viewers.token").unlink()
-    (home / "viewers.token").symlink_to("/etc/hostname")
+    (application_dir / "viewers.token").unlink()
+    (application_dir / "viewers.token").symlink_to("/etc/hostname")
     assert find_access(state, APP, VIEWERS) is None

@@ -57,7 +57,7 @@ def reason(engine: LocalEngine, one: ApplicationId) -> tuple[str, str]:
 
 def until_over(engine: LocalEngine, *applications: ApplicationId) -> None:
     for one in applications:
-        wait_for(f"the end of {one}", lambda one=one: row(engine, one)[0] == "done", END_S)  # type: ignore[misc]
+        wait_for(f"the end of {one}", lambda item=one: row(engine, item)[0] == "done", END_S)  # type: ignore[misc]
 
 
 def until_running(engine: LocalEngine, one: ApplicationId) -> None:
@@ -81,9 +81,7 @@ def kill_runner(engine: LocalEngine) -> None:
     wait_for("the runner is dead", kill, END_S)
 
 
-def test_one_waits_for_the_end_of_others_and_starts_or_ends_by_how_they_end(
-    engine: LocalEngine, tmp_path: Path
-) -> None:
+def test_an_application_starts_or_ends_by_the_results_of_others(engine: LocalEngine, tmp_path: Path) -> None:
     first = submit(engine, "wait", str(tmp_path / "go"))
     good = submit(engine, "quick", after=(After(str(first)),))
     bad = submit(engine, "quick", after=(After(str(first), RequiredEnd.FAILED),))
@@ -97,15 +95,16 @@ def test_one_waits_for_the_end_of_others_and_starts_or_ends_by_how_they_end(
     full = engine.view_in_full(str(whatever)).json["waiting"]
     assert (full["code"], full["message"]) == ("dependency", f"waits for the end of {bad} (any), {first} (ok)")
     specs = spec_of("quick", after=(After(str(first)),)), spec_of("quick", hold=True)
-    planned = [engine.plan(one).waiting for one in specs]
-    assert [one.code for one in planned] == ["dependency", "held"]
+    planned = [engine.plan(spec).waiting for spec in specs]
+    assert [item.code for item in planned] == ["dependency", "held"]
     kill_runner(engine)  # what was waited for is in the rows
     engine.ensure_runner()
     (tmp_path / "go").touch()
     until_over(engine, first, good, bad, behind, whatever)
     assert engine.view(good).value.final_status is engine.view(whatever).value.final_status is FinalStatus.SUCCEEDED
     ends = [
-        (one.state, one.final_status, one.diagnostics) for one in (engine.view(bad).value, engine.view(behind).value)
+        (item.state, item.final_status, item.diagnostics)
+        for item in (engine.view(bad).value, engine.view(behind).value)
     ]
     assert ends == [
         (State.FAILED, FinalStatus.FAILED, f"{first} succeeded, so after={first}:failed can never hold"),
@@ -180,7 +179,7 @@ def test_a_held_one_starts_when_it_is_released_and_needs_no_runner_before(engine
     assert engine.kill(killed, "tony") == f"{killed} was killed before it started"
 
 
-def test_a_held_one_that_waits_for_others_is_first_shown_as_that(engine: LocalEngine, tmp_path: Path) -> None:
+def test_a_held_application_is_first_shown_as_waiting_for_others(engine: LocalEngine, tmp_path: Path) -> None:
     first = submit(engine, "wait", str(tmp_path / "go"))
     both = submit(engine, "quick", after=(After(str(first)),), hold=True)
     other = submit(engine, "quick", after=(After(str(first)),), hold=True)
@@ -195,7 +194,7 @@ def test_a_held_one_that_waits_for_others_is_first_shown_as_that(engine: LocalEn
 
 
 @pytest.mark.parametrize("lost", [(), ("am.json",), ("am.json", "journal-1.jsonl")])
-def test_after_a_restart_of_the_machine_one_that_asks_for_it_is_queued_again(
+def test_after_a_reboot_an_application_with_requeue_is_queued_again(
     engine: LocalEngine, tmp_path: Path, lost: tuple[str, ...]
 ) -> None:
     asks = submit(engine, "wait", str(tmp_path / "go"), memory_mib=600, requeue=True)
@@ -213,7 +212,7 @@ def test_after_a_restart_of_the_machine_one_that_asks_for_it_is_queued_again(
     (tmp_path / "go").touch()
     until_over(engine, asks, waits)
     assert engine.view(asks).value.final_status is FinalStatus.SUCCEEDED
-    started = [engine.view(one).value.started_ms or 0 for one in (asks, waits)]
+    started = [engine.view(item).value.started_ms or 0 for item in (asks, waits)]
     assert started == sorted(started)  # it has kept its place
 
 

@@ -13,7 +13,7 @@ def test_the_earlier_of_two_wake_ups_counts_with_its_reason() -> None:
     assert soon.at_most(2.0, "the state cannot be written") == soon
 
 
-def test_of_two_wake_ups_at_one_time_that_for_ending_processes_counts() -> None:
+def test_of_two_wake_ups_the_one_for_ending_processes_counts() -> None:
     """Both at 0.5 s, in either order: their poll interval grows only while they are the reason."""
     others = WakeUp(30.0, "idle").at_most(0.5, "GPUs are held by others")
     assert others.at_most(0.5, LINGERING) == WakeUp(0.5, LINGERING)

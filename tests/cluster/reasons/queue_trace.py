@@ -185,9 +185,9 @@ def answers(jobs: Sequence[Job], count: int, *, after_s: float, age_s: float = 0
         now_ms = job.submitted_ms + _ms(age_s)
         known = [jobs[number] for _, number in ended[: bisect_right(ended, (now_ms, len(jobs)))][-MAX_JOBS:]]
         known += [
-            one._replace(started_ms=one.started_ms if (one.started_ms or 0) <= now_ms else None, ended_ms=None)
-            for one in jobs[: bisect_right(submitted, now_ms)]
-            if (one.ended_ms or 0) > now_ms
+            item._replace(started_ms=item.started_ms if (item.started_ms or 0) <= now_ms else None, ended_ms=None)
+            for item in jobs[: bisect_right(submitted, now_ms)]
+            if (item.ended_ms or 0) > now_ms
         ]
         found = StartEstimator(known, now_ms).estimate(job._replace(started_ms=None, ended_ms=None))
         earliest_s, latest_s = (

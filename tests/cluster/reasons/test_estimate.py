@@ -28,9 +28,9 @@ HOUR_MS = 3_600_000
 def of_trace(seed: int, days: int, questions: int) -> tuple[float, float, float]:
     """Return the coverage, the median width over the median wait, and the share of those with an estimate."""
     asked = list(answers(simulated(generated(seed, days), HOSTS), questions, after_s=3 * DAY_S))
-    given = [one for one in asked if one.earliest_s is not None and one.latest_s is not None]
-    held = statistics.mean(one.holds for one in given)
-    width = statistics.median(_width(one) for one in given) / statistics.median(one.waited_s for one in given)
+    given = [item for item in asked if item.earliest_s is not None and item.latest_s is not None]
+    held = statistics.mean(item.holds for item in given)
+    width = statistics.median(_width(item) for item in given) / statistics.median(item.waited_s for item in given)
     share = len(given) / len(asked)
     print("seed", seed, "coverage", held, "width", width, "share", share)
     return held, width, share
@@ -75,18 +75,18 @@ def in_turn(count: int) -> list[Job]:
 
 def test_the_place_in_the_queue_decides_when_a_job_is_expected_to_start() -> None:
     """One job starts each hour, whatever their history waited: the third is expected two starts after the first."""
-    jobs = [one for one in in_turn(100) if one.submitted_ms < 90 * HOUR_MS]
+    jobs = [item for item in in_turn(100) if item.submitted_ms < 90 * HOUR_MS]
     now_ms = 90 * HOUR_MS + 60_000
     known = [
-        one._replace(
-            started_ms=one.started_ms if (one.started_ms or 0) <= now_ms else None,
-            ended_ms=one.ended_ms if (one.ended_ms or 0) <= now_ms else None,
+        job._replace(
+            started_ms=job.started_ms if (job.started_ms or 0) <= now_ms else None,
+            ended_ms=job.ended_ms if (job.ended_ms or 0) <= now_ms else None,
         )
-        for one in jobs
+        for job in jobs
     ]
     behind = [Job(now_ms - 3000 + n, None, None, 1.0) for n in range(3)]
     estimator = StartEstimator([*known, *behind], now_ms)
-    first, _, third = (estimator.estimate(one) for one in behind)
+    first, _, third = (estimator.estimate(item) for item in behind)
     assert first.latest_ms is not None
     assert third.earliest_ms is not None
     assert third.latest_ms is not None
@@ -99,7 +99,7 @@ def test_a_larger_job_ahead_is_not_waited_for() -> None:
     """Small jobs start while a job of the whole machine waits."""
     jobs = [Job(n * 600_000, (n + 1) * 600_000, (n + 2) * 600_000, 0.5) for n in range(100)]
     now_ms = 99 * 600_000
-    known = [one._replace(ended_ms=None if (one.ended_ms or 0) > now_ms else one.ended_ms) for one in jobs[:98]]
+    known = [job._replace(ended_ms=None if (job.ended_ms or 0) > now_ms else job.ended_ms) for job in jobs[:98]]
     small = Job(now_ms - 100, None, None, 0.5)
     alone = StartEstimator(known, now_ms).estimate(small)
     behind = StartEstimator([*known, Job(now_ms - 5000, None, None, 1.0)], now_ms).estimate(small)
@@ -120,7 +120,7 @@ def test_ranges_that_did_not_hold_widen_the_next_until_none_is_given() -> None:
     assert (known.range() or (0.0, 0.0))[1] > _MAX_STRETCH
 
 
-def test_a_queue_that_stands_still_makes_ranges_late_before_a_job_starts() -> None:
+def test_a_stalled_queue_delays_the_estimated_ranges() -> None:
     """After 100 starts of one each hour none starts for 30 hours: the ranges of those that wait have not held."""
     *jobs, last = in_turn(100)
     assert last.started_ms is not None
@@ -137,7 +137,7 @@ def test_a_queue_that_stands_still_makes_ranges_late_before_a_job_starts() -> No
     assert after.coverage < before.coverage
 
 
-def test_each_start_is_read_once_for_each_size_however_many_estimates_there_are(
+def test_each_start_is_read_once_per_size_for_any_number_of_estimates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read: list[int] = []
@@ -151,7 +151,7 @@ def test_each_start_is_read_once_for_each_size_however_many_estimates_there_are(
     jobs = [Job(n * 1000, n * 1000 + 60_000, n * 1000 + 60_500, shares[n % 3]) for n in range(300)]
     waiting = [Job(399_000 + n, None, None, shares[n % 3]) for n in range(300)]
     estimator = StartEstimator([*jobs, *waiting], 400_000)
-    assert sum(estimator.estimate(one).earliest_ms is not None for one in waiting) > 200
+    assert sum(estimator.estimate(item).earliest_ms is not None for item in waiting) > 200
     assert 0 < len(read) <= 3 * 300
 
 
@@ -164,7 +164,7 @@ def test_behind_more_jobs_than_are_read_there_is_no_range() -> None:
     assert estimator.estimate(waiting[0]).earliest_ms is not None
 
 
-def test_a_short_history_gives_no_range_and_says_how_short_it_is() -> None:
+def test_a_short_history_gives_its_length_and_no_range() -> None:
     jobs = in_turn(MIN_SAMPLES - 1)
     found = StartEstimator(jobs, 10**12).estimate(Job(10**12, None, None, 0.5))
     assert (found.earliest_ms, found.latest_ms, found.coverage) == (None, None, None)
@@ -192,8 +192,8 @@ def test_a_recorded_trace_is_read_in_the_order_of_arrival_and_other_files_are_no
     file = tmp_path / "a.csv"
     file.write_text("timestamp,duration,num_gpus,more\n2017-10-09 07:01:55,66.0,2,x\n2017-10-09 07:01:45,600,8,x\n")
     jobs = recorded(file)
-    assert [tuple(one) for one in jobs] == [(0.0, 8, 600.0), (10.0, 2, 66.0)]
-    assert [(one.submitted_ms, one.started_ms) for one in simulated(jobs, 1)] == [(0, 0), (10_000, 600_000)]
+    assert [tuple(job) for job in jobs] == [(0.0, 8, 600.0), (10.0, 2, 66.0)]
+    assert [(item.submitted_ms, item.started_ms) for item in simulated(jobs, 1)] == [(0, 0), (10_000, 600_000)]
     assert hosts_for(jobs, 1.0) == 62
     file.write_text("name,num_gpus\na,1\n")
     assert recorded(file) == []

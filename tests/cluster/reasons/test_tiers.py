@@ -19,9 +19,9 @@ GIB = 1024
 
 
 def node(host: str, gcores: int = 4, *, free: int | None = None, **others: Any) -> NodeFacts:
-    there = {"memory": 16 * GIB, "vcores": 8, "gcores": gcores}
+    total = {"memory": 16 * GIB, "vcores": 8, "gcores": gcores}
     given = {"memory": 16 * GIB, "vcores": 8, "gcores": gcores if free is None else free}
-    return NodeFacts(host=host, total=there, free=given | others.pop("left", {}), **others)
+    return NodeFacts(host=host, total=total, free=given | others.pop("left", {}), **others)
 
 
 def ask(count: int = 1, gcores: int = 0, memory_mib: int = GIB, **others: Any) -> PendingRequest:
@@ -121,14 +121,14 @@ SLICE = GpuChoice(role="worker", kind="mig:3g.40gb", text="1 slice 3g.40gb")
 def test_gpus_of_another_kind_are_a_change_if_all_else_is_free(
     others: tuple[GpuChoice, ...], left: int, change: str
 ) -> None:
-    there = node("this machine", free=0, left={"memory": left})
-    facts = WaitFacts(asks=(ask(gcores=1, together=True),), nodes=(there,), one_machine=True, other_gpus=others)
+    machine = node("this machine", free=0, left={"memory": left})
+    facts = WaitFacts(asks=(ask(gcores=1, together=True),), nodes=(machine,), one_machine=True, other_gpus=others)
     assert smallest_change(facts) == change
 
 
 def test_behind_others_only_gpus_that_they_do_not_wait_for_are_a_change() -> None:
-    there = node("this machine", free=0)
-    facts = WaitFacts(asks=(ask(gcores=1),), nodes=(there,), one_machine=True, before=(HOLDER,))
+    machine = node("this machine", free=0)
+    facts = WaitFacts(asks=(ask(gcores=1),), nodes=(machine,), one_machine=True, before=(HOLDER,))
     assert smallest_change(facts) == ""
     found = smallest_change(replace(facts, other_gpus=(SLICE,)))
     assert found == "1 slice 3g.40gb: now (--set resources.gpu=mig:3g.40gb)"
@@ -169,12 +169,12 @@ def test_a_reason_does_not_depend_on_the_order_of_the_facts(seed: int) -> None:
     nodes = [node(f"host{n:02d}", free=n % 3, left={"memory": n * GIB}) for n in range(6)]
     chance = random.Random(seed)
     for asked in (ask(gcores=3), ask(gcores=1, memory_mib=8 * GIB), ask(memory_mib=12 * GIB), ask(gcores=9)):
-        told = set()
+        reported = set()
         for _ in range(10):
             chance.shuffle(nodes)
             found = choose(WaitFacts(asks=(asked,), nodes=tuple(nodes)))
-            told.add((found.code, found.message))
-        assert len(told) == 1
+            reported.add((found.code, found.message))
+        assert len(reported) == 1
 
 
 @each_seed("changes")
@@ -203,7 +203,7 @@ def test_a_change_is_named_only_if_it_lets_the_application_start(seed: int) -> N
 
 @each_seed("changes with another master")
 def test_with_a_change_the_containers_start_wherever_the_next_applicationmaster_is(seed: int) -> None:
-    """The application is submitted anew: what its ApplicationMaster has is free again, and taken on any node."""
+    """The application is submitted again: what its ApplicationMaster has is free again, and taken on any node."""
     chance, master, named = random.Random(seed), {"memory": 512, "vcores": 1}, 0
     for _ in range(300):
         nodes = [node(f"host{n}", left={"memory": chance.randrange(8) * 512}) for n in range(3)]
@@ -215,13 +215,13 @@ def test_with_a_change_the_containers_start_wherever_the_next_applicationmaster_
             continue
         named += 1
         changed = replace(asked, **{{"memory": "memory_mib", "containers": "count"}[key]: int(value)})
-        for next_host in [one.host for one in nodes]:
-            amounts = {one.host: dict(one.free) for one in nodes}
+        for next_host in [item.host for item in nodes]:
+            amounts = {item.host: dict(item.free) for item in nodes}
             for name, amount in master.items():
                 amounts[host][name] += amount
                 amounts[next_host][name] -= amount
             if min(amounts[next_host].values()) >= 0:
-                moved = tuple(replace(one, free=amounts[one.host]) for one in nodes)
+                moved = tuple(replace(item, free=amounts[item.host]) for item in nodes)
                 assert can_start(replace(facts, asks=(changed,), nodes=moved)), (facts, key, value, next_host)
     assert named > 30
 
@@ -245,7 +245,7 @@ def test_a_queue_is_only_named_if_it_has_room_for_the_applicationmaster_too() ->
     ("step", "offered"),
     [(0, "3.5 GiB"), (256, "3.5 GiB"), (512, "3.5 GiB"), (1024, "3 GiB"), (3072, "3 GiB"), (4096, "")],
 )
-def test_less_memory_is_offered_in_the_steps_in_which_the_engine_gives_it(step: int, offered: str) -> None:
+def test_less_memory_is_offered_in_the_engines_allocation_steps(step: int, offered: str) -> None:
     nodes = (node("host02", left={"memory": 3600}),)
     change = smallest_change(WaitFacts(asks=(ask(memory_mib=5000),), nodes=nodes, memory_step=step))
     assert change.partition(" of memory")[0] == offered
@@ -275,7 +275,7 @@ def test_nodes_with_room_may_be_reserved_for_others() -> None:
     assert choose(replace(facts, asks=(ask(gcores=2),))).code == "nodes_full"
 
 
-def test_a_change_of_a_role_is_written_as_the_launcher_takes_it_also_if_the_other_roles_wait_for_it() -> None:
+def test_a_suggested_change_of_a_role_has_the_launchers_syntax() -> None:
     asked = replace(ask(count=4, gcores=1, together=True), role="trainer")
     assert smallest_change(WaitFacts(asks=(asked,), nodes=TWO)) == (
         "3 containers: now (--set role.trainer.instances=3)"
@@ -314,7 +314,7 @@ def test_without_facts_no_limit_is_named() -> None:
     assert smallest_change(WaitFacts(asks=(ask(gcores=9),))) == ""
 
 
-def test_absurd_asks_of_other_users_come_to_an_end() -> None:
+def test_absurd_requests_of_other_users_are_evaluated_in_bounded_time() -> None:
     """An ApplicationMaster is a program of its user's: it may say that it lacks any number of anything.
 
     A loop over what is asked would take hours.

@@ -58,7 +58,7 @@ def until_heard_of(hadoop: Hadoop, *containers: ContainerId) -> None:
     Those that it has not heard of when their ApplicationMaster dies, it takes away.
     """
     for one in containers:
-        until(lambda one=one: f"{one} Container Transitioned from ACQUIRED to RUNNING" in hadoop.log("rm"))  # type: ignore[misc]
+        until(lambda item=one: f"{item} Container Transitioned from ACQUIRED to RUNNING" in hadoop.log("rm"))  # type: ignore[misc]
 
 
 def submission(application_id: ApplicationId, command: tuple[str, ...], **others: Any) -> AppSubmission:

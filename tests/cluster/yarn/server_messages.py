@@ -15,8 +15,8 @@ NODE_LOST = 5
 """State of a node (NodeStateProto)."""
 
 
-class Row(NamedTuple):
-    """Row of a request for ``wanted`` containers; ``capability``: a ResourceProto."""
+class RequestRow(NamedTuple):
+    """RequestRow of a request for ``wanted`` containers; ``capability``: a ResourceProto."""
 
     priority: int
     name: str
@@ -27,7 +27,7 @@ class Row(NamedTuple):
 class AllocateRequest(NamedTuple):
     """Heartbeat of an ApplicationMaster."""
 
-    ask: list[Row]
+    ask: list[RequestRow]
     release: list[ContainerId]
     response_id: int
 
@@ -41,16 +41,16 @@ class StartRequest(NamedTuple):
 
 def parse_allocate(data: bytes) -> AllocateRequest:
     """Return an AllocateRequestProto."""
-    said = Fields(data)
-    rows = [Fields(one) for one in said.all_data(1)]
-    ask = [Row(row.message(1).signed(1), row.text(2), row.signed(4), row.data(3)) for row in rows]
-    return AllocateRequest(ask, list(map(parse_container_id, said.all_data(2))), said.signed(4))
+    parsed = Fields(data)
+    rows = [Fields(item) for item in parsed.all_data(1)]
+    ask = [RequestRow(row.message(1).signed(1), row.text(2), row.signed(4), row.data(3)) for row in rows]
+    return AllocateRequest(ask, list(map(parse_container_id, parsed.all_data(2))), parsed.signed(4))
 
 
 def parse_starts(data: bytes) -> list[StartRequest]:
     """Return a StartContainersRequestProto."""
-    found = [Fields(one) for one in Fields(data).all_data(1)]
-    return [StartRequest(parse_token(one.data(2)).identifier, one.message(1).data(2, b"")) for one in found]
+    found = [Fields(item) for item in Fields(data).all_data(1)]
+    return [StartRequest(parse_token(item.data(2)).identifier, item.message(1).data(2, b"")) for item in found]
 
 
 def parse_containers(data: bytes) -> list[ContainerId]:
@@ -116,7 +116,7 @@ def node_token(node: NodeId, token: Token) -> bytes:
 
 def registration(maximum: bytes | None = None, live: Iterable[bytes] = (), node_tokens: Iterable[bytes] = ()) -> bytes:
     """Return a RegisterApplicationMasterResponseProto."""
-    return encode((1, maximum), *((4, one) for one in live), *((6, one) for one in node_tokens))
+    return encode((1, maximum), *((4, item) for item in live), *((6, node_token) for node_token in node_tokens))
 
 
 FINISHED = encode((1, True))
@@ -136,26 +136,26 @@ def allocation(
     """Return an AllocateResponseProto."""
     return encode(
         (2, response_id),
-        *((3, one) for one in granted),
-        *((4, one) for one in ended),
-        *((6, one) for one in nodes),
+        *((3, item) for item in granted),
+        *((4, item) for item in ended),
+        *((6, node) for node in nodes),
         (7, node_count),
         (8, preempt),
-        *((9, one) for one in node_tokens),
+        *((9, node_token) for node_token in node_tokens),
     )
 
 
 def preemption(strict: Iterable[ContainerId], others: Iterable[ContainerId]) -> bytes:
     """Return a PreemptionMessageProto."""
     return encode(
-        (1, encode(*((1, encode((1, encode_container_id(one)))) for one in strict))),
-        (2, encode(*((2, encode((1, encode_container_id(one)))) for one in others))),
+        (1, encode(*((1, encode((1, encode_container_id(item)))) for item in strict))),
+        (2, encode(*((2, encode((1, encode_container_id(other)))) for other in others))),
     )
 
 
 def cluster_nodes(reports: Iterable[bytes]) -> bytes:
     """Return a GetClusterNodesResponseProto."""
-    return encode(*((1, one) for one in reports))
+    return encode(*((1, report) for report in reports))
 
 
 def failure(container_id: ContainerId, java_class: str, message: str) -> bytes:
@@ -165,14 +165,17 @@ def failure(container_id: ContainerId, java_class: str, message: str) -> bytes:
 
 def started(container_ids: Iterable[ContainerId], failures: Iterable[bytes] = ()) -> bytes:
     """Return a StartContainersResponseProto."""
-    return encode(*((2, encode_container_id(one)) for one in container_ids), *((3, one) for one in failures))
+    return encode(
+        *((2, encode_container_id(container_id_)) for container_id_ in container_ids),
+        *((3, failure) for failure in failures),
+    )
 
 
 def stopped(container_ids: Iterable[ContainerId]) -> bytes:
     """Return a StopContainersResponseProto."""
-    return encode(*((1, encode_container_id(one)) for one in container_ids))
+    return encode(*((1, encode_container_id(container_id_)) for container_id_ in container_ids))
 
 
 def statuses(found: Iterable[bytes]) -> bytes:
     """Return a GetContainerStatusesResponseProto."""
-    return encode(*((1, one) for one in found))
+    return encode(*((1, item) for item in found))

@@ -242,10 +242,10 @@ def test_an_archive_of_another_processor_verifies_hdfs_with_the_library_of_the_n
         "if sys.argv[2:]: add_late()\nfrom dlapp.hadoop.hdfs.checksums import has_crc32c\n"
         "print(has_crc32c(), 'google_crc32c' in sys.modules)"
     )
-    for more, said in ((["late"], "True True\n"), ([], "False False\n")):
+    for more, message in ((["late"], "True True\n"), ([], "False False\n")):
         words = [sys.executable, "-I", "-S", "-c", code, str(path), *more]
         done = subprocess.run(words, capture_output=True, text=True)
-        assert (done.stdout, done.stderr) == (said, "")
+        assert (done.stdout, done.stderr) == (message, "")
 
 
 def test_the_library_that_verifies_hdfs_is_in_the_zip_and_in_its_sources(travel_cache: Path, tmp_path: Path) -> None:
@@ -258,8 +258,8 @@ def test_the_library_that_verifies_hdfs_is_in_the_zip_and_in_its_sources(travel_
         "import sys\nsys.path.insert(0, sys.argv[1])\nfrom dlapp.hadoop.hdfs.checksums import Checksum, CRC32C\n"
         "print(Checksum(CRC32C, 512).of(b'123456789').hex(), 'google_crc32c' in sys.modules)"
     )
-    for one in (path, tmp_path / "sources.zip"):
+    for item in (path, tmp_path / "sources.zip"):
         # Without site-packages there is no other one.
-        words = [sys.executable, "-I", "-S", "-c", code, str(one)]
+        words = [sys.executable, "-I", "-S", "-c", code, str(item)]
         done = subprocess.run(words, capture_output=True, text=True)
         assert (done.stdout, done.stderr) == ("e3069283 False\n", "")

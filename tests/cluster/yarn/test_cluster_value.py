@@ -13,7 +13,7 @@ from dlapp.login import Login
 from dlapp.values.serialization import from_json, to_json
 
 
-def test_it_survives_its_way_as_json() -> None:
+def test_a_cluster_value_survives_json() -> None:
     cluster = Cluster(
         schedulers=("rm1:8030", "rm2:8030"), clients=("rm1:8032",), login=Login("tony"), dialect=Dialect.FIELD3
     )

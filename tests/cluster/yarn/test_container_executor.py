@@ -36,8 +36,8 @@ def launch(code: int, output: str, error: str = "") -> str:
     )
 
 
-def status(code: int, told: str) -> ContainerStatus:
-    return ContainerStatus(container_id=ONE, stage=ContainerStage.ENDED, exit_status=code, diagnostics=told)
+def status(code: int, message: str) -> ContainerStatus:
+    return ContainerStatus(container_id=ONE, stage=ContainerStage.ENDED, exit_status=code, diagnostics=message)
 
 
 @pytest.mark.parametrize("code", EXIT_CODES)
@@ -51,13 +51,13 @@ def test_each_of_its_exit_codes_before_the_command_ran_blames_the_node_by_name(c
 
 @pytest.mark.parametrize("code", [*EXIT_CODES, 1, 2, 137])
 def test_the_same_exit_codes_of_a_command_that_ran_are_its_own(code: int) -> None:
-    told = launch(code, f"{BEGIN}{STEPS}Writing pid file...\nLaunching container...\n{STEPS}")
-    assert not launch_failure(told)
-    assert not end_of(status(code, told), "node7").node_fault
+    application = launch(code, f"{BEGIN}{STEPS}Writing pid file...\nLaunching container...\n{STEPS}")
+    assert not launch_failure(application)
+    assert not end_of(status(code, application), "node7").node_fault
 
 
 @pytest.mark.parametrize("code", [1, 2, 3, 126, 127, 143])
-def test_other_exit_codes_are_the_commands_also_where_the_output_does_not_say_that_it_ran(code: int) -> None:
+def test_other_exit_codes_belong_to_the_command(code: int) -> None:
     assert not launch_failure(launch(code, BEGIN))
 
 
@@ -82,13 +82,13 @@ def test_with_another_executor_the_same_exit_codes_are_the_commands(code: int) -
 
 @pytest.mark.parametrize("written", ["Exit code: 22", "Exit code: 35\nShell output: main : command provided 1\n"])
 def test_program_output_is_not_taken_for_a_container_executor_error(written: str) -> None:
-    told = "[2026-11-29 08:00:00.001]Container killed on request.\nLast 4096 bytes of stderr :\n" + written
-    assert not launch_failure(told)
+    message = "[2026-11-29 08:00:00.001]Container killed on request.\nLast 4096 bytes of stderr :\n" + written
+    assert not launch_failure(message)
     assert not launch_failure(default_executor(1, written))
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("message", "reason"),
     [
         (LOCALIZER.format(code=255, reason="User alice not found"), "255): User alice not found"),
         (
@@ -110,21 +110,21 @@ def test_program_output_is_not_taken_for_a_container_executor_error(written: str
         ),
     ],
 )
-def test_its_own_message_is_the_reason(told: str, reason: str) -> None:
-    assert f"container-executor failed (exit code {reason}" in launch_failure(told)
-    end = end_of(status(-1000, told), "node7")
+def test_its_own_message_is_the_reason(message: str, reason: str) -> None:
+    assert f"container-executor failed (exit code {reason}" in launch_failure(message)
+    end = end_of(status(-1000, message), "node7")
     assert (end.node_fault, "on node7" in end.diagnostics) == (True, True)
 
 
 def test_an_applicationmaster_that_container_executor_cannot_start_has_the_reason() -> None:
-    told = (
+    message = (
         "Application application_1700000000000_0042 failed 2 times due to AM Container for "
         "appattempt_1700000000000_0042_000002 exited with  exitCode: -1000\nFailing this attempt.Diagnostics: "
         + LOCALIZER.format(code=255, reason="User dave not found")
         + "For more detailed output, check the application tracking page: http://rm:8088/x Then click on links to logs"
         " of each attempt.\n. Failing the application."
     )
-    assert first_line(told) == (
+    assert first_line(message) == (
         "no node could start the ApplicationMaster: container-executor failed (exit code 255): User dave not found"
     )
 
@@ -152,9 +152,9 @@ def test_each_documented_reason_has_a_repair_that_names_the_same_settings(reason
     texts += [f"container-executor failed (exit code {code}): x" for code in re.findall(r"\b(2\d)\b", reason)]
     assert len(texts) >= 1
     for text in texts:
-        said = repair_of(text)
-        assert all(name in said for name in re.findall("`(.+?)`", repair)), (text, said)
-        assert said
+        repair_text = repair_of(text)
+        assert all(name in repair_text for name in re.findall("`(.+?)`", repair)), (text, repair_text)
+        assert repair_text
 
 
 def test_a_failure_of_something_else_has_no_repair_of_the_executor() -> None:
@@ -164,7 +164,7 @@ def test_a_failure_of_something_else_has_no_repair_of_the_executor() -> None:
 @pytest.mark.parametrize("code", [-1, -1000])
 def test_the_reason_why_a_nodemanager_started_no_application_master_is_shown(code: int) -> None:
     """The diagnostics of a ResourceManager 3.4.2 whose nodes have full disks."""
-    told = (
+    message = (
         "Application application_1700000000000_0042 failed 2 times due to AM Container for "
         f"appattempt_1700000000000_0042_000002 exited with  exitCode: {code}\n"
         "Failing this attempt.Diagnostics: [2026-11-29 11:25:21.072]No space available in any of the local directories "
@@ -172,4 +172,4 @@ def test_the_reason_why_a_nodemanager_started_no_application_master_is_shown(cod
         ". Failing the application."
     )
     reason = "No space available in any of the local directories /disk on node7/10.0.0.7"
-    assert first_line(told) == f"no node could start the ApplicationMaster: {reason}"
+    assert first_line(message) == f"no node could start the ApplicationMaster: {reason}"

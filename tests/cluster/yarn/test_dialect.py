@@ -47,7 +47,7 @@ def test_an_ask_is_written_byte_for_byte(dialect: Dialect, resources: Resources,
         (Dialect.NONE, "08 8008 10 02 1a 0a 0a06 67636f726573 10 03", 0),
     ],
 )
-def test_an_answer_in_another_form_is_read_as_the_dialect_says(dialect: Dialect, wire: str, gcores: int) -> None:
+def test_an_answer_in_another_form_is_read_by_the_dialect(dialect: Dialect, wire: str, gcores: int) -> None:
     assert parse_resources(bytes.fromhex(wire), dialect).gcores == gcores
 
 

@@ -37,8 +37,8 @@ def configured(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("configured")
 def test_a_cluster_that_is_set_up_as_documented_has_no_failure(hadoop: Hadoop, rest: YarnRest) -> None:
-    found = {one.subject: one for one in diagnosis(cluster="yarn", node="any")}
-    assert [one for one in found.values() if one.verdict == FAIL] == []
+    found = {finding.subject: finding for finding in diagnosis(cluster="yarn", node="any")}
+    assert [finding for finding in found.values() if finding.verdict == FAIL] == []
     subjects = {
         "yarn",
         "yarn.dialect",
@@ -50,7 +50,9 @@ def test_a_cluster_that_is_set_up_as_documented_has_no_failure(hadoop: Hadoop, r
     }
     subjects |= {"yarn.timeline", "yarn.logs", "yarn.recovery", "yarn.queues", "hdfs.home", "hdfs.write", "clock.hdfs"}
     subjects |= {"node", "node.python", "node.disk", "node.hdfs.write"}
-    assert {one: found[one].verdict for one in subjects if one in found} == dict.fromkeys(subjects, PASS)
+    assert {subject: found[subject].verdict for subject in subjects if subject in found} == dict.fromkeys(
+        subjects, PASS
+    )
     assert found["hdfs.protocol"] == Finding(
         PASS, "hdfs.protocol", "storage.hdfs=auto: files go by HDFS's own protocols"
     )
@@ -77,11 +79,11 @@ def test_a_node_without_python_is_a_failure_with_the_repair(monkeypatch: pytest.
 @pytest.mark.slow
 @pytest.mark.usefixtures("configured")
 def test_all_nodes_are_checked_by_an_application_on_each() -> None:
-    found = [one for one in diagnosis(cluster="yarn", node="all") if one.node]
-    assert {one.node for one in found} == set(NODES.values())
+    found = [finding for finding in diagnosis(cluster="yarn", node="all") if finding.node]
+    assert {item.node for item in found} == set(NODES.values())
     for node in NODES.values():
-        verdicts = {one.subject: one.verdict for one in found if one.node == node}
-        assert {verdicts[one] for one in ("node", "node.python", "node.disk", "node.hdfs.write")} == {PASS}
+        verdicts = {finding.subject: finding.verdict for finding in found if finding.node == node}
+        assert {verdicts[value] for value in ("node", "node.python", "node.disk", "node.hdfs.write")} == {PASS}
     lines = node_table(found)
     assert len(lines) == 3
     assert lines[0].split() == ["NODE", "PASS", "WARN", "FAIL"]
@@ -133,50 +135,50 @@ def config_of(**keys: str) -> Config:
     return load_config({name.replace("__", "."): text for name, text in keys.items()})
 
 
-def said(cluster: Cluster, config: Config | None = None) -> Mapping[str, Finding]:
+def findings_by_subject(cluster: Cluster, config: Config | None = None) -> Mapping[str, Finding]:
     found = _resource_manager(config or config_of(gpuid__zookeeper__ensemble="zk:2181"), cluster)  # type: ignore[arg-type]
-    return {one.subject: one for one in found if one.verdict != PASS}
+    return {finding.subject: finding for finding in found if finding.verdict != PASS}
 
 
 def test_a_cluster_where_all_is_right_is_not_talked_about() -> None:
-    assert said(Cluster()) == {}
+    assert findings_by_subject(Cluster()) == {}
 
 
 def test_a_resourcemanager_that_does_not_answer_or_is_too_old_is_the_only_line() -> None:
     cluster = Cluster()
     cluster.error = "http://rm:8088: connection refused; see yarn.resourcemanager.webapp.address"
-    assert list(said(cluster)) == ["yarn"]
+    assert list(findings_by_subject(cluster)) == ["yarn"]
     cluster.error, cluster.version = "", "2.6.5"
-    assert list(said(cluster)) == ["yarn"]
-    assert said(cluster)["yarn"].repair == "2.7 is the least"
+    assert list(findings_by_subject(cluster)) == ["yarn"]
+    assert findings_by_subject(cluster)["yarn"].repair == "2.7 is the least"
 
 
 def test_a_calculator_that_ignores_gpus_is_a_failure_with_the_property() -> None:
     cluster = Cluster()
     cluster.counted = {"memory-mb"}
-    found = said(cluster)["yarn.calculator"]
+    found = findings_by_subject(cluster)["yarn.calculator"]
     assert found.verdict == FAIL
     assert found.repair.startswith("set yarn.scheduler.capacity.resource-calculator to …DominantResourceCalculator")
     cluster.counted = None
-    assert said(cluster)["yarn.calculator"].verdict == WARN
+    assert findings_by_subject(cluster)["yarn.calculator"].verdict == WARN
 
 
 def test_gpus_that_are_counted_and_not_offered_are_named_node_by_node() -> None:
     cluster = Cluster()
     cluster.node_list = [cluster.node("n1:1"), cluster.node("n2:1", gcores=0)]
-    found = said(cluster)["yarn.nodes.gpus"]
+    found = findings_by_subject(cluster)["yarn.nodes.gpus"]
     assert (found.verdict, found.found) == (WARN, "1 of 2 nodes offer no gcores: n2:1")
     assert "yarn.nodemanager.resource-type.gcores" in found.repair
     cluster.node_list = [cluster.node("n2:1", gcores=0)]
-    assert said(cluster)["yarn.nodes.gpus"].verdict == FAIL
+    assert findings_by_subject(cluster)["yarn.nodes.gpus"].verdict == FAIL
 
 
 def test_a_cluster_without_gpus_is_a_warning_unless_configured() -> None:
     cluster = Cluster()
     del cluster.largest["gcores"]
-    assert "resource-types.xml" in said(cluster)["yarn.dialect"].repair
-    assert said(cluster, config_of(yarn__dialect="none")) == {}
-    found = said(cluster, config_of(yarn__dialect="gcores"))["yarn.dialect"]
+    assert "resource-types.xml" in findings_by_subject(cluster)["yarn.dialect"].repair
+    assert findings_by_subject(cluster, config_of(yarn__dialect="none")) == {}
+    found = findings_by_subject(cluster, config_of(yarn__dialect="gcores"))["yarn.dialect"]
     assert (found.verdict, found.found) == (
         FAIL,
         "yarn.dialect: is gcores, and the ResourceManager counts memory-mb, vcores",
@@ -188,42 +190,44 @@ def test_the_patched_hadoops_settings_are_shown() -> None:
     del cluster.largest["gcores"]
     cluster.settings["yarn.scheduler.maximum-allocation-gcores"] = "8"
     found = list(_resource_manager(config_of(gpuid__zookeeper__ensemble="zk:1"), cluster))  # type: ignore[arg-type]
-    assert "yarn.scheduler.maximum-allocation-gcores is 8" in [one.found for one in found]
+    assert "yarn.scheduler.maximum-allocation-gcores is 8" in [item.found for item in found]
 
 
 def test_no_nodes_ill_nodes_small_maxima_and_odd_queues_each_have_their_line() -> None:
     cluster = Cluster()
     cluster.node_list = []
-    assert said(cluster)["yarn.nodes"].verdict == FAIL
+    assert findings_by_subject(cluster)["yarn.nodes"].verdict == FAIL
     cluster.node_list = [cluster.node("n1:1"), cluster.node("n2:1", "UNHEALTHY", health="1/1 local-dirs\nare bad")]
-    assert said(cluster)["yarn.nodes.health"].found == "n2:1 is unhealthy: 1/1 local-dirs are bad"
+    assert findings_by_subject(cluster)["yarn.nodes.health"].found == "n2:1 is unhealthy: 1/1 local-dirs are bad"
     cluster.largest["memory-mb"] = 2048
-    assert "lower defaults.memory" in said(cluster)["yarn.maximum"].repair
+    assert "lower defaults.memory" in findings_by_subject(cluster)["yarn.maximum"].repair
     cluster.largest["memory-mb"] = 128
-    assert said(cluster)["yarn.maximum"].verdict == FAIL
+    assert findings_by_subject(cluster)["yarn.maximum"].verdict == FAIL
     cluster.queue_list = [QueueInfo(name="a", path="root.a", state="RUNNING", leaf=True)]
-    assert "name another in [application]" in said(cluster)["yarn.queues"].repair
+    assert "name another in [application]" in findings_by_subject(cluster)["yarn.queues"].repair
     cluster.queue_list = [QueueInfo(name="default", path="root.default", state="STOPPED", leaf=True)]
-    assert said(cluster)["yarn.queues"].verdict == FAIL
+    assert findings_by_subject(cluster)["yarn.queues"].verdict == FAIL
     with pytest.raises(SpecError, match="takes no applications"):
         check_queue(cluster.queue_list, "default", "ann")
     cluster.settings = {"yarn.resourcemanager.am.max-attempts": "1"}
-    assert {"yarn.recovery", "yarn.attempts"} <= set(said(cluster))
+    assert {"yarn.recovery", "yarn.attempts"} <= set(findings_by_subject(cluster))
 
 
 def test_a_log_server_that_does_not_answer_is_a_warning() -> None:
-    def found(url: str) -> Finding:
+    def log_server_finding(url: str) -> Finding:
         settings = {"yarn.log-aggregation-enable": "true", "yarn.log.server.url": url}
         (one,) = [
-            one for one in _history(HadoopConfiguration(settings, "here"), Login("tony")) if one.subject == "yarn.logs"
+            finding
+            for finding in _history(HadoopConfiguration(settings, "here"), Login("tony"))
+            if finding.subject == "yarn.logs"
         ]
         return one
 
     with http_server(lambda _: Answer(501)) as base:
         url = f"{base}/logs"
-        one = found(url)
+        one = log_server_finding(url)
     assert (one.verdict, one.found) == (PASS, f"collected, and shown at {url}")
-    one = found(url)
+    one = log_server_finding(url)
     assert (one.verdict, one.repair) == (WARN, "start the history server, or correct yarn.log.server.url")
     assert one.found.startswith(f"collected, but {url} does not answer: ")
 
@@ -231,10 +235,10 @@ def test_a_log_server_that_does_not_answer_is_a_warning() -> None:
 def test_clocks_that_differ_are_a_warning() -> None:
     cluster = Cluster()
     cluster.server_time_s = time.time() - 120
-    found = said(cluster)["clock.yarn"]
+    found = findings_by_subject(cluster)["clock.yarn"]
     assert (found.verdict, found.repair) == (WARN, "run NTP on both")
     cluster.server_time_s = time.time()
-    assert "clock.yarn" not in said(cluster)
+    assert "clock.yarn" not in findings_by_subject(cluster)
 
 
 @pytest.mark.slow
@@ -256,8 +260,10 @@ def test_every_nameservice_is_checked_and_configured_ones_must_answer(
             others=tuple(HdfsService(f"hdfs://{name}", (web,), (name,)) for name, web in services.items()),
             mounts=(MountTable("all", {"/data": "hdfs://mounted/data", "/bucket": "s3a://b"}, {}),),
         )
-        (check,) = (one for one in doctor_hdfs.checks(CheckContext(load_config({}), hdfs=place)) if "." in one.subject)
-        found = {one.subject: one for one in check.run()}
+        (check,) = (
+            item for item in doctor_hdfs.checks(CheckContext(load_config({}), hdfs=place)) if "." in item.subject
+        )
+        found = {finding.subject: finding for finding in check.run()}
     verdicts = {"hdfs.east": PASS, "hdfs.gone": WARN, "hdfs.mounted": FAIL, "hdfs.silent": WARN}
     assert {name: one.verdict for name, one in found.items()} == verdicts
     assert "127.0.0.1:1 connection refused" in found["hdfs.gone"].found
@@ -268,7 +274,7 @@ def test_a_missing_home_directory_is_a_failure_with_the_commands_to_create_it(
     hadoop: Hadoop, configured: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HADOOP_USER_NAME", "nobody9")
-    found = {one.subject: one for one in diagnosis(cluster="yarn")}
+    found = {finding.subject: finding for finding in diagnosis(cluster="yarn")}
     assert found["hdfs.home"].verdict == FAIL
     assert "hdfs dfs -mkdir -p /user/nobody9" in found["hdfs.home"].found
     assert "nobody9 (from HADOOP_USER_NAME)" in found["hadoop.user"].found

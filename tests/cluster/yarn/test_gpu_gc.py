@@ -28,7 +28,7 @@ SECRET = "dlapp:secret"
 
 
 @pytest.fixture
-def left(zookeeper: ZooKeeper, tmp_path: Path) -> ZooKeeperLedger:
+def ledger_of_dead_task(zookeeper: ZooKeeper, tmp_path: Path) -> ZooKeeperLedger:
     """A ledger of this host in which a task that has died holds a GPU."""
     settings = ledger_settings(zookeeper.ensemble, f"/{tmp_path.name}", SECRET, lock_dir=str(tmp_path / "locks"))
     ledger = ZooKeeperLedger(settings, discover=lambda: (Device("GPU-x", 0, 0),))
@@ -60,31 +60,31 @@ def gc(hadoop: Hadoop, ledger: ZooKeeperLedger, tmp_path: Path, *words: str) -> 
 
 @pytest.mark.slow
 def test_the_ledger_of_other_hosts_is_cleared_up_by_applications_there(
-    hadoop: Hadoop, left: ZooKeeperLedger, tmp_path: Path, rest: YarnRest
+    hadoop: Hadoop, ledger_of_dead_task: ZooKeeperLedger, tmp_path: Path, rest: YarnRest
 ) -> None:
     first, second = NODES.values()
-    done = gc(hadoop, left, tmp_path, first, "--timeout", "240")
+    done = gc(hadoop, ledger_of_dead_task, tmp_path, first, "--timeout", "240")
     assert (done.returncode, done.stdout) == (0, f"{first}: gpu0 of container_1: freed\n"), done.stderr
-    assert left.record().leases == ()
-    done = gc(hadoop, left, tmp_path, second, "host99", HERE, "--json", "--timeout", "240")
+    assert ledger_of_dead_task.record().leases == ()
+    done = gc(hadoop, ledger_of_dead_task, tmp_path, second, "host99", HERE, "--json", "--timeout", "240")
     assert done.returncode == 5
     assert done.stderr == (
         f"host99: not reached: no node of the cluster that runs now has this name; there are {first}, {second}\n"
     )
-    found = {one["host"]: one for one in json.loads(done.stdout)["hosts"]}
+    found = {host["host"]: host for host in json.loads(done.stdout)["hosts"]}
     assert found[second] == {"host": second, "error": "", "leases": []}
     assert found[HERE] == {"host": HERE, "error": "", "leases": []}
     assert "no node" in found["host99"]["error"]
-    left.close()
+    ledger_of_dead_task.close()
     # What the ResourceManager says of such an application, as a witness on leases.
     deadline = time.monotonic() + 120
-    while not (ended := [str(one.application_id) for one in rest.reports() if one.finished_ms]):
+    while not (ended := [str(report.application_id) for report in rest.reports() if report.finished_ms]):
         assert time.monotonic() < deadline  # an ApplicationMaster that has said its end may still run: FINISHED, at 0
         time.sleep(0.1)
     users = {name: ApplicationProbe((hadoop.rm_url,), Login(name)) for name in (getpass.getuser(), "stranger")}
     owner, until = users[getpass.getuser()], time.monotonic() + 120
-    said = owner.check(ended[0], ended_s=-1.0, until=until)  # its clock is told in whole seconds
-    assert said == Liveness(GONE), said
+    liveness = owner.check(ended[0], ended_s=-1.0, until=until)  # its clock has whole seconds
+    assert liveness == Liveness(GONE), liveness
     assert owner.check(ended[0], ended_s=1e9, until=until).why == "its application ended less than 1e+09 s ago"
     assert "does not know its application" in owner.check("application_1_0042", ended_s=0.0, until=until).why
     # With ACLs it does not say to others when.
@@ -92,14 +92,14 @@ def test_the_ledger_of_other_hosts_is_cleared_up_by_applications_there(
 
 
 def test_a_host_that_does_not_answer_in_time_is_named_and_its_application_is_killed(
-    hadoop: Hadoop, left: ZooKeeperLedger, tmp_path: Path
+    hadoop: Hadoop, ledger_of_dead_task: ZooKeeperLedger, tmp_path: Path
 ) -> None:
     first = next(iter(NODES.values()))
-    done = gc(hadoop, left, tmp_path, first, "--timeout", "1")
+    done = gc(hadoop, ledger_of_dead_task, tmp_path, first, "--timeout", "1")
     assert done.returncode == 5
     assert done.stdout == ""
     assert done.stderr.startswith(f"{first}: not reached: no answer in 1 s: application_")
     application = done.stderr.partition("no answer in 1 s: ")[2].partition(":")[0]
     report = hadoop.get(f"{hadoop.rm_url}/ws/v1/cluster/apps/{application}")["app"]
     assert report["state"] in ("KILLED", "FINISHED", "FAILED")
-    left.close()
+    ledger_of_dead_task.close()

@@ -90,7 +90,7 @@ def nodes(cluster: Hadoop) -> list[dict[str, Any]]:
 
 
 def amounts(resource: dict[str, Any]) -> dict[str, int]:
-    return {one["name"]: one["value"] for one in resource["resourceInformations"]["resourceInformation"]}
+    return {item["name"]: item["value"] for item in resource["resourceInformations"]["resourceInformation"]}
 
 
 def used(cluster: Hadoop) -> int:
@@ -135,8 +135,8 @@ if FULL:
         end = client.wait(application, timeout_s=120)
         assert end.cause is Cause.FAILED
         node = rf"http://127\.0\.1\.[12]:{hadoop_with_gpus.ports['nm_http']}/ws/v1/node/resources/yarn\.io%2Fgpu"
-        told = rf"GPUs could not be leased: {node} names 0 GPUs of container_\d+_\d+_\d+_\d+, and it asked for 2"
-        assert re.search(told, end.diagnostics), end.diagnostics
+        message = rf"GPUs could not be leased: {node} names 0 GPUs of container_\d+_\d+_\d+_\d+, and it asked for 2"
+        assert re.search(message, end.diagnostics), end.diagnostics
         assert not (tmp_path / "ran").exists()
         until(lambda: used(hadoop_with_gpus) == 0)
 
@@ -161,6 +161,6 @@ if FULL:
 
     @pytest.mark.usefixtures("client")
     def test_the_doctor_reports_the_resources_of_the_nodes() -> None:
-        said = {one["subject"]: one for one in json.loads(run("dlapp-doctor", "--json").out)["findings"]}
-        assert (said["yarn.dialect"]["verdict"], said["yarn.nodes.gpus"]["verdict"]) == ("pass", "pass")
-        assert GPU in said["yarn.dialect"]["found"]
+        content = {finding["subject"]: finding for finding in json.loads(run("dlapp-doctor", "--json").out)["findings"]}
+        assert (content["yarn.dialect"]["verdict"], content["yarn.nodes.gpus"]["verdict"]) == ("pass", "pass")
+        assert GPU in content["yarn.dialect"]["found"]

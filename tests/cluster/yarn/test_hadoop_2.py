@@ -111,7 +111,7 @@ def stage_of(node: NodeManager, container_id: ContainerId) -> ContainerStage:
     return status.stage
 
 
-def test_an_application_master_talks_to_hadoop_2_from_its_registration_to_its_end(recording: Recording) -> None:
+def test_an_applicationmaster_runs_on_hadoop_2_from_registration_to_end(recording: Recording) -> None:
     dialect = Dialect.GCORES if recording.has_types else Dialect.NONE
     gcores = 1 if recording.has_types else 0
     with RpcServer(recording.answer, TOKEN) as server, RpcServer(recording.answer) as for_all:
@@ -124,19 +124,19 @@ def test_an_application_master_talks_to_hadoop_2_from_its_registration_to_its_en
 
         size = Resources(memory_mib=256, vcores=1, gcores=gcores)
         places = ("127.0.1.1", "127.0.1.2", "/default-rack", "*")
-        rows = [ResourceRequest(priority=3, request_id=3, name=one, count=2, resources=size) for one in places]
+        rows = [ResourceRequest(priority=3, request_id=3, name=place, count=2, resources=size) for place in places]
         granted: list[Granted] = []
         news = rm.allocate(rows, timeout_s=120)
         while not news.granted:
             news = rm.allocate(timeout_s=120)
         granted.extend(news.granted)
         # 2.7 does not say whose request a container meets: its priority does.
-        assert [(one.priority, one.resources) for one in granted] == [(3, size)] * 2
-        assert {one.request_id for one in granted} == {3 if recording.has_types else -1}
-        first, second = (one.container_id for one in granted)
+        assert [(item.priority, item.resources) for item in granted] == [(3, size)] * 2
+        assert {item.request_id for item in granted} == {3 if recording.has_types else -1}
+        first, second = (container.container_id for container in granted)
         assert (first, second.number) == (ContainerId(recording.application, 1, 2), 3)
 
-        assert set(rm.node_tokens) == {one.node for one in granted}
+        assert set(rm.node_tokens) == {item.node for item in granted}
         node = NodeManager(NodeId(*server.address), TOKEN)
         sleep = Launch(command=("/bin/sh", "-c", "echo hello out; sleep 1000"))
         assert node.start([(granted[0], sleep)], timeout_s=120) == {first: None}
@@ -147,15 +147,17 @@ def test_an_application_master_talks_to_hadoop_2_from_its_registration_to_its_en
         assert stage_of(node, first) is ContainerStage.RUNNING
         assert stage_of(node, second) in (ContainerStage.RUNNING, ContainerStage.ENDED)
 
-        assert [(one.container_id, one.exit_status) for one in rm.allocate(timeout_s=120).ended] == [(second, 3)]
+        assert [(container.container_id, container.exit_status) for container in rm.allocate(timeout_s=120).ended] == [
+            (second, 3)
+        ]
         nodes = usable_nodes([for_all.address], LOGIN, dialect, timeout_s=120)
-        assert sorted(one.node.host for one in nodes) == ["127.0.1.1", "127.0.1.2"]
-        assert {(one.capability, one.rack) for one in nodes} == {(registration.largest, "/default-rack")}
+        assert sorted(item.node.host for item in nodes) == ["127.0.1.1", "127.0.1.2"]
+        assert {(item.capability, item.rack) for item in nodes} == {(registration.largest, "/default-rack")}
         assert lifetime_left_s([for_all.address], LOGIN, recording.application, timeout_s=120) == math.inf
 
         assert node.stop([first], timeout_s=120) == {first: None}
         ended = _until_ended(rm)
-        assert [(one.container_id, one.stage, one.exit_status) for one in ended] == [
+        assert [(container.container_id, container.stage, container.exit_status) for container in ended] == [
             (first, ContainerStage.ENDED, -105)
         ]
         assert stage_of(node, first) is ContainerStage.ENDED
@@ -180,11 +182,11 @@ def test_a_client_reads_the_cluster(recording: Recording, web: tuple[str, Any]) 
     with YarnRest([web[0]], LOGIN) as rest:
         assert rest.info()["resourceManagerVersion"] == recording.version
         counted = {"memory-mb": 4096, "vcores": 8} | ({"gcores": 4} if recording.has_types else {})
-        assert {(one.host, one.state): one.total for one in rest.nodes()} == {
+        assert {(node.host, node.state): node.total for node in rest.nodes()} == {
             ("127.0.1.1", "RUNNING"): counted,
             ("127.0.1.2", "RUNNING"): counted,
         }
-        queues = {one.path: (one.leaf, one.state) for one in rest.queues()}
+        queues = {queue.path: (queue.leaf, queue.state) for queue in rest.queues()}
         leaves = dict.fromkeys(("default", "research", "full", "locked"), (True, "RUNNING"))
         leaves["closed"] = (True, "STOPPED")
         assert queues == {"root": (False, "RUNNING")} | {f"root.{name}": one for name, one in leaves.items()}
@@ -239,7 +241,7 @@ def test_the_end_of_an_application_is_proven(recording: Recording, web: tuple[st
     assert application_liveness(ended, application, date, 60).state == GONE
 
 
-def test_a_node_without_a_plug_in_for_gpus_says_null() -> None:
+def test_a_node_without_a_gpu_plug_in_answers_null() -> None:
     path, status, body = Recording("2.10.2").rest["nm-gpu"]
     assert (path.rpartition("/")[2], status) == ("yarn.io%2Fgpu", 200)
     with pytest.raises(LedgerError, match="it has no plug-in"):

@@ -88,9 +88,9 @@ def test_every_container_id_survives(one: ContainerId) -> None:
     assert parse_container_id(encode_container_id(one)) == one
 
 
-def test_a_location_goes_over_in_parts_and_decoded() -> None:
-    said = Fields(encode_url("hdfs://user@nn1:8020/a/b%20c#frag"))
-    assert [said.text(1), said.text(2), said.signed(3), said.text(4), said.text(5)] == [
+def test_a_location_is_converted_in_decoded_parts() -> None:
+    parsed = Fields(encode_url("hdfs://user@nn1:8020/a/b%20c#frag"))
+    assert [parsed.text(1), parsed.text(2), parsed.signed(3), parsed.text(4), parsed.text(5)] == [
         *("hdfs", "nn1", 8020, "/a/b c", "user")
     ]
     assert Fields(encode_url("hdfs://service/x")).signed(3) == -1
@@ -105,9 +105,9 @@ def test_a_row_carries_its_count_and_its_role() -> None:
         resources=Resources(memory_mib=256, vcores=1, gcores=1),
         relax=False,
     )
-    said = Fields(encode_request(row, Dialect.GCORES))
-    assert (said.message(1).number(1), said.number(8), said.number(4), said.number(5)) == (2, 1, 3, 0)
-    assert not said.has(6)
+    parsed = Fields(encode_request(row, Dialect.GCORES))
+    assert (parsed.message(1).number(1), parsed.number(8), parsed.number(4), parsed.number(5)) == (2, 1, 3, 0)
+    assert not parsed.has(6)
 
 
 def test_a_negative_count_never_leaves_the_house() -> None:
@@ -181,7 +181,7 @@ HARD = [
         (server_messages.NODE_LOST, None, (False, None, False)),
     ],
 )
-def test_a_node_that_is_decommissioned_says_how_long_its_containers_may_run(
+def test_a_decommissioned_node_has_the_remaining_time_of_its_containers(
     state: int, timeout: int | None, expected: tuple[bool, float | None, bool]
 ) -> None:
     node = parse_node_report(encode((7, state), (13, timeout)), Dialect.GCORES)
@@ -193,7 +193,7 @@ def test_no_limit_of_a_decommission_is_read_as_hadoop_writes_it() -> None:
     assert parse_node_report(unlimited, Dialect.GCORES).leaves_in_s == math.inf
 
 
-def test_every_word_arrives_as_it_was_given() -> None:
+def test_every_word_arrives_unchanged() -> None:
     done = as_nodemanager(shell_command((sys.executable, "-c", SHOW, *HARD)), {})
     assert json.loads(done.stdout)[0] == HARD, done.stderr
 
@@ -202,9 +202,9 @@ def test_every_word_arrives_as_it_was_given() -> None:
 @settings(max_examples=25)
 @given(st.lists(WORDS, max_size=4), WORDS)
 def test_words_and_variables_arrive_as_they_were_given(words: list[str], word: str) -> None:
-    said = Fields(encode_launch(Launch(command=(sys.executable, "-c", SHOW, *words), environment={"WORD": word})))
-    environment = [Fields(one) for one in said.all_data(4)]
-    done = as_nodemanager(said.text(5), {one.text(1): one.text(2) for one in environment})
+    parsed = Fields(encode_launch(Launch(command=(sys.executable, "-c", SHOW, *words), environment={"WORD": word})))
+    environment = [Fields(item) for item in parsed.all_data(4)]
+    done = as_nodemanager(parsed.text(5), {item.text(1): item.text(2) for item in environment})
     assert json.loads(done.stdout) == [words, word], done.stderr
 
 
@@ -233,7 +233,7 @@ def test_a_registration_with_hadoop_3_is_decoded() -> None:
     assert found == (Registration(largest=LARGEST), {})
 
 
-def test_a_heartbeat_of_hadoop_3_is_decoded_and_the_token_of_its_container_is_passed_on_unchanged() -> None:
+def test_a_heartbeat_of_hadoop_3_is_decoded_with_the_unchanged_container_token() -> None:
     """Decode an answer with one container and the token of its node; start the container."""
     answer = recorded("allocate")
     found = parse_allocation(answer, Dialect.GCORES)
@@ -273,7 +273,7 @@ def test_nodes_of_hadoop_3_are_decoded() -> None:
     """Decode the reports of two running nodes with 4096 MiB, 8 vcores and 4 gcores each."""
     found = parse_cluster_nodes(recorded("getClusterNodes"), Dialect.GCORES)
     node = NodeReport(node=NODE, rack="/default-rack", usable=True, capability=LARGEST)
-    assert sorted(found, key=lambda one: one.node) == [replace(node, node=OTHER_NODE), node]
+    assert sorted(found, key=lambda item: item.node) == [replace(node, node=OTHER_NODE), node]
 
 
 def test_answers_of_a_node_of_hadoop_3_are_decoded() -> None:
@@ -328,13 +328,13 @@ def test_commands_and_limits_of_an_application_master_are_decoded() -> None:
     """Decode the commands 1, 2 and 99, an end that is recorded, and the timeouts -1, 70 and 50 s of an application."""
     for command in (AM_RESYNC, AM_SHUTDOWN, 99):
         assert parse_allocation(Fields(encode((1, command))), Dialect.NONE).command == command
-    assert [parse_is_finished(Fields(one)) for one in (server_messages.FINISHED, b"\x08\x00", b"")] == [
+    assert [parse_is_finished(Fields(item)) for item in (server_messages.FINISHED, b"\x08\x00", b"")] == [
         True,
         False,
         False,
     ]
     timeouts = [encode((1, 1), (2, encode((1, 1), (3, left)))) for left in (-1, 70, 50)]
-    report = encode(*((26, one) for one in timeouts))
+    report = encode(*((26, timeout) for timeout in timeouts))
     assert parse_lifetime_left_s(Fields(encode((1, report)))) == 50.0
     assert parse_lifetime_left_s(Fields(encode((1, encode((26, timeouts[0])))))) == math.inf
 

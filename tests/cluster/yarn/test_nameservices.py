@@ -26,7 +26,7 @@ def test_an_application_reads_and_writes_on_two_nameservices_by_their_mount_tabl
 ) -> None:
     name, user = f"t{os.urandom(4).hex()}", getpass.getuser()
     try:
-        second = Hadoop.start(parts=("nn", "dn"), kept="name-2")
+        second = Hadoop.start(parts=("nn", "dn"), name_cache="name-2")
     except NoHadoop as missing:
         pytest.skip(f"no Hadoop: {missing}")
     with second:
@@ -63,7 +63,7 @@ def test_an_application_reads_and_writes_on_two_nameservices_by_their_mount_tabl
         with closing(client.engine):
             view = client.wait(client.submit(str(file)), timeout_s=240)
         assert (view.cause, view.diagnostics) == (Cause.SUCCEEDED, "")
-        assert [one.target for one in view.outputs] == [
+        assert [output.target for output in view.outputs] == [
             f"hdfs://127.0.0.1:{hadoop.ports['nn']}/user/{user}/{name}",
             f"hdfs://second/{name}/out",
         ]

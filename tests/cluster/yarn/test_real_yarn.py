@@ -74,10 +74,10 @@ class Master:
 
     def beat(self, *what: Any, **options: Any) -> Allocation:
         news = self.rm.allocate(*what, timeout_s=self.timeout_s, **options)
-        for one in news.granted:
-            assert one.container_id not in self.granted, "granted twice"
-            self.granted[one.container_id] = one
-        self.ended.update({one.container_id: one for one in news.ended})
+        for container in news.granted:
+            assert container.container_id not in self.granted, "granted twice"
+            self.granted[container.container_id] = container
+        self.ended.update({container.container_id: container for container in news.ended})
         return news
 
     def wait_for(self, count: int) -> list[Granted]:
@@ -197,13 +197,13 @@ def test_an_unknown_container_is_an_error_of_its_own(master: Master) -> None:
 def test_strict_hosts_and_hosts_to_avoid_are_kept_to(master: Master) -> None:
     first, second = NODES.values()
     master.beat(rows(2, hosts=[second], strict=True))
-    assert {one.node.host for one in master.wait_for(2)} == {second}
+    assert {item.node.host for item in master.wait_for(2)} == {second}
     master.beat(rows(0, hosts=[second], strict=True))
     master.beat([ResourceRequest(priority=2, request_id=1, name="*", count=2, resources=SMALL)], avoid=[second])
-    assert {one.node.host for one in master.wait_for(4) if one.request_id == 1} == {first}
+    assert {item.node.host for item in master.wait_for(4) if item.request_id == 1} == {first}
 
 
-def test_an_ask_above_the_maximum_is_refused_with_the_reason_and_the_rest_goes_on(master: Master) -> None:
+def test_a_request_above_the_maximum_is_refused_and_the_rest_continues(master: Master) -> None:
     with pytest.raises(RequestRefused, match=r"greater than maximum allowed allocation.*gcores"):
         master.beat(rows(1, Resources(memory_mib=256, vcores=1, gcores=9)))
     master.beat(rows(1))
@@ -276,13 +276,13 @@ def test_lost_answers_at_any_call_lose_and_duplicate_no_container(attempt: Attem
         rm.close()
 
 
-def test_a_stream_harmed_anywhere_is_an_error_of_ours_and_the_next_heartbeat_is_right(attempt: Attempt) -> None:
+def test_a_damaged_stream_is_an_error_and_the_next_heartbeat_works(attempt: Attempt) -> None:
     with Proxy(attempt.hadoop.scheduler_address) as proxy:
         rm = attempt.connect(proxy.address)
         rm.register("here", 0, "", timeout_s=120)
         for kind in ("cut_down", "garble_down", "cut_up"):
-            for at in range(0, 400, 31):
-                harm: dict[str, Any] = {kind: at}
+            for offset in range(0, 400, 31):
+                harm: dict[str, Any] = {kind: offset}
                 proxy.plan = Plan(**harm)
                 proxy.cut_all()
                 with suppress(ConnectionLost, RemoteError, Unreachable):
@@ -304,12 +304,12 @@ def test_a_restarted_resourcemanager_gets_all_requests_again(attempt: Attempt, m
     master.start(one, "sleep", "1000")
     attempt.hadoop.kill_part("rm")
 
-    def said() -> str:
+    def failure_text() -> str:
         with pytest.raises(ConnectionLost, match=r"no ResourceManager answered allocate in 3 s: ") as lost:
             rm.allocate(timeout_s=3)
         return str(lost.value)
 
-    until(lambda: "refused" in said())  # where this process is stopped for 3 s, nobody was called
+    until(lambda: "refused" in failure_text())  # where this process is stopped for 3 s, nobody was called
     attempt.hadoop.start_part("rm")
     with pytest.raises(NotRegistered):
         until(lambda: rm.allocate(timeout_s=120) and None)
@@ -351,8 +351,8 @@ def test_the_cluster_is_read(hadoop: Hadoop, rest: YarnRest) -> None:
 
 def test_the_nodes_are_read_by_rpc_as_well(hadoop: Hadoop) -> None:
     nodes = usable_nodes([("127.0.0.1", hadoop.ports["rm"])], Login(getpass.getuser()), Dialect.GCORES, timeout_s=120)
-    assert sorted(str(one.node) for one in nodes) == hadoop.nodes
-    assert all(one.usable and one.rack == "/default-rack" and one.capability.gcores == 4 for one in nodes)
+    assert sorted(str(node.node) for node in nodes) == hadoop.nodes
+    assert all(node.usable and node.rack == "/default-rack" and node.capability.gcores == 4 for node in nodes)
 
 
 def test_a_submission_that_yarn_refuses_is_one_line(rest: YarnRest) -> None:
@@ -371,14 +371,14 @@ def test_a_queue_that_does_not_exist_shows_in_the_report(rest: YarnRest) -> None
 
 def test_an_application_that_is_not_known_is_not_found(rest: YarnRest) -> None:
     unknown = ApplicationId(1, 1)
-    for call in (rest.report, lambda one: rest.kill(one, timeout_s=120)):
+    for call in (rest.report, lambda item: rest.kill(item, timeout_s=120)):
         with pytest.raises(ApplicationNotFound, match="application_1_0001"):
             call(unknown)
 
 
 def test_applications_are_listed_and_killed(rest: YarnRest, attempt: Attempt) -> None:
     listed = rest.reports(user=getpass.getuser(), states=[State.RUNNING, State.ACCEPTED], kind="DLAPP")
-    assert attempt.application_id in [one.application_id for one in listed]
+    assert attempt.application_id in [view.application_id for view in listed]
     assert rest.kill(attempt.application_id, timeout_s=120) is State.KILLED
     assert rest.kill(attempt.application_id, timeout_s=120) is State.KILLED
     assert rest.report(attempt.application_id).finished_ms > 0
@@ -405,7 +405,7 @@ def test_a_wrong_port_is_one_line_with_the_setting(hadoop: Hadoop, part: str) ->
     assert url in str(caught.value) or part == "ahs_http"
 
 
-def test_tls_where_plain_is_spoken_is_one_line_with_the_setting(hadoop: Hadoop) -> None:
+def test_tls_at_a_plain_server_gives_one_line_with_the_setting(hadoop: Hadoop) -> None:
     url = hadoop.rm_url.replace("http:", "https:")
     with (
         YarnRest([url], Login("u"), timeout_s=120) as wrong,
@@ -414,7 +414,7 @@ def test_tls_where_plain_is_spoken_is_one_line_with_the_setting(hadoop: Hadoop) 
         wrong.info()
 
 
-def test_of_several_resourcemanagers_the_active_one_is_found(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_active_one_of_several_resourcemanagers_is_found(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> None:
     with YarnRest(["http://127.0.0.1:1", hadoop.rm_url], Login(os.environ.get("USER", "u"))) as rest:
         assert rest.active_url() == hadoop.rm_url
         assert rest.info()["haState"] == "ACTIVE"

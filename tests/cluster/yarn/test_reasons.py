@@ -32,7 +32,7 @@ ONE, TWO = NODES.values()
 
 
 def without_times(message: str) -> str:
-    """Leave out times of the day: one that is computed anew may be a second later."""
+    """Leave out times of the day: one that is computed again may be a second later."""
     return re.sub(r"\d\d:\d\d:\d\d", "(time)", message)
 
 
@@ -131,13 +131,13 @@ class Cluster:
             ) from None
 
     def kill(self, *applications: ApplicationId) -> None:
-        for one in applications:
-            self.client.kill(one)
+        for application in applications:
+            self.client.kill(application)
 
     def end(self) -> None:
-        for one in self._made:
-            if not self.client.status(one).state.ended:
-                self.client.kill(one)
+        for item in self._made:
+            if not self.client.status(item).state.ended:
+                self.client.kill(item)
 
 
 def _keys(sets: dict[str, object]) -> dict[str, object]:
@@ -174,7 +174,7 @@ def listed(client: Client, one: ApplicationId) -> ApplicationView:
     return found
 
 
-def test_limits_of_queues_users_and_masters_are_named_and_the_change_starts_the_application(cluster: Cluster) -> None:
+def test_queue_user_and_am_limits_are_named_with_a_change_that_works(cluster: Cluster) -> None:
     client = cluster.client
     first = cluster.running("first", queue="small", memory=1536)
     one, why = cluster.waiting("second", "queue_limit", queue="small", memory=512)
@@ -202,7 +202,7 @@ def test_limits_of_queues_users_and_masters_are_named_and_the_change_starts_the_
     assert why.estimate is not None
 
 
-def test_a_wait_for_the_master_is_notified_once_by_the_next_command_and_not_by_the_master(
+def test_a_wait_for_the_applicationmaster_is_notified_once_by_the_next_command(
     options: dict[str, str], tmp_path: Path
 ) -> None:
     hook, secret = Hook(), tmp_path / "hook"
@@ -219,16 +219,16 @@ def test_a_wait_for_the_master_is_notified_once_by_the_next_command_and_not_by_t
             def listed_by_a_new_command() -> bool:
                 with Client(config) as other:
                     assert {one, quiet} <= {each.application_id for each in other.list()}
-                return bool(hook.taken(str(one)))
+                return bool(hook.received(str(one)))
 
             until(listed_by_a_new_command)
             for _ in range(2):
                 listed_by_a_new_command()
                 with Client(config) as other:
                     assert other.status(one).state is State.ACCEPTED
-            (told,) = hook.taken(str(one))
-            assert (told["event"], told["appname"], told["queue"]) == ("waiting", "second", "masters")
-            assert "AM resource limit exceeded" in str(told["text"])
+            (event,) = hook.received(str(one))
+            assert (event["event"], event["appname"], event["queue"]) == ("waiting", "second", "masters")
+            assert "AM resource limit exceeded" in str(event["text"])
             own.kill(first)
             # The ApplicationMaster finds the same wait, and sends its events in order.
             until(lambda: "running" in hook.events(str(one)), 120)
@@ -313,7 +313,7 @@ def test_containers_and_their_master_run_on_nodes_with_their_label(
         try:
             own.until_running(first)
             second = own.running("second")
-            hosts = [[one.host for one in client.status(each).containers] for each in (first, second)]
+            hosts = [[container.host for container in client.status(each).containers] for each in (first, second)]
             assert hosts == [[TWO], [ONE]]
             assert [master_node(queued, each) for each in (first, second)] == [TWO, TWO]
         finally:
@@ -325,14 +325,16 @@ def test_a_label_that_the_queue_may_not_use_is_refused_with_the_queues_that_may(
     cluster: Cluster, options: dict[str, str], tmp_path: Path
 ) -> None:
     setting = f"{ROOT}.masters.accessible-node-labels"
-    said = f"the queue 'masters' may not use nodes with the label 'fast' ({setting}); queues that may: default, small"
+    message = (
+        f"the queue 'masters' may not use nodes with the label 'fast' ({setting}); queues that may: default, small"
+    )
     with pytest.raises(FileRefused) as refused:
         cluster.submit("label", _keys({"queue": "masters", "node_label": "fast"}))
-    assert f": resources.node_label: {said}" in str(refused.value)
+    assert f": resources.node_label: {message}" in str(refused.value)
     with Client(load_config(options | {"yarn.am_node_label": "fast"}, environ={})) as client:
         with pytest.raises(ConfigError) as wrong:
             Cluster(client, tmp_path).submit("master", _keys({"queue": "masters"}))
-        assert str(wrong.value).startswith(f"yarn.am_node_label: {said}")
+        assert str(wrong.value).startswith(f"yarn.am_node_label: {message}")
 
 
 def test_a_container_with_a_reservation_waits_for_that_node_only(cluster: Cluster, queued: Hadoop) -> None:
@@ -385,7 +387,7 @@ def test_a_role_that_waits_for_another_is_a_reason(cluster: Cluster, tmp_path: P
 
 def node_id(hadoop: Hadoop, host: str) -> str:
     nodes = hadoop.get(f"{hadoop.rm_url}/ws/v1/cluster/nodes")["nodes"]["node"]
-    (found,) = [one["id"] for one in nodes if one["nodeHostName"] == host]
+    (found,) = [node["id"] for node in nodes if node["nodeHostName"] == host]
     return str(found)
 
 
@@ -396,7 +398,7 @@ def label(hadoop: Hadoop, node: str, name: str) -> None:
     urllib.request.urlopen(urllib.request.Request(url, b"", method="POST"), timeout=120).close()
 
 
-def test_gpus_in_pieces_and_a_service_that_is_away_are_named(cluster: Cluster) -> None:
+def test_fragmented_gpus_and_an_unreachable_service_are_named(cluster: Cluster) -> None:
     for number, host in enumerate((ONE, TWO)):
         _, why = cluster.waiting(f"half{number}", "service_away", nodes=host, gcores=2)
         assert "ZooKeeper" in why.resource

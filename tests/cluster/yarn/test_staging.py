@@ -27,7 +27,7 @@ class Modes:
     def __init__(self, **changed: int) -> None:
         below = {"user": "user", "home": "user/tony", "own": "user/tony/.dlapp", "cache": "user/tony/.dlapp/cache"}
         modes = {"user": 0o755, "home": 0o755, "own": 0o711, "cache": 0o711, **changed}
-        self.there = {f"hdfs://nn:8020/{path}": modes[name] for name, path in below.items()}
+        self.modes_by_path = {f"hdfs://nn:8020/{path}": modes[name] for name, path in below.items()}
         self.owners: dict[str, str] = {}
         self.zone = "nowhere"
         self.sent: list[str] = []
@@ -36,7 +36,7 @@ class Modes:
 
     def status(self, location: str) -> FileInfo | None:
         self.calls.append(location)
-        if (mode := self.there.get(location)) is None:
+        if (mode := self.modes_by_path.get(location)) is None:
             return None
         return FileInfo(
             size_bytes=len(self.content),
@@ -48,13 +48,13 @@ class Modes:
         )
 
     def make(self, location: str, mode: int) -> None:
-        self.there.setdefault(location, mode)
+        self.modes_by_path.setdefault(location, mode)
 
     def read_part(self, location: str, offset: int, count: int) -> bytes:
         return self.content[offset : offset + count]
 
     def send(self, path: str, location: str, mode: int) -> FileInfo | None:
-        self.there[location] = mode
+        self.modes_by_path[location] = mode
         self.sent.append(location)
         return self.status(location)
 
@@ -66,9 +66,9 @@ def _archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def staged(files: Modes, name: str, mode: int, visibility: str) -> str:
-    there = ApplicationSubmitter(None, None)  # type: ignore[arg-type]
+    submitter = ApplicationSubmitter(None, None)  # type: ignore[arg-type]
     above = _Directories(files)  # type: ignore[arg-type]
-    found = there._staged(above, "tony", "it", f"{CACHE}/{name}", mode, visibility)
+    found = submitter._staged(above, "tony", "it", f"{CACHE}/{name}", mode, visibility)
     assert (found.url, found.size) == (f"{CACHE}/{name}", 3)
     return found.visibility
 
@@ -96,19 +96,19 @@ def test_the_zip_is_public_where_everybody_may_read_it_and_else_the_users(
 
 
 def test_the_directories_above_two_archives_are_read_once() -> None:
-    files, there = Modes(), ApplicationSubmitter(None, None)  # type: ignore[arg-type]
+    files, submitter = Modes(), ApplicationSubmitter(None, None)  # type: ignore[arg-type]
     above = _Directories(files)  # type: ignore[arg-type]
     names = {"dlapp-1.pyz": ("PUBLIC", 0o644), "1.tar.gz": ("PRIVATE", 0o600)}
     for name, (visibility, mode) in names.items():
-        files.there[f"{CACHE}/{name}"] = mode
-        there._staged(above, "tony", "it", f"{CACHE}/{name}", mode, visibility)
+        files.modes_by_path[f"{CACHE}/{name}"] = mode
+        submitter._staged(above, "tony", "it", f"{CACHE}/{name}", mode, visibility)
     directories = ["hdfs://nn:8020/user", HOME, f"{HOME}/.dlapp", CACHE]
     assert sorted(files.calls) == sorted([*directories, *(f"{CACHE}/{name}" for name in names)])
 
 
 def test_a_zip_that_others_may_not_read_is_not_public() -> None:
     files = Modes()
-    files.there[f"{CACHE}/dlapp-1.pyz"] = 0o640
+    files.modes_by_path[f"{CACHE}/dlapp-1.pyz"] = 0o640
     assert staged(files, "dlapp-1.pyz", 0o644, "PUBLIC") == "PRIVATE"
 
 
@@ -118,7 +118,7 @@ def test_a_zip_in_an_encryption_zone_is_not_public() -> None:
     assert staged(files, "dlapp-1.pyz", 0o644, "PUBLIC") == "PRIVATE"
 
 
-def test_a_workspace_is_the_users_wherever_it_lies() -> None:
+def test_a_staged_workspace_belongs_to_the_user() -> None:
     assert staged(Modes(), "1.tar.gz", 0o600, "PRIVATE") == "PRIVATE"
 
 
@@ -136,8 +136,8 @@ def test_a_workspace_is_the_users_wherever_it_lies() -> None:
 )
 def test_an_archive_that_others_may_have_put_there_is_refused(place: str, mode: int, owner: str) -> None:
     files = Modes()
-    files.there[f"{CACHE}/dlapp-1.pyz"] = 0o644
-    files.there[place] = mode
+    files.modes_by_path[f"{CACHE}/dlapp-1.pyz"] = 0o644
+    files.modes_by_path[place] = mode
     files.owners[place] = owner
     with pytest.raises(Denied, match="others may have written there"):
         staged(files, "dlapp-1.pyz", 0o644, "PUBLIC")
@@ -147,8 +147,8 @@ def test_an_archive_that_others_may_have_put_there_is_refused(place: str, mode: 
 def test_a_world_writable_home_directory_is_refused(mode: int, is_refused: bool) -> None:
     """Modes of the home directory; with the sticky bit nobody can rename what belongs to another user."""
     files = Modes()
-    files.there[f"{CACHE}/dlapp-1.pyz"] = 0o644
-    files.there[HOME] = mode
+    files.modes_by_path[f"{CACHE}/dlapp-1.pyz"] = 0o644
+    files.modes_by_path[HOME] = mode
     refusal = pytest.raises(Denied, match="hdfs dfs -chmod o-w /user/tony") if is_refused else contextlib.nullcontext()
     with refusal:
         staged(files, "dlapp-1.pyz", 0o644, "PUBLIC")
@@ -158,7 +158,7 @@ def test_a_world_writable_home_directory_is_refused(mode: int, is_refused: bool)
 @pytest.mark.parametrize("content", [b"zap", b"zip, and more"])
 def test_an_archive_that_does_not_match_its_name_is_refused(content: bytes) -> None:
     files = Modes()
-    files.there[f"{CACHE}/dlapp-1.pyz"] = 0o644
+    files.modes_by_path[f"{CACHE}/dlapp-1.pyz"] = 0o644
     files.content = content
     with pytest.raises(Denied, match="is not what its name says"):
         staged(files, "dlapp-1.pyz", 0o644, "PUBLIC")
@@ -167,12 +167,12 @@ def test_an_archive_that_does_not_match_its_name_is_refused(content: bytes) -> N
 @pytest.mark.parametrize(("mode", "visibility"), [(0o644, "PUBLIC"), (0o640, "PRIVATE"), (0o600, "PRIVATE")])
 def test_a_python_archive_is_public_where_everybody_may_read_it(mode: int, visibility: str) -> None:
     files = Modes()
-    files.there |= {"hdfs://nn:8020/pythons": 0o755, "hdfs://nn:8020/pythons/3.tar.gz": mode}
+    files.modes_by_path |= {"hdfs://nn:8020/pythons": 0o755, "hdfs://nn:8020/pythons/3.tar.gz": mode}
     config = SimpleNamespace(yarn=SimpleNamespace(python_archive="hdfs:///pythons/3.tar.gz"))
     session: Any = SimpleNamespace(hdfs=lambda user: HdfsPlace("hdfs://nn:8020", (), Login(user)), config=config)
-    there = ApplicationSubmitter(session, None)
+    submitter = ApplicationSubmitter(session, None)
     above = _Directories(files)  # type: ignore[arg-type]
-    (found,) = there._python_archive(above, "tony").values()
+    (found,) = submitter._python_archive(above, "tony").values()
     assert (found.visibility, found.archive) == (visibility, True)
 
 
@@ -203,8 +203,8 @@ def test_replicas_that_hdfs_refuses_hinder_no_submission() -> None:
         wanted.append((location, count))
         raise DlappError("a quota")
 
-    there = ApplicationSubmitter(SimpleNamespace(site={}), None)  # type: ignore[arg-type]
+    submitter = ApplicationSubmitter(SimpleNamespace(site={}), None)  # type: ignore[arg-type]
     files: Any = SimpleNamespace(replicate=replicate)
     for containers in (50, 400):
-        there._replicate(files, ["zip", "workspace"], containers)
+        submitter._replicate(files, ["zip", "workspace"], containers)
     assert wanted == [("zip", 20), ("workspace", 20)]

@@ -54,7 +54,7 @@ def forgotten(url: str, login: Login, **more: Any) -> list[AppReport]:
     return reader.forgotten(url, login, clock=lambda: 0.0, **more)
 
 
-def asked(request: Request) -> str:
+def recorded_request(request: Request) -> str:
     """Return the path and query of a request as they were recorded: without the user, and in a fixed order."""
     path, _, query = request.target.partition("?")
     words = [(name, value) for name, value in parse_qsl(query) if name != "user.name"]
@@ -77,7 +77,7 @@ def url(requests: list[str]) -> Iterator[str]:
     answers = {in_order(target): one for target, one in RECORDED.items()}
 
     def answer(request: Request) -> Answer:
-        requests.append(asked(request))
+        requests.append(recorded_request(request))
         status, body = answers[requests[-1]]
         return as_json(body, status)
 
@@ -108,15 +108,15 @@ def flow(user: str, name: str, *runs: int) -> dict[str, Any]:
 
 def entity(number: int, **info: Any) -> dict[str, Any]:
     """Return an ended application of the reader."""
-    said = {
+    content = {
         "YARN_APPLICATION_TYPE": KIND,
         "YARN_APPLICATION_STATE": "KILLED",
         "YARN_APPLICATION_FINAL_STATUS": "KILLED",
     }
-    return {"id": str(ApplicationId(1, number)), "createdtime": 5, "events": [], "info": said | info}
+    return {"id": str(ApplicationId(1, number)), "createdtime": 5, "events": [], "info": content | info}
 
 
-def test_an_application_that_a_real_reader_knows_has_its_owner_end_times_and_tags(url: str) -> None:
+def test_an_application_of_a_real_reader_has_owner_end_times_and_tags(url: str) -> None:
     found = from_timeline(url, THIRD, LOGIN)
     assert (found.application_id, found.user, found.name, found.queue) == (THIRD, "bob", "a b!c/ü", "root.default")
     assert (found.state, found.final_status) == (State.FINISHED, FinalStatus.FAILED)
@@ -129,26 +129,26 @@ def test_an_application_that_a_real_reader_knows_has_its_owner_end_times_and_tag
 
 def test_the_applications_of_all_flows_of_a_real_reader_are_listed(url: str) -> None:
     found = forgotten(url, LOGIN, whose=None, known=())
-    assert [(one.application_id, one.user, one.name) for one in found] == [
+    assert [(view.application_id, view.user, view.name) for view in found] == [
         (FIRST, "root", "first"),
         (THIRD, "bob", "a b!c/ü"),
         (FOURTH, "bob", "second"),
     ]
-    assert [one.final_status.value for one in found] == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
+    assert [view.final_status.value for view in found] == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
 
 
 def test_only_flows_of_the_wanted_user_with_runs_that_the_resourcemanager_forgot_are_requested(
     url: str, requests: list[str]
 ) -> None:
-    assert [one.application_id for one in forgotten(url, LOGIN, whose="bob", known=[known(FOURTH)])] == [THIRD]
+    assert [view.application_id for view in forgotten(url, LOGIN, whose="bob", known=[known(FOURTH)])] == [THIRD]
     assert requests[0] == FLOWS
-    assert [one.partition("?")[0] for one in requests[1:]] == ["/users/bob/flows/a%20b%21c%2F%C3%BC/apps/"]
+    assert [request.partition("?")[0] for request in requests[1:]] == ["/users/bob/flows/a%20b%21c%2F%C3%BC/apps/"]
     requests.clear()
-    assert forgotten(url, LOGIN, whose=None, known=[known(one) for one in OF]) == []
+    assert forgotten(url, LOGIN, whose=None, known=[known(item) for item in OF]) == []
     assert requests == [FLOWS]
 
 
-def test_a_list_requests_the_twenty_flows_with_the_latest_runs_once_each_and_stops_when_its_time_is_over() -> None:
+def test_a_list_requests_the_twenty_latest_flows_once_within_its_time() -> None:
     # Two days of each flow; the first by name ran last.
     rows = [flow("tony", f"f{number:02}", 1000 - number - 100 * day) for day in range(2) for number in range(30)]
     paths: list[str] = []
@@ -160,7 +160,9 @@ def test_a_list_requests_the_twenty_flows_with_the_latest_runs_once_each_and_sto
 
     with http_server(answer) as server:
         found = forgotten(server, LOGIN, whose=None, known=())
-        assert [one.rpartition("/apps/")[0].rpartition("/")[2] for one in paths[1:]] == [f"f{n:02}" for n in range(20)]
+        assert [path.rpartition("/apps/")[0].rpartition("/")[2] for path in paths[1:]] == [
+            f"f{n:02}" for n in range(20)
+        ]
         assert len(found) == 20
         paths.clear()
         times = iter([0.0, 0.5, 1.0, 3.0])
@@ -182,7 +184,7 @@ def test_the_owner_is_read_from_the_key_and_not_from_the_applications_claim() ->
         return as_json([flow("eve", "f", 5)] if request.path.endswith("/flows/") else [forged])
 
     with http_server(answer) as server:
-        assert [one.user for one in forgotten(server, LOGIN, whose=None, known=())] == ["eve"]
+        assert [item.user for item in forgotten(server, LOGIN, whose=None, known=())] == ["eve"]
         assert forgotten(server, LOGIN, whose="tony", known=()) == []
 
 
@@ -202,7 +204,7 @@ def test_the_owner_is_read_from_the_key_and_not_from_the_applications_claim() ->
 def test_an_odd_row_of_the_reader_does_not_hide_the_others(flows: Any, applications: Any, numbers: list[int]) -> None:
     with http_server(lambda asked: as_json(flows if asked.path.endswith("/flows/") else applications)) as server:
         found = forgotten(server, LOGIN, whose="tony", known=())
-    assert [one.application_id.number for one in found] == numbers
+    assert [view.application_id.number for view in found] == numbers
 
 
 @pytest.mark.parametrize(
@@ -251,21 +253,21 @@ def test_the_readers_address_and_the_clusters_id_are_those_of_the_configuration(
     assert HadoopConfiguration(V2, "here").timeline_reader_url() is None
 
 
-def test_the_doctor_lists_one_flow_and_says_why_it_cannot() -> None:
-    def found(answer: Answer) -> Finding:
+def test_the_doctor_lists_one_flow_or_gives_the_reason() -> None:
+    def finding_for(answer: Answer) -> Finding:
         with http_server(lambda _: answer) as server:
             address = server.removeprefix("http://")
             site = HadoopConfiguration({**V2, "yarn.timeline-service.reader.webapp.address": address}, "here")
-            (one,) = [one for one in _history(site, LOGIN) if one.subject == "yarn.timeline"]
+            (one,) = [finding for finding in _history(site, LOGIN) if finding.subject == "yarn.timeline"]
             return one._replace(found=one.found.replace(server, "SERVER"))
 
-    one = found(as_json([]))
+    one = finding_for(as_json([]))
     assert (one.verdict, one.found) == (PASS, f"SERVER{BASE}, Timeline Service v2")
-    one = found(as_json({"message": "Unable to get flow info"}, 503))
-    said = f"SERVER{BASE} (Timeline Service v2) does not list applications: status 503: Unable to get flow info"
-    assert (one.verdict, one.found) == (WARN, said)
+    one = finding_for(as_json({"message": "Unable to get flow info"}, 503))
+    message = f"SERVER{BASE} (Timeline Service v2) does not list applications: status 503: Unable to get flow info"
+    assert (one.verdict, one.found) == (WARN, message)
     assert "yarn.timeline-service.read.allowed.users" in one.repair
-    assert found(Answer(200, b"<html>")).verdict == WARN
+    assert finding_for(Answer(200, b"<html>")).verdict == WARN
 
 
 if FULL:
@@ -332,11 +334,11 @@ if FULL:
             flow of each, and the application under the name that a missing id of an entity becomes."""
             # user/flow/version/run/application
             found = sorted(stored.glob("*/*/*/*/application_*"))
-            parts = [one.relative_to(stored).parts for one in found]
-            lines = [f"{one[4]},{one[0]},{one[1]},{one[3]}\n" for one in parts]
+            parts = [item.relative_to(stored).parts for item in found]
+            lines = [f"{part[4]},{part[0]},{part[1]},{part[3]}\n" for part in parts]
             (stored / "app_flow_mapping.csv").write_text("".join(lines))
-            for one in found:
-                (one / "YARN_APPLICATION" / "null.thist").symlink_to(f"{one.name}.thist")
+            for item in found:
+                (item / "YARN_APPLICATION" / "null.thist").symlink_to(f"{item.name}.thist")
 
         index_files()
         until(shows(lambda: client.status(ids[0]).state.ended))
@@ -351,7 +353,7 @@ if FULL:
         with pytest.raises(Unreachable, match="status 403"):
             from_timeline(url, ids[0], Login("stranger"))
         # This store has no flows. The list has what else is known.
-        assert [one.application_id for one in client.list(everybody=True)] == [ids[1]]
-        (one,) = [one for one in _history(site, Login(getpass.getuser())) if one.subject == "yarn.timeline"]
+        assert [view.application_id for view in client.list(everybody=True)] == [ids[1]]
+        (one,) = [finding for finding in _history(site, Login(getpass.getuser())) if finding.subject == "yarn.timeline"]
         assert one.verdict == WARN
         assert "does not list applications: status 503: java.io.IOException: Unable to get flow info" in one.found

@@ -42,17 +42,17 @@ while len(ended) < count:
     news = rm.allocate(wanted, progress=len(ended) / count, timeout_s=120)
     wanted = []
     surplus = []
-    for one in news.granted:
+    for container in news.granted:
         if len(granted) == count:
-            surplus.append(one.container_id)
+            surplus.append(container.container_id)
             continue
-        granted[one.container_id] = one
+        granted[container.container_id] = container
         launch = Launch(
             command=tuple(plan["command"]),
             environment={"INDEX": str(len(granted) - 1), **plan["environment"]},
         )
-        failed = NodeManager(one.node, rm.node_tokens[one.node]).start([(one, launch)], timeout_s=120)
-        assert failed == {one.container_id: None}, failed
+        failed = NodeManager(container.node, rm.node_tokens[container.node]).start([(container, launch)], timeout_s=120)
+        assert failed == {container.container_id: None}, failed
     for status in news.ended:
         if status.container_id in granted:
             ended[status.container_id] = status
@@ -65,7 +65,9 @@ with open("/proc/self/status") as file:
     memory_kib = next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
 result = {
     "largest": [registration.largest.memory_mib, registration.largest.vcores, registration.largest.gcores],
-    "granted": {str(one.container_id): [str(one.node), one.resources.gcores] for one in granted.values()},
+    "granted": {
+        str(container.container_id): [str(container.node), container.resources.gcores] for container in granted.values()
+    },
     "ended": {str(each.container_id): [each.exit_status, each.diagnostics] for each in ended.values()},
     "secrets": {name: secret.hex() for name, secret in credentials.secrets.items()},
     "environment": dict(os.environ),

@@ -126,14 +126,14 @@ def read(engine: Engine, name: str) -> Any:
 
 
 def checkpoint_line(application: str) -> str:
-    return next(one for one in run("dlapp-status", application).out.splitlines() if one.startswith("checkpoint : "))
+    return next(line for line in run("dlapp-status", application).out.splitlines() if line.startswith("checkpoint : "))
 
 
 def kill_container(engine: Engine, application: str) -> None:
     (workspace,) = engine.state_dir.glob(f"*/applications/{application}/containers/*/workspace")
-    for one in processes(workspace.parent):
+    for process in processes(workspace.parent):
         with contextlib.suppress(ProcessLookupError):  # one ends with another
-            os.kill(one.pid, signal.SIGKILL)
+            os.kill(process.pid, signal.SIGKILL)
 
 
 def test_the_newest_whole_checkpoint_of_transformers_survives_a_kill(engine: Engine, tmp_path: Path) -> None:
@@ -172,11 +172,11 @@ def test_a_state_that_is_always_replaced_is_copied_and_a_soft_kill_without_handl
     wait_for("its start", lambda: status(application)["phase"] == "running 1 of 1", END_S)
     assert run("dlapp-softkill", application).code == 0
     assert ended(application, END_S)["cause"] == "soft-killed"
-    kept = read(engine, "state.json")["step"]
+    kept_step = read(engine, "state.json")["step"]
     resumed = run("dlapp-launcher", "--wait", "--resume", application, timeout_s=END_S)
     assert resumed.code == 0, resumed.err + resumed.out
     step, names = read(engine, "continued.json")
-    assert before <= step <= kept  # it may have saved between the inspection and SIGTERM
+    assert before <= step <= kept_step  # it may have saved between the inspection and SIGTERM
     assert "state.json" in names
     assert checkpoint_line(id_of(resumed)).startswith("checkpoint : 0:")
 

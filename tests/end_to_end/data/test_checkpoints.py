@@ -58,9 +58,9 @@ def test_a_container_that_is_killed_continues_from_its_checkpoint(engine: Engine
     if what != "its program":
         wait_for("a change", Path(f"{go}.done").exists, END_S)
         (model,) = engine.state_dir.glob(f"*/applications/{application}/containers/*/workspace/model")
-        for one in processes(model.parents[1]):
+        for process in processes(model.parents[1]):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(one.pid, signal.SIGKILL)
+                os.kill(process.pid, signal.SIGKILL)
     assert run("dlapp-logs", "-f", application, timeout_s=END_S).code == 0
     assert status(application)["final_status"] == "SUCCEEDED"
     tree = engine.tree("kept/result")
@@ -140,7 +140,7 @@ def test_all_ranks_of_a_gang_continue_from_the_checkpoint_of_one(engine: Engine,
     assert run("dlapp-logs", "-f", application, timeout_s=END_S).code == 0
     seen = status(application)
     assert seen["final_status"] == "SUCCEEDED", seen["diagnostics"]
-    assert [one["generation"] for one in seen["containers"]] == [1, 1]
+    assert [container["generation"] for container in seen["containers"]] == [1, 1]
     tree = engine.tree("kept/result")
     for index in range(2):
         assert tree[f"{index}/start"].startswith(f"{index} from epoch 3 in /"), tree
@@ -155,7 +155,7 @@ def test_all_ranks_of_a_gang_continue_from_the_checkpoint_of_one(engine: Engine,
     ],
     indirect=["engine"],
 )
-def test_ranks_with_checkpoints_of_their_own_continue_from_one_that_all_have(
+def test_ranks_with_own_checkpoints_resume_from_a_common_one(
     engine: Engine, tmp_path: Path, *, master_dies: bool
 ) -> None:
     end = '[ "$CONTAINER_INDEX" = 1 ] && kill -9 $$\nsleep 300'
@@ -165,8 +165,8 @@ def test_ranks_with_checkpoints_of_their_own_continue_from_one_that_all_have(
         if epoch == 3:
             engine.remove(f"kept/result.checkpoints/{application}/1/checkpoint-3.json")
             if master_dies:
-                for one in engine.runners():
-                    os.kill(one.pid, signal.SIGKILL)
+                for runner in engine.runners():
+                    os.kill(runner.pid, signal.SIGKILL)
                 engine.kill_master(application)
                 wait_for("the next ApplicationMaster", lambda: status(application)["attempt"] == 2, END_S)
         (tmp_path / f"go.{epoch}").touch()
@@ -177,7 +177,7 @@ def test_ranks_with_checkpoints_of_their_own_continue_from_one_that_all_have(
     tree = engine.tree("kept/result")
     for index in range(2):
         assert tree[f"{index}/start"].startswith(f"{index} from epoch 2 in /"), tree
-    assert (seen["attempt"], [one["generation"] for one in seen["containers"]]) == (1 + master_dies, [1, 1])
+    assert (seen["attempt"], [container["generation"] for container in seen["containers"]]) == (1 + master_dies, [1, 1])
 
 
 SAVING = """\
@@ -208,7 +208,7 @@ def both_have(engine: Engine, application: str, count: int) -> bool:
     ("late", "begun"),
     [pytest.param(False, 3, id="all-save"), pytest.param(True, 2, id="one-does-not-save")],
 )
-def test_a_gang_that_was_soft_killed_goes_on_from_the_last_checkpoint_that_all_ranks_saved(
+def test_a_soft_killed_gang_resumes_from_the_last_common_checkpoint(
     engine: Engine, tmp_path: Path, *, late: bool, begun: int
 ) -> None:
     engine.put("kept/somewhere/else", "")
@@ -230,7 +230,7 @@ def test_a_gang_that_was_soft_killed_goes_on_from_the_last_checkpoint_that_all_r
     assert run("dlapp-softkill", application).code == 0
     seen = ended(application, END_S)
     assert (seen["cause"], seen["resumable"]) == ("soft-killed", True), seen["diagnostics"]
-    stored = [numbers(engine, application, at) for at in "01"]
+    stored = [numbers(engine, application, index) for index in "01"]
     assert len(stored[0]) == 3
     assert stored[1] == (stored[0][:2] if late else stored[0])
     (next_step,) = (

@@ -14,9 +14,7 @@ from tests.engines import Engine, on_yarn_when_full
 
 @on_yarn_when_full
 @pytest.mark.slow
-def test_live_copies_stay_where_the_application_is_killed_and_go_when_its_output_is_committed(
-    engine: Engine, tmp_path: Path
-) -> None:
+def test_live_copies_stay_after_a_kill_and_are_removed_at_the_commit(engine: Engine, tmp_path: Path) -> None:
     go = tmp_path / "go"
     script = (
         'mkdir -p output/deep; echo "first $CONTAINER_INDEX" >output/deep/log\n'
@@ -44,13 +42,13 @@ def test_live_copies_stay_where_the_application_is_killed_and_go_when_its_output
         wait_for("the live copies", is_copied)
         return application, copies
 
-    killed, kept = started()
+    killed, kept_application = started()
     assert "out" not in engine.names(""), "the target is there before the end"
     done = run("dlapp-kill", killed)
     assert done.code == 0, done.err
     assert ended(killed)["state"] == "KILLED"
     wait_for("the end of its processes", lambda: not engine.processes(killed))
-    assert copied(kept) == first
+    assert copied(kept_application) == first
 
     finished, _ = started()
     go.touch()
@@ -64,4 +62,4 @@ def test_live_copies_stay_where_the_application_is_killed_and_go_when_its_output
     # What was killed wrote is its user's to remove.
     assert engine.beside("out") == ["out.live"]
     assert engine.names("out.live") == [f"{killed}.live"]
-    assert copied(kept) == first
+    assert copied(kept_application) == first

@@ -93,7 +93,7 @@ echo c >src/__pycache__/m.pyc; echo c >.cache/blob
     expected = ["not stored : mlflow.db (1.2 MiB), shipped (43 bytes), src/b (3 bytes), 2 other new files"]
     assert lines_of(done.out) == lines_of(run("dlapp-status").out) == expected
     files = seen["containers"][0]["not_stored"]["files"]
-    assert [(one["name"], one["size_bytes"]) for one in files] == [
+    assert [(item["name"], item["size_bytes"]) for item in files] == [
         ("mlflow.db", 1258291),
         ("shipped", 43),
         ("src/b", 3),
@@ -120,7 +120,7 @@ def test_a_failed_program_gets_the_names_of_lost_files_but_not_of_kept_ones(tmp_
     assert lines_of(done.out) == []
 
 
-def test_of_several_containers_each_name_has_its_container_and_the_list_ends(tmp_path: Path) -> None:
+def test_names_of_several_containers_have_their_container_in_a_bounded_list(tmp_path: Path) -> None:
     script = "mkdir output; for n in 1 2 3 4 5 6; do mkfifo output/$n; done; echo $CONTAINER_INDEX >log.txt"
     done, seen = ended(
         properties(tmp_path, script, resources={"containers": 2}, to_hdfs=output_to(tmp_path / "result")),
@@ -134,7 +134,7 @@ def test_of_several_containers_each_name_has_its_container_and_the_list_ends(tmp
         "not stored : 4 more of the output",
         "not stored : log.txt of container 0 (2 bytes), log.txt of container 1 (2 bytes)",
     ]
-    assert [len(one["not_stored"]["entries"]) for one in seen["containers"]] == [6, 6]
+    assert [len(container["not_stored"]["entries"]) for container in seen["containers"]] == [6, 6]
 
 
 def test_several_outputs_are_copied_with_their_link_targets(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ ln -s ../data/best model/best; ln -s ../model/best plots/of; mkfifo plots/pipe; 
     assert lines_of(done.out) == ["not stored : plots/pipe (a FIFO)", "not stored : data/raw (4 bytes)"]
 
 
-def test_of_a_sweep_the_trials_are_named(tmp_path: Path) -> None:
+def test_unstored_files_of_a_sweep_are_named_by_trial(tmp_path: Path) -> None:
     script = """
 mkdir output; echo m >output/m; echo made >made; ln -s ../made output/link; mkfifo output/p; echo db >mlflow.db
 """

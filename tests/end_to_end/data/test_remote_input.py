@@ -26,8 +26,8 @@ def test_web_input_needs_no_library_on_the_nodes_and_other_schemes_are_refused(
         file = properties(tmp_path, script, from_hdfs={"hdfs": f"{url}/a.txt", "input_path": "in"})
         view = ended(launch(file))
     assert view["cause"] == "succeeded", view["diagnostics"]
-    there = {"hdfs": "s3://bucket/a.txt", "input_path": "in"}
-    refused = run("dlapp-launcher", properties(tmp_path, script, name="other", from_hdfs=there))
+    section = {"hdfs": "s3://bucket/a.txt", "input_path": "in"}
+    refused = run("dlapp-launcher", properties(tmp_path, script, name="other", from_hdfs=section))
     assert refused.code == 2, refused.out
     assert "from_hdfs.hdfs: the nodes cannot read s3://" in refused.err
     assert "s3fs" in refused.err

@@ -40,11 +40,11 @@ def causes() -> dict[str, str]:
     (host,) = json.loads(done.out)["hosts"]
     assert done.code == 1
     assert "the driver hangs" in host["error"]
-    return {one["uuid"]: one["quarantine"]["cause"] for one in host["devices"] if one["quarantine"]}
+    return {device["uuid"]: device["quarantine"]["cause"] for device in host["devices"] if device["quarantine"]}
 
 
 @pytest.mark.slow
-def test_a_driver_that_hangs_at_the_end_costs_a_quarantine_and_not_the_output(tmp_path: Path, stub: Path) -> None:
+def test_a_driver_hang_at_the_end_quarantines_the_device_and_keeps_the_output(tmp_path: Path, stub: Path) -> None:
     application, go = launched(tmp_path)
     with_devices(stub, [StubDevice(hang="nvml"), StubDevice()])
     go.touch()
@@ -58,8 +58,8 @@ def test_a_driver_that_hangs_at_the_end_costs_a_quarantine_and_not_the_output(tm
     assert other.code == 0, other.err
     # The driver answers again: an operator need not wait for the next inspection.
     with_devices(stub, [StubDevice(), StubDevice()])
-    for one in ("gpu0", "gpu1"):
-        assert run("dlapp-gpu", "heal", one).code == 0
+    for value in ("gpu0", "gpu1"):
+        assert run("dlapp-gpu", "heal", value).code == 0
     script = properties(tmp_path, "echo $NV_GPU", name="next", resources={"gcores": 2})
     assert run("dlapp-launcher", "--wait", script, timeout_s=END_S).code == 0
 
@@ -91,36 +91,32 @@ def test_output_of_a_container_that_is_kept_is_stored_before_a_driver_can_hang(t
     wait_for("its end is known", lambda: "exit code 3" in status(application)["diagnostics"], END_S)
     wait_for("its output", lambda: [*tmp_path.glob("result.*/*/model")], 8.0)
     # While it waits 10 s for the driver.
-    kill_processes([one.pid for one in processes(tmp_path) if one.role == "task"])
+    kill_processes([process.pid for process in processes(tmp_path) if process.role == "task"])
     end = ended(application)
     assert (end["final_status"], "exit code 3" in end["diagnostics"]) == ("FAILED", True)
     assert Path(end["outputs"][0]["partial"].removeprefix("file://"), "model").read_text() == "trained\n"
 
 
 @pytest.mark.parametrize("init", [18, 999, pytest.param(HANGS, marks=pytest.mark.slow)])
-def test_a_driver_that_does_not_work_refuses_gpus_with_the_reason_and_lets_the_others_run(
-    tmp_path: Path, stub: Path, init: int
-) -> None:
+def test_a_broken_driver_refuses_only_applications_with_gpus(tmp_path: Path, stub: Path, init: int) -> None:
     with_devices(stub, [], init=init)
     without = run("dlapp-launcher", "--wait", properties(tmp_path, "echo here"), timeout_s=END_S)
     assert without.code == 0, without.err
-    said = {18: "Driver/library version mismatch", 999: "Unknown Error"}.get(init, "the driver hangs")
-    assert f"it runs without GPUs: NVML: {'' if init != HANGS else 'no answer in 30 s: '}{said}" in without.err
+    content = {18: "Driver/library version mismatch", 999: "Unknown Error"}.get(init, "the driver hangs")
+    assert f"it runs without GPUs: NVML: {'' if init != HANGS else 'no answer in 30 s: '}{content}" in without.err
     with_gpu = run("dlapp-launcher", properties(tmp_path, "echo here", name="gpu", resources={"gcores": 1}))
     assert with_gpu.code == 1
-    assert said in with_gpu.err
+    assert content in with_gpu.err
     assert "reboot this machine" in with_gpu.err
 
 
 @pytest.mark.slow
-def test_an_application_in_the_queue_waits_for_a_driver_that_was_updated_and_starts_when_it_works(
-    tmp_path: Path, stub: Path
-) -> None:
+def test_a_queued_application_waits_for_an_updated_driver_to_work(tmp_path: Path, stub: Path) -> None:
     first, go = launched(tmp_path)
     second = launch(properties(tmp_path, "echo $NV_GPU", name="second", resources={"gcores": 2}))
     with_devices(stub, [], init=18)
-    said = "Driver/library version mismatch"
-    wait_for("the reason", lambda: said in status(second)["diagnostics"], END_S)
+    message = "Driver/library version mismatch"
+    wait_for("the reason", lambda: message in status(second)["diagnostics"], END_S)
     go.touch()
     assert run("dlapp-logs", "-f", first, timeout_s=END_S).code == 0
     with_devices(stub, [StubDevice(), StubDevice()])

@@ -90,7 +90,7 @@ def put_old_output(engine: Engine) -> None:
 
 
 def is_running(application: str) -> bool:
-    return any(one["phase"] == "running" for one in status(application)["containers"])
+    return any(container["phase"] == "running" for container in status(application)["containers"])
 
 
 def is_over(engine: Engine, application: str) -> bool:
@@ -99,7 +99,7 @@ def is_over(engine: Engine, application: str) -> bool:
 
 def kill(found: list[Process], *roles: str) -> None:
     """SIGKILL everything of these roles at once."""
-    victims = [one.pid for one in found if one.role in roles]
+    victims = [process.pid for process in found if process.role in roles]
     assert victims
     kill_processes(victims)
 
@@ -146,7 +146,7 @@ def test_a_kill_keeps_no_output_after_a_dead_applicationmaster(directory: Path, 
     wait_for("KILLED", lambda: status(application)["state"] == "KILLED")
     wait_for("no process of it", lambda: not processes(home))
     wait_for("nothing of it", lambda: not [*home.glob("containers/*/workspace")])
-    assert [one.name for one in directory.glob("result*")] == [target.name]
+    assert [path.name for path in directory.glob("result*")] == [target.name]
 
 
 def test_a_killed_runner_does_not_end_applications_and_is_replaced(directory: Path, state_dir: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_killed_runner_does_not_end_applications_and_is_replaced(directory: Pa
 @pytest.mark.usefixtures("with_one_master")
 @on_yarn_when_full
 @each_seed("kills")
-def test_killed_at_any_moment_the_output_is_the_old_or_the_new_and_the_state_says_which(
+def test_a_kill_at_any_moment_leaves_old_or_new_output_matching_the_state(
     engine: Engine, tmp_path: Path, seed: int
 ) -> None:
     """Kill two applications of each seed; at night eight of each, and two on YARN."""
@@ -187,7 +187,7 @@ def test_killed_at_any_moment_the_output_is_the_old_or_the_new_and_the_state_say
         wait_for(f"its output is settled; {where}", functools.partial(engine.is_settled, application))
         wait_for(f"what lay beside the target is gone; {where}", functools.partial(is_tidy, engine, application))
         seen = status(application)
-        committed = any(one["committed"] for one in seen["outputs"])
+        committed = any(output["committed"] for output in seen["outputs"])
         # YARN has no other word for an application whose last ApplicationMaster died between claim and farewell.
         assert committed == (seen["final_status"] == "SUCCEEDED") or (committed and engine.name == "yarn"), where
         wanted = "new\n" if committed else "old\n"
@@ -239,7 +239,7 @@ def test_a_wrong_or_missing_token_gets_401_without_an_effect(engine: Engine, tmp
     application = launch(properties(tmp_path, SLEEPER, name="guarded"))
     wait_for("its payload", lambda: is_running(application), END_S)
     url, secret = engine.control(application)
-    (container,) = [one["container_id"] for one in status(application)["containers"]]
+    (container,) = [item["container_id"] for item in status(application)["containers"]]
     before = status(application)
     for token in (None, "", "wrong", derive_token(secret, "another purpose"), derive_token(secret, container)):
         with ControlConnection(url, token) as connection:
@@ -253,7 +253,7 @@ def test_a_wrong_or_missing_token_gets_401_without_an_effect(engine: Engine, tmp
             with pytest.raises(Denied):
                 connection.call("POST", f"/v1/tasks/{container}/{word}", {})
         assert connection.call("GET", "/v1/view")["application_id"] == application
-    assert [unchanged(one) for one in status(application)["containers"]] == list(map(unchanged, before["containers"]))
+    assert [unchanged(item) for item in status(application)["containers"]] == list(map(unchanged, before["containers"]))
     assert secret not in json.dumps(before)
 
 

@@ -76,7 +76,7 @@ class Box:
 
     def kill(self, number: signal.Signals, *roles: str) -> None:
         """Send a signal to everything of these roles at once; ``payload`` is all that has the marker."""
-        victims = [one.pid for one in processes(self.state_dir) if one.role in roles]
+        victims = [process.pid for process in processes(self.state_dir) if process.role in roles]
         victims += self.payloads() if "payload" in roles else []
         assert victims
         if number is signal.SIGKILL:
@@ -88,7 +88,7 @@ class Box:
 
     def beside_the_target(self) -> set[str]:
         """Return the kinds of things that lie there for a while, or for who wants them; without the old output."""
-        names = [one.name for one in self.directory.glob("result.*")]
+        names = [path.name for path in self.directory.glob("result.*")]
         return {name.rpartition(".")[2] for name in names if not name.startswith("result.replaced.")}
 
     def ledger(self) -> MachineLedger:
@@ -98,7 +98,7 @@ class Box:
     def has_no_container(self, application: str) -> bool:
         return not self.daemon.containers(f"label=dlapp.app={application}")
 
-    def nothing_is_left(self, application: str) -> dict[str, Any]:
+    def check_clean_end(self, application: str) -> dict[str, Any]:
         """Wait for the end and look at all that must be gone; the status."""
         end = ended(application)
         wait_for("no payload", lambda: not self.payloads())
@@ -143,7 +143,7 @@ def box(directory: Path, state_dir: Path, dockerd: Dockerd, monkeypatch: pytest.
 
 
 def in_phase(application: str, phase: str) -> Callable[[], bool]:
-    return lambda: any(one["phase"] == phase for one in status(application)["containers"])
+    return lambda: any(container["phase"] == phase for container in status(application)["containers"])
 
 
 def container_of(application: str) -> str:
@@ -280,7 +280,7 @@ def test_a_kill_of_any_process_leaves_no_container_and_no_lease(
     elif who != "payload":
         # The promise is a second; the machine may be busy with other tests.
         wait_for("the payload's end", lambda: not box.payloads())
-    end = box.nothing_is_left(application)
+    end = box.check_clean_end(application)
     assert end["final_status"] in as_wanted, end
     assert bool(end["diagnostics"]) is (end["final_status"] != "SUCCEEDED")
 
@@ -294,7 +294,7 @@ def test_killed_while_an_image_is_pulled_the_next_one_pulls_it(box: Box, dockerd
         wait_for("how far it is", lambda: 0 < (status(first)["containers"][0]["progress"] or 0) < 1)
         box.kill(signal.SIGKILL, "am", "task")
         registry.slow_s = 0.0
-        box.nothing_is_left(first)
+        box.check_clean_end(first)
         second = launch(properties(box.directory, "exit 0", name="next", application={"docker_image": registry.image}))
         assert ended(second)["final_status"] == "SUCCEEDED"
         dockerd.docker("rmi", registry.image)
@@ -323,7 +323,7 @@ def test_a_payload_ends_with_everything_of_it_killed_and_dockerd_dead(
 
 
 @pytest.mark.slow
-def test_a_container_and_its_gpu_outlive_their_application_master_and_the_script_does_not_run_again(
+def test_a_container_with_a_gpu_outlives_its_applicationmaster_and_runs_once(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DLAPP_LOCAL_AM_ATTEMPTS", "2")
@@ -339,7 +339,7 @@ def test_a_container_and_its_gpu_outlive_their_application_master_and_the_script
         uuid: one.container for uuid, one in holders.items()
     }
     (home / "workspace" / "go").touch()
-    assert box.nothing_is_left(application)["final_status"] == "SUCCEEDED"
+    assert box.check_clean_end(application)["final_status"] == "SUCCEEDED"
     assert (box.directory / "result" / "starts").read_text() == "start\n"
 
 
@@ -348,11 +348,11 @@ def test_a_kill_ends_a_payload_that_ignores_sigterm_and_frees_its_device(box: Bo
     wait_for("its payload", lambda: in_phase(application, "running")() and box.payloads())
     assert run("dlapp-kill", application).code == 0
     assert box.payloads() == []
-    assert box.nothing_is_left(application)["final_status"] == "KILLED"
+    assert box.check_clean_end(application)["final_status"] == "KILLED"
 
 
 @pytest.mark.slow
-def test_a_flood_of_output_is_cut_at_the_limit_and_the_application_goes_on(
+def test_a_flood_of_output_is_cut_at_the_limit_and_the_application_continues(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DLAPP_RUNTIME_LOG_LIMIT", "1m")
@@ -365,7 +365,7 @@ def test_a_flood_of_output_is_cut_at_the_limit_and_the_application_goes_on(
     home = application_dir(box.state_dir, application) / "containers" / container["container_id"]
     assert (home / "stdout").stat().st_size == 1 << 20
     assert (home / "stderr").read_text() == "the end"
-    box.nothing_is_left(application)
+    box.check_clean_end(application)
 
 
 # ---- a Docker that does not answer ----
@@ -382,9 +382,9 @@ def test_an_unresponsive_docker_does_not_block_other_applications(
     first = launch(properties(tmp_path, "sleep 300", name="inside", application={"docker_image": IMAGE}))
     wait_for("its payload", lambda: any(c["phase"] == "running" for c in status(first)["containers"]))
     silent.unlink()
-    for one in [one for one in processes(state_dir) if one.role in ("am", "task")]:
+    for process in [one for one in processes(state_dir) if one.role in ("am", "task")]:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(one.pid, signal.SIGKILL)
+            os.kill(process.pid, signal.SIGKILL)
     assert ended(first)["final_status"] == "FAILED"
     assert ended(launch(properties(tmp_path, "true", name="next")))["final_status"] == "SUCCEEDED"
     (log,) = state_dir.glob("*/runner-*.log")
@@ -491,9 +491,7 @@ def test_an_application_that_waits_for_docker_can_be_killed(tmp_path: Path, own:
     assert ended(application)["final_status"] == "KILLED"
 
 
-def test_on_one_machine_a_registry_that_asks_for_patience_is_waited_for(
-    tmp_path: Path, state_dir: Path, own: Dockerd
-) -> None:
+def test_on_one_machine_a_rate_limiting_registry_is_waited_for(tmp_path: Path, state_dir: Path, own: Dockerd) -> None:
     with Registry(busybox_root()) as registry:
         registry.is_busy = True
         application = launch(properties(tmp_path, "exit 0", application={"docker_image": registry.image}))
@@ -515,7 +513,7 @@ if FULL:
 
     @pytest.mark.root("to show its tasks another /etc")
     @pytest.mark.parametrize("who", ["task", "am+task", "all"])
-    def test_killed_on_yarn_its_payload_is_gone_at_once_and_device_and_container_with_the_next_application(
+    def test_a_kill_on_yarn_ends_the_payload_and_the_next_application_cleans_up(
         who: str, box: Box, hadoop: Hadoop, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         python, credentials = box.directory / "python3", box.directory / "credentials"
@@ -525,8 +523,10 @@ if FULL:
         subprocess.run(["cp", "-a", "/etc", etc], check=True)
         (etc / "dlapp").mkdir(exist_ok=True)
         (etc / "dlapp" / "node.yaml").write_text("docker: {root: true}\n")
-        there = f'unshare --mount --propagation private sh -c \'mount --bind "$0" /etc && exec "$@"\' {etc}'
-        python.write_text(f'#!/bin/sh\n{exports}exec {there} {sys.executable} "$@"\n')
+        in_mount_namespace = (
+            f'unshare --mount --propagation private sh -c \'mount --bind "$0" /etc && exec "$@"\' {etc}'
+        )
+        python.write_text(f'#!/bin/sh\n{exports}exec {in_mount_namespace} {sys.executable} "$@"\n')
         python.chmod(0o755)
         credentials.write_text("dlapp:secret\n")
         credentials.chmod(0o600)
@@ -548,7 +548,11 @@ if FULL:
 
         first = launch(file(f"trap '' TERM; sleep {box.marker}"))
         wait_for("its payload", lambda: in_phase(first, "running")() and box.payloads())
-        victims = [one.pid for one in processes_of(first) if one.role in (*WHO[who], *(["payload"] * (who == "all")))]
+        victims = [
+            process.pid
+            for process in processes_of(first)
+            if process.role in (*WHO[who], *(["payload"] * (who == "all")))
+        ]
         assert victims
         for pid in victims:
             with contextlib.suppress(ProcessLookupError):
@@ -560,8 +564,8 @@ if FULL:
         end = ended(second)
         assert end["final_status"] == "SUCCEEDED", end["diagnostics"]
         wait_for("no process", lambda: not processes_of(first) and not processes_of(second))
-        for one in (first, second):
-            wait_for("no container", partial(box.has_no_container, one))
+        for item in (first, second):
+            wait_for("no container", partial(box.has_no_container, item))
         settings = ledger_settings(
             zookeeper.ensemble, f"/{box.directory.name}", "dlapp:secret", lock_dir=str(box.locks)
         )

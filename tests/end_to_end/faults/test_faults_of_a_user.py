@@ -82,14 +82,14 @@ def running(command: Run, application: str) -> None:
 def kill(place: Path, *roles: str) -> None:
     """SIGKILL to all of these roles in one moment, as they see it: none runs when the first one dies."""
     send(place, signal.SIGSTOP, *roles)
-    kill_processes([one.pid for one in processes(place) if one.role in roles])
+    kill_processes([process.pid for process in processes(place) if process.role in roles])
 
 
 def send(place: Path, number: signal.Signals, *roles: str) -> None:
     """Send a signal to all of these roles."""
-    for one in [one for one in processes(place) if one.role in roles]:
+    for process in [one for one in processes(place) if one.role in roles]:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(one.pid, number)
+            os.kill(process.pid, number)
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_a_payload_whose_guardians_are_all_killed_ends_and_the_queue_continues(
     many = 2 if "daemon" in script else 1
 
     def sleeping() -> bool:
-        return sum(one.command.startswith("sleep 3003") for one in processes(place)) == many
+        return sum(process.command.startswith("sleep 3003") for process in processes(place)) == many
 
     wait_for("it sleeps", sleeping)
     # The next master ends what is left 2 seconds after it began; to look at that takes longer where much else runs.
@@ -115,8 +115,8 @@ def test_a_payload_whose_guardians_are_all_killed_ends_and_the_queue_continues(
     assert sleeping()
     send(place, signal.SIGCONT, "runner")
     seen = wait_for("the end", lambda: (now := status(command, first))["final_status"] == "FAILED" and now)
-    said = "container 0 (worker 0) failed: the task was killed, or ended without a result, under an earlier attempt"
-    assert seen["diagnostics"] == said
+    message = "container 0 (worker 0) failed: the task was killed, or ended without a result, under an earlier attempt"
+    assert seen["diagnostics"] == message
     end = wait_for("the next one's end", lambda: (now := status(command, second))["state"] == "FINISHED" and now)
     assert end["final_status"] == "SUCCEEDED"
     wait_for("no process", lambda: not processes(place))

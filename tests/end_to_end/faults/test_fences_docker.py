@@ -50,12 +50,12 @@ class Node:
         os.chown(file, owner, owner)
 
     @property
-    def words(self) -> list[str]:
+    def command_prefix(self) -> list[str]:
         """Return what a command begins with that is to see this /etc."""
         mount = 'mount --bind "$0" /etc && exec "$@"'
         return ["unshare", "--mount", "--propagation", "private", "sh", "-c", mount, str(self._etc)]
 
-    def home(self, uid: int) -> Path:
+    def home_directory(self, uid: int) -> Path:
         path = self.place / f"home-{uid}"
         if not path.exists():
             path.mkdir(mode=0o700)
@@ -64,21 +64,21 @@ class Node:
 
     def env(self, uid: int) -> dict[str, str]:
         return {
-            "HOME": str(self.home(uid)),
-            "DLAPP_LOCAL_STATE_DIR": f"{self.home(uid)}/state",
+            "HOME": str(self.home_directory(uid)),
+            "DLAPP_LOCAL_STATE_DIR": f"{self.home_directory(uid)}/state",
             "DLAPP_GPUID_LOCK_DIR": f"{self.place}/gpus",
             "DLAPP_RUNTIME_DOCKER_HOST": self.daemon.host,
             "DLAPP_RUNTIME_DOCKER_NETWORK": "none",
         }
 
-    def look_as(self, uid: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def view_as(self, uid: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let the commands of the test see the applications of a user."""
         for name, value in self.env(uid).items():
             monkeypatch.setenv(name, value)
 
     def file(self, uid: int, script: str, image: str = IMAGE, **resources: int) -> Path:
         """A user's properties file of an application in Docker."""
-        home = self.home(uid)
+        home = self.home_directory(uid)
         file = properties(
             home,
             script,
@@ -93,7 +93,7 @@ class Node:
     def command(self, uid: int, tool: str, file: object) -> list[str]:
         """Return what a user says here about a properties file or an application."""
         become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"] if uid else []
-        return [*self.words, *become, str(self._python), "-m", "dlapp.tools", tool, str(file)]
+        return [*self.command_prefix, *become, str(self._python), "-m", "dlapp.tools", tool, str(file)]
 
     def launch(self, uid: int, script: str, image: str = IMAGE, containers: int = 1, **env: str) -> str:
         """Submit an application in Docker as a user; its id."""
@@ -114,14 +114,14 @@ class Node:
             stdin=subprocess.DEVNULL,
             timeout=120,
             env={**os.environ, **self.env(uid), **env},
-            cwd=self.home(uid),
+            cwd=self.home_directory(uid),
         )
 
     def end(self, uid: int, tool: str, application: str) -> None:
         """End a user's application as that user: root ends nothing of who has no entry in passwd."""
         env = {**os.environ, **self.env(uid)}
         words = self.command(uid, tool, application)
-        done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=env, cwd=self.home(uid))
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=env, cwd=self.home_directory(uid))
         assert done.returncode == 0, done.stderr
 
     @contextlib.contextmanager
@@ -133,7 +133,7 @@ class Node:
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, **self.env(uid), **env},
-            cwd=self.home(uid),
+            cwd=self.home_directory(uid),
         )
         with process:
             assert process.stdin is not None
@@ -172,7 +172,7 @@ def test_the_operators_limits_apply_to_every_user(node: Node, uid: int, monkeypa
     data = node.place / "data"
     data.write_text("the operator's\n")
     node.policy(f"kill_grace_max: 1s\nlog_limit: 4k\ndocker: {{networks: [none], pids_limit: 77, mounts: [{data}]}}\n")
-    node.look_as(uid, monkeypatch)
+    node.view_as(uid, monkeypatch)
     application = node.launch(uid, LOOK.replace("DATA", str(data)))
 
     def printed() -> list[str]:
@@ -193,8 +193,8 @@ def test_the_operators_limits_apply_to_every_user(node: Node, uid: int, monkeypa
     assert (host["NetworkMode"], host["PidsLimit"], host["Memory"]) == ("none", 77, 64 << 20)
     assert (host["Privileged"], host["CapAdd"], host["Init"]) == (False, None, True)
     assert about["Config"]["User"].split(":")[0] == str(uid)
-    assert {one["Destination"]: one["RW"] for one in about["Mounts"]}[str(data)] is False
-    assert not any("docker.sock" in one["Source"] for one in about["Mounts"])
+    assert {mount["Destination"]: mount["RW"] for mount in about["Mounts"]}[str(data)] is False
+    assert not any("docker.sock" in mount["Source"] for mount in about["Mounts"])
 
     wait_for("it runs", lambda: phases(application) == ["running"])
     node.end(uid, "softkill", application)
@@ -205,8 +205,8 @@ def test_the_operators_limits_apply_to_every_user(node: Node, uid: int, monkeypa
     assert "SIGTERM, and SIGKILL in 1 s" in (directory / "dlapp.log").read_text()
     assert (directory / "stderr").stat().st_size == 4096
     assert "stderr cut to 4096 bytes" in container["message"]
-    kept = node.home(uid) / "result" / "a"
-    assert (kept.read_text(), kept.stat().st_uid) == ("kept\n", uid)
+    kept_output = node.home_directory(uid) / "result" / "a"
+    assert (kept_output.read_text(), kept_output.stat().st_uid) == ("kept\n", uid)
     assert node.daemon.containers(f"label=dlapp.app={application}") == []
 
 
@@ -228,7 +228,7 @@ def test_containers_in_docker_exchange_bytes_over_ports_of_the_operators_range(
 ) -> None:
     first = free_range(3)
     node.policy(f"ports: {first}-{first + 2}\n")
-    node.look_as(ROOT, monkeypatch)
+    node.view_as(ROOT, monkeypatch)
     file = node.file(ROOT, MEET)
     text = file.read_text().replace("containers=1\n", "")
     file.write_text(text + "\n[role peer]\ninstances=2\nports=1\n")
@@ -271,7 +271,7 @@ def test_a_shell_has_the_fences_of_a_payload_of_the_same_file(
     data = node.place / "data"
     data.write_text("the operator's\n")
     node.policy(f"docker: {{networks: [none], pids_limit: 77, shm_percent: 75, mounts: [{data}]}}\n")
-    node.look_as(uid, monkeypatch)
+    node.view_as(uid, monkeypatch)
     (devices := node.place / "cards").mkdir(mode=0o755)
     env = {**seen_by_all(devices, [StubDevice()]), "DLAPP_RUNTIME_DOCKER_GPU_MODE": "gpus"}
     look = INSIDE.replace("DATA", str(data))
@@ -311,14 +311,14 @@ def test_a_shell_has_the_fences_of_a_payload_of_the_same_file(
     }
     assert shell["Image"] == payload["Image"]
     assert shell["Config"]["User"] == payload["Config"]["User"] == f"{uid}:{uid}"
-    assert not any("docker.sock" in one["Source"] for one in shell["Mounts"])
+    assert not any("docker.sock" in mount["Source"] for mount in shell["Mounts"])
     assert seen_of_the_host(shell) == seen_of_the_host(payload) == {"/workspace": True, str(data): False}
 
 
 def seen_of_the_host(about: dict[str, Any]) -> dict[str, bool]:
     """Return where something of the host is mounted -> whether it may be written; without what dlapp brings."""
     ours = ("/dlapp/", "/etc/passwd", "/etc/group")
-    return {one["Destination"]: one["RW"] for one in about["Mounts"] if not one["Destination"].startswith(ours)}
+    return {mount["Destination"]: mount["RW"] for mount in about["Mounts"] if not mount["Destination"].startswith(ours)}
 
 
 def containers(node: Node) -> set[str]:
@@ -327,7 +327,7 @@ def containers(node: Node) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("policy", "owner", "network", "said"),
+    ("policy", "owner", "network", "message"),
     [
         (
             "docker: {networks: [none]}",
@@ -347,18 +347,18 @@ def containers(node: Node) -> set[str]:
     ids=["network", "owner", "unknown key", "registry"],
 )
 def test_a_forbidden_request_is_refused_with_its_line_before_submission(
-    node: Node, policy: str, owner: int, network: str, said: str
+    node: Node, policy: str, owner: int, network: str, message: str
 ) -> None:
     before = containers(node)
     node.policy(policy + "\n", owner)
     done = node.launcher(TONY, node.file(TONY, "echo it ran", IMAGE), DLAPP_RUNTIME_DOCKER_NETWORK=network)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert "DL App ID" not in done.stdout
     assert containers(node) <= before
 
 
-def test_a_role_with_ports_is_refused_where_the_operator_does_not_allow_the_network_of_the_host(node: Node) -> None:
+def test_a_role_with_ports_is_refused_without_the_host_network(node: Node) -> None:
     before = containers(node)
     node.policy("docker: {networks: [none]}\n", ROOT)
     file = node.file(TONY, "echo it ran", IMAGE)
@@ -371,29 +371,29 @@ def test_a_role_with_ports_is_refused_where_the_operator_does_not_allow_the_netw
 
 def test_an_invalid_node_yaml_refuses_plain_programs_before_submission_too(node: Node) -> None:
     node.policy("docker: {privileged: true}\n", ROOT)
-    done = node.launcher(ROOT, properties(node.home(ROOT), "echo it ran"))
+    done = node.launcher(ROOT, properties(node.home_directory(ROOT), "echo it ran"))
     assert done.returncode == 2
     assert "/etc/dlapp/node.yaml:1: docker.privileged: is not known" in done.stderr
     assert "DL App ID" not in done.stdout
 
 
 @pytest.mark.slow
-def test_of_the_containers_of_two_users_one_pulls_the_image(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_two_users_containers_pulls_the_image(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     with Registry(busybox_root({"ballast": os.urandom(1 << 20)}), slow_s=120.0) as registry:
         started = {uid: node.launch(uid, "mkdir out", registry.image, containers=2) for uid in (ROOT, TONY)}
         for uid, application in started.items():
-            node.look_as(uid, monkeypatch)
+            node.view_as(uid, monkeypatch)
             wait_for("all wait", lambda a=application: phases(a) == ["pulling"] * 2)  # type: ignore[misc]
 
         def noted(line: str) -> int:
             logs = node.place.glob("home-*/state/*/applications/*/containers/*/dlapp.log")
-            return sum(f"image {registry.image}: {line}\n" in one.read_text() for one in logs)
+            return sum(f"image {registry.image}: {line}\n" in log.read_text() for log in logs)
 
         # A task says that it is pulling before it has looked whether another one does.
         wait_for("all but one know that", lambda: noted("another task is pulling it") == 3)
         registry.slow_s = 0.0
         for uid, application in started.items():
-            node.look_as(uid, monkeypatch)
+            node.view_as(uid, monkeypatch)
             assert ended(application)["final_status"] == "SUCCEEDED"
         assert registry.layers_sent == 1
         assert (noted("pulling"), noted("another task is pulling it")) == (1, 3)
@@ -401,13 +401,13 @@ def test_of_the_containers_of_two_users_one_pulls_the_image(node: Node, monkeypa
 
 
 def phases(application: str) -> list[str]:
-    return [one["phase"] for one in status(application)["containers"]]
+    return [container["phase"] for container in status(application)["containers"]]
 
 
 @pytest.mark.slow
 @pytest.mark.hadoop
 @pytest.mark.parametrize("allowed", [False, True], ids=["by default", "docker.root"])
-def test_on_a_cluster_a_task_that_is_root_starts_a_container_only_where_the_operator_lets_it(
+def test_on_a_cluster_a_root_task_starts_a_container_only_if_allowed(
     node: Node, request: pytest.FixtureRequest, allowed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hadoop = request.getfixturevalue("hadoop")
@@ -417,7 +417,7 @@ def test_on_a_cluster_a_task_that_is_root_starts_a_container_only_where_the_oper
         (cache / "travel").symlink_to(request.getfixturevalue("travel_cache"))
     node.policy("docker: {root: true}\n" if allowed else "")
     python = node.place / "python-there"
-    words = " ".join(f"'{word}'" for word in node.words)
+    words = " ".join(f"'{word}'" for word in node.command_prefix)
     python.write_text(f'#!/bin/sh\nexec {words} {sys.executable} "$@"\n')
     python.chmod(0o755)
     for name, value in {

@@ -24,8 +24,8 @@ def state_disk(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
         monkeypatch.setenv("DLAPP_LOCAL_STATE_DIR", str(disk / "state"))
         yield disk
         (disk / "ballast").unlink(missing_ok=True)
-        for one in disk.glob("state/*/applications/application_*"):
-            run("dlapp-kill", one.name)
+        for path in disk.glob("state/*/applications/application_*"):
+            run("dlapp-kill", path.name)
         wait_for("no process of the engine", lambda: not processes(disk))
 
 
@@ -54,9 +54,9 @@ def test_on_a_full_state_disk_commands_read_and_name_the_disk(
     second = launch(properties(tmp_path, f"until [ -e {go} ]; do sleep 0.05; done"))
     wait_for("it runs", lambda: status(second)["phase"] == "running 1 of 1")
     if not runner_lives:
-        for one in processes(state_disk):
-            if one.role == "runner":
-                os.kill(one.pid, signal.SIGKILL)
+        for process in processes(state_disk):
+            if process.role == "runner":
+                os.kill(process.pid, signal.SIGKILL)
     ballast = fill(state_disk)
     (database,) = state_disk.glob("state/*/dlapp.db")
     for words in (["dlapp-list"], ["dlapp-status", second]):
@@ -99,7 +99,7 @@ def test_input_that_the_state_disk_cannot_take_waits_and_no_try_is_counted(state
     )
     application = launch(file)
     lack = f" MiB on {state_disk} since "
-    wait_for("it waits", lambda: any(lack in one["detail"] for one in status(application)["containers"]))
+    wait_for("it waits", lambda: any(lack in container["detail"] for container in status(application)["containers"]))
     assert f"1 waiting for space on {state_disk} since " in run("dlapp-status", application).out
     (state_disk / "much").unlink()
     seen = wait_for("its end", lambda: (now := status(application))["state"] == "FINISHED" and now)

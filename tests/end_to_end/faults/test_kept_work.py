@@ -115,7 +115,7 @@ def test_output_of_an_earlier_try_is_kept_until_one_succeeds(tmp_path: Path) -> 
     assert (Path(seen["outputs"][0]["partial"].removeprefix("file://")) / "ck").read_text() == "1\n"
 
 
-def test_of_a_killed_task_only_the_logs_and_the_output_stay(tmp_path: Path, state_dir: Path) -> None:
+def test_a_killed_task_leaves_only_logs_and_output(tmp_path: Path, state_dir: Path) -> None:
     tries = tmp_path / "tries"
     script = f'echo >>{tries}; mkdir output; echo 1 >output/ck; [ "$(wc -l <{tries})" -gt 1 ] || exec sleep 300'
     file = properties(
@@ -128,9 +128,9 @@ def test_of_a_killed_task_only_the_logs_and_the_output_stay(tmp_path: Path, stat
     (tmp_path / "input").write_text("large")
     application = launch(file)
     (written,) = wait_for("its output", lambda: [*state_dir.glob("*/applications/*/containers/*/workspace/output/ck")])
-    for one in processes(written.parents[2]):
+    for process in processes(written.parents[2]):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(one.pid, signal.SIGKILL)
+            os.kill(process.pid, signal.SIGKILL)
     assert run("dlapp-logs", "-f", application, timeout_s=END_S).code == 0
     homes = sorted(state_dir.glob("*/applications/*/containers/*"))
     assert len(homes) == 2
@@ -139,7 +139,7 @@ def test_of_a_killed_task_only_the_logs_and_the_output_stay(tmp_path: Path, stat
 
 
 @pytest.mark.slow
-def test_output_that_is_only_in_a_workspace_outlives_the_death_of_its_master(
+def test_output_in_a_workspace_outlives_its_applicationmaster(
     small_disk: Path, tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DLAPP_LOCAL_AM_ATTEMPTS", "1")
@@ -156,17 +156,17 @@ def test_output_that_is_only_in_a_workspace_outlives_the_death_of_its_master(
     )
     application = launch(file)
     wait_for("one has failed", lambda: status(application)["phase"] == "running 1 of 2, 1 failed", END_S)
-    for one in processes(home / "applications" / application):
+    for process in processes(home / "applications" / application):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(one.pid, signal.SIGKILL)
+            os.kill(process.pid, signal.SIGKILL)
     assert run("dlapp-logs", "-f", application, timeout_s=END_S).code == 1
     run("dlapp-list")
     wait_for("what was left is cleared", lambda: not [*home.glob("applications/*/containers/*/tmp")], END_S)
-    (kept,) = wait_for("where it is kept", lambda: status(application)["unstored"], END_S)
-    assert Path(kept, "model").stat().st_size == 1_000_000
+    (unstored,) = wait_for("where it is kept", lambda: status(application)["unstored"], END_S)
+    assert Path(unstored, "model").stat().st_size == 1_000_000
 
 
-def test_a_soft_kill_before_the_first_file_leaves_the_former_output(tmp_path: Path) -> None:
+def test_a_soft_kill_before_the_first_file_keeps_the_previous_output(tmp_path: Path) -> None:
     (tmp_path / "result").mkdir()
     (tmp_path / "result" / "model").write_text("former")
     output = {"output_path": "output", "hdfs": f"file://{tmp_path}/result", "overwrite": "true"}
@@ -206,7 +206,7 @@ def test_output_waits_for_room_and_the_program_does_not_run_again(small_disk: Pa
 
 
 @pytest.mark.slow
-def test_while_output_waits_for_room_others_have_the_gpus_and_its_next_master_needs_none(
+def test_output_that_waits_for_space_holds_no_gpus(
     small_disk: Path, tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "stub").mkdir()
@@ -236,20 +236,20 @@ def test_while_output_waits_for_room_others_have_the_gpus_and_its_next_master_ne
     assert run("dlapp-logs", "-f", second, timeout_s=END_S).out == "[0] 0\n"
 
 
-def test_output_that_found_no_room_in_time_is_kept_and_the_status_says_where(small_disk: Path, tmp_path: Path) -> None:
+def test_output_without_space_in_time_is_kept_and_named_in_the_status(small_disk: Path, tmp_path: Path) -> None:
     done, seen = waited(computing_once(tmp_path, small_disk, output_patience="1s"))
     assert done.code == 1, done.out
     where = Path(seen["diagnostics"].rpartition(" in ")[2])
     assert (where / "model").stat().st_size == 1_000_000
     assert (tmp_path / "starts").read_text() == "start\n"
-    said = f"unstored : {where.parent}"
+    message = f"unstored : {where.parent}"
     assert seen["unstored"] == [str(where.parent)]
-    assert said in done.out.splitlines()
-    assert said in run("dlapp-status").out.splitlines()
+    assert message in done.out.splitlines()
+    assert message in run("dlapp-status").out.splitlines()
     assert "  failed, output unstored  " in run("dlapp-list").out
     (listed,) = json.loads(run("dlapp-list", "--state", "failed", "--json").out)["applications"]
     assert listed["unstored"] == seen["unstored"]
-    assert run("dlapp-rm", "last").out.splitlines()[1:] == [said]
+    assert run("dlapp-rm", "last").out.splitlines()[1:] == [message]
     assert (where / "model").stat().st_size == 1_000_000
 
 
@@ -262,12 +262,12 @@ def test_output_that_is_only_in_the_history_is_not_removed_with_it(
     _, seen = waited(computing_once(tmp_path, small_disk, output_patience="1s"))
     application = seen["application_id"]
     # What lies in a workspace is named when the runner has settled the end, which may be a moment after it is seen.
-    (kept,) = wait_for("the output is named", lambda: status(application)["unstored"], END_S)
+    (unstored,) = wait_for("the output is named", lambda: status(application)["unstored"], END_S)
     refused = run("dlapp-rm", "last")
     assert refused.code == 2
-    assert refused.err == f"Error: {application} has output that could not be stored: move {kept} first\n"
-    assert Path(kept, "model").stat().st_size == 1_000_000
-    Path(kept).rename(tmp_path / "saved")
+    assert refused.err == f"Error: {application} has output that could not be stored: move {unstored} first\n"
+    assert Path(unstored, "model").stat().st_size == 1_000_000
+    Path(unstored).rename(tmp_path / "saved")
     assert run("dlapp-rm", "last").code == 0
 
 
@@ -287,7 +287,7 @@ def test_on_a_full_state_disk_a_kill_ends_the_application(
     wait_for("it runs", lambda: status(application)["phase"] == "running 1 of 1")
     ballast = fill(small_disk)
     done = run("dlapp-kill", application)
-    assert not [one for one in processes(small_disk / "state") if one.role in ("task", "payload")]
+    assert not [process for process in processes(small_disk / "state") if process.role in ("task", "payload")]
     # Its end may have to wait for space; its processes do not.
     gone = f"{application}: its processes ended, but its leftovers were not removed in 5 s; disk full: {small_disk}"
     assert done.code == 0 or gone in done.err

@@ -39,15 +39,15 @@ ALL = ("runner", "am", "task", "payload")
 
 def victims(who: str, found: list[Process]) -> list[int]:
     """Return the processes of an application that are killed at once; ``am+task`` are both."""
-    by_role = {role: [one.pid for one in found if one.role == role] for role in ALL}
+    by_role = {role: [process.pid for process in found if process.role == role] for role in ALL}
     # The guardian is forked from the task, and has its command line.
     tasks = by_role["task"]
-    by_role["guardian"] = [pid for pid in tasks if any(pid in descendants(one) for one in tasks)]
+    by_role["guardian"] = [pid for pid in tasks if any(pid in descendants(task) for task in tasks)]
     by_role["task"] = [pid for pid in tasks if pid not in by_role["guardian"]]
     # Not the shells in which a NodeManager runs a container.
-    by_role["payload"] = [pid for pid in by_role["payload"] if any(pid in descendants(one) for one in tasks)]
+    by_role["payload"] = [pid for pid in by_role["payload"] if any(pid in descendants(task) for task in tasks)]
     if who == "machine":
-        return [one.pid for one in found]
+        return [process.pid for process in found]
     return [pid for role in who.removesuffix(" once").split("+") for pid in by_role[role]]
 
 
@@ -81,22 +81,22 @@ def replacing(directory: Path) -> dict[str, object]:
 
 
 def content(place: Path) -> dict[str, str]:
-    return {str(one.relative_to(place)): one.read_text() for one in sorted(place.rglob("*")) if one.is_file()}
+    return {str(path.relative_to(place)): path.read_text() for path in sorted(place.rglob("*")) if path.is_file()}
 
 
-def kept(application: str) -> dict[str, str] | None:
-    """Return what the status names as kept beside the target; None, too, where no ApplicationMaster told of outputs."""
+def kept_output(application: str) -> dict[str, str] | None:
+    """Return the outputs kept beside the target by the status; None, too, if no ApplicationMaster reported any."""
     outputs = status(application)["outputs"]
     location = outputs[0]["partial"] if outputs else None
     return None if location is None else content(Path(location.removeprefix("file://")))
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(state_dir: Path, tmp_path: Path) -> Iterator[None]:
+def no_process_left(state_dir: Path, tmp_path: Path) -> Iterator[None]:
     """After a test that failed, too, its processes are gone."""
     yield
     for place in (state_dir, tmp_path):
-        kill_processes([one.pid for one in processes(place)])
+        kill_processes([process.pid for process in processes(place)])
 
 
 # ---- while the program runs ----
@@ -106,7 +106,7 @@ def nothing_left(state_dir: Path, tmp_path: Path) -> Iterator[None]:
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("has_output", [True, False], ids=["output so far", "no output so far"])
 @pytest.mark.parametrize("who", [*WHO, "am+task", "runner+am", "runner+am+task"])
-def test_killed_while_it_runs_its_output_so_far_is_kept_and_the_queue_goes_on(
+def test_a_kill_during_the_run_keeps_the_output_and_the_queue_continues(
     who: str, has_output: bool, state_dir: Path, tmp_path: Path
 ) -> None:
     up, go = tmp_path / "up", tmp_path / "go"
@@ -129,7 +129,7 @@ def test_killed_while_it_runs_its_output_so_far_is_kept_and_the_queue_goes_on(
     assert (seen["final_status"], bool(seen["diagnostics"])) == ("KILLED" if who == KILL else "FAILED", True)
     wait_for("its outcome", (application_dir(state_dir, application) / "outcome.json").exists)
     assert content(tmp_path / "result") == OLD
-    assert kept(application) == (NEW if has_output and who != KILL else None)
+    assert kept_output(application) == (NEW if has_output and who != KILL else None)
 
 
 # ---- before the program, and after it ----
@@ -137,7 +137,7 @@ def test_killed_while_it_runs_its_output_so_far_is_kept_and_the_queue_goes_on(
 
 @pytest.mark.root("to mount a small disk")
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("who", [one for one in WHO if one != "payload"])
+@pytest.mark.parametrize("who", [item for item in WHO if item != "payload"])
 def test_a_kill_before_the_program_runs_keeps_no_output(
     who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +158,7 @@ def test_a_kill_before_the_program_runs_keeps_no_output(
         assert seen["final_status"] == ("SUCCEEDED" if goes_on else "KILLED" if who == KILL else "FAILED")
         assert (tmp_path / "ran").exists() == goes_on
         assert content(tmp_path / "result") == (NEW if goes_on else OLD)
-        assert kept(application) is None
+        assert kept_output(application) is None
 
 
 @pytest.mark.root("to mount a small disk")
@@ -194,13 +194,13 @@ def test_killed_while_it_waits_for_space_its_output_is_kept_and_named(
         wait_for("its outcome", (application_dir(state_dir, application) / "outcome.json").exists)
         seen = status(application)
         if (when, who) == ("storing", KILL):
-            assert (seen["unstored"], kept(application)) == ([], None)
+            assert (seen["unstored"], kept_output(application)) == ([], None)
             assert os.listdir(disk) == []
             return
         if who == KILL:
             assert "killed by root; output " in seen["diagnostics"]
             assert not (disk / "result").exists()
-        places = [*seen["unstored"], *filter(None, (one["partial"] for one in seen["outputs"]))]
+        places = [*seen["unstored"], *filter(None, (item["partial"] for item in seen["outputs"]))]
         assert NEW in [content(Path(place.removeprefix("file://"))) for place in places], seen["diagnostics"]
         if seen["unstored"]:
             assert run("dlapp-rm", application).code == 2
@@ -218,5 +218,5 @@ def test_a_full_target_disk_does_not_block_an_application_without_output(
         application = launch(properties(tmp_path, f"exit {code}", to_hdfs=output))
         seen = ended(application, END_S)
         assert (seen["final_status"], seen["containers"][0]["exit_code"]) == ("FAILED", code)
-        assert (seen["unstored"], kept(application)) == ([], None)
+        assert (seen["unstored"], kept_output(application)) == ([], None)
         assert os.listdir(disk) == ["ballast"]

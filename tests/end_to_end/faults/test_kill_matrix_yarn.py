@@ -39,7 +39,7 @@ def test_on_yarn_stored_output_is_kept_and_the_status_reports_the_lost_rest(
     application = launch(properties(tmp_path, script, resources={"containers": 2}, to_hdfs=output))
 
     def one_has_stored_and_one_runs() -> bool:
-        phases = [one["phase"] for one in status(application)["containers"]]
+        phases = [container["phase"] for container in status(application)["containers"]]
         return up.exists() and phases == ["ended", "running"]
 
     wait_for("one to store and one to run", one_has_stored_and_one_runs, END_S)
@@ -58,9 +58,9 @@ def test_on_yarn_stored_output_is_kept_and_the_status_reports_the_lost_rest(
     assert engine.tree("result") == {"a": "old\n", "b": "old\n"}
     if who == KILL:
         # The output of the container that had ended is kept.
-        kept = f"result.{application}.partial"
-        assert (seen["final_status"], one["partial"].rpartition("/")[2]) == ("KILLED", kept)
-        assert engine.tree(kept) == {"0/a": "0\n"}
+        partial = f"result.{application}.partial"
+        assert (seen["final_status"], one["partial"].rpartition("/")[2]) == ("KILLED", partial)
+        assert engine.tree(partial) == {"0/a": "0\n"}
         return
     assert seen["final_status"] == "FAILED"
     stored = sorted(engine.tree(one["partial"].rpartition("/")[2]).values())

@@ -82,13 +82,13 @@ def test_two_containers_learn_from_a_feed_of_which_each_reads_a_half(
 ) -> None:
     subprocess.run([sys.executable, FEED / "make_records.py"], check=True)
     shutil.copytree(FEED / "workspace", tmp_path / "w")
-    for one in (FEED / "records").iterdir():
-        engine.put(f"records/{one.name}", one.read_bytes())
+    for path in (FEED / "records").iterdir():
+        engine.put(f"records/{path.name}", path.read_bytes())
     text = f"user_shell_script=train_{framework}.py\n{QUIET}[resources]\nmemory=1500m\ngcores=0\ncontainers=2\n"
     text += f"[from_hdfs]\nhdfs={engine.root}/records/*.tar\ninput_path=digits\nmode=feed\n"
     text += "feed.format=tar\nfeed.epochs=3\nfeed.shuffle=1\n"
     trained(application(tmp_path, engine, text))
-    found = [said.split() for said in engine.tree("out").values()]
+    found = [message.split() for message in engine.tree("out").values()]
     assert len(found) == 2
     assert sum(int(seen) for seen, _ in found) == 3 * 1797
     assert all(float(loss) < 1.2 for _, loss in found)
@@ -118,5 +118,5 @@ def test_workers_of_dmlc_add_up_on_the_servers_of_a_real_ps_lite(engine: Engine,
     text += "[role scheduler]\n[role server]\ninstances=2\n[role worker]\ninstances=2\n"
     application_id = trained(application(tmp_path, engine, text, has_output=False))
     for index in range(2):
-        said = printed("--container", f"worker_{index}", "--stdout", application_id)
-        assert said == [f"step {step} sum {3.0 * step} of 2" for step in range(1, 4)]
+        output = printed("--container", f"worker_{index}", "--stdout", application_id)
+        assert output == [f"step {step} sum {3.0 * step} of 2" for step in range(1, 4)]

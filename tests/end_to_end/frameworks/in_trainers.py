@@ -21,7 +21,7 @@ from tests.engines import Engine
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "frameworks"
 LIBRARIES = ("lightning", "transformers", "accelerate", "jax", "xgboost")
-if missing := [one for one in LIBRARIES if find_spec(one) is None]:
+if missing := [library for library in LIBRARIES if find_spec(library) is None]:
     pytest.skip(f"no {', '.join(missing)}: make test-frameworks installs them", allow_module_level=True)
 
 
@@ -37,8 +37,8 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 def options(engine: Engine, name: str, *more: str) -> tuple[str, ...]:
     """Return what the launcher needs in addition to the file of an example: this Python, and a place of the test."""
     given = [*VARIABLES, "--set", f"to_hdfs.hdfs={engine.root}/{name}"]
-    for one in more:
-        given += ["--set", one]
+    for item in more:
+        given += ["--set", item]
     return tuple(given)
 
 
@@ -89,17 +89,17 @@ def test_an_example_learns_in_one_container_and_in_two(
     nodes = ("--", "--nodes", str(containers)) if name == "lightning" else ()
     given = options(engine, name, f"resources.containers={containers}")
     result, file = LEARNED[name]
-    said = ranks(trained(*given, example(tmp_path, name), *nodes), containers)
-    assert said == [f"rank {n} of {containers} {result}" for n in range(containers)]
+    results = ranks(trained(*given, example(tmp_path, name), *nodes), containers)
+    assert results == [f"rank {n} of {containers} {result}" for n in range(containers)]
     # One rank writes it, in the directory where its library does by default.
-    assert sum(re.search(file, one) is not None for one in engine.tree(name)) == 1
+    assert sum(re.search(file, item) is not None for item in engine.tree(name)) == 1
 
 
 @pytest.mark.parametrize(("name", "framework"), OTHER_FRAMEWORKS)
 def test_the_choice_of_the_framework_matters_little(engine: Engine, tmp_path: Path, name: str, framework: str) -> None:
     given = options(engine, name, f"application.framework={framework}")
-    said = ranks(trained(*given, example(tmp_path, name)), 2)
-    assert said == [f"rank {n} of 2 {LEARNED[name][0]}" for n in range(2)]
+    results = ranks(trained(*given, example(tmp_path, name)), 2)
+    assert results == [f"rank {n} of 2 {LEARNED[name][0]}" for n in range(2)]
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,10 @@ def test_an_example_that_is_killed_continues(
     wait_for("a checkpoint", lambda: numbers(engine, killed), 2 * END_S)
     assert run("dlapp-kill", killed).code == 0
     ended(killed, END_S)
-    said = ranks(trained(*VARIABLES, "--resume", killed, "--", *quick.split()), 2)
-    assert len(said) == 2
-    for n, line in enumerate(said):
-        assert re.fullmatch(f"rank {n} of 2 (weight 3.0|steps \\d+) from {former}", line), said
+    results = ranks(trained(*VARIABLES, "--resume", killed, "--", *quick.split()), 2)
+    assert len(results) == 2
+    for n, line in enumerate(results):
+        assert re.fullmatch(f"rank {n} of 2 (weight 3.0|steps \\d+) from {former}", line), results
 
 
 NO_ARGUMENTS = "import jax; jax.distributed.initialize(); print('rank', jax.process_index(), 'of', jax.process_count())"
@@ -188,7 +188,7 @@ ACROSS = (
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "torchrun"])
-def test_accelerate_takes_the_hosts_from_its_options(engine: Engine, tmp_path: Path, framework: str) -> None:
+def test_accelerate_reads_the_hosts_from_its_options(engine: Engine, tmp_path: Path, framework: str) -> None:
     program = (EXAMPLES / "programs/train_accelerate.py").read_text()
     file = application(tmp_path, engine, program, f"user_shell_script=run.sh\nframework={framework}\n")
     (tmp_path / "w/run.sh").write_text(f"exec {ACROSS}\n")

@@ -83,16 +83,16 @@ def alone(place: Path, epochs: int, python: str = PYTHON) -> list[float]:
 
 @on_yarn_when_full
 def test_each_container_of_a_framework_has_its_variables(engine: Engine, tmp_path: Path) -> None:
-    said = tmp_path / "said-"  # the chief's end ends the others
+    outputs = tmp_path / "said-"  # the chief's end ends the others
     (tmp_path / "f.properties").write_text(
         "[application]\nappname=variables\nframework=tensorflow\n[resources]\nmemory=64\ngcores=0\nvcores=2\n"
         "[role chief]\ncommand=sh -c 'echo $TF_CONFIG; echo $OMP_NUM_THREADS $GLOO_SOCKET_IFNAME $DLAPP_GENERATION;"
-        f' until [ -e "{said}0" -a -e "{said}1" -a -e "{said}board" ]; do sleep 0.05; done\'\n'
+        f' until [ -e "{outputs}0" -a -e "{outputs}1" -a -e "{outputs}board" ]; do sleep 0.05; done\'\n'
         "env.GLOO_SOCKET_IFNAME=mine\n"
         "[role worker]\ninstances=2\n"
-        f"command=sh -c 'echo $TF_CONFIG; touch {said}$DLAPP_ROLE_INDEX; exec sleep 600'\n"
+        f"command=sh -c 'echo $TF_CONFIG; touch {outputs}$DLAPP_ROLE_INDEX; exec sleep 600'\n"
         "[role board]\nservice=true\n"
-        f"command=sh -c 'echo tf$TF_CONFIG; touch {said}board; exec sleep 600'\n"
+        f"command=sh -c 'echo tf$TF_CONFIG; touch {outputs}board; exec sleep 600'\n"
     )
     done = waited(tmp_path / "f.properties")
     assert done.code == 0, done.err + done.out
@@ -102,7 +102,7 @@ def test_each_container_of_a_framework_has_its_variables(engine: Engine, tmp_pat
     found = json.loads(config)
     assert found["task"] == {"type": "chief", "index": 0}
     assert {role: len(members) for role, members in found["cluster"].items()} == {"chief": 1, "worker": 2}
-    ports = [one.rpartition(":")[2] for members in found["cluster"].values() for one in members]
+    ports = [member.rpartition(":")[2] for members in found["cluster"].values() for member in members]
     assert len(set(ports)) == 3
     (of_worker,) = printed("--container", "worker_1", "--stdout", application)
     assert json.loads(of_worker) == {**found, "task": {"type": "worker", "index": 1}}
@@ -137,7 +137,7 @@ def test_two_programs_with_rank_0_on_one_host_fail_at_once(
     cause = found["diagnosis"]["diagnosis"]
     assert (cause["rule"], cause["cause"]) == ("own_address_in_use", advice)
     assert "Address already in use" in cause["evidence"]["line"]
-    assert [one["generation"] for one in found["containers"]] == [0, 0]
+    assert [container["generation"] for container in found["containers"]] == [0, 0]
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_pytorch_workers_train_the_same_model_as_one_process_on_whole_batches(
         f"rank {n} of {workers}" for n in range(workers)
     ]
     if engine.hadoop is not None and workers == 4:
-        assert len({one["host"] for one in status(id_of(done))["containers"]}) == 2
+        assert len({container["host"] for container in status(id_of(done))["containers"]}) == 2
     assert losses(engine, "pytorch") == pytest.approx(alone(place, 3), abs=1e-9)
 
 

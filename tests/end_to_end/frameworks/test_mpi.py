@@ -99,13 +99,13 @@ def train(engine: Engine, place: Path, containers: int) -> None:
     done = waited(file_of(place, engine, command, f"containers={containers}\n", memory="1700m"))
     application = id_of(done)
     assert done.code == 0, "\n".join((done.err, done.out, *printed("--stderr", application)))
-    said = printed("--container", "0", "--stdout", application)
-    assert sorted(re.findall(r"rank (. of .) in container (.)", "\n".join(said))) == [
+    output = printed("--container", "0", "--stdout", application)
+    assert sorted(re.findall(r"rank (. of .) in container (.)", "\n".join(output))) == [
         (f"{n} of {containers}", str(n)) for n in range(containers)
     ]
     assert losses(engine, "mpi") == pytest.approx(alone(place, 3), abs=1e-9)
     if engine.hadoop is not None and containers == 3:  # they have no room on one node of the cluster
-        assert len({one["host"] for one in status(application)["containers"]}) == 2
+        assert len({container["host"] for container in status(application)["containers"]}) == 2
 
 
 @pytest.mark.slow
@@ -155,12 +155,12 @@ def test_mpirun_daemons_and_processes_listen_only_on_the_ports_of_their_containe
 
     def all_listen() -> bool:
         seen.clear()
-        for pid in [one.pid for one in engine.processes(application)]:
+        for pid in [process.pid for process in engine.processes(application)]:
             with contextlib.suppress(OSError):
                 found = dict(
-                    one.partition("=")[::2]
-                    for one in Path(f"/proc/{pid}/environ").read_text().split("\0")
-                    if "=" in one
+                    text.partition("=")[::2]
+                    for text in Path(f"/proc/{pid}/environ").read_text().split("\0")
+                    if "=" in text
                 )
                 if "DLAPP_ROSTER" in found and (ports := listening([pid])):
                     members = json.loads(Path(found["DLAPP_ROSTER"]).read_text())["members"]
@@ -228,12 +228,12 @@ def test_a_script_may_start_mpirun_several_times_and_in_a_directory_below(engine
     application = launch(file_of(place, engine, text, "containers=2\n", has_output=False))
     seen = ended(application, END_S)
     assert seen["final_status"] == "SUCCEEDED", printed("--stderr", application)
-    said = printed("--container", "0", "--stdout", application)
+    output = printed("--container", "0", "--stdout", application)
     expected = [f"{which} {n} in {n}: workspace" for which in ("first", "a", "b") for n in range(2)]
     expected += [*(f"below {n} in {n}: sub" for n in range(2)), "file", "file", "failed"]
     errors = "".join(printed("--stderr", application))
-    assert sorted(re.sub(":.*/", ": ", line) for line in said) == sorted(expected), errors
-    places = {line.partition(": ")[2] for line in said if line.startswith("first")}
+    assert sorted(re.sub(":.*/", ": ", line) for line in output) == sorted(expected), errors
+    places = {line.partition(": ")[2] for line in output if line.startswith("first")}
     assert len(places) == 2  # each process in the workspace of its own container
 
 
@@ -263,8 +263,8 @@ def test_a_container_that_cannot_start_a_daemon_is_named(engine: Engine, place: 
     seen = ended(application, END_S)
     assert seen["final_status"] == "FAILED"
     assert "container 0" in seen["diagnostics"]
-    said = "\n".join(printed("--container", "0", "--stderr", application))
-    assert "dlapp: the daemon of container 1 ended with exit code 127; its stderr may say why" in said
+    message = "\n".join(printed("--container", "0", "--stderr", application))
+    assert "dlapp: the daemon of container 1 ended with exit code 127; its stderr may say why" in message
     assert "no-such-orted" in "\n".join(printed("--container", "1", "--stderr", application))
 
 
@@ -301,8 +301,8 @@ def test_processes_run_on_without_an_applicationmaster_and_the_next_one_starts_m
     more.touch()
     seen = ended(application, END_S)
     assert (seen["final_status"], seen["attempt"]) == ("SUCCEEDED", 2), seen["diagnostics"]
-    said = printed("--container", "0", "--stdout", application)
-    assert sorted(line.partition(":")[0] for line in said) == [f"second {n} in {n}" for n in range(2)]
+    output = printed("--container", "0", "--stdout", application)
+    assert sorted(line.partition(":")[0] for line in output) == [f"second {n} in {n}" for n in range(2)]
 
 
 @pytest.mark.proves("mpi-requests")
@@ -313,7 +313,7 @@ def test_a_request_without_the_heads_token_starts_no_program(engine: Engine, pla
     wait_for("it runs", lambda: _found(application, b"sleep"), END_S)
     url, secret = engine.control(application)
     containers = wait_for("its view has both", lambda: len(found := status(application)["containers"]) == 2 and found)
-    head, member = (one["container_id"] for one in containers)
+    head, member = (container["container_id"] for container in containers)
     forged = to_json(
         Report(
             container_id=ContainerId.from_text(head),
@@ -331,7 +331,7 @@ def test_a_request_without_the_heads_token_starts_no_program(engine: Engine, pla
         as_member = {**forged, "container_id": member, "index": 1}
         own.call("POST", f"/v1/tasks/{member}/report", as_member, timeout_s=120)
         orders = own.call("POST", f"/v1/tasks/{member}/report", {**as_member, "number": (1 << 40) + 1}, timeout_s=120)
-    assert [one["number"] for one in orders["launches"]] == [1]
+    assert [item["number"] for item in orders["launches"]] == [1]
     assert run("dlapp-kill", application).code == 0
     assert not proof.exists()
 

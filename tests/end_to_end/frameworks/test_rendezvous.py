@@ -75,14 +75,14 @@ def test_containers_exchange_bytes_over_the_ports_of_the_roster(engine: Engine, 
         first = first or roster
         assert (generation, roster["generation"], roster["version"], roster) == ("0", 0, 0, first)
         members = roster["members"]
-        assert [(one["role"], one["role_index"], one["index"]) for one in members] == [
+        assert [(member["role"], member["role_index"], member["index"]) for member in members] == [
             ("left", 0, 0),
             ("left", 1, 1),
             ("right", 0, 2),
         ]
         assert heard == sorted(names * len(members[index]["ports"]))
         assert lines[1:] == [f"{one['address']} {each}" for one, each in zip(members, names, strict=True)]
-        ports = [port for one in members for port in one["ports"]]
+        ports = [port for member in members for port in member["ports"]]
         assert len(ports) == len(set(ports)) == 5
 
 
@@ -125,7 +125,7 @@ def test_containers_exchange_bytes_over_ipv6(engine: Engine, tmp_path: Path) -> 
     for name in ("pair_0", "pair_1"):
         first, *hosts = printed("--container", name, "--stdout", id_of(done))
         _, roster, heard = json.loads(first)
-        assert [one["address"] for one in roster["members"]] == ["fd00:6::1"] * 2
+        assert [member["address"] for member in roster["members"]] == ["fd00:6::1"] * 2
         assert heard == ["pair-0", "pair-1"]
         assert hosts == ["fd00:6::1 pair-0", "fd00:6::1 pair-1"]
 

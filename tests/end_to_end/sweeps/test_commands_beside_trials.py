@@ -125,7 +125,7 @@ def test_in_docker_a_command_runs_in_the_container_of_its_trial(
     check_each_trial(application)
     hosts = {wait_until_trial_runs(application, trial).split("|")[-1] for trial in (0, 1)}
     assert len(hosts) == 2
-    assert os.uname().nodename not in {one.strip() for one in hosts}
+    assert os.uname().nodename not in {host.strip() for host in hosts}
     check_end_with_trial(application)
     assert wait_for("the only trial", lambda: run("dlapp-exec", application, "--", "cat", "own").out, PATIENCE_S)
     assert run("dlapp-exec", application, "--trial", "0", "--", "true").code == 1

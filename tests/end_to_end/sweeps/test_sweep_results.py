@@ -34,7 +34,7 @@ echo "{\\"metrics\\": {\\"score\\": $RATE}}" >>"$DLAPP_REPORT"
 """
 
 
-def test_the_end_of_a_sweep_names_the_best_trial_and_it_runs_again_by_itself_with_another_seed(tmp_path: Path) -> None:
+def test_the_best_trial_of_a_sweep_is_named_and_can_be_rerun_alone(tmp_path: Path) -> None:
     file = properties(
         tmp_path,
         RATED,
@@ -54,9 +54,9 @@ def test_the_end_of_a_sweep_names_the_best_trial_and_it_runs_again_by_itself_wit
     assert done.code == 0, done.err
     alone = status("last")
     assert (alone["again_of"], alone["trials"], alone["total_containers"]) == (sweep, None, 1)
-    said = "--rate=0.75 --n=1 two words, 0.75, {}, {}\n"
-    assert (tmp_path / "result" / "trial-1" / "said").read_text() == said.format(2, "no trial")
-    assert (tmp_path / "result" / "trials" / "1" / "said").read_text() == said.format(1, "1")
+    message = "--rate=0.75 --n=1 two words, 0.75, {}, {}\n"
+    assert (tmp_path / "result" / "trial-1" / "said").read_text() == message.format(2, "no trial")
+    assert (tmp_path / "result" / "trials" / "1" / "said").read_text() == message.format(1, "1")
     chosen = ("--set", f"to_hdfs.hdfs={tmp_path}/chosen", "--env", "RATE=0.8", "--env", "SEED=3", "--wait")
     done = run("dlapp-launcher", "--trial", "2", "--of", sweep, *chosen, "--", "only", "this")
     assert done.code == 0, done.err
@@ -90,7 +90,7 @@ def test_trials_without_a_valid_metric_are_named_and_the_best_is_found(tmp_path:
     assert ended(application)["final_status"] == "SUCCEEDED"
     results = Client().sweep(application).results()
     assert results.counts() == {"done": 7}
-    found = {one.parameters["CASE"]: (one.metric, one.step, one.why) for one in results.trials}
+    found = {trial.parameters["CASE"]: (trial.metric, trial.step, trial.why) for trial in results.trials}
     never = "never reported accuracy"
     assert found == {
         "nan": (None, None, f"{never} (a report was refused: NaN is not a finite number)"),
@@ -161,7 +161,7 @@ def test_optuna_keeps_its_history_when_the_applicationmaster_is_killed(state_dir
     application = launch(properties(tmp_path, script, sweep=sweep), DLAPP_LOCAL_AM_ATTEMPTS="3")
     home = application_dir(state_dir, application)
 
-    def given() -> dict[int, str]:
+    def suggested() -> dict[int, str]:
         found = {}
         for journal in sorted(home.glob("journal-*.jsonl")):
             for line in journal.read_text().rpartition("\n")[0].splitlines():  # the last one may be half
@@ -170,26 +170,26 @@ def test_optuna_keeps_its_history_when_the_applicationmaster_is_killed(state_dir
                     found[int(record["number"])] = str(record["parameters"]["X"])
         return found
 
-    wait_for("some trials", lambda: len(given()) >= 15)
-    before = given()
+    wait_for("some trials", lambda: len(suggested()) >= 15)
+    before = suggested()
     os.kill(json.loads((home / "am.json").read_text())["pid"], signal.SIGKILL)
     go.touch()
     assert ended(application)["final_status"] == "SUCCEEDED"
     results = Client().sweep(application).results()
     assert results.counts() == {"done": 40}
-    values = {one.number: one.parameters["X"] for one in results.trials}
+    values = {trial.number: trial.parameters["X"] for trial in results.trials}
     assert {number: values[number] for number in before} == before
-    assert [one.state for one in results.trials] == [TrialState.DONE] * 40
+    assert [trial.state for trial in results.trials] == [TrialState.DONE] * 40
     early, late = (sum(float(values[n]) for n in range(*ends)) for ends in ((0, 10), (30, 40)))
     assert late < early
     done = run("dlapp-launcher", "--resume", application, "--wait", "--set", "sweep.trials=44", "--json", timeout_s=170)
     assert done.code == 0, done.err
     resumed = Client().sweep(json.loads(done.out)["application_id"]).results()
     assert resumed.counts() == {"done": 44}
-    assert {one.number: one.parameters["X"] for one in resumed.trials[:40]} == values
+    assert {trial.number: trial.parameters["X"] for trial in resumed.trials[:40]} == values
 
 
-def test_a_plan_says_how_many_trials_and_hours_there_are_at_most(tmp_path: Path) -> None:
+def test_a_plan_shows_the_maximum_of_trials_and_hours(tmp_path: Path) -> None:
     sweep = {"grid.A": "1, 2, 3, 4, 5", "trial_time": "1h", "retries": 1}
     file = properties(tmp_path, "true", sweep=sweep, resources={"containers": 2, "gcores": 0})
     plan = json.loads(run("dlapp-launcher", "--plan", "--json", file).out)
@@ -224,11 +224,11 @@ def test_a_trial_that_is_behind_is_stopped_softly_and_its_output_counts(tmp_path
     application = launch(file)
     assert ended(application)["final_status"] == "SUCCEEDED"
     results = Client().sweep(application).results()
-    assert [(one.parameters["A"], one.state.value, one.why) for one in results.ranked()] == [
+    assert [(trial.parameters["A"], trial.state.value, trial.why) for trial in results.ranked()] == [
         ("9", "done", ""),
         ("8", "done", ""),
         ("4", "stopped", "stopped early at step 3: 0.4, rung 1 needs 0.8"),
         ("2", "stopped", "stopped early at step 3: 0.2, rung 1 needs 0.8"),
     ]
-    found = {one.parent.name: one.read_text() for one in (tmp_path / "result/trials").glob("*/found")}
+    found = {path.parent.name: path.read_text() for path in (tmp_path / "result/trials").glob("*/found")}
     assert found == {"0": "begun\n", "1": "saved\n", "2": "begun\n", "3": "saved\n"}

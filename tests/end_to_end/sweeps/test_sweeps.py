@@ -66,7 +66,7 @@ def test_each_trial_has_its_own_workspace_and_its_output_is_committed_once(engin
     found = {name: text.split() for name, text in engine.tree("result/trials").items()}
     values = [(rate, size) for rate in "12" for size in "456"]
     assert found == {f"{n}/found": list(values[n]) for n in range(6) if n != 4}
-    trials = {int(str(one["trial"])): one for one in results_of(application)}
+    trials = {int(str(trial["trial"])): trial for trial in results_of(application)}
     assert {number: (one["state"], one["tries"]) for number, one in trials.items()} == {
         **dict.fromkeys(range(6), ("done", 1)),
         4: ("failed", 2),
@@ -80,7 +80,7 @@ def test_each_trial_has_its_own_workspace_and_its_output_is_committed_once(engin
 
 @pytest.mark.slow
 @on_yarn_when_full
-def test_a_sweep_goes_on_with_more_trials_and_the_output_of_those_before(engine: Engine, tmp_path: Path) -> None:
+def test_a_sweep_continues_with_more_trials_and_keeps_earlier_output(engine: Engine, tmp_path: Path) -> None:
     script = 'test "$N" != 2 || test -e mended || exit 3\nmkdir -p output; echo "$N $DLAPP_APP_ID" >output/found'
     file = properties(
         tmp_path,
@@ -100,7 +100,7 @@ def test_a_sweep_goes_on_with_more_trials_and_the_output_of_those_before(engine:
     assert found["0/found"] == ["1", first]
     assert [found[f"{n}/found"][0] for n in range(4)] == ["1", "2", "3", "4"]
     assert found["3/found"] == ["4", second]
-    assert [(one["trial"], one["state"]) for one in results_of(second)] == [(n, "done") for n in range(4)]
+    assert [(trial["trial"], trial["state"]) for trial in results_of(second)] == [(n, "done") for n in range(4)]
     changed = run("dlapp-launcher", "--resume", second, "--set", "sweep.grid.N=7, 2, 3, 4", file)
     assert changed.code == 2
     assert f"trial 0 has other parameters than in {second}" in changed.err
@@ -132,7 +132,7 @@ def test_a_finished_trial_is_committed_once_also_after_a_resume(engine: Engine, 
     found = {name: text.split() for name, text in engine.tree("result/trials").items()}
     assert found == {"0/found": ["1", first], "1/found": ["2", second], "2/found": ["3", second]}
     assert os.stat(f"{engine.root}/result/trials/0").st_ino == number
-    assert [(one["trial"], one["state"]) for one in results_of(second)] == [(n, "done") for n in range(3)]
+    assert [(trial["trial"], trial["state"]) for trial in results_of(second)] == [(n, "done") for n in range(3)]
 
 
 @pytest.mark.slow
@@ -182,21 +182,21 @@ def test_killed_at_random_no_trial_is_lost_and_none_runs_again(
     assert end["final_status"] == "SUCCEEDED", f"seed {seed}: {end['diagnostics']}"
     again = {number: text for number, text in finished.items() if (runs / str(number)).read_text() != text}
     assert not again, f"seed {seed}: trials ran again that had ended"
-    found = {one.parent.name: one.read_text().strip() for one in (tmp_path / "result" / "trials").glob("*/found")}
+    found = {path.parent.name: path.read_text().strip() for path in (tmp_path / "result" / "trials").glob("*/found")}
     assert found == {str(n): str(n) for n in range(trials)}, f"seed {seed}"
     assert bool(committed) == (commit == "trial")
     last = committed_trials(tmp_path)
     assert last == last | committed, f"seed {seed}: trials were committed again"
     assert sorted(os.listdir(tmp_path / "result")) == ["trials"]
     assert len(os.listdir(tmp_path / "result" / "trials")) == trials
-    assert [(one["trial"], one["state"]) for one in results_of(application)] == [(n, "done") for n in range(trials)]
+    assert [(trial["trial"], trial["state"]) for trial in results_of(application)] == [
+        (n, "done") for n in range(trials)
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
-def test_on_yarn_each_result_counts_once_when_the_master_and_a_worker_are_killed(
-    engine: Engine, tmp_path: Path
-) -> None:
+def test_on_yarn_each_result_counts_once_after_killed_processes(engine: Engine, tmp_path: Path) -> None:
     (runs := tmp_path / "runs").mkdir()
     file = properties(
         tmp_path,
@@ -213,18 +213,18 @@ def test_on_yarn_each_result_counts_once_when_the_master_and_a_worker_are_killed
 
     def both_run(attempt: int) -> bool:
         now = status(application)
-        return now["attempt"] == attempt and [one["phase"] for one in now["containers"]] == ["running"] * 2
+        return now["attempt"] == attempt and [container["phase"] for container in now["containers"]] == ["running"] * 2
 
     def kill(role: str) -> None:
         finished.update({name: (runs / name).read_text() for name in trials_in_target(engine)})
-        found = [one.pid for one in engine.processes(application) if one.role == role]
+        found = [process.pid for process in engine.processes(application) if process.role == role]
         assert found
         os.kill(found[0], signal.SIGKILL)
 
     wait_for("a trial that is committed", lambda: trials_in_target(engine), timeout_s=240)
     kill("am")
     wait_for("all that do not wait", lambda: trials_in_target(engine) >= set("0123"), timeout_s=240)
-    wait_for("two that wait", lambda: {one.name for one in runs.iterdir()} >= set("012345"), timeout_s=240)
+    wait_for("two that wait", lambda: {path.name for path in runs.iterdir()} >= set("012345"), timeout_s=240)
     # Containers that the ResourceManager had not yet seen running at the first kill ended with that ApplicationMaster.
     wait_for("both under the next master", lambda: both_run(attempt=2), timeout_s=240)
     kill("task")
@@ -233,7 +233,7 @@ def test_on_yarn_each_result_counts_once_when_the_master_and_a_worker_are_killed
     assert end["final_status"] == "SUCCEEDED", end["diagnostics"]
     found = {name: text.strip() for name, text in engine.tree("result/trials").items()}
     assert found == {f"{n}/found": str(n) for n in range(8)}
-    assert [(one["trial"], one["state"], one["metric"]) for one in results_of(application)] == [
+    assert [(trial["trial"], trial["state"], trial["metric"]) for trial in results_of(application)] == [
         (n, "done", n) for n in range(8)
     ]
     assert len(finished) >= 4
@@ -249,8 +249,8 @@ def trials_in_target(engine: Engine) -> set[str]:
 
 def committed_trials(directory: Path) -> dict[str, int]:
     """Return the trials in the target, each with the inode number of its directory."""
-    found = [one for one in directory.glob("result/trials/*") if one.name.isdigit()]  # others are being committed
-    return {one.name: one.stat().st_ino for one in found}
+    found = [path for path in directory.glob("result/trials/*") if path.name.isdigit()]  # others are being committed
+    return {item.name: item.stat().st_ino for item in found}
 
 
 def ended_trials(home: Path) -> set[int]:
@@ -266,7 +266,7 @@ def ended_trials(home: Path) -> set[int]:
 
 
 def kill_one(state_dir: Path, role: str, chance: random.Random) -> None:
-    found = [one.pid for one in processes(state_dir) if one.role == role]
+    found = [process.pid for process in processes(state_dir) if process.role == role]
     if found:
         with contextlib.suppress(ProcessLookupError):
             os.kill(chance.choice(found), signal.SIGKILL)
@@ -298,7 +298,7 @@ def test_in_docker_each_trial_has_a_container_of_its_own_and_input_cannot_be_wri
     end = ended(application)
     assert end["final_status"] == "SUCCEEDED", end["diagnostics"]
     assert end["diagnostics"] == "1 of 3 trials failed (trial 1): exit code 1"
-    found = {one.parent.name: one.read_text() for one in (tmp_path / "result" / "trials").glob("*/found")}
+    found = {path.parent.name: path.read_text() for path in (tmp_path / "result" / "trials").glob("*/found")}
     assert found == {"0": "11\n", "2": "33\n"}
-    assert len({one.read_text() for one in (tmp_path / "result" / "trials").glob("*/host")}) == 2
+    assert len({path.read_text() for path in (tmp_path / "result" / "trials").glob("*/host")}) == 2
     assert run("dlapp-logs", application, "--trial", "2", "--stdout").out == "of input\n"

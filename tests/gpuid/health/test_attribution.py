@@ -94,13 +94,13 @@ def test_the_name_that_a_program_gives_itself_is_printable_and_short() -> None:
     assert len(one.program) == 64
 
 
-def test_of_foreign_processes_the_largest_are_kept_with_their_peaks() -> None:
+def test_the_largest_foreign_processes_are_kept_with_their_peaks() -> None:
     def process(pid: int, mib: int | None) -> UnleasedProcess:
         return UnleasedProcess(pid, 1, "python", "ann", mib, mib)
 
     before = merged((), [process(pid, pid) for pid in range(1, MAX_FOREIGN + 5)])
-    assert [one.pid for one in before] == list(range(MAX_FOREIGN + 4, 4, -1))
+    assert [item.pid for item in before] == list(range(MAX_FOREIGN + 4, 4, -1))
     after = merged(before, [process(12, 3), process(99, None)])
-    (same,) = [one for one in after if one.pid == 12]
+    (same,) = [item for item in after if item.pid == 12]
     assert (same.used_mib, same.peak_mib) == (3, 12)
     assert len(after) == MAX_FOREIGN

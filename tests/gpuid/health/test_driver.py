@@ -55,8 +55,8 @@ def test_versions_that_cannot_be_read_are_called_unknown(tmp_path: Path) -> None
 
 def test_other_errors_have_nvml_s_text_and_where_to_look(tmp_path: Path) -> None:
     write(tmp_path, "proc/driver/nvidia/version", PROPRIETARY)
-    said = driver.problem_of(999, "Unknown Error", str(tmp_path))
-    assert said == ("NVML: Unknown Error (module 580.95.05)", "see nvidia-smi and dmesg, or reboot this machine")
+    message = driver.problem_of(999, "Unknown Error", str(tmp_path))
+    assert message == ("NVML: Unknown Error (module 580.95.05)", "see nvidia-smi and dmesg, or reboot this machine")
 
 
 @pytest.mark.parametrize(

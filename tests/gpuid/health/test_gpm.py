@@ -60,7 +60,7 @@ def test_without_gpm_the_activity_is_not_known(tmp_path: Path, old: bool) -> Non
     assert not any("Gpm" in name for name in calls)
 
 
-def test_a_sample_takes_few_calls_of_the_driver(tmp_path: Path) -> None:
+def test_a_sample_makes_few_driver_calls(tmp_path: Path) -> None:
     gpu = StubDevice(utilization=100, gpm=50, milliwatts=1, millijoules=1)
     _, calls = sampled(tmp_path, gpu)
     assert sum(calls.values()) <= 9, calls

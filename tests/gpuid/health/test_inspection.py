@@ -30,12 +30,12 @@ from dlapp.gpuid.record_json import from_bytes, to_bytes
 from dlapp.gpuid.rules import PROBE_FIRST_S, PROBE_LAST_S, HostRecord, LeaseRequest, Quarantine, next_probe_ms
 from tests.services.polling import PATIENCE_S, wait_until
 
-CARDS = tuple(Device(f"GPU-{place}", place, place) for place in range(4))
+DEVICES = tuple(Device(f"GPU-{place}", place, place) for place in range(4))
 MINUTE_MS = 60_000
 
 
 def record() -> HostRecord:
-    return rules.with_inventory(HostRecord("host03"), CARDS, boot_id="b", now_ms=0)
+    return rules.with_inventory(HostRecord("host03"), DEVICES, boot_id="b", now_ms=0)
 
 
 def fault_of(**reading: Any) -> str:
@@ -45,7 +45,7 @@ def fault_of(**reading: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("reading", "said"),
+    ("reading", "message"),
     [
         ({}, ""),
         ({"error": "GPU is lost", "lost": True}, "lost: GPU is lost"),
@@ -76,11 +76,11 @@ def fault_of(**reading: Any) -> str:
         ({"used_mib": 1025, "reserved_is_apart": False}, "memory-held: 1025 MiB are in use by no known process"),
     ],
 )
-def test_a_devices_reading_decides_whether_it_may_be_leased(reading: dict[str, Any], said: str) -> None:
-    assert fault_of(**reading) == said
+def test_a_devices_reading_decides_whether_it_may_be_leased(reading: dict[str, Any], message: str) -> None:
+    assert fault_of(**reading) == message
 
 
-def test_an_operator_s_limit_of_temperature_stands_before_the_device_s_own() -> None:
+def test_an_operators_temperature_limit_overrides_the_devices() -> None:
     warm = Reading("GPU-0", temperature_c=85, slowdown_c=90)
     assert classify_reading(warm, HealthLimits(temperature_c=80)) == DeviceFault("hot", "85 °C, the limit is 80 °C")
     assert classify_reading(warm, HealthLimits(temperature_c=95)) is None
@@ -112,9 +112,9 @@ def test_memory_of_an_ending_process_is_waited_for() -> None:
     clock = Clock()
 
     def read(devices: Sequence[Device]) -> Mapping[str, Reading]:
-        return {one.uuid: Reading(one.uuid, used_mib=9000 if clock.now_s < 2 else 3) for one in devices}
+        return {device.uuid: Reading(device.uuid, used_mib=9000 if clock.now_s < 2 else 3) for device in devices}
 
-    assert inspect_devices(CARDS, read=read, clock=clock, sleep=clock.sleep) == {}
+    assert inspect_devices(DEVICES, read=read, clock=clock, sleep=clock.sleep) == {}
     assert 2 <= clock.now_s < 3
 
 
@@ -123,9 +123,9 @@ def test_unreleased_memory_is_a_fault_after_the_settling_time_of_that_device() -
 
     def read(devices: Sequence[Device]) -> Mapping[str, Reading]:
         asked.append(len(devices))
-        return {one.uuid: Reading(one.uuid, used_mib=9000 if one.index == 2 else 3) for one in devices}
+        return {device.uuid: Reading(device.uuid, used_mib=9000 if device.index == 2 else 3) for device in devices}
 
-    assert set(inspect_devices(CARDS, read=read, clock=clock, sleep=clock.sleep)) == {"GPU-2"}
+    assert set(inspect_devices(DEVICES, read=read, clock=clock, sleep=clock.sleep)) == {"GPU-2"}
     assert 5 <= clock.now_s < 6
     assert asked[0] == 4
     assert set(asked[1:]) == {1}
@@ -133,8 +133,8 @@ def test_unreleased_memory_is_a_fault_after_the_settling_time_of_that_device() -
 
 def test_a_fault_that_does_not_pass_is_not_waited_for() -> None:
     clock = Clock()
-    lost = {one.uuid: Reading(one.uuid, error="GPU is lost", lost=True) for one in CARDS}
-    assert len(inspect_devices(CARDS, read=lambda _: lost, clock=clock, sleep=clock.sleep)) == 4
+    lost = {device.uuid: Reading(device.uuid, error="GPU is lost", lost=True) for device in DEVICES}
+    assert len(inspect_devices(DEVICES, read=lambda _: lost, clock=clock, sleep=clock.sleep)) == 4
     assert clock.now_s == 0
 
 
@@ -145,12 +145,12 @@ def test_the_wait_for_a_probe_doubles_while_a_device_is_ill_and_with_each_time()
     first_ms = int(PROBE_FIRST_S * 1000)
     assert next_probe_ms(0, since_ms=0, count=1) == first_ms
     assert next_probe_ms(0, since_ms=0, count=3) == 4 * first_ms
-    at = 0
+    now_ms = 0
     waits = []
     for _ in range(12):
-        after = next_probe_ms(at, since_ms=0, count=1)
-        waits.append(after - at)
-        at = after
+        after = next_probe_ms(now_ms, since_ms=0, count=1)
+        waits.append(after - now_ms)
+        now_ms = after
     assert waits[:4] == [first_ms, first_ms, 2 * first_ms, 4 * first_ms]
     assert waits[-1] == PROBE_LAST_S * 1000
 
@@ -169,9 +169,9 @@ def test_a_clock_that_was_set_back_keeps_no_device_in_quarantine() -> None:
 
 def test_a_fault_is_noted_with_cause_time_and_count_and_the_other_devices_are_free() -> None:
     now = with_inspection(
-        record(), [one.uuid for one in CARDS], {"GPU-2": DeviceFault("ecc", "an uncorrectable ECC error")}, 5000
+        record(), [device.uuid for device in DEVICES], {"GPU-2": DeviceFault("ecc", "an uncorrectable ECC error")}, 5000
     )
-    assert [one.uuid for one in now.free()] == ["GPU-0", "GPU-1", "GPU-3"]
+    assert [device.uuid for device in now.free()] == ["GPU-0", "GPU-1", "GPU-3"]
     found = now.device("gpu2").quarantine
     assert found == Quarantine("ecc", "an uncorrectable ECC error", 5000, 1, 5000 + MINUTE_MS)
     assert (
@@ -234,7 +234,7 @@ def test_half_of_the_failures_are_forgotten_after_each_week() -> None:
 
 
 def test_a_failure_count_without_a_time_does_not_decay_until_it_is_rewritten() -> None:
-    old = rules.HostRecord("host03", (rules.DeviceRecord(CARDS[0], failures=4),), boot_id="b")
+    old = rules.HostRecord("host03", (rules.DeviceRecord(DEVICES[0], failures=4),), boot_id="b")
     found = rules.quarantine(old, "gpu0", cause="ecc", now_ms=rules.FADE_MS * 99).device("gpu0")
     assert (found.failures, found.failed_ms) == (5, rules.FADE_MS * 99)
 
@@ -272,7 +272,7 @@ def test_another_load_of_the_driver_is_a_reset_and_is_no_reboot() -> None:
 
 @pytest.mark.parametrize("until", ["needs-reset", "needs-reboot"])
 def test_a_reboot_is_a_reset(until: str) -> None:
-    booted = rules.with_inventory(needs_reset(until), CARDS, boot_id="c", now_ms=MINUTE_MS)
+    booted = rules.with_inventory(needs_reset(until), DEVICES, boot_id="c", now_ms=MINUTE_MS)
     assert of_inspection(booted) is None
 
 
@@ -304,18 +304,18 @@ def test_an_operator_ends_the_need_of_a_reset() -> None:
 
 
 def test_values_compared_after_a_reset_are_stored_in_the_record() -> None:
-    kept = rules.heal(needs_reset("needs-reset"), "gpu1", forgive=True, now_ms=77)
-    assert from_bytes(to_bytes(kept), "host03") == kept
-    found = kept.device("gpu2").quarantine
+    stored = rules.heal(needs_reset("needs-reset"), "gpu1", forgive=True, now_ms=77)
+    assert from_bytes(to_bytes(stored), "host03") == stored
+    found = stored.device("gpu2").quarantine
     assert found is not None
-    assert (found.boot_id, found.driver, kept.device("gpu1").healed_ms) == ("b", LOAD, 77)
+    assert (found.boot_id, found.driver, stored.device("gpu1").healed_ms) == ("b", LOAD, 77)
 
 
-def test_after_a_reset_a_device_is_inspected_at_once_however_long_its_wait_was() -> None:
-    assert CARDS[2] not in due_for_inspection(needs_reset(), 1, LOAD)
-    assert CARDS[2] in due_for_inspection(needs_reset(), 1, OTHER_LOAD)
-    booted = rules.with_inventory(needs_reset(), CARDS, boot_id="c", now_ms=1)
-    assert CARDS[2] in due_for_inspection(booted, 1, LOAD)
+def test_after_a_reset_a_device_is_inspected_at_once() -> None:
+    assert DEVICES[2] not in due_for_inspection(needs_reset(), 1, LOAD)
+    assert DEVICES[2] in due_for_inspection(needs_reset(), 1, OTHER_LOAD)
+    booted = rules.with_inventory(needs_reset(), DEVICES, boot_id="c", now_ms=1)
+    assert DEVICES[2] in due_for_inspection(booted, 1, LOAD)
 
 
 def test_the_identity_of_the_drivers_load_is_the_modules_directory(tmp_path: Path) -> None:
@@ -326,25 +326,30 @@ def test_the_identity_of_the_drivers_load_is_the_modules_directory(tmp_path: Pat
 
 
 def test_no_probe_ends_an_operators_quarantine() -> None:
-    kept = rules.quarantine(record(), "gpu1", cause="operator", detail="fan", by="eve", now_ms=0)
-    assert with_inspection(kept, ["GPU-1"], {}, MINUTE_MS) == kept
-    assert with_inspection(kept, ["GPU-1"], {"GPU-1": DeviceFault("hot", "")}, MINUTE_MS) == kept
-    inspect = Inspector(read=lambda devices: {one.uuid: Reading(one.uuid) for one in devices}, now_ms=lambda: 1 << 45)
-    assert inspect(kept) == kept
+    stored = rules.quarantine(record(), "gpu1", cause="operator", detail="fan", by="eve", now_ms=0)
+    assert with_inspection(stored, ["GPU-1"], {}, MINUTE_MS) == stored
+    assert with_inspection(stored, ["GPU-1"], {"GPU-1": DeviceFault("hot", "")}, MINUTE_MS) == stored
+    inspect = Inspector(
+        read=lambda devices: {device.uuid: Reading(device.uuid) for device in devices}, now_ms=lambda: 1 << 45
+    )
+    assert inspect(stored) == stored
 
 
-def test_an_inspector_looks_at_free_devices_only_and_not_at_each_turn() -> None:
+def test_an_inspector_reads_free_devices_only_and_not_each_time() -> None:
     clock, asked = Clock(), []
 
     def read(devices: Sequence[Device]) -> Mapping[str, Reading]:
-        asked.append([one.index for one in devices])
-        return {one.uuid: Reading(one.uuid, error="GPU is lost" * (one.index == 3), lost=True) for one in devices}
+        asked.append([device.index for device in devices])
+        return {
+            device.uuid: Reading(device.uuid, error="GPU is lost" * (device.index == 3), lost=True)
+            for device in devices
+        }
 
     inspect = Inspector(read=read, clock=clock, sleep=clock.sleep, now_ms=clock.now_ms, driver=lambda: LOAD)
     held, _ = rules.lease(record(), LeaseRequest("a", "c", "tony", 1, ("GPU-1",)), token="t", now_ms=0)
     seen = inspect(held)
     assert asked == [[0, 2, 3]]
-    assert [one.index for one in seen.free()] == [0, 2]
+    assert [item.index for item in seen.free()] == [0, 2]
     assert inspect(seen) is seen
     clock.now_s = 2
     inspect(seen)
@@ -355,13 +360,13 @@ def test_an_inspector_looks_at_free_devices_only_and_not_at_each_turn() -> None:
 
 
 @pytest.mark.parametrize(("read_s", "age_s"), [(0.01, 1.0), (1.5, 7.5), (40.0, 10.0)])
-def test_a_wait_inspects_less_often_where_the_driver_takes_long_to_open_the_gpus(read_s: float, age_s: float) -> None:
+def test_a_wait_inspects_less_often_with_a_slow_driver(read_s: float, age_s: float) -> None:
     clock, reads = Clock(), []
 
     def read(devices: Sequence[Device]) -> Mapping[str, Reading]:
         clock.now_s += read_s
         reads.append(clock.now_s)
-        return {one.uuid: Reading(one.uuid) for one in devices}
+        return {device.uuid: Reading(device.uuid) for device in devices}
 
     inspect = Inspector(read=read, clock=clock, sleep=clock.sleep, now_ms=clock.now_ms)
     inspect(record())
@@ -375,13 +380,13 @@ def test_a_wait_inspects_less_often_where_the_driver_takes_long_to_open_the_gpus
 
 def test_a_finding_that_could_not_be_stored_causes_no_second_wait() -> None:
     clock = Clock()
-    held = {one.uuid: Reading(one.uuid, used_mib=9000 * (one.index == 3)) for one in CARDS}
+    held = {device.uuid: Reading(device.uuid, used_mib=9000 * (device.index == 3)) for device in DEVICES}
     inspect = Inspector(read=lambda _: held, clock=clock, sleep=clock.sleep, now_ms=clock.now_ms)
     inspect(record())
     before_s = clock.now_s
     again = inspect(record())
     assert clock.now_s == before_s
-    assert [one.index for one in again.free()] == [0, 1, 2]
+    assert [item.index for item in again.free()] == [0, 1, 2]
 
 
 class Occupied:
@@ -398,11 +403,14 @@ class Occupied:
         )
 
     def read(self, devices: Sequence[Device]) -> Mapping[str, Reading]:
-        if any(one.index == 3 for one in devices):
+        if any(device.index == 3 for device in devices):
             self.reads.append(self.clock.now_s)
         is_there = self.clock.now_s < self.ends_s
         process = (GpuProcess(7, "python"),)
-        return {one.uuid: Reading(one.uuid, compute=process if is_there and one.index == 3 else ()) for one in devices}
+        return {
+            device.uuid: Reading(device.uuid, compute=process if is_there and device.index == 3 else ())
+            for device in devices
+        }
 
 
 def test_a_heal_counts_against_every_verdict_from_before_it() -> None:
@@ -479,16 +487,19 @@ class Devices:
 def test_a_device_lost_during_a_run_is_reported_at_once() -> None:
     import threading
 
-    devices, told = Devices({}, {}, {"GPU-2": DeviceFault("lost", "it fell off the bus (Xid 79)")}), threading.Event()
-    with DeviceWatch(CARDS, on_fault=told.set, open=lambda _: devices, every_s=0.001) as watch:
-        assert told.wait(120)
+    devices, notified = (
+        Devices({}, {}, {"GPU-2": DeviceFault("lost", "it fell off the bus (Xid 79)")}),
+        threading.Event(),
+    )
+    with DeviceWatch(DEVICES, on_fault=notified.set, open=lambda _: devices, every_s=0.001) as watch:
+        assert notified.wait(120)
         assert watch.message() == "gpu2 failed: it fell off the bus (Xid 79)"
     wait_until(lambda: devices.closed)
 
 
 def test_devices_of_an_ended_payload_are_read_once_more() -> None:
     devices = Devices({}, {"GPU-0": DeviceFault("lost", "GPU is lost")})
-    with DeviceWatch(CARDS, open=lambda _: devices, every_s=3600) as watch:
+    with DeviceWatch(DEVICES, open=lambda _: devices, every_s=3600) as watch:
         watch.poll_now(PATIENCE_S)
         assert watch.poll_now(PATIENCE_S) == "gpu0 failed: GPU is lost"
 
@@ -496,14 +507,14 @@ def test_devices_of_an_ended_payload_are_read_once_more() -> None:
 def test_an_unresponsive_driver_is_noted_and_is_no_fault_of_the_devices() -> None:
     from dlapp.gpuid.health.nvml import NvmlError
 
-    said: list[str] = []
+    messages: list[str] = []
 
     def refuse(_: Sequence[Device]) -> Any:
         raise NvmlError("NVML: Driver Not Loaded")
 
-    with DeviceWatch(CARDS, open=refuse, note=said.append) as watch:
+    with DeviceWatch(DEVICES, open=refuse, note=messages.append) as watch:
         assert watch.poll_now(PATIENCE_S) == ""
-    assert said == ["the GPUs are not monitored: NVML: Driver Not Loaded"]
+    assert messages == ["the GPUs are not monitored: NVML: Driver Not Loaded"]
 
 
 def test_the_default_of_the_configuration_is_the_allowed_set() -> None:

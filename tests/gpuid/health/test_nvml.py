@@ -55,18 +55,18 @@ def test_a_device_is_known_by_uuid_index_minor_number_model_memory_and_bus(tmp_p
     assert found | expected == found
 
 
-def test_a_lost_device_costs_that_device_only_and_the_others_keep_their_index(tmp_path: Path) -> None:
+def test_a_lost_device_leaves_the_others_with_their_index(tmp_path: Path) -> None:
     variables = with_devices(tmp_path, [StubDevice(), StubDevice(error=15), StubDevice()])
-    assert [one["index"] for one in discovered(variables)] == [0, 2]
+    assert [item["index"] for item in discovered(variables)] == [0, 2]
 
 
-def test_devices_come_in_the_order_of_the_pci_bus(tmp_path: Path) -> None:
+def test_devices_are_in_pci_bus_order(tmp_path: Path) -> None:
     devices = [StubDevice(uuid="GPU-b", bus_id="00000000:AF:00.0"), StubDevice(uuid="GPU-a", bus_id="00000000:3b:00.0")]
-    assert [one["uuid"] for one in discovered(with_devices(tmp_path, devices))] == ["GPU-a", "GPU-b"]
+    assert [item["uuid"] for item in discovered(with_devices(tmp_path, devices))] == ["GPU-a", "GPU-b"]
 
 
 def test_a_device_that_has_no_minor_number_is_a_device_nevertheless(tmp_path: Path) -> None:
-    assert [one["minor"] for one in discovered(with_devices(tmp_path, [StubDevice(minor=-1)]))] == [-1]
+    assert [item["minor"] for item in discovered(with_devices(tmp_path, [StubDevice(minor=-1)]))] == [-1]
 
 
 def test_a_library_without_a_driver_means_no_gpus(tmp_path: Path) -> None:
@@ -81,14 +81,14 @@ def test_a_driver_that_is_not_loaded_is_an_error_where_there_is_hardware(tmp_pat
     done = subprocess.run(
         [sys.executable, "-I", "-c", code + SHOW], env=os.environ | variables, capture_output=True, text=True
     )
-    said = "NVML: the driver is not loaded, and there is PCI device 0000:3b:00.0; load it (modprobe nvidia)"
-    assert json.loads(done.stdout).startswith(said), done.stderr
+    message = "NVML: the driver is not loaded, and there is PCI device 0000:3b:00.0; load it (modprobe nvidia)"
+    assert json.loads(done.stdout).startswith(message), done.stderr
 
 
 def test_a_driver_that_does_not_work_is_an_error_and_not_a_machine_without_gpus(tmp_path: Path) -> None:
-    said = discovered(with_devices(tmp_path, [StubDevice()], init=18))
-    assert said.startswith("NVML: Driver/library version mismatch: ")
-    assert "; reboot this machine, or " in said
+    message = discovered(with_devices(tmp_path, [StubDevice()], init=18))
+    assert message.startswith("NVML: Driver/library version mismatch: ")
+    assert "; reboot this machine, or " in message
 
 
 @pytest.mark.gpu

@@ -82,8 +82,8 @@ def see(tmp_path: Path) -> Iterator[Any]:
         return started[-1]
 
     yield start
-    for one in started:
-        one.close()
+    for item in started:
+        item.close()
 
 
 # ---- what there is ----
@@ -96,7 +96,7 @@ def test_links_are_named_as_in_nvidia_smi_topo(see: Any) -> None:
         StubDevice(pcie=(30, 20, 0, 50), nvlinks=(0,)),
         StubDevice(pcie=(50, 50, 50, 0)),
     ]
-    assert [one["links"] for one in see(*gpus).devices()] == [
+    assert [device["links"] for device in see(*gpus).devices()] == [
         ["X", "NV2", "NV1", "SYS"],
         ["NV2", "X", "PXB", "SYS"],
         ["NV1", "PXB", "X", "SYS"],
@@ -111,7 +111,7 @@ def test_devices_on_nvswitches_reach_each_other_by_all_links_that_both_have(see:
         StubDevice(nvlinks=(NVSWITCH,) * 12),
         StubDevice(nvlinks=(NVSWITCH,) * 6),
     ]
-    assert [one["links"] for one in see(*gpus, old=old).devices()] == [
+    assert [device["links"] for device in see(*gpus, old=old).devices()] == [
         ["X", "NV12", "NV6"],
         ["NV12", "X", "NV6"],
         ["NV6", "NV6", "X"],
@@ -122,7 +122,7 @@ def test_numa_node_and_compute_mode_are_known_if_the_driver_reports_them(see: An
     found = see(
         StubDevice(numa=1, mode=3), StubDevice(numa=0, mode=2), StubDevice(mode=None, bus_id="0000FFFE:01:00.0")
     ).devices()
-    assert [(one["numa"], one["compute_mode"]) for one in found] == [(1, "exclusive"), (0, "prohibited"), (-1, "")]
+    assert [(item["numa"], item["compute_mode"]) for item in found] == [(1, "exclusive"), (0, "prohibited"), (-1, "")]
 
 
 def test_a_device_in_mig_mode_is_its_parts_and_they_have_its_place(see: Any) -> None:
@@ -130,7 +130,7 @@ def test_a_device_in_mig_mode_is_its_parts_and_they_have_its_place(see: Any) -> 
         minor=5, mig=(Part("MIG-a"), Part("MIG-b", name="NVIDIA Test Card MIG 2g.10gb", memory_bytes=10 << 30))
     )
     found = see(StubDevice(), mig, StubDevice(mig=())).devices()
-    assert [(one["uuid"][:5], one["index"], one["minor"], one["mig"], one["memory_mib"]) for one in found] == [
+    assert [(item["uuid"][:5], item["index"], item["minor"], item["mig"], item["memory_mib"]) for item in found] == [
         ("GPU-0", 0, 0, -1, 16384),
         ("MIG-a", 1, 5, 0, 5120),
         ("MIG-b", 1, 5, 1, 10240),
@@ -148,7 +148,7 @@ def test_the_memory_of_a_slice_is_the_drivers_value_and_not_its_names(see: Any, 
 
 def test_the_instances_of_a_part_are_known_and_a_whole_gpu_has_none(see: Any) -> None:
     found = see(StubDevice(), StubDevice(mig=(Part("MIG-a"), Part("MIG-b")))).devices()
-    assert [(one["gpu_instance"], one["compute_instance"]) for one in found] == [(-1, -1), (1, 0), (2, 0)]
+    assert [(item["gpu_instance"], item["compute_instance"]) for item in found] == [(-1, -1), (1, 0), (2, 0)]
 
 
 def test_an_old_driver_loses_only_the_values_that_it_lacks(see: Any) -> None:
@@ -157,18 +157,18 @@ def test_an_old_driver_loses_only_the_values_that_it_lacks(see: Any) -> None:
         StubDevice(pcie=(10, 0), bus_id="0000FFFF:01:00.0"),
     ]
     found = see(*gpus, old=True).devices()
-    assert [(one["links"], one["numa"]) for one in found] == [(["X", "PIX"], -1), (["PIX", "X"], -1)]
+    assert [(item["links"], item["numa"]) for item in found] == [(["X", "PIX"], -1), (["PIX", "X"], -1)]
 
 
-def test_a_device_that_fails_costs_that_device_and_the_links_to_it(see: Any) -> None:
+def test_a_failing_device_loses_only_itself_and_its_links(see: Any) -> None:
     gpus = [StubDevice(pcie=(0, 10, 10)), StubDevice(error=999), StubDevice(pcie=(10, 10, 0))]
-    assert [(one["index"], one["links"]) for one in see(*gpus).devices()] == [
+    assert [(device["index"], device["links"]) for device in see(*gpus).devices()] == [
         (0, ["X", "-", "PIX"]),
         (2, ["PIX", "-", "X"]),
     ]
 
 
-def test_a_driver_that_is_restarted_between_two_looks_is_no_matter_to_a_process(see: Any) -> None:
+def test_a_driver_restart_between_two_reads_does_not_affect_a_process(see: Any) -> None:
     process = see(StubDevice(), StubDevice())
     assert len(process.devices()) == 2
     process.change(StubDevice(), StubDevice(), init=9)
@@ -179,14 +179,14 @@ def test_a_driver_that_is_restarted_between_two_looks_is_no_matter_to_a_process(
     assert len(process.devices()) == 2
 
 
-def test_a_device_vanishes_and_comes_back_between_two_looks(see: Any) -> None:
+def test_a_device_may_vanish_and_return_between_two_reads(see: Any) -> None:
     process = see(StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b"))
     process.remember()
     process.change(StubDevice(uuid="GPU-a"))
-    assert [one["uuid"] for one in process.devices()] == ["GPU-a"]
-    assert [one["error"] for one in process.readings()] == ["", "it is not there"]
+    assert [device["uuid"] for device in process.devices()] == ["GPU-a"]
+    assert [reading["error"] for reading in process.readings()] == ["", "it is not there"]
     process.change(StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b"))
-    assert [one["error"] for one in process.readings()] == ["", ""]
+    assert [reading["error"] for reading in process.readings()] == ["", ""]
 
 
 # ---- how they are ----
@@ -253,7 +253,7 @@ def test_a_part_of_a_device_has_its_own_memory_and_processes_and_the_device_s_fa
     first, second = see(StubDevice(mig=parts, ecc=2, temperature=50)).readings()
     assert (first["used_mib"], len(first["compute"])) == (900, 1)
     assert (second["used_mib"], len(second["compute"])) == (0, 0)
-    assert [(one["ecc_uncorrected"], one["temperature_c"]) for one in (first, second)] == [(2, 50)] * 2
+    assert [(item["ecc_uncorrected"], item["temperature_c"]) for item in (first, second)] == [(2, 50)] * 2
 
 
 def test_without_a_driver_the_state_of_a_device_is_unknown(see: Any) -> None:
@@ -373,15 +373,15 @@ def test_real_devices_are_read_linked_and_watched() -> None:
 
     if not nvml.has_library() or not (devices := nvml.discover()):
         pytest.skip("no NVIDIA GPU here")
-    assert all(one.pci_bus_id and one.compute_mode and one.links[one.index] == "X" for one in devices)
+    assert all(device.pci_bus_id and device.compute_mode and device.links[device.index] == "X" for device in devices)
     readings = nvml.read(devices)
-    assert all(not one.error and one.used_mib is not None for one in readings.values())
-    assert [inspection.classify_reading(one) for one in readings.values() if one.error] == []
+    assert all(not reading.error and reading.used_mib is not None for reading in readings.values())
+    assert [inspection.classify_reading(reading) for reading in readings.values() if reading.error] == []
     watched = nvml.NvmlWatch(devices)
     try:
         assert watched.poll() == {}
         samples = watched.sample()
-        assert list(samples) == [one.uuid for one in devices]
-        assert all(one.used_mib is not None and one.temperature_c is not None for one in samples.values())
+        assert list(samples) == [device.uuid for device in devices]
+        assert all(sample.used_mib is not None and sample.temperature_c is not None for sample in samples.values())
     finally:
         watched.close()

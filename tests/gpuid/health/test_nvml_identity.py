@@ -28,8 +28,8 @@ def see(tmp_path: Path) -> Iterator[Any]:
         return started[-1]
 
     yield start
-    for one in started:
-        one.close()
+    for item in started:
+        item.close()
 
 
 def device(uuid: str, index: int, place: int | None, mig: int = -1) -> Device:
@@ -41,9 +41,8 @@ def device(uuid: str, index: int, place: int | None, mig: int = -1) -> Device:
 def these(*devices: Device) -> str:
     """Return an expression for devices."""
     names = ("uuid", "index", "minor", "pci_bus_id", "mig")
-    return (
-        f"[nvml.Device(**one) for one in {[{k: v for k, v in to_json(one).items() if k in names} for one in devices]}]"
-    )
+    fields = [{name: value for name, value in to_json(device).items() if name in names} for device in devices]
+    return f"[nvml.Device(**device) for device in {fields}]"
 
 
 def watch(process: Process, *devices: Device) -> None:
@@ -91,7 +90,7 @@ def test_a_mig_device_without_a_known_place_is_found_by_its_uuid_also_in_the_old
     process = see(
         StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-5555", mig=(Part(uuid, used=1 << 30),), temperature=55)
     )
-    assert [one["uuid"] for one in process.devices()] == ["GPU-a", uuid]
+    assert [item["uuid"] for item in process.devices()] == ["GPU-a", uuid]
     for leased in (device(uuid, index=0, place=None, mig=0), device(uuid, index=0, place=0, mig=0)):
         reading = read(process, leased)[uuid]
         assert (reading["error"], reading["used_mib"], reading["temperature_c"]) == ("", 1024, 55)
@@ -103,7 +102,7 @@ def test_a_gpu_whose_place_another_one_has_taken_is_found_by_its_uuid(see: Any) 
 
 
 @pytest.mark.parametrize("code", [2, 3, 13])
-def test_a_gpu_is_found_by_its_uuid_where_the_driver_knows_no_bus_ids(see: Any, code: int) -> None:
+def test_a_gpu_is_found_by_its_uuid_without_bus_ids(see: Any, code: int) -> None:
     process = see(StubDevice(uuid="GPU-a", temperature=40, errors=(("nvmlDeviceGetHandleByPciBusId", code),)))
     assert read(process, device("GPU-a", index=0, place=0))["GPU-a"]["temperature_c"] == 40
 
@@ -158,7 +157,7 @@ def test_a_reading_opens_each_requested_device_once_and_no_other(see: Any, tmp_p
     assert asked["nvmlDeviceGetHandleByPciBusId_v2"] == asked["nvmlInitWithFlags"] == asked["nvmlShutdown"] == 1
     # What only an operator reads costs a lease nothing.
     shown = ("NvLinkState", "Pcie", "Clocks", "Persistence")
-    assert not [one for one in asked if any(word in one for word in shown)]
+    assert not [item for item in asked if any(word in item for word in shown)]
     assert sum(asked.values()) <= 24
 
 
@@ -192,9 +191,7 @@ def test_evidence_of_a_payload_opens_only_the_gpus_of_its_lease(see: Any, tmp_pa
     assert opened(tmp_path) == {0}
 
 
-def test_a_gpu_that_an_operator_took_out_of_use_is_not_opened_by_a_list_nor_by_the_exporter(
-    see: Any, tmp_path: Path
-) -> None:
+def test_a_gpu_closed_by_an_operator_is_not_opened_by_list_or_exporter(see: Any, tmp_path: Path) -> None:
     process = see(*EIGHT[:3])
     devices = (rules.DeviceRecord(device(f"GPU-{place}", place, place)) for place in range(3))
     record = rules.HostRecord("box", tuple(devices))

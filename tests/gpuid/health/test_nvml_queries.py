@@ -28,8 +28,8 @@ def see(tmp_path: Path) -> Iterator[Any]:
         return started[-1]
 
     yield start
-    for one in started:
-        one.close()
+    for item in started:
+        item.close()
 
 
 def reading_of(process: Process) -> Reading:
@@ -37,7 +37,7 @@ def reading_of(process: Process) -> Reading:
     (found,) = process.ask("[one._asdict() for one in nvml.read(nvml.discover(), detailed=True).values()]")
     for name in ("compute", "graphics", "mps_clients"):
         if found[name] is not None:
-            found[name] = tuple(GpuProcess(*one) for one in found[name])
+            found[name] = tuple(GpuProcess(*item) for item in found[name])
     values: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in found.items()}
     return Reading(**values)
 
@@ -69,7 +69,7 @@ def test_no_error_of_a_query_that_only_describes_a_gpu_hides_the_gpu(see: Any, f
     for code in STRANGE:
         gpu = StubDevice(uuid="GPU-a", pcie=(0, 10), nvlinks=(NVSWITCH,), errors=((function, code),))
         process.change(gpu, StubDevice(uuid="GPU-b", pcie=(10, 0)))
-        assert [one["uuid"] for one in process.devices()] == ["GPU-a", "GPU-b"], code
+        assert [device["uuid"] for device in process.devices()] == ["GPU-a", "GPU-b"], code
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_no_error_of_a_single_query_makes_a_gpu_ill_and_an_unusual_one_is_noted(
         reading = reading_of(process)
         assert (classify_reading(reading), reading.error) == (None, ""), code
         # Such a code is what NVML says for the link after the last.
-        assert [one.partition(":")[0] for one in reading.notes] == [function] * (code != 2), code
+        assert [note.partition(":")[0] for note in reading.notes] == [function] * (code != 2), code
 
 
 def test_an_unsupported_query_is_shown_as_not_reported_without_a_note(see: Any) -> None:
@@ -118,7 +118,7 @@ def test_an_unsupported_query_is_shown_as_not_reported_without_a_note(see: Any) 
         "nvmlDeviceGetMemoryInfo",
     ],
 )
-def test_no_error_of_a_single_query_costs_the_rest_of_a_sample(see: Any, function: str) -> None:
+def test_an_error_of_a_single_query_keeps_the_rest_of_a_sample(see: Any, function: str) -> None:
     gpu = StubDevice(uuid="GPU-a", used=MIB, milliwatts=1000, pids=(HIDDEN,))
     process = see(gpu)
     process.ask(WATCH)
@@ -135,9 +135,7 @@ def test_no_error_of_a_single_query_costs_the_rest_of_a_sample(see: Any, functio
     ("code", "cause", "detail"),
     [(15, "lost", "GPU is lost"), (16, "needs-reset", "the driver asks for a reset of the GPU")],
 )
-def test_a_gpu_that_says_in_any_query_that_it_is_lost_or_must_be_reset_is(
-    see: Any, code: int, cause: str, detail: str
-) -> None:
+def test_a_lost_or_reset_required_answer_of_any_query_counts(see: Any, code: int, cause: str, detail: str) -> None:
     process = see(StubDevice(uuid="GPU-a"))
     process.remember()
     process.change(StubDevice(uuid="GPU-a", errors=(("nvmlDeviceGetRetiredPagesPendingStatus", code),)))
@@ -173,7 +171,7 @@ def test_under_wsl_an_empty_process_list_proves_no_idleness(see: Any, tmp_path: 
     assert verdict(process) is None
     assert reading_of(process).unverified == "the driver does not list processes"
     process.ask(WATCH)
-    assert [one["processes"] for one in process.ask(SAMPLE).values()] == [None]
+    assert [item["processes"] for item in process.ask(SAMPLE).values()] == [None]
 
 
 def test_memory_that_is_a_numa_node_of_the_machine_may_be_in_use_by_its_kernel(see: Any) -> None:
@@ -190,7 +188,7 @@ def test_an_mps_server_with_clients_occupies_a_gpu_and_one_without_does_not(see:
     server = GpuProcess(7, "nvidia-cuda-mps-server", 4000)
     process = see(StubDevice(mps=(HIDDEN, HIDDEN)), old=old)
     reading = reading_of(process)
-    assert [one.pid for one in reading.mps_clients] == [HIDDEN, HIDDEN]
+    assert [client.pid for client in reading.mps_clients] == [HIDDEN, HIDDEN]
     fault = classify_reading(reading._replace(compute=(server,)))
     assert fault is not None
     who = f"{HIDDEN} (whose name is hidden)"
@@ -275,7 +273,7 @@ def test_the_slowdown_temperature_follows_from_the_distance_to_it_on_newer_gpus(
         (8, "recovery action 8"),
     ],
 )
-def test_each_action_that_the_driver_asks_for_has_its_words(see: Any, action: int, text: str) -> None:
+def test_each_action_requested_by_the_driver_has_its_message(see: Any, action: int, text: str) -> None:
     assert reading_of(see(StubDevice(recovery=action))).recovery == text
 
 
@@ -283,7 +281,7 @@ def test_each_action_that_the_driver_asks_for_has_its_words(see: Any, action: in
 
 
 @pytest.mark.parametrize(
-    ("state", "status", "cause", "said"),
+    ("state", "status", "cause", "message"),
     [
         (0, 0, "", ""),
         (1, 0, "fabric", "has not started"),
@@ -293,12 +291,12 @@ def test_each_action_that_the_driver_asks_for_has_its_words(see: Any, action: in
     ],
 )
 def test_a_gpu_that_is_not_registered_in_its_nvlink_fabric_is_not_leased(
-    see: Any, state: int, status: int, cause: str, said: str
+    see: Any, state: int, status: int, cause: str, message: str
 ) -> None:
     fault = verdict(see(StubDevice(fabric=state, fabric_status=status)))
     assert (fault.cause if fault else "") == cause
     if fault is not None:
-        assert said in fault.detail
+        assert message in fault.detail
         assert "fabric manager (nvidia-fabricmanager)" in fault.detail
         assert fault.passing is (state == 2)
 

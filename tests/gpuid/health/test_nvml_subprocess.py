@@ -72,7 +72,7 @@ def asker(tmp_path: Path) -> Iterator[Asker]:
     one.end()
 
 
-def lives(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except FileNotFoundError:
@@ -96,8 +96,8 @@ def test_a_hanging_driver_is_reported_in_time_and_not_asked_until_it_recovers(as
     asker.ask("setattr(nvml_subprocess, '_has_ended', lambda pid: False)")
     with_devices(asker.directory, [], init=HANGS)
     assert asker.ask("one.discover()").startswith("NVML: no answer in 0.5 s: the driver hangs, or ")
-    said = f"NVML: the driver hangs: process {helper} that called it has not returned; dmesg"
-    assert asker.ask("one.discover()").startswith(said)
+    message = f"NVML: the driver hangs: process {helper} that called it has not returned; dmesg"
+    assert asker.ask("one.discover()").startswith(message)
     asker.ask("setattr(one, 'answer_s', 60.0)")
     with_devices(asker.directory, [StubDevice(uuid="GPU-a")])
     asker.ask("setattr(nvml_subprocess, '_has_ended', lambda pid: True)")
@@ -136,9 +136,9 @@ def test_a_hang_at_any_call_is_reported_in_time_and_recovered_from(asker: Asker,
     asker.ask("globals().__setitem__('DEVICES', nvml.discover())")
     with_devices(asker.directory, [StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b", hang=question)])
     asker.ask("setattr(one, 'answer_s', 0.5)")
-    said = str(asker.ask(call))
+    message = str(asker.ask(call))
     # A watch that cannot be opened now is opened by the first question that is answered.
-    assert said.startswith(("NVML: no answer in 0.5 s: the driver hangs", "NVML: the driver hangs: process"))
+    assert message.startswith(("NVML: no answer in 0.5 s: the driver hangs", "NVML: the driver hangs: process"))
     with_devices(asker.directory, [StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b")])
     asker.ask("setattr(one, 'answer_s', 60.0)")
     wait_until(lambda: asker.ask(f"bool({call}) in (True, False)") is True)  # the killed process has to be gone
@@ -152,7 +152,7 @@ def test_a_watch_finds_the_faults_also_after_its_process_was_killed(asker: Asker
     assert asker.ask(BOTH) == [True, True]  # other queries do not end it
     assert asker.helper == first
     os.kill(first, signal.SIGKILL)
-    wait_until(lambda: not lives(first))
+    wait_until(lambda: not is_running(first))
     assert asker.ask("watched.poll()") == {}
     with_devices(asker.directory, [StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b", error=15)])
     assert asker.ask("watched.poll()") == {"GPU-b": ["lost", "GPU is lost", False, ""]}
@@ -160,19 +160,19 @@ def test_a_watch_finds_the_faults_also_after_its_process_was_killed(asker: Asker
 
 def test_an_interrupted_request_does_not_answer_the_next_one(asker: Asker) -> None:
     assert asker.ask(BOTH) == [True, True]
-    said = asker.ask(
+    message = asker.ask(
         "(lambda read: (setattr(nvml_subprocess, '_read', lambda *_: (_ for _ in ()).throw(nvml.NvmlError('stop'))), "
         "str(run(one.discover)), setattr(nvml_subprocess, '_read', read)))(nvml_subprocess._read)[1]"
     )
-    assert said == "stop"
+    assert message == "stop"
     assert asker.ask(BOTH) == [True, True]
 
 
-def test_a_helper_that_was_killed_or_went_is_replaced(asker: Asker) -> None:
+def test_a_killed_or_ended_helper_is_replaced(asker: Asker) -> None:
     assert asker.ask(BOTH) == [True, True]
     first = asker.helper
     os.kill(first, signal.SIGKILL)
-    wait_until(lambda: not lives(first))
+    wait_until(lambda: not is_running(first))
     assert asker.ask(BOTH) == [True, True]
     assert asker.helper != first
 
@@ -180,9 +180,9 @@ def test_a_helper_that_was_killed_or_went_is_replaced(asker: Asker) -> None:
 def test_the_helper_ends_with_its_asker(asker: Asker) -> None:
     assert asker.ask(BOTH) == [True, True]
     helper = asker.helper
-    assert lives(helper)
+    assert is_running(helper)
     asker.process.kill()
-    wait_until(lambda: not lives(helper))
+    wait_until(lambda: not is_running(helper))
 
 
 def test_the_helper_inherits_no_descriptor_of_its_caller(asker: Asker, tmp_path: Path) -> None:
@@ -195,11 +195,11 @@ def test_the_helper_inherits_no_descriptor_of_its_caller(asker: Asker, tmp_path:
 def test_a_child_of_its_asker_does_not_talk_to_the_helper(asker: Asker) -> None:
     assert asker.ask(BOTH) == [True, True]
     asker.ask("globals().__setitem__('one_pid', one._pid)")
-    said = asker.ask(
+    answer = asker.ask(
         "(lambda pid: os._exit(0 if len(one.discover()) == 2 and one._pid not in (0, one_pid) else 1) "
         "if pid == 0 else os.waitpid(pid, 0)[1])(os.fork())"
     )
-    assert said == 0
+    assert answer == 0
     assert asker.ask(BOTH) == [True, True]
 
 

@@ -132,7 +132,7 @@ def test_without_nvml_the_use_of_devices_is_not_known() -> None:
 
     with DeviceWatch(DEVICES, open=refuse) as watch:
         pass
-    assert all(one.unknown_s > 0.0 and one.idle_s == 0.0 and one.is_used is None for one in watch.use.values())
+    assert all(item.unknown_s > 0.0 and item.idle_s == 0.0 and item.is_used is None for item in watch.use.values())
 
 
 class Shared:
@@ -155,7 +155,7 @@ class Shared:
         pass
 
 
-def test_a_foreign_process_is_noted_once_and_blamed_while_it_is_there() -> None:
+def test_a_foreign_process_is_noted_once_and_blamed_while_present() -> None:
     notes: list[str] = []
     with subprocess.Popen(["/bin/sleep", "600"]) as foreign:
         shared = Shared(foreign.pid)

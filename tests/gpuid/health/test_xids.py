@@ -23,9 +23,9 @@ SOURCES = {"catalog", "errors", "memory"}
 
 def test_the_table_has_each_code_of_the_catalog_once_with_a_class_a_meaning_and_a_source() -> None:
     rows = read_table()
-    assert [one.code for one in rows] == list(range(1, 173))
-    assert all(one.meaning and one.source and set(one.source.split("+")) <= SOURCES for one in rows)
-    assert {one.kind for one in rows} == set(XidClass)
+    assert [row.code for row in rows] == list(range(1, 173))
+    assert all(row.meaning and row.source and set(row.source.split("+")) <= SOURCES for row in rows)
+    assert {row.kind for row in rows} == set(XidClass)
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,13 @@ def test_the_table_has_each_code_of_the_catalog_once_with_a_class_a_meaning_and_
     ],
 )
 def test_the_class_of_a_code_follows_from_the_action_of_the_catalog(action: str, kinds: set[str]) -> None:
-    assert {one.kind for one in read_table() if one.action == action} == kinds
+    assert {row.kind for row in read_table() if row.action == action} == kinds
 
 
 def test_only_documented_fatal_codes_end_a_payload() -> None:
-    ends = {one.code for one in read_table() if one.fault is not None}
+    ends = {row.code for row in read_table() if row.fault is not None}
     assert ends == {46, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158}
-    asks = {one.code for one in read_table() if one.action in ("RESET_GPU", "RESTART_BM", "RESTART_VM")}
+    asks = {row.code for row in read_table() if row.action in ("RESET_GPU", "RESTART_BM", "RESTART_VM")}
     assert ends == asks | {74}
 
 
@@ -75,7 +75,7 @@ def test_an_operator_may_give_any_code_another_class() -> None:
 
 def test_the_classes_of_the_configuration_are_those_of_the_table() -> None:
     assert tuple(XidClass) == XID_CLASSES
-    assert max(one.code for one in read_table()) < MAX_XID
+    assert max(row.code for row in read_table()) < MAX_XID
 
 
 # ---- while a payload runs ----
@@ -146,8 +146,8 @@ def test_a_program_xid_ends_no_payload_and_is_the_cause_if_the_program_fails() -
 def test_a_program_probe_xid_ends_no_payload_and_is_a_node_cause() -> None:
     seen = Seen([("GPU-0", 94)])
     assert seen.watch.failed == {}
-    said = "contained memory error: only the programs that used it were ended"
-    assert seen.cause() == f"gpu0 reported Xid 94: {said} (not the program's)"
+    message = "contained memory error: only the programs that used it were ended"
+    assert seen.cause() == f"gpu0 reported Xid 94: {message} (not the program's)"
 
 
 def test_reset_is_a_failure_of_the_device() -> None:

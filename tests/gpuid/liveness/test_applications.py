@@ -21,15 +21,15 @@ ENDED = (
 AT_ITS_END, AN_HOUR_LATER = "Tue, 14 Nov 2023 23:13:20 GMT", "Wed, 15 Nov 2023 00:13:20 GMT"
 
 
-def said(application: str = APP, date: str = AN_HOUR_LATER, ended_s: float = 600.0, **over: Any) -> str:
+def liveness_of(application: str = APP, date: str = AN_HOUR_LATER, ended_s: float = 600.0, **over: Any) -> str:
     answer = json.loads(ENDED)
     answer["app"] |= over
     return application_liveness(answer, application, date, ended_s).state
 
 
 def test_an_application_that_ended_long_ago_is_gone() -> None:
-    assert said() == GONE
-    assert said(state="KILLED") == GONE
+    assert liveness_of() == GONE
+    assert liveness_of(state="KILLED") == GONE
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_an_application_that_ended_long_ago_is_gone() -> None:
     ],
 )
 def test_any_other_answer_proves_no_end(over: dict[str, Any], expected: str) -> None:
-    assert said(**over) == expected
+    assert liveness_of(**over) == expected
 
 
 @pytest.mark.parametrize("answer", [None, [], {}, {"app": None}, {"app": []}, {"RemoteException": {}}])

@@ -143,7 +143,7 @@ def test_a_task_in_another_pid_namespace_is_unknown(sleeper: subprocess.Popen[by
 
 
 @pytest.mark.root("to hide /proc")
-def test_a_task_that_proc_hides_is_unknown_and_one_that_is_gone_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_task_hidden_by_proc_is_unknown_and_an_ended_one_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
     gone = subprocess.Popen(["/bin/true"])
     gone.wait()
     tasks = [task_of(sleeper.pid), task_of(sleeper.pid) | {"pid": gone.pid}]
@@ -199,7 +199,7 @@ def test_an_inherited_lock_counts_as_held(tmp_path: Path) -> None:
     assert judge({"lock": mine.evidence}).state == GONE
 
 
-def test_a_lock_that_another_took_since_says_that_it_is_over(tmp_path: Path) -> None:
+def test_a_lock_taken_by_another_since_proves_the_end(tmp_path: Path) -> None:
     mine = held(tmp_path, "mine")
     mine.close()
     other = held(tmp_path, "other")
@@ -249,7 +249,7 @@ def test_the_lock_of_a_dlapp_that_wrote_no_records_is_the_device_s_own(tmp_path:
     ],
 )
 @pytest.mark.parametrize("error", [errno.ENOENT, errno.EACCES])
-def test_a_lifeline_that_is_not_to_be_seen_is_unknown_unless_dockerd_stands_for_it(
+def test_an_invisible_lifeline_is_unknown_unless_dockerd_proves_the_end(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     sleeper: subprocess.Popen[bytes],
@@ -273,10 +273,10 @@ def test_a_lifeline_that_is_not_to_be_seen_is_unknown_unless_dockerd_stands_for_
     if containers != "unasked":
         found["docker"] = {"host": HERE, "label": LABEL}
     daemon = Daemon({"silent": None, "none": [], "running": [("0123456789abcdef", "running")]}.get(containers))
-    said = judge(found, docker=lambda host: daemon)
-    assert said.state == state
+    verdict = judge(found, docker=lambda host: daemon)
+    assert verdict.state == state
     if containers == "unasked":
-        assert said.why == f"its lifeline {fifo}: {os.strerror(error)}"
+        assert verdict.why == f"its lifeline {fifo}: {os.strerror(error)}"
 
 
 @pytest.mark.parametrize("error", [errno.ELOOP, errno.EIO])
@@ -314,11 +314,11 @@ class Daemon:
         if self.containers is None:
             raise DockerSilent("dockerd is away")
         assert labels == [LABEL]
-        return [ContainerSummary(*one, {"dlapp.uid": str(os.geteuid())}) for one in self.containers]
+        return [ContainerSummary(*container, {"dlapp.uid": str(os.geteuid())}) for container in self.containers]
 
     def remove(self, name: str, *, until: float) -> None:
         assert self.containers is not None
-        self.containers = [one for one in self.containers if one[0] != name]
+        self.containers = [container for container in self.containers if container[0] != name]
 
 
 @pytest.mark.parametrize("state", ["created", "running", "paused", "restarting", "removing", "exited", "dead"])
@@ -329,8 +329,8 @@ def test_a_container_counts_as_alive_until_it_is_removed(state: str) -> None:
     task = {"pid": gone.pid, "start_time": 1, "pid_ns": os.stat("/proc/self/ns/pid").st_ino}
     found = {"task": task, "docker": {"host": HERE, "label": LABEL}}
     liveness = LivenessProbes(devices=no_devices, docker_host=HERE, docker=lambda host: daemon)
-    said = liveness.check(found, boot_id())
-    assert said == Liveness(ALIVE, f"its container 0123456789ab is {state}")
+    verdict = liveness.check(found, boot_id())
+    assert verdict == Liveness(ALIVE, f"its container 0123456789ab is {state}")
     assert liveness.remove_leftovers(found, boot_id(), owner=os.geteuid(), until=time.monotonic() + 60)
     assert liveness.check(found, boot_id()).state == GONE
 
@@ -432,13 +432,13 @@ def test_no_evidence_that_makes_no_sense_is_taken_for_gone(found: dict[str, Any]
 @given(
     st.lists(st.sampled_from([ALIVE, GONE, UNKNOWN]), min_size=2, max_size=2), st.sampled_from([ALIVE, GONE, UNKNOWN])
 )
-def test_gone_is_gone_by_all_witnesses_only(said: list[str], devices: str) -> None:
-    containers = {ALIVE: [("0123456789abcdef", "running")], GONE: [], UNKNOWN: None}[said[0]]
+def test_all_evidence_must_agree_on_gone(messages: list[str], devices: str) -> None:
+    containers = {ALIVE: [("0123456789abcdef", "running")], GONE: [], UNKNOWN: None}[messages[0]]
     me = probes.this_task()
-    task = {ALIVE: me, GONE: me | {"start_time": 1}, UNKNOWN: me | {"pid_ns": 1}}[said[1]]
+    task = {ALIVE: me, GONE: me | {"start_time": 1}, UNKNOWN: me | {"pid_ns": 1}}[messages[1]]
     liveness = LivenessProbes(
         devices=lambda uuids: Liveness(devices, "card"), docker_host=HERE, docker=lambda host: Daemon(containers)
     )
     found = liveness.check({"task": task, "docker": {"host": HERE, "label": LABEL}}, boot_id())
-    everyone = {*said, devices} if ALIVE not in said and UNKNOWN not in said else set(said)
+    everyone = {*messages, devices} if ALIVE not in messages and UNKNOWN not in messages else set(messages)
     assert found.state == (ALIVE if ALIVE in everyone else UNKNOWN if UNKNOWN in everyone else GONE)

@@ -22,7 +22,7 @@ from tests.services.processes.ledger_process import fake_devices
 from tests.services.zookeeper import ZooKeeper, ledger_settings
 from tests.tiers import FULL
 
-CARDS = 5
+DEVICE_COUNT = 5
 _NUMBERS = itertools.count()
 
 
@@ -35,11 +35,11 @@ class Store(RuleBasedStateMachine):
         super().__init__()
         self.directory = tempfile.mkdtemp(prefix="dlapp-any-order-")
         where = ledger_settings(self.ensemble, f"/any-order-{next(_NUMBERS)}", "dlapp:secret", lock_dir=self.directory)
-        there = fake_devices(CARDS)
+        devices = fake_devices(DEVICE_COUNT)
         self.ledgers: list[Any] = [
-            ZooKeeperLedger(where, host="node7", discover=lambda: there)
+            ZooKeeperLedger(where, host="node7", discover=lambda: devices)
             if self.ensemble
-            else MachineLedger(f"{self.directory}/gpus", discover=lambda: there)
+            else MachineLedger(f"{self.directory}/gpus", discover=lambda: devices)
             for _ in range(2)
         ]
         self.held: dict[str, Any] = {}
@@ -54,8 +54,8 @@ class Store(RuleBasedStateMachine):
             os.close(fd)
         for lease in self.held.values():
             lease.close()
-        for one in self.ledgers:
-            one.close()
+        for ledger in self.ledgers:
+            ledger.close()
         shutil.rmtree(self.directory)
 
     def evidence(self, container: str) -> dict[str, Any]:
@@ -74,17 +74,17 @@ class Store(RuleBasedStateMachine):
         """Indices cannot be known here; the broken GPUs count as used where nobody holds them."""
         return {name for name in self.orphans if name in self.payload}
 
-    @rule(which=st.integers(0, 1), gcores=st.integers(1, CARDS))
+    @rule(which=st.integers(0, 1), gcores=st.integers(1, DEVICE_COUNT))
     def acquire(self, which: int, gcores: int) -> None:
         container = f"c{next(self.numbers)}"
         ask = LeaseRequest(f"application_{which}", container, "tony", gcores, (), self.evidence(container))
         try:
             lease = self.ledgers[which].acquire(ask)
         except NotEnough:
-            assert gcores > CARDS - self.used - len(self.broken)
+            assert gcores > DEVICE_COUNT - self.used - len(self.broken)
             return
-        assert gcores <= CARDS - self.used
-        assert not {one.index for one in lease.devices} & self.broken
+        assert gcores <= DEVICE_COUNT - self.used
+        assert not {device.index for device in lease.devices} & self.broken
         self.held[container] = lease
         self.payload[container] = os.open(f"{self.directory}/{container}", os.O_RDONLY | os.O_NONBLOCK)
 
@@ -110,34 +110,34 @@ class Store(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1))
     def collect(self, which: int) -> None:
-        state = {one.container: one.state for one in self.ledgers[which].reclaim()}
+        state = {reclaimed.container: reclaimed.state for reclaimed in self.ledgers[which].reclaim()}
         for container in self.orphans_hold():
             assert state[container] == "alive"
-        left = {one.container for one in self.ledgers[which].record().leases if one.container}
+        left = {lease.container for lease in self.ledgers[which].record().leases if lease.container}
         assert left == self.orphans_hold() | set(self.held)
 
-    @rule(which=st.integers(0, 1), index=st.integers(0, CARDS - 1))
+    @rule(which=st.integers(0, 1), index=st.integers(0, DEVICE_COUNT - 1))
     def quarantine(self, which: int, index: int) -> None:
         self.ledgers[which].quarantine(f"gpu{index}", cause="operator", by="root")
         self.broken.add(index)
 
-    @rule(which=st.integers(0, 1), index=st.integers(0, CARDS - 1))
+    @rule(which=st.integers(0, 1), index=st.integers(0, DEVICE_COUNT - 1))
     def heal(self, which: int, index: int) -> None:
         self.ledgers[which].heal(f"gpu{index}")
         self.broken.discard(index)
 
-    @rule(which=st.integers(0, 1), gcores=st.sampled_from([-1, 0, CARDS + 1, 10**9]))
+    @rule(which=st.integers(0, 1), gcores=st.sampled_from([-1, 0, DEVICE_COUNT + 1, 10**9]))
     def ask_for_what_cannot_be(self, which: int, gcores: int) -> None:
         with pytest.raises(DlappError):
             self.ledgers[which].acquire(LeaseRequest("application_0", "x", "tony", gcores))
 
     @invariant()
-    def nobody_shares_a_device(self) -> None:
+    def no_device_is_shared(self) -> None:
         record = self.ledgers[0].record()
-        held = [uuid for one in record.leases for uuid in one.devices]
+        held = [uuid for lease in record.leases for uuid in lease.devices]
         assert len(held) == len(set(held))
-        assert {one.container for one in record.leases} >= self.orphans_hold() | set(self.held)
-        assert {one.device.index for one in record.devices if one.quarantine} == self.broken
+        assert {lease.container for lease in record.leases} >= self.orphans_hold() | set(self.held)
+        assert {device.device.index for device in record.devices if device.quarantine} == self.broken
 
 
 @pytest.mark.slow

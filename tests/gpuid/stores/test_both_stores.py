@@ -29,7 +29,7 @@ def ask(container: str, gcores: int, application: str = APP, **more: Any) -> Lea
 def test_an_ask_gets_all_its_devices_or_none(store: Open) -> None:
     ledger = store()
     with ledger.acquire(ask("c1", 3)) as lease:
-        assert len({one.uuid for one in lease.devices}) == 3
+        assert len({device.uuid for device in lease.devices}) == 3
         with pytest.raises(
             NotEnough, match=r"asked for 2 gcores, 1 free: gpu0 application_\d+_0001 \(\w+, \d+ s\), gpu1"
         ):
@@ -45,10 +45,10 @@ def test_a_released_device_can_be_had_at_once(store: Open) -> None:
     assert ledger.record().leases == ()
 
 
-def test_a_lease_says_which_container_of_its_application_has_it(store: Open) -> None:
+def test_a_lease_names_its_container(store: Open) -> None:
     with store().acquire(ask("c1", 2, role="worker", container_index="3")) as lease:
         holders = list(store().record().holder_by_uuid().values())
-        assert [(one.role, one.container_index) for one in holders] == [("worker", "3")] * 2
+        assert [(holder.role, holder.container_index) for holder in holders] == [("worker", "3")] * 2
         lease.release()
 
 
@@ -58,7 +58,7 @@ def test_a_release_may_be_repeated(store: Open) -> None:
     again = store().acquire(ask("c2", 4))
     lease.release()
     lease.close()
-    assert [one.container for one in store().record().leases] == ["c2"]
+    assert [item.container for item in store().record().leases] == ["c2"]
     again.release()
 
 
@@ -89,7 +89,7 @@ def test_an_impossible_request_is_refused_without_a_write(
     assert ledger.record().leases == ()
 
 
-def test_a_host_without_devices_says_so(store: Open) -> None:
+def test_a_host_without_devices_has_its_own_error(store: Open) -> None:
     with pytest.raises(RequestTooLarge, match="asked for 1 gcore, it has 0"):
         store(devices=()).acquire(ask("c1", 1))
 
@@ -97,7 +97,7 @@ def test_a_host_without_devices_says_so(store: Open) -> None:
 def test_an_ask_may_name_its_devices(store: Open) -> None:
     ledger = store()
     lease = ledger.acquire(ask("c1", 2, uuids=("GPU-3", "GPU-1")))
-    assert {one.index for one in lease.devices} == {1, 3}
+    assert {device.index for device in lease.devices} == {1, 3}
     with pytest.raises(NotEnough, match="gpu1 application"):
         store().acquire(ask("c2", 1, OTHER, uuids=("GPU-1",)))
     with pytest.raises(NotFound, match=r"there is no GPU 'GPU-9'; it has gpu0, gpu1, gpu2, gpu3"):
@@ -108,25 +108,25 @@ def test_an_ask_may_name_its_devices(store: Open) -> None:
 
 @pytest.mark.parametrize(("spread", "expected"), [(False, {4, 5}), (True, {2, 6})])
 def test_devices_are_close_together_unless_they_are_to_be_spread(store: Open, spread: bool, expected: set[int]) -> None:
-    there = layouts.machine("two sockets, a switch for each two")
-    ledger = store(devices=there)
+    devices = layouts.machine("two sockets, a switch for each two")
+    ledger = store(devices=devices)
     other = ledger.acquire(ask("c0", 2, uuids=("GPU-4", "GPU-0")) if spread else ask("c0", 1, uuids=("GPU-7",)))
-    lease = store(devices=there).acquire(ask("c1", 2, spread=spread))
-    assert {one.index for one in lease.devices} == expected
-    for one in (lease, other):
-        one.release()
+    lease = store(devices=devices).acquire(ask("c1", 2, spread=spread))
+    assert {device.index for device in lease.devices} == expected
+    for item in (lease, other):
+        item.release()
 
 
-def test_a_device_in_quarantine_is_not_given_out_until_it_is_healed(store: Open) -> None:
+def test_a_quarantined_device_is_not_leased_until_healed(store: Open) -> None:
     ledger = store()
     ledger.acquire(ask("c0", 1)).release()
     ledger.quarantine("gpu2", cause="ecc", detail="ECC", by="root")
     with pytest.raises(NotEnough, match=r"asked for 4 gcores, 3 free: gpu2 quarantined \(ECC\)"):
         store().acquire(ask("c1", 4))
-    [bad] = [one for one in store().record().devices if one.quarantine]
+    [bad] = [device for device in store().record().devices if device.quarantine]
     assert (bad.uuid, bad.quarantine.cause, bad.quarantine.count, bad.quarantine.by) == ("GPU-2", "ecc", 1, "root")
     with store().acquire(ask("c1", 3)) as lease:
-        assert {one.index for one in lease.devices} == {0, 1, 3}
+        assert {device.index for device in lease.devices} == {0, 1, 3}
         lease.release()
     ledger.heal("GPU-2")
     store().acquire(ask("c2", 4)).release()
@@ -142,16 +142,16 @@ def test_a_quarantine_leaves_the_device_to_its_holder(store: Open) -> None:
         store().acquire(ask("c2", 4))
 
 
-def test_the_more_often_a_device_fails_the_later_it_is_looked_at_again(store: Open) -> None:
+def test_the_probe_interval_grows_with_each_failure_of_a_device(store: Open) -> None:
     ledger = store()
     ledger.acquire(ask("c1", 1)).release()
     for wait_s in (60, 120, 240):
         ledger.quarantine("GPU-1", cause="lost", detail="it fell off the bus")
-        [found] = [one.quarantine for one in store().record().devices if one.quarantine]
+        [found] = [device.quarantine for device in store().record().devices if device.quarantine]
         assert found.probe_at_ms - found.since_ms == wait_s * 1000
         ledger.heal("GPU-1", forgive=False)  # as a look does that finds it well
     ledger.quarantine("GPU-1", cause="operator", by="root")
-    [found] = [one.quarantine for one in store().record().devices if one.quarantine]
+    [found] = [device.quarantine for device in store().record().devices if device.quarantine]
     assert found.probe_at_ms == 0
 
 
@@ -165,20 +165,20 @@ def test_a_quarantine_of_a_device_that_is_not_there_is_refused(store: Open) -> N
             ledger.heal(name)
 
 
-def test_the_devices_are_looked_at_before_they_are_given(store: Open) -> None:
+def test_devices_are_inspected_before_they_are_leased(store: Open) -> None:
     def inspect(record: HostRecord) -> HostRecord:
         return rules.quarantine(record, "gpu0", cause="lost", now_ms=1)
 
     lease = store(inspect=inspect).acquire(ask("c1", 3))
-    assert {one.index for one in lease.devices} == {1, 2, 3}
-    assert [one.quarantine.cause for one in store().record().devices if one.quarantine] == ["lost"]
+    assert {device.index for device in lease.devices} == {1, 2, 3}
+    assert [device.quarantine.cause for device in store().record().devices if device.quarantine] == ["lost"]
     lease.release()
 
 
-def test_a_device_may_vanish_and_come_back(store: Open) -> None:
+def test_a_device_may_vanish_and_return(store: Open) -> None:
     lease = store().acquire(ask("c1", 4))
-    fewer = tuple(one for one in fake_devices(4) if one.index != 1)
-    gone = {one.uuid: one.present for one in store(devices=fewer).record().devices}
+    fewer = tuple(device for device in fake_devices(4) if device.index != 1)
+    gone = {device.uuid: device.present for device in store(devices=fewer).record().devices}
     if gone.get("GPU-1"):  # ZooKeeper hears of it with the next acquire
         with pytest.raises(NotEnough):
             store(devices=fewer).acquire(ask("c2", 1))
@@ -193,11 +193,11 @@ def test_a_device_may_vanish_and_come_back(store: Open) -> None:
 
 def test_a_device_whose_index_changed_is_the_same_device(store: Open) -> None:
     lease = store().acquire(ask("c1", 1, uuids=("GPU-0",)))
-    turned = tuple(replace(one, index=3 - one.index) for one in reversed(fake_devices(4)))
+    turned = tuple(replace(device, index=3 - device.index) for device in reversed(fake_devices(4)))
     other = store(devices=turned).acquire(ask("c2", 3, OTHER))
-    assert {one.uuid for one in other.devices} == {"GPU-1", "GPU-2", "GPU-3"}
-    for one in (lease, other):
-        one.release()
+    assert {device.uuid for device in other.devices} == {"GPU-1", "GPU-2", "GPU-3"}
+    for item in (lease, other):
+        item.release()
 
 
 # ---- evidence ----
@@ -236,7 +236,7 @@ def test_a_payload_that_outlived_its_task_keeps_its_devices(store: Open, lifelin
     ledger = store()
     with pytest.raises(NotEnough, match="its payload is still running"):
         ledger.acquire(ask("c2", 1, OTHER))
-    assert [(one.container, one.state) for one in ledger.reclaim()] == [("c1", "alive")]
+    assert [(reclaimed.container, reclaimed.state) for reclaimed in ledger.reclaim()] == [("c1", "alive")]
     os.close(payload)
     ledger.acquire(ask("c2", 4, OTHER)).release()
 
@@ -276,7 +276,7 @@ def test_no_lease_outlives_a_reboot(store: Open, lifeline: str) -> None:
 def test_a_reclaim_frees_leases_of_gone_tasks(store: Open, lifeline: str) -> None:
     leave(store, {"fifo": lifeline})
     ledger = store()
-    assert [(one.container, one.state) for one in ledger.reclaim()] == [("c1", "gone")]
+    assert [(reclaimed.container, reclaimed.state) for reclaimed in ledger.reclaim()] == [("c1", "gone")]
     assert ledger.record().leases == ()
     assert ledger.reclaim() == []
 

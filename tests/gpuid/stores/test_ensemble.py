@@ -11,7 +11,7 @@ from dlapp.gpuid.stores.ensemble import Ensemble
 from dlapp.system import waits
 
 
-def test_a_command_that_waits_for_zookeeper_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_waits_for_zookeeper_prints_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
     shown, now_s = list[str](), [0.0]
 
@@ -25,5 +25,5 @@ def test_a_command_that_waits_for_zookeeper_says_so(monkeypatch: pytest.MonkeyPa
     with contextlib.closing(ensemble), pytest.raises(Unreachable):
         ensemble.connect(30.0)
     assert shown
-    assert all(one.startswith("waits for ZooKeeper at 127.0.0.1:1 since ") for one in shown)
+    assert all(text.startswith("waits for ZooKeeper at 127.0.0.1:1 since ") for text in shown)
     assert waits.long_waits() == []

@@ -26,7 +26,7 @@ class Nvml:
         self.now_ms = 10**12
 
     def read(self, devices: Sequence[Device]) -> Mapping[str, Reading]:
-        return {one.uuid: Reading(one.uuid, **self.ill.get(one.uuid, {})) for one in devices}
+        return {device.uuid: Reading(device.uuid, **self.ill.get(device.uuid, {})) for device in devices}
 
     def inspector(self) -> Inspector:
         inspect = Inspector(HealthLimits(settle_s=0.05), read=self.read, now_ms=lambda: self.now_ms)
@@ -44,11 +44,11 @@ def ask(count: int, container: str = "container_1") -> LeaseRequest:
 
 
 def quarantined(ledger: Any) -> dict[int, str]:
-    return {one.device.index: one.quarantine.cause for one in ledger.record().devices if one.quarantine}
+    return {device.device.index: device.quarantine.cause for device in ledger.record().devices if device.quarantine}
 
 
 @pytest.mark.parametrize(
-    ("ill", "cause", "said"),
+    ("ill", "cause", "message"),
     [
         ({"error": "GPU is lost", "lost": True}, "lost", "GPU is lost"),
         ({"ecc_uncorrected": 1}, "ecc", "an uncorrectable ECC error"),
@@ -56,15 +56,15 @@ def quarantined(ledger: Any) -> dict[int, str]:
         ({"used_mib": 5000}, "memory-held", "5000 MiB are in use by no known process"),
     ],
 )
-def test_a_device_that_is_ill_is_not_given_and_the_error_says_why(
-    store: Store, nvml: Nvml, ill: dict[str, Any], cause: str, said: str
+def test_a_faulty_device_is_not_leased_and_the_error_has_the_reason(
+    store: Store, nvml: Nvml, ill: dict[str, Any], cause: str, message: str
 ) -> None:
     ledger = store(inspect=nvml.inspector())
     nvml.ill["GPU-2"] = ill
     with ledger.acquire(ask(3)) as lease:
-        assert [one.index for one in lease.devices] == [0, 1, 3]
+        assert [device.index for device in lease.devices] == [0, 1, 3]
         lease.release()
-    with pytest.raises(NotEnough, match=rf"asked for 4 gcores, 3 free: gpu2 quarantined \({said}\)"):
+    with pytest.raises(NotEnough, match=rf"asked for 4 gcores, 3 free: gpu2 quarantined \({message}\)"):
         ledger.acquire(ask(4, "container_2"))
     assert quarantined(ledger) == {2: cause}
 
@@ -93,7 +93,7 @@ def test_a_probe_heals_a_recovered_device_but_not_before_its_time(store: Store, 
     nvml.ill["GPU-2"] = {"ecc_uncorrected": 1}
     with pytest.raises(NotEnough):
         ledger.acquire(ask(4, "container_3"))
-    assert [one.quarantine.count for one in ledger.record().devices if one.quarantine] == [2]
+    assert [device.quarantine.count for device in ledger.record().devices if device.quarantine] == [2]
 
 
 def test_a_heal_during_an_inspection_counts_against_its_result(store: Store, nvml: Nvml) -> None:
@@ -181,9 +181,7 @@ def test_without_device_readings_no_device_is_leased(store: Store) -> None:
     assert store().record().leases == ()
 
 
-def test_a_hang_quarantines_all_devices_without_asking_the_driver_and_the_next_inspection_ends_that(
-    store: Store, nvml: Nvml
-) -> None:
+def test_a_hang_quarantines_all_devices_until_the_next_inspection(store: Store, nvml: Nvml) -> None:
     hangs: list[str] = []
 
     def discover() -> tuple[Device, ...]:

@@ -53,9 +53,9 @@ def holder() -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
         return process
 
     yield start
-    for one in started:
-        one.kill()
-        one.communicate()
+    for item in started:
+        item.kill()
+        item.communicate()
 
 
 class Waiting:

@@ -95,8 +95,8 @@ def user(directory: Path) -> Iterator[Callable[..., User]]:
         return users[-1]
 
     yield start
-    for one in users:
-        one.kill()
+    for item in users:
+        item.kill()
 
 
 def test_a_joined_reservation_outlives_its_creator(ledger: MachineLedger) -> None:
@@ -151,22 +151,22 @@ def test_a_lease_takes_only_devices_reserved_for_its_application(ledger: Machine
             ledger.lease(LeaseRequest(APP, "c1", "tony", 3))
 
 
-def test_containers_of_an_application_that_gave_its_devices_back_lease_free_ones_each(ledger: MachineLedger) -> None:
+def test_containers_lease_free_devices_after_their_reservation_was_released(ledger: MachineLedger) -> None:
     with ledger.reserve(OTHER, 2):
         first, second = (ledger.acquire(LeaseRequest(APP, name, "tony", 1)) for name in ("c1", "c2"))
-        assert {one.index for lease in (first, second) for one in lease.devices} == {2, 3}
+        assert {device.index for lease in (first, second) for device in lease.devices} == {2, 3}
         with pytest.raises(NotEnough):
             ledger.acquire(LeaseRequest(APP, "c3", "tony", 1))
         first.release()
         second.release()
-        assert {one.application for one in ledger.holders().values()} == {OTHER}
+        assert {holder.application for holder in ledger.holders().values()} == {OTHER}
 
 
 def test_containers_of_one_application_never_share_a_device(ledger: MachineLedger) -> None:
     with ledger.reserve(APP, 3):
         first = ledger.lease(LeaseRequest(APP, "c1", "tony", 2))
         second = ledger.lease(LeaseRequest(APP, "c2", "tony", 1))
-        assert not {one.uuid for one in first.devices} & {one.uuid for one in second.devices}
+        assert not {device.uuid for device in first.devices} & {device.uuid for device in second.devices}
         with pytest.raises(NotEnough, match="needs 1 gcore, 0 free"):
             ledger.lease(LeaseRequest(APP, "c3", "tony", 1))
         first.release()
@@ -195,13 +195,13 @@ def test_in_the_place_of_a_device_in_quarantine_another_is_leased(ledger: Machin
 
 
 def test_in_the_place_of_a_device_that_is_lost_another_is_leased(directory: Path) -> None:
-    there = list(fake_devices(3))
-    ledger = MachineLedger(str(directory), discover=lambda: tuple(there))
+    present = list(fake_devices(3))
+    ledger = MachineLedger(str(directory), discover=lambda: tuple(present))
     with ledger.reserve(APP, 2):
-        del there[0]
-        fewer = MachineLedger(str(directory), discover=lambda: tuple(there))
+        del present[0]
+        fewer = MachineLedger(str(directory), discover=lambda: tuple(present))
         lease = fewer.lease(LeaseRequest(APP, "c1", "tony", 2))
-        assert {one.index for one in lease.devices} == {1, 2}
+        assert {device.index for device in lease.devices} == {1, 2}
         lease.release()
 
 
@@ -328,7 +328,7 @@ def test_a_user_who_can_read_the_evidence_clears_it_for_all(
     ledger.reserve(OTHER, 4).close()
 
 
-def test_a_release_says_that_the_payload_is_gone(ledger: MachineLedger, lifeline: str) -> None:
+def test_a_release_proves_the_end_of_the_payload(ledger: MachineLedger, lifeline: str) -> None:
     with ledger.reserve(APP, 1):
         evidence = {"fifo": lifeline}
         ledger.lease(LeaseRequest(APP, "c1", "tony", 1, evidence=evidence)).release()
@@ -441,7 +441,7 @@ def test_a_large_ask_is_not_starved_by_small_ones(ledger: MachineLedger) -> None
     ledger.reserve(APP, 1).close()
 
 
-def test_of_two_that_wait_the_one_that_was_submitted_first_is_first(ledger: MachineLedger) -> None:
+def test_of_two_waiters_the_one_submitted_first_is_served_first(ledger: MachineLedger) -> None:
     later = ledger.ticket(APP, 1, since_ms=2000)
     earlier = ledger.ticket(OTHER, 1, since_ms=1999)
     with pytest.raises(NotEnough, match=OTHER):
@@ -503,9 +503,9 @@ def test_no_device_is_ever_held_by_two_of_eight_processes(directory: Path, tmp_p
     operations = "200" if FULL else "60"
     command = [sys.executable, "-I", ledger_process.__file__, str(directory), "4", "storm", operations, str(tmp_path)]
     storm = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(8)]
-    for one in storm:
-        said, _ = one.communicate(timeout=120)
-        assert (one.returncode, said) == (0, "")
+    for item in storm:
+        output, _ = item.communicate(timeout=120)
+        assert (item.returncode, output) == (0, "")
     assert MachineLedger(str(directory), discover=lambda: fake_devices(4)).holders() == {}
 
 
@@ -625,7 +625,7 @@ def test_a_directory_that_cannot_be_created_is_named_with_the_repair() -> None:
         ledger.reserve(APP, 1)
 
 
-def test_a_file_that_was_removed_under_its_holder_is_not_locked_in_vain(directory: Path) -> None:
+def test_a_removed_lock_file_is_detected_and_locked_again(directory: Path) -> None:
     devices = fake_devices(1)
     ledger = MachineLedger(str(directory), discover=lambda: devices)
     ledger.reserve(APP, 1).close()
@@ -653,9 +653,11 @@ def test_a_device_is_closed_and_healed_while_the_driver_does_not_work(tmp_path: 
     ledger.quarantine("gpu1", cause="needs-reset", detail="Xid 119", until=until)
     ledger.quarantine_all(cause="driver-hangs")
     broken = False
-    found = {one.uuid: one.quarantine.cause for one in ledger.record().devices if one.quarantine is not None}
+    found = {
+        device.uuid: device.quarantine.cause for device in ledger.record().devices if device.quarantine is not None
+    }
     assert found == {"GPU-0": "driver-hangs", "GPU-1": "needs-reset"}
     now_s, broken = 2000.0, True
     assert ledger.heal("gpu1")
     broken = False
-    assert [one.uuid for one in ledger.record().devices if one.quarantine is not None] == ["GPU-0"]
+    assert [device.uuid for device in ledger.record().devices if device.quarantine is not None] == ["GPU-0"]

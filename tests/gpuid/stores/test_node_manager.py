@@ -27,7 +27,7 @@ from dlapp.values.launch_spec import NODE_MANAGER, LedgerSettings
 from tests.services.http.http_server import Answer, Request, http_server
 
 ONE, OTHER = "container_1700000000000_0042_01_000002", "container_1700000000000_0042_01_000003"
-CARDS = tuple(Device(uuid=f"GPU-{minor}", index=place, minor=minor) for place, minor in enumerate((3, 0, 1)))
+GPUS = tuple(Device(uuid=f"GPU-{minor}", index=place, minor=minor) for place, minor in enumerate((3, 0, 1)))
 
 
 def answer(*devices: tuple[int, int, str]) -> dict[str, Any]:
@@ -62,12 +62,15 @@ def ask(gcores: int) -> LeaseRequest:
     return LeaseRequest("application_1700000000000_0042", ONE, "tony", gcores)
 
 
-def test_the_devices_of_a_container_are_those_that_its_node_gave_it(node: Node, tmp_path: Path) -> None:
+def test_a_container_leases_the_devices_assigned_by_its_node(node: Node, tmp_path: Path) -> None:
     node.body = json.dumps(answer((2, 3, ONE), (0, 0, ONE), (1, 1, OTHER))).encode()
-    ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: CARDS)
+    ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: GPUS)
     with ledger.acquire(ask(2)) as given:
-        assert [(one.uuid, one.index, one.minor) for one in given.devices] == [("GPU-0", 0, 0), ("GPU-3", 2, 3)]
-        locks = MachineLedger(str(tmp_path), discover=lambda: CARDS)
+        assert [(device.uuid, device.index, device.minor) for device in given.devices] == [
+            ("GPU-0", 0, 0),
+            ("GPU-3", 2, 3),
+        ]
+        locks = MachineLedger(str(tmp_path), discover=lambda: GPUS)
         assert {uuid: one.container for uuid, one in locks.holders().items()} == {"GPU-0": ONE, "GPU-3": ONE}
         assert given.release()
         assert locks.holders() == {}
@@ -75,35 +78,35 @@ def test_the_devices_of_a_container_are_those_that_its_node_gave_it(node: Node, 
 
 
 def test_a_gpu_with_less_memory_than_requested_is_not_used(node: Node, tmp_path: Path) -> None:
-    cards = [Device("GPU-0", 0, 0, memory_mib=15360), Device("GPU-1", 1, 1, memory_mib=81559)]
+    gpus = [Device("GPU-0", 0, 0, memory_mib=15360), Device("GPU-1", 1, 1, memory_mib=81559)]
     node.body = json.dumps(answer((0, 0, ONE))).encode()
-    ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: tuple(cards))
+    ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: tuple(gpus))
     need = DeviceNeed("whole", 40_000)
     with pytest.raises(LedgerError, match=rf"asked for 1 whole GPU with 40 GB, YARN gave {ONE} 1 whole GPU \(16 GB\)"):
         ledger.acquire(replace(ask(1), need=need))
-    assert MachineLedger(str(tmp_path), discover=lambda: tuple(cards)).holders() == {}
+    assert MachineLedger(str(tmp_path), discover=lambda: tuple(gpus)).holders() == {}
     node.body = json.dumps(answer((1, 1, ONE))).encode()
     with ledger.acquire(replace(ask(1), need=need)) as given:
-        assert [one.uuid for one in given.devices] == ["GPU-1"]
+        assert [device.uuid for device in given.devices] == ["GPU-1"]
 
 
 def test_a_device_that_the_embedded_engine_has_is_waited_for_and_its_holder_named(node: Node, tmp_path: Path) -> None:
     node.body = json.dumps(answer((0, 0, ONE))).encode()
-    locks = MachineLedger(str(tmp_path), discover=lambda: CARDS)
-    other = locks.hold(CARDS, LeaseRequest("application_1700000000000_0007", OTHER, "ann", 3), token="t")
+    locks = MachineLedger(str(tmp_path), discover=lambda: GPUS)
+    other = locks.hold(GPUS, LeaseRequest("application_1700000000000_0007", OTHER, "ann", 3), token="t")
     assert not isinstance(other, dict)
     with pytest.raises(LedgerError, match=r"what is not free on this machine: .*application_1700000000000_0007"):
-        NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: CARDS).acquire(ask(1))
-    ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: CARDS, sleep=lambda _: other.close())
+        NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: GPUS).acquire(ask(1))
+    ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: GPUS, sleep=lambda _: other.close())
     with ledger.acquire(ask(1), timeout_s=60) as given:
-        assert [one.uuid for one in given.devices] == ["GPU-0"]
+        assert [device.uuid for device in given.devices] == ["GPU-0"]
 
 
 @pytest.mark.parametrize("gcores", [1, 3])
 def test_the_requested_number_of_gpus_is_leased_or_none(node: Node, gcores: int, tmp_path: Path) -> None:
     node.body = json.dumps(answer((2, 3, ONE), (0, 0, ONE))).encode()
     with pytest.raises(LedgerError, match=rf"names 2 GPUs of {ONE}, and it asked for {gcores}"):
-        NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: CARDS).acquire(ask(gcores))
+        NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: GPUS).acquire(ask(gcores))
 
 
 ANSWERS = {
@@ -123,22 +126,20 @@ def test_a_container_with_two_visible_gpus_gets_both_despite_the_nodemanager(
     node.body = json.dumps(ANSWERS[release]).encode()
     visible = (Device("GPU-0", 0, 0), Device("GPU-3", 1, 3))
     with NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: visible).acquire(ask(2)) as given:
-        assert [(one.uuid, one.minor) for one in given.devices] == [("GPU-0", 0), ("GPU-3", 3)]
+        assert [(device.uuid, device.minor) for device in given.devices] == [("GPU-0", 0), ("GPU-3", 3)]
 
 
-def test_a_container_that_sees_more_gpus_than_it_was_given_uses_none_if_its_node_does_not_say_which(
-    node: Node, tmp_path: Path
-) -> None:
+def test_with_extra_visible_gpus_none_is_used_unless_the_node_names_them(node: Node, tmp_path: Path) -> None:
     node.body = json.dumps(ANSWERS["3.5.0"]).encode()
-    ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: CARDS)
+    ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: GPUS)
     with pytest.raises(LedgerError, match=r"does not say which GPUs it gave \(Hadoop 3.5.0\): it gave 2, .* sees 3"):
         ledger.acquire(ask(2))
-    assert MachineLedger(str(tmp_path), discover=lambda: CARDS).holders() == {}
+    assert MachineLedger(str(tmp_path), discover=lambda: GPUS).holders() == {}
 
 
 def test_the_tasks_of_a_node_ask_one_after_another(tmp_path: Path) -> None:
     containers = [f"container_1700000000000_0042_01_00000{number}" for number in range(2, 6)]
-    cards = tuple(Device(f"GPU-{place}", place, place) for place in range(len(containers)))
+    gpus = tuple(Device(f"GPU-{place}", place, place) for place in range(len(containers)))
     body = json.dumps(answer(*((place, place, one) for place, one in enumerate(containers)))).encode()
     waiting, is_first = threading.Semaphore(0), threading.Semaphore(1)
     requests, at_once = threading.Semaphore(1), list[bool]()
@@ -159,13 +160,13 @@ def test_the_tasks_of_a_node_ask_one_after_another(tmp_path: Path) -> None:
             pauses.append(seconds)
             time.sleep(seconds)
 
-        ledger = NodeManagerGpuLedger(web, str(tmp_path), discover=lambda: cards, sleep=pause)
+        ledger = NodeManagerGpuLedger(web, str(tmp_path), discover=lambda: gpus, sleep=pause)
         given = ledger.acquire(LeaseRequest("application_1700000000000_0042", container, "tony", 1))
         given.release()
         return given.devices[0].uuid
 
     with http_server(slow) as web, ThreadPoolExecutor(len(containers)) as pool:
-        assert list(pool.map(lease, containers)) == [one.uuid for one in cards]
+        assert list(pool.map(lease, containers)) == [device.uuid for device in gpus]
     assert at_once == [False] * len(containers)
 
 
@@ -177,7 +178,7 @@ def test_a_slow_nodemanager_is_asked_once_and_counts_as_an_unreachable_service(t
         over.wait(60)
 
     with http_server(hang) as web:
-        ledger = NodeManagerGpuLedger(web, str(tmp_path), discover=lambda: CARDS, answer_s=0.1)
+        ledger = NodeManagerGpuLedger(web, str(tmp_path), discover=lambda: GPUS, answer_s=0.1)
         with pytest.raises(Unreachable, match=r"yarn\.io%2Fgpu: no answer in 0\.1 s"):
             ledger.acquire(ask(1), timeout_s=60)
         over.set()
@@ -198,26 +199,28 @@ def test_a_node_manager_whose_nvidia_smi_failed_too_often_is_quoted(node: Node, 
     message = "Failed to execute GPU device information detection script (/usr/bin/nvidia-smi) for 10 times, skipping"
     node.status, node.body = 500, json.dumps({"RemoteException": {"message": message}}).encode()
     with pytest.raises(LedgerError, match="status 500: Failed to execute GPU device information"):
-        NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: CARDS).acquire(ask(1))
+        NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: GPUS).acquire(ask(1))
 
 
 def inspector(*failed: str) -> Inspector:
     """Return one that finds these GPUs failed."""
 
     def read(devices: Sequence[Device]) -> dict[str, Reading]:
-        return {one.uuid: Reading(one.uuid, ecc_uncorrected=2 if one.uuid in failed else 0) for one in devices}
+        return {
+            device.uuid: Reading(device.uuid, ecc_uncorrected=2 if device.uuid in failed else 0) for device in devices
+        }
 
     return Inspector(DEFAULT_LIMITS, read=read)
 
 
 def test_a_given_gpu_that_fails_its_inspection_is_put_into_quarantine_and_not_used(node: Node, tmp_path: Path) -> None:
     node.body = json.dumps(answer((2, 3, ONE), (0, 0, ONE))).encode()
-    locks = MachineLedger(str(tmp_path), discover=lambda: CARDS)
-    ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: CARDS, inspect=inspector("GPU-3", "GPU-1"))
+    locks = MachineLedger(str(tmp_path), discover=lambda: GPUS)
+    ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: GPUS, inspect=inspector("GPU-3", "GPU-1"))
     with pytest.raises(InQuarantine, match=r"gpu2 \(GPU-3\) is quarantined \(2 uncorrectable ECC errors\)"):
         ledger.acquire(ask(2))
     assert locks.holders() == {}
-    quarantined = [one.uuid for one in locks.record().devices if one.quarantine is not None]
+    quarantined = [device.uuid for device in locks.record().devices if device.quarantine is not None]
     assert quarantined == ["GPU-3"], "GPU-1 was not given, and may be another program's"
 
 
@@ -246,7 +249,7 @@ def test_a_quarantine_that_is_due_is_inspected_and_ends_if_the_gpu_is_well(node:
     page["quarantine"]["probe_at_ms"] = 1
     record.write_text(json.dumps(page))
     with ledger.acquire(ask(1)):
-        assert [one.quarantine for one in ledger.record().devices] == [None]
+        assert [device.quarantine for device in ledger.record().devices] == [None]
 
 
 def test_a_node_without_the_plug_in_is_refused(node: Node, tmp_path: Path) -> None:
@@ -258,10 +261,10 @@ def test_a_node_without_the_plug_in_is_refused(node: Node, tmp_path: Path) -> No
 def test_a_node_that_counts_gpus_without_the_plug_in_is_refused(node: Node, tmp_path: Path) -> None:
     node.body = b"{}"
     with pytest.raises(LedgerError, match="reports no GPUs; it has no plug-in"):
-        NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: CARDS).acquire(ask(1))
+        NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: GPUS).acquire(ask(1))
 
 
-def test_a_node_manager_that_is_away_is_a_service_that_is_away(tmp_path: Path) -> None:
+def test_an_unreachable_nodemanager_is_an_unreachable_service(tmp_path: Path) -> None:
     with pytest.raises(Unreachable, match="resources/yarn"):
         NodeManagerGpuLedger("http://127.0.0.1:1", str(tmp_path)).acquire(ask(1), timeout_s=60)
 
@@ -270,7 +273,7 @@ def test_a_node_manager_that_is_away_is_a_service_that_is_away(tmp_path: Path) -
 def test_an_answer_that_is_none_is_one_error(node: Node, body: bytes, tmp_path: Path) -> None:
     node.body = body
     with pytest.raises((LedgerError, Unreachable)):
-        NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: CARDS).acquire(ask(1))
+        NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: GPUS).acquire(ask(1))
 
 
 def test_lists_of_one_and_answers_under_a_name_are_understood() -> None:
@@ -282,7 +285,7 @@ def test_lists_of_one_and_answers_under_a_name_are_understood() -> None:
 
 def test_a_device_that_is_not_here_or_is_split_is_refused() -> None:
     with pytest.raises(LedgerError, match=r"gave GPU 4 \(/dev/nvidia9\), which is not among the GPUs"):
-        matched([(4, 9)], CARDS)
+        matched([(4, 9)], GPUS)
     parts = [Device(uuid=f"MIG-{number}", index=0, minor=0, mig=number) for number in range(2)]
     with pytest.raises(LedgerError, match="split by MIG"):
         matched([(0, 0)], parts)
@@ -296,7 +299,7 @@ def test_a_gpu_that_was_lost_under_its_program_can_be_put_into_quarantine(node: 
         visible.clear()
         gone = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: ())
         gone.quarantine("GPU-0", cause="lost", detail="it fell off the bus (Xid 79)")
-        assert [(one.uuid, one.present) for one in gone.record().devices] == [("GPU-0", False)]
+        assert [(device.uuid, device.present) for device in gone.record().devices] == [("GPU-0", False)]
         assert gone.record().devices[0].quarantine is not None
 
 
@@ -305,7 +308,7 @@ def test_a_condition_of_a_given_gpu_is_inspected_at_each_request(node: Node, tmp
     own, hot = (Device("GPU-3", 0, 3),), True
 
     def read(devices: Sequence[Device]) -> dict[str, Reading]:
-        return {one.uuid: Reading(one.uuid, temperature_c=95 if hot else 40, slowdown_c=90) for one in devices}
+        return {device.uuid: Reading(device.uuid, temperature_c=95 if hot else 40, slowdown_c=90) for device in devices}
 
     node.body = json.dumps(answer((2, 3, ONE))).encode()
     inspect = Inspector(DEFAULT_LIMITS, read=read)

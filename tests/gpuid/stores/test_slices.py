@@ -11,7 +11,7 @@ from dlapp.errors import RequestTooLarge
 from dlapp.gpuid.needs import MIG_SLICE, PLAIN, WHOLE_GPU, Demand, DeviceNeed
 from dlapp.gpuid.rules import LeaseRequest, NotEnough
 from dlapp.gpuid.stores.machine import MachineLedger
-from tests.gpuid.test_needs import LARGE, MIXED, SMALL, SPLIT, whole
+from tests.gpuid.test_needs import LARGE, MIXED, SMALL, SPLIT, whole_gpu
 from tests.services.users import place_for_everybody
 
 APP, OTHER = "application_1700000000000_0001", "application_1700000000000_0002"
@@ -34,7 +34,7 @@ def ask(container: str, gcores: int = 1, need: DeviceNeed = PLAIN, application: 
 
 
 def uuids(held: object) -> list[str]:
-    return [one.uuid for one in held.devices]  # type: ignore[attr-defined]
+    return [device.uuid for device in held.devices]  # type: ignore[attr-defined]
 
 
 def test_a_request_gets_whole_gpus_and_a_slice_only_by_its_name(ledger: MachineLedger) -> None:
@@ -61,9 +61,9 @@ def test_a_machine_of_slices_alone_refuses_a_request_for_a_gpu_and_names_the_key
         assert uuids(held) == [SPLIT[0].uuid]
 
 
-def test_of_a_reservation_for_several_roles_each_gets_its_own_kind(directory: Path) -> None:
-    cards = (*MIXED, whole(4, 15360))
-    ledger = MachineLedger(str(directory), discover=lambda: cards)
+def test_each_role_of_a_reservation_gets_its_own_kind(directory: Path) -> None:
+    gpus = (*MIXED, whole_gpu(4, 15360))
+    ledger = MachineLedger(str(directory), discover=lambda: gpus)
     large = DeviceNeed(WHOLE_GPU, 40_000)
     demands = [Demand(1, LARGE_SLICE), Demand(1, large), Demand(1, PLAIN)]
     with ledger.reserve(APP, 3, demands=demands) as held:
@@ -109,7 +109,7 @@ def test_a_wait_for_a_slice_blocks_only_requests_for_the_same_slice(
 
 def test_two_holders_of_slices_of_one_gpu_are_distinguished(ledger: MachineLedger) -> None:
     with ledger.acquire(ask("c1", need=ANY_SLICE)), ledger.acquire(ask("c2", need=ANY_SLICE, application=OTHER)):
-        assert [str(one).partition(" (")[0] for one in ledger.record().holder_by_uuid().values()] == [
+        assert [str(item).partition(" (")[0] for item in ledger.record().holder_by_uuid().values()] == [
             f"gpu0:0 {APP}",
             f"gpu0:1 {OTHER}",
         ]

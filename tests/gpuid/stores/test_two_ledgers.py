@@ -42,27 +42,27 @@ def lifeline(tmp_path: Path) -> str:
     return path
 
 
-def test_a_device_of_the_embedded_engine_is_not_given_out_by_the_cluster(
+def test_a_device_of_the_embedded_engine_is_not_leased_by_the_cluster(
     machine: MachineLedger, on_zookeeper: Open
 ) -> None:
     mine = machine.acquire(of_machine("m1", 3))
     ledger = on_zookeeper()
     theirs = ledger.acquire(of_cluster("c1", 1))
-    assert {one.uuid for one in (*mine.devices, *theirs.devices)} == {one.uuid for one in fake_devices(4)}
+    assert {device.uuid for device in (*mine.devices, *theirs.devices)} == {device.uuid for device in fake_devices(4)}
     with pytest.raises(NotEnough, match=rf"asked for 2 gcores, 0 free: .*{OURS} \(\w+, \d+ s\)") as refused:
         ledger.acquire(of_cluster("c2", 2))
     assert str(refused.value).count(OURS) == 3
-    assert [one.container for one in ledger.record().leases] == ["c1"]
+    assert [lease.container for lease in ledger.record().leases] == ["c1"]
     mine.release()
     assert ledger.acquire(of_cluster("c2", 3)).release()
     theirs.release()
 
 
-def test_a_device_of_the_cluster_is_not_given_out_by_the_embedded_engine(
+def test_a_device_of_the_cluster_is_not_leased_by_the_embedded_engine(
     machine: MachineLedger, on_zookeeper: Open
 ) -> None:
     theirs = on_zookeeper().acquire(of_cluster("c1", 3))
-    assert {one.application for one in machine.holders().values()} == {THEIRS}
+    assert {holder.application for holder in machine.holders().values()} == {THEIRS}
     with pytest.raises(NotEnough, match=rf"needs 2 gcores, 1 free: .*{THEIRS} \(\w+\)"):
         machine.reserve(OURS, 2)
     theirs.release()
@@ -70,7 +70,7 @@ def test_a_device_of_the_cluster_is_not_given_out_by_the_embedded_engine(
     machine.acquire(of_machine("m1", 4)).release()
 
 
-def test_a_device_that_is_only_reserved_is_not_given_out_either(machine: MachineLedger, on_zookeeper: Open) -> None:
+def test_a_reserved_device_is_not_leased_either(machine: MachineLedger, on_zookeeper: Open) -> None:
     with machine.reserve(OURS, 4), pytest.raises(NotEnough, match=OURS):
         on_zookeeper().acquire(of_cluster("c1", 1))
     on_zookeeper().acquire(of_cluster("c1", 4)).release()
@@ -119,9 +119,9 @@ def test_a_payload_in_docker_of_the_embedded_engine_keeps_its_devices_from_the_c
     ledger = on_zookeeper()
     with pytest.raises(NotEnough, match="its payload is still running"):
         ledger.acquire(of_cluster("c1", 1))
-    assert [(one.container, one.state) for one in ledger.reclaim()] == [("m1", "alive")]
+    assert [(reclaimed.container, reclaimed.state) for reclaimed in ledger.reclaim()] == [("m1", "alive")]
     os.close(reader)
-    assert [(one.container, one.state) for one in ledger.reclaim()] == [("m1", "gone")]
+    assert [(reclaimed.container, reclaimed.state) for reclaimed in ledger.reclaim()] == [("m1", "gone")]
     ledger.acquire(of_cluster("c1", 4)).release()
 
 

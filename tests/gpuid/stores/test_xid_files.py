@@ -40,7 +40,7 @@ def test_without_a_directory_there_are_no_errors(directory: str) -> None:
     assert read_xids(directory) == {}
 
 
-def test_of_very_many_codes_the_latest_are_kept(directory: str) -> None:
+def test_the_latest_of_very_many_codes_are_kept(directory: str) -> None:
     add_xids(directory, {"GPU-0": dict.fromkeys(range(1, 64), 1)})
     add_xids(directory, {"GPU-0": dict.fromkeys(range(1000, 1010), 1)})
     found = counts(directory)["GPU-0"]

@@ -174,7 +174,7 @@ def test_a_reinstalled_host_is_accepted_an_hour_after_its_last_application(on_zo
     with pytest.raises(LedgerError, match="another machine of this name, with leases"):
         on_zookeeper(**second, applications=EndedFor(3000)).acquire(ask("c2", 1))
     lease = on_zookeeper(**second, applications=EndedFor(4000)).acquire(ask("c2", 4))
-    assert [one.container for one in on_zookeeper().record().leases] == ["c2"]
+    assert [item.container for item in on_zookeeper().record().leases] == ["c2"]
     lease.release()
 
 
@@ -196,7 +196,7 @@ def test_an_unknown_lease_ends_ten_minutes_after_its_application(
             ledger.acquire(ask("c2", 4))
     computing = LivenessProbes(devices=lambda _: Liveness(ALIVE, "process 1 computes on gpu0"))
     other = on_zookeeper(probes=computing, applications=EndedFor(1e6))
-    assert {one.state for one in other.reclaim()} == (set() if ended_s >= 600 else {UNKNOWN})
+    assert {reclaimed.state for reclaimed in other.reclaim()} == (set() if ended_s >= 600 else {UNKNOWN})
 
 
 # ---- the place of earlier versions ----
@@ -216,7 +216,7 @@ def test_records_of_earlier_versions_count_until_their_hosts_write_them_in_the_n
     with pytest.raises(NotEnough, match=r"asked for 3 gcores, 2 free: gpu. application_.*, gpu. quarantined"):
         on_zookeeper(over=new).acquire(ask("c2", 3, OTHER))
     on_zookeeper(over=new).acquire(ask("c2", 2, OTHER))
-    assert [len(one.leases) for one in (ledger.record(), before.record())] == [2, 1]
+    assert [len(item.leases) for item in (ledger.record(), before.record())] == [2, 1]
     # A task of before releases in the place of before; here its host sees that it is gone.
     running.release()
     assert sum(raw.exists(f"{new['root']}/hosts/{host}") is not None for host in ("node7", "node8")) == 1
@@ -305,9 +305,9 @@ def test_a_lease_ended_by_an_operator_is_recorded_with_name_and_time(on_zookeepe
     other.force_release("gpu0", token=token, by="ann", host="node7")
     record = other.record_of("node7")
     assert record.leases == ()
-    assert [(one.container, one.application, one.by, len(one.devices)) for one in record.releases] == [
-        ("c1", APP, "ann", 2)
-    ]
+    assert [
+        (release.container, release.application, release.by, len(release.devices)) for release in record.releases
+    ] == [("c1", APP, "ann", 2)]
     assert abs(record.releases[0].at_ms - time.time() * 1000) < 600_000
     with pytest.raises(NotFound, match="node7: nobody holds gpu0"):
         other.force_release("gpu0", token=token, by="ann", host="node7")
@@ -339,8 +339,8 @@ def test_hosts_do_not_stand_in_each_others_way(on_zookeeper: Open) -> None:
     assert {host: record.leases[0].container for host, record in listed.items()} == {
         f"node{number}": f"c{number}" for number in range(3)
     }
-    for one in leases:
-        one.release()
+    for lease in leases:
+        lease.release()
 
 
 def test_a_forgotten_host_keeps_its_record_and_its_leases(
@@ -422,7 +422,7 @@ def test_the_credentials_alone_remove_no_container_and_take_no_locked_device(
     forged = {"container": "c2", "application": APP, "devices": ["GPU-3"], "boot_id": whole["boot_id"]}
     whole["leases"] = [{**forged, "user": "root", "evidence": {"task": gone, "docker": docker}}]
     raw.set(path_of(settings), json.dumps(whole).encode())
-    assert [one.state for one in ledger.reclaim() if one.container == "c2"] == ["alive"]
+    assert [reclaimed.state for reclaimed in ledger.reclaim() if reclaimed.container == "c2"] == ["alive"]
     assert removed == []
     with pytest.raises(NotEnough, match=device.label):
         on_zookeeper(probes=probes).acquire(ask("c3", 1, uuids=(device.uuid,)))
@@ -469,8 +469,8 @@ def test_the_ledger_is_read_and_written_by_tls_with_servers_that_are_trusted(tmp
         }
         for over, words in refused.items():
             with ZooKeeperLedger(over, host="node7", discover=lambda: store_devices(4)) as ledger:
-                said = functools.partial(unreachable, ledger)
-                wait_until(lambda: re.search(f"no ZooKeeper answered in time{words}", said()), what=words)  # noqa: B023
+                message_of = functools.partial(unreachable, ledger)
+                wait_until(lambda: re.search(f"no ZooKeeper answered in time{words}", message_of()), what=words)  # noqa: B023
 
 
 def unreachable(ledger: ZooKeeperLedger) -> str:
@@ -583,7 +583,7 @@ def test_an_answer_that_is_lost_does_not_cost_or_double_a_lease(on_zookeeper: Op
         lease = ledger.acquire(ask(f"c{number}", 3), timeout_s=120)
         assert len(lease.devices) == 3
         [mine] = on_zookeeper().record().leases
-        assert (mine.container, set(mine.devices)) == (f"c{number}", {one.uuid for one in lease.devices})
+        assert (mine.container, set(mine.devices)) == (f"c{number}", {device.uuid for device in lease.devices})
         assert lease.release()
     assert on_zookeeper().record().leases == ()
 
@@ -593,12 +593,12 @@ def test_a_node_and_those_above_it_are_made_wherever_the_connection_is_cut(
 ) -> None:
     address = "{}:{}".format(*proxy.address)
     clocks: dict[str, Any] = {"clock": time.monotonic, "sleep": time.sleep}
-    for at in range(50, 700, 30):
-        root = f"{settings.root}-{at}"
+    for offset in range(50, 700, 30):
+        root = f"{settings.root}-{offset}"
         with contextlib.closing(
             Ensemble(address, root=root, credentials="a:b", session_timeout_s=1.0, **clocks)
         ) as ensemble:
-            proxy.plan, before = Plan(cut_up=at), proxy.connections
+            proxy.plan, before = Plan(cut_up=offset), proxy.connections
             ensemble._client = ensemble._start()
             wait_until(lambda before=before: proxy.connections > before)  # type: ignore[misc]
             proxy.plan = Plan()  # the first connection keeps its own
@@ -648,12 +648,12 @@ def test_the_death_of_the_leader_loses_no_lease_and_doubles_none(ensemble: ZooKe
                 ensemble.kill_server(leader)
             lease = ledger.acquire(ask(f"c{number}", 3), timeout_s=120)
             assert held.devices[0] not in lease.devices
-            assert {one.container for one in ledger.record().leases} == {"held", f"c{number}"}
+            assert {item.container for item in ledger.record().leases} == {"held", f"c{number}"}
             if number % 2:
                 ensemble.start_server(leader)
                 ensemble.wait_until_ready()
             wait_until(lease.release)
-        wait_until(lambda: [one.container for one in ledger.record().leases] == ["held"])
+        wait_until(lambda: [item.container for item in ledger.record().leases] == ["held"])
         held.release()
 
 
@@ -672,8 +672,8 @@ def test_a_leader_that_dies_in_the_middle_of_an_operation_divides_none(ensemble:
         gone = subprocess.Popen(["/bin/true"])
         gone.wait()
         ended = {"task": {"pid": gone.pid, "start_time": 1, "pid_ns": os.stat("/proc/self/ns/pid").st_ino}}
-        for one in users.values():
-            one.update_inventory()
+        for user in users.values():
+            user.update_inventory()
         users["healed"].quarantine("gpu1", cause="operator", by="root")
         for number in range(2):
             held = users["released"].acquire(ask("c1", 4))
@@ -689,10 +689,10 @@ def test_a_leader_that_dies_in_the_middle_of_an_operation_divides_none(ensemble:
             leader = ensemble.leader()
             ensemble.pause_server(leader)
             with ThreadPoolExecutor(len(operations)) as pool:
-                # One that is told that the GPUs are the other's, or that nobody answered yet, tries again.
-                running = {name: pool.submit(again, one) for name, one in operations.items()}
+                # A process that gets NotEnough, or no answer yet, tries again.
+                running = {name: pool.submit(retried, one) for name, one in operations.items()}
                 time.sleep(0.3)
-                assert not any(one.done() for one in running.values())
+                assert not any(item.done() for item in running.values())
                 ensemble.kill_server(leader)
                 rivals = {running[name]: name for name in ("acquired", "rival")}
                 first = rivals[next(iter(wait(rivals, 120, FIRST_COMPLETED).done))]
@@ -702,16 +702,16 @@ def test_a_leader_that_dies_in_the_middle_of_an_operation_divides_none(ensemble:
                 second = running["rival" if first == "acquired" else "acquired"].result(120)
                 assert second.release()
             wait_until(lambda: not any(users[host].record().leases for host in hosts))
-            [ill] = [one.quarantine for one in users["quarantined"].record().devices if one.quarantine]
+            [ill] = [device.quarantine for device in users["quarantined"].record().devices if device.quarantine]
             assert ill.count == number + 1
-            assert not any(one.quarantine for one in users["healed"].record().devices)
+            assert not any(device.quarantine for device in users["healed"].record().devices)
             users["quarantined"].heal("gpu1", forgive=False)
             users["healed"].quarantine("gpu1", cause="operator", by="root")
             ensemble.start_server(leader)
             ensemble.wait_until_ready()
 
 
-def again(operation: Callable[[], Any]) -> Any:
+def retried(operation: Callable[[], Any]) -> Any:
     """Return its answer, when there is one."""
     deadline = time.monotonic() + 120
     while True:
@@ -747,7 +747,7 @@ def test_a_lagging_server_causes_no_stale_read_and_no_missed_write(ensemble: Zoo
             finally:
                 ensemble.resume_server(follower)
             found = asked.result(120) or ledger.record()
-            assert [one.container for one in found.leases] == ([f"c{number}"] if number % 2 else [])
+            assert [item.container for item in found.leases] == ([f"c{number}"] if number % 2 else [])
             lease.release()
 
 
@@ -763,7 +763,7 @@ def test_the_host_of_the_ledger_is_not_kept_waiting_by_a_paused_writer(
     lease = ledger.acquire(ask("c1", 4))
     with pytest.raises(NotEnough):
         late.acquire(ask("c2", 1, OTHER))
-    assert [one.container for one in ledger.record().leases] == ["c1"]
+    assert [item.container for item in ledger.record().leases] == ["c1"]
     lease.release()
 
 

@@ -25,7 +25,7 @@ ENTRIES = [
 
 def acl(*entries: bytes) -> Fields:
     """An answer to getAclStatus."""
-    return Fields(encode((1, encode((1, "tony"), (2, "users"), (3, 0), *((4, one) for one in entries)))))
+    return Fields(encode((1, encode((1, "tony"), (2, "users"), (3, 0), *((4, entry) for entry in entries)))))
 
 
 def test_an_access_control_list_is_written_by_the_numbers_of_its_protocol() -> None:
@@ -42,7 +42,7 @@ def test_an_access_control_list_that_is_written_is_read_the_same() -> None:
 
 @pytest.mark.parametrize(("quotas", "found"), [((), False), ((NO_QUOTA, 5), True), ((0,), True), ((NO_QUOTA,), False)])
 def test_a_quota_of_a_storage_type_counts_where_it_is_set(quotas: tuple[int, ...], found: bool) -> None:
-    types = encode(*((1, encode((1, 1), (2, one), (3, 0))) for one in quotas))
+    types = encode(*((1, encode((1, 1), (2, quota), (3, 0))) for quota in quotas))
     usage = encode((1, encode((1, 9), (2, NO_QUOTA), (3, 9), (4, NO_QUOTA), (5, types))))
     assert attributes.parse_quota_usage(Fields(usage)) is found
     summary = encode((1, encode((1, 9), (2, 9), (3, 9), (4, NO_QUOTA), (5, 9), (6, NO_QUOTA), (7, types))))
@@ -70,7 +70,7 @@ def test_only_attributes_of_users_are_read() -> None:
         encode((1, 1), (2, "dlapp"), (3, b"b")),
         encode((1, 0), (2, "e")),
     ]
-    answer = Fields(encode(*((1, one) for one in found)))
+    answer = Fields(encode(*((1, item) for item in found)))
     assert attributes.parse_attributes(answer) == {"user.dlapp": b"\0a", "user.e": b""}
 
 

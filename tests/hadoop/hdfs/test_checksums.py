@@ -61,10 +61,10 @@ def test_chunks_that_changed_places_are_not_accepted(kind: int) -> None:
 def test_any_single_bit_is_noticed(kind: int) -> None:
     one, data = Checksum(kind, 512), bytearray(os.urandom(5000))
     sums = memoryview(one.of(bytes(data)))
-    for at in range(0, len(data) * 8, 7):
-        data[at // 8] ^= 1 << at % 8
-        assert not one.verify(memoryview(data), sums), at
-        data[at // 8] ^= 1 << at % 8
+    for bit in range(0, len(data) * 8, 7):
+        data[bit // 8] ^= 1 << bit % 8
+        assert not one.verify(memoryview(data), sums), bit
+        data[bit // 8] ^= 1 << bit % 8
     assert one.verify(memoryview(data), sums)
 
 

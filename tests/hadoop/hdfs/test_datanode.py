@@ -91,12 +91,14 @@ def delimited(message: bytes) -> bytes:
 
 
 def crcs(data: bytes) -> bytes:
-    return b"".join(struct.pack(">I", zlib.crc32(data[at : at + CHUNK])) for at in range(0, len(data), CHUNK))
+    return b"".join(
+        struct.pack(">I", zlib.crc32(data[offset : offset + CHUNK])) for offset in range(0, len(data), CHUNK)
+    )
 
 
-def packet(at: int, number: int, data: bytes, *, sums: bytes | None = None, last: bool = False) -> bytes:
+def packet(offset: int, number: int, data: bytes, *, sums: bytes | None = None, last: bool = False) -> bytes:
     sums = crcs(data) if sums is None else sums
-    return encode_packet_header(PacketHeader(at, number, last, len(data)), len(sums)) + sums + data
+    return encode_packet_header(PacketHeader(offset, number, last, len(data)), len(sums)) + sums + data
 
 
 def read_answer(first: int = 0, kind: int = CRC32, chunk: int = CHUNK) -> bytes:
@@ -105,12 +107,12 @@ def read_answer(first: int = 0, kind: int = CRC32, chunk: int = CHUNK) -> bytes:
 
 def block_sent(content: bytes, first: int = 0) -> bytes:
     """The bytes that a DataNode sends of a block from a chunk on, in packets of two chunks."""
-    parts, number, at = [read_answer(first)], 0, first
-    while at < len(content):
-        data = content[at : at + 2 * CHUNK]
-        parts.append(packet(at, number, data))
-        at, number = at + len(data), number + 1
-    return b"".join([*parts, packet(at, number, b"", last=True)])
+    parts, number, offset = [read_answer(first)], 0, first
+    while offset < len(content):
+        data = content[offset : offset + 2 * CHUNK]
+        parts.append(packet(offset, number, data))
+        offset, number = offset + len(data), number + 1
+    return b"".join([*parts, packet(offset, number, b"", last=True)])
 
 
 def located(count: int, size: int = len(CONTENT)) -> LocatedBlock:
@@ -159,10 +161,10 @@ def test_a_block_that_ends_anywhere_is_never_taken_for_whole(script: Script) -> 
 def test_a_block_with_any_byte_spoiled_is_never_handed_on_as_another_content(script: Script) -> None:
     whole = block_sent(CONTENT)
     refused = 0
-    for at, bits in itertools.product(range(len(whole)), (1, 0x80)):
-        got, error = read(script, whole[:at] + bytes([whole[at] ^ bits]) + whole[at + 1 :])
-        assert CONTENT.startswith(got), at
-        assert error is not None or got == CONTENT, at
+    for offset, bits in itertools.product(range(len(whole)), (1, 0x80)):
+        got, error = read(script, whole[:offset] + bytes([whole[offset] ^ bits]) + whole[offset + 1 :])
+        assert CONTENT.startswith(got), offset
+        assert error is not None or got == CONTENT, offset
         refused += error is not None
     assert refused > 1.9 * len(whole)
 
@@ -197,20 +199,20 @@ def test_small_blocks_are_requested_and_acknowledged_together(script: Script) ->
     assert got == list(SMALL)
     acknowledged = packets.read_status(packets.SUCCESS)
     blocks = [located(1, len(content)) for content in SMALL]
-    sent = [packets.read_operation(one, "c", 0, one.block.size_bytes) + acknowledged for one in blocks]
+    sent = [packets.read_operation(block, "c", 0, block.block.size_bytes) + acknowledged for block in blocks]
     assert script.received_in_all() == b"".join(sent)
 
 
-def test_of_small_blocks_that_end_or_are_spoiled_anywhere_only_whole_ones_are_handed_on(script: Script) -> None:
+def test_only_complete_valid_small_blocks_are_returned(script: Script) -> None:
     whole = b"".join(map(block_sent, SMALL))
     ends = list(itertools.accumulate(len(block_sent(content)) for content in SMALL))
-    for at in range(len(whole)):
-        got, error = read_together(script, whole[:at])
-        assert error is not None, at
-        assert got == list(SMALL[: sum(end <= at for end in ends)]), at
-        got, error = read_together(script, whole[:at] + bytes([whole[at] ^ 0x80]) + whole[at + 1 :])
-        assert got == list(SMALL[: len(got)]), at
-        assert error is not None or len(got) == len(SMALL), at
+    for offset in range(len(whole)):
+        got, error = read_together(script, whole[:offset])
+        assert error is not None, offset
+        assert got == list(SMALL[: sum(end <= offset for end in ends)]), offset
+        got, error = read_together(script, whole[:offset] + bytes([whole[offset] ^ 0x80]) + whole[offset + 1 :])
+        assert got == list(SMALL[: len(got)]), offset
+        assert error is not None or len(got) == len(SMALL), offset
 
 
 @pytest.mark.parametrize(
@@ -265,7 +267,7 @@ def test_a_library_computes_crc32c_as_hadoop_does() -> None:
     assert found == bytes.fromhex("e3069283 e3069283 90f599e3")
 
 
-def test_a_datanode_that_refuses_says_why(script: Script) -> None:
+def test_a_datanodes_refusal_has_the_reason(script: Script) -> None:
     _, error = read(script, delimited(encode((1, 5), (5, "Block token with 1 is expired"))))
     assert isinstance(error, BlockRefused)
     assert error.refusal.status == packets.ACCESS_TOKEN
@@ -284,7 +286,7 @@ def test_a_datanode_that_only_shows_that_it_lives_is_not_waited_for_without_end(
     assert isinstance(write(script, acknowledged(0, 3) + beat * 2000), NotHadoop)
 
 
-def test_a_datanode_that_sends_byte_by_byte_is_given_up(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trickling_datanode_times_out(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(1, 1_000_000)
     monkeypatch.setattr(datanode, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     content = os.urandom(3 << 20)
@@ -304,10 +306,10 @@ def test_a_packet_larger_than_the_buffer_is_read(script: Script) -> None:
     assert got == content
 
 
-def test_pieces_are_written_whole_though_the_kernel_takes_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_writes_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
     fd = os.memfd_create("test")
     try:
-        monkeypatch.setattr(os, "pwritev", lambda fd, pieces, at: os.pwrite(fd, b"".join(pieces)[:3], at))
+        monkeypatch.setattr(os, "pwritev", lambda fd, pieces, offset: os.pwrite(fd, b"".join(pieces)[:3], offset))
         assert write_all(fd, [memoryview(b"abc"), memoryview(b"defg")], 2) == 7
         assert os.pread(fd, 20, 0) == b"\0\0abcdefg"
     finally:
@@ -328,15 +330,15 @@ def acknowledged(count: int, nodes: int, *, status: int = 0, of: int = -1) -> by
     found = [delimited(encode((1, 0), (2, "")))]
     for number in range(count):
         bad = number == count - 1
-        replies = [status if bad and one == of else 0 for one in range(nodes)]
-        found.append(delimited(encode((1, number * 2), *((2, one) for one in replies))))
+        replies = [status if bad and item == of else 0 for item in range(nodes)]
+        found.append(delimited(encode((1, number * 2), *((2, reply) for reply in replies))))
     return b"".join(found)
 
 
 def write(script: Script, answers: bytes, nodes: int = 3, content: bytes = CONTENT) -> Exception | None:
     script.answers = answers
     connection = opened(script)
-    source: Callable[[int, int], bytes] = lambda at, size: content[at : at + size]  # noqa: E731
+    source: Callable[[int, int], bytes] = lambda offset, size: content[offset : offset + size]  # noqa: E731
     try:
         connection.write(located(nodes), "c", Checksum(CRC32, CHUNK), source, len(CONTENT), lambda: None)
     except HadoopError as error:

@@ -27,12 +27,12 @@ def datanode(host: str = "10.0.0.1", port: int = 9866) -> bytes:
 def located(offset: int = 0, size: int = 5, *nodes: bytes, token: bytes = TOKEN) -> bytes:
     """A LocatedBlockProto."""
     block = encode((1, "BP-1"), (2, 1073741825), (3, 1001), (4, size))
-    return encode((1, block), (2, offset), *((3, one) for one in nodes or (datanode(),)), (4, 0), (5, token), (7, 1))
+    return encode((1, block), (2, offset), *((3, node) for node in nodes or (datanode(),)), (4, 0), (5, token), (7, 1))
 
 
 def blocks(*parts: bytes, size: int = 5) -> bytes:
     """A LocatedBlocksProto."""
-    return encode((1, size), *((2, one) for one in parts), (3, 0), (5, 1))
+    return encode((1, size), *((2, part) for part in parts), (3, 0), (5, 1))
 
 
 def status(name: str = "part-0", **other: Any) -> bytes:
@@ -65,7 +65,7 @@ def defaults(**other: int) -> bytes:
 
 def listing(*entries: bytes, remaining: int = 0) -> bytes:
     """An answer to getListing."""
-    return encode((1, encode(*((1, one) for one in entries), (2, remaining))))
+    return encode((1, encode(*((1, entry) for entry in entries), (2, remaining))))
 
 
 @given(
@@ -75,9 +75,9 @@ def test_fields_that_are_written_are_read(fields: list[tuple[int, int | bytes]])
     found = Fields(encode(*fields))
     for number, value in fields:
         of_number = [one for key, one in fields if key == number]
-        if all(isinstance(one, int) for one in of_number):
+        if all(isinstance(item, int) for item in of_number):
             assert found.numbers(number) == of_number
-        elif all(isinstance(one, bytes) for one in of_number):
+        elif all(isinstance(item, bytes) for item in of_number):
             assert found.all_data(number) == of_number
         assert found.has(number), value
 
@@ -129,7 +129,7 @@ def test_a_listing_has_the_files_with_their_blocks() -> None:
     assert file.blocks is not None
     (block,) = file.blocks.blocks
     assert block.block == HdfsBlock("BP-1", 1073741825, 1001, 5)
-    assert [one.name for one in block.nodes] == ["10.0.0.1:9866"]
+    assert [node.name for node in block.nodes] == ["10.0.0.1:9866"]
     assert not block.has_token
     assert directory.kind == client_protocol.DIRECTORY
     assert directory.blocks is None
@@ -160,8 +160,8 @@ def test_encrypted_or_striped_files_are_not_plain() -> None:
 @given(st.integers(1, 10), st.integers(1, 50), st.integers(0, 3000))
 def test_all_of_a_group_of_blocks_is_in_its_blocks(count: int, cell: int, size: int) -> None:
     striping, sizes = Striping(count, cell), [0] * count
-    for at in range(size):
-        sizes[at // cell % count] += 1
+    for offset in range(size):
+        sizes[offset // cell % count] += 1
     assert [striping.size_in(index, size) for index in range(count)] == sizes
 
 
@@ -199,7 +199,7 @@ def test_a_token_is_passed_on_as_it_is() -> None:
 
 
 PARSERS: dict[str, tuple[Callable[[Fields], Any], bytes]] = {
-    "listing": (lambda said: client_protocol.parse_listing(said, {}), listing(status(), status("b"))),
+    "listing": (lambda message: client_protocol.parse_listing(message, {}), listing(status(), status("b"))),
     "file info": (client_protocol.parse_file_info, encode((1, status()))),
     "blocks": (client_protocol.parse_block_locations, encode((1, blocks(located())))),
     "groups": (
@@ -217,11 +217,13 @@ def test_an_answer_that_is_spoiled_or_cut_at_any_byte_is_understood_or_refused(n
     parse, data = PARSERS[name]
     parse(Fields(data))
     spoiled = [data[:end] for end in range(len(data))]
-    for at in range(len(data)):
-        spoiled += [data[:at] + bytes([data[at] ^ bits]) + data[at + 1 :] for bits in (1, 0x80, 0xFF, 2, 0x10)]
-    for one in spoiled:
+    for offset in range(len(data)):
+        spoiled += [
+            data[:offset] + bytes([data[offset] ^ bits]) + data[offset + 1 :] for bits in (1, 0x80, 0xFF, 2, 0x10)
+        ]
+    for item in spoiled:
         with contextlib.suppress(NotHadoop):
-            parse(Fields(one))
+            parse(Fields(item))
 
 
 @pytest.mark.parametrize(
@@ -246,7 +248,7 @@ def test_an_answer_that_is_spoiled_or_cut_at_any_byte_is_understood_or_refused(n
         ("flag", b""),
     ],
 )
-def test_an_answer_that_no_namenode_gives_is_refused(name: str, data: bytes) -> None:
+def test_an_invalid_namenode_answer_is_refused(name: str, data: bytes) -> None:
     with pytest.raises(NotHadoop):
         PARSERS[name][0](Fields(data))
 
@@ -287,8 +289,8 @@ def test_a_refusal_names_the_datanode_of_the_pipeline() -> None:
     assert isinstance(packets.parse_answer(encode((1, 0), (2, ""))), Fields)
 
 
-@pytest.mark.parametrize(("said", "hostname"), [("dn1.example", "dn1.example"), ("", ""), ("a b\n", "")])
-def test_an_invalid_host_name_of_a_datanode_is_dropped(said: str, hostname: str) -> None:
-    info = encode((1, encode((1, "10.0.0.1"), (2, said), (4, 9866))))
+@pytest.mark.parametrize(("message", "hostname"), [("dn1.example", "dn1.example"), ("", ""), ("a b\n", "")])
+def test_an_invalid_host_name_of_a_datanode_is_dropped(message: str, hostname: str) -> None:
+    info = encode((1, encode((1, "10.0.0.1"), (2, message), (4, 9866))))
     found = client_protocol._node(info, {})
     assert (found.host, found.port, found.hostname) == ("10.0.0.1", 9866, hostname)

@@ -52,12 +52,12 @@ def members(archive: str) -> list[tarfile.TarInfo]:
 # ---- what is packed ----
 
 
-def test_the_archive_is_named_by_its_digest_and_lies_alone_in_the_cache(workspace: Path) -> None:
+def test_the_archive_is_named_by_its_digest_and_alone_in_the_cache(workspace: Path) -> None:
     fill(workspace, "dl_app_start.sh", "data/", "examples/mnist/readme")
     done = packed(workspace)
     assert done.archive == f"{workspace.parent}/cache/{done.digest}.tar.gz"
     assert os.listdir(workspace.parent / "cache") == [f"{done.digest}.tar.gz"]
-    assert [(one.name, one.type, one.uid, one.uname) for one in members(done.archive)] == [
+    assert [(member.name, member.type, member.uid, member.uname) for member in members(done.archive)] == [
         ("data", tarfile.DIRTYPE, 0, ""),
         ("dl_app_start.sh", tarfile.REGTYPE, 0, ""),
         ("examples", tarfile.DIRTYPE, 0, ""),
@@ -135,7 +135,7 @@ def test_every_change_that_a_program_could_see_changes_the_digest(workspace: Pat
     assert packed(workspace).digest != before
 
 
-def test_output_that_lies_there_is_left_out_and_counted(workspace: Path) -> None:
+def test_existing_output_is_left_out_and_counted(workspace: Path) -> None:
     fill(workspace, "run.sh", "output/model", "output/logs/1", "output/logs/2", "other/output/kept", "empty/")
     scan = scan_workspace(str(workspace), keep_empty=["./output/", "empty"])
     assert names(scan) == ["empty", "other", "other/output", "other/output/kept", "output", "run.sh"]
@@ -159,7 +159,7 @@ DEFAULTS = (
 
 
 @pytest.mark.parametrize(
-    ("exclude", "packed_names", "told"),
+    ("exclude", "packed_names", "messages"),
     [
         ([], ["a", "git", "sub"], [".git", ".venv", "__pycache__", "node_modules", "sub/.git", "sub/__pycache__"]),
         (["a", "__pycache__"], ["git", "sub"], [".git", ".venv", "node_modules", "sub/.git"]),
@@ -171,12 +171,12 @@ DEFAULTS = (
     ],
 )
 def test_default_exclusions_are_left_out_and_reported(
-    workspace: Path, exclude: list[str], packed_names: list[str], told: list[str]
+    workspace: Path, exclude: list[str], packed_names: list[str], messages: list[str]
 ) -> None:
     fill(workspace, "a", "git", *DEFAULTS)
     scan = scan_workspace(str(workspace), exclude=exclude, exclude_defaults=True)
     assert names(scan) == packed_names
-    assert sorted(scan.excluded) == told
+    assert sorted(scan.excluded) == messages
 
 
 def test_an_environment_that_is_a_link_out_of_the_workspace_is_left_out(workspace: Path) -> None:
@@ -202,13 +202,13 @@ def test_a_pattern_that_git_would_not_take_is_refused_by_name(workspace: Path) -
 def test_a_hard_link_is_packed_as_a_file_of_its_own(workspace: Path) -> None:
     fill(workspace, "a", content="same")
     os.link(workspace / "a", workspace / "b")
-    assert [(one.name, one.type, one.size) for one in members(packed(workspace).archive)] == [
+    assert [(member.name, member.type, member.size) for member in members(packed(workspace).archive)] == [
         ("a", tarfile.REGTYPE, 4),
         ("b", tarfile.REGTYPE, 4),
     ]
 
 
-def test_sockets_and_fifos_are_skipped_with_a_word(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sockets_and_fifos_are_skipped_with_a_note(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(workspace, "a")
     os.mkfifo(workspace / "pipe")
     monkeypatch.chdir(workspace)
@@ -330,8 +330,8 @@ def test_a_user_learns_which_files_they_may_not_read(workspace: Path) -> None:
         finally:
             os._exit(0)
     os.close(writing)
-    with os.fdopen(reading) as said:
-        lines = said.read().splitlines()
+    with os.fdopen(reading) as output:
+        lines = output.read().splitlines()
     os.waitpid(child, 0)
     assert lines == [
         "UsageError the workspace / cannot be packed; exclude these, or put them right:",
@@ -350,7 +350,7 @@ def test_a_file_that_disappears_is_named_and_the_rest_is_packed(workspace: Path)
     (workspace / "gone/c").unlink()
     (workspace / "gone").rmdir()
     done = pack(scan, str(workspace.parent / "cache"), limit_bytes=LIMIT)
-    assert [one.name for one in members(done.archive)] == ["a", "gone", "z"]
+    assert [member.name for member in members(done.archive)] == ["a", "gone", "z"]
     assert done.warnings == (
         "b disappeared while the workspace was packed, so it is not in it",
         "gone/c disappeared while the workspace was packed, so it is not in it",
@@ -366,7 +366,7 @@ def test_a_file_replaced_by_a_fifo_or_a_link_is_named_without_blocking(workspace
     (workspace / "b").unlink()
     (workspace / "b").symlink_to("/etc/passwd")
     done = pack(scan, str(workspace.parent / "cache"), limit_bytes=LIMIT)
-    assert [one.name for one in members(done.archive)] == ["c"]
+    assert [member.name for member in members(done.archive)] == ["c"]
     assert [warning.split()[:3] for warning in done.warnings] == [["a", "was", "replaced"], ["b", "was", "replaced"]]
 
 
@@ -414,7 +414,7 @@ def test_a_file_that_changes_while_it_is_read_is_named_and_the_archive_stays_wel
 # ---- names and sizes that do not fit ----
 
 
-def test_names_of_any_length_and_encoding_come_out_of_gnu_tar_and_tarfile(workspace: Path) -> None:
+def test_names_of_any_length_and_encoding_are_unpacked_by_gnu_tar_and_tarfile(workspace: Path) -> None:
     odd = [
         os.fsdecode(b"latin-\xe9"),
         "new\nline",
@@ -437,16 +437,16 @@ def test_names_of_any_length_and_encoding_come_out_of_gnu_tar_and_tarfile(worksp
     assert (out / "long").read_text() == "x"
     with tarfile.open(done.archive) as tar:
         assert sorted(tar.getnames()) == sorted(
-            os.fsdecode(os.fsencode(one)) for one in names(scan_workspace(str(workspace)))
+            os.fsdecode(os.fsencode(name)) for name in names(scan_workspace(str(workspace)))
         )
 
 
-def test_a_sparse_file_of_a_terabyte_takes_seconds_and_kilobytes_and_keeps_its_holes(workspace: Path) -> None:
+def test_a_sparse_terabyte_is_packed_in_seconds_and_keeps_its_holes(workspace: Path) -> None:
     pieces = {0: b"start", 5_000_000: b"middle" * 1000, 1 << 40: b"end"}
     pieces |= {(1 << 33) + (number << 20): b"%d" % number for number in range(60)}
     with open(workspace / "sparse", "wb") as file:
-        for at, data in pieces.items():
-            file.seek(at)
+        for offset, data in pieces.items():
+            file.seek(offset)
             file.write(data)
         file.truncate((1 << 40) + (1 << 20))
     if os.stat(workspace / "sparse").st_blocks * 512 > 1 << 30:
@@ -462,14 +462,14 @@ def test_a_sparse_file_of_a_terabyte_takes_seconds_and_kilobytes_and_keeps_its_h
     status = os.stat(out / "sparse")
     assert status.st_size == (1 << 40) + (1 << 20)
     with open(out / "sparse", "rb") as file:
-        for at, data in pieces.items():
-            file.seek(at)
+        for offset, data in pieces.items():
+            file.seek(offset)
             assert file.read(len(data)) == data
     assert (out / "after").read_text() == "after"
 
 
 @pytest.mark.parametrize("size", [0, 1, 511, 512, 513, 1 << 20, (1 << 20) + 1, 3_000_000])
-def test_files_of_all_sizes_come_out_as_they_went_in(workspace: Path, size: int) -> None:
+def test_files_of_all_sizes_are_unpacked_unchanged(workspace: Path, size: int) -> None:
     (workspace / "file").write_bytes(os.urandom(size))
     with tarfile.open(packed(workspace).archive) as tar:
         file = tar.extractfile("file")
@@ -483,21 +483,19 @@ def test_files_of_all_sizes_come_out_as_they_went_in(workspace: Path, size: int)
 def test_progress_reaches_the_end(workspace: Path) -> None:
     for number in range(10):
         (workspace / f"{number}").write_bytes(bytes(700_000))
-    told: list[tuple[int, int]] = []
+    progress_calls: list[tuple[int, int]] = []
     pack(
         scan_workspace(str(workspace)),
         str(workspace.parent / "cache"),
         limit_bytes=LIMIT,
-        progress=lambda done, total: told.append((done, total)),
+        progress=lambda done, total: progress_calls.append((done, total)),
     )
-    assert len(told) > 3
-    assert told == sorted(told)
-    assert told[-1] == (7_000_000, 7_000_000)
+    assert len(progress_calls) > 3
+    assert progress_calls == sorted(progress_calls)
+    assert progress_calls[-1] == (7_000_000, 7_000_000)
 
 
-def test_the_threads_are_gone_when_packing_is_over_or_has_failed(
-    workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packing_leaves_no_threads_after_success_or_failure(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         (workspace / f"{number}").write_bytes(os.urandom(700_000))
     before = set(threading.enumerate())
@@ -543,13 +541,13 @@ def test_packing_twice_at_the_same_time_gives_one_good_archive(workspace: Path) 
     (workspace / "a").write_bytes(os.urandom(2 << 20))
     results: list[Packed] = []
     both = [threading.Thread(target=lambda: results.append(packed(workspace))) for _ in range(4)]
-    for one in both:
-        one.start()
-    for one in both:
-        one.join()
-    assert len({one.archive for one in results}) == 1
+    for item in both:
+        item.start()
+    for item in both:
+        item.join()
+    assert len({result.archive for result in results}) == 1
     assert os.listdir(workspace.parent / "cache") == [os.path.basename(results[0].archive)]
-    assert [one.name for one in members(results[0].archive)] == ["a"]
+    assert [member.name for member in members(results[0].archive)] == ["a"]
 
 
 def test_pathspec_is_loaded_only_where_something_is_excluded(workspace: Path) -> None:

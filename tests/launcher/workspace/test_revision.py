@@ -50,7 +50,7 @@ def test_changed_removed_and_new_files_of_the_workspace_count_and_those_beside_i
     assert revision(repository).endswith(" (main), 4 files changed")
 
 
-def test_a_detached_head_and_a_repository_without_a_commit_say_so(repository: Path, tmp_path: Path) -> None:
+def test_a_detached_head_and_an_empty_repository_are_named(repository: Path, tmp_path: Path) -> None:
     git(repository, "checkout", "-q", "--detach")
     assert revision(repository).endswith(" (detached)")
     fresh = tmp_path / "fresh"

@@ -90,7 +90,7 @@ ANSWERS = {
 def test_both_clients_give_the_same_result_for_an_answer(tmp_path: Path, name: str) -> None:
     """Answer /version with each of `ANSWERS`; both clients return the same value or raise the same error."""
     with daemon(tmp_path, lambda _path, send: send(ANSWERS[name])):
-        own, package = (outcome(one(f"unix://{tmp_path}/s", 60).version) for one in CLIENTS)
+        own, package = (outcome(client(f"unix://{tmp_path}/s", 60).version) for client in CLIENTS)
     assert own == package
     assert isinstance(own, dict) == (name == "a version")
 
@@ -100,7 +100,7 @@ def test_both_clients_give_the_same_error_without_a_dockerd(tmp_path: Path, kind
     if kind == "closed":
         with socket.socket(socket.AF_UNIX) as one:
             one.bind(str(tmp_path / "s"))
-    own, package = (outcome(one(f"unix://{tmp_path}/s", 60).networks) for one in CLIENTS)
+    own, package = (outcome(client(f"unix://{tmp_path}/s", 60).networks) for client in CLIENTS)
     text = {"missing": "no such file or directory", "closed": "connection refused"}[kind]
     assert own == package == (DockerSilent, None, text)
 

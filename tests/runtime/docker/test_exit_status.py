@@ -38,7 +38,7 @@ class Wrapper:
         """Return what it reads next."""
         return os.read(self._fd, 16)
 
-    def say(self, words: str) -> None:
+    def order(self, words: str) -> None:
         """Write down how the payload ended, or what it sees."""
         Path(self.payload.exit_file).write_text(words)
 
@@ -104,9 +104,9 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Call
         return made[-1]
 
     yield make
-    for one in made:
-        one.wrapper.end()
-        one.run.close()
+    for item in made:
+        item.wrapper.end()
+        item.run.close()
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_payload_that_starts_and_ends_during_a_dockerd_call_counts_as_started(
 
     def runs() -> None:
         one.wrapper.take_go()
-        one.wrapper.say(words)
+        one.wrapper.order(words)
         one.wrapper.end()
         one.daemon.meanwhile = lambda: None
 
@@ -169,7 +169,7 @@ def test_the_wrappers_record_is_believed_without_the_lifeline(
     one = container()
     one.daemon.state = {**EXITED, "ExitCode": 3}
     one.run.start()
-    one.wrapper.say("exited 3\n")
+    one.wrapper.order("exited 3\n")
     assert not one.lifeline.is_held_by_payload
     assert one.run.ended() == PayloadExit(3, None)
 
@@ -209,7 +209,7 @@ class Preempted(Lifeline):
         return answer
 
 
-def test_a_wrapper_that_reads_its_lifeline_between_two_looks_at_it_is_there(
+def test_a_wrapper_that_reads_its_lifeline_between_two_checks_is_alive(
     container: Callable[..., Started], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dlapp.runtime.gpu.verification.device_numbers", dict)
@@ -217,7 +217,7 @@ def test_a_wrapper_that_reads_its_lifeline_between_two_looks_at_it_is_there(
     one.lifeline.close()
     lifeline = one.run._lifeline = Preempted(one.wrapper.payload.life, one.wrapper.take_go)
     one.daemon.state = {"Status": "running", "Running": True}
-    one.daemon.meanwhile = lambda: one.wrapper.say("smi none\nend\n")
+    one.daemon.meanwhile = lambda: one.wrapper.order("smi none\nend\n")
     one.run.start()
     assert one.wrapper.hear() == b"go\n", "it may begin"
     assert lifeline.is_held_by_payload

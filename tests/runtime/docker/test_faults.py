@@ -20,7 +20,7 @@ from dlapp.task.logs import TaskLog
 from dlapp.values.launch_spec import DockerSettings
 from dlapp.values.messages import Fault
 from dlapp.values.spec import Resources
-from tests.runtime.driver import Driven, somebody_holds, wait_until
+from tests.runtime.driver import Driven, has_holder, wait_until
 from tests.services import polling
 from tests.services.containers.dockerd import IMAGE, Dockerd, busybox_root, own_daemon
 from tests.services.containers.registry import Registry
@@ -60,7 +60,7 @@ class Here:
         found: list[PayloadExit] = []
 
         def ended() -> bool:
-            found.extend(one for one in [self.run.ended()] if one is not None)
+            found.extend(item for item in [self.run.ended()] if item is not None)
             return bool(found)
 
         wait_until(ended, "it has ended")
@@ -71,7 +71,7 @@ Make = Callable[..., Here]
 
 
 @pytest.fixture
-def here(place: Path) -> Generator[Make, None, None]:
+def make_container(place: Path) -> Generator[Make, None, None]:
     made: list[Here] = []
 
     def make(host: str, image: str = IMAGE) -> Here:
@@ -81,9 +81,9 @@ def here(place: Path) -> Generator[Make, None, None]:
         return made[-1]
 
     yield make
-    for one in made:
-        one.run.close()
-        one.log.close()
+    for item in made:
+        item.run.close()
+        item.log.close()
 
 
 @pytest.fixture
@@ -187,8 +187,8 @@ def test_a_payload_that_ends_with_the_shim_of_its_container_ends_by_dockers_faul
             docker.close()
 
 
-def test_a_payload_that_kills_the_wrapper_ended_by_its_own_fault(here: Make, dockerd: Dockerd) -> None:
-    one = here(dockerd.host)
+def test_a_payload_that_kills_the_wrapper_ended_by_its_own_fault(make_container: Make, dockerd: Dockerd) -> None:
+    one = make_container(dockerd.host)
     one.script("kill -9 -1")
     one.run.prepare()
     one.run.start()
@@ -196,7 +196,7 @@ def test_a_payload_that_kills_the_wrapper_ended_by_its_own_fault(here: Make, doc
 
 
 @pytest.mark.slow
-def test_with_live_restore_a_payload_goes_on_over_a_restart_of_dockerd(place: Path) -> None:
+def test_with_live_restore_a_payload_survives_a_dockerd_restart(place: Path) -> None:
     with own_daemon(config={"live-restore": True}) as daemon:
         docker = running(place, daemon)
         try:
@@ -215,9 +215,9 @@ def test_with_live_restore_a_payload_goes_on_over_a_restart_of_dockerd(place: Pa
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("call", [b"POST /containers/create", *([b"GET /images", b"GET /containers/"] if FULL else [])])
 def test_a_dockerd_that_hangs_before_the_start_is_the_nodes_fault(
-    here: Make, proxy: UnixProxy, dockerd: Dockerd, call: bytes
+    make_container: Make, proxy: UnixProxy, dockerd: Dockerd, call: bytes
 ) -> None:
-    one = here(proxy.host)
+    one = make_container(proxy.host)
     one.script("echo it ran")
     proxy.hang_at = call
     with pytest.raises(PayloadError, match="does not answer: no answer in 4 s; does dockerd run") as silent:
@@ -234,8 +234,10 @@ def test_a_dockerd_that_hangs_before_the_start_is_the_nodes_fault(
 
 
 @pytest.mark.slow
-def test_an_unanswered_start_leaves_no_container_running(here: Make, proxy: UnixProxy, dockerd: Dockerd) -> None:
-    one = here(proxy.host)
+def test_an_unanswered_start_leaves_no_container_running(
+    make_container: Make, proxy: UnixProxy, dockerd: Dockerd
+) -> None:
+    one = make_container(proxy.host)
     one.script("echo it ran; sleep 100")
     one.run.prepare()
     proxy.hang_at = b"/start"
@@ -245,22 +247,22 @@ def test_an_unanswered_start_leaves_no_container_running(here: Make, proxy: Unix
     assert silent.value.fault is Fault.NODE
     one.run._docker.timeout_s = 60.0
     one.run.close()
-    wait_until(lambda: not somebody_holds(str(one.directory / "life")), "nobody holds the lifeline")
+    wait_until(lambda: not has_holder(str(one.directory / "life")), "nobody holds the lifeline")
     assert dockerd.containers() == []
 
 
 @pytest.mark.slow
 def test_while_dockerd_hangs_ends_are_reported_and_kills_work(
-    here: Make, proxy: UnixProxy, dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
+    make_container: Make, proxy: UnixProxy, dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dlapp.runtime.docker.payload._LOOK_TIMEOUT_S", 0.5)
-    first, second = here(proxy.host), here(proxy.host)
+    first, second = make_container(proxy.host), make_container(proxy.host)
     first.script("echo ready; while [ ! -e finish ]; do sleep 0.02; done; exit 6")
     second.script("echo ready; sleep 100")
     for one in (first, second):
         one.run.prepare()
         one.run.start()
-        wait_until(lambda one=one: one.out() == "ready\n", "it runs")  # type: ignore[misc]
+        wait_until(lambda item=one: item.out() == "ready\n", "it runs")  # type: ignore[misc]
     proxy.hangs.set()
     (first.directory / "workspace" / "finish").touch()
     assert first.end().exit_code == 6
@@ -277,9 +279,9 @@ def test_while_dockerd_hangs_ends_are_reported_and_kills_work(
 
 
 @pytest.mark.slow
-def test_a_slow_dockerd_is_waited_for(here: Make, proxy: UnixProxy, dockerd: Dockerd) -> None:
+def test_a_slow_dockerd_is_waited_for(make_container: Make, proxy: UnixProxy, dockerd: Dockerd) -> None:
     proxy.delay_s = 0.3
-    one = here(proxy.host)
+    one = make_container(proxy.host)
     one.script("echo ran; exit 4")
     one.run.prepare()
     one.run.start()
@@ -312,9 +314,9 @@ def fill(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_full_disk_of_dockers_is_the_nodes_fault_in_its_words(here: Make) -> None:
+def test_a_full_disk_of_dockers_is_the_nodes_fault_in_its_words(make_container: Make) -> None:
     with own_daemon(data_mib=64) as daemon:
-        one = here(daemon.host)
+        one = make_container(daemon.host)
         one.script("echo it ran")
         fill(daemon.directory / "data" / "ballast")
         with pytest.raises(PayloadError, match="no space left on device") as full:
@@ -326,7 +328,7 @@ def test_a_full_disk_of_dockers_is_the_nodes_fault_in_its_words(here: Make) -> N
         one.run.start()
         assert one.end().exit_code == 0
         with Registry(busybox_root({"ballast": os.urandom(80 << 20)})) as registry:
-            larger = here(daemon.host, registry.image)
+            larger = make_container(daemon.host, registry.image)
             larger.script("echo it ran")
             with pytest.raises(PayloadError, match="cannot be pulled: Docker's disk is full") as full:
                 larger.run.prepare()
@@ -347,10 +349,10 @@ def test_a_removed_image_does_not_affect_a_running_payload(place: Path) -> None:
 
 
 def test_an_image_that_is_removed_before_the_container_is_made_is_pulled_again(
-    here: Make, dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
+    make_container: Make, dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Registry(busybox_root()) as registry:
-        one = here(dockerd.host, registry.image)
+        one = make_container(dockerd.host, registry.image)
         one.script("exit 3")
         create, calls = one.run._docker.create, []
 
@@ -373,8 +375,8 @@ def test_an_image_that_is_removed_before_the_container_is_made_is_pulled_again(
 # ---- what a payload does ----
 
 
-def test_daemonized_processes_end_with_the_payload(here: Make, dockerd: Dockerd) -> None:
-    one = here(dockerd.host)
+def test_daemonized_processes_end_with_the_payload(make_container: Make, dockerd: Dockerd) -> None:
+    one = make_container(dockerd.host)
     marker = f"1000.{int.from_bytes(os.urandom(6), 'big')}"
     one.script(f"(setsid sh -c 'trap \"\" TERM HUP; sleep {marker}' </dev/null >/dev/null 2>&1 &)\nexit 0\n")
     one.run.prepare()
@@ -384,14 +386,14 @@ def test_daemonized_processes_end_with_the_payload(here: Make, dockerd: Dockerd)
     assert subprocess.run(["pgrep", "-f", marker], capture_output=True).stdout == b""
 
 
-def test_an_unterminated_last_line_is_kept_always(here: Make, dockerd: Dockerd) -> None:
+def test_an_unterminated_last_line_is_kept_always(make_container: Make, dockerd: Dockerd) -> None:
     for last, code in (("", 0), ("; exit 3", 3), ("; kill -9 0", None), ("; sleep 1000", None)):
-        one = here(dockerd.host)
+        one = make_container(dockerd.host)
         one.script(f"seq 1 5000; printf 'the last'{last}")
         one.run.prepare()
         one.run.start()
         if "sleep" in last:
-            wait_until(lambda one=one: one.out().endswith("the last"), "it has printed")  # type: ignore[misc]
+            wait_until(lambda item=one: item.out().endswith("the last"), "it has printed")  # type: ignore[misc]
             one.run.kill()
         assert one.end().exit_code == code
         one.run.close()

@@ -104,7 +104,7 @@ def test_the_accounts_of_an_image_are_read_once(place: Path, open_socket: Docker
     lock_dir = place / "locks"
     lock_dir.mkdir()
     lock_dir.chmod(0o1777)
-    said = []
+    messages = []
     for number in range(2):
         (home := place / str(number)).mkdir()
         driven = Driven(home, as_user=True)
@@ -118,10 +118,10 @@ def test_the_accounts_of_an_image_are_read_once(place: Path, open_socket: Docker
             assert driven.end()["code"] == 0
         finally:
             driven.close()
-        said.append(driven.out().decode().split())
+        messages.append(driven.out().decode().split())
         assert len(list(lock_dir.glob(f"accounts-{USER}-*"))) == 1
         assert not (home / "passwd").exists()
-    assert said == [[f"dlapp{USER}", "1", "closed"]] * 2
+    assert messages == [[f"dlapp{USER}", "1", "closed"]] * 2
 
 
 def test_a_cache_file_of_another_user_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ def test_a_mount_of_the_operators_that_is_not_there_is_left_out(tmp_path: Path) 
     assert operators_binds(policy) == (Bind(str(tmp_path), str(tmp_path), False),)
 
 
-def test_a_container_as_words_has_a_word_for_each_flag_with_its_value() -> None:
+def test_a_container_as_arguments_has_one_word_per_flag() -> None:
     container = ContainerSpec(
         name="dlapp-x",
         image="image:1",

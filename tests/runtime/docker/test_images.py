@@ -44,12 +44,12 @@ def get(
     client: Client,
     image: str,
     lock_dir: Path,
-    said: list[str] | None = None,
+    messages: list[str] | None = None,
     *,
     policy: RegistryPolicy = ANY_REGISTRY,
     credentials: RegistryCredentials | None = None,
 ) -> LocalImage:
-    note = (said if said is not None else []).append
+    note = (messages if messages is not None else []).append
     return ImageStore(client, str(lock_dir), note, policy, credentials).require(image)
 
 
@@ -59,10 +59,10 @@ def login(registry: str, user: str = "tony", password: str = "secret") -> Regist
 
 
 def test_a_missing_image_is_pulled_and_its_digest_noted(client: Client, registry: Registry, tmp_path: Path) -> None:
-    said: list[str] = []
-    found = get(client, registry.image, tmp_path, said)
+    messages: list[str] = []
+    found = get(client, registry.image, tmp_path, messages)
     assert found.digest == f"{registry.address}/it@{registry.digest}"
-    assert said == [f"image {registry.image}: pulling", f"image {registry.image}: {found.digest}"]
+    assert messages == [f"image {registry.image}: pulling", f"image {registry.image}: {found.digest}"]
     get(client, registry.image, tmp_path)
     assert registry.layers_sent == 1
 
@@ -83,38 +83,39 @@ def test_many_tasks_that_need_an_image_pull_it_once_and_wait_for_it(
     client: Client, dockerd: Dockerd, tmp_path: Path
 ) -> None:
     with Registry(filled(1), slow_s=1000.0) as registry:
-        said: list[str] = []
+        messages: list[str] = []
         found: list[object] = []
         threads = [
-            threading.Thread(target=lambda: found.append(get(client, registry.image, tmp_path, said))) for _ in range(4)
+            threading.Thread(target=lambda: found.append(get(client, registry.image, tmp_path, messages)))
+            for _ in range(4)
         ]
         for thread in threads:
             thread.start()
         waits = f"image {registry.image}: another task is pulling it"
-        wait_until(lambda: said.count(waits) == 3, what="the others wait")
+        wait_until(lambda: messages.count(waits) == 3, what="the others wait")
         registry.slow_s = 0.0
         for thread in threads:
             thread.join()
         assert len(found) == 4
         assert registry.layers_sent == 1
-        assert said.count(f"image {registry.image}: pulling") == 1
-        assert said.count(waits) == 3
+        assert messages.count(f"image {registry.image}: pulling") == 1
+        assert messages.count(waits) == 3
         dockerd.docker("rmi", registry.image)
 
 
 @pytest.mark.slow
 def test_a_pull_reports_its_progress(client: Client, dockerd: Dockerd, tmp_path: Path) -> None:
     with Registry(filled(8), slow_s=10.0) as registry:
-        told: list[tuple[int, int]] = []
+        progress_calls: list[tuple[int, int]] = []
 
         def tell(done: int, total: int) -> None:
-            told.append((done, total))
+            progress_calls.append((done, total))
             registry.slow_s = 0.0  # dockerd tells only what is the latest: all at once would be one line
 
         ImageStore(client, str(tmp_path), lambda _: None).require(registry.image, tell)
-        assert told == sorted(told)
-        assert 0 < told[0][0] < told[-1][0] == told[-1][1]
-        assert told[-1][1] > 8 << 20
+        assert progress_calls == sorted(progress_calls)
+        assert 0 < progress_calls[0][0] < progress_calls[-1][0] == progress_calls[-1][1]
+        assert progress_calls[-1][1] > 8 << 20
         dockerd.docker("rmi", registry.image)
 
 
@@ -137,7 +138,7 @@ def test_an_image_is_pulled_with_the_submitters_credentials(
 
 
 @pytest.mark.proves("registry-credentials")
-def test_credentials_go_to_the_registry_that_they_are_for_and_to_no_mirror(
+def test_credentials_are_sent_to_their_registry_and_to_no_mirror(
     client: Client, dockerd: Dockerd, tmp_path: Path
 ) -> None:
     with (
@@ -145,24 +146,26 @@ def test_credentials_go_to_the_registry_that_they_are_for_and_to_no_mirror(
         Registry(busybox_root(), login="a:mirror") as mirror,
     ):
         policy = RegistryPolicy(mirror=((registry.address, mirror.address),))
-        said: list[str] = []
-        found = get(client, registry.image, tmp_path, said, policy=policy, credentials=login(registry.address))
+        messages: list[str] = []
+        found = get(client, registry.image, tmp_path, messages, policy=policy, credentials=login(registry.address))
         assert (found.name, registry.layers_sent, mirror.layers_sent) == (registry.image, 1, 0)
         assert mirror.refused > 0
         assert not mirror.authorizations
-        assert any(line.startswith(f"image {registry.image}: the mirror {mirror.address}/it does not") for line in said)
+        assert any(
+            line.startswith(f"image {registry.image}: the mirror {mirror.address}/it does not") for line in messages
+        )
         with pytest.raises(PayloadError, match="asked without credentials"):
             get(client, f"{mirror.address}/it:1", tmp_path, credentials=login(registry.address, "a", "mirror"))
         dockerd.docker("rmi", registry.image)
 
 
-def test_a_mirror_gives_the_image_also_by_its_digest_and_one_that_is_down_is_passed_over(
+def test_a_mirror_serves_images_by_digest_and_a_down_mirror_is_skipped(
     client: Client, dockerd: Dockerd, registry: Registry, tmp_path: Path
 ) -> None:
     with Registry(filled(1), repository="cache/it") as mirror:
         policy = RegistryPolicy(mirror=(("registry.example.com", f"{mirror.address}/cache"),))
-        said: list[str] = []
-        found = get(client, "registry.example.com/it:1", tmp_path, said, policy=policy)
+        messages: list[str] = []
+        found = get(client, "registry.example.com/it:1", tmp_path, messages, policy=policy)
         assert (found.name, found.digest) == (mirror.image, f"{mirror.address}/cache/it@{mirror.digest}")
         named = get(client, f"registry.example.com/it@{mirror.digest}", tmp_path, policy=policy)
         assert named.name == f"{mirror.address}/cache/it@{mirror.digest}"
@@ -171,10 +174,10 @@ def test_a_mirror_gives_the_image_also_by_its_digest_and_one_that_is_down_is_pas
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", int(mirror.address.rpartition(":")[2])))
         down = RegistryPolicy(mirror=((registry.address, mirror.address),))
-        said.clear()
-        assert get(client, registry.image, tmp_path, said, policy=down).name == registry.image
-        assert "does not have it" in said[1]
-        assert "connection refused" in said[1]
+        messages.clear()
+        assert get(client, registry.image, tmp_path, messages, policy=down).name == registry.image
+        assert "does not have it" in messages[1]
+        assert "connection refused" in messages[1]
         both = RegistryPolicy(mirror=(("127.0.0.1:1", mirror.address),))
         with pytest.raises(
             PayloadError, match=f"cannot be reached.*before that the mirror {mirror.address}/it did"
@@ -209,7 +212,7 @@ def test_an_image_missing_at_the_registry_is_a_user_fault(client: Client, regist
     assert odd.value.fault is Fault.USER
 
 
-def test_a_registry_that_is_away_is_a_service_to_wait_for(client: Client, tmp_path: Path) -> None:
+def test_an_unreachable_registry_is_a_service_to_wait_for(client: Client, tmp_path: Path) -> None:
     with pytest.raises(PayloadError, match="its registry cannot be reached") as away:
         get(client, "127.0.0.1:1/it:1", tmp_path)
     assert away.value.fault is Fault.SERVICE

@@ -18,12 +18,12 @@ from dlapp.values.spec import Resources
 
 
 class Daemon:
-    """A dockerd that takes note of what it is told."""
+    """A dockerd that records its calls."""
 
     timeout_s = 60.0
 
-    def __init__(self, told: list[str]) -> None:
-        self._told = told
+    def __init__(self, messages: list[str]) -> None:
+        self._messages = messages
 
     def process_id(self) -> int | None:
         return None
@@ -31,7 +31,7 @@ class Daemon:
     def remove(self, name: str) -> None: ...
 
     def start(self, name: str) -> None:
-        self._told.append("start")
+        self._messages.append("start")
 
     def inspect(self, name: str) -> dict[str, Any]:
         return {"State": {}}
@@ -46,7 +46,7 @@ class Daemon:
 def test_a_directory_whose_path_changed_after_its_check_is_not_mounted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, expected: list[str], elsewhere: str
 ) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     data = tmp_path / "shared/team/data"
     data.mkdir(parents=True)
     (tmp_path / "secret/data").mkdir(parents=True)
@@ -65,10 +65,10 @@ def test_a_directory_whose_path_changed_after_its_check_is_not_mounted(
         return LocalImage("debian", {"Id": "sha256:1"})
 
     def make(*_: object) -> None:
-        told.append("make")
+        messages.append("make")
         attack("make")
 
-    monkeypatch.setattr("dlapp.runtime.docker.payload.open_docker", lambda *_: Daemon(told))
+    monkeypatch.setattr("dlapp.runtime.docker.payload.open_docker", lambda *_: Daemon(messages))
     monkeypatch.setattr("dlapp.runtime.docker.payload.remove_leftover_containers", lambda *_, **__: None)
     monkeypatch.setattr("dlapp.runtime.docker.payload.add_account", lambda *_: None)
     monkeypatch.setattr("dlapp.runtime.docker.payload.make", make)
@@ -90,7 +90,7 @@ def test_a_directory_whose_path_changed_after_its_check_is_not_mounted(
     policy, shared = node_policy("/none").docker, (str(tmp_path / "shared"),)
 
     def between() -> None:
-        told.append("ready")
+        messages.append("ready")
         attack("start")
 
     run = DockerRun(payload, settings, policy, lambda _: None, shared_paths=shared)
@@ -101,7 +101,7 @@ def test_a_directory_whose_path_changed_after_its_check_is_not_mounted(
             assert refused.value.fault is Fault.NODE
         else:
             prepare_and_start(run, between)
-        assert told == expected
+        assert messages == expected
     finally:
         run.close()
 

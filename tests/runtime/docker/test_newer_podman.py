@@ -63,7 +63,7 @@ def test_exactly_the_leased_device_arrives(driven: Driven, podman: Podman) -> No
     assert driven.out().decode().split() == ["/dev/nvidia1", "[void]", "1"]
 
 
-def test_without_an_ask_none_arrives_though_the_image_wants_all(driven: Driven, podman: Podman) -> None:
+def test_without_a_request_no_gpu_arrives_despite_the_image(driven: Driven, podman: Podman) -> None:
     run(driven, podman, LOOK)
     assert driven.end()["code"] == 0
     assert driven.out().decode().split() == ["[void]", "0"]
@@ -71,9 +71,9 @@ def test_without_an_ask_none_arrives_though_the_image_wants_all(driven: Driven, 
 
 def test_a_container_that_sees_anothers_device_never_runs_its_payload(driven: Driven, podman: Podman) -> None:
     run(driven, podman, "echo it ran", (FALSE, 2, 3))
-    said = driven.hear("refused")
-    assert said["fault"] == "node"
-    assert said["problem"] == f"the container sees /dev/nvidia7, which is not its own; it was to have gpu2 ({FALSE})"
+    answer = driven.hear("refused")
+    assert answer["fault"] == "node"
+    assert answer["problem"] == f"the container sees /dev/nvidia7, which is not its own; it was to have gpu2 ({FALSE})"
     assert driven.out() == b""
     assert driven.process is not None
     driven.process.wait(timeout=120)

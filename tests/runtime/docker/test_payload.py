@@ -15,7 +15,7 @@ import pytest
 
 from dlapp.runtime.docker.exit_status import ended_with_code
 from dlapp.runtime.payload import PayloadExit
-from tests.runtime.driver import Driven, children, somebody_holds, wait_until
+from tests.runtime.driver import Driven, children, has_holder, wait_until
 from tests.runtime.test_process import ODD_ARGUMENTS
 from tests.services.containers.dockerd import BARE_IMAGE, IMAGE, Dockerd, own_daemon
 
@@ -66,7 +66,7 @@ def test_a_directory_that_the_image_lacks_is_the_users_fault(docker: Driven, wor
 def test_arguments_arrive_byte_for_byte(docker: Driven) -> None:
     docker.run('for one in "$@"; do printf "%s\\0" "$one"; done', *ODD_ARGUMENTS, **docker.docker)
     assert docker.end()["code"] == 0
-    assert docker.out() == b"".join(one.encode() + b"\0" for one in ODD_ARGUMENTS)
+    assert docker.out() == b"".join(argument.encode() + b"\0" for argument in ODD_ARGUMENTS)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_foreign_container_that_starts_meanwhile_does_not_matter(docker: Drive
     assert (end["code"], end["signal"], end["fault"]) == (137, None, "user")
 
 
-def test_standard_input_is_empty_and_output_goes_to_the_files(docker: Driven) -> None:
+def test_standard_input_is_empty_and_output_is_in_the_files(docker: Driven) -> None:
     docker.run("cat; echo out; echo err >&2; printf 'no newline'", **docker.docker)
     docker.end()
     assert (docker.out(), docker.err()) == (b"out\nno newline", b"err\n")
@@ -128,7 +128,7 @@ def test_the_container_has_the_requested_settings(docker: Driven) -> None:
     assert (docker.home / "workspace" / "z").stat().st_uid == os.getuid()
 
 
-def test_variables_that_come_with_the_start_reach_it_byte_for_byte(docker: Driven) -> None:
+def test_variables_of_the_start_arrive_byte_for_byte(docker: Driven) -> None:
     odd = "it's \"$HOME\" `id` $(id) \\ \n\té 'x'"
     docker.run(
         'printf "%s|%s" "$ODD" "$EMPTY"; stat -c %a /dlapp/run /dlapp/run/env.sh >&2',
@@ -141,7 +141,7 @@ def test_variables_that_come_with_the_start_reach_it_byte_for_byte(docker: Drive
 
 
 @pytest.mark.parametrize("late", [{}, {"ODD": "it's"}])
-def test_arguments_that_come_with_the_start_reach_it_byte_for_byte(docker: Driven, late: dict[str, str]) -> None:
+def test_arguments_of_the_start_arrive_byte_for_byte(docker: Driven, late: dict[str, str]) -> None:
     docker.run(
         'printf "%s|" "$ODD" "$@"',
         *("{master}", "${master}", "a  'b'", "", "-x={hosts:ps}"),
@@ -219,18 +219,18 @@ def test_an_oom_killed_process_is_not_the_cause_of_a_later_exit(docker: Driven, 
 def test_a_soft_stop_reaches_the_script_and_its_code_is_reported(docker: Driven) -> None:
     docker.run("trap 'echo saving; exit 9' TERM\necho ready\nwhile :; do sleep 0.02; done", **docker.docker)
     docker.wait_for_out(b"ready")
-    docker.say("soft")
+    docker.order("soft")
     assert docker.end()["code"] == 9
     assert docker.out() == b"ready\nsaving\n"
 
 
-def test_after_a_soft_stop_the_script_goes_on_when_its_program_has_saved(docker: Driven) -> None:
+def test_after_a_soft_stop_the_script_continues_once_its_program_has_saved(docker: Driven) -> None:
     # bash catches SIGTERM while it starts a program: this one waits until its shell waits for it.
     begin = 'trap "sleep 0.2; echo saved; exit 0" TERM; until grep -q ") S" /proc/$PPID/stat; do :; done'
     child = f"{begin}; echo ready; while :; do sleep 0.02; done"
     docker.run(f"sh -c '{child}'\necho ended with $?", **docker.docker)
     docker.wait_for_out(b"ready")
-    docker.say("soft")
+    docker.order("soft")
     assert docker.end()["code"] == 0
     assert docker.out() == b"ready\nsaved\nended with 0\n"
 
@@ -238,7 +238,7 @@ def test_after_a_soft_stop_the_script_goes_on_when_its_program_has_saved(docker:
 def test_a_soft_stop_that_ends_the_script_is_reported_as_a_signal(docker: Driven) -> None:
     docker.run("echo ready; while :; do sleep 0.02; done", **docker.docker)
     docker.wait_for_out(b"ready")
-    docker.say("soft")
+    docker.order("soft")
     end = docker.end()
     assert (end["code"], end["signal"]) == (None, signal.SIGTERM)
 
@@ -247,7 +247,7 @@ def test_after_a_soft_stop_children_have_the_grace_time_too(docker: Driven) -> N
     child = 'trap "" TERM; echo ready; while [ ! -e finish ]; do sleep 0.02; done; echo child done'
     docker.run(f"trap 'exit 5' TERM\nsh -c '{child}' &\nwhile :; do sleep 0.02; done", **docker.docker)
     docker.wait_for_out(b"ready")
-    docker.say("soft")
+    docker.order("soft")
     (docker.home / "workspace" / "finish").touch()
     assert docker.end()["code"] == 5
     assert docker.out().endswith(b"child done\n")
@@ -256,8 +256,8 @@ def test_after_a_soft_stop_children_have_the_grace_time_too(docker: Driven) -> N
 def test_a_payload_that_ignores_a_soft_stop_is_killed_by_the_next_order(docker: Driven) -> None:
     docker.run("trap '' TERM\necho ready\nwhile :; do sleep 0.02; done", **docker.docker)
     docker.wait_for_out(b"ready")
-    docker.say("soft")
-    docker.say("kill")
+    docker.order("soft")
+    docker.order("kill")
     assert docker.end()["signal"] == signal.SIGKILL
 
 
@@ -282,7 +282,7 @@ def test_processes_that_are_killed_at_the_scripts_end_are_named(docker: Driven, 
     assert (end["code"], end["left"]) == (code, "1 process, sleep")
 
 
-def test_the_container_is_gone_after_the_end(docker: Driven, dockerd: Dockerd) -> None:
+def test_the_container_is_removed_after_the_end(docker: Driven, dockerd: Dockerd) -> None:
     docker.run("exit 1", **docker.docker)
     docker.end()
     assert dockerd.containers() == []
@@ -364,7 +364,7 @@ def test_no_process_outlives_a_sigkill_of_the_task(docker: Driven) -> None:
     assert docker.process is not None
     docker.process.kill()
     wait_until(lambda: docker.payload_pids() == [], "nothing of the payload is left")
-    wait_until(lambda: not somebody_holds(str(docker.home / "life")), "nobody holds the lifeline")
+    wait_until(lambda: not has_holder(str(docker.home / "life")), "nobody holds the lifeline")
 
 
 def test_no_process_outlives_a_sigkill_of_the_wrapper(docker: Driven, dockerd: Dockerd) -> None:
@@ -415,7 +415,7 @@ def test_leftovers_of_a_dead_task_are_removed_by_the_hosts_next_task(
     assert docker.process is not None
     docker.hear("started")
     docker.process.kill()
-    wait_until(lambda: not somebody_holds(str(docker.home / "life")), "it is gone")
+    wait_until(lambda: not has_holder(str(docker.home / "life")), "it is gone")
     wait_until(lambda: len(dockerd.containers()) == 1, "its container is left")
     (tmp_path / "next").mkdir()
     after = Driven(tmp_path / "next", as_user=False)
@@ -440,7 +440,7 @@ def test_a_container_whose_task_died_before_the_start_never_runs_its_payload(
         docker.process.wait()
         (name,) = dockerd.containers()
         dockerd.docker("start", name)  # a request that was still on its way
-        wait_until(lambda: somebody_holds(str(place / "life")), "the wrapper waits for its task")
+        wait_until(lambda: has_holder(str(place / "life")), "the wrapper waits for its task")
         wait_until(lambda: not dockerd.containers("status=running"), "it ends when somebody looks")
         assert docker.out() == b""
     finally:

@@ -17,7 +17,7 @@ from dlapp.runtime.payload import PayloadDevice
 from tests.runtime.driver import Driven
 from tests.services.containers.podman import IMAGE, Podman, own_podman
 
-CARD = PayloadDevice("GPU-aa", 0, 0)
+DEVICE = PayloadDevice("GPU-aa", 0, 0)
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,8 @@ def test_podman_is_recognised_by_its_answers(podman: Podman) -> None:
     assert "nvidia" not in facts.runtimes
 
 
-def test_podman_says_no_word_of_device_requests(podman: Podman) -> None:
-    part = part_for("cdi", [CARD], Facts(cdi_names=frozenset({"GPU-aa"})), {})
+def test_podman_ignores_device_requests_silently(podman: Podman) -> None:
+    part = part_for("cdi", [DEVICE], Facts(cdi_names=frozenset({"GPU-aa"})), {})
     requests = {"NetworkMode": "none", "DeviceRequests": list(part.requests)}
     podman.docker.create("asks", {"Image": IMAGE, "Cmd": ["true"], "HostConfig": requests})
     made = podman.docker.inspect("asks")["HostConfig"]
@@ -52,14 +52,14 @@ def test_a_way_that_podman_would_drop_is_refused(podman: Podman, place: Path, mo
     driven.run(
         "echo it ran",
         image=IMAGE,
-        gpus=[(CARD.uuid, CARD.index, CARD.minor)],
+        gpus=[(DEVICE.uuid, DEVICE.index, DEVICE.minor)],
         resources={"memory_mib": 64, "gcores": 1},
         docker_host=podman.host,
         docker_gpu_mode=mode,
         docker_lock_dir=str(place),
     )
     try:
-        said = driven.hear("refused")
+        answer = driven.hear("refused")
         assert driven.out() == b""
     finally:
         driven.close()
@@ -67,8 +67,8 @@ def test_a_way_that_podman_would_drop_is_refused(podman: Podman, place: Path, mo
     drops = f"{who} ignores GPU requests without an error; 5.4 does not"
     cdi = "no nvidia.com/gpu in /etc/cdi" if carries_out_requests(podman) else drops
     words = {"cdi": cdi, "auto": f"no way to give a container GPUs is there: cdi: {cdi}"}
-    assert said["fault"] == "node"
-    assert words.get(mode, f"runtime.docker.gpu_mode is {mode}: {who} ignores it") in said["problem"]
+    assert answer["fault"] == "node"
+    assert words.get(mode, f"runtime.docker.gpu_mode is {mode}: {who} ignores it") in answer["problem"]
     assert podman.containers() == []
 
 
@@ -81,7 +81,7 @@ def test_the_doctor_calls_it_by_its_name(podman: Podman, tmp_path: Path) -> None
         "DLAPP_RUNTIME_DOCKER_GPU_MODE": "gpus",
     }
     done = subprocess.run([sys.executable, "-m", "dlapp.tools", "doctor", "--json"], env=env, capture_output=True)
-    found = {one["subject"]: one for one in json.loads(done.stdout)["findings"]}
+    found = {finding["subject"]: finding for finding in json.loads(done.stdout)["findings"]}
     assert found["docker"]["found"].startswith(f"Podman {podman.version}, interface 1.")
     problem = f"runtime.docker.gpu_mode is gpus: Podman {podman.version} ignores it"
     assert (found["docker.gpus"]["verdict"], found["docker.gpus"]["found"]) == ("fail", problem)

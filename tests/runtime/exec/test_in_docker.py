@@ -44,13 +44,13 @@ class FakeDocker:
 def target(directory: Path) -> Iterator[tuple[DockerTarget, socket.socket]]:
     docker = FakeDocker()
     with docker.far:
-        one = made(docker, directory)
+        one = make_target(docker, directory)
         one.begin()
         yield one, docker.far
         one.end()
 
 
-def made(docker: FakeDocker, directory: Path) -> DockerTarget:
+def make_target(docker: FakeDocker, directory: Path) -> DockerTarget:
     return DockerTarget(cast(Dockerd, docker), "c", str(directory), ExecRequest(command=("true",)))
 
 
@@ -66,7 +66,7 @@ def read(one: DockerTarget) -> list[tuple[bytes, bytes]]:
 @pytest.mark.proves("dockerd-limits")
 def test_partial_frames_are_passed_on_at_once(tmp_path: Path) -> None:
     docker = FakeDocker(head(1, (4 << 30) - 1) + b"early")
-    one = made(docker, tmp_path)
+    one = make_target(docker, tmp_path)
     with docker.far:
         assert one.begin() == [(frames.OUTPUT, b"early")]
         for number in range(100):
@@ -78,7 +78,7 @@ def test_partial_frames_are_passed_on_at_once(tmp_path: Path) -> None:
 def test_a_command_that_docker_refuses_leaves_no_files(tmp_path: Path) -> None:
     docker = FakeDocker()
     docker.refusal = DockerRefused(400, "no shell")
-    one = made(docker, tmp_path)
+    one = make_target(docker, tmp_path)
     assert len(list(tmp_path.iterdir())) == 1
     with docker.far, pytest.raises(DockerRefused):
         one.begin()
@@ -86,12 +86,12 @@ def test_a_command_that_docker_refuses_leaves_no_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 8, 9, 1000])
-def test_frames_are_read_however_their_bytes_come(tmp_path: Path, size: int) -> None:
+def test_frames_are_read_from_any_chunks(tmp_path: Path, size: int) -> None:
     data = head(1, 3) + b"one" + head(2, 0) + head(2, 5) + b"error" + head(0, 2) + b"in" + head(1, 1) + b"!"
     output = {frames.OUTPUT: b"", frames.ERROR: b""}
     with target(tmp_path) as (one, far):
-        for at in range(0, len(data), size):
-            far.sendall(data[at : at + size])
+        for offset in range(0, len(data), size):
+            far.sendall(data[offset : offset + size])
             for kind, piece in read(one):
                 assert piece
                 output[kind] += piece

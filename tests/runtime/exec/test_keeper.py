@@ -37,7 +37,7 @@ class Session:
         self.taken_bytes = 0
         self.end: ExecEnd | None = None
 
-    def look(self) -> None:
+    def read_available(self) -> None:
         """Take what has come, or comes within a moment."""
         if select.select([self.stream], [], [], 0.1)[0]:
             for kind, body in self.stream.receive():
@@ -56,13 +56,13 @@ class Session:
         deadline = time.monotonic() + timeout_s
         while text not in self.output[frames.OUTPUT]:
             assert time.monotonic() < deadline, self.output
-            self.look()
+            self.read_available()
 
     def wait(self, timeout_s: float = 120.0) -> ExecEnd:
         deadline = time.monotonic() + timeout_s
         while self.end is None:
             assert time.monotonic() < deadline, self.output
-            self.look()
+            self.read_available()
         return self.end
 
     def type(self, data: bytes) -> None:
@@ -100,7 +100,7 @@ def sleepers(marker: str) -> list[int]:
     return [pid for pid in found if marker.encode() in command_line(pid)]
 
 
-def test_it_has_the_payloads_environment_and_directory_and_its_streams_stay_apart(session, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_command_has_the_payloads_environment_and_separate_streams(session, tmp_path) -> None:  # type: ignore[no-untyped-def]
     one = session("sh", "-c", 'pwd; echo "$GREETING"; echo oh >&2; cat; exit 7')
     assert one.wait() == ExecEnd(7)
     assert one.output == {frames.OUTPUT: f"{tmp_path}\nhi there\n".encode(), frames.ERROR: b"oh\n"}
@@ -117,12 +117,14 @@ def test_input_reaches_it_byte_for_byte_and_its_end_too(session) -> None:  # typ
             sent += len(piece)
             if sent == len(data):
                 one.stream.send(frames.INPUT_END)
-        one.look()
+        one.read_available()
     assert (one.end, one.output) == (ExecEnd(0), {frames.OUTPUT: data, frames.ERROR: b"over\n"})
 
 
 def test_signals_pass_input_that_the_command_does_not_read(session) -> None:  # type: ignore[no-untyped-def]
-    one = session("sh", "-c", "trap 'echo told; exit 3' INT; echo ready; while :; do sleep 0.1; done", interactive=True)
+    one = session(
+        "sh", "-c", "trap 'echo interrupted; exit 3' INT; echo ready; while :; do sleep 0.1; done", interactive=True
+    )
     one.expect(b"ready")
     one.type(b"x" * frames.WINDOW_BYTES)
     one.stream.send(frames.SIGNAL, bytes([signal.SIGINT]))

@@ -63,7 +63,7 @@ def test_capabilities_of_an_image_are_added_to_those_of_cuda(mode: str, text: st
 
 def test_capabilities_unknown_to_docker_are_not_requested_from_it() -> None:
     part = part_for("gpus", [ONE], FACTS, {VARIABLE: "all"})
-    assert [one["Capabilities"] for one in part.requests] == [[["gpu"]]]
+    assert [request["Capabilities"] for request in part.requests] == [[["gpu"]]]
 
 
 @pytest.mark.parametrize("mode", WITH_VARIABLE)

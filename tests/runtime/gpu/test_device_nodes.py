@@ -54,7 +54,7 @@ def test_the_search_path_of_the_users_libraries_follows_the_drivers() -> None:
 # ---- MIG ----
 
 
-def test_a_mig_device_comes_with_the_nodes_of_its_own_instances_only() -> None:
+def test_a_mig_device_has_only_the_nodes_of_its_instances() -> None:
     assert choose_mode("devices", WITH_MIG, [PART]).problem == ""
     part = part_for("devices", [PART], WITH_MIG, {})
     assert part.nodes == (
@@ -70,7 +70,7 @@ def test_two_parts_of_one_gpu_share_its_node() -> None:
     assert set(CAPS.values()) <= set(nodes)
 
 
-def test_a_whole_gpu_comes_with_no_node_of_mig() -> None:
+def test_a_whole_gpu_has_no_mig_nodes() -> None:
     assert not [node for node in part_for("devices", [ONE], WITH_MIG, {}).nodes if "caps" in node]
 
 
@@ -120,7 +120,7 @@ def test_capabilities_of_mig_are_read_from_the_drivers_files(tmp_path: Path) -> 
 # ---- storage and memory between nodes ----
 
 
-def test_nodes_of_gpu_direct_storage_come_with_each_lease_and_the_imex_channel_with_a_whole_gpu() -> None:
+def test_each_lease_has_gds_nodes_and_a_whole_gpu_the_imex_channel() -> None:
     shared = ("/dev/nvidia-fs0", "/dev/nvidia-fs1", IMEX_CHANNEL)
     facts = WITH_MIG._replace(nodes=(*WITH_MIG.nodes, *shared))
     assert part_for("devices", [ONE], facts, {}).nodes[-3:] == shared

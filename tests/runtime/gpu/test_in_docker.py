@@ -77,7 +77,7 @@ class Runner:
         }
         command = [*self.within, sys.executable, "-m", "dlapp.tools", "doctor", "--json"]
         done = subprocess.run(command, env={**os.environ, **own}, capture_output=True, timeout=240)
-        found = {one["subject"]: one for one in json.loads(done.stdout)["findings"]}["docker.gpus"]
+        found = {finding["subject"]: finding for finding in json.loads(done.stdout)["findings"]}["docker.gpus"]
         return found["verdict"], found["found"]
 
     @property
@@ -161,9 +161,9 @@ def test_exactly_the_leased_devices_arrive(old: Runner, mode: str) -> None:
     uuids = f"{uuid(0)},{uuid(2)}"
     wanted = ["/dev/nvidia0", "/dev/nvidia2", f"[{uuids}]", "2"]
     assert old.seen(LOOK, mode=mode, places=(0, 2)) == wanted
-    told = (old.daemon.directory / "hook.log").read_text().splitlines()[-1]
-    assert told.split()[0] == uuids
-    assert {"compute", "utility"} <= set(told.split()[1].split(","))
+    message = (old.daemon.directory / "hook.log").read_text().splitlines()[-1]
+    assert message.split()[0] == uuids
+    assert {"compute", "utility"} <= set(message.split()[1].split(","))
 
 
 @pytest.mark.parametrize("mode", ["gpus", "runtime", "nvidia-docker"])
@@ -255,12 +255,12 @@ def test_devices_arrive_by_cdi(cdi: Runner) -> None:
     assert cdi.seen(LOOK, mode="cdi", places=(1,)) == ["/dev/nvidia1", "/dev/nvidiactl", "[void]", "1"]
 
 
-def test_without_an_ask_an_image_that_wants_all_gets_none(old: Runner) -> None:
+def test_without_a_request_an_image_that_wants_all_gpus_gets_none(old: Runner) -> None:
     assert old.seen(LOOK, mode="runtime") == ["[void]", "0"]
 
 
 @pytest.mark.slow
-def test_without_an_ask_a_default_runtime_of_nvidias_gives_none(place: Path) -> None:
+def test_without_a_request_nvidias_default_runtime_passes_no_gpu(place: Path) -> None:
     with own_daemon(config={"default-runtime": "nvidia"}) as daemon:
         runner = Runner(place, daemon)
         try:
@@ -285,7 +285,7 @@ def test_odd_variables_pass_through_nvidia_docker(old: Runner) -> None:
 # ---- which way it is, and why ----
 
 
-def test_the_doctor_says_which_way_and_why(old: Runner, bare: Runner) -> None:
+def test_the_doctor_reports_the_gpu_mode_and_the_reason(old: Runner, bare: Runner) -> None:
     verdict, words = old.doctor("auto")
     assert verdict == "pass"
     assert words.startswith("runtime: Docker 20.10.")

@@ -47,7 +47,7 @@ NODES = OLD._replace(
         (PODMAN._replace(podman="5.4.1"), "cdi", "Podman 5.4.1 has CDI"),
     ],
 )
-def test_auto_takes_the_first_way_that_is_there_and_says_why(facts: Facts, mode: str, reason: str) -> None:
+def test_auto_chooses_the_first_available_mode_with_the_reason(facts: Facts, mode: str, reason: str) -> None:
     choice = choose_mode("auto", facts, [ONE, TWO])
     assert (choice.mode, choice.problem) == (mode, "")
     assert choice.reason.startswith(reason)

@@ -118,12 +118,12 @@ class Dockerd:
         By the API: tests look many times while they wait, and Docker's command would take half of a core for that.
         """
         chosen: dict[str, list[str]] = {}
-        for one in filters:
-            kind, _, value = one.partition("=")
+        for filter_ in filters:
+            kind, _, value = filter_.partition("=")
             chosen.setdefault(kind, []).append(value)
         query = {"all": 1, "filters": json.dumps(chosen)}
         found = dlapp.net.dockerd.Dockerd(self.host, 60.0).call("GET", "/containers/json", query=query)
-        return [one["Names"][0].removeprefix("/") for one in found]
+        return [item["Names"][0].removeprefix("/") for item in found]
 
     def import_images(self) -> None:
         """Make the images."""

@@ -7,8 +7,8 @@
 
 The hook puts a device node /dev/nvidia<minor> into the container for each uuid that NVIDIA_VISIBLE_DEVICES names; the
 minor number stands in the uuid's first part, as `nvml_stub` makes them. A uuid that it does not know is
-an error, ``all`` means two GPUs. It leaves a line of what it was told in ``hook.log``; where there is a file
-``always``, it gives all, whatever it was told.
+an error, ``all`` means two GPUs. It writes a line with its arguments to ``hook.log``; where there is a file
+``always``, it gives all, whatever was requested.
 
 `with_driver` is for what looks at device nodes and libraries itself: a machine's, as a daemon and a task would see it
 that have a driver, in a mount namespace of their own. The machine sees nothing of it.

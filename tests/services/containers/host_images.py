@@ -34,7 +34,7 @@ def import_mpi_image(daemon: Dockerd) -> None:
         pytest.skip("no Open MPI (package openmpi-bin)")
     libraries = Path(re.findall(r"/\S+/libopen-rte\.so\S*", _needed(_MPI))[0]).parent.resolve()
     plugins = [str(path) for pattern in _MPI_PLUGINS for path in libraries.glob(pattern) if path.is_file()]
-    data = [str(path) for one in _MPI_DATA for path in Path(one).rglob("*")]
+    data = [str(path) for item in _MPI_DATA for path in Path(item).rglob("*")]
     _import(daemon, MPI_IMAGE, (*_MPI, *plugins), data)
 
 
@@ -59,9 +59,11 @@ def import_environment_image(daemon: Dockerd, *, without: Iterable[str] = ()) ->
     others: list[str] = []
     for top in (library, Path(sys.prefix)):
         for directory, names, files in os.walk(top):
-            names[:] = [one for one in names if one not in skipped and (top != library or one != "site-packages")]
+            names[:] = [item for item in names if item not in skipped and (top != library or item != "site-packages")]
             others += [os.path.join(directory, name) for name in files]
-    _import(daemon, ENVIRONMENT_IMAGE, [str(python), *(one for one in others if ".so" in Path(one).suffixes)], others)
+    _import(
+        daemon, ENVIRONMENT_IMAGE, [str(python), *(other for other in others if ".so" in Path(other).suffixes)], others
+    )
 
 
 def _import(daemon: Dockerd, image: str, programs: Iterable[str], others: Iterable[str]) -> None:

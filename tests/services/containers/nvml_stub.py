@@ -150,7 +150,7 @@ def with_devices(directory: Path, devices: Sequence[StubDevice], *, init: int = 
         uuid = device.uuid or f"GPU-{place:08d}-aaaa-bbbb-cccc-000000000000"
         minor = place if device.minor is None else device.minor
         bus_id = device.bus_id or f"00000000:{place + 1:02X}:00.0"
-        keys = {one.name: getattr(device, one.name) for one in fields(device) if one.name not in _FIRST}
+        keys = {field.name: getattr(device, field.name) for field in fields(device) if field.name not in _FIRST}
         keys["mig"] = None if device.mig is None else 1
         texts = " ".join(f"{name}={_text(value)}" for name, value in keys.items() if value not in (None, ()))
         lines.append(f"{device.error}|{uuid}|{minor}|{device.name}|{device.memory_bytes}|{bus_id}|{texts}")
@@ -191,4 +191,4 @@ def opened(directory: Path) -> set[int]:
 def _text(value: int | str | tuple[int | tuple[str, int], ...]) -> str:
     if not isinstance(value, tuple):
         return str(value)
-    return ",".join(":".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in value)
+    return ",".join(":".join(map(str, item)) if isinstance(item, tuple) else str(item) for item in value)

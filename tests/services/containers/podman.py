@@ -97,7 +97,7 @@ class Podman:
 
     def containers(self) -> list[str]:
         """Names of all containers, whatever their state."""
-        return [one.name for one in self.docker.labelled([])]
+        return [item.name for item in self.docker.labelled([])]
 
     def stop(self) -> None:
         """End it."""

@@ -67,7 +67,7 @@ class Registry:
         """Requests with other credentials than it wants, or none."""
         self.authorizations: set[str] = set()
         """All that it was sent as credentials."""
-        registry, blobs = self, {_digest(one): one for one in (layer, config)}
+        registry, blobs = self, {_digest(item): item for item in (layer, config)}
         basic = f"Basic {base64.b64encode(login.encode()).decode()}" if login else ""
         wanted = f"Bearer {os.urandom(8).hex()}" if by_token else basic
         manifests = [f"/v2/{repository}/manifests/{version}" for version in ("1", self.digest)]
@@ -142,7 +142,9 @@ class Registry:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

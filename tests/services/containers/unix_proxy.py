@@ -37,7 +37,9 @@ class UnixProxy:
         self._accepting.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._closing.set()
         self.hangs.clear()
         # First of all no more connections: a process of the test may come with one at this moment.
@@ -49,10 +51,10 @@ class UnixProxy:
 
     @staticmethod
     def _end(*sockets: socket.socket) -> None:
-        for one in sockets:
+        for item in sockets:
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                item.shutdown(socket.SHUT_RDWR)
+            item.close()
 
     def _start(self, target: object, *args: object) -> None:
         thread = threading.Thread(target=target, args=args, name="unix-proxy", daemon=True)  # type: ignore[arg-type]
@@ -88,6 +90,6 @@ class UnixProxy:
                     while (self.hangs.is_set() or held.is_set()) and not self._closing.wait(0.01):
                         pass
                 target.sendall(data)
-        for one in (source, target):
+        for item in (source, target):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                item.shutdown(socket.SHUT_RDWR)

@@ -119,14 +119,14 @@ class LinuxExecutor:
     def without_account(self, directory: Path, user: str) -> Iterator[None]:
         """Remove the account of a user from all nodes during a block; the user's containers run on."""
         files = [directory / f"passwd-{part}" for part in ("nm1", "nm2")]
-        kept = [one.read_text() for one in files]
-        for one, text in zip(files, kept, strict=True):
+        original = [file.read_text() for file in files]
+        for one, text in zip(files, original, strict=True):
             # In place: the file is mounted.
             one.write_text("".join(line for line in text.splitlines(True) if not line.startswith(f"{user}:")))
         try:
             yield
         finally:
-            for one, text in zip(files, kept, strict=True):
+            for one, text in zip(files, original, strict=True):
                 one.write_text(text)
 
     def clean(self) -> None:

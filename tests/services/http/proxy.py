@@ -68,8 +68,8 @@ class Proxy:
     def cut_all(self) -> None:
         """Reset every connection that is open."""
         with self._lock:
-            for one in self._open:
-                _reset(one)
+            for item in self._open:
+                _reset(item)
 
     def _accept(self) -> None:
         while True:
@@ -87,8 +87,8 @@ class Proxy:
                 client.close()
                 continue
             server.settimeout(None)
-            for one in (client, server):
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for sock in (client, server):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._open |= {client, server}
                 if self._closing:  # it was accepted last

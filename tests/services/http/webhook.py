@@ -30,12 +30,12 @@ class Hook:
 
     def tries(self, application: str) -> list[object]:
         """Return the events of an application that were sent, as often as they were."""
-        return [one["event"] for one in self._tries if one["application_id"] == application]
+        return [attempt["event"] for attempt in self._tries if attempt["application_id"] == application]
 
-    def taken(self, *applications: str) -> list[dict[str, object]]:
+    def received(self, *applications: str) -> list[dict[str, object]]:
         """Return what was taken of applications."""
-        return [one for one in self._taken if one["application_id"] in applications]
+        return [view for view in self._taken if view["application_id"] in applications]
 
     def events(self, *applications: str) -> list[object]:
         """Return the events of applications that were taken, each once."""
-        return list({one["id"]: one["event"] for one in self.taken(*applications)}.values())
+        return list({item["id"]: item["event"] for item in self.received(*applications)}.values())

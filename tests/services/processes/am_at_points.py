@@ -109,12 +109,12 @@ class _Points:
         real = getattr(owner, method)
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            said = name if isinstance(name, str) else name(*args, **kwargs)
-            if said is None:
+            point = name if isinstance(name, str) else name(*args, **kwargs)
+            if point is None:
                 return real(*args, **kwargs)
-            self.passing(f"before {said}")
+            self.passing(f"before {point}")
             answer = real(*args, **kwargs)
-            self.passing(f"after {said}")
+            self.passing(f"after {point}")
             return answer
 
         setattr(owner, method, wrapped)
@@ -274,7 +274,7 @@ def main(directory: str, argv: list[str]) -> int:
 def _main_on_this_machine(directory: str, argv: list[str], plan: dict[str, Any]) -> int:
     if argv[0] == "am":
         if "--attempt" not in argv:
-            return 0  # a spare one, which is never told its attempt in time
+            return 0  # a spare one, which never gets its attempt in time
         _arrange_on_this_machine(_Points(directory, int(argv[argv.index("--attempt") + 1]), plan))
     if argv[0] == "task" and plan["point"].startswith("task "):
         _arrange_task(plan, argv[argv.index("--home") + 1])

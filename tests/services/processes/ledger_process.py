@@ -1,4 +1,4 @@
-"""A process that uses the machine's GPU ledger as it is told, line by line: the ledger's tests start and kill it.
+"""A process that uses the machine's GPU ledger by commands, one a line: the ledger's tests start and kill it.
 
     python -I ledger_process.py DIRECTORY CARDS                  lines of JSON on stdin, an answer to each on stdout
     python -I ledger_process.py DIRECTORY CARDS storm N WITNESS  N reservations of random size, each witnessed

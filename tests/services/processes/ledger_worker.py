@@ -45,7 +45,7 @@ class Events:
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
-    def say(self, what: str, **more: Any) -> None:
+    def write_event(self, what: str, **more: Any) -> None:
         line = json.dumps({"at": now_ms(), "what": what, "pid": os.getpid(), **more}) + "\n"
         os.write(self._fd, line.encode())
 
@@ -87,20 +87,20 @@ def payload(order: dict[str, Any], events: Events) -> None:
                     with open(path) as file:
                         pid, started, other = file.read().split()
                     if start_time_of(int(pid)) == started:
-                        events.say("violation", device=uuid, container=order["container"], other=other)
+                        events.write_event("violation", device=uuid, container=order["container"], other=other)
                         break
                     os.unlink(path)  # its payload was killed
                 except FileNotFoundError:
                     continue
     if order["hide"]:
         os.rename(life, life + ".hidden")
-    events.say("started", container=order["container"])
+    events.write_event("started", container=order["container"])
     with contextlib.suppress(BrokenPipeError):  # its task was killed meanwhile: it ends like any other
         os.write(order["ready"], b".")
     os.read(fd, 1)  # until the lifeline closes
     time.sleep(order["linger_s"])
     # From here on it uses nothing; whoever looks between this line and its end sees it alive, which frees nothing.
-    events.say("ended", container=order["container"])
+    events.write_event("ended", container=order["container"])
     for uuid in order["uuids"]:
         path = f"{order['witness']}/{uuid}"
         try:
@@ -115,7 +115,7 @@ def payload(order: dict[str, Any], events: Events) -> None:
 
 
 def spawner(orders: int, answers: int, events: Events) -> None:
-    """Start payloads as told: forked early, so that they are small and hold nothing of the ledger's."""
+    """Start payloads on request: forked early, so that they are small and hold nothing of the ledger's."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with os.fdopen(orders) as lines:
         for line in lines:
@@ -179,9 +179,9 @@ def main(argv: list[str]) -> int:
             except NotEnough:
                 continue
             except DlappError as error:
-                events.say("refused", container=container, why=str(error))
-        uuids = [one.uuid for one in lease.devices]
-        events.say("leased", container=container, uuids=uuids)
+                events.write_event("refused", container=container, why=str(error))
+        uuids = [device.uuid for device in lease.devices]
+        events.write_event("leased", container=container, uuids=uuids)
         if dies == "leased":
             os.kill(os.getpid(), signal.SIGKILL)
         # Both ends before the payload is there: a ledger that asks opens the writing end for a moment, and the payload
@@ -203,7 +203,7 @@ def main(argv: list[str]) -> int:
             time.sleep(0.001)
         if dies == "ended":
             os.kill(os.getpid(), signal.SIGKILL)
-        events.say("releasing", container=container)
+        events.write_event("releasing", container=container)
         lease.release()
         os.unlink(life)
     ledger.close()

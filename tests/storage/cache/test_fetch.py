@@ -24,7 +24,7 @@ class Remote(LocalFiles):
         self.fetched: list[str] = []
 
     def fetch(self, targets: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
-        self.fetched += [one.entry.location for one in targets]
+        self.fetched += [target.entry.location for target in targets]
         super().fetch(targets, done)
 
 
@@ -75,22 +75,22 @@ def test_a_plain_process_gets_a_copy_that_is_its_own(
     assert (elsewhere / "labels.csv").read_text() == "this is labels.csv"
     assert os.stat(elsewhere / "labels.csv").st_nlink == 1
     assert (second.mounts, second.held) == ((), ())
-    assert [one.use for one in cache.entries()] == ["", ""]
+    assert [entry.use for entry in cache.entries()] == ["", ""]
 
 
 def test_a_container_gets_mounts_and_holds_their_entries(
     remote: Remote, cache: InputCache, tmp_path: Path, into: Path
 ) -> None:
     brought = fetch(planned(remote, tmp_path, into, "train", "labels.csv"), cache, may_mount=True)
-    assert [one.path for one in brought.mounts] == [str(into / "train"), str(into / "labels.csv")]
+    assert [mount.path for mount in brought.mounts] == [str(into / "train"), str(into / "labels.csv")]
     assert Path(brought.mounts[0].source, "file").read_text() == "this is train"
     assert Path(brought.mounts[1].source).read_text() == "this is labels.csv"
     assert list((into / "train").iterdir()) == []  # where it is mounted
     assert (into / "labels.csv").read_text() == ""
-    assert [one.use for one in cache.entries()] == ["in use", "in use"]
-    for one in brought.held:
-        one.close()
-    assert [one.use for one in cache.entries()] == ["", ""]
+    assert [entry.use for entry in cache.entries()] == ["in use", "in use"]
+    for item in brought.held:
+        item.close()
+    assert [entry.use for entry in cache.entries()] == ["", ""]
 
 
 @pytest.mark.parametrize("closed", ["train", "train/results"])
@@ -118,8 +118,8 @@ def test_many_matches_are_one_entry(remote: Remote, cache: InputCache, tmp_path:
     names = [f"part{number}.txt" for number in range(MAX_ENTRIES + 1)]
     brought = fetch(planned(remote, tmp_path, into, *names), cache, may_mount=True)
     assert len(brought.held) == 1
-    assert [one.source for one in cache.entries()] == ["hdfs://nn/part0.txt and 32 more"]
-    assert [Path(one.source).read_text() for one in brought.mounts] == [f"this is {name}" for name in names]
+    assert [entry.source for entry in cache.entries()] == ["hdfs://nn/part0.txt and 32 more"]
+    assert [Path(mount.source).read_text() for mount in brought.mounts] == [f"this is {name}" for name in names]
 
 
 def test_files_of_this_machine_are_not_kept_twice(
@@ -179,4 +179,4 @@ def test_an_error_of_the_source_leaves_no_entry_in_use(
     (tmp_path / "remote" / "test" / "file").unlink()
     with pytest.raises(NotFound):
         fetch(plan, cache, may_mount=True)
-    assert [(one.source, one.use) for one in cache.entries()] == [("hdfs://nn/train", "")]
+    assert [(entry.source, entry.use) for entry in cache.entries()] == [("hdfs://nn/train", "")]

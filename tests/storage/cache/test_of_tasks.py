@@ -55,7 +55,7 @@ class Node:
         return am
 
     def uses(self) -> list[str]:
-        return [one.use for one in self.cache.entries()]
+        return [entry.use for entry in self.cache.entries()]
 
 
 @pytest.fixture
@@ -89,8 +89,8 @@ def test_a_container_sees_the_cache_itself_and_cannot_write_there(node: Node, tr
         am = node.task(script, train, docker, docker_image=IMAGE)
         assert ended(am) == "42\nrefused\nown\ntrain\n"
     assert "on this node already: 2 files" in am.log()
-    (kept,) = node.cache.entries()
-    tree = Path(node.cache.place.directory, "entries", kept.key, "tree")
+    (entry,) = node.cache.entries()
+    tree = Path(node.cache.place.directory, "entries", entry.key, "tree")
     assert (tree / "train" / "a").read_text() == "42\n"
 
 
@@ -101,8 +101,8 @@ def test_entries_used_by_a_container_stay_until_its_task_ends(node: Node, train:
     try:
         am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() != b"")
         assert node.uses() == ["in use"]
-        (kept,) = node.cache.entries()
-        assert not node.cache.remove(kept.key)
+        (entry,) = node.cache.entries()
+        assert not node.cache.remove(entry.key)
         am.stop(Stop.NOW)
         assert am.result().fault is Fault.STOPPED
         assert node.uses() == [""]
@@ -114,7 +114,7 @@ def test_entries_used_by_a_container_stay_until_its_task_ends(node: Node, train:
         assert am.task is not None
         am.task.send_signal(signal.SIGKILL)
         am.wait_until(lambda: node.uses() == [""])
-        assert node.cache.remove(kept.key)
+        assert node.cache.remove(entry.key)
     finally:
         am.__exit__(None, None, None)
 

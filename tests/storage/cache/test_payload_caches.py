@@ -24,9 +24,11 @@ DAY_S = 86_400.0
 
 
 def caches(
-    directory: Path, limit_bytes: int = 1 << 30, *, age_s: float = DAY_S, said: list[str] | None = None
+    directory: Path, limit_bytes: int = 1 << 30, *, age_s: float = DAY_S, messages: list[str] | None = None
 ) -> PayloadCaches:
-    return PayloadCaches(CacheLocation(str(directory), limit_bytes, age_s), (said if said is not None else []).append)
+    return PayloadCaches(
+        CacheLocation(str(directory), limit_bytes, age_s), (messages if messages is not None else []).append
+    )
 
 
 def fill(directory: Path, name: str, size: int, used_s: int | None = None) -> Path:
@@ -52,20 +54,20 @@ def test_files_written_by_a_payload_are_available_next_time(tmp_path: Path) -> N
 
 
 def test_the_caches_used_longest_ago_make_room_and_none_that_is_in_use(tmp_path: Path) -> None:
-    top, said = tmp_path / "c", list[str]()
+    top, messages = tmp_path / "c", list[str]()
     size = 1 << 20
     for number, name in enumerate(("oldest", "old", "new")):
         fill(top, name, size, int(time.time()) - 1000 + number)
     user = caches(top)
     user.hold("oldest")
     os.utime(top / "locks" / "oldest", (time.time() - 1000,) * 2)
-    other = caches(top, 2 * size + size // 2, said=said)
+    other = caches(top, 2 * size + size // 2, messages=messages)
     other.hold("mine")
     other.close()
     assert sorted(os.listdir(top / "caches")) == ["mine", "new", "oldest"]
     assert sorted(os.listdir(top / "locks")) == ["mine", "new", "oldest"]
     assert os.listdir(top / "removed") == []
-    (line,) = said
+    (line,) = messages
     assert line.startswith("the cache old (1.0 MiB) is removed: all have 3.0 MiB, the limit is 2.5 MiB")
     user.close()
 
@@ -89,12 +91,12 @@ def test_a_cache_unused_for_too_long_is_removed(tmp_path: Path) -> None:
     assert os.listdir(top / "caches") == ["pip"]
 
 
-def test_the_caches_of_one_that_measures_rarely_go_at_most_once_in_that_time(tmp_path: Path) -> None:
-    top, said = tmp_path / "c", list[str]()
+def test_rarely_measured_caches_are_evicted_at_most_once_per_interval(tmp_path: Path) -> None:
+    top, messages = tmp_path / "c", list[str]()
     fill(top, "models", 1 << 20)
 
     def end(evict_every_s: float) -> bool:
-        one = PayloadCaches(CacheLocation(str(top), 1000, DAY_S), said.append, evict_every_s)
+        one = PayloadCaches(CacheLocation(str(top), 1000, DAY_S), messages.append, evict_every_s)
         one.hold("pip")
         one.close()
         return (top / "caches/models").exists()
@@ -169,7 +171,7 @@ def test_a_cache_with_directories_of_any_depth_is_measured_and_removed(tmp_path:
         assert one.remove("models")
 
 
-def test_all_are_listed_and_one_that_no_task_uses_can_be_removed(tmp_path: Path) -> None:
+def test_all_caches_are_listed_and_unused_ones_can_be_removed(tmp_path: Path) -> None:
     top = tmp_path / "c"
     fill(top, "models", 10_000, 1_700_000_000)
     user = caches(top)

@@ -75,10 +75,12 @@ def held(cache: InputCache, path: Path, counted: list[str] | None = None) -> Cac
 
 def content(top: str | Path) -> dict[str, bytes]:
     top = Path(top)
-    return {str(one.relative_to(top)): one.read_bytes() if one.is_file() else b"/" for one in sorted(top.rglob("*"))}
+    return {
+        str(path.relative_to(top)): path.read_bytes() if path.is_file() else b"/" for path in sorted(top.rglob("*"))
+    }
 
 
-def left(cache: InputCache) -> dict[str, list[str]]:
+def entries_by_kind(cache: InputCache) -> dict[str, list[str]]:
     """All that lies in the cache, by kind."""
     return {name: sorted(os.listdir(Path(cache.place.directory, name))) for name in ("entries", "locks", "parts")}
 
@@ -92,8 +94,8 @@ def test_an_existing_entry_is_not_fetched_again(tmp_path: Path) -> None:
     assert (first.is_hit, second.is_hit) == (False, True)
     assert content(second.tree)["train/deep/1"] == b"\1" * 1000
     assert content(f"{second.tree}/train") == content(train)
-    for one in (first, second):
-        one.close()
+    for item in (first, second):
+        item.close()
 
 
 @pytest.mark.parametrize("change", ["length", "time", "name", "another file"])
@@ -133,7 +135,7 @@ def test_a_source_that_changes_while_it_is_fetched_is_an_error_and_no_entry(tmp_
     (train / "deep" / "1").write_bytes(b"changed")
     with pytest.raises(DlappError, match="changed while it was fetched"):
         cache.hold(was, fetch_from(train))
-    assert left(cache) == {"entries": [], "locks": [], "parts": []}
+    assert entries_by_kind(cache) == {"entries": [], "locks": [], "parts": []}
 
 
 def test_a_failed_fetch_leaves_no_files_and_gives_the_reason(tmp_path: Path) -> None:
@@ -145,13 +147,13 @@ def test_a_failed_fetch_leaves_no_files_and_gives_the_reason(tmp_path: Path) -> 
 
     with pytest.raises(NotFound, match="is gone"):
         cache.hold(wanted(source(tmp_path)), fails)
-    assert left(cache) == {"entries": [], "locks": [], "parts": []}
+    assert entries_by_kind(cache) == {"entries": [], "locks": [], "parts": []}
 
 
 # ---- several at once ----
 
 
-def test_two_at_once_fetch_once_and_the_one_that_waits_sees_how_far_it_is(tmp_path: Path) -> None:
+def test_two_concurrent_tasks_fetch_once_and_the_waiter_sees_the_progress(tmp_path: Path) -> None:
     train, fetches, heard = source(tmp_path), list[str](), list[tuple[int, int]]()
     begun, seen = threading.Event(), threading.Event()
 
@@ -207,13 +209,13 @@ def test_the_fetch_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     killer.join()
     assert len(fetches) == 1
     assert content(f"{got.tree}/train") == content(train)
-    assert left(cache)["parts"] == []
+    assert entries_by_kind(cache)["parts"] == []
     got.close()
     os.close(reading)
     os.close(writing)
 
 
-def test_a_fetch_that_does_not_go_on_is_not_waited_for_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stalled_fetch_is_not_waited_for_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = source(tmp_path)
     notes: list[str] = []
     cache = InputCache(place(tmp_path), notes.append)
@@ -276,11 +278,11 @@ def test_killed_anywhere_it_is_whole_or_not_there_and_the_next_one_has_it(tmp_pa
             assert content(tree / Path(kept.source).name) == content(Path(kept.source.removeprefix("file://")))
         got = held(cache, train)
         assert content(f"{got.tree}/train") == content(train)
-        assert sum(one.room_bytes for one in cache.entries()) <= cache.place.limit_bytes
+        assert sum(entry.room_bytes for entry in cache.entries()) <= cache.place.limit_bytes
         got.close()
         cache.sweep()
-        assert left(cache)["parts"] == []
-        assert len(left(cache)["locks"]) == 1
+        assert entries_by_kind(cache)["parts"] == []
+        assert len(entries_by_kind(cache)["locks"]) == 1
     assert count > 20
 
 
@@ -318,9 +320,9 @@ def test_many_processes_that_fetch_use_and_evict_at_once_never_see_half_of_anyth
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * len(children)
     cache = InputCache(some)
-    assert left(cache)["parts"] == []
-    assert left(cache)["locks"] == left(cache)["entries"]
-    assert sum(one.room_bytes for one in cache.entries()) <= some.limit_bytes
+    assert entries_by_kind(cache)["parts"] == []
+    assert entries_by_kind(cache)["locks"] == entries_by_kind(cache)["entries"]
+    assert sum(entry.room_bytes for entry in cache.entries()) <= some.limit_bytes
 
 
 # ---- what is kept ----
@@ -344,7 +346,7 @@ def test_the_least_recently_used_unpinned_entries_are_evicted(
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("lru")
     sources = [source(tmp_path, f"s{number}", files=1, size=10 * number) for number in range(5)]
-    rooms = {wanted(one).key: wanted(one).room_bytes for one in sources}
+    rooms = {wanted(item).key: wanted(item).room_bytes for item in sources}
     limit = data.draw(st.integers(1, 4)) * max(rooms.values())
     clock = Clock()
     cache = InputCache(place(tmp_path, limit), clock_ns=clock)
@@ -363,16 +365,16 @@ def test_the_least_recently_used_unpinned_entries_are_evicted(
                 if was_there:
                     kept.remove(key)
                 else:
-                    used = {one.key for one in holds}
-                    may_go = [one for one in kept if one not in used and one not in pinned]
-                    must = sum(rooms[one] for one in kept) + rooms[key] - limit
+                    used = {hold.key for hold in holds}
+                    may_go = [item for item in kept if item not in used and item not in pinned]
+                    must = sum(rooms[item] for item in kept) + rooms[key] - limit
                     going: list[str] = []
-                    while may_go and sum(rooms[one] for one in going) < must:
+                    while may_go and sum(rooms[item] for item in going) < must:
                         going.append(may_go.pop(0))
-                    if sum(rooms[one] for one in going) < must:
+                    if sum(rooms[item] for item in going) < must:
                         assert got is None
                         continue
-                    kept = [one for one in kept if one not in going]
+                    kept = [item for item in kept if item not in going]
                     pinned -= set(going)
                 assert got is not None
                 assert got.is_hit == was_there
@@ -389,16 +391,16 @@ def test_the_least_recently_used_unpinned_entries_are_evicted(
                 pinned ^= {key}
             case "remove" if kept:
                 key = data.draw(st.sampled_from(kept))
-                in_use = any(one.key == key for one in holds)
+                in_use = any(hold.key == key for hold in holds)
                 assert cache.remove(key) == (not in_use)
                 if not in_use:
                     kept.remove(key)
                     pinned.discard(key)
         found = cache.entries()
-        assert [one.key for one in found] == kept
-        assert {one.key for one in found if one.pinned} == pinned
-        assert {one.key for one in found if one.use} == {one.key for one in holds}
-        assert sum(one.room_bytes for one in found) <= limit
+        assert [item.key for item in found] == kept
+        assert {item.key for item in found if item.pinned} == pinned
+        assert {item.key for item in found if item.use} == {hold.key for hold in holds}
+        assert sum(item.room_bytes for item in found) <= limit
     for one in holds:
         one.close()
     shutil.rmtree(tmp_path)
@@ -411,7 +413,7 @@ def test_a_new_entry_evicts_expired_ones(tmp_path: Path) -> None:
     held(cache, old).close()
     clock.now_s += 101
     held(cache, new).close()
-    assert [one.source for one in cache.entries()] == [f"file://{new}"]
+    assert [entry.source for entry in cache.entries()] == [f"file://{new}"]
 
 
 def test_input_larger_than_the_cache_bypasses_it_and_evicts_none(tmp_path: Path) -> None:
@@ -421,18 +423,18 @@ def test_input_larger_than_the_cache_bypasses_it_and_evicts_none(tmp_path: Path)
     held(cache, small).close()
     assert cache.hold(wanted(large), fetch_from(large)) is None
     assert "exceed the limit of the cache" in notes[-1]
-    assert [one.source for one in cache.entries()] == [f"file://{small}"]
-    assert left(cache)["parts"] == []
+    assert [entry.source for entry in cache.entries()] == [f"file://{small}"]
+    assert entries_by_kind(cache)["parts"] == []
 
 
 def test_after_a_reboot_only_synced_entries_count(tmp_path: Path) -> None:
     settled, not_settled = source(tmp_path, "settled"), source(tmp_path, "not")
     before = InputCache(place(tmp_path), boot_id="one")
-    for one in (settled, not_settled):
-        held(before, one).close()
+    for item in (settled, not_settled):
+        held(before, item).close()
     before.sync(wanted(settled).key)
     after = InputCache(place(tmp_path), boot_id="two")
-    assert [one.source for one in after.entries()] == [f"file://{settled}"]
+    assert [entry.source for entry in after.entries()] == [f"file://{settled}"]
     assert held(after, settled).is_hit
     assert not held(after, not_settled).is_hit
 
@@ -471,11 +473,11 @@ def test_entries_are_found_by_their_source_and_by_the_beginning_of_their_key(tmp
     with pytest.raises(NotFound, match="dlapp-cache list"):
         cache.find("zzz")
     numbers = iter(range(100))
-    while len({one.key[0] for one in cache.entries()}) == len(cache.entries()):
+    while len({entry.key[0] for entry in cache.entries()}) == len(cache.entries()):
         held(cache, source(tmp_path, f"more{next(numbers)}")).close()
-    twice = [one.key[0] for one in cache.entries()]
+    twice = [entry.key[0] for entry in cache.entries()]
     with pytest.raises(UsageError, match="2 entries begin with"):
-        cache.find(next(one for one in twice if twice.count(one) == 2))
+        cache.find(next(item for item in twice if twice.count(item) == 2))
 
 
 # ---- a full disk ----
@@ -493,7 +495,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def test_a_full_disk_makes_room_or_goes_without(tmp_path: Path, small_disk: Path) -> None:
+def test_a_full_disk_evicts_entries_or_bypasses_the_cache(tmp_path: Path, small_disk: Path) -> None:
     one, two = source(tmp_path, "one", files=1, size=1_200_000), source(tmp_path, "two", files=1, size=1_300_000)
     cache = InputCache(CacheLocation(str(small_disk / "cache"), 1 << 30, DAY_S))
     first = held(cache, one)
@@ -534,10 +536,10 @@ def test_a_disk_that_stays_full_leaves_no_partial_entry_and_bypasses_the_cache(
         raise DiskFull("no space left on device")
 
     assert cache.hold(wanted(new), never_fits) is None
-    assert left(cache) == {"entries": [], "locks": [], "parts": []}
+    assert entries_by_kind(cache) == {"entries": [], "locks": [], "parts": []}
 
 
-def test_a_disk_without_room_for_even_a_lock_goes_without(tmp_path: Path, small_disk: Path) -> None:
+def test_a_disk_without_space_for_a_lock_bypasses_the_cache(tmp_path: Path, small_disk: Path) -> None:
     train = source(tmp_path)
     cache = InputCache(CacheLocation(str(small_disk / "cache"), 1 << 30, DAY_S))
     with open(small_disk / "filler", "wb", buffering=0) as file:

@@ -68,23 +68,23 @@ def fill(source: Path, epoch: int) -> None:
 def tree(path: Path) -> dict[str, tuple[int, str]]:
     """Names with permissions, and content or what a link says."""
     return {
-        str(one.relative_to(path)): (
-            one.lstat().st_mode,
-            os.readlink(one) if one.is_symlink() else one.read_text() if one.is_file() else "",
+        str(item.relative_to(path)): (
+            item.lstat().st_mode,
+            os.readlink(item) if item.is_symlink() else item.read_text() if item.is_file() else "",
         )
-        for one in sorted(path.rglob("*"))
+        for item in sorted(path.rglob("*"))
     }
 
 
 def objects(place: Path) -> set[str]:
-    return {one.name for one in (place / "objects").iterdir()}
+    return {path.name for path in (place / "objects").iterdir()}
 
 
 def manifests(place: Path) -> list[str]:
-    return sorted(one.name for one in place.iterdir() if one.name != "objects")
+    return sorted(path.name for path in place.iterdir() if path.name != "objects")
 
 
-def test_a_checkpoint_comes_back_as_it_was(place: Path, source: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_is_restored_unchanged(place: Path, source: Path, tmp_path: Path) -> None:
     fill(source, 1)
     (source / "tool").write_text("#!/bin/sh\n")
     (source / "tool").chmod(0o750)
@@ -96,7 +96,7 @@ def test_a_checkpoint_comes_back_as_it_was(place: Path, source: Path, tmp_path: 
     assert restored(place, into) == 1
     assert tree(into) == tree(source)
     assert (into / "tool").stat().st_mtime_ns == 123_456_789_012_345_678
-    assert [one.name for one in into.parent.iterdir()] == ["model"]
+    assert [path.name for path in into.parent.iterdir()] == ["model"]
 
 
 def test_a_restored_checkpoint_replaces_existing_files(place: Path, source: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_restored_checkpoint_replaces_existing_files(place: Path, source: Path
     fill(source, 2)
     assert restored(place, source) == 1
     assert tree(source) == before
-    assert [one.name for one in source.parent.iterdir()] == ["model"]
+    assert [path.name for path in source.parent.iterdir()] == ["model"]
 
 
 def test_without_a_checkpoint_no_file_is_restored(place: Path, source: Path) -> None:
@@ -134,8 +134,8 @@ def test_the_last_checkpoints_are_kept_with_their_shared_files(place: Path, sour
         for epoch in range(1, 6):
             fill(source, epoch)
             assert opened.store(str(source)).number == epoch
-            kept = [number for number in (epoch - 1, epoch) if number]
-            assert opened.numbers() == kept
+            kept_numbers = [number for number in (epoch - 1, epoch) if number]
+            assert opened.numbers() == kept_numbers
     # The weights of two, the words, and the empty file.
     assert len(objects(place)) == 4
     for number in (4, 5):
@@ -145,7 +145,7 @@ def test_the_last_checkpoints_are_kept_with_their_shared_files(place: Path, sour
 
 @pytest.mark.parametrize("when", ["copying", "comparing"])
 @pytest.mark.parametrize("what", ["a file", "its time", "a new file", "a removed file", "a replaced file"])
-def test_a_change_meanwhile_discards_the_copy(
+def test_a_concurrent_change_discards_the_copy(
     place: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, when: str
 ) -> None:
     fill(source, 1)
@@ -188,7 +188,7 @@ def test_a_change_meanwhile_discards_the_copy(
     assert tree(tmp_path / "again" / "model") == before
 
 
-def test_of_two_that_store_one_number_one_has_it(place: Path, source: Path) -> None:
+def test_one_of_two_concurrent_stores_gets_the_number(place: Path, source: Path) -> None:
     fill(source, 1)
     with checkpoints(place) as opened:
         opened.store(str(source), 7)
@@ -216,9 +216,9 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over(place: Path, source: Path
     elif harm == "no manifest's JSON":
         manifest.write_text(manifest.read_text()[:-5])
     else:
-        said = json.loads(manifest.read_text())
-        said["entries"][-1]["name"] = "../outside"
-        manifest.write_text(json.dumps(said))
+        content = json.loads(manifest.read_text())
+        content["entries"][-1]["name"] = "../outside"
+        manifest.write_text(json.dumps(content))
     notes: list[str] = []
     into = tmp_path / "again" / "model"
     into.parent.mkdir()
@@ -250,7 +250,7 @@ def test_links_that_lead_out_are_left_out_and_noted(place: Path, source: Path, t
     assert {name: text for name, (_, text) in tree(into).items()} == {"in": "1", "absolute": "in"}
 
 
-def test_names_that_are_not_text_come_back(place: Path, source: Path, tmp_path: Path) -> None:
+def test_names_that_are_not_text_are_restored(place: Path, source: Path, tmp_path: Path) -> None:
     names = [b"\xff\xfe", "ü\n".encode(), b" "]
     for name in names:
         with open(os.path.join(os.fsencode(source), name), "wb") as file:
@@ -280,7 +280,7 @@ def test_a_directory_that_is_reached_by_a_link_is_not_stored(place: Path, source
         store(place, link)
 
 
-def test_a_copy_that_is_given_up_ends_soon_and_leaves_the_former_one(
+def test_an_abandoned_copy_ends_soon_and_keeps_the_previous_one(
     place: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(source, 1)
@@ -348,7 +348,7 @@ def no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_power_cut")
-def test_a_copy_that_is_killed_anywhere_leaves_the_former_one(place: Path, source: Path, tmp_path: Path) -> None:
+def test_a_copy_killed_at_any_point_keeps_the_previous_one(place: Path, source: Path, tmp_path: Path) -> None:
     trees = {}
     for epoch in (1, 2):
         fill(source, epoch)
@@ -388,8 +388,8 @@ def test_parts_of_two_indexes_have_one_number_wherever_the_copy_of_one_is_killed
 
     def common() -> int:
         sets = []
-        for one in places:
-            with checkpoints(one) as opened:
+        for item in places:
+            with checkpoints(item) as opened:
                 sets.append(set(opened.complete()))
         return max(sets[0] & sets[1])
 
@@ -423,5 +423,5 @@ def test_a_restore_that_is_killed_anywhere_can_be_repeated(place: Path, source: 
         died += 1
         assert restored(place, source) == 1
         assert tree(source) == before
-        assert [one.name for one in source.parent.iterdir()] == ["model"]
+        assert [path.name for path in source.parent.iterdir()] == ["model"]
     assert died >= 3

@@ -43,16 +43,16 @@ def fill(source: Path, epoch: int) -> None:
 
 def tree(path: Path) -> dict[str, tuple[int, int, str]]:
     return {
-        str(one.relative_to(path)): (
-            one.lstat().st_mode,
-            one.lstat().st_mtime_ns,
-            one.read_text() if one.is_file() else "",
+        str(item.relative_to(path)): (
+            item.lstat().st_mode,
+            item.lstat().st_mtime_ns,
+            item.read_text() if item.is_file() else "",
         )
-        for one in sorted(path.rglob("*"))
+        for item in sorted(path.rglob("*"))
     }
 
 
-def test_a_checkpoint_on_hdfs_comes_back_as_it_was(base: str, place: HdfsPlace, source: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_on_hdfs_is_restored_unchanged(base: str, place: HdfsPlace, source: Path, tmp_path: Path) -> None:
     into = tmp_path / "again"
     with checkpoints(base, place) as opened:
         assert opened.restore(str(into)) is None
@@ -102,11 +102,14 @@ def test_a_directory_of_another_user_is_refused(base: str, place: HdfsPlace, sou
         opened.restore(str(source))
     files.web.set_mode(files.place.path(base), 0o777)
     stranger = HdfsPlace(place.location, place.web, Login("stranger"))
-    with open_store(f"{base}/run 1.checkpoints", stranger) as there, pytest.raises(UntrustedFile, match="belongs to"):
-        Checkpoints(there, 2, print).store(str(source))
+    with (
+        open_store(f"{base}/run 1.checkpoints", stranger) as foreign_store,
+        pytest.raises(UntrustedFile, match="belongs to"),
+    ):
+        Checkpoints(foreign_store, 2, print).store(str(source))
 
 
-def test_an_hdfs_that_is_away_is_no_checkpoint_that_is_not_whole(source: Path) -> None:
+def test_an_unreachable_hdfs_is_not_an_incomplete_checkpoint(source: Path) -> None:
     away = HdfsPlace("hdfs://127.0.0.1:1", ("http://127.0.0.1:1",), Login("ann"))
     web = WebHdfs(away, patience_s=0.1)
     with _HdfsStore(HdfsFiles(away, web), "/checkpoints") as opened, pytest.raises(Unreachable):
@@ -114,7 +117,7 @@ def test_an_hdfs_that_is_away_is_no_checkpoint_that_is_not_whole(source: Path) -
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_a_copy_to_hdfs_that_is_killed_anywhere_leaves_the_former_one(
+def test_a_copy_to_hdfs_killed_at_any_point_keeps_the_previous_one(
     base: str, place: HdfsPlace, files: HdfsFiles, source: Path, tmp_path: Path, done: bool
 ) -> None:
     trees = {}

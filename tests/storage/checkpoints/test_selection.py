@@ -28,8 +28,8 @@ QUIET_NS = 10_000_000_000
 Files = Mapping[str, tuple[int, float]]
 
 
-def look(
-    at: float,
+def scan(
+    at_s: float,
     files: Files,
     *,
     opened: Sequence[str] = (),
@@ -50,10 +50,10 @@ def look(
         identities[name] = FileIdentity(1, inode, 1, time_ns, time_ns)
     nodes += [TreeNode(f"/m/{name}", name, stat.S_IFLNK, 0, 0, link) for name, link in (links or {}).items()]
     writers = dict.fromkeys(opened, False) | dict.fromkeys(appended, True)
-    return Inspection(DirectoryState(nodes, identities), int(at * 1e9), writers)
+    return Inspection(DirectoryState(nodes, identities), int(at_s * 1e9), writers)
 
 
-before, after = partial(look, 100.0), partial(look, 110.0)
+before, after = partial(scan, 100.0), partial(scan, 110.0)
 
 
 def selected(first: Inspection, second: Inspection, *, has_ended: bool = False) -> Selection:
@@ -69,12 +69,12 @@ def selected(first: Inspection, second: Inspection, *, has_ended: bool = False) 
 
 def files_of(found: Selection) -> list[str]:
     """Return the selected entries, without directories that have others."""
-    return sorted(name for name in found.names if not any(one.startswith(f"{name}/") for one in found.names) and name)
+    return sorted(name for name in found.names if not any(item.startswith(f"{name}/") for item in found.names) and name)
 
 
-def checkpoint(step: int, inode: int, at: float) -> dict[str, tuple[int, float]]:
+def checkpoint(step: int, inode: int, at_s: float) -> dict[str, tuple[int, float]]:
     names = ("config.json", "model.safetensors", "optimizer.pt", "trainer_state.json")
-    return {f"checkpoint-{step}/{name}": (inode + place, at) for place, name in enumerate(names)}
+    return {f"checkpoint-{step}/{name}": (inode + place, at_s) for place, name in enumerate(names)}
 
 
 def test_a_directory_that_does_not_change_is_selected_as_a_whole() -> None:
@@ -189,7 +189,7 @@ def test_files_that_are_replaced_together_are_selected_only_between_two_saves(
     assert (found.blocked is None) == is_between_saves
 
 
-def test_a_file_that_was_saved_before_the_look_belongs_to_one_that_was_saved_after_it() -> None:
+def test_a_file_saved_before_the_scan_belongs_to_a_later_save() -> None:
     """The look fell into one save: the new weights are of another step than the optimizer."""
     found = selected(
         before({"weights": (1, 99.9), "optimizer": (2, 40.0)}), after({"weights": (1, 99.9), "optimizer": (3, 100.5)})
@@ -197,7 +197,7 @@ def test_a_file_that_was_saved_before_the_look_belongs_to_one_that_was_saved_aft
     assert found.names == frozenset()
 
 
-def test_files_with_a_step_do_not_wait_for_the_one_that_is_written() -> None:
+def test_files_with_a_step_do_not_wait_for_a_file_being_written() -> None:
     done, half = "version_0/checkpoints/epoch=0-step=500.ckpt", "version_0/checkpoints/epoch=1-step=1000.ckpt"
     found = selected(before({done: (1, 50.0)}), after({done: (1, 50.0), half: (2, 109.0)}, opened=[half]))
     assert files_of(found) == [done]
@@ -240,24 +240,24 @@ def test_a_link_to_an_omitted_file_is_omitted() -> None:
 @pytest.mark.parametrize(("opened", "is_whole"), [([], True), (["it"], False)])
 def test_a_file_closed_before_sigterm_and_unchanged_is_complete(name: str, opened: list[str], is_whole: bool) -> None:
     first = before({name: (1, 99.9)}, opened=[name] * len(opened))
-    found = selected(first, look(101.0, {name: (1, 99.9)}), has_ended=True)
+    found = selected(first, scan(101.0, {name: (1, 99.9)}), has_ended=True)
     assert bool(found.names) == is_whole
     problem = found.blocked or found.unfinished
     assert problem == (None if is_whole else BusyEntry(name, "was open for writing"))
 
 
 def test_a_file_replaced_after_the_scan_before_sigterm_is_selected_in_its_old_state() -> None:
-    second = look(101.0, {"state.pt": (2, 100.5), "state.tmp": (3, 100.6)})
+    second = scan(101.0, {"state.pt": (2, 100.5), "state.tmp": (3, 100.6)})
     assert files_of(selected(before({"state.pt": (1, 99.9)}), second, has_ended=True)) == ["state.pt"]
 
 
 def test_the_first_checkpoint_directory_counts_after_sigterm_only_if_it_was_quiet() -> None:
     for changed, is_whole in ((95.0, False), (85.0, True)):
         files = {**checkpoint(500, 1, changed), EVENTS: (9, 99.0)}
-        found = selected(before(files, opened=[EVENTS]), look(101.0, files), has_ended=True)
+        found = selected(before(files, opened=[EVENTS]), scan(101.0, files), has_ended=True)
         assert bool(found.names) == is_whole
     files = {**checkpoint(500, 1, 95.0), **checkpoint(1000, 11, 99.0)}
-    assert files_of(selected(before(files), look(101.0, files), has_ended=True)) == sorted(files)
+    assert files_of(selected(before(files), scan(101.0, files), has_ended=True)) == sorted(files)
 
 
 def test_files_changed_shortly_before_a_kill_are_not_selected() -> None:
@@ -315,7 +315,7 @@ def test_a_reported_checkpoint_is_everything_but_growing_logs() -> None:
 
 
 def test_growing_logs_are_no_reason_for_another_checkpoint() -> None:
-    one, two = ({"model": (1, 50.0), "train.log": (2, at)} for at in (60.0, 70.0))
+    one, two = ({"model": (1, 50.0), "train.log": (2, at_s)} for at_s in (60.0, 70.0))
     assert selected(before(one), after(one)).key == selected(before(two), after(two)).key
 
 

@@ -46,7 +46,7 @@ def set_back(path: Path) -> None:
         (lambda path: shutil.rmtree(path.parent), True),
         (append, False),
         (set_back, False),
-        (lambda path: path.chmod(0o600), False),  # it cannot be told from a write
+        (lambda path: path.chmod(0o600), False),  # it looks like a write
     ],
 )
 def test_a_replaced_or_removed_file_keeps_its_content_in_the_snapshot(

@@ -49,8 +49,8 @@ def tree(path: Path) -> dict[str, str] | str | None:
     if not path.exists():
         return None
     return {
-        str(one.relative_to(path)) + ("/" if one.is_dir() else ""): one.read_text() if one.is_file() else ""
-        for one in sorted(path.rglob("*"))
+        str(item.relative_to(path)) + ("/" if item.is_dir() else ""): item.read_text() if item.is_file() else ""
+        for item in sorted(path.rglob("*"))
     }
 
 
@@ -71,14 +71,19 @@ def store_parts(target: Path, names: list[str], app: ApplicationId = APP) -> lis
 def new_tree(names: list[str]) -> dict[str, str]:
     out: dict[str, str] = {}
     for name in names:
-        at = f"{name}/" if name else ""
-        out |= {f"{at}deep/": "", f"{at}deep/model": f"model {name}", f"{at}empty/": "", f"{at}log": f"log {name}"}
-        out |= {at: ""} if at else {}
+        prefix = f"{name}/" if name else ""
+        out |= {
+            f"{prefix}deep/": "",
+            f"{prefix}deep/model": f"model {name}",
+            f"{prefix}empty/": "",
+            f"{prefix}log": f"log {name}",
+        }
+        out |= {prefix: ""} if prefix else {}
     return out
 
 
-def beside(target: Path) -> list[str]:
-    return sorted(one.name for one in target.parent.iterdir() if one != target)
+def sibling_names(target: Path) -> list[str]:
+    return sorted(path.name for path in target.parent.iterdir() if path != target)
 
 
 @pytest.fixture
@@ -108,17 +113,17 @@ def old_target(target: Path) -> dict[str, str]:
 def test_parts_become_the_target_without_other_files(target: Path, names: list[str]) -> None:
     commit(location(target), APP, store_parts(target, names), overwrite=False)
     assert tree(target) == new_tree(names)
-    assert beside(target) == []
+    assert sibling_names(target) == []
 
 
 def test_a_replaced_target_has_no_files_of_the_old_one(target: Path) -> None:
     old_target(target)
     commit(location(target), APP, store_parts(target, ["0", "1"]), overwrite=True)
     assert tree(target) == new_tree(["0", "1"])
-    assert beside(target) == []
+    assert sibling_names(target) == []
 
 
-def kept(target: Path) -> Path:
+def replaced_path(target: Path) -> Path:
     return Path(f"{target}.replaced.{APP}")
 
 
@@ -126,13 +131,13 @@ def test_a_foreign_target_is_kept_beside_its_replacement(target: Path) -> None:
     (target / "thesis").mkdir(parents=True)
     for _ in range(2):
         left = commit(location(target), APP, store_parts(target, ["0"]), overwrite=True)
-        assert left == location(kept(target))
-        assert tree(kept(target)) == {"thesis/": ""}
+        assert left == location(replaced_path(target))
+        assert tree(replaced_path(target)) == {"thesis/": ""}
         assert tree(target) == new_tree(["0"])
-        assert beside(target) == [kept(target).name]
+        assert sibling_names(target) == [replaced_path(target).name]
         commit(location(target), OTHER, store_parts(target, ["1"], OTHER), overwrite=True)  # removes what dlapp wrote
         assert tree(target) == new_tree(["1"])
-        shutil.rmtree(kept(target))
+        shutil.rmtree(replaced_path(target))
         shutil.rmtree(target)
         (target / "thesis").mkdir(parents=True)
 
@@ -148,23 +153,23 @@ def previous(target: Path, number: int) -> Path:
     return Path(f"{target}.previous.{ApplicationId(1700000000000, number)}")
 
 
-def test_former_outputs_are_kept_and_older_ones_removed(target: Path) -> None:
+def test_previous_outputs_are_kept_and_older_ones_removed(target: Path) -> None:
     assert write(target, 1, keep=2) is None
     for number in range(2, 6):
         assert write(target, number, keep=2) == location(previous(target, number))
         assert is_previous(location(previous(target, number)), location(target))
         assert tree(target) == new_tree([f"0-{number}"])
-        kept = [one for one in (number - 1, number) if one > 1]
-        assert beside(target) == [previous(target, one).name for one in kept]
-        for one in kept:
-            assert tree(previous(target, one)) == new_tree([f"0-{one - 1}"])
+        kept_output = [item for item in (number - 1, number) if item > 1]
+        assert sibling_names(target) == [previous(target, item).name for item in kept_output]
+        for item in kept_output:
+            assert tree(previous(target, item)) == new_tree([f"0-{item - 1}"])
     # An application that was submitted earlier commits later: what it replaces is the latest all the same.
     assert write(target, 1, keep=1) == location(previous(target, 1))
-    assert beside(target) == [previous(target, 1).name]
+    assert sibling_names(target) == [previous(target, 1).name]
     assert tree(previous(target, 1)) == new_tree(["0-5"])
     # Without the key nothing is kept, and what was kept stays.
     assert write(target, 9, keep=0) is None
-    assert beside(target) == [previous(target, 1).name]
+    assert sibling_names(target) == [previous(target, 1).name]
 
 
 def test_a_file_that_is_the_output_is_kept_too(target: Path) -> None:
@@ -175,7 +180,7 @@ def test_a_file_that_is_the_output_is_kept_too(target: Path) -> None:
         shutil.rmtree(path)
         path.write_text(f"{number}")
         commit(location(target), app, [("", part)], overwrite=True, keep_previous=1)
-    assert (tree(target), beside(target)) == ("3", [previous(target, 3).name])
+    assert (tree(target), sibling_names(target)) == ("3", [previous(target, 3).name])
     assert tree(previous(target, 3)) == "2"
 
 
@@ -199,7 +204,7 @@ def test_foreign_directories_are_never_removed_as_previous_outputs(target: Path,
             os.chown(path, 12345, -1)
     for number in (6, 7, 8):
         write(target, number, keep=1)
-        assert beside(target) == sorted([path.name, previous(target, number).name])
+        assert sibling_names(target) == sorted([path.name, previous(target, number).name])
 
 
 def test_previous_outputs_that_others_may_rename_are_not_removed(target: Path) -> None:
@@ -207,32 +212,32 @@ def test_previous_outputs_that_others_may_rename_are_not_removed(target: Path) -
     target.parent.chmod(0o777)
     for number in (2, 3):
         write(target, number, keep=1)
-    assert beside(target) == [previous(target, number).name for number in (2, 3)]
+    assert sibling_names(target) == [previous(target, number).name for number in (2, 3)]
     target.parent.chmod(0o1777)
     write(target, 4, keep=1)
-    assert beside(target) == [previous(target, 4).name]
+    assert sibling_names(target) == [previous(target, 4).name]
 
 
-def test_a_target_that_dlapp_did_not_write_is_no_former_output(target: Path) -> None:
+def test_a_foreign_target_is_not_a_previous_output(target: Path) -> None:
     target.mkdir(parents=True)
-    kept = write(target, 1, keep=1)
-    assert kept == location(Path(f"{target}.replaced.{ApplicationId(1700000000000, 1)}"))
-    assert not is_previous(kept, location(target))
+    kept_output = write(target, 1, keep=1)
+    assert kept_output == location(Path(f"{target}.replaced.{ApplicationId(1700000000000, 1)}"))
+    assert not is_previous(kept_output, location(target))
 
 
-def test_a_former_output_that_only_the_history_knows_is_known_later(target: Path) -> None:
+def test_a_previous_output_known_from_the_history_is_recognized_later(target: Path) -> None:
     target.mkdir(parents=True)
     now_ms = target.stat().st_ctime_ns // 1_000_000 + 1
     parts = store_parts(target, ["0"])
     left = commit(location(target), APP, parts, overwrite=True, keep_previous=1, commit_times=lambda: [now_ms])
     assert left == location(previous(target, 42))
     write(target, 43, keep=1)
-    assert beside(target) == [previous(target, 43).name]
+    assert sibling_names(target) == [previous(target, 43).name]
 
 
 @pytest.mark.usefixtures("no_power_cut")
 @pytest.mark.parametrize("then", ["finish_interrupted", "commit again"])
-def test_a_commit_that_is_killed_anywhere_keeps_the_former_output(tmp_path: Path, then: str) -> None:
+def test_a_commit_killed_at_any_point_keeps_the_previous_output(tmp_path: Path, then: str) -> None:
     new = new_tree(["0"])
     for count in MOMENTS:
         target = tmp_path / f"{count}" / "run"
@@ -250,7 +255,7 @@ def test_a_commit_that_is_killed_anywhere_keeps_the_former_output(tmp_path: Path
             assert again(is_retry=True) == location(previous(target, 42))
         assert tree(target) == new
         assert tree(previous(target, 42)) == old
-        assert beside(target) == [previous(target, 42).name]
+        assert sibling_names(target) == [previous(target, 42).name]
         if ended is None:
             assert count > 10
             break
@@ -275,8 +280,8 @@ def test_a_mark_that_another_user_could_have_set_does_not_count(target: Path, wh
         elif what == "writable by all":
             target.chmod(0o777)
     left = commit(location(target), APP, store_parts(target, ["0"]), overwrite=True)
-    assert left == location(kept(target))
-    assert os.path.lexists(kept(target))
+    assert left == location(replaced_path(target))
+    assert os.path.lexists(replaced_path(target))
     assert tree(target) == new_tree(["0"])
 
 
@@ -285,15 +290,15 @@ def test_without_a_mark_the_users_history_identifies_outputs_of_dlapp(target: Pa
     changed_ms = target.stat().st_ctime_ns // 1_000_000
     parts = store_parts(target, ["0"])
     assert commit(location(target), APP, parts, overwrite=True, commit_times=lambda: [1, changed_ms]) is None
-    assert beside(target) == []
+    assert sibling_names(target) == []
     shutil.rmtree(target)
     target.mkdir()  # it may get the same inode number
     parts = store_parts(target, ["0"])
     left = commit(location(target), APP, parts, overwrite=True, commit_times=lambda: [changed_ms])
-    assert left == location(kept(target))
+    assert left == location(replaced_path(target))
 
 
-def test_an_output_that_is_one_file_becomes_a_file(target: Path) -> None:
+def test_a_single_file_output_becomes_a_file(target: Path) -> None:
     part = part_location(location(target), APP, ContainerId(APP, 1, 2))
     path = Path(part.removeprefix("file://"))
     path.parent.mkdir(parents=True)
@@ -301,10 +306,10 @@ def test_an_output_that_is_one_file_becomes_a_file(target: Path) -> None:
     old_target(target)
     commit(location(target), APP, [("", part)], overwrite=True)
     assert tree(target) == "0.98"
-    assert beside(target) == []
+    assert sibling_names(target) == []
 
 
-def test_a_target_that_appeared_meanwhile_is_not_touched_and_the_output_is_kept_aside(target: Path) -> None:
+def test_a_concurrently_created_target_is_untouched_and_the_output_kept_aside(target: Path) -> None:
     parts = store_parts(target, ["0", "1"])
     old = old_target(target)
     with pytest.raises(CommitRefused, match="overwrite is false") as refused:
@@ -312,7 +317,7 @@ def test_a_target_that_appeared_meanwhile_is_not_touched_and_the_output_is_kept_
     assert tree(target) == old
     assert refused.value.partial == f"{location(target)}.{APP}.partial"
     assert tree(Path(refused.value.partial.removeprefix("file://"))) == new_tree(["0", "1"])
-    assert beside(target) == [f"{target.name}.{APP}.partial"]
+    assert sibling_names(target) == [f"{target.name}.{APP}.partial"]
     with pytest.raises(CommitRefused):
         commit(location(target), APP, parts, overwrite=False, is_retry=True)
 
@@ -336,7 +341,7 @@ def test_a_finished_commit_may_be_repeated_explicitly(target: Path) -> None:
     assert tree(target) == new_tree(["0"])
 
 
-def test_parts_that_are_gone_are_not_the_output_of_another_application_that_is_there(target: Path) -> None:
+def test_missing_parts_are_not_taken_for_another_applications_output(target: Path) -> None:
     commit(location(target), OTHER, store_parts(target, ["0"], OTHER), overwrite=False)
     parts = store_parts(target, ["0"])
     shutil.rmtree(f"{target}.{APP}.tmp")
@@ -353,7 +358,7 @@ def test_a_failed_run_is_kept_aside_with_the_parts_that_there_are(target: Path) 
     for _ in range(2):
         assert output_commit(location(target), APP).keep_partial(parts) == f"{location(target)}.{APP}.partial"
         assert tree(Path(f"{target}.{APP}.partial")) == new_tree(["1"])
-        assert beside(target) == [f"{target.name}.{APP}.partial"]
+        assert sibling_names(target) == [f"{target.name}.{APP}.partial"]
     assert not target.exists()
 
 
@@ -364,7 +369,7 @@ def test_output_of_failed_containers_is_kept_beside_that_of_the_others(target: P
     commit(location(target), APP, [parts[0], parts[2]], overwrite=False)
     assert tree(target) == new_tree(["0", "2"])
     assert tree(Path(f"{target}.{APP}.failed")) == new_tree(["1"])
-    assert beside(target) == [f"{target.name}.{APP}.failed"]
+    assert sibling_names(target) == [f"{target.name}.{APP}.failed"]
     assert output_commit(location(target), OTHER).keep_failed([]) is None
 
 
@@ -379,7 +384,7 @@ def test_a_failed_run_without_output_keeps_no_files_aside(target: Path) -> None:
     target.parent.mkdir()
     parts = [("", part_location(location(target), APP, ContainerId(APP, 1, 2)))]
     assert output_commit(location(target), APP).keep_partial(parts) is None
-    assert beside(target) == []
+    assert sibling_names(target) == []
 
 
 def test_drop_leaves_the_target_and_other_applications_alone(target: Path) -> None:
@@ -389,7 +394,7 @@ def test_drop_leaves_the_target_and_other_applications_alone(target: Path) -> No
     output_commit(location(target), APP).drop()
     output_commit(location(target), APP).drop()
     assert tree(target) == old
-    assert beside(target) == [f"{target.name}.{OTHER}.tmp"]
+    assert sibling_names(target) == [f"{target.name}.{OTHER}.tmp"]
     commit(location(target), OTHER, others, overwrite=True)
     assert tree(target) == new_tree(["0"])
 
@@ -456,27 +461,27 @@ def test_a_commit_that_is_killed_anywhere_leaves_old_or_new_and_can_be_ended(
             finish_interrupted(location(target))
             if begun:
                 assert tree(target) == new
-                assert beside(target) == []
+                assert sibling_names(target) == []
             else:
                 assert tree(target) == old
                 commit(location(target), APP, parts, overwrite=True)
         elif then == "commit again":
             commit(location(target), APP, parts, overwrite=True, is_retry=True)
         elif then == "keep_partial":
-            kept = output_commit(location(target), APP).keep_partial(parts)
+            kept_output = output_commit(location(target), APP).keep_partial(parts)
             if found == new:
-                assert kept is None
+                assert kept_output is None
             else:
-                assert kept is not None
+                assert kept_output is not None
                 assert tree(target) == old
-                assert tree(Path(kept.removeprefix("file://"))) == new
-                shutil.rmtree(kept.removeprefix("file://"))
+                assert tree(Path(kept_output.removeprefix("file://"))) == new
+                shutil.rmtree(kept_output.removeprefix("file://"))
         else:
             output_commit(location(target), APP).drop()
             assert tree(target) == found
         if then in ("finish_interrupted", "commit again"):
             assert tree(target) == new
-        assert beside(target) == []
+        assert sibling_names(target) == []
         if ended is None:
             assert count > 10
             break
@@ -491,7 +496,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("replaces", [True, False])
-def test_a_new_target_that_is_gone_before_it_was_in_place_is_not_committed(target: Path, replaces: bool) -> None:
+def test_a_new_target_that_vanished_before_the_swap_is_not_committed(target: Path, replaces: bool) -> None:
     def dies(step: str) -> None:
         if step == "ready":
             raise Killed
@@ -506,7 +511,7 @@ def test_a_new_target_that_is_gone_before_it_was_in_place_is_not_committed(targe
         commit(location(target), APP, parts, overwrite=True, is_retry=True)
     assert output_commit(location(target), APP).keep_partial(parts) is None
     assert (tree(target) if target.exists() else None) == old
-    assert beside(target) == []
+    assert sibling_names(target) == []
 
 
 @pytest.mark.usefixtures("no_power_cut")
@@ -543,10 +548,10 @@ def test_setting_aside_that_is_killed_anywhere_can_be_repeated(tmp_path: Path, e
         assert tree(target) == old
         partial = Path(f"{target}.{APP}.partial")
         if ending == "drop":
-            assert beside(target) == []
+            assert sibling_names(target) == []
         else:
             assert tree(partial) == new_tree(["0", "1"])
-            assert beside(target) == [partial.name]
+            assert sibling_names(target) == [partial.name]
         if ended is None:
             break
     assert count > 3
@@ -582,7 +587,7 @@ def test_a_running_commit_is_not_finished_by_others(target: Path) -> None:
         go_on.set()
         owner.join()
     assert tree(target) == new_tree(["0", "1"])
-    assert beside(target) == []
+    assert sibling_names(target) == []
 
 
 def test_two_applications_that_commit_to_one_target_leave_one_of_them_whole(target: Path) -> None:
@@ -592,12 +597,12 @@ def test_two_applications_that_commit_to_one_target_leave_one_of_them_whole(targ
             threading.Thread(target=commit, args=(location(target), app, parts), kwargs={"overwrite": True})
             for app, parts in ((APP, first), (OTHER, second))
         ]
-        for one in both:
-            one.start()
-        for one in both:
-            one.join()
+        for item in both:
+            item.start()
+        for item in both:
+            item.join()
         assert tree(target) in (new_tree(["0", "1"]), new_tree(["5"]))
-        assert beside(target) == []
+        assert sibling_names(target) == []
 
 
 def test_an_output_that_another_commit_replaces_in_the_last_moment_is_removed_by_it(
@@ -617,10 +622,10 @@ def test_an_output_that_another_commit_replaces_in_the_last_moment_is_removed_by
     monkeypatch.setattr(commit_module, "_renameat2", after_the_other)
     assert commit(location(target), APP, first, overwrite=True) is None
     assert tree(target) == new_tree(["0", "1"])
-    assert beside(target) == []
+    assert sibling_names(target) == []
 
 
-def test_a_target_that_goes_away_in_the_last_moment_is_not_missed(target: Path) -> None:
+def test_a_target_removed_at_the_last_moment_is_no_error(target: Path) -> None:
     old_target(target)
     parts = store_parts(target, ["0", "1"])
 
@@ -630,7 +635,7 @@ def test_a_target_that_goes_away_in_the_last_moment_is_not_missed(target: Path) 
 
     assert commit(location(target), APP, parts, overwrite=True, step=step) is None
     assert tree(target) == new_tree(["0", "1"])
-    assert beside(target) == []
+    assert sibling_names(target) == []
 
 
 @pytest.mark.root
@@ -653,7 +658,7 @@ def test_an_old_target_that_its_owner_protected_is_replaced(target: Path) -> Non
 
     assert die_at(10_000, as_nobody) is None
     assert tree(target) == new_tree(["0"])
-    assert beside(target) == []
+    assert sibling_names(target) == []
 
 
 def test_the_next_application_first_finishes_the_commit_of_a_dead_one(target: Path) -> None:
@@ -667,7 +672,7 @@ def test_the_next_application_first_finishes_the_commit_of_a_dead_one(target: Pa
     assert die_at(10_000, lambda: commit(location(target), APP, parts, overwrite=True, step=dies_when_swapped))
     commit(location(target), OTHER, store_parts(target, ["7"], OTHER), overwrite=True)
     assert tree(target) == new_tree(["7"])
-    assert beside(target) == []
+    assert sibling_names(target) == []
 
 
 def test_directories_ambiguous_after_a_death_are_kept(target: Path) -> None:
@@ -682,7 +687,7 @@ def test_directories_ambiguous_after_a_death_are_kept(target: Path) -> None:
     target.rename(f"{target} moved by hand")
     assert finish_interrupted(location(target)) == [str(APP)]
     assert tree(Path(f"{target}.{APP}.partial")) == old
-    assert beside(target) == sorted([f"{target.name} moved by hand", f"{target.name}.{APP}.partial"])
+    assert sibling_names(target) == sorted([f"{target.name} moved by hand", f"{target.name}.{APP}.partial"])
 
 
 class LibraryWithoutExchange:
@@ -707,11 +712,11 @@ def test_a_file_system_that_cannot_exchange_names_is_refused_and_the_output_kept
         open_output(location(target)).check_writable(location(target))
     with pytest.raises(DlappError, match="its file system cannot exchange two names"):
         commit(location(target), APP, parts, overwrite=True)
-    kept = output_commit(location(target), APP).keep_partial(parts)
+    kept_output = output_commit(location(target), APP).keep_partial(parts)
     assert tree(target) == old
     assert tree(Path(f"{target}.{APP}.partial")) == new_tree(["0", "1"])
-    assert kept == f"{location(target)}.{APP}.partial"
-    assert beside(target) == [f"{target.name}.{APP}.partial"]
+    assert kept_output == f"{location(target)}.{APP}.partial"
+    assert sibling_names(target) == [f"{target.name}.{APP}.partial"]
 
 
 @pytest.mark.root
@@ -724,7 +729,7 @@ def test_another_users_interrupted_commit_is_left_to_them_and_the_target_is_refu
             os.kill(os.getpid(), signal.SIGKILL)
 
     assert die_at(10_000, lambda: commit(location(target), APP, parts, overwrite=True, step=dies_when_ready))
-    before = beside(target)
+    before = sibling_names(target)
 
     def as_nobody() -> None:
         os.chdir(target.parent)
@@ -736,7 +741,7 @@ def test_another_users_interrupted_commit_is_left_to_them_and_the_target_is_refu
             finish_interrupted(f"file:///{target.name}")
 
     assert die_at(10_000, as_nobody) is None
-    assert beside(target) == before
+    assert sibling_names(target) == before
     assert finish_interrupted(location(target)) == [str(APP)]
     assert tree(target) == new_tree(["0"])
 
@@ -746,8 +751,8 @@ def test_an_old_target_that_cannot_be_removed_does_not_stop_the_new_one(target: 
     old = old_target(target)
     parts = store_parts(target, ["0"])
     os.chown(target.parent, 65534, 65534)
-    for one in target.parent.glob(f"*.{APP}.tmp/**/*"):
-        os.chown(one, 65534, 65534)
+    for path in target.parent.glob(f"*.{APP}.tmp/**/*"):
+        os.chown(path, 65534, 65534)
     os.chown(f"{target}.{APP}.tmp", 65534, 65534)
 
     def as_nobody() -> None:
@@ -763,7 +768,7 @@ def test_an_old_target_that_cannot_be_removed_does_not_stop_the_new_one(target: 
     assert die_at(10_000, as_nobody) is None
     assert tree(target) == new_tree(["0"])
     assert tree(Path(f"{target}.replaced.{APP}")) == old
-    assert beside(target) == [f"{target.name}.replaced.{APP}"]
+    assert sibling_names(target) == [f"{target.name}.replaced.{APP}"]
 
 
 def test_a_damaged_marker_is_reported_and_does_not_stop_others(target: Path) -> None:
@@ -775,4 +780,4 @@ def test_a_damaged_marker_is_reported_and_does_not_stop_others(target: Path) -> 
             finish_interrupted(location(target))
         commit(location(target), APP, store_parts(target, [""]), overwrite=True)
         assert tree(target) == new_tree([""])
-        assert beside(target) == [marker.name]
+        assert sibling_names(target) == [marker.name]

@@ -60,8 +60,8 @@ def plant(files: HdfsFiles, target: str, names: list[str], app: ApplicationId = 
 def new_tree(names: list[str]) -> dict[str, str]:
     out: dict[str, str] = {}
     for name in names:
-        at = f"{name}/" if name else ""
-        out |= {f"{at}model": f"model {name}", f"{at}empty/": ""} | ({at: ""} if at else {})
+        prefix = f"{name}/" if name else ""
+        out |= {f"{prefix}model": f"model {name}", f"{prefix}empty/": ""} | ({prefix: ""} if prefix else {})
     return out
 
 
@@ -74,9 +74,9 @@ def old_target(files: HdfsFiles, target: str) -> dict[str, str]:
     return {"weights": "old"}
 
 
-def beside(files: HdfsFiles, target: str) -> list[str]:
+def sibling_names(files: HdfsFiles, target: str) -> list[str]:
     parent, _, name = target.rpartition("/")
-    return [one for one in files.names(parent) if one != name]
+    return [item for item in files.names(parent) if item != name]
 
 
 def killed_at(
@@ -103,7 +103,7 @@ def test_parts_become_the_target_without_other_files(
     parts = plant(files, target, names)
     commit.commit(target, APP, parts, overwrite=replaces, hdfs=place)
     assert tree(files, target) == new_tree(names)
-    assert beside(files, target) == []
+    assert sibling_names(files, target) == []
     commit.commit(target, APP, parts, overwrite=replaces, is_retry=True, hdfs=place)
     with pytest.raises(NotFound, match="is gone"):
         commit.commit(target, APP, parts, overwrite=replaces, hdfs=place)
@@ -121,10 +121,10 @@ def test_leftovers_of_a_dead_tasks_probe_are_removed_with_the_parts(
         files.probe_store(parts[0][1])
     assert len(files.names(parent)) == 3
     commit.commit(target, APP, parts, overwrite=False, hdfs=place)
-    assert (tree(files, target), beside(files, target)) == (new_tree(["0", "1"]), [])
+    assert (tree(files, target), sibling_names(files, target)) == (new_tree(["0", "1"]), [])
 
 
-def test_former_outputs_are_kept_and_older_ones_of_dlapps_own_removed(
+def test_previous_outputs_are_kept_and_older_ones_of_dlapp_removed(
     place: HdfsPlace, files: HdfsFiles, target: str
 ) -> None:
     foreign = f"{target}.previous.{ApplicationId(1600000000000, 1)}"
@@ -135,23 +135,23 @@ def test_former_outputs_are_kept_and_older_ones_of_dlapps_own_removed(
         left = commit.commit(target, app, parts, overwrite=True, keep_previous=2, hdfs=place)
         assert left == (None if number == 1 else f"{target}.previous.{app}")
     names = [f"{target}.previous.{ApplicationId(1700000000000, number)}" for number in (3, 4)]
-    assert beside(files, target) == [name.rpartition("/")[2] for name in (foreign, *names)]
+    assert sibling_names(files, target) == [name.rpartition("/")[2] for name in (foreign, *names)]
     assert [tree(files, name) for name in (*names, target)] == [new_tree([f"{number}"]) for number in (2, 3, 4)]
     # Where others may rename what is there, nothing is removed.
     files.web.set_mode(files.place.path(target.rpartition("/")[0]), 0o777)
     commit.commit(target, APP, plant(files, target, ["5"]), overwrite=True, keep_previous=1, hdfs=place)
-    assert len(beside(files, target)) == 4
+    assert len(sibling_names(files, target)) == 4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("done", [False, True], ids=["before a change", "after a change"])
-def test_a_commit_that_is_killed_anywhere_keeps_the_former_output(
+def test_a_commit_killed_at_any_point_keeps_the_previous_output(
     monkeypatch: pytest.MonkeyPatch, place: HdfsPlace, files: HdfsFiles, base: str, done: bool
 ) -> None:
     for count in range(100):
         target = f"{base}/{count}/run"
         old = old_target(files, target)
-        older, kept = f"{target}.previous.{ApplicationId(1600000000000, 1)}", f"{target}.previous.{APP}"
+        older, kept_output = f"{target}.previous.{ApplicationId(1600000000000, 1)}", f"{target}.previous.{APP}"
         files.make_directory(older)
         path = files.place.path(target)
         files.web.set_attribute(files.place.path(older), ATTRIBUTE, attribute_value(str(OTHER), path))
@@ -161,10 +161,10 @@ def test_a_commit_that_is_killed_anywhere_keeps_the_former_output(
             lambda: commit.commit(target, APP, parts, overwrite=True, keep_previous=1)  # noqa: B023
         )  # fmt: skip
         left = commit.commit(target, APP, parts, overwrite=True, keep_previous=1, is_retry=True, hdfs=place)
-        assert left == kept
+        assert left == kept_output
         assert tree(files, target) == new_tree(["0"])
-        assert tree(files, kept) == old
-        assert beside(files, target) == [kept.rpartition("/")[2]]
+        assert tree(files, kept_output) == old
+        assert sibling_names(files, target) == [kept_output.rpartition("/")[2]]
         if not died:
             assert count > 7
             break
@@ -197,7 +197,7 @@ def test_a_commit_of_one_trial_that_is_killed_anywhere_leaves_it_whole_or_absent
             where = view.partial or target
             assert tree(files, where) == {"3/": "", "3/model": "model 3"}
             assert not view.partial or tree(files, target) in (None, {})
-        assert beside(files, target) in ([], [f"trials.{APP}.partial"])
+        assert sibling_names(files, target) in ([], [f"trials.{APP}.partial"])
         if not died:
             assert count > 5
             break
@@ -211,10 +211,10 @@ def test_directories_recreated_by_a_concurrent_commit_are_removed(
     files.make_directory(f"{target}.{APP}.ready")
     commit.commit(target, APP, parts, overwrite=False, is_retry=True, hdfs=place)
     assert tree(files, target) == new_tree(["0", "1"])
-    assert beside(files, target) == []
+    assert sibling_names(files, target) == []
 
 
-def test_a_target_that_appeared_meanwhile_stays_and_the_output_is_kept_aside(
+def test_a_concurrently_created_target_stays_and_the_output_is_kept_aside(
     place: HdfsPlace, files: HdfsFiles, target: str
 ) -> None:
     parts = plant(files, target, ["0", "1"])
@@ -224,7 +224,7 @@ def test_a_target_that_appeared_meanwhile_stays_and_the_output_is_kept_aside(
             commit.commit(target, APP, parts, overwrite=False, is_retry=again, hdfs=place)
         assert tree(files, target) == old
         assert tree(files, refused.value.partial) == new_tree(["0", "1"])
-        assert beside(files, target) == [f"run 1 100%.{APP}.partial"]
+        assert sibling_names(files, target) == [f"run 1 100%.{APP}.partial"]
 
 
 @pytest.mark.slow
@@ -255,20 +255,20 @@ def test_a_commit_that_is_killed_anywhere_can_be_ended_with_the_old_or_the_new(
         elif then == "commit again":
             commit.commit(target, APP, parts, overwrite=True, is_retry=True, hdfs=place)
         elif then == "keep_partial":
-            kept = output_commit(target, APP, hdfs=place).keep_partial(parts)
+            kept_output = output_commit(target, APP, hdfs=place).keep_partial(parts)
             if found == new:
-                assert kept is None
+                assert kept_output is None
             else:
-                assert kept is not None
+                assert kept_output is not None
                 assert tree(files, target) == old
-                assert tree(files, kept) == new
-                files.remove(kept)
+                assert tree(files, kept_output) == new
+                files.remove(kept_output)
         else:
             output_commit(target, APP, hdfs=place).drop()
             assert tree(files, target) == (new if found == new else old)
         if then in ("finish_interrupted", "commit again"):
             assert tree(files, target) == new
-        assert beside(files, target) == []
+        assert sibling_names(files, target) == []
         if not died:
             assert count > 7
             break
@@ -287,12 +287,12 @@ def test_two_processes_that_finish_one_commit_at_once_do_no_harm(
             commit.commit(target, APP, parts, overwrite=True, is_retry=True, hdfs=place)
 
         both = [threading.Thread(target=run) for _ in range(3)]
-        for one in both:
-            one.start()
-        for one in both:
-            one.join()
+        for item in both:
+            item.start()
+        for item in both:
+            item.join()
         assert tree(files, target) == new_tree(["0", "1", "2"])
-        assert beside(files, target) == []
+        assert sibling_names(files, target) == []
 
 
 def test_a_late_commit_does_not_disturb_the_next_application(place: HdfsPlace, files: HdfsFiles, target: str) -> None:
@@ -306,7 +306,7 @@ def test_a_late_commit_does_not_disturb_the_next_application(place: HdfsPlace, f
 
     commit.commit(target, APP, parts, overwrite=True, hdfs=place, step=overtaken)
     assert tree(files, target) == new_tree(["7"])
-    assert beside(files, target) == []
+    assert sibling_names(files, target) == []
 
 
 def test_an_overtaken_commit_never_moves_the_new_target(
@@ -329,7 +329,7 @@ def test_an_overtaken_commit_never_moves_the_new_target(
         renamed.append((old, new))
         return real_rename(old, new, overwrite=overwrite)
 
-    def at(step: str) -> None:
+    def prefix(step: str) -> None:
         nonlocal ready
         ready = step == "ready"
         if ready:
@@ -338,9 +338,9 @@ def test_an_overtaken_commit_never_moves_the_new_target(
     monkeypatch.setattr(commit, "open_output", lambda target, hdfs: slow)
     slow.web.rename = rename  # type: ignore[method-assign]
     slow.web.status = status  # type: ignore[method-assign]
-    commit.commit(target, APP, parts, overwrite=True, hdfs=place, step=at)
+    commit.commit(target, APP, parts, overwrite=True, hdfs=place, step=prefix)
     assert tree(files, target) == new_tree(["0", "1"])
-    assert beside(files, target) == []
+    assert sibling_names(files, target) == []
     found = files.web.status(place.path(target))
     assert found is not None
     assert f"/.reserved/.inodes/{found.inode_id}" not in [old for old, _ in renamed]
@@ -378,13 +378,13 @@ def test_orphaned_output_is_kept_aside_or_removed(place: HdfsPlace, files: HdfsF
     for _ in range(2):
         assert (settled(staged, target, on_failure=how).partial is not None) == keep
         assert tree(files, target) == old
-        assert len(beside(files, target)) == keep
+        assert len(sibling_names(files, target)) == keep
     if keep:
         names = [str(ContainerId(APP, 1, number)) for number in (2, 3)]
         models = {f"{name}/model": f"model {number}" for number, name in enumerate(names)}
-        kept = tree(files, f"{target}.{APP}.partial")
-        assert kept is not None
-        assert {name: text for name, text in kept.items() if text} == models
+        kept_output = tree(files, f"{target}.{APP}.partial")
+        assert kept_output is not None
+        assert {name: text for name, text in kept_output.items() if text} == models
     staged.close()
 
 
@@ -405,7 +405,7 @@ def test_a_decided_commit_is_finished_by_another_process(
     for _ in range(2):
         assert settled(staged, target, parts).committed
         assert tree(files, target) == new_tree(["0", "1"])
-        assert beside(files, target) == []
+        assert sibling_names(files, target) == []
     staged.close()
 
 
@@ -420,13 +420,13 @@ def test_a_decided_commit_that_is_impossible_is_kept_aside(place: HdfsPlace, fil
     assert tree(files, target) == old
     assert tree(files, f"{target}.{APP}.partial") == new_tree(["0", "1"])
     assert tree(files, f"{target}.{OTHER}.partial") == new_tree(["1"])
-    assert len(beside(files, target)) == 2
+    assert len(sibling_names(files, target)) == 2
     staged.close()
 
 
 @pytest.mark.parametrize("replaces", [True, False])
 @pytest.mark.parametrize("point", ["part 0", "ready", "old aside"])
-def test_a_new_target_that_is_gone_before_it_was_in_place_is_not_committed(
+def test_a_new_target_that_vanished_before_the_swap_is_not_committed(
     place: HdfsPlace, files: HdfsFiles, target: str, point: str, replaces: bool
 ) -> None:
     def dies(step: str) -> None:
@@ -448,27 +448,27 @@ def test_a_new_target_that_is_gone_before_it_was_in_place_is_not_committed(
     assert not view.committed
     assert tree(files, target) == old
     # What was still a part is kept.
-    kept = f"{target}.{APP}.partial"
-    assert tree(files, kept) == (new_tree(["1"]) if point == "part 0" else None)
-    assert len(beside(files, target)) == (point == "part 0")
+    kept_output = f"{target}.{APP}.partial"
+    assert tree(files, kept_output) == (new_tree(["1"]) if point == "part 0" else None)
+    assert len(sibling_names(files, target)) == (point == "part 0")
 
 
-@pytest.mark.parametrize("there", ["nothing", "of another application", "what stood there before"])
-def test_parts_that_are_gone_are_committed_only_where_the_target_is_the_output_of_this_application(
-    place: HdfsPlace, files: HdfsFiles, target: str, there: str
+@pytest.mark.parametrize("location", ["nothing", "of another application", "what stood there before"])
+def test_missing_parts_count_as_committed_only_for_this_applications_target(
+    place: HdfsPlace, files: HdfsFiles, target: str, location: str
 ) -> None:
     parts = plant(files, target, ["0", "1"])
     files.remove(parts[0][1].rpartition("/")[0])
-    if there == "what stood there before":
+    if location == "what stood there before":
         files.make_directory(target)
-    elif there == "of another application":
+    elif location == "of another application":
         commit.commit(target, OTHER, plant(files, target, ["7"], OTHER), overwrite=False, hdfs=place)
     before = tree(files, target)
     with pytest.raises(NotFound, match=r"is gone, so .* cannot be committed"):
         commit.commit(target, APP, parts, overwrite=True, is_retry=True, hdfs=place)
     with contextlib.closing(HdfsStagingFiles(place)) as staged:
         assert not settled(staged, target, parts).committed
-    assert (tree(files, target), beside(files, target)) == (before, [])
+    assert (tree(files, target), sibling_names(files, target)) == (before, [])
 
 
 def test_a_vanished_new_target_is_not_replaced_by_another_directory(
@@ -488,7 +488,7 @@ def test_a_vanished_new_target_is_not_replaced_by_another_directory(
         commit.commit(target, APP, parts, overwrite=True, is_retry=True, hdfs=place)
     with contextlib.closing(HdfsStagingFiles(place)) as staged:
         assert not settled(staged, target, parts).committed
-    assert (tree(files, target), beside(files, target)) == ({"own": "of the user"}, [])
+    assert (tree(files, target), sibling_names(files, target)) == ({"own": "of the user"}, [])
 
 
 def test_a_directory_that_is_replaced_passes_on_its_permissions_group_and_access_list(
@@ -533,8 +533,8 @@ def test_a_replacement_keeps_erasure_coding_and_storage_policies(
     model = files.web.status(f"{path}/{names[-1]}/d/model".replace("//", "/"))
     assert after is not None
     assert model is not None
-    for one in (after, model):
-        assert (one.ec_policy, one.storage_policy) == (before.ec_policy, before.storage_policy)
+    for item in (after, model):
+        assert (item.ec_policy, item.storage_policy) == (before.ec_policy, before.storage_policy)
     assert (before.ec_policy, notes) == ("XOR-2-1-1024k", [])
     assert after.inode_id != before.inode_id
     # A directory of replicated files stays one where those around it are coded.
@@ -542,20 +542,20 @@ def test_a_replacement_keeps_erasure_coding_and_storage_policies(
     files.make_directory(inner)
     files.web.set_ec_policy(place.path(inner), "REPLICATION")
     commit.commit(inner, APP, plant(files, inner, names), overwrite=True, hdfs=place)
-    kept = files.web.status(place.path(inner))
-    assert kept is not None
-    assert (kept.ec_policy, kept.storage_policy) == ("", before.storage_policy)
+    kept_output = files.web.status(place.path(inner))
+    assert kept_output is not None
+    assert (kept_output.ec_policy, kept_output.storage_policy) == ("", before.storage_policy)
 
 
 @pytest.mark.parametrize("names", [[""], ["0", "1"]], ids=["one", "two"])
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o755), (0o027, 0o750), (0o077, 0o700), (0o002, 0o755)])
-def test_a_new_output_has_the_permissions_that_the_cluster_says(
+def test_a_new_output_has_the_permissions_of_the_cluster(
     place: HdfsPlace, files: HdfsFiles, target: str, umask: int, mode: int, names: list[str]
 ) -> None:
     other = plant(files, target, names, OTHER)
-    kept = output_commit(target, OTHER, hdfs=place._replace(umask=umask)).keep_partial(other)
-    assert kept is not None
-    aside = files.web.status(place.path(kept))
+    kept_output = output_commit(target, OTHER, hdfs=place._replace(umask=umask)).keep_partial(other)
+    assert kept_output is not None
+    aside = files.web.status(place.path(kept_output))
     assert aside is not None
     assert aside.mode == mode
     parts = plant(files, target, names)
@@ -581,10 +581,10 @@ def test_a_failed_run_is_kept_aside_with_the_parts_that_there_are(
     parts = plant(files, target, ["0", "1"])
     files.remove(parts[0][1])
     for _ in range(2):
-        kept = output_commit(target, APP, hdfs=place).keep_partial(parts)
-        assert kept == f"{target}.{APP}.partial"
-        assert tree(files, kept) == new_tree(["1"])
-        assert beside(files, target) == [f"run 1 100%.{APP}.partial"]
+        kept_output = output_commit(target, APP, hdfs=place).keep_partial(parts)
+        assert kept_output == f"{target}.{APP}.partial"
+        assert tree(files, kept_output) == new_tree(["1"])
+        assert sibling_names(files, target) == [f"run 1 100%.{APP}.partial"]
 
 
 def test_a_damaged_marker_is_reported_and_does_not_stop_others(place: HdfsPlace, files: HdfsFiles, target: str) -> None:
@@ -595,7 +595,7 @@ def test_a_damaged_marker_is_reported_and_does_not_stop_others(place: HdfsPlace,
             finish_interrupted(target, hdfs=place)
         commit.commit(target, APP, plant(files, target, [""]), overwrite=True, hdfs=place)
         assert tree(files, target) == new_tree([""])
-        assert beside(files, target) == [f"run 1 100%.{OTHER}.commit"]
+        assert sibling_names(files, target) == [f"run 1 100%.{OTHER}.commit"]
 
 
 # ---- other users beside the target ----
@@ -617,8 +617,8 @@ def test_another_users_marker_moves_no_file_and_the_target_is_refused(
     ready = other.web.status(other.place.path(f"{target}.{APP}.ready"))
     assert ready is not None
     for version, part in ((1, other.place.path(f"{base}/models")), (2, str(ContainerId(APP, 1, 2)))):
-        said = {"version": version, "number": ready.inode_id, "overwrite": True, "parts": [["loot", part]]}
-        other.write_atomic(f"{target}.{APP}.commit", json.dumps(said).encode(), 0o666)
+        content = {"version": version, "number": ready.inode_id, "overwrite": True, "parts": [["loot", part]]}
+        other.write_atomic(f"{target}.{APP}.commit", json.dumps(content).encode(), 0o666)
         with pytest.raises(
             ForeignMarker, match=f"by mallory was cut off there; mallory finishes it by .*-status {APP}"
         ):
@@ -626,10 +626,10 @@ def test_another_users_marker_moves_no_file_and_the_target_is_refused(
         parts = plant(files, target, [""])
         with pytest.raises(ForeignMarker):
             commit.commit(target, APP, parts, overwrite=True, hdfs=place)
-        kept = output_commit(target, APP, hdfs=place).keep_partial(parts)
-        assert kept is not None
+        kept_output = output_commit(target, APP, hdfs=place).keep_partial(parts)
+        assert kept_output is not None
         output_commit(target, APP, hdfs=place).drop()
-        files.remove(kept)
+        files.remove(kept_output)
         assert files.read_bytes(f"{base}/models/best.ckpt", 1 << 28) == b"weights"
         assert other.names(f"{target}.{APP}.ready") == []
         assert not files.exists(target)
@@ -658,7 +658,7 @@ def test_an_own_marker_that_others_may_write_is_not_obeyed(
 
 
 @pytest.mark.parametrize("what", ["tmp", "ready", "partial"])
-def test_a_directory_of_another_user_takes_no_parts(
+def test_no_parts_are_stored_in_another_users_directory(
     place: HdfsPlace, files: HdfsFiles, other: HdfsFiles, target: str, what: str, tmp_path: Path
 ) -> None:
     other.make_directory(f"{target}.{APP}.{what}", 0o777)
@@ -685,7 +685,7 @@ def test_a_directory_of_another_user_takes_no_parts(
     assert not files.exists(target)
 
 
-def test_an_own_marker_of_the_version_before_is_finished_if_its_parts_lie_where_they_must(
+def test_an_own_marker_of_the_previous_version_is_finished_if_its_parts_are_valid(
     place: HdfsPlace, files: HdfsFiles, target: str, base: str
 ) -> None:
     parts = plant(files, target, [""])
@@ -693,8 +693,8 @@ def test_an_own_marker_of_the_version_before_is_finished_if_its_parts_lie_where_
     for where, right in ((f"{base}/models", False), (parts[0][1], True)):
         number = files.web.status(files.place.path(parts[0][1]))
         assert number is not None
-        said = {"version": 1, "number": number.inode_id, "overwrite": True, "parts": [["", files.place.path(where)]]}
-        files.write_atomic(f"{target}.{APP}.commit", json.dumps(said).encode())
+        content = {"version": 1, "number": number.inode_id, "overwrite": True, "parts": [["", files.place.path(where)]]}
+        files.write_atomic(f"{target}.{APP}.commit", json.dumps(content).encode())
         if right:
             assert finish_interrupted(target, hdfs=place) == [str(APP)]
             assert tree(files, target) == new_tree([""])

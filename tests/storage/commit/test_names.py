@@ -28,7 +28,7 @@ def test_no_name_beside_a_target_is_longer_than_the_room_for_it() -> None:
     local = vars(_CommitNames("/data", NAME, APP, -1))
     place = HdfsPlace("hdfs://nn:8020", ("http://nn:9870",), Login("kim"))
     hdfs = vars(HdfsCommit(HdfsFiles(place), f"hdfs://nn:8020/data/{NAME}", APP))
-    names = [str(one).rpartition("/")[2] for one in (*local.values(), *hdfs.values()) if NAME in str(one)]
+    names = [str(item).rpartition("/")[2] for item in (*local.values(), *hdfs.values()) if NAME in str(item)]
     assert len(names) > 15
     longest = max(names, key=len)
     assert len(longest + UNIQUE) == NAME_MAX, longest

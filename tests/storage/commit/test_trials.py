@@ -46,8 +46,8 @@ def store(target: Path, number: int, text: str) -> str:
     return location
 
 
-def found(target: Path) -> dict[str, str]:
-    return {str(one.relative_to(target)): one.read_text() for one in target.rglob("*") if one.is_file()}
+def contents_by_path(target: Path) -> dict[str, str]:
+    return {str(path.relative_to(target)): path.read_text() for path in target.rglob("*") if path.is_file()}
 
 
 def outputs_of(target: Path, files: LocalFiles, *, overwrite: bool = False) -> ApplicationOutputs:
@@ -70,7 +70,7 @@ def test_a_commit_of_a_trial_that_is_killed_anywhere_leaves_it_whole_or_absent(
             old = {"3/model": "old"}
         location, other = store(target, 3, "new"), store(target, 5, "five")
         files = MortalFiles(count)
-        dying, outputs = (outputs_of(target, one, overwrite=is_replaced) for one in (files, LocalFiles()))
+        dying, outputs = (outputs_of(target, item, overwrite=is_replaced) for item in (files, LocalFiles()))
         died = False
         with monkeypatch.context() as patch:
             patch.setattr(commit, "ignore", files.step)
@@ -78,7 +78,7 @@ def test_a_commit_of_a_trial_that_is_killed_anywhere_leaves_it_whole_or_absent(
                 dying.commit_trial(dying.specs[0], 3, location, is_retry=False)
             except Killed:
                 died = True
-        visible = {name: text for name, text in found(target).items() if name == "3/model"}
+        visible = {name: text for name, text in contents_by_path(target).items() if name == "3/model"}
         assert visible in (old, {"3/model": "new"})
         seen.add(visible.get("3/model", ""))
         if then == "commit again":
@@ -99,13 +99,15 @@ def test_a_commit_of_a_trial_that_is_killed_anywhere_leaves_it_whole_or_absent(
             begun = visible == {"3/model": "new"} or count > 0
             keeps = then == "keep"
             views = outputs.keep_or_drop((lambda _: [("3", location), ("5", other)]) if keeps else None)  # noqa: B023
-            kept = views[0].partial
+            partial = views[0].partial
             rest = {"5/model": "five"} if begun else {"3/model": "new", "5/model": "five"}
-            assert (found(Path(kept.removeprefix("file://"))) if kept else {}) == (rest if keeps else {})
+            assert (contents_by_path(Path(partial.removeprefix("file://"))) if partial else {}) == (
+                rest if keeps else {}
+            )
             new = {"3/model": "new"} if begun else old
-        there = {name: text for name, text in found(target).items() if ".replaced." not in name}
-        assert there == new
-        beside = [one.name for one in target.glob("*") if not one.name.isdigit()]
+        committed = {name: text for name, text in contents_by_path(target).items() if ".replaced." not in name}
+        assert committed == new
+        beside = [path.name for path in target.glob("*") if not path.name.isdigit()]
         assert not [name for name in beside if ".replaced." not in name]
         if not died:
             assert count > 5
@@ -131,4 +133,4 @@ def test_a_trial_whose_name_is_taken_is_kept_aside_and_named_and_the_others_are_
     assert error is not None
     assert f"{target}/3 was created while the application ran" in error
     assert f"kept at file://{target}/3.{APP}.partial" in error
-    assert found(target) == {"3/model": "old", f"3.{APP}.partial/model": "new", "5/model": "five"}
+    assert contents_by_path(target) == {"3/model": "old", f"3.{APP}.partial/model": "new", "5/model": "five"}

@@ -26,7 +26,7 @@ from tests.applications import properties, run
 from tests.engines import Engine
 from tests.services.hadoop import PARTS, QUICK_TO_NOTICE, Hadoop, NoHadoop
 from tests.services.polling import wait_until
-from tests.storage.hdfs.test_hdfs_faults import back, described, grown
+from tests.storage.hdfs.test_hdfs_faults import described, fetch_again, grown
 from tests.tiers import FULL
 
 pytestmark = pytest.mark.slow
@@ -114,7 +114,7 @@ def wait_until_expired(block: LocatedBlock) -> None:
 
 
 @pytest.mark.usefixtures("natively")
-def test_content_goes_natively_both_ways(files: HdfsFiles, base: str, tmp_path: Path, refused: list[str]) -> None:
+def test_content_is_read_and_written_natively(files: HdfsFiles, base: str, tmp_path: Path, refused: list[str]) -> None:
     """Store a tree of 20 names and fetch it twice; a DataNode takes no other token.
 
     Blocks of a listing have no token. So the first fetch is refused, and the next one asks for each block.
@@ -123,7 +123,7 @@ def test_content_goes_natively_both_ways(files: HdfsFiles, base: str, tmp_path: 
     files.store(str(top), f"{base}/tree")
     reader = HdfsFiles(files.place)
     for time_ in ("first", "second"):
-        assert described(back(reader, f"{base}/tree", tmp_path / time_)) == described(top)
+        assert described(fetch_again(reader, f"{base}/tree", tmp_path / time_)) == described(top)
         assert set(refused) <= ({"read_small", "read"} if time_ == "first" else set())
         refused.clear()
     files.write_atomic(f"{base}/file", b"content")
@@ -134,13 +134,13 @@ def test_content_goes_natively_both_ways(files: HdfsFiles, base: str, tmp_path: 
 
 
 @pytest.mark.usefixtures("natively")
-def test_a_pipeline_of_two_takes_a_file_of_several_blocks(files: HdfsFiles, base: str, tmp_path: Path) -> None:
+def test_a_file_of_several_blocks_is_written_to_a_pipeline_of_two(files: HdfsFiles, base: str, tmp_path: Path) -> None:
     """Write three blocks of 1 MiB through two DataNodes; each has its own token for the next one."""
     web, content = native_of(files), os.urandom(3 * BLOCK_BYTES)
     web._defaults = web._server_defaults()._replace(replication=2, block_bytes=BLOCK_BYTES)
     (tmp_path / "file").write_bytes(content)
     files.store(str(tmp_path / "file"), f"{base}/file")
-    assert back(HdfsFiles(files.place), f"{base}/file", tmp_path / "in").read_bytes() == content
+    assert fetch_again(HdfsFiles(files.place), f"{base}/file", tmp_path / "in").read_bytes() == content
 
 
 @pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
@@ -165,7 +165,7 @@ def test_an_application_has_its_input_and_output_natively(engine: Engine, tmp_pa
 if FULL:
 
     @pytest.mark.usefixtures("natively")
-    def test_transfers_go_on_when_their_token_expires_under_them(
+    def test_transfers_continue_when_their_token_expires(
         files: HdfsFiles, base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: list[str]
     ) -> None:
         """Hold a read, and two writes of four blocks, until their tokens have expired.
@@ -192,14 +192,14 @@ if FULL:
 
         real_read, real_write = NativeHdfs._read_from, DataNodeConnection.write
 
-        def read(web: NativeHdfs, node: Any, block: LocatedBlock, at: int, end: int, on_content: Any) -> None:
+        def read(web: NativeHdfs, node: Any, block: LocatedBlock, offset: int, end: int, on_content: Any) -> None:
             def received(pieces: list[memoryview]) -> None:
                 on_content(pieces)
                 if web is reader.web and "reader" not in held:
                     hold("reader")
                     raise ConnectionLost("cut", sent=True)
 
-            real_read(web, node, block, at, end, received)
+            real_read(web, node, block, offset, end, received)
 
         def write(connection: DataNodeConnection, block: LocatedBlock, client: str, *arguments: Any) -> None:
             if client == native_of(unbegun)._client:
@@ -220,14 +220,14 @@ if FULL:
         monkeypatch.setattr(DataNodeConnection, "write", write)
         with ThreadPoolExecutor(3) as pool:
             results: list[Future[Any]] = [
-                pool.submit(back, reader, f"{base}/source", tmp_path / "in"),
+                pool.submit(fetch_again, reader, f"{base}/source", tmp_path / "in"),
                 pool.submit(unbegun.store, str(tmp_path / "file"), f"{base}/unbegun"),
                 pool.submit(begun.store, str(tmp_path / "file"), f"{base}/begun"),
             ]
-            for one in results:
-                one.result()
+            for result in results:
+                result.result()
         assert held == {"reader", "unbegun", "begun"}
         assert (tmp_path / "in" / "source").read_bytes() == content
         for name in ("unbegun", "begun"):
-            assert back(HdfsFiles(files.place), f"{base}/{name}", tmp_path / name).read_bytes() == content
+            assert fetch_again(HdfsFiles(files.place), f"{base}/{name}", tmp_path / name).read_bytes() == content
         assert refused.count("write") >= 1

@@ -26,7 +26,7 @@ from dlapp.values.access import MODIFIERS, VIEWERS, AccessList, derive_token, to
 from dlapp.values.ids import ContainerId
 from dlapp.values.spec import AppSpec
 from tests.services.hadoop import IS_HADOOP_2
-from tests.storage.commit.test_hdfs import APP, beside, new_tree, old_target, plant, tree
+from tests.storage.commit.test_hdfs import APP, new_tree, old_target, plant, sibling_names, tree
 
 SECRET = "ab" * 32
 POLICY = "XOR-2-1-1024k"
@@ -42,7 +42,7 @@ def closed(place: HdfsPlace, request: pytest.FixtureRequest, monkeypatch: pytest
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def web_requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Requests to that web port."""
     requests, exchange = list[str](), HttpClient.request
 
@@ -63,7 +63,7 @@ def web(place: HdfsPlace) -> Iterator[WebHdfs]:
 
 
 def test_only_users_in_view_acl_and_modify_acl_read_their_tokens(
-    closed: HdfsPlace, base: str, asked: list[str]
+    closed: HdfsPlace, base: str, web_requests: list[str]
 ) -> None:
     home = closed._replace(homes=base.removeprefix(closed.location))
     spec = AppSpec(
@@ -89,11 +89,11 @@ def test_only_users_in_view_acl_and_modify_acl_read_their_tokens(
             for other in set(theirs) - {user}:
                 with pytest.raises(Denied):
                     theirs[other].read(f"{staging}/{token_file(purpose)}", max_bytes=999)
-    assert asked == []
+    assert web_requests == []
 
 
 def test_a_directory_that_is_replaced_passes_on_its_permissions_group_access_list_and_policies(
-    closed: HdfsPlace, base: str, web: WebHdfs, asked: list[str]
+    closed: HdfsPlace, base: str, web: WebHdfs, web_requests: list[str]
 ) -> None:
     target, files = f"{base}/run", HdfsFiles(closed)
     path = closed.path(target)
@@ -116,30 +116,30 @@ def test_a_directory_that_is_replaced_passes_on_its_permissions_group_access_lis
     after = web.status(path)
     assert after is not None
     assert after.inode_id != before.inode_id
-    assert [one.name for one in web.children(path)] == ["d"]
-    kept = ("mode", "group", "has_acl", "storage_policy", "ec_policy", "owner")
-    assert [getattr(after, one) for one in kept] == [getattr(before, one) for one in kept]
+    assert [child.name for child in web.children(path)] == ["d"]
+    kept_fields = ("mode", "group", "has_acl", "storage_policy", "ec_policy", "owner")
+    assert [getattr(after, item) for item in kept_fields] == [getattr(before, item) for item in kept_fields]
     assert (after.group, after.storage_policy, after.ec_policy) == ("research", 12, "" if IS_HADOOP_2 else POLICY)
     assert web._json("GETACLSTATUS", path) == acl
     assert "user:ada:r-x" in str(acl)
     assert "default:user:ada:r-x" in str(acl)
-    assert asked == []
+    assert web_requests == []
 
 
 def test_an_output_of_dlapp_is_known_by_its_attribute_and_replaced(
-    closed: HdfsPlace, base: str, asked: list[str]
+    closed: HdfsPlace, base: str, web_requests: list[str]
 ) -> None:
     target, files = f"{base}/run", HdfsFiles(closed)
     for _ in range(2):
         commit.commit(target, APP, plant(files, target, ["0", "1"]), overwrite=True, hdfs=closed)
         assert tree(files, target) == new_tree(["0", "1"])
-        assert beside(files, target) == []
-    assert asked == []
+        assert sibling_names(files, target) == []
+    assert web_requests == []
 
 
 @pytest.mark.skipif(IS_HADOOP_2, reason="WebHDFS of Hadoop 2 sets no quotas")
-def test_the_namenode_says_the_same_of_every_attribute_by_rpc_and_by_webhdfs(
-    closed: HdfsPlace, base: str, web: WebHdfs, asked: list[str]
+def test_every_attribute_is_equal_by_rpc_and_webhdfs(
+    closed: HdfsPlace, base: str, web: WebHdfs, web_requests: list[str]
 ) -> None:
     path = closed.path(f"{base}/d")
     with contextlib.closing(NativeHdfs(closed)) as rpc:
@@ -154,8 +154,8 @@ def test_the_namenode_says_the_same_of_every_attribute_by_rpc_and_by_webhdfs(
         web._call("CREATESNAPSHOT", path, {"snapshotname": "s"}, method="PUT")
         try:
             found = [
-                (one._acl(path), one.attribute(path, "user.dlapp"), one._storage_policy(path), one.has_quota(path))
-                for one in (rpc, web)
+                (item._acl(path), item.attribute(path, "user.dlapp"), item._storage_policy(path), item.has_quota(path))
+                for item in (rpc, web)
             ]
             assert found[0] == found[1]
             assert found[0][1:] == (b"\0new\xff", "COLD", True)
@@ -168,43 +168,43 @@ def test_the_namenode_says_the_same_of_every_attribute_by_rpc_and_by_webhdfs(
             web._call("DISALLOWSNAPSHOT", path, method="PUT")
         for step in list[Step](
             [
-                lambda one: one.set_acl(f"{path}/none", ["user::rwx", "group::r-x", "other::--x"]),
-                lambda one: one.set_attribute(f"{path}/none", "user.dlapp", b"x"),
-                lambda one: one._acl(f"{path}/none"),
-                lambda one: one.copy_storage_policy(path, f"{path}/none"),
-                lambda one: one.set_group(f"{path}/none", "research"),
-                lambda one: one.set_ec_policy(f"{path}/none", POLICY),
+                lambda item: item.set_acl(f"{path}/none", ["user::rwx", "group::r-x", "other::--x"]),
+                lambda item: item.set_attribute(f"{path}/none", "user.dlapp", b"x"),
+                lambda item: item._acl(f"{path}/none"),
+                lambda item: item.copy_storage_policy(path, f"{path}/none"),
+                lambda item: item.set_group(f"{path}/none", "research"),
+                lambda item: item.set_ec_policy(f"{path}/none", POLICY),
             ]
         ):
-            for one in (rpc, web):
+            for item in (rpc, web):
                 with pytest.raises(NotFound):
-                    step(one)
+                    step(item)
         for step in list[Step](
             [
-                lambda one: one.set_acl(path, ["mask::rwx"]),
-                lambda one: one._set_storage_policy(path, "NONE_OF_THESE"),
-                lambda one: one.set_ec_policy(path, "NONE-OF-THESE"),
+                lambda item: item.set_acl(path, ["mask::rwx"]),
+                lambda item: item._set_storage_policy(path, "NONE_OF_THESE"),
+                lambda item: item.set_ec_policy(path, "NONE-OF-THESE"),
             ]
         ):
-            for one in (rpc, web):
+            for item in (rpc, web):
                 with pytest.raises(HdfsRefused):
-                    step(one)
+                    step(item)
     with contextlib.closing(NativeHdfs(closed._replace(login=Login("stranger")))) as theirs:
         for step in list[Step](
             [
-                lambda one: one.set_acl(path, ["user::rwx", "group::r-x", "other::--x"]),
-                lambda one: one.set_attribute(path, "user.dlapp", b"x"),
-                lambda one: one._set_storage_policy(path, "HOT"),
-                lambda one: one.set_group(path, "research"),
+                lambda item: item.set_acl(path, ["user::rwx", "group::r-x", "other::--x"]),
+                lambda item: item.set_attribute(path, "user.dlapp", b"x"),
+                lambda item: item._set_storage_policy(path, "HOT"),
+                lambda item: item.set_group(path, "research"),
             ]
         ):
             with pytest.raises(Denied):
                 step(theirs)
-    assert asked == []
+    assert web_requests == []
 
 
 def test_the_state_of_an_application_is_kept_and_proven_to_be_gone(
-    closed: HdfsPlace, base: str, tmp_path: Path, web: WebHdfs, asked: list[str]
+    closed: HdfsPlace, base: str, tmp_path: Path, web: WebHdfs, web_requests: list[str]
 ) -> None:
     archive = tmp_path / "archive"
     archive.write_bytes(os.urandom(100_000))
@@ -217,7 +217,7 @@ def test_the_state_of_an_application_is_kept_and_proven_to_be_gone(
         assert files.lacks(f"{base}/staging/claim") is False
         files.remove(f"{base}/staging/claim")
         assert files.lacks(f"{base}/staging/claim") is True
-        assert asked == []
+        assert web_requests == []
         # How many DataNodes live, only the web port says; as many replicas are asked for as are wanted.
         files.replicate(f"{base}/staging/archive", 3)
         status = web.status(closed.path(f"{base}/staging/archive"))
@@ -225,17 +225,17 @@ def test_the_state_of_an_application_is_kept_and_proven_to_be_gone(
         assert (status.replication, status.mtime_ms) == (3, info.modified_ms)
         # Where the user's home is by the server, only the web port says.
         assert files.home_by_server() == closed.path(closed.home)
-    assert {one.partition("?")[0] for one in asked} == {"/jmx", "/webhdfs/v1/"}
+    assert {text.partition("?")[0] for text in web_requests} == {"/jmx", "/webhdfs/v1/"}
 
 
 @pytest.mark.parametrize("mtime_s", [-1_000_000, -0.001, 0, 1.5])
 def test_a_file_that_is_older_than_1970_is_stored_with_the_first_time_that_hdfs_has(
-    closed: HdfsPlace, base: str, tmp_path: Path, web: WebHdfs, asked: list[str], mtime_s: float
+    closed: HdfsPlace, base: str, tmp_path: Path, web: WebHdfs, web_requests: list[str], mtime_s: float
 ) -> None:
     (tmp_path / "old").write_text("old")
     os.utime(tmp_path / "old", (mtime_s, mtime_s))
     HdfsFiles(closed).store(str(tmp_path / "old"), f"{base}/old")
     HdfsFiles(web.place, web).store(str(tmp_path / "old"), f"{base}/by-webhdfs")
     found = [web.status(closed.path(f"{base}/{name}")) for name in ("old", "by-webhdfs")]
-    assert [one and one.mtime_ms for one in found] == [max(0, mtime_s * 1000)] * 2
-    assert asked == []
+    assert [item and item.mtime_ms for item in found] == [max(0, mtime_s * 1000)] * 2
+    assert web_requests == []

@@ -20,7 +20,7 @@ from dlapp.storage.hdfs.file_system import HdfsFiles
 from dlapp.storage.hdfs.native import NativeHdfs
 from dlapp.storage.hdfs.webhdfs import HdfsRefused
 from dlapp.values.ids import ContainerId
-from tests.storage.commit.test_hdfs import APP, beside, new_tree, old_target, plant, tree
+from tests.storage.commit.test_hdfs import APP, new_tree, old_target, plant, sibling_names, tree
 
 TARGET = "hdfs://nn/out/run"
 PART = commit.part_location(TARGET, APP, ContainerId(APP, 1, 2))
@@ -52,15 +52,15 @@ class Gateway:
             where = b"\r\nLocation: http://gateway:14000" + target.encode() + b"&data=true\r\n"
             return HttpResponse(307, Headers(where), b"", 0)
         try:
-            said = getattr(self, f"_{asked['op'].lower()}")(path, asked, body)
+            answer = getattr(self, f"_{asked['op'].lower()}")(path, asked, body)
         except KeyError:
             gone = {"RemoteException": {"exception": "FileNotFoundException", "message": f"{path} is not there"}}
             return self._answer(404, json.dumps(gone).encode())
-        if isinstance(said, bytes):
+        if isinstance(answer, bytes):
             sink: ResponseSink = options["sink"]
-            os.pwrite(sink.fd, said, sink.offset)
-            return HttpResponse(200, Headers(b""), b"", len(said))
-        return self._answer(200, json.dumps(said).encode())
+            os.pwrite(sink.fd, answer, sink.offset)
+            return HttpResponse(200, Headers(b""), b"", len(answer))
+        return self._answer(200, json.dumps(answer).encode())
 
     def close(self) -> None: ...
 
@@ -78,13 +78,13 @@ class Gateway:
         return found | {"modificationTime": 7} | ({"fileId": one["number"]} if self.numbers else {})
 
     def _inside(self, path: str) -> list[str]:
-        return [one for one in self.files if one.startswith(f"{path.rstrip('/')}/") and one != "/"]
+        return [file for file in self.files if file.startswith(f"{path.rstrip('/')}/") and file != "/"]
 
     def _getfilestatus(self, path: str, *_: Any) -> Any:
         return {"FileStatus": self._status(path)}
 
     def _liststatus(self, path: str, *_: Any) -> Any:
-        names = {one: one[len(path.rstrip("/")) + 1 :] for one in self._inside(path)}
+        names = {item: item[len(path.rstrip("/")) + 1 :] for item in self._inside(path)}
         assert self.files[path]["content"] is None
         return {
             "FileStatuses": {"FileStatus": [self._status(one, name) for one, name in names.items() if "/" not in name]}
@@ -107,8 +107,8 @@ class Gateway:
         return bytes(self.files[path]["content"][begin : begin + int(asked["length"])])
 
     def _delete(self, path: str, *_: Any) -> Any:
-        for one in [path, *self._inside(path)]:
-            self.files.pop(one, None)
+        for item in [path, *self._inside(path)]:
+            self.files.pop(item, None)
         return {"boolean": True}
 
     def _rename(self, path: str, asked: dict[str, str], *_: Any) -> Any:
@@ -119,8 +119,8 @@ class Gateway:
             to = f"{to}/{path.rpartition('/')[2]}"
         if self.refuses or path not in self.files or to.rpartition("/")[0] not in self.files:
             return {"boolean": False}
-        for one in [path, *self._inside(path)]:
-            self.files[to + one[len(path) :]] = self.files.pop(one)
+        for item in [path, *self._inside(path)]:
+            self.files[to + item[len(path) :]] = self.files.pop(item)
         return {"boolean": True}
 
     def _setpermission(self, path: str, asked: dict[str, str], *_: Any) -> Any:
@@ -145,13 +145,13 @@ def behind(gateway: Gateway) -> HdfsFiles:
 
 @pytest.mark.parametrize("names", [[""], ["0", "1"]], ids=["one container", "two containers"])
 @pytest.mark.parametrize("overwrite", [True, False])
-def test_a_commit_goes_by_names_and_into_no_directory_of_such_a_name(names: list[str], overwrite: bool) -> None:
+def test_a_commit_uses_names_and_enters_no_directory_of_that_name(names: list[str], overwrite: bool) -> None:
     files = behind(Gateway(numbers=True))
     files.make_directory("hdfs://nn/out")
     if overwrite:
         old_target(files, TARGET)
     assert commit.commit(TARGET, APP, plant(files, TARGET, names), overwrite=overwrite, files=files) is None
-    assert (tree(files, TARGET), beside(files, TARGET)) == (new_tree(names), [])
+    assert (tree(files, TARGET), sibling_names(files, TARGET)) == (new_tree(names), [])
 
 
 def test_without_replacement_the_target_stays_and_the_output_is_put_aside() -> None:
@@ -162,7 +162,7 @@ def test_without_replacement_the_target_stays_and_the_output_is_put_aside() -> N
     assert (tree(files, TARGET), tree(files, f"{TARGET}.{APP}.partial")) == (old, new_tree(["0"]))
 
 
-def test_parts_that_a_gateway_does_not_rename_without_a_word_are_not_called_committed() -> None:
+def test_parts_silently_not_renamed_by_a_gateway_are_not_committed() -> None:
     gateway = Gateway(numbers=True)
     files = behind(gateway)
     parts = plant(files, TARGET, ["0"])
@@ -192,8 +192,8 @@ def test_httpfs_is_refused_by_name_in_one_line(call: Any) -> None:
     gateway._make(PART.removeprefix("hdfs://nn"))
     before = dict(gateway.files)
     with contextlib.ExitStack() as stack:
-        said = stack.enter_context(pytest.raises(DlappError))
+        refusal = stack.enter_context(pytest.raises(DlappError))
         call(behind(gateway))
-    assert "has no fileId, as that of HttpFS; dlapp needs WebHDFS of the NameNodes" in str(said.value)
-    assert "\n" not in str(said.value)
+    assert "has no fileId, as that of HttpFS; dlapp needs WebHDFS of the NameNodes" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
     assert {path: one for path, one in before.items() if path != "/out/run"}.items() <= gateway.files.items()

@@ -38,17 +38,17 @@ NAMES = [
 def tree(top: Path) -> dict[str, tuple[int, int, bytes | None]]:
     """Name -> permissions, modification time [ms], content; None for a directory."""
     return {
-        str(one.relative_to(top)): (
-            one.stat().st_mode & 0o777,
-            one.stat().st_mtime_ns // 1_000_000,
-            None if one.is_dir() else one.read_bytes(),
+        str(path.relative_to(top)): (
+            path.stat().st_mode & 0o777,
+            path.stat().st_mtime_ns // 1_000_000,
+            None if path.is_dir() else path.read_bytes(),
         )
-        for one in [top, *sorted(top.rglob("*"))]
+        for path in [top, *sorted(top.rglob("*"))]
     }
 
 
 def plant(top: Path, contents: dict[str, bytes | None]) -> Path:
-    """A tree with the times of long ago, so that a kept time can be told from a new one."""
+    """A tree with the times of long ago, so that a kept time differs from a new one."""
     for name, content in contents.items():
         path = top / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def test_a_store_probe_reaches_the_datanodes_and_leaves_no_file(files: HdfsFiles
     assert files.names(f"{base}/out.tmp") == []
 
 
-def test_a_tree_comes_back_as_it_was(files: HdfsFiles, base: str, tmp_path: Path) -> None:
+def test_a_tree_is_fetched_unchanged(files: HdfsFiles, base: str, tmp_path: Path) -> None:
     top = plant(tmp_path / "out", {"deep/er/model": b"m" * 100_000, "log": b"", "empty/inner": None, "run.sh": b"#!"})
     (top / "run.sh").chmod(0o775)
     (top / "log").chmod(0o600)
@@ -220,13 +220,13 @@ def test_links_are_stored_as_their_targets_and_others_are_named(files: HdfsFiles
         ("none/*", []),
     ],
 )
-def test_patterns_match_as_hadoop_says(files: HdfsFiles, base: str, pattern: str, found: list[str]) -> None:
+def test_patterns_match_like_in_hadoop(files: HdfsFiles, base: str, pattern: str, found: list[str]) -> None:
     for name in ("a1", "a2", "b1", "dir/c"):
         files.make_directory(f"{base}/{name.rpartition('/')[0]}")
         files.write_atomic(f"{base}/{name}", b"123")
     entries = files.matches(f"{base}/{pattern}")
-    assert [one.location.removeprefix(base + "/") for one in entries] == found
-    assert all(one.size_bytes == (0 if one.is_dir else 3) for one in entries)
+    assert [entry.location.removeprefix(base + "/") for entry in entries] == found
+    assert all(entry.size_bytes == (0 if entry.is_dir else 3) for entry in entries)
 
 
 def test_sources_land_as_hdfs_dfs_get_lands_them(place: HdfsPlace, files: HdfsFiles, base: str, tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_sources_land_as_hdfs_dfs_get_lands_them(place: HdfsPlace, files: HdfsFi
     moved = fetch_sources(
         [f"{base}/data/*", f"{base}/one"], str(tmp_path / "in"), hdfs=place, progress=lambda *both: seen.append(both)
     )
-    assert sorted(str(one.relative_to(tmp_path / "in")) for one in (tmp_path / "in").rglob("*")) == [
+    assert sorted(str(path.relative_to(tmp_path / "in")) for path in (tmp_path / "in").rglob("*")) == [
         "one", "sub", "sub/y", "x",
     ]  # fmt: skip
     assert moved == (3, 6 + 10 + 3)
@@ -254,7 +254,7 @@ def test_fetched_files_do_not_overwrite_existing_ones(files: HdfsFiles, base: st
     (tmp_path / "two").write_text("mine")
     with pytest.raises(DlappError, match="two already exists"):
         fetch_entries(files, files.matches(f"{base}/*"), str(tmp_path))
-    assert [one.name for one in tmp_path.iterdir()] == ["two"]
+    assert [path.name for path in tmp_path.iterdir()] == ["two"]
     assert (tmp_path / "two").read_text() == "mine"
 
 
@@ -276,7 +276,7 @@ def test_another_hdfs_or_none_is_refused(place: HdfsPlace) -> None:
         open_location("hdfs://elsewhere/x")
 
 
-def test_paths_without_a_scheme_are_resolved_as_hdfs_takes_them() -> None:
+def test_paths_without_a_scheme_are_resolved_like_in_hdfs() -> None:
     place = HdfsPlace("hdfs://nn:8020", ("http://nn:9870",), Login("tony"))
     assert place.resolve("/data/x y") == "hdfs://nn:8020/data/x y"
     assert place.resolve("data/*") == "hdfs://nn:8020/user/tony/data/*"
@@ -307,12 +307,12 @@ def test_a_directory_that_must_keep_its_inode_is_not_replaced(files: HdfsFiles, 
         files.make_directory(f"{base}/{name}")
     path = files.place.path
     snapshots = [path(f"{base}/{name}") for name in ("snapshots", "above/snapshots")]
-    for one in snapshots:
-        files.web._call("ALLOWSNAPSHOT", one, method="PUT")
+    for snapshot in snapshots:
+        files.web._call("ALLOWSNAPSHOT", snapshot, method="PUT")
     files.check_writable(f"{base}/snapshots")
     files.check_writable(f"{base}/above")
-    for one in snapshots:
-        files.web._call("CREATESNAPSHOT", one, {"snapshotname": "monday"}, method="PUT")
+    for snapshot in snapshots:
+        files.web._call("CREATESNAPSHOT", snapshot, {"snapshotname": "monday"}, method="PUT")
     files.web._call("SETQUOTA", path(f"{base}/quota"), {"namespacequota": "100"}, method="PUT")
     of_disks = {"storagetype": "DISK", "storagespacequota": str(1 << 40)}
     files.web._call("SETQUOTABYSTORAGETYPE", path(f"{base}/disks"), of_disks, method="PUT")
@@ -328,9 +328,9 @@ def test_a_directory_that_must_keep_its_inode_is_not_replaced(files: HdfsFiles, 
         with pytest.raises(UsageError, match=f"{name} {problem}, so it cannot be replaced; name a directory in it"):
             guarded.check_writable(f"{base}/{name}")
         guarded.check_writable(f"{base}/{name}/run")
-    for one in snapshots:
-        files.web._call("DELETESNAPSHOT", one, {"snapshotname": "monday"}, method="DELETE")
-        files.web._call("DISALLOWSNAPSHOT", one, method="PUT")
+    for snapshot in snapshots:
+        files.web._call("DELETESNAPSHOT", snapshot, {"snapshotname": "monday"}, method="DELETE")
+        files.web._call("DISALLOWSNAPSHOT", snapshot, method="PUT")
 
 
 @pytest.mark.skipif(IS_HADOOP_2, reason="WebHDFS of Hadoop 2 sets no quotas")
@@ -346,7 +346,7 @@ def test_a_reached_quota_is_reported(files: HdfsFiles, base: str, tmp_path: Path
 # ---- small files ----
 
 
-def test_of_many_that_create_one_file_at_once_one_wins_and_it_is_whole(place: HdfsPlace, base: str) -> None:
+def test_one_of_many_concurrent_creations_wins_with_a_complete_file(place: HdfsPlace, base: str) -> None:
     won: list[bytes] = []
 
     def create(number: int) -> None:
@@ -355,10 +355,10 @@ def test_of_many_that_create_one_file_at_once_one_wins_and_it_is_whole(place: Hd
             won.append(text)
 
     threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     files = HdfsFiles(place)
     assert [files.read_bytes(f"{base}/commit.json", 1 << 28)] == won
     assert files.names(base) == ["commit.json"]
@@ -384,9 +384,9 @@ def test_a_reader_sees_the_old_or_the_new_of_a_file_that_is_written_over(place: 
     finally:
         going = False
         reader.join()
-    assert [one[:300] for one in seen if len(one) != 50_000 or len(set(one)) != 1] == []
-    # Between its two calls, what is where and what is in it, a reader may meet the change; it is told so.
-    assert [one for one in refusals if "is not there" not in one] == []
+    assert [item[:300] for item in seen if len(item) != 50_000 or len(set(item)) != 1] == []
+    # Between its two calls, what is where and what is in it, a reader may meet the change; it gets an error.
+    assert [refusal for refusal in refusals if "is not there" not in refusal] == []
 
 
 # ---- faults ----
@@ -400,7 +400,7 @@ def proxied(hadoop: Hadoop, place: HdfsPlace) -> Iterator[tuple[Proxy, HdfsFiles
         yield proxy, HdfsFiles(through, WebHdfs(through, patience_s=120))
 
 
-def after(seconds: float, call: Callable[[], object]) -> threading.Timer:
+def call_later(seconds: float, call: Callable[[], object]) -> threading.Timer:
     timer = threading.Timer(seconds, call)
     timer.start()
     return timer
@@ -416,14 +416,14 @@ def heal(proxy: Proxy) -> None:
 def test_a_cut_connection_costs_only_time(proxied: tuple[Proxy, HdfsFiles], base: str, plan: Plan) -> None:
     proxy, files = proxied
     calls: list[Callable[[str], object]] = [
-        lambda at: files.write_atomic(at, b"x"),
-        lambda at: files.create_exclusive(at, b"x"),
+        lambda path: files.write_atomic(path, b"x"),
+        lambda path: files.create_exclusive(path, b"x"),
         files.make_directory,
     ]
     for number, call in enumerate(calls):
         proxy.plan = plan
         proxy.cut_all()
-        timer = after(0.3, lambda: heal(proxy))
+        timer = call_later(0.3, lambda: heal(proxy))
         call(f"{base}/{number}")
         timer.join()
         assert files.exists(f"{base}/{number}")
@@ -437,13 +437,13 @@ def test_a_rename_with_a_lost_answer_is_recognized_as_done(proxied: tuple[Proxy,
         files.make_directory(f"{base}/old{number}")
         proxy.plan = Plan(cut_call=0)
         proxy.cut_all()
-        timer = after(0.2, lambda: heal(proxy))
+        timer = call_later(0.2, lambda: heal(proxy))
         assert files.web.rename(f"{path}/old{number}", f"{path}/new{number}")
         timer.join()
     assert files.names(base) == ["new0", "new1", "new2"]
 
 
-def test_a_read_goes_on_where_its_connection_broke(
+def test_a_read_continues_after_a_broken_connection(
     hadoop: Hadoop, place: HdfsPlace, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = os.urandom(1 << 20) * 3

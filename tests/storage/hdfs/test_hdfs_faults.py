@@ -71,16 +71,16 @@ def grown(top: Path, seed: object, count: int = 5) -> Path:
 def described(top: Path) -> dict[str, tuple[int, int, str]]:
     """Name -> permissions, modification time [ms], digest of the content."""
     return {
-        str(one.relative_to(top)): (
-            one.stat().st_mode & 0o777,
-            one.stat().st_mtime_ns // 1_000_000,
-            "" if one.is_dir() else hashlib.sha256(one.read_bytes()).hexdigest(),
+        str(path.relative_to(top)): (
+            path.stat().st_mode & 0o777,
+            path.stat().st_mtime_ns // 1_000_000,
+            "" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest(),
         )
-        for one in [top, *top.rglob("*")]
+        for path in [top, *top.rglob("*")]
     }
 
 
-def back(files: HdfsFiles, location: str, into: Path) -> Path:
+def fetch_again(files: HdfsFiles, location: str, into: Path) -> Path:
     """Fetch what is there into a new directory; where it landed."""
     fetch_entries(files, files.matches(location), str(into))
     return into / location.rpartition("/")[2]
@@ -103,8 +103,8 @@ def wait_for_holders(files: HdfsFiles, path: str, count: int) -> None:
 
 def holders(files: HdfsFiles, path: str) -> list[int]:
     """The transfer ports of the DataNodes that have a file's first block."""
-    said = files.web._json("GETFILEBLOCKLOCATIONS", path)["BlockLocations"]["BlockLocation"]
-    return [int(name.rpartition(":")[2]) for name in said[0]["names"]] if said else []
+    content = files.web._json("GETFILEBLOCKLOCATIONS", path)["BlockLocations"]["BlockLocation"]
+    return [int(name.rpartition(":")[2]) for name in content[0]["names"]] if content else []
 
 
 def fsck(hadoop: Hadoop, path: str, **options: str) -> str:
@@ -115,7 +115,7 @@ def fsck(hadoop: Hadoop, path: str, **options: str) -> str:
 
 
 @pytest.fixture
-def brought_back(hadoop: Hadoop) -> Iterator[None]:
+def restored_datanodes(hadoop: Hadoop) -> Iterator[None]:
     """After the test every DataNode runs again and the NameNode knows it."""
     yield
     dead = [part for part in DATANODES if hadoop.status()[part]["exit"] is not None]
@@ -129,7 +129,7 @@ def brought_back(hadoop: Hadoop) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("time_", range(TIMES))
-def test_trees_come_back_byte_for_byte_in_many_rounds(
+def test_trees_are_fetched_byte_for_byte_in_many_rounds(
     hadoop: Hadoop, place: HdfsPlace, base: str, tmp_path: Path, time_: int
 ) -> None:
     def one(number: int) -> None:
@@ -137,7 +137,9 @@ def test_trees_come_back_byte_for_byte_in_many_rounds(
         top = grown(tmp_path / f"{number}/tree", number)
         before = described(top)
         files.store(str(top), f"{base}/{number}/tree")
-        assert described(back(files, f"{base}/{number}/tree", tmp_path / f"{number}/in")) == before, f"seed {number}"
+        assert described(fetch_again(files, f"{base}/{number}/tree", tmp_path / f"{number}/in")) == before, (
+            f"seed {number}"
+        )
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(one, range(time_ * ROUNDS, (time_ + 1) * ROUNDS)))
@@ -237,7 +239,7 @@ def test_trees_arrive_whole_through_connections_that_are_cut_anywhere(
     before = described(top)
     files.store(str(top), f"{base}/tree")
     for time_ in range(50):
-        assert described(back(files, f"{base}/tree", tmp_path / f"in{time_}")) == before
+        assert described(fetch_again(files, f"{base}/tree", tmp_path / f"in{time_}")) == before
         if files.web._connections.cuts > 5:  # type: ignore[attr-defined]
             break
     else:
@@ -316,7 +318,7 @@ def test_a_late_request_does_not_disturb_its_retry(
 
 
 @pytest.mark.parametrize("comes", ["whole", "half"])
-def test_a_try_that_comes_late_does_not_bring_back_a_directory_that_was_renamed(
+def test_a_late_request_does_not_recreate_a_renamed_directory(
     place: HdfsPlace, base: str, tmp_path: Path, comes: str
 ) -> None:
     (tmp_path / "model").write_bytes(b"weights")
@@ -406,7 +408,7 @@ def test_a_stopped_transfer_ends_at_once(
             return super().request(method, server, *arguments, **options)
 
     found = files.matches(f"{base}/tree")
-    plan = plan_fetch([one.location for one in found], str(tmp_path / "in"), hdfs=place)
+    plan = plan_fetch([item.location for item in found], str(tmp_path / "in"), hdfs=place)
     web = WebHdfs(place)
     web._connections = Led(5, 60)
     with mute, ExitStack() as links:
@@ -431,15 +433,15 @@ def test_a_stopped_transfer_ends_at_once(
         finally:
             stopper.join()
             signal.signal(signal.SIGUSR1, before)
-    assert not [one for one in threading.enumerate() if one.name.startswith("file-")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("file-")]
 
 
 # ---- DataNodes that die ----
 
 
 @pytest.mark.slow
-def test_a_fetch_goes_on_when_a_datanode_dies(
-    brought_back: None, hadoop: Hadoop, place: HdfsPlace, base: str, tmp_path: Path
+def test_a_fetch_continues_when_a_datanode_dies(
+    restored_datanodes: None, hadoop: Hadoop, place: HdfsPlace, base: str, tmp_path: Path
 ) -> None:
     files = HdfsFiles(place)
     top = tmp_path / "tree"
@@ -462,12 +464,12 @@ def test_a_fetch_goes_on_when_a_datanode_dies(
     assert described(tmp_path / "in/tree") == before
     # And one that begins while the NameNode still believes in the dead one.
     again = HdfsFiles(place)
-    assert described(back(again, f"{base}/tree", tmp_path / "again")) == before
+    assert described(fetch_again(again, f"{base}/tree", tmp_path / "again")) == before
 
 
 @pytest.mark.slow
 def test_a_store_continues_without_loss_when_a_datanode_dies(
-    brought_back: None, hadoop: Hadoop, place: HdfsPlace, base: str, tmp_path: Path
+    restored_datanodes: None, hadoop: Hadoop, place: HdfsPlace, base: str, tmp_path: Path
 ) -> None:
     top = tmp_path / "tree"
     top.mkdir()
@@ -486,7 +488,7 @@ def test_a_store_continues_without_loss_when_a_datanode_dies(
     files.store(str(top), f"{base}/tree")
     hadoop.start_part("dn3")  # what it had taken is on its disk
     hadoop.wait_for_datanode("dn3")
-    assert described(back(HdfsFiles(place), f"{base}/tree", tmp_path / "in")) == before
+    assert described(fetch_again(HdfsFiles(place), f"{base}/tree", tmp_path / "in")) == before
 
 
 # ---- blocks that rot ----
@@ -498,17 +500,17 @@ def replicas(hadoop: Hadoop, content: bytes, path: str) -> list[Path]:
     A try to write it that failed leaves its block there until the DataNode removes it.
     """
     (name,) = re.findall(r"blk_-?[0-9]+(?=_[0-9]+ len=)", fsck(hadoop, path, files="1", blocks="1"))
-    return [one for one in with_content(hadoop, content) if one.name == name]
+    return [item for item in with_content(hadoop, content) if item.name == name]
 
 
 def with_content(hadoop: Hadoop, content: bytes) -> list[Path]:
     """The files on DataNodes' disks that hold this content."""
     found = []
     for directory in hadoop.directory.glob("data*"):
-        for one in directory.rglob("blk_*"):
+        for path in directory.rglob("blk_*"):
             with contextlib.suppress(FileNotFoundError):  # a DataNode removes an earlier test's when it comes to it
-                if one.suffix != ".meta" and one.stat().st_size == len(content) and one.read_bytes() == content:
-                    found.append(one)
+                if path.suffix != ".meta" and path.stat().st_size == len(content) and path.read_bytes() == content:
+                    found.append(path)
     return found
 
 
@@ -542,7 +544,7 @@ def test_a_corrupt_block_that_has_other_replicas_is_not_noticed(
     for block in blocks[:2]:
         spoil(block)
     for number in range(4):
-        provided = back(HdfsFiles(place), f"{base}/file", tmp_path / str(number))
+        provided = fetch_again(HdfsFiles(place), f"{base}/file", tmp_path / str(number))
         assert provided.read_bytes() == content
 
 
@@ -584,7 +586,7 @@ def test_a_file_that_may_not_be_read_is_named_before_anything_is_fetched(
     assert (tmp_path / "in/set/secret").read_bytes() == b"2"
 
 
-def test_a_large_file_comes_in_ranges_at_once(
+def test_a_large_file_is_fetched_in_parallel_ranges(
     files: HdfsFiles, base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dlapp.storage.hdfs.file_system.RANGE_BYTES", 300_000)
@@ -593,6 +595,6 @@ def test_a_large_file_comes_in_ranges_at_once(
     (tmp_path / "big").chmod(0o640)
     os.utime(tmp_path / "big", ns=(0, 1_500_000_000_000_000_000))
     files.store(str(tmp_path / "big"), f"{base}/big")
-    provided = back(files, f"{base}/big", tmp_path / "in")
+    provided = fetch_again(files, f"{base}/big", tmp_path / "in")
     assert provided.read_bytes() == content
     assert (provided.stat().st_mode & 0o777, provided.stat().st_mtime) == (0o640, 1_500_000_000)

@@ -18,7 +18,7 @@ from dlapp.storage import commit
 from dlapp.storage.hdfs.file_system import HdfsFiles
 from tests.applications import ended, launch, processes, properties, run, status, wait_for
 from tests.services.hadoop import Hadoop
-from tests.storage.commit.test_hdfs import APP, beside, new_tree, old_target, plant, tree
+from tests.storage.commit.test_hdfs import APP, new_tree, old_target, plant, sibling_names, tree
 from tests.storage.mortal import Killed
 
 DYING = """
@@ -41,7 +41,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.fixture(autouse=True)
-def _told_of_it(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch, state_dir: Path) -> Iterator[None]:
+def _is_shown(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch, state_dir: Path) -> Iterator[None]:
     """A machine that knows where HDFS is; afterwards nothing runs on it."""
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop.configuration))
     yield
@@ -66,9 +66,7 @@ def to(target: str, *, overwrite: bool = True) -> dict[str, object]:
     return {"output_path": "output", "hdfs": target, "overwrite": str(overwrite).lower()}
 
 
-def test_input_comes_from_hdfs_and_the_output_of_all_containers_goes_there_at_once(
-    files: HdfsFiles, target: str, train: str, tmp_path: Path
-) -> None:
+def test_input_and_output_of_all_containers_use_hdfs(files: HdfsFiles, target: str, train: str, tmp_path: Path) -> None:
     old_target(files, target)
     script = 'mkdir -p output && cat data/[ab] here/c > "output/all of $CONTAINER_INDEX"'
     (tmp_path / "c").write_text("c of this machine\n")
@@ -83,10 +81,10 @@ def test_input_comes_from_hdfs_and_the_output_of_all_containers_goes_there_at_on
     )
     end = ended(launch(file))
     assert end["final_status"] == "SUCCEEDED", end["diagnostics"]
-    assert [(one["target"], one["committed"]) for one in end["outputs"]] == [(target, True)]
+    assert [(output["target"], output["committed"]) for output in end["outputs"]] == [(target, True)]
     text = "a of hdfs\nb of hdfs\nc of this machine\n"
     assert tree(files, target) == {"0/": "", "1/": "", "0/all of 0": text, "1/all of 1": text}
-    assert beside(files, target) == ["train"]
+    assert sibling_names(files, target) == ["train"]
 
 
 def test_a_failed_application_keeps_its_output_beside_the_target(files: HdfsFiles, target: str, tmp_path: Path) -> None:
@@ -95,7 +93,7 @@ def test_a_failed_application_keeps_its_output_beside_the_target(files: HdfsFile
     assert ended(application)["final_status"] == "FAILED"
     assert tree(files, target) == old
     assert tree(files, f"{target}.{application}.partial") == {"model": "half\n"}
-    assert beside(files, target) == [f"run 1 100%.{application}.partial"]
+    assert sibling_names(files, target) == [f"run 1 100%.{application}.partial"]
 
 
 @pytest.mark.slow
@@ -108,20 +106,22 @@ def test_output_waits_for_a_read_only_hdfs(
     admin("-safemode", "enter")
     try:
         (tmp_path / "go").touch()
-        (said,) = wait_for("a word on it", lambda: details(application, "storing", "safe mode"))
-        assert re.match(r"waits for its file system since \S+ \S+, until \S+ \S+: hdfs://", said)
+        (output,) = wait_for("a word on it", lambda: details(application, "storing", "safe mode"))
+        assert re.match(r"waits for its file system since \S+ \S+, until \S+ \S+: hdfs://", output)
     finally:
         admin("-safemode", "leave")
     end = ended(application)
     assert end["final_status"] == "SUCCEEDED", end["diagnostics"]
     assert tree(files, target) == {"model": "new\n"}
-    assert beside(files, target) == []
+    assert sibling_names(files, target) == []
 
 
 def details(application: str, phase: str, words: str = "") -> list[str]:
     """Return what the containers in a phase say of it, of those that have these words."""
     containers = status(application)["containers"]
-    return [one["detail"] for one in containers if one["phase"] == phase and words in one["detail"]]
+    return [
+        container["detail"] for container in containers if container["phase"] == phase and words in container["detail"]
+    ]
 
 
 @pytest.mark.parametrize("step", ["marker", "old aside", "swapped"])
@@ -141,7 +141,7 @@ def test_a_commit_whose_applicationmaster_died_is_finished_after_it(
     assert end.final_status.value == "SUCCEEDED", end.diagnostics
     assert "the ApplicationMaster died while it committed the output" in end.diagnostics
     assert tree(files, target) == {"model": "new\n"}
-    assert beside(files, target) == []
+    assert sibling_names(files, target) == []
 
 
 def test_a_swap_that_was_cut_off_is_finished_by_the_next_launcher_on_the_target(
@@ -160,12 +160,10 @@ def test_a_swap_that_was_cut_off_is_finished_by_the_next_launcher_on_the_target(
     assert done.code == 2
     assert f"already exists (the output of {APP}, which was cut off, is put in place now); name another" in done.err
     assert tree(files, target) == new_tree(["0", "1"])
-    assert beside(files, target) == []
+    assert sibling_names(files, target) == []
 
 
-def test_a_cluster_that_is_described_and_not_needed_may_be_gone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_configured_but_unneeded_cluster_may_be_down(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "core-site.xml").write_text("<configuration><property>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     assert ended(launch(properties(tmp_path, "true")))["final_status"] == "SUCCEEDED"

@@ -72,7 +72,7 @@ def content(top: Path) -> dict[str, bytes]:
     return {str(path.relative_to(top)): path.read_bytes() for path in sorted(top.rglob("*")) if path.is_file()}
 
 
-def test_trees_go_and_come_over_tls(secured: Secured, tmp_path: Path) -> None:
+def test_trees_are_stored_and_fetched_over_tls(secured: Secured, tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "of many").mkdir(parents=True)
     (source / "empty").write_bytes(b"")
@@ -88,9 +88,9 @@ def test_trees_go_and_come_over_tls(secured: Secured, tmp_path: Path) -> None:
         return real(method, server, *rest, **options)  # type: ignore[arg-type]
 
     files.web._connections.request = ask  # type: ignore[method-assign, assignment]
-    there = f"{secured.place.location}/tests/tls"
-    files.store(str(source), there)
-    fetch_entries(files, files.matches(there), str(tmp_path / "got"))
+    location = f"{secured.place.location}/tests/tls"
+    files.store(str(source), location)
+    fetch_entries(files, files.matches(location), str(tmp_path / "got"))
     assert content(tmp_path / "got" / "tls") == content(source)
     assert {server.partition("://")[0] for server in asked} == {"https"}
     assert len(set(asked)) == 2
@@ -130,9 +130,9 @@ def test_tls_on_one_side_alone_is_named_at_once_with_the_policy(secured: Secured
 def test_a_local_application_uses_the_submitters_ca(
     secured: Secured, tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files, there = HdfsFiles(secured.place), f"{secured.place.location}/tests/app"
-    files.make_directory(there)
-    files.write_atomic(f"{there}/in", b"over tls\n")
+    files, location = HdfsFiles(secured.place), f"{secured.place.location}/tests/app"
+    files.make_directory(location)
+    files.write_atomic(f"{location}/in", b"over tls\n")
     conf = tmp_path / "conf"
     shutil.copytree(secured.hadoop.configuration, conf)
     site = conf / "hdfs-site.xml"
@@ -143,9 +143,9 @@ def test_a_local_application_uses_the_submitters_ca(
         tmp_path,
         "mkdir output; cp data/in output/out",
         from_hdfs={"hdfs": "hdfs:/tests/app/in", "input_path": "data"},
-        to_hdfs={"output_path": "output", "hdfs": f"{there}/result"},
+        to_hdfs={"output_path": "output", "hdfs": f"{location}/result"},
     )
     end = ended(launch(file))
     assert end["final_status"] == "SUCCEEDED", end["diagnostics"]
-    assert files.read_bytes(f"{there}/result/out", 1 << 28) == b"over tls\n"
+    assert files.read_bytes(f"{location}/result/out", 1 << 28) == b"over tls\n"
     wait_for("the end of all processes", lambda: not processes(state_dir))

@@ -28,7 +28,7 @@ from dlapp.values.serialization import from_json, to_json
 from tests.applications import properties, run
 from tests.seeds import each_seed
 from tests.services.hadoop import NoHadoop, _write_xml
-from tests.storage.commit.test_hdfs import APP, beside, new_tree, old_target, plant, settled, tree
+from tests.storage.commit.test_hdfs import APP, new_tree, old_target, plant, settled, sibling_names, tree
 from tests.storage.federation import (
     KILLS,
     Federation,
@@ -57,7 +57,7 @@ def through(federation: Federation) -> HdfsFiles:
     return federation.through()
 
 
-def test_only_a_namenode_says_that_its_numbers_count(federation: Federation, through: HdfsFiles) -> None:
+def test_inode_numbers_are_used_only_at_a_namenode(federation: Federation, through: HdfsFiles) -> None:
     assert federation.member(0).web.has_inode_paths()
     assert not through.web.has_inode_paths()
     # Their RPC ports say it as well, where no web port is open.
@@ -93,7 +93,7 @@ def test_files_with_the_same_inode_number_in_another_nameservice_stay(
     through.web.write(through.place.path(f"{parts[0][1]}/model"), b"model 0")
     assert commit.commit(target, APP, parts, overwrite=True, files=through) is None
     assert tree(through, target) == new_tree(["0", "1"])
-    assert beside(through, target) == []
+    assert sibling_names(through, target) == []
     assert federation.all_of(0) == before
 
 
@@ -109,7 +109,7 @@ def test_a_datanode_killed_during_a_store_loses_no_file(federation: Federation, 
 
 
 @pytest.mark.parametrize("overwrite", [True, False])
-def test_a_target_that_is_on_several_nameservices_is_refused_in_one_line_before_anything_is_made(
+def test_a_target_on_several_nameservices_is_refused_before_any_change(
     federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
 ) -> None:
     place = federation.through().place
@@ -147,12 +147,12 @@ def test_input_and_output_of_one_application_are_on_several_nameservices(
     first.write_atomic(f"hdfs://dlapp/{name}/a", b"of the first")
     second.write_atomic(f"hdfs://dlapp/mounted/{name}/b", b"of the second")
     named = (f"/{name}/a", f"hdfs://127.0.0.1:{federation.members[1].ports['nn']}/mounted/{name}/b")
-    sources = [client.resolve(one) for one in named]
+    sources = [client.resolve(item) for item in named]
     target = client.resolve(f"viewfs://all/second/{name}/run")
     assert (sources[1], target) == (f"hdfs://ns1/mounted/{name}/b", f"hdfs://ns1/mounted/{name}/run")
     node = from_json(HdfsPlace, to_json(client.for_locations([*sources, target])))
     plan_fetch(sources, str(tmp_path), hdfs=node).fetch()
-    assert {one.name: one.read_text() for one in tmp_path.iterdir()} == {"a": "of the first", "b": "of the second"}
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "of the first", "b": "of the second"}
     part = commit.part_location(target, APP, ContainerId(APP, 1, 2))
     open_output(part, node).store(str(tmp_path), part)
     # As a client does it for an ApplicationMaster that died.

@@ -15,13 +15,11 @@ from tests.services.polling import wait_until
 
 def datanodes_of(web: WebHdfs, path: str) -> int:
     """Return how many DataNodes have the first block of a file."""
-    said = web._json("GETFILEBLOCKLOCATIONS", path)["BlockLocations"]["BlockLocation"]
-    return len(said[0]["names"])
+    content = web._json("GETFILEBLOCKLOCATIONS", path)["BlockLocations"]["BlockLocation"]
+    return len(content[0]["names"])
 
 
-def test_an_archive_comes_to_as_many_datanodes_as_are_wanted_and_there_and_keeps_its_time(
-    place: HdfsPlace, base: str
-) -> None:
+def test_an_archive_is_replicated_as_requested_and_keeps_its_time(place: HdfsPlace, base: str) -> None:
     staged, location, web = HdfsStagingFiles(place), f"{base}/archive", WebHdfs(place)
     path = place.path(location)
     staged.write(location, b"bytes", 0o600)

@@ -59,7 +59,7 @@ def patient(place: HdfsPlace) -> HdfsFiles:
 
 
 def contents(top: Path) -> dict[str, bytes]:
-    return {str(one.relative_to(top)): one.read_bytes() for one in top.rglob("*") if one.is_file()}
+    return {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}
 
 
 def test_trees_and_claims_survive_the_death_of_the_active_namenode(
@@ -139,10 +139,10 @@ def test_natively_the_active_one_of_two_namenodes_is_called(nameservice: HdfsPla
     path = nameservice.path(location)
     assert (closed.lacks(path), closed.lacks(f"{path}-none")) == (False, True)
     alone = [NativeHdfs(closed.place._replace(names=(name,))) for name in nameservice.names if ":" in name]
-    for one in alone:
-        one._protocol.webhdfs_reason = ""  # one on standby would be waited for
-    assert [one.lacks(path) for one in alone] in ([False, None], [None, False])
-    assert [one.lacks(f"{path}-none") for one in alone] in ([True, None], [None, True])
+    for item in alone:
+        item._protocol.webhdfs_reason = ""  # one on standby would be waited for
+    assert [item.lacks(path) for item in alone] in ([False, None], [None, False])
+    assert [item.lacks(f"{path}-none") for item in alone] in ([True, None], [None, True])
     assert files.read_bytes(location, 100) == b"content"
     assert isinstance(files.web, NativeHdfs)
     assert files.web.webhdfs_reason() == ""
@@ -204,7 +204,7 @@ class FailsOver(NativeHdfs):
 def active_of(two: Hadoop) -> str:
     """Return the active NameNode."""
 
-    def found() -> str | None:
+    def active_part() -> str | None:
         for part in ("nn", "nn2"):
             url = f"http://127.0.0.1:{two.ports[f'{part}_http']}/jmx?qry=Hadoop:service=NameNode,name=NameNodeStatus"
             with contextlib.suppress(OSError):
@@ -213,7 +213,7 @@ def active_of(two: Hadoop) -> str:
                     return part
         return None
 
-    return wait_until(found)
+    return wait_until(active_part)
 
 
 @each_seed("calls at a failover", 1)
@@ -225,7 +225,7 @@ def test_a_call_at_which_the_namenode_fails_over_is_made_once(
     """Lose the answer to one create, addBlock or complete of three files, which the seed chooses.
 
     The NameNode that had the call is killed, or made the one on standby, before the call is repeated. See that no file
-    was begun anew, that each has its blocks and no other, and that the claim was won.
+    was started again, that each has its blocks and no other, and that the claim was won.
     """
     nth = random.Random(seed).randint(1, CALLS[method])
     active = active_of(two)
@@ -269,4 +269,4 @@ def test_a_call_at_which_the_namenode_fails_over_is_made_once(
     call = client_protocol.get_block_locations(place.path(f"{base}/file"), 0, len(content))
     found = web._rpc("/", call, client_protocol.parse_block_locations)
     assert found is not None
-    assert [one.block.size_bytes for one in found.blocks] == [BLOCK_BYTES] * 3
+    assert [block.block.size_bytes for block in found.blocks] == [BLOCK_BYTES] * 3

@@ -48,19 +48,19 @@ from tests.services.polling import wait_until
 from tests.storage.fetching import fetch_entries
 from tests.storage.hdfs.test_hdfs_faults import (
     SEED,
-    back,
-    brought_back,
     described,
+    fetch_again,
     fsck,
     grown,
     holders,
     replicas,
     replicate,
+    restored_datanodes,
     spoil,
     with_content,
 )
 
-__all__ = ["brought_back"]
+__all__ = ["restored_datanodes"]
 
 
 @pytest.fixture
@@ -102,12 +102,14 @@ def in_three_replicas(files: HdfsFiles, block_bytes: int = 1 << 20) -> HdfsFiles
     return files
 
 
-def test_content_goes_natively_both_ways(files: HdfsFiles, base: str, tmp_path: Path, by_webhdfs: list[str]) -> None:
+def test_content_is_read_and_written_natively(
+    files: HdfsFiles, base: str, tmp_path: Path, by_webhdfs: list[str]
+) -> None:
     if not has_crc32c():
         pytest.skip("neither google-crc32c nor crc32c is installed")
     top = grown(tmp_path / "tree", "native", 20)
     files.store(str(top), f"{base}/tree")
-    assert described(back(files, f"{base}/tree", tmp_path / "in")) == described(top)
+    assert described(fetch_again(files, f"{base}/tree", tmp_path / "in")) == described(top)
     assert web_of(files).webhdfs_reason() == ""
     assert by_webhdfs == []
 
@@ -116,11 +118,11 @@ def test_native_answers_equal_those_of_webhdfs(files: HdfsFiles, base: str, tmp_
     files.store(str(grown(tmp_path / "tree", "status", 20)), f"{base}/tree")
     web, path = WebHdfs(files.place), files.place.path(f"{base}/tree")
     assert files.web.children(path) == web.children(path)
-    for one in [path, *(f"{path}/{one.name}" for one in web.children(path)), f"{path}/nothing"]:
-        assert files.web.status(one) == web.status(one)
+    for item in [path, *(f"{path}/{child.name}" for child in web.children(path)), f"{path}/nothing"]:
+        assert files.web.status(item) == web.status(item)
 
 
-def test_of_a_number_that_is_gone_there_is_no_status(files: HdfsFiles, base: str) -> None:
+def test_a_removed_inode_has_no_status(files: HdfsFiles, base: str) -> None:
     files.write_atomic(f"{base}/file", b"content")
     found = files.web.status(files.place.path(f"{base}/file"))
     assert found is not None
@@ -134,7 +136,7 @@ def test_a_directory_is_listed_in_parts(files: HdfsFiles, base: str) -> None:
     path = files.place.path(base)
     for number in range(1001):
         files.web.make_directory(f"{path}/{number:04d}")
-    assert [one.name for one in files.web.children(path)] == [f"{number:04d}" for number in range(1001)]
+    assert [child.name for child in files.web.children(path)] == [f"{number:04d}" for number in range(1001)]
 
 
 @pytest.mark.slow
@@ -151,10 +153,10 @@ def test_the_checksum_of_a_file_is_that_of_hadoops_own_client(
     files.store(str(source), f"{base}/ours")
     options = f"-Ddfs.checksum.type={'CRC32' if kind == CRC32 else 'CRC32C'}"
     fs_shell(hadoop, options, "-Ddfs.blocksize=1048576", "-put", str(source), f"{base}/theirs")
-    said = fs_shell(hadoop, "-checksum", f"{base}/ours", f"{base}/theirs").splitlines()
-    ours, theirs = (line.split("\t")[1:] for line in said)
+    checksums = fs_shell(hadoop, "-checksum", f"{base}/ours", f"{base}/theirs").splitlines()
+    ours, theirs = (line.split("\t")[1:] for line in checksums)
     assert ours == theirs
-    assert back(files, f"{base}/theirs", tmp_path / "in").read_bytes() == source.read_bytes()
+    assert fetch_again(files, f"{base}/theirs", tmp_path / "in").read_bytes() == source.read_bytes()
     assert by_webhdfs == []
 
 
@@ -180,7 +182,7 @@ def test_a_pipeline_of_three_has_the_content_on_each(
     assert len(replicas(hadoop, content, files.place.path(f"{base}/file"))) == 3
 
 
-def test_without_a_library_for_crc32c_such_files_go_by_webhdfs_and_the_log_says_so_once(
+def test_without_a_crc32c_library_files_use_webhdfs_with_one_log_line(
     place: HdfsPlace,
     base: str,
     by_webhdfs: list[str],
@@ -201,10 +203,12 @@ def test_without_a_library_for_crc32c_such_files_go_by_webhdfs_and_the_log_says_
     # Then no other is tried natively: most have the same checksums.
     assert files.read_bytes(f"{base}/ours", 100) == b"ours"
     assert len(by_webhdfs) == 2
-    said = [message_of(one) for one in capfd.readouterr().out.splitlines()]
-    assert [one for one in said if f"install google-crc32c, with its C form, in {sys.executable}" in one] == said
-    assert len(said) == 1
-    assert said[0].startswith(f"{place.location}: files are read by WebHDFS: it has checksums CRC32C, and no library ")
+    output = [message_of(line) for line in capfd.readouterr().out.splitlines()]
+    assert [item for item in output if f"install google-crc32c, with its C form, in {sys.executable}" in item] == output
+    assert len(output) == 1
+    assert output[0].startswith(
+        f"{place.location}: files are read by WebHDFS: it has checksums CRC32C, and no library "
+    )
 
 
 _ON_A_NODE = """
@@ -261,7 +265,7 @@ def unknown(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Any]:
 
 
 @pytest.mark.usefixtures("unknown")
-def test_auto_goes_natively_where_all_ports_answer(place: HdfsPlace, base: str, by_webhdfs: list[str]) -> None:
+def test_auto_uses_native_access_if_all_ports_answer(place: HdfsPlace, base: str, by_webhdfs: list[str]) -> None:
     files = HdfsFiles(place._replace(protocol=AUTO))
     files.write_atomic(f"{base}/file", b"content")
     assert files.read_bytes(f"{base}/file", 100) == b"content"
@@ -269,7 +273,7 @@ def test_auto_goes_natively_where_all_ports_answer(place: HdfsPlace, base: str, 
 
 
 @pytest.mark.usefixtures("unknown")
-def test_auto_looks_once_in_a_process(place: HdfsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_probes_once_per_process(place: HdfsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[str] = []
     real = NativeHdfs._probe
 
@@ -286,14 +290,14 @@ def test_auto_looks_once_in_a_process(place: HdfsPlace, monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("unknown")
-def test_auto_goes_by_webhdfs_where_the_rpc_port_does_not_answer(place: HdfsPlace, base: str) -> None:
+def test_auto_uses_webhdfs_if_the_rpc_port_does_not_answer(place: HdfsPlace, base: str) -> None:
     files = HdfsFiles(place._replace(protocol=AUTO, names=("127.0.0.1:1",)))
     files.write_atomic(f"{base}/file", b"content")
     assert files.read_bytes(f"{base}/file", 100) == b"content"
     assert web_of(files).webhdfs_reason() == "no NameNode serves by RPC: 127.0.0.1:1: refused"
 
 
-def test_auto_goes_by_webhdfs_where_data_ports_do_not_answer(
+def test_auto_uses_webhdfs_if_data_ports_do_not_answer(
     place: HdfsPlace, base: str, monkeypatch: pytest.MonkeyPatch, unknown: dict[Any, Any]
 ) -> None:
     def refused(_web: NativeHdfs, address: Address) -> DataNodeConnection:
@@ -348,7 +352,7 @@ def test_encrypted_data_transfer_is_left_to_webhdfs(place: HdfsPlace, monkeypatc
 
 
 @pytest.mark.parametrize("by_hostname", [False, True])
-def test_datanodes_are_reached_by_name_if_the_configuration_wants_it(
+def test_datanodes_are_reached_by_host_name_if_configured(
     files: HdfsFiles, place: HdfsPlace, monkeypatch: pytest.MonkeyPatch, by_hostname: bool
 ) -> None:
     """A name that only this client can resolve, in place of the one that the DataNode has registered with."""
@@ -373,7 +377,7 @@ def test_datanodes_are_reached_by_name_if_the_configuration_wants_it(
     assert set(reached) == {"datanode.example" if by_hostname else "127.0.0.1"}
 
 
-def test_the_doctor_says_which_way_files_go_and_why(
+def test_the_doctor_reports_the_file_access_mode_and_reason(
     files: HdfsFiles, place: HdfsPlace, monkeypatch: pytest.MonkeyPatch, unknown: dict[Any, Any]
 ) -> None:
     files.make_directory(place.home)
@@ -398,7 +402,7 @@ def test_the_doctor_says_which_way_files_go_and_why(
     monkeypatch.setattr(NativeHdfs, "_connect_datanode", refused)
     found = _protocol(place._replace(protocol=AUTO))
     assert "files go by WebHDFS: no DataNode serves its data port" in found.found
-    assert files.names(place.home) == [one for one in files.names(place.home) if not one.startswith(".dlapp-doctor")]
+    assert files.names(place.home) == [name for name in files.names(place.home) if not name.startswith(".dlapp-doctor")]
 
 
 # ---- what breaks ----
@@ -434,7 +438,7 @@ class Forgetful(NativeHdfs):
     Args:
         method: of the NameNode.
         arrives: the NameNode got the call.
-        remembers: it knows the call again, as while it is not started anew.
+        remembers: it knows the call again, as long as it is not restarted.
     """
 
     def __init__(self, place: HdfsPlace, method: str, *, arrives: bool, remembers: bool) -> None:
@@ -475,17 +479,17 @@ def test_a_call_whose_answer_is_lost_is_made_once(
     files.write_atomic(f"{base}/claim", b"new")
     assert files.read_bytes(f"{base}/claim", 100) == b"new"
     assert files.names(base) == ["claim", "tree"]
-    assert (back(files, f"{base}/tree", tmp_path / "in") / "inner/file").read_bytes() == b"content"
+    assert (fetch_again(files, f"{base}/tree", tmp_path / "in") / "inner/file").read_bytes() == b"content"
     files.remove(f"{base}/tree")
     assert files.names(base) == ["claim"]
     assert web.lost
-    if remembers:  # nothing is begun anew: four files were made, and three were renamed
+    if remembers:  # nothing is started again: four files were made, and three were renamed
         assert web.made.count("create") == 4 + (method == "create")
         assert web.made.count("rename2") == 3 + (method == "rename2")
 
 
 class Unheard(NativeHdfs):
-    """The DataNode that took the first file died before it told the NameNode of it. Waits for that take no time."""
+    """The DataNode that took the first file died before it reported it to the NameNode. Waits for that take no time."""
 
     def __init__(self, place: HdfsPlace) -> None:
         self.passed_s, self.made = 0.0, 0
@@ -519,8 +523,8 @@ def test_a_forked_process_is_another_client_for_the_retry_cache() -> None:
         os._exit(0)
     os.waitpid(child, 0)
     os.close(write)
-    with open(read, "rb") as said:
-        child_id = said.read()
+    with open(read, "rb") as output:
+        child_id = output.read()
     assert len(child_id) == len(ids.client_id) == 16
     assert child_id != ids.client_id
 
@@ -543,7 +547,7 @@ def test_an_expired_token_is_renewed(
     content = os.urandom(100_000)
     (tmp_path / "file").write_bytes(content)
     files.store(str(tmp_path / "file"), f"{base}/file")
-    assert back(files, f"{base}/file", tmp_path / "in").read_bytes() == content
+    assert fetch_again(files, f"{base}/file", tmp_path / "in").read_bytes() == content
     assert refused == ["write", "read"]
     assert by_webhdfs == []
 
@@ -564,7 +568,7 @@ HdfsFiles(from_json(HdfsPlace, json.loads(sys.argv[1]))).store(*sys.argv[2:])
 """
 
 
-def test_a_file_that_a_killed_process_left_open_gives_way_to_the_next_one(
+def test_a_file_left_open_by_a_killed_process_can_be_replaced(
     hadoop: Hadoop, place: HdfsPlace, files: HdfsFiles, base: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_bytes(os.urandom(1_000_000))
@@ -576,7 +580,7 @@ def test_a_file_that_a_killed_process_left_open_gives_way_to_the_next_one(
     content = os.urandom(900_000)
     (tmp_path / "file").write_bytes(content)
     files.store(str(tmp_path / "file"), f"{base}/file")
-    assert back(files, f"{base}/file", tmp_path / "in").read_bytes() == content
+    assert fetch_again(files, f"{base}/file", tmp_path / "in").read_bytes() == content
     left = files.web.status(files.place.path(f"{base}/file"))
     assert left is not None
     assert left.inode_id != found.inode_id
@@ -600,7 +604,9 @@ def test_trees_arrive_whole_through_connections_that_are_cut_anywhere(
     before = described(grown(tmp_path / "tree", f"native {seed}", 15))
     for time_ in range(20):
         files.store(str(tmp_path / "tree"), f"{base}/{time_}/tree")
-        assert described(back(files, f"{base}/{time_}/tree", tmp_path / f"in{time_}")) == before, f"seed {SEED} {seed}"
+        assert described(fetch_again(files, f"{base}/{time_}/tree", tmp_path / f"in{time_}")) == before, (
+            f"seed {SEED} {seed}"
+        )
         if web.cuts > 8:
             break
     else:
@@ -626,7 +632,7 @@ def test_a_corrupt_replica_is_passed_over_and_reported(
     while len(holders(files, path)) > 1:
         assert time.monotonic() < deadline
         fresh = HdfsFiles(files.place)
-        assert (back(fresh, f"{base}/{top}", tmp_path / os.urandom(4).hex()) / inner).read_bytes() == content
+        assert (fetch_again(fresh, f"{base}/{top}", tmp_path / os.urandom(4).hex()) / inner).read_bytes() == content
 
 
 def test_small_files_are_read_together_and_alone_from_one_on_that_is_not_there(
@@ -647,7 +653,7 @@ def test_small_files_are_read_together_and_alone_from_one_on_that_is_not_there(
     monkeypatch.setattr(DataNodeConnection, "read", read)
     for gone in (None, f"{base}/tree/07"):
         into = tmp_path / f"in {gone is None}"
-        plan = plan_entries([(files, one) for one in files.matches(f"{base}/tree")], str(into))
+        plan = plan_entries([(files, match) for match in files.matches(f"{base}/tree")], str(into))
         if gone:
             located = web_of(files)._located
             size, block = located[files.place.path(gone)]
@@ -670,7 +676,7 @@ def test_a_file_that_is_replaced_after_it_was_listed_is_not_taken_for_the_old_on
         fetch_entries(files, found, str(tmp_path / "in"))
 
 
-def test_a_block_that_is_gone_since_it_was_listed_is_looked_for_again(
+def test_a_block_removed_after_its_listing_is_located_again(
     hadoop: Hadoop, files: HdfsFiles, base: str, tmp_path: Path
 ) -> None:
     files.write_atomic(f"{base}/set/file", b"content")
@@ -699,7 +705,7 @@ def write_coded(files: HdfsFiles, path: str, content: bytes) -> str:
         found = web_of(files)._rpc(path, call, client_protocol.parse_block_locations)
         assert found is not None
         assert found.striping is not None
-        parts = [(one, index) for one in found.blocks for index in range(found.striping.data_blocks)]
+        parts = [(block, index) for block in found.blocks for index in range(found.striping.data_blocks)]
         if all(
             one.of_group(index, found.striping) or not found.striping.size_in(index, one.block.size_bytes)
             for one, index in parts
@@ -711,7 +717,7 @@ def write_coded(files: HdfsFiles, path: str, content: bytes) -> str:
 
 
 @pytest.mark.skipif(IS_HADOOP_2, reason="before 3.0 nothing is erasure coded")
-def test_an_erasure_coded_file_is_read_natively_while_all_of_its_blocks_are_there(
+def test_an_erasure_coded_file_is_read_natively_while_complete(
     hadoop: Hadoop, files: HdfsFiles, base: str, tmp_path: Path, by_webhdfs: list[str]
 ) -> None:
     if not has_crc32c():
@@ -734,10 +740,10 @@ def test_an_erasure_coded_file_is_read_natively_while_all_of_its_blocks_are_ther
         files.remove(f"{base}/coded/file")
     content = os.urandom(2 * cell)
     name = write_coded(files, f"{path}/file", content)
-    (block,) = (one for one in with_content(hadoop, content[cell:]) if one.name == name)
+    (block,) = (item for item in with_content(hadoop, content[cell:]) if item.name == name)
     spoil(block)
     by_webhdfs.clear()
-    # Hadoop's own reader in a DataNode does not always make the block anew; other bytes are never handed on.
+    # Hadoop's own reader in a DataNode does not always read the block again; other bytes are never handed on.
     with suppress(DlappError):
         assert files.read_bytes(f"{base}/coded/file", 1 << 24) == content
     assert by_webhdfs
@@ -745,8 +751,8 @@ def test_an_erasure_coded_file_is_read_natively_while_all_of_its_blocks_are_ther
 
 @pytest.mark.slow
 @each_seed("packets of a read", max(5, COUNT))
-def test_a_read_goes_on_with_another_datanode_when_one_dies(
-    brought_back: None,
+def test_a_read_continues_at_another_datanode_when_one_dies(
+    restored_datanodes: None,
     hadoop: Hadoop,
     files: HdfsFiles,
     base: str,
@@ -779,7 +785,7 @@ def test_a_read_goes_on_with_another_datanode_when_one_dies(
 
     monkeypatch.setattr(DataNodeConnection, "_receive", receive)
     monkeypatch.setattr(packets, "parse_packet_header", header)
-    assert back(HdfsFiles(files.place), f"{base}/file", tmp_path / "in").read_bytes() == content
+    assert fetch_again(HdfsFiles(files.place), f"{base}/file", tmp_path / "in").read_bytes() == content
     assert killed
 
 
@@ -789,13 +795,13 @@ def test_a_wait_for_a_datanode_is_shown(files: HdfsFiles, base: str, monkeypatch
         real = getattr(DataNodeConnection, name)
 
         def noted(connection: DataNodeConnection, *arguments: Any, real: Any = real) -> Any:
-            shown.update(one.what for one in waits._waits)
+            shown.update(wait.what for wait in waits._waits)
             return real(connection, *arguments)
 
         monkeypatch.setattr(DataNodeConnection, name, noted)
         files.write_atomic(f"{base}/file", b"content")
         assert files.read_bytes(f"{base}/file", 100) == b"content"
-    assert [one for one in shown if one.startswith("HDFS at 127.0.0.1:")]
+    assert [text for text in shown if text.startswith("HDFS at 127.0.0.1:")]
 
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, hadoop: Hadoop, part: str, packet: int) -> list[str]:
@@ -817,7 +823,7 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, hadoop: Hadoop, part: str, packet: 
 @pytest.mark.slow
 @each_seed("packets of a pipeline")
 def test_a_block_is_rewritten_when_a_datanode_of_its_pipeline_dies(
-    brought_back: None,
+    restored_datanodes: None,
     hadoop: Hadoop,
     files: HdfsFiles,
     base: str,
@@ -838,5 +844,5 @@ def test_a_block_is_rewritten_when_a_datanode_of_its_pipeline_dies(
     killed = kill_at(monkeypatch, hadoop, part, packet)
     files.store(str(tmp_path / "file"), f"{base}/file")
     assert killed
-    assert back(HdfsFiles(files.place), f"{base}/file", tmp_path / "in").read_bytes() == content
+    assert fetch_again(HdfsFiles(files.place), f"{base}/file", tmp_path / "in").read_bytes() == content
     assert holders(files, files.place.path(f"{base}/file"))

@@ -75,7 +75,7 @@ class Pair:
     def __init__(self, active: NameNode, observer: NameNode) -> None:
         self.active, self.observer = active, observer
         self.now_s = 1_000.0
-        names = tuple(f"127.0.0.1:{one.server.address[1]}" for one in (observer, active))
+        names = tuple(f"127.0.0.1:{item.server.address[1]}" for item in (observer, active))
         place = HdfsPlace("hdfs://ns", ("http://127.0.0.1:1",), Login("tony"), names=names, protocol=NATIVE)
         self.web = NativeHdfs(place, clock=lambda: self.now_s)
 
@@ -132,7 +132,7 @@ def test_requests_unknown_to_an_observer_go_to_the_active_namenode(pair: Pair) -
     assert len(pair.observer.took()) == 2
 
 
-def test_an_observer_that_is_gone_is_done_without(pair: Pair) -> None:
+def test_a_lost_observer_is_skipped(pair: Pair) -> None:
     assert pair.listed() == "observer"
     pair.observer.refuses = EOFError()  # it cuts the connection
     assert pair.listed() == "active"
@@ -156,7 +156,7 @@ def test_a_router_is_distinguished_from_a_namenode_without_a_web_port(pair: Pair
         web.close()
 
 
-def test_only_an_active_namenode_out_of_safe_mode_proves_that_something_is_gone(pair: Pair) -> None:
+def test_only_an_active_namenode_out_of_safe_mode_proves_a_removal(pair: Pair) -> None:
     assert pair.web.lacks("/user/app") is True
     assert [method for method, _ in pair.active.took()] == ["setSafeMode", "getFileInfo", "checkAccess"]
     assert [method for method, _ in pair.observer.took()] == []

@@ -81,14 +81,14 @@ class Servers:
         name = server.removeprefix("http://")
         path, _mark, query = target.removeprefix("/webhdfs/v1").partition("?")
         what = path if path in ("/jmx", "/isActive") else f"{query.partition('op=')[2].partition('&')[0]} {path}"
-        said = self._answers(name, "/mounts" if "MountTable" in query else what)
+        answer = self._answers(name, "/mounts" if "MountTable" in query else what)
         self.asked.append((name, what))
-        if said is None:
+        if answer is None:
             body = {"RemoteException": {"exception": "FileNotFoundException", "message": "gone"}}
             return HttpResponse(404, Headers(b""), json.dumps(body).encode(), 0)
-        if isinstance(said, HttpResponse):
-            return said
-        body_of = said if isinstance(said, bytes) else json.dumps(said).encode()
+        if isinstance(answer, HttpResponse):
+            return answer
+        body_of = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         return HttpResponse(200, Headers(b""), body_of, len(body_of))
 
     def close(self) -> None:
@@ -109,9 +109,9 @@ def client(answers: Callable[[str, str], object], *names: str) -> tuple[WebHdfs,
     return web, servers
 
 
-@pytest.mark.parametrize("said", [bean(ROUTER), b'{"beans": []}', b"[]", b"<html>", None], ids=str)
-def test_a_server_not_known_as_a_namenode_gets_no_inode_paths(said: bytes | None) -> None:
-    web, servers = client(lambda _, what: said if what == "/jmx" else {"FileStatus": status(777), "boolean": True})
+@pytest.mark.parametrize("answer", [bean(ROUTER), b'{"beans": []}', b"[]", b"<html>", None], ids=str)
+def test_a_server_not_known_as_a_namenode_gets_no_inode_paths(answer: bytes | None) -> None:
+    web, servers = client(lambda _, what: answer if what == "/jmx" else {"FileStatus": status(777), "boolean": True})
     web.clear("/ns1/part")
     assert ("nn:1", "DELETE /ns1/part") in servers.asked
     assert not [what for _, what in servers.asked if ".inodes" in what]
@@ -142,7 +142,7 @@ def test_inode_numbers_are_verified_and_the_role_is_read_once() -> None:
 @pytest.mark.parametrize(
     ("state", "words"), [("observer", "an observer, whose answers may be old"), ("standby", "on standby")]
 )
-def test_of_several_namenodes_only_the_active_one_is_read(state: str, words: str) -> None:
+def test_only_the_active_one_of_several_namenodes_is_read(state: str, words: str) -> None:
     states = {"nn1": state, "nn2": "active"}
     web, servers = client(
         lambda name, what: bean(NAMENODE, states[name]) if what == "/jmx" else {"FileStatus": status(777)}, "nn1", "nn2"
@@ -162,7 +162,7 @@ def namesystem(state: str = "active", filesystem: str = "Operational", kind: str
 
 
 @pytest.mark.parametrize(
-    ("jmx", "there", "found"),
+    ("jmx", "existing", "found"),
     [
         (namesystem(), (), True),
         (namesystem(), ("/user/app",), False),
@@ -174,20 +174,20 @@ def namesystem(state: str = "active", filesystem: str = "Operational", kind: str
         (None, (), None),
     ],
 )
-def test_only_an_active_namenode_out_of_safe_mode_proves_that_something_is_gone(
-    jmx: bytes | None, there: tuple[str, ...], found: bool | None
+def test_only_an_active_namenode_out_of_safe_mode_proves_a_removal(
+    jmx: bytes | None, existing: tuple[str, ...], found: bool | None
 ) -> None:
     def answer(_: str, what: str) -> object:
         operation, _, path = what.partition(" ")
         if what == "/jmx":
             return jmx
-        return {"FileStatus": status(777)} if operation == "CHECKACCESS" or path in there else None
+        return {"FileStatus": status(777)} if operation == "CHECKACCESS" or path in existing else None
 
     web, _ = client(answer)
     assert web.lacks("/user/app") is found
 
 
-def test_of_two_namenodes_the_active_one_says_that_something_is_gone() -> None:
+def test_the_active_one_of_two_namenodes_proves_a_removal() -> None:
     beans = {"nn1": namesystem("standby"), "nn2": namesystem()}
 
     def answer(name: str, what: str) -> object:
@@ -258,8 +258,8 @@ def test_a_gateway_without_inode_numbers_is_refused_by_name() -> None:
 
 def test_an_invalid_role_answer_is_ignored() -> None:
     assert parse_role(bean(NAMENODE, "standby")) == ServerRole(True, "standby")
-    for said in (b"", b"{}", b'{"beans": 3}', b'{"beans": [3]}', bean(ROUTER), b'{"beans": [{}, {}]}'):
-        assert parse_role(said) == ServerRole()
+    for message in (b"", b"{}", b'{"beans": 3}', b'{"beans": [3]}', bean(ROUTER), b'{"beans": [{}, {}]}'):
+        assert parse_role(message) == ServerRole()
 
 
 def test_the_root_of_an_encryption_zone_is_not_replaced() -> None:
@@ -294,7 +294,7 @@ def test_unavailable_directory_policies_are_reported_before_submission(server: s
     web, servers = client(answer)
     lacks = HdfsFiles(web.place, web).check_writable("hdfs://nn/out/run")
     policies = ["storage policy", f"erasure coding policy {'?' if server == 'old' else 'RS-6-3-1024k'}"]
-    expected = [] if server == "new" else [f"what replaces it does not get its {one}" for one in policies]
+    expected = [] if server == "new" else [f"what replaces it does not get its {policy}" for policy in policies]
     assert [lack.partition(": ")[0] for lack in lacks] == expected
     assert [what for _, what in servers.asked if what.startswith("SETEC")] != []
 
@@ -325,14 +325,14 @@ def test_below_a_multi_destination_mount_point_no_target_is_replaced(table: list
 
 
 def test_an_invalid_mount_table_has_no_entries() -> None:
-    for said in (b"", b"{}", b"<html>", b'{"beans": 3}', b'{"beans": []}', b'{"beans": [{"name": "x"}]}'):
-        assert parse_mounts(said) == {}
+    for message in (b"", b"{}", b"<html>", b'{"beans": 3}', b'{"beans": []}', b'{"beans": [{"name": "x"}]}'):
+        assert parse_mounts(message) == {}
 
 
 def test_a_table_of_mount_points_that_cannot_be_read_is_an_error() -> None:
-    for said in (b'{"beans": [{"MountTable": 3}]}', b'{"beans": [{"MountTable": "[3]"}]}'):
+    for message in (b'{"beans": [{"MountTable": 3}]}', b'{"beans": [{"MountTable": "[3]"}]}'):
         with pytest.raises(WrongAnswer, match="sent no table of mount points"):
-            parse_mounts(said)
+            parse_mounts(message)
 
 
 @pytest.mark.parametrize("code", [500, 503])
@@ -371,13 +371,13 @@ def test_unreachable_datanodes_are_distinguished_from_an_unreachable_hdfs(
 
 
 @pytest.mark.parametrize(
-    ("said", "of_the_node", "tries"),
+    ("message", "of_the_node", "tries"),
     [("IOException", True, 4), ("MaxDirectoryItemsExceededException", False, 1)],
 )
 def test_refusals_of_datanodes_are_distinguished_from_those_of_the_namenode(
-    said: str, of_the_node: bool, tries: int
+    message: str, of_the_node: bool, tries: int
 ) -> None:
-    web, servers = client(lambda name, what: refused(403, said) if name == "dn:9" else storing(name, what))
+    web, servers = client(lambda name, what: refused(403, message) if name == "dn:9" else storing(name, what))
     web._patience_s = web._first_contact_timeout_s = 60.0
     with pytest.raises(HdfsRefused, match="it will not") as caught:
         HdfsFiles(web.place, web).probe_store("hdfs://nn/out.tmp/container_1")
@@ -407,7 +407,7 @@ def test_while_a_call_is_repeated_its_wait_is_shown_with_the_reason(monkeypatch:
     assert shown
     when = r"\S{10} \S{8}"
     reason = "nn1 is on standby; nn2 is on standby"
-    assert all(re.fullmatch(rf"waits for hdfs://nn since {when}, until {when}: {reason}", one) for one in shown)
+    assert all(re.fullmatch(rf"waits for hdfs://nn since {when}, until {when}: {reason}", item) for item in shown)
     assert waits.longest_text() == ""
 
 

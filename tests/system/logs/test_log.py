@@ -54,7 +54,7 @@ def test_a_test_may_log_what_is_not_utf_8() -> None:
 
 
 @pytest.mark.parametrize("is_command", [True, False])
-def test_a_line_of_a_command_goes_to_stderr_and_that_of_another_process_to_stdout(is_command: bool) -> None:
+def test_commands_log_to_stderr_and_other_processes_to_stdout(is_command: bool) -> None:
     """A command is a process that reports its waits; a thread of it logs the line."""
     log_it = "thread = threading.Thread(target=log.info, args=['by WebHDFS']); thread.start(); thread.join()"
     block = f"with report_waits(print):\n    {log_it}" if is_command else log_it

@@ -34,7 +34,7 @@ def test_a_byte_has_the_time_of_the_first_line_in_which_its_file_is_longer(tmp_p
     assert times.of_byte("stderr", 2) == (1200, 3)
 
 
-def test_a_clock_that_was_set_back_stands_still(tmp_path: Path) -> None:
+def test_times_do_not_decrease_after_a_clock_change(tmp_path: Path) -> None:
     writer = LogTimesWriter(str(tmp_path / "dlapp.times"))
     writer.record(2000, (1, 0))
     writer.record(1000, (2, 0))
@@ -58,7 +58,7 @@ def test_a_clock_that_was_set_back_stands_still(tmp_path: Path) -> None:
         b"1e3 9 9",
     ],
 )
-def test_lines_that_go_back_or_are_none_are_skipped(line: bytes) -> None:
+def test_invalid_and_decreasing_lines_are_skipped(line: bytes) -> None:
     times = LogTimes(b"1000 5 5\n" + line + b"\n1200 9 9\n")
     assert times.of_byte("stdout", 5) == (1200, 9)
 
@@ -80,8 +80,8 @@ def test_a_run_of_three_weeks_stays_below_the_bound_and_keeps_its_latest_lines(t
     path = tmp_path / "dlapp.times"
     writer = LogTimesWriter(str(path))
     # Three weeks with output every 20 s, then ten minutes with output all the time.
-    noted = [BEGIN_MS + at for at in range(0, 3 * WEEK_MS, 20_000)]
-    noted += [BEGIN_MS + 3 * WEEK_MS + at for at in range(0, 600_000, 100)]
+    noted = [BEGIN_MS + offset_ms for offset_ms in range(0, 3 * WEEK_MS, 20_000)]
+    noted += [BEGIN_MS + 3 * WEEK_MS + offset_ms for offset_ms in range(0, 600_000, 100)]
     for number, time_ms in enumerate(noted, 1):
         writer.record(time_ms, (number * 1000, number * 50))
         assert writer._end <= MAX_BYTES

@@ -22,7 +22,7 @@ def test_the_address_is_that_of_the_way_to_the_other_and_never_a_name() -> None:
     assert is_address(address_towards([socket.gethostname(), "localhost"]))
 
 
-def test_a_host_that_is_this_machine_says_less_than_one_that_is_not() -> None:
+def test_a_remote_host_is_preferred_to_this_machine_for_routes() -> None:
     own = next(
         (found for _, name in socket.if_nameindex() if name != "lo" and (found := _address_or_none(name)) is not None),
         "",
@@ -58,7 +58,12 @@ def test_unusual_address_forms_are_not_addresses(text: object) -> None:
 
 
 def test_loopback_is_known() -> None:
-    assert [is_loopback(one) for one in ("127.0.1.1", "::1", "10.0.0.1", "2001:db8::1")] == [True, True, False, False]
+    assert [is_loopback(value) for value in ("127.0.1.1", "::1", "10.0.0.1", "2001:db8::1")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def _address_or_none(name: str) -> str | None:

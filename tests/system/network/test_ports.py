@@ -108,7 +108,7 @@ def test_ports_are_free_when_the_last_process_that_inherited_them_has_died(few: 
         wait_until(locked, what="its child has ended")
 
 
-def test_a_range_in_which_the_kernel_gives_ports_to_clients_is_refused(tmp_path: Path) -> None:
+def test_a_range_that_overlaps_ephemeral_ports_is_refused(tmp_path: Path) -> None:
     kernel = settings(tmp_path, "32768\t60999")
     assert ephemeral_overlap(PortRange(20_000, 32_767), kernel) is None
     assert ephemeral_overlap(PortRange(20_000, 32_768), kernel) == (32_768, 60_999)

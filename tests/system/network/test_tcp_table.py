@@ -39,8 +39,11 @@ def test_a_table_is_read_with_addresses_as_people_write_them(tmp_path: Path) -> 
     assert found[0] == TcpSocket("127.0.0.1", 8080, "0.0.0.0", 0, True, 1001, 31337)
     assert found[1][:4] == ("192.168.1.10", 22, "192.168.1.11", 54321)
     assert found[4] == TcpSocket("127.0.0.1", 50000, "127.0.0.1", 8080, False, 1003, 42)
-    assert [(one.address, one.uid) for one in listeners(8080, str(tmp_path))] == [("127.0.0.1", 1001), ("::", 1002)]
-    assert [one.address for one in listeners(8081, str(tmp_path))] == ["::1"]
+    assert [(listener.address, listener.uid) for listener in listeners(8080, str(tmp_path))] == [
+        ("127.0.0.1", 1001),
+        ("::", 1002),
+    ]
+    assert [listener.address for listener in listeners(8081, str(tmp_path))] == ["::1"]
     assert list(sockets(str(tmp_path / "nothing"))) == []
 
 
@@ -57,7 +60,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_the_tcp_table_has_listeners_and_peers(family: socket.AddressFamily, address: str) -> None:
     with socket.create_server((address, 0), family=family) as server:
         port = server.getsockname()[1]
-        assert [(one.address, one.uid) for one in listeners(port)] == [(address, os.getuid())]
+        assert [(listener.address, listener.uid) for listener in listeners(port)] == [(address, os.getuid())]
         with socket.create_connection((address, port)) as client:
             accepted, _ = server.accept()
             with accepted:

@@ -62,7 +62,7 @@ def test_no_thread_shows_waits_at_the_fork_or_in_the_child(monkeypatch: pytest.M
     fork = os.fork
 
     def noting_fork() -> int:
-        at_fork.extend(one.name for one in threading.enumerate())
+        at_fork.extend(thread.name for thread in threading.enumerate())
         return fork()
 
     monkeypatch.setattr(os, "fork", noting_fork)
@@ -84,7 +84,7 @@ def test_a_descriptor_above_a_lowered_limit_is_closed_too() -> None:
     assert len(found["descriptors"]) == 1
 
 
-def test_an_error_of_ours_arrives_as_it_was_raised() -> None:
+def test_a_dlapp_error_of_the_child_is_raised_unchanged() -> None:
     def work() -> None:
         raise NotFound("it is not there")
 

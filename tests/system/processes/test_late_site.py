@@ -28,7 +28,7 @@ def test_a_library_is_found_without_site_packages_at_the_start() -> None:
     assert trial("print('site' in sys.modules); import click; print(click.__name__)", "-S") == "False\nclick"
 
 
-def test_a_library_that_is_nowhere_is_not_found() -> None:
+def test_a_missing_library_is_not_found() -> None:
     code = "\ntry: import no_such_library\nexcept ModuleNotFoundError as error: print(error.name)"
     assert trial(code, "-S") == "no_such_library"
 
@@ -53,7 +53,7 @@ print(*sorted(found))
 
 
 @pytest.mark.parametrize("options", [(), ("-S",)])
-def test_libraries_come_from_the_environment_that_dlapp_is_installed_in(options: tuple[str, ...]) -> None:
+def test_libraries_are_loaded_from_dlapps_environment(options: tuple[str, ...]) -> None:
     assert trial("import click; print(click.__file__)", *options) == trial("import click; print(click.__file__)")
 
 
@@ -63,7 +63,7 @@ def test_a_directory_beside_dlapp_does_not_hide_a_library_of_its_name() -> None:
     assert trial(code, "-S") == "('a', 'b')"
 
 
-@pytest.mark.parametrize("python", [one for one in (sys.executable, SYSTEM) if one])
+@pytest.mark.parametrize("python", [item for item in (sys.executable, SYSTEM) if item])
 def test_paths_of_a_pth_file_are_added_and_its_code_is_not_run(python: str, tmp_path: Path) -> None:
     subprocess.run([python, "-m", "venv", "--without-pip", tmp_path / "made"], check=True)
     (packages,) = (tmp_path / "made").glob("lib/python*/site-packages")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dlapp.system.processes.oom_kills import OomKills, kill_count
 
 
-def test_the_kernel_says_how_many_there_were() -> None:
+def test_oom_kills_are_counted_by_the_kernel() -> None:
     assert (kill_count() or 0) >= 0
 
 

@@ -36,7 +36,7 @@ def test_a_program_whose_name_has_brackets_and_blanks_is_read_right(tmp_path: Pa
         found = process_stat(process.pid)
         assert found is not None
         assert (found.program, found.parent, found.threads) == (b"a) S (b", os.getpid(), 1)
-        assert found in [one._replace(state=found.state) for one in all_processes()]
+        assert found in [item._replace(state=found.state) for item in all_processes()]
         process.kill()
 
 

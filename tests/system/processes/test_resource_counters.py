@@ -21,7 +21,7 @@ NET = """Inter-|   Receive
 """
 
 
-def test_a_process_that_ended_still_counts_below_the_one_that_took_its_status() -> None:
+def test_an_ended_process_counts_for_the_parent_that_reaped_it() -> None:
     burn = "import os\nwhile sum(os.times()[:2]) < 0.3: pass"
     script = (
         f"import subprocess, sys; subprocess.run([sys.executable, '-I', '-c', {burn!r}]); print('done', flush=True); "
@@ -82,7 +82,7 @@ def test_a_cgroup_of_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_cgroup_of_version_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hierarchies = ("9:name=systemd", "4:memory", "2:cpu,cpuacct")
-    seen_as(monkeypatch, "".join(f"{one}:/docker/{NAME}\n" for one in hierarchies) + "0::/\n")
+    seen_as(monkeypatch, "".join(f"{hierarchy}:/docker/{NAME}\n" for hierarchy in hierarchies) + "0::/\n")
     files(
         tmp_path,
         {

@@ -25,8 +25,8 @@ class Payload:
 
     def __init__(self, directory: Path, every_s: float = 600.0) -> None:
         self.notes: list[str] = []
-        self.said: list[str] = []
-        self.said_by_release: list[int] = []
+        self.details: list[str] = []
+        self.details_at_release: list[int] = []
         self.statuses: list[CheckpointStatus] = []
         self.model = directory / "home" / "workspace" / "model"
         self.model.mkdir(parents=True, exist_ok=True)
@@ -40,17 +40,17 @@ class Payload:
         return self.statuses[-1] if self.statuses else CheckpointStatus()
 
     def numbers(self) -> list[int]:
-        return sorted(int(one.stem.partition("-")[2]) for one in self.place.glob("checkpoint-*.json"))
+        return sorted(int(path.stem.partition("-")[2]) for path in self.place.glob("checkpoint-*.json"))
 
     def end(self, *, is_orderly: bool, patience_s: float = 0.0) -> None:
         def say(phase: Phase, *, detail: str = "") -> None:
-            self.said.append(detail)
+            self.details.append(detail)
 
         self.checkpoints.store_last(
             is_orderly=is_orderly,
             patience_s=patience_s,
             report_phase=say,
-            release=lambda: self.said_by_release.append(len(self.said)),
+            release=lambda: self.details_at_release.append(len(self.details)),
             may_wait=lambda: True,
         )
 
@@ -76,8 +76,8 @@ def test_files_that_a_payload_may_be_writing_are_no_checkpoint(
         age(payload, monkeypatch)
     payload.end(is_orderly=is_orderly)
     assert payload.numbers() == ([1] if is_orderly or is_old else [])
-    said = "no last checkpoint: model/weights was written shortly before the end"
-    assert (said in payload.notes) == (not is_orderly and not is_old)
+    message = "no last checkpoint: model/weights was written shortly before the end"
+    assert (message in payload.notes) == (not is_orderly and not is_old)
 
 
 def test_a_directory_that_is_empty_or_missing_is_no_checkpoint(payload: Payload) -> None:
@@ -222,7 +222,7 @@ def test_files_with_a_step_are_copied_alone_if_others_are_written_for_long(
     (payload.model / "cache").unlink()
     (payload.model / "checkpoint-7" / "weights").unlink()
     payload.checkpoints.restore_newest(1)
-    assert [one.name for one in payload.model.iterdir()] == ["checkpoint-7"]
+    assert [path.name for path in payload.model.iterdir()] == ["checkpoint-7"]
 
 
 def test_files_being_written_at_sigterm_are_left_out_of_the_checkpoint(payload: Payload) -> None:
@@ -238,7 +238,7 @@ def test_files_being_written_at_sigterm_are_left_out_of_the_checkpoint(payload: 
     assert payload.status().step == 2
     assert payload.status().why == "model/step=3.ckpt was open for writing"
     payload.checkpoints.restore_newest(1)
-    assert {one.name: one.read_text() for one in payload.model.iterdir()} == {"step=1.ckpt": "1", "step=2.ckpt": "2"}
+    assert {path.name: path.read_text() for path in payload.model.iterdir()} == {"step=1.ckpt": "1", "step=2.ckpt": "2"}
 
 
 def test_files_saved_long_after_sigterm_are_copied_after_sigkill(
@@ -268,7 +268,7 @@ def test_files_written_at_sigterm_are_no_checkpoint_if_the_script_ends_by_itself
     payload.end(is_orderly=is_orderly)
     assert payload.status().why == "model/step=2.ckpt was open for writing"
     payload.checkpoints.restore_newest(1)
-    assert {one.name: one.read_text() for one in payload.model.iterdir()} == {"step=1.ckpt": "1"}
+    assert {path.name: path.read_text() for path in payload.model.iterdir()} == {"step=1.ckpt": "1"}
 
 
 def test_files_open_at_sigterm_are_no_checkpoint_even_if_old(payload: Payload, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +319,7 @@ def test_a_checkpoint_that_is_pruned_while_it_is_copied_is_copied_as_it_was(
     with payload.checkpoints.copying():
         wait_for("a copy", lambda: payload.status().number)
     payload.checkpoints.restore_newest(1)
-    assert {str(one.relative_to(payload.model)): one.read_text() for one in payload.model.glob("*/*")} == {
+    assert {str(path.relative_to(payload.model)): path.read_text() for path in payload.model.glob("*/*")} == {
         "checkpoint-1/weights": "1",
         "checkpoint-2/weights": "2",
     }
@@ -334,7 +334,7 @@ def test_a_restored_checkpoint_is_the_newest_one_with_its_step_and_age(payload: 
     assert later.status() == CheckpointStatus(number=1, step=9, epoch=1, at_ms=5)
 
 
-def test_the_next_container_begins_with_the_newest_one(payload: Payload, tmp_path: Path) -> None:
+def test_the_next_container_resumes_from_the_newest_checkpoint(payload: Payload, tmp_path: Path) -> None:
     payload.checkpoints.restore_newest(1)
     assert payload.checkpoints.start_environment("/w") == {}
     (payload.model / "weights").write_text("1")
@@ -347,7 +347,7 @@ def test_the_next_container_begins_with_the_newest_one(payload: Payload, tmp_pat
 
 
 @pytest.mark.parametrize("patience_s", [0.0, 60.0])
-def test_the_last_copy_waits_for_a_file_system_that_is_away(
+def test_the_last_copy_waits_for_an_unreachable_file_system(
     payload: Payload, monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
     (payload.model / "weights").write_text("1")
@@ -363,8 +363,8 @@ def test_the_last_copy_waits_for_a_file_system_that_is_away(
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     payload.end(is_orderly=True, patience_s=patience_s)
     assert payload.numbers() == ([1] if patience_s else [])
-    assert bool(payload.said) == bool(patience_s)
-    assert payload.said_by_release[:1] == ([1] if patience_s else [])  # a driver may hang at the release
+    assert bool(payload.details) == bool(patience_s)
+    assert payload.details_at_release[:1] == ([1] if patience_s else [])  # a driver may hang at the release
     assert ("the last checkpoint could not be stored: no NameNode" in payload.notes) == (not patience_s)
 
 

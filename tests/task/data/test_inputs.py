@@ -54,7 +54,7 @@ def settings(tmp_path: Path) -> CacheSettings:
 
 
 def entries(directory: Path) -> list[str]:
-    return [one.use for one in InputCache(CacheLocation(str(directory), 1 << 30, 86400.0)).entries()]
+    return [entry.use for entry in InputCache(CacheLocation(str(directory), 1 << 30, 86400.0)).entries()]
 
 
 def test_mounted_input_is_in_use_until_the_task_releases_it(
@@ -80,7 +80,7 @@ def test_fetched_input_is_synced_during_a_long_payload_only(
     about = tmp_path / "cache" / "entries"
 
     def settled() -> bool:
-        return any('"boot_id": ""' in one.read_text() for one in about.glob("*/about"))
+        return any('"boot_id": ""' in path.read_text() for path in about.glob("*/about"))
 
     short = Inputs(settings(tmp_path), print)
     short.bring(plan("one"), may_mount=False)
@@ -95,7 +95,7 @@ def test_fetched_input_is_synced_during_a_long_payload_only(
     long.close()
 
 
-def test_the_operators_directory_goes_before_the_engines(
+def test_the_operators_directory_overrides_the_engines(
     plan: Callable[[str], FetchPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = NodePolicy(cache_dir=str(tmp_path / "operators"))

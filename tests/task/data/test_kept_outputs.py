@@ -106,7 +106,7 @@ class Payload:
         fault = Fault.USER if exit_code else Fault.NONE
         return outputs.store(TaskResult(exit_code=exit_code, fault=fault), 100.0, self.changes, ())
 
-    def kept(self) -> dict[str, str]:
+    def kept_files(self) -> dict[str, str]:
         """Return the kept files by name, with their content; a link is named with its target."""
         above, found = self.unstored / str(CONTAINER), {}
         for path in sorted(above.rglob("*")):
@@ -150,7 +150,7 @@ def test_link_targets_of_a_refused_output_are_kept_with_it(
     result = payload.store(outputs, exit_code)
     assert (result.outputs, result.exit_code) == ((), exit_code)
     assert result.message.endswith(f"in {payload.unstored}/{CONTAINER}/out")
-    assert payload.kept() == {
+    assert payload.kept_files() == {
         "out/last/model": "weights",
         "out/log": "losses",
         "out/model.pt": "trained for days",
@@ -160,12 +160,12 @@ def test_link_targets_of_a_refused_output_are_kept_with_it(
     assert outputs.not_stored(result, payload.changes) is None
 
 
-def test_of_a_refused_output_in_the_workspace_itself_all_is_kept(payload: Payload) -> None:
+def test_a_refused_output_of_the_whole_workspace_is_kept(payload: Payload) -> None:
     payload.write(**{"best.pt": "trained for days"})
     payload.link("model.pt", "best.pt")
     result = payload.store(payload.outputs("out"))
     assert "the script made no 'out'" in result.message
-    assert payload.kept() == {"workspace/best.pt": "trained for days", "workspace/model.pt": "-> best.pt"}
+    assert payload.kept_files() == {"workspace/best.pt": "trained for days", "workspace/model.pt": "-> best.pt"}
 
 
 def test_a_link_out_of_the_workspace_is_not_kept_and_named(payload: Payload) -> None:
@@ -173,9 +173,9 @@ def test_a_link_out_of_the_workspace_is_not_kept_and_named(payload: Payload) -> 
     payload.link("out/far", "/etc/passwd")
     outputs = payload.outputs("out")
     lost = outputs.not_stored(payload.store(outputs), payload.changes)
-    assert payload.kept() == {"out/log": "losses"}
+    assert payload.kept_files() == {"out/log": "losses"}
     assert lost is not None
-    assert [one.name for one in lost.entries] == ["out/far"]
+    assert [entry.name for entry in lost.entries] == ["out/far"]
 
 
 def test_the_workspace_stays_if_link_targets_cannot_be_kept_elsewhere(
@@ -189,7 +189,7 @@ def test_the_workspace_stays_if_link_targets_cannot_be_kept_elsewhere(
     assert result.message.endswith(f"in {payload.workspace}/out")
     assert (outputs.unstored, outputs.is_in_workspace) == ([f"{payload.workspace}/out"], True)
     assert (payload.workspace / "out/model.pt").read_text() == "trained for days"
-    assert payload.kept() == {}
+    assert payload.kept_files() == {}
 
 
 @pytest.mark.parametrize(
@@ -203,10 +203,10 @@ def test_with_a_lost_workspace_only_the_output_is_kept_and_the_rest_named(
     nothing_can_be_filled_in(monkeypatch)
     outputs = payload.outputs("out", am_file=am_file, workspace_end=workspace_end)
     lost = outputs.not_stored(payload.store(outputs), payload.changes)
-    assert payload.kept() == {"out/log": "losses", "out/model.pt": "-> ../best.pt"}
+    assert payload.kept_files() == {"out/log": "losses", "out/model.pt": "-> ../best.pt"}
     assert not outputs.is_in_workspace
     assert lost is not None
-    assert [one.name for one in lost.files] == ["best.pt"]
+    assert [file.name for file in lost.files] == ["best.pt"]
 
 
 def test_an_unkept_output_of_a_trial_is_not_reported_as_kept(payload: Payload) -> None:
@@ -222,7 +222,7 @@ def test_an_outer_output_does_not_replace_a_kept_inner_one(payload: Payload) -> 
     payload.write(**{"out/inner/model": "weights", "out/log": "losses"})
     outputs = payload.outputs("out/inner", "out")
     payload.store(outputs)
-    assert payload.kept() == {"out/inner/model": "weights"}
+    assert payload.kept_files() == {"out/inner/model": "weights"}
     assert outputs.is_in_workspace
     assert (payload.workspace / "out/log").read_text() == "losses"
 
@@ -232,7 +232,7 @@ def test_outputs_that_link_to_each_other_are_kept_with_all_files(payload: Payloa
     payload.link("a/to b", "../b/2")
     payload.link("b/to a", "../a/1")
     payload.store(payload.outputs("a", "b"))
-    assert payload.kept() == {"a/1": "one", "a/to b": "two", "b/2": "two"}
+    assert payload.kept_files() == {"a/1": "one", "a/to b": "two", "b/2": "two"}
 
 
 def test_a_failed_try_to_store_does_not_count_as_stored(payload: Payload) -> None:
@@ -267,6 +267,6 @@ def test_a_wait_for_space_is_reported_before_the_gpus_are_released(
     monkeypatch.setattr(outputs, "_report_phase", lambda phase, detail="": calls.append(detail) if detail else None)
     monkeypatch.setattr(outputs, "_release", lambda: calls.append("released"))
     result = payload.store(outputs)
-    assert [one.files for one in result.outputs] == [1], result
+    assert [output.files for output in result.outputs] == [1], result
     assert "released" in calls[1:]
     assert "/data" in calls[0]

@@ -32,16 +32,16 @@ def test_an_operator_can_forbid_caches_and_lower_their_limit(tmp_path: Path) -> 
     with pytest.raises(Denied, match=rf"cache\.models: not allowed on this node \(payload_cache_limit of {FILE}\)"):
         opened(settings(tmp_path), NodePolicy(payload_cache_limit_bytes=0))
     assert not (tmp_path / "engine").exists()
-    said: list[str] = []
-    one = opened(settings(tmp_path), NodePolicy(payload_cache_limit_bytes=1000), said.append)
+    messages: list[str] = []
+    one = opened(settings(tmp_path), NodePolicy(payload_cache_limit_bytes=1000), messages.append)
     (Path(one.hold("models")) / "x").write_bytes(b"x" * 5000)
     one.close()
-    (line,) = said
+    (line,) = messages
     assert line.endswith("the limit is 1000 bytes")
     assert os.listdir(tmp_path / "engine" / "caches") == []
 
 
-def test_the_operators_directory_goes_before_the_engines(tmp_path: Path) -> None:
+def test_the_operators_directory_overrides_the_engines(tmp_path: Path) -> None:
     one = opened(settings(tmp_path), NodePolicy(cache_dir=str(tmp_path / "operator")))
     assert one.hold("models") == f"{tmp_path}/operator/{os.geteuid()}/payload/caches/models"
     one.close()

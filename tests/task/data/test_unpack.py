@@ -45,9 +45,7 @@ def file_member(name: bytes, content: bytes = b"x", mode: int = 0o644) -> bytes:
     return header(name, mode, len(content)) + content.ljust(-(-len(content) // 512) * 512, b"\0")
 
 
-def test_a_workspace_comes_out_with_its_permissions_links_and_empty_directories(
-    workspace: Path, tmp_path: Path
-) -> None:
+def test_a_workspace_is_unpacked_with_permissions_links_and_empty_directories(workspace: Path, tmp_path: Path) -> None:
     done = packed(workspace)
     for number, archive in enumerate((done.archive, f"file://{done.archive}")):
         into = tmp_path / f"into {number}"
@@ -58,23 +56,25 @@ def test_a_workspace_comes_out_with_its_permissions_links_and_empty_directories(
         assert (into / "data" / "empty").is_dir()
 
 
-def test_many_files_are_unpacked_with_a_thread_that_is_gone_afterwards(tmp_path: Path) -> None:
+def test_many_files_are_unpacked_by_a_thread_that_ends(tmp_path: Path) -> None:
     root = tmp_path / "workspace"
     root.mkdir()
     for number in range(60):
         (root / f"{number:03d}").write_bytes(os.urandom(100_000))
     (root / "zeros").write_bytes(bytes(20 << 20))
     done = packed(root)
-    told: list[tuple[int, int]] = []
+    progress_calls: list[tuple[int, int]] = []
     before = set(threading.enumerate())
-    unpack(done.archive, str(tmp_path / "into"), digest=done.digest, progress=lambda *at: told.append(at))
+    unpack(
+        done.archive, str(tmp_path / "into"), digest=done.digest, progress=lambda *offset: progress_calls.append(offset)
+    )
     assert not set(threading.enumerate()) - before
     assert subprocess.run(["diff", "-r", str(root), str(tmp_path / "into")]).returncode == 0
-    assert told[-1] == (done.size_bytes, done.size_bytes)
-    assert told == sorted(told)
+    assert progress_calls[-1] == (done.size_bytes, done.size_bytes)
+    assert progress_calls == sorted(progress_calls)
 
 
-def test_write_protected_directories_come_out_filled_and_protected(workspace: Path, tmp_path: Path) -> None:
+def test_write_protected_directories_are_unpacked_filled_and_protected(workspace: Path, tmp_path: Path) -> None:
     (workspace / "data").chmod(0o555)
     try:
         done = packed(workspace)
@@ -82,11 +82,11 @@ def test_write_protected_directories_come_out_filled_and_protected(workspace: Pa
         assert stat.S_IMODE(os.stat(tmp_path / "into" / "data").st_mode) == 0o555
         assert (tmp_path / "into" / "data" / "numbers").exists()
     finally:
-        for one in (workspace / "data", tmp_path / "into" / "data"):
-            one.chmod(0o755)
+        for item in (workspace / "data", tmp_path / "into" / "data"):
+            item.chmod(0o755)
 
 
-def test_holes_come_out_as_holes(tmp_path: Path) -> None:
+def test_holes_are_unpacked_as_holes(tmp_path: Path) -> None:
     root = tmp_path / "workspace"
     root.mkdir()
     with open(root / "sparse", "wb") as file:
@@ -143,18 +143,20 @@ def test_members_that_lead_out_of_the_workspace_are_refused(tmp_path: Path, memb
     assert not os.path.lexists("/tmp/absolute")
 
 
-def with_field(block: bytes, at: int, field: bytes) -> bytes:
+def with_field(block: bytes, offset: int, field: bytes) -> bytes:
     """A header with another number, and the checksum that goes with it."""
-    changed = block[:at] + field + block[at + len(field) :]
+    changed = block[:offset] + field + block[offset + len(field) :]
     sum_of = changed[:148] + b" " * 8 + changed[156:]
     return changed[:148] + b"%06o\0 " % sum(sum_of) + changed[156:]
 
 
 @pytest.mark.parametrize("kind", [FILE, DIRECTORY])
 @pytest.mark.parametrize("number", [b"7" * 12, b"\x80" + b"\0" * 3 + b"\x7f" + b"\xff" * 7, b"\x80" + b"\xff" * 11])
-@pytest.mark.parametrize("at", [100, 124, 136])
-def test_a_number_of_any_size_is_kept_or_refused(tmp_path: Path, kind: bytes, number: bytes, at: int) -> None:
-    member = with_field(header(b"x", 0o644, 0, kind), at, number[-8:] if at == 100 and number[0] != 0x80 else number)
+@pytest.mark.parametrize("offset", [100, 124, 136])
+def test_a_number_of_any_size_is_kept_or_refused(tmp_path: Path, kind: bytes, number: bytes, offset: int) -> None:
+    member = with_field(
+        header(b"x", 0o644, 0, kind), offset, number[-8:] if offset == 100 and number[0] != 0x80 else number
+    )
     with contextlib.suppress(ArchiveDamaged):
         unpack(archive_of(tmp_path, member), str(tmp_path / "into"), digest=None)
 

@@ -1,4 +1,4 @@
-"""Test what is told of a workspace after its script."""
+"""Changes of a workspace by its script, as they are reported."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Workspace:
         path.write_bytes(bytes(size_bytes))
         return path
 
-    def found(self, *stored: str, most: int = 8) -> tuple[tuple[tuple[str, int], ...], int, bool]:
+    def new_files(self, *stored: str, most: int = 8) -> tuple[tuple[tuple[str, int], ...], int, bool]:
         return self.changes.new_files(stored, most)
 
 
@@ -59,7 +59,7 @@ def workspace(tmp_path: Path) -> Workspace:
 def test_new_and_changed_files_are_found_by_size_and_the_others_are_counted(workspace: Workspace) -> None:
     for name, size_bytes in {"a": 1, "big": 300, "deep/er/b": 200, "shipped/data": 7, "empty": 0}.items():
         workspace.write(name, size_bytes)
-    assert workspace.found(most=3) == ((("big", 300), ("deep/er/b", 200), ("shipped/data", 7)), 2, True)
+    assert workspace.new_files(most=3) == ((("big", 300), ("deep/er/b", 200), ("shipped/data", 7)), 2, True)
 
 
 def test_unchanged_stored_and_cached_files_are_no_changes(workspace: Workspace) -> None:
@@ -68,28 +68,28 @@ def test_unchanged_stored_and_cached_files_are_no_changes(workspace: Workspace) 
     (workspace.path / "link").symlink_to("z")
     os.mkfifo(workspace.path / "pipe")
     (workspace.path / "away").symlink_to("/usr")
-    assert workspace.found("output", "./in/mounted/", "z") == ((), 0, True)
+    assert workspace.new_files("output", "./in/mounted/", "z") == ((), 0, True)
 
 
 def test_a_file_is_found_once_if_all_its_hard_links_are_lost_and_not_if_one_is_stored(workspace: Workspace) -> None:
-    lost, kept, far = workspace.write("lost", 3), workspace.write("kept", 4), workspace.write("far", 5)
+    lost, same, far = workspace.write("lost", 3), workspace.write("kept", 4), workspace.write("far", 5)
     (workspace.path / "output").mkdir()
     os.link(lost, workspace.path / "lost too")
-    os.link(kept, workspace.path / "output" / "kept")
+    os.link(same, workspace.path / "output" / "kept")
     os.link(far, workspace.path.parent / "far")
-    ((names, _),), more, is_complete = workspace.found("output")
+    ((names, _),), more, is_complete = workspace.new_files("output")
     assert (names in ("lost", "lost too"), more, is_complete) == (True, 0, True)
 
 
 @pytest.mark.parametrize("limit", ["_MAX_ENTRIES", "_SEARCH_S", "_MAX_DEPTH"])
-def test_a_search_at_its_limits_says_that_there_may_be_more(
+def test_a_search_at_its_limits_reports_that_there_may_be_more(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     for number in range(20):
         workspace.write(f"file{number}")
         workspace.write("/".join("d" * number + "x"), 2)
     monkeypatch.setattr(workspace_changes, limit, {"_MAX_ENTRIES": 15, "_SEARCH_S": -1.0, "_MAX_DEPTH": 3}[limit])
-    largest, more, is_complete = workspace.found()
+    largest, more, is_complete = workspace.new_files()
     assert not is_complete
     assert len(largest) + more < 40
 
@@ -99,4 +99,4 @@ def test_a_workspace_that_a_link_replaced_has_no_new_files(workspace: Workspace,
     (tmp_path / "precious" / "secret").touch()
     workspace.path.rename(tmp_path / "away")
     workspace.path.symlink_to(tmp_path / "precious")
-    assert workspace.found() == ((), 0, True)
+    assert workspace.new_files() == ((), 0, True)

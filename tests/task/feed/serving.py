@@ -80,14 +80,16 @@ class ServedFeed:
 
     def break_connections(self) -> None:
         """Do to readers what the death of the process does."""
-        for one in self._listener.accepted:
+        for item in self._listener.accepted:
             with contextlib.suppress(OSError):  # it has ended
-                one.shutdown(socket.SHUT_RDWR)
+                item.shutdown(socket.SHUT_RDWR)
 
     def __enter__(self) -> ServedFeed:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self.break_connections()
         self.buffer.close()
@@ -119,7 +121,7 @@ def tar_of(samples: Mapping[str, bytes]) -> bytes:
 
 def tfrecords_of(records: list[bytes]) -> bytes:
     """A TFRecord file; its checksums are not right."""
-    return b"".join(struct.pack("<Q", len(one)) + b"crc_" + one + b"crc_" for one in records)
+    return b"".join(struct.pack("<Q", len(record)) + b"crc_" + record + b"crc_" for record in records)
 
 
 def files_of(kind: FeedFormat, files: int, dice: random.Random) -> tuple[dict[str, bytes], list[bytes]]:

@@ -28,7 +28,7 @@ def node(name: str, size_bytes: int) -> TreeNode:
 
 
 @pytest.mark.slow
-def test_a_terabyte_goes_through_a_buffer_of_a_gibibyte(tmp_path: Path) -> None:
+def test_a_terabyte_is_fed_through_a_buffer_of_a_gibibyte(tmp_path: Path) -> None:
     readers = 3
     nodes = [node(f"{number}", size) for number, size in enumerate((400 * GIB + 7, 0, 1, 600 * GIB, 24 * GIB - 3))]
     begun = 0
@@ -97,16 +97,16 @@ def test_small_files_are_held_in_memory_up_to_its_bound(tmp_path: Path) -> None:
 @pytest.mark.proves("feed-memory")
 def test_a_reader_that_keeps_all_it_was_sent_has_no_memory_of_the_host(tmp_path: Path) -> None:
     files = {f"{number:03}": b"x" for number in range(20)}
-    kept = []
+    retained = []
     with ServedFeed(tmp_path, files, FeedSpec(format=FeedFormat.FILES)) as served:
         for _ in range(3):  # it acknowledges, and connects again
             queue = served.content.queue(0, 1, FeedPosition())
             while found := queue.take(5):
-                kept += [fd for _, fd in found if fd >= 0]
+                retained += [fd for _, fd in found if fd >= 0]
                 queue.acknowledge(len(found))
             queue.close()
-    assert len(kept) == 60
-    for fd in kept:
+    assert len(retained) == 60
+    for fd in retained:
         assert not os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:")
         os.close(fd)
 
@@ -123,7 +123,7 @@ def test_only_a_plain_payload_has_small_files_in_memory(
         inputs=(section,), role_index=0, role_size=1, output_patience_s=1.0, docker_image=image
     )
     TaskFeeds(cast("Any", assignment), cast("Any", SimpleNamespace(hdfs=None)), str(tmp_path), lambda _: None)
-    assert [one.in_memory for one in seen] == [in_memory]
+    assert [item.in_memory for item in seen] == [in_memory]
 
 
 def test_an_unreachable_server_is_waited_for_and_reported(tmp_path: Path) -> None:

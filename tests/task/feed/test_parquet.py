@@ -37,7 +37,7 @@ def files_of(count: int, dice: random.Random) -> tuple[dict[str, bytes], list[tu
     for number in range(count):
         rows = [f"{number}:{row}" for row in range(dice.choice((1, 2, ROWS, 10)))]
         content[f"f{number:02}"] = parquet_of(rows)
-        groups += [tuple(rows[at : at + ROWS]) for at in range(0, len(rows), ROWS)]
+        groups += [tuple(rows[offset : offset + ROWS]) for offset in range(0, len(rows), ROWS)]
     return content, groups
 
 
@@ -54,7 +54,7 @@ def test_each_epoch_has_every_row_group_once_in_an_order_of_its_own(tmp_path: Pa
     for number in range(2):
         (place := tmp_path / str(number)).mkdir()
         with ServedFeed(place, files, spec) as served:
-            orders.append([[group_of(one) for one in read] for _, read in served.read().by_epoch()])
+            orders.append([[group_of(item) for item in read] for _, read in served.read().by_epoch()])
     assert orders[0] == orders[1]
     assert all(sorted(epoch) == sorted(groups) for epoch in orders[0])
     assert (orders[0][0] == orders[0][1] == groups) == (shuffle is None)
@@ -84,7 +84,7 @@ def test_every_row_group_is_read_once_by_containers_that_are_killed_and_resume(t
                         break
                 else:
                     trained, is_over = trained + since, True
-    assert trained == Counter({(epoch, one): 1 for epoch in range(epochs) for one in groups}), f"seed {seed}"
+    assert trained == Counter({(epoch, group): 1 for epoch in range(epochs) for group in groups}), f"seed {seed}"
 
 
 def test_a_file_that_is_not_parquet_is_refused_by_name(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ KINDS = (FeedFormat.FILES, FeedFormat.LINES, FeedFormat.TAR, FeedFormat.TFRECORD
 def test_each_epoch_has_every_record_once(tmp_path: Path, kind: FeedFormat, shuffle: int | None) -> None:
     files, records = files_of(kind, 12, random.Random(1))
     with ServedFeed(tmp_path, files, FeedSpec(format=kind, epochs=3, shuffle=shuffle)) as served:
-        found = [(epoch, [record_of(kind, one) for one in read]) for epoch, read in served.read().by_epoch()]
+        found = [(epoch, [record_of(kind, item) for item in read]) for epoch, read in served.read().by_epoch()]
     assert [epoch for epoch, _ in found] == [0, 1, 2]
     assert all(sorted(read) == sorted(records) for _, read in found)
     assert (found[0][1] == found[1][1]) == (shuffle is None)
@@ -57,7 +57,7 @@ def test_every_record_is_read_once_by_members_that_are_killed_and_resume(tmp_pat
         with ServedFeed(place, files, spec, ReaderPart(index, members)) as served:
             for reader in range(readers):
                 trained += _train(served, (reader, readers), kind, dice)
-    expected = Counter({(epoch, one): 1 for epoch in range(epochs) for one in records})
+    expected = Counter({(epoch, record): 1 for epoch in range(epochs) for record in records})
     assert trained == expected, f"seed {seed}"
 
 
@@ -93,7 +93,7 @@ def _train(
     ],
 )
 @pytest.mark.parametrize("shuffle", [None, 1])
-def test_of_a_line_its_end_of_either_kind_is_cut(
+def test_line_ends_of_both_kinds_are_removed(
     tmp_path: Path, content: bytes, lines: list[bytes], shuffle: int | None
 ) -> None:
     with ServedFeed(tmp_path, {"l.txt": content}, FeedSpec(format=FeedFormat.LINES, shuffle=shuffle)) as served:
@@ -109,7 +109,7 @@ def test_a_tar_member_belongs_to_the_sample_of_its_name_up_to_the_first_dot(tmp_
         ]
 
 
-def test_a_file_that_comes_in_parts_is_one_file_also_after_a_connection_broke(tmp_path: Path) -> None:
+def test_a_file_in_parts_is_whole_after_a_broken_connection(tmp_path: Path) -> None:
     content = random.Random(2).randbytes(9 << 20)
     spec = FeedSpec(buffer_bytes=16 << 20)
     with ServedFeed(tmp_path, {"large": content, "small": b"s"}, spec) as served:
@@ -119,12 +119,12 @@ def test_a_file_that_comes_in_parts_is_one_file_also_after_a_connection_broke(tm
         served.break_connections()
         assert (file.name, first + file.read()) == ("large", content)
         assert next(reader).read() == b"s"
-        assert max(one.size_bytes for one in served.fetched) == 4 << 20
+        assert max(entry.size_bytes for entry in served.fetched) == 4 << 20
 
 
 def test_the_unread_rest_of_a_file_is_skipped(tmp_path: Path) -> None:
     with ServedFeed(tmp_path, {"a": bytes(9 << 20), "b": b"s"}, FeedSpec(buffer_bytes=16 << 20)) as served:
-        assert [one.read(1) for one in served.read()] == [b"\0", b"s"]
+        assert [item.read(1) for item in served.read()] == [b"\0", b"s"]
 
 
 @pytest.mark.parametrize("content", [b"abc", (1 << 40).to_bytes(8, "little") + bytes(40), bytes(15)])
@@ -136,7 +136,7 @@ def test_a_file_that_is_no_tfrecord_file_is_refused_by_name(tmp_path: Path, cont
         list(served.read())
 
 
-def test_a_reader_hears_why_the_feed_failed(tmp_path: Path) -> None:
+def test_a_reader_gets_the_reason_why_the_feed_failed(tmp_path: Path) -> None:
     def fetch(*_: object) -> None:
         raise DlappError("the disk is full")
 
@@ -186,11 +186,11 @@ def test_a_request_that_is_none_is_refused_and_others_are_served(tmp_path: Path,
             if message:
                 assert b"error" in stranger.recv(1 << 16)
             stranger.shutdown(socket.SHUT_WR)
-            assert [one.read() for one in served.read()] == [b"x"]
+            assert [item.read() for item in served.read()] == [b"x"]
         assert served.notes == []
 
 
-def test_the_positions_of_a_process_are_in_the_checkpoint_that_it_reports_and_are_continued_from(
+def test_a_reported_checkpoint_has_the_positions_to_resume_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed, "_OPEN", [])
@@ -219,7 +219,7 @@ def test_outside_of_dlapp_there_is_no_feed(monkeypatch: pytest.MonkeyPatch) -> N
         context.feed("train-set")
 
 
-def test_a_position_within_a_file_is_where_a_reader_begins(tmp_path: Path) -> None:
+def test_a_reader_starts_at_a_position_within_a_file(tmp_path: Path) -> None:
     with ServedFeed(tmp_path, {"f": b"0123456789"}, FeedSpec()) as served:
         queue = served.content.queue(0, 1, FeedPosition(0, 0, 4))
         ((item, _),) = queue.take(1)

@@ -80,11 +80,11 @@ def test_archives_of_python_are_read_like_by_python(format: int, seed: int) -> N
     archive = archive_of(members, format)
     expected = []
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        for one in tar:
-            if one.isreg():
-                inner = tar.extractfile(one)
+        for item in tar:
+            if item.isreg():
+                inner = tar.extractfile(item)
                 assert inner is not None
-                key, _, suffix = one.name.rpartition(".")
+                key, _, suffix = item.name.rpartition(".")
                 expected.append({"__key__": key, "__url__": "t.tar", suffix: inner.read()})
     assert samples(archive) == expected, f"seed {seed}"
 
@@ -97,12 +97,12 @@ def test_names_may_be_longer_than_a_header(format: int) -> None:
 
 
 @given(st.text("/.aB\n", max_size=12))
-def test_samples_have_the_names_that_webdataset_gives_them(name: str) -> None:
+def test_samples_have_the_names_of_webdataset(name: str) -> None:
     found = re.fullmatch(r"((?:.*/|)[^.]+)[.]([^/]*)", name, re.DOTALL)
     assert _sample_name(name) == (("", "") if found is None else (found.group(1), found.group(2).lower()))
 
 
-def test_a_name_of_a_million_slashes_takes_no_time() -> None:
+def test_a_name_of_a_million_slashes_is_parsed_quickly() -> None:
     assert samples(archive_of([member("/" * 1_000_000)], tarfile.PAX_FORMAT)) == []
 
 
@@ -119,7 +119,7 @@ def test_sizes_may_be_of_bytes_as_gnu_writes_large_ones() -> None:
     assert samples(archive) == [{"__key__": "a", "__url__": "t.tar", "bin": b"abc"}]
 
 
-def test_a_header_for_all_members_counts_until_a_member_says_otherwise() -> None:
+def test_a_global_header_applies_unless_a_member_overrides_it() -> None:
     def pax(kind: bytes, text: bytes) -> bytes:
         return header("pax", b"%011o" % len(text), kind) + text.ljust(BLOCK, b"\0")
 
@@ -215,4 +215,4 @@ def test_members_of_a_sample_that_are_apart_are_refused_with_file_and_member(
 
 def test_samples_of_one_name_in_several_directories_are_several() -> None:
     archive = archive_of([member(name, b"1") for name in ("d/a.x", "d/a.y", "e/a.x", "e/a.y", "a.x")])
-    assert [one["__key__"] for one in samples(archive)] == ["d/a", "e/a", "a"]
+    assert [sample["__key__"] for sample in samples(archive)] == ["d/a", "e/a", "a"]

@@ -99,7 +99,7 @@ def test_10000_tasks_ask_the_namenode_900_times_a_second_at_most_and_each_of_the
         Searcher(cluster, 10_000).search(60)
         looks += cluster.looks
     for second in range(0, 60, 10):
-        in_10_s = sum(second <= one < second + 10 for one in looks)
+        in_10_s = sum(second <= poll < second + 10 for poll in looks)
         # The sample's chance adds a tenth.
         assert in_10_s / 10 * 10_000 / sample <= 900 * 1.1, second
 
@@ -128,7 +128,7 @@ def test_from_the_second_minute_10000_tasks_ask_the_namenode_300_times_a_second_
         looks += cluster.looks
     assert len(looks) > sample * 5
     for second in range(60, 240, 20):
-        in_20_s = sum(second <= one < second + 20 for one in looks)
+        in_20_s = sum(second <= poll < second + 20 for poll in looks)
         # 300/s; the sample's chance adds a fifth at most.
         assert in_20_s / 20 * 10_000 / sample <= 300 * 1.2, second
 
@@ -141,7 +141,7 @@ def test_the_address_of_the_latest_attempt_counts_and_other_names_do_not() -> No
     assert not set("".join(names)) - set("0123456789abcdef-")  # HDFS takes no colon in a name
 
 
-def test_addresses_that_could_not_be_listed_are_listed_at_the_next_look() -> None:
+def test_unlisted_addresses_are_listed_at_the_next_poll() -> None:
     cluster = Cluster()
     cluster.publish("http://new:2")
     cluster.is_away = True

@@ -114,11 +114,11 @@ def test_a_task_with_a_hanging_call_switches_to_the_next_applicationmaster_at_on
             find.url = f"http://{server.host}:{server.port}"
             wait_until(lambda: heard)
             wait_until(lambda: link._end_thread is None)
-        for one in hangs:
-            one.close()
+        for item in hangs:
+            item.close()
 
 
-def test_the_last_report_of_a_replaced_task_waits_for_no_master_once_there_is_none() -> None:
+def test_the_last_report_of_a_replaced_task_does_not_wait_without_an_applicationmaster() -> None:
     find = Elsewhere()
     with socket.create_server(("127.0.0.1", 0)) as gone:
         url = f"http://127.0.0.1:{gone.getsockname()[1]}"

@@ -38,7 +38,7 @@ def staging(*looks: Look) -> EndEvidence:
         ([(0.0, False), (100.0, True)], False),
     ],
 )
-def test_a_staging_directory_that_is_gone_twice_30_s_apart_proves_the_end(looks: list[Look], is_over: bool) -> None:
+def test_a_staging_directory_missing_twice_30_s_apart_proves_the_end(looks: list[Look], is_over: bool) -> None:
     assert bool(staging(*looks).end_reason) is is_over
 
 
@@ -48,12 +48,12 @@ def test_a_final_state_at_an_active_resourcemanager_proves_the_end(state: str) -
 
 
 @pytest.mark.parametrize("state", ["", NOT_KNOWN, *LIVE])
-def test_no_other_word_of_a_resourcemanager_proves_anything(state: str) -> None:
+def test_no_other_answer_of_a_resourcemanager_proves_the_end(state: str) -> None:
     assert EndEvidence().with_state(state, 0.0).end_reason == ""
 
 
 @pytest.mark.parametrize("state", LIVE)
-def test_a_staging_directory_that_was_never_made_is_no_end_while_the_resourcemanager_has_the_application(
+def test_a_staging_directory_never_created_is_no_end_of_a_known_application(
     state: str,
 ) -> None:
     gone = staging((0.0, True), (40.0, True))
@@ -75,7 +75,7 @@ class Orphan:
         self.asked_at.append(self.cluster.now_s)
         return self.state
 
-    def lives(self, for_s: float) -> float | None:
+    def proven_end_s(self, for_s: float) -> float | None:
         """Return when the end was proven [s]; None: not in this time."""
         end_s = self.cluster.now_s + for_s
         while self.cluster.now_s < end_s:
@@ -93,11 +93,11 @@ def running() -> Cluster:
 
 @settings(max_examples=40)
 @given(st.floats(0, 400), st.sampled_from(["", NOT_KNOWN, "FINISHED"]))
-def test_the_end_is_known_two_minutes_after_the_staging_directory_went(after_s: float, state: str) -> None:
+def test_the_end_is_known_two_minutes_after_the_staging_directory_vanished(after_s: float, state: str) -> None:
     orphan = Orphan(cluster := running())
-    assert orphan.lives(after_s) is None
+    assert orphan.proven_end_s(after_s) is None
     began_s, cluster.addresses, cluster.is_directory_missing, orphan.state = cluster.now_s, [], True, state
-    over_s = orphan.lives(120)
+    over_s = orphan.proven_end_s(120)
     assert over_s is not None
     assert over_s - began_s <= 100
     assert state == "FINISHED" or over_s - began_s >= APART_S
@@ -107,9 +107,9 @@ def test_the_end_is_known_two_minutes_after_the_staging_directory_went(after_s: 
 @given(st.floats(0, 400), st.sampled_from(sorted(FINAL)))
 def test_the_end_is_known_two_minutes_after_the_resourcemanager_has_it(after_s: float, state: str) -> None:
     orphan = Orphan(cluster := running())
-    assert orphan.lives(after_s) is None
+    assert orphan.proven_end_s(after_s) is None
     began_s, orphan.state = cluster.now_s, state
-    over_s = orphan.lives(120)
+    over_s = orphan.proven_end_s(120)
     assert over_s is not None
     assert over_s - began_s <= 65
 
@@ -134,28 +134,28 @@ def test_a_missing_address_is_no_end_for_a_week(found: bool | DlappError | None,
     orphan = Orphan(cluster := running())
     orphan.state = state
     lacking(cluster, found)
-    assert orphan.lives(7 * 86_400 / 100) is None
+    assert orphan.proven_end_s(7 * 86_400 / 100) is None
 
 
-def test_a_namenode_that_is_away_is_no_end_and_costs_no_evidence_when_it_is_back() -> None:
+def test_an_unreachable_namenode_is_no_end_and_keeps_earlier_evidence() -> None:
     orphan = Orphan(cluster := running())
     cluster.is_away, orphan.state = True, ""
-    assert orphan.lives(1000) is None
+    assert orphan.proven_end_s(1000) is None
     cluster.is_away, cluster.addresses, cluster.is_directory_missing = False, [], True
     began_s = cluster.now_s
-    over_s = orphan.lives(120)
+    over_s = orphan.proven_end_s(120)
     assert over_s is not None
     assert over_s - began_s >= APART_S
 
 
-def test_an_applicationmaster_that_is_heard_makes_all_evidence_void() -> None:
+def test_an_answer_of_the_applicationmaster_clears_all_evidence() -> None:
     orphan = Orphan(cluster := running())
     orphan.state = ""
     lacking(cluster, True)
-    assert orphan.lives(25) is None
+    assert orphan.proven_end_s(25) is None
     cluster.now_s += 30
     orphan.watch.begin()
-    assert orphan.lives(APART_S - 1) is None
+    assert orphan.proven_end_s(APART_S - 1) is None
 
 
 @pytest.mark.parametrize("has_address", [True, False])
@@ -165,11 +165,11 @@ def test_10000_tasks_without_an_applicationmaster_ask_the_servers_within_bounds(
         orphan = Orphan(cluster := running())
         if not has_address:
             lacking(cluster, False)
-        orphan.lives(360)
+        orphan.proven_end_s(360)
         looks += cluster.looks
         questions += orphan.asked_at
     for second in range(60, 360, 60):
         for asked, limit in ((looks, 300), (questions, 220)):
-            in_60_s = sum(second <= one < second + 60 for one in asked)
+            in_60_s = sum(second <= item < second + 60 for item in asked)
             # Per second; the sample's chance adds a tenth at most.
             assert in_60_s / 60 * 10_000 / sample <= limit * 1.1, second

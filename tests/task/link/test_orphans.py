@@ -80,11 +80,11 @@ def servers() -> Iterator[tuple[Servers, str]]:
     one = Servers()
 
     def answer(request: Request) -> Answer:
-        code, said = one.answer(request.method, request.path, request.target.partition("?")[2])
+        code, response = one.answer(request.method, request.path, request.target.partition("?")[2])
         if code == 307:
-            there = f"http://{one.datanode or request.headers['Host']}{said}"
-            return Answer(code, headers=(("Location", there),))
-        return as_json(said, code)
+            data_url = f"http://{one.datanode or request.headers['Host']}{response}"
+            return Answer(code, headers=(("Location", data_url),))
+        return as_json(response, code)
 
     with http_server(answer) as url:
         yield one, url
@@ -110,7 +110,7 @@ class Orphan:
         assert payload_processes(self.am) == []
         return self.am.log()
 
-    def lives(self, servers: Servers) -> None:
+    def check_alive(self, servers: Servers) -> None:
         """Check that it is there after it has asked both servers some times."""
         state, staging = servers.asked_state, servers.asked_staging
         self.am.wait_until(lambda: servers.asked_state > state + 3 and servers.asked_staging > staging + 3)
@@ -133,7 +133,7 @@ def test_a_payload_has_its_grace_when_its_application_is_over(
         orphan = Orphan(am, url)
         am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
         am.die()
-        orphan.lives(stub)
+        orphan.check_alive(stub)
         if proof == "staging":
             stub.state, stub.has_staging = "", False
         else:
@@ -150,7 +150,7 @@ def test_a_task_waiting_for_its_start_ends_with_its_application(place: Path, ser
         orphan = Orphan(am, url)
         am.wait_for(Phase.WAITING)
         am.die()
-        orphan.lives(stub)
+        orphan.check_alive(stub)
         stub.state = "FAILED"
         orphan.ends()
         assert not (am.home / "stdout").exists()
@@ -164,7 +164,7 @@ def test_a_result_is_not_kept_waiting_after_the_applications_end(place: Path, se
         am.die()
         (am.home / "tmp" / "finish").touch()
         am.wait_until(lambda: "ended: well" in am.log())
-        orphan.lives(stub)
+        orphan.check_alive(stub)
         stub.state = "FINISHED"
         orphan.ends()
 
@@ -181,14 +181,12 @@ def test_output_is_not_stored_for_an_application_that_is_over(place: Path, serve
         (am.home / "tmp" / "finish").touch()
         am.wait_until(lambda: "waits for its file system since" in am.log())
         am.die()
-        orphan.lives(stub)
+        orphan.check_alive(stub)
         stub.state = "FAILED"
         orphan.ends()
 
 
-def test_a_node_that_reaches_no_datanode_is_found_before_the_payload_begins(
-    place: Path, servers: tuple[Servers, str]
-) -> None:
+def test_a_node_without_datanodes_is_found_before_the_payload_starts(place: Path, servers: tuple[Servers, str]) -> None:
     stub, url = servers
     stub.datanode = "127.0.0.1:1"
     outputs = (OutputSpec(output_path="output", target="hdfs://nn/user/tony/out"),)

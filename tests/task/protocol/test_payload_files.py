@@ -24,8 +24,8 @@ def fake_am(place: Path, text: str, **assignment: Any) -> FakeAm:
 
 def last(am: FakeAm) -> PayloadStatus:
     """Return what was reported last of the payload."""
-    said = [one for one in sorted(am.reports, key=lambda one: one.number) if one.payload is not None]
-    return said[-1].payload or PayloadStatus() if said else PayloadStatus()
+    reports = [report for report in sorted(am.reports, key=lambda one: one.number) if report.payload is not None]
+    return reports[-1].payload or PayloadStatus() if reports else PayloadStatus()
 
 
 REPORTS = """
@@ -39,8 +39,8 @@ def test_reports_of_a_payload_reach_the_applicationmaster(place: Path) -> None:
     with fake_am(place, f"{REPORTS}{WAITS}echo '{{\"progress\": 1}}' >> $DLAPP_REPORT") as am:
         am.start()
         am.wait_until(lambda: last(am).ready)
-        said = next(one for one in am.reports if one.payload is not None)
-        assert (said.phase, said.progress) == (Phase.RUNNING, 0.25)
+        report = next(report for report in am.reports if report.payload is not None)
+        assert (report.phase, report.progress) == (Phase.RUNNING, 0.25)
         assert last(am) == PayloadStatus(progress=0.25, metrics={"loss": 0.5}, step=3, ready=True, lines=3)
         (am.home / "tmp" / "finish").touch()
         assert am.result().fault is Fault.NONE
@@ -60,7 +60,7 @@ def test_a_payload_without_reports_has_no_status(place: Path) -> None:
     with fake_am(place, "true") as am:
         am.start()
         assert am.result().fault is Fault.NONE
-        assert all(one.payload is None for one in am.reports)
+        assert all(report.payload is None for report in am.reports)
 
 
 ATTACKS = {
@@ -89,7 +89,7 @@ def test_a_payload_that_spoils_its_files_only_loses_its_reports(place: Path, att
 
 
 @pytest.mark.slow
-def test_a_payload_that_writes_100_000_lines_a_second_costs_its_task_little(place: Path) -> None:
+def test_a_payload_of_100_000_lines_a_second_loads_its_task_little(place: Path) -> None:
     text = "python3 -c '\n" + (
         "import os, time\n"
         'out = open(os.environ["DLAPP_REPORT"], "ab", 0)\n'
@@ -126,9 +126,9 @@ def test_a_stopped_payload_gets_the_reason_and_the_deadline(place: Path) -> None
         before_ms = time.time() * 1000
         am.order(stop=Stop.SOFT, grace_s=30.0, why="soft-killed by tony", reason="soft_killed")
         assert am.result().fault is Fault.STOPPED
-        said = json.loads(am.printed().decode().removeprefix("ready\n"))
-        assert before_ms + 29_000 < said.pop("deadline_ms") < time.time() * 1000 + 30_000
-        assert said == {"reason": "soft_killed", "message": "soft-killed by tony"}
+        content = json.loads(am.printed().decode().removeprefix("ready\n"))
+        assert before_ms + 29_000 < content.pop("deadline_ms") < time.time() * 1000 + 30_000
+        assert content == {"reason": "soft_killed", "message": "soft-killed by tony"}
 
 
 @pytest.mark.docker
@@ -142,7 +142,7 @@ def test_in_docker_a_stopped_payload_gets_reason_and_deadline_too(place: Path, d
 
 
 @pytest.mark.parametrize("spoil", ["mkdir $DLAPP_STOP", "ln -s $HOME/victim $DLAPP_STOP", "rm -r $DLAPP_DIR"])
-def test_a_payload_that_takes_the_place_of_the_file_is_stopped_all_the_same(place: Path, spoil: str) -> None:
+def test_a_payload_that_replaces_the_stop_file_is_stopped_too(place: Path, spoil: str) -> None:
     with fake_am(place, f"{spoil}; trap 'exit 3' TERM; echo ready{WAITS}") as am:
         am.start()
         am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")

@@ -123,9 +123,9 @@ def test_half_a_line_at_the_end_is_ignored(followed: Followed) -> None:
 def test_a_bad_line_is_ignored_and_noted_once(followed: Followed, line: bytes, problem: str | None) -> None:
     followed.append(line, line, {"progress": 0.5})
     status = followed.read()
-    bad = [] if problem is None else [one for one in followed.notes if problem in one]
+    bad = [] if problem is None else [note for note in followed.notes if problem in note]
     assert len(bad) == (problem is not None)
-    assert all("\0" not in one and "\x1b" not in one and len(one) < 1000 for one in followed.notes)
+    assert all("\0" not in note and "\x1b" not in note and len(note) < 1000 for note in followed.notes)
     assert (status.progress, status.metrics, status.step, status.ready) == (0.5, {}, None, False)
 
 
@@ -141,7 +141,7 @@ def test_there_are_at_most_so_many_metrics(followed: Followed) -> None:
     assert "more than 64 names" in followed.notes[0]
 
 
-def test_of_many_lines_a_second_the_last_is_taken(followed: Followed) -> None:
+def test_the_last_of_many_lines_a_second_counts(followed: Followed) -> None:
     followed.append(*({"progress": n / 100_000} for n in range(100_001)))
     status = followed.read()
     assert status.progress == 1.0
@@ -173,12 +173,12 @@ def test_a_truncated_file_is_read_from_its_beginning(followed: Followed) -> None
     assert followed.notes == ["$DLAPP_REPORT: was truncated; append to it"]
 
 
-def test_a_huge_sparse_file_costs_a_bounded_read_and_the_newest_line_counts(followed: Followed) -> None:
+def test_a_huge_sparse_file_is_read_in_part_and_the_newest_line_counts(followed: Followed) -> None:
     with open(followed.path, "ab") as file:
         file.truncate(10 << 30)
     followed.append(b"", {"progress": 0.7})
     assert followed.read().progress == 0.7
-    assert any("grows too fast" in one for one in followed.notes)
+    assert any("grows too fast" in note for note in followed.notes)
 
 
 def place_link(path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_replaced_report_file_is_not_read(followed: Followed, place: Callable[
     assert followed.notes == ["$DLAPP_REPORT: was removed or replaced by the payload; what is there now is not read"]
 
 
-def test_a_file_that_is_there_before_is_not_used(tmp_path: Path) -> None:
+def test_an_existing_report_file_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "report").symlink_to("/etc/passwd")
     with pytest.raises(FileExistsError):

@@ -84,7 +84,7 @@ def listening(address: str = "127.0.0.1") -> Iterator[int]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-def look(number: int, place: PayloadPlace = PLAIN) -> PortPlace:
+def read_place(number: int, place: PayloadPlace = PLAIN) -> PortPlace:
     with stream(number, place, look=True) as one:
         one.serve()
         return from_json(PortPlace, json.loads(one.client.recv(65536)))
@@ -104,11 +104,11 @@ def test_a_port_of_the_payloads_user_is_connected(address: str) -> None:
 def test_a_directly_reachable_port_is_reported_with_its_address() -> None:
     here = PortPlace(boot=boot_id(), network=os.stat("/proc/self/ns/net").st_ino)
     with listening() as number:
-        assert look(number) == replace(here, loopback="127.0.0.1")
+        assert read_place(number) == replace(here, loopback="127.0.0.1")
     with listening("0.0.0.0") as number:
-        assert look(number) == replace(here, hosts=("node7",), loopback="127.0.0.1")
+        assert read_place(number) == replace(here, hosts=("node7",), loopback="127.0.0.1")
     with listening("::1") as number:
-        assert look(number) == replace(here, loopback="::1")
+        assert read_place(number) == replace(here, loopback="::1")
 
 
 def test_a_port_without_a_listener_is_not_open_yet() -> None:
@@ -141,8 +141,8 @@ def test_a_port_of_another_user_is_never_connected(monkeypatch: pytest.MonkeyPat
     assert "not this application's" in refused(("0.0.0.0", 1), ("::", 2))
     assert "too" in refused(("::", 0), ("127.0.0.1", 1)), "::  may or may not be IPv4 as well"
     monkeypatch.setattr(tcp_table, "listeners", lambda *_: rows(("10.0.0.5", 0), ("127.0.0.1", 1)))
-    assert look(8888).hosts == ("10.0.0.5",)
-    assert look(8888).loopback == ""
+    assert read_place(8888).hosts == ("10.0.0.5",)
+    assert read_place(8888).loopback == ""
 
 
 @pytest.mark.proves("ports-taken", "ports-others")
@@ -208,7 +208,7 @@ def test_another_user_who_accepted_and_closed_the_port_gets_no_bytes(monkeypatch
         assert output.readline() == "b''\n"
 
 
-def test_a_server_that_takes_one_connection_and_listens_no_longer_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_accepts_only_one_connection_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     with contextlib.ExitStack() as opened:
         server = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
         number = server.getsockname()[1]
@@ -237,8 +237,8 @@ def test_an_address_of_a_container_that_has_ended_is_another_ones_by_now(monkeyp
         place = PayloadPlace(
             directory="/x", container="c", pid=os.getpid(), started=1, own_network=True, addresses=("127.0.0.1",)
         )
-        there = [TcpSocket("0.0.0.0", number, "0.0.0.0", 0, True, 0, 7)]
-        monkeypatch.setattr(tcp_table, "listeners", lambda *_: there)
+        listeners = [TcpSocket("0.0.0.0", number, "0.0.0.0", 0, True, 0, 7)]
+        monkeypatch.setattr(tcp_table, "listeners", lambda *_: listeners)
         with stream(number, place) as one, pytest.raises(StreamRefused, match="the program has ended") as caught:
             one.serve()
         assert caught.value.reason == NOT_OPEN
@@ -280,7 +280,7 @@ def test_a_loopback_port_in_a_network_of_its_own_is_entered() -> None:
             threading.Thread(target=one.serve, daemon=True).start()
             assert one.client.recv(100) == b"inside"
         assert os.stat("/proc/self/ns/net").st_ino == before
-        assert look(number, place) == PortPlace(), "nobody else reaches it"
+        assert read_place(number, place) == PortPlace(), "nobody else reaches it"
         other = number - 1 if number > 1024 else number + 1
         with stream(other, place) as one, pytest.raises(StreamRefused) as caught:
             one.serve()
@@ -304,7 +304,7 @@ def test_a_loopback_port_in_a_network_that_may_not_be_entered_is_explained(monke
         one.serve()
 
 
-def test_the_address_that_docker_says_is_used_where_a_container_cannot_be_seen() -> None:
+def test_dockers_address_is_used_for_an_invisible_container() -> None:
     with listening() as number:
         place = PayloadPlace(directory="/x", container="c", own_network=True, addresses=("127.0.0.1",))
         with stream(number, place) as one:
@@ -345,20 +345,20 @@ def for_viewer(number: int, place: PayloadPlace) -> StreamRefused | bytes:
     """Return what a viewer is sent by a port, or how it is refused."""
     with stream(number, place) as one:
         one.for_viewer = True
-        said: list[StreamRefused] = []
+        reported: list[StreamRefused] = []
 
         def serve() -> None:
             try:
                 one.serve()
             except StreamRefused as error:
-                said.append(error)
+                reported.append(error)
                 one.close()
 
         threading.Thread(target=serve, daemon=True).start()
         answer = b""
         with contextlib.suppress(OSError):
             answer = one.client.recv(100)
-        return said[0] if said else answer
+        return reported[0] if reported else answer
 
 
 @pytest.mark.proves("ports-viewer")

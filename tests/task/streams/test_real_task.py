@@ -75,7 +75,7 @@ def test_streams_reach_the_payload_and_end_with_their_task_also_when_it_is_kille
         am.open_stream(2, "port", {"port": 1})
         am.open_stream(3, "no-such-kind", {})
         am.wait_until(lambda: len(am.refused) == 2)
-        assert sorted((one.number, one.error, one.reason) for one in am.refused) == [
+        assert sorted((item.number, item.error, item.reason) for item in am.refused) == [
             (2, "nothing listens on port 1 yet", "not_open"),
             (3, "the dlapp of this container has no streams of the kind no-such-kind", ""),
         ]
@@ -90,7 +90,7 @@ def test_streams_reach_the_payload_and_end_with_their_task_also_when_it_is_kille
 
 
 @pytest.mark.slow
-def test_a_process_of_streams_that_is_killed_costs_its_streams_alone(place: Path) -> None:
+def test_a_killed_stream_process_ends_only_its_streams(place: Path) -> None:
     with fake_am(place) as am:
         am.start()
         port = port_of(am)

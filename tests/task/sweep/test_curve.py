@@ -28,7 +28,7 @@ def test_a_long_curve_keeps_its_ends_its_best_and_the_first_report_at_each_miles
     values = {step: abs(step - 3333) / 1000 for step in range(1, 10_000)}
     for step, value in values.items():
         curve.add(value, step)
-    kept = dict(curve.points)
-    assert len(kept) <= MAX_POINTS
-    assert {1, 3333, 9999, *milestones} <= kept.keys()
-    assert all(values[step] == value for step, value in kept.items())
+    points = dict(curve.points)
+    assert len(points) <= MAX_POINTS
+    assert {1, 3333, 9999, *milestones} <= points.keys()
+    assert all(values[step] == value for step, value in points.items())

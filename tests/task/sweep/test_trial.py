@@ -29,11 +29,11 @@ def run_trials(am: FakeAm, count: int) -> dict[int, TaskResult]:
 
 def take_results(am: FakeAm, found: dict[int, TaskResult]) -> int:
     for report in list(am.reports):
-        found |= {one.number: one.result for one in report.trials if one.result is not None}
+        found |= {trial.number: trial.result for trial in report.trials if trial.result is not None}
     return len(found)
 
 
-def test_a_trial_that_makes_the_files_of_the_next_ones_holds_up_none_and_their_output_goes_where_it_belongs(
+def test_a_trial_that_creates_files_of_later_trials_does_not_disturb_them(
     place: Path,
 ) -> None:
     (place / "precious").write_text("kept")
@@ -79,8 +79,8 @@ def test_each_trial_has_a_tmpdir_of_its_own_with_a_short_name(place: Path) -> No
         first, second = ((am.home / f"trial_{number}_1.stdout").read_text() for number in range(2))
     names = {first.strip(), second.strip()}
     assert len(names) == 2
-    assert all(re.fullmatch("/tmp/dlapp-[0-9a-f]{10}/tmp", one) for one in names)
-    assert not any(os.path.lexists(os.path.dirname(one)) for one in names)
+    assert all(re.fullmatch("/tmp/dlapp-[0-9a-f]{10}/tmp", name) for name in names)
+    assert not any(os.path.lexists(os.path.dirname(name)) for name in names)
 
 
 def test_a_command_for_a_trial_that_has_just_ended_is_refused_with_those_that_run(place: Path) -> None:
@@ -98,15 +98,15 @@ def test_a_command_for_a_trial_that_has_just_ended_is_refused_with_those_that_ru
         for number, trial in enumerate(((4, 2), (5, 1), (6, 1)), start=1):
             am.open_stream(number, "exec", command, trial)
             am.wait_until(lambda: len(am.refused) == number, 120)  # noqa: B023
-        ends = [(one.error, one.reason) for one in am.refused]
+        ends = [(item.error, item.reason) for item in am.refused]
         running = "does not run its program now; running in its container: 5"
         assert ends == [(f"trial {trial} {running}", "not_running") for trial in (4, 5, 6)]
         with am.open_stream(4, "exec", command, (5, 2))() as stream:
-            told = FrameStream(stream)
+            stream_of_frames = FrameStream(stream)
             frames: list[tuple[bytes, bytes]] = []
             while len(frames) < 2:
-                select.select([told], [], [], 120)
-                frames += told.receive()
+                select.select([stream_of_frames], [], [], 120)
+                frames += stream_of_frames.receive()
         assert [kind for kind, _ in frames] == [TRIAL, END]
         assert (read_trial(frames[0][1]), read_end(frames[1][1])) == ((5, 2), ExecEnd(0))
         (place / "go.5").touch()

@@ -58,23 +58,23 @@ def screen(request: pytest.FixtureRequest, file: Path, tmp_path: Path) -> Iterat
 def test_each_redraw_erases_the_previous_display(screen: Screen, tmp_path: Path) -> None:
     """Look at ten pictures at 60 and at 80 columns, and at what stays when the application has ended."""
     wait_for(
-        "three that run", lambda: any(re.match(r"running .* 3 of 3|running +█+ +3 ", one) for one in screen.lines())
+        "three that run", lambda: any(re.match(r"running .* 3 of 3|running +█+ +3 ", line) for line in screen.lines())
     )
     pictures: dict[str, list[str]] = {}
 
     def ten() -> bool:
         lines = screen.lines()
-        if found := next((one for one in lines if PICTURE.match(one)), None):
+        if found := next((line for line in lines if PICTURE.match(line)), None):
             pictures[found] = lines
         return len(pictures) >= 10
 
     wait_for("ten pictures", ten)
     heads = set()
     for lines in pictures.values():
-        at = next(number for number, one in enumerate(lines) if PICTURE.match(one))
-        heads.add("\n".join(lines[:at]))
-        assert [one for one in lines[at + 1 :] if not PHASE.fullmatch(one)] == []
-        assert len({one.split()[0] for one in lines[at:]}) == len(lines) - at, "a line is there twice"
+        index = next(number for number, one in enumerate(lines) if PICTURE.match(one))
+        heads.add("\n".join(lines[:index]))
+        assert [line for line in lines[index + 1 :] if not PHASE.fullmatch(line)] == []
+        assert len({line.split()[0] for line in lines[index:]}) == len(lines) - index, "a line is there twice"
     (head,) = heads
     (tmp_path / "go").touch()
     wait_for("its end", lambda: "finished 0" in screen.lines())

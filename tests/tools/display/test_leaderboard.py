@@ -50,7 +50,7 @@ RESULTS = SweepResults(
 )
 
 
-def test_the_leaderboard_has_the_best_first_and_says_why() -> None:
+def test_the_leaderboard_has_the_best_first_with_the_reason() -> None:
     assert leaderboard_lines(RESULTS, None) == [
         "6 trials: 2 waiting, 1 running, 1 done, 1 stopped, 1 failed; accuracy, max is best",
         "TRIAL  accuracy  STEP  lr    name                      TIME     STATE    WHY",

@@ -75,10 +75,10 @@ def sample() -> dict[str, Any]:
 
 def test_running_applications_come_first_then_waiting_ones_in_order() -> None:
     found = sample()["applications"]
-    assert [(one["application_id"][-1], one["place"]) for one in found] == [
+    assert [(view["application_id"][-1], view["place"]) for view in found] == [
         *(("5", None), ("3", 1), ("2", 2), ("1", None), ("6", None), ("4", None))
     ]
-    assert [one["start"] is not None for one in found] == [False, True, False, False, False, False]
+    assert [item["start"] is not None for item in found] == [False, True, False, False, False, False]
 
 
 def test_programs_get_all_columns_uncut() -> None:

@@ -104,7 +104,7 @@ def failed_view(**more: Any) -> Any:
     return view(**{"final_status": FinalStatus.FAILED, "cause": Cause.FAILED, **more})
 
 
-def test_a_finished_application_begins_with_the_block_of_the_original_with_its_urls() -> None:
+def test_a_finished_application_starts_with_the_original_block_and_its_urls() -> None:
     lines = status_lines(view(), [log(0)], END_MS + 99_999)
     assert lines[:12] == [
         "DL App application_1474893803111_0042 is FINISHED",
@@ -276,8 +276,8 @@ def test_a_killed_application_names_no_failed_container() -> None:
 def test_empty_or_unreadable_stderr_is_reported() -> None:
     failed = failed_view(containers=(container(0, exit_code=3),))
     assert "stderr of container 0 is empty" in answer_lines(failed, END_MS, ErrorTail(0))
-    said = answer_lines(failed, END_MS, ErrorTail(0, problem="it is gone"))
-    assert "stderr of container 0 cannot be read: it is gone" in said
+    output = answer_lines(failed, END_MS, ErrorTail(0, problem="it is gone"))
+    assert "stderr of container 0 cannot be read: it is gone" in output
 
 
 def test_queue_labels_and_engine_changes_have_their_own_lines() -> None:
@@ -302,8 +302,10 @@ def test_committed_and_pending_outputs_are_distinguished() -> None:
 
 
 def test_outputs_of_failed_containers_and_applications_are_distinguished() -> None:
-    kept = OutputView(name="model", target="file:///m", partial="file:///m.app.failed", replaced="file:///m.old")
-    failed = failed_view(outputs=(kept, replace(kept, name="", committed=True, previous="file:///m.previous")))
+    kept_output = OutputView(name="model", target="file:///m", partial="file:///m.app.failed", replaced="file:///m.old")
+    failed = failed_view(
+        outputs=(kept_output, replace(kept_output, name="", committed=True, previous="file:///m.previous"))
+    )
     assert kept_lines(failed, ["/u/c1"]) == [
         "partial model : kept at file:///m.app.failed",
         "replaced model : not written by dlapp, kept at file:///m.old",
@@ -348,15 +350,17 @@ def test_unstored_files_are_named_with_their_container_if_there_are_several() ->
 
 def test_unstored_files_of_several_trials_are_limited_and_counted() -> None:
     both = left_out(*"abcde", more=1).plus(left_out(*"fghij", more=2))
-    assert ([one.name for one in both.entries], both.more_entries) == ([*"abcdefgh"], 5)
+    assert ([entry.name for entry in both.entries], both.more_entries) == ([*"abcdefgh"], 5)
     both = new_files(*range(9, 3, -1), more=1).plus(new_files(*range(20, 14, -1), complete=False))
-    assert [one.size_bytes for one in both.files] == [20, 19, 18, 17, 16, 15, 9, 8]
+    assert [file.size_bytes for file in both.files] == [20, 19, 18, 17, 16, 15, 9, 8]
     assert (len(both.files), both.more_files, both.all_files_found) == (MAX_NAMED, 5, False)
 
 
-def test_of_a_sweep_the_trials_are_shown_in_place_of_the_empty_logs_of_its_containers() -> None:
-    kept = OutputView(name="", target="file:///m", committed=True, partial="file:///m.app.failed")
-    done = view(trials=6, containers=(container(0, exit_code=0),), outputs=(kept,), diagnostics="1 of 6 trials failed")
+def test_a_sweep_shows_trials_in_place_of_empty_container_logs() -> None:
+    kept_output = OutputView(name="", target="file:///m", committed=True, partial="file:///m.app.failed")
+    done = view(
+        trials=6, containers=(container(0, exit_code=0),), outputs=(kept_output,), diagnostics="1 of 6 trials failed"
+    )
     assert answer_lines(done, END_MS) == [
         "succeeded after 0:00:46",
         "diagnostics : 1 of 6 trials failed",
@@ -413,7 +417,7 @@ def test_a_soft_kill_under_way_shows_the_time_that_is_left() -> None:
             soft_kill_ends_ms=END_MS + 5000,
             containers=tuple(container(index, phase=phase) for index, phase in enumerate(phases)),
         )
-        (found,) = [one for one in status_lines(ending, [], now_ms) if one.startswith("softkill")]
+        (found,) = [item for item in status_lines(ending, [], now_ms) if item.startswith("softkill")]
         return found
 
     assert line(END_MS, Phase.ENDED, Phase.RUNNING) == "softkill : by kim, the payload has 0:00:05.00 left"
@@ -647,7 +651,7 @@ def test_the_exit_of_an_application_is_that_of_the_first_container_that_failed()
 
 
 @pytest.mark.parametrize(
-    ("said", "exit_"),
+    ("assessed", "exit_"),
     [
         (of_result(TaskResult(fault=Fault.USER, exit_code=3)), "3"),
         (of_result(TaskResult(fault=Fault.USER, signal=11)), "signal 11"),
@@ -657,14 +661,14 @@ def test_the_exit_of_an_application_is_that_of_the_first_container_that_failed()
     ],
 )
 @pytest.mark.parametrize("times", [1, 3])
-def test_without_containers_the_exit_comes_from_the_diagnostics(said: Assessment, exit_: str, times: int) -> None:
-    diagnostics = failure(container_name(7, "worker", 7), said, user_faults=times, node_faults=0)
+def test_without_containers_the_exit_comes_from_the_diagnostics(assessed: Assessment, exit_: str, times: int) -> None:
+    diagnostics = failure(container_name(7, "worker", 7), assessed, user_faults=times, node_faults=0)
     ended = view(final_status=FinalStatus.FAILED, cause=Cause.FAILED, diagnostics=diagnostics)
     assert payload_exit_text(ended) == exit_
     assert payload_exit_text({**ended, "containers": to_json(view(containers=(container(7),)))["containers"]}) == "-"
 
 
-def test_the_phase_of_one_that_waits_is_its_reason_and_of_one_that_ended_its_cause() -> None:
+def test_the_phase_is_the_reason_of_a_wait_or_the_cause_of_an_end() -> None:
     assert phase_text(view(state=State.ACCEPTED, cause=None, diagnostics="needs 2 gcores, 1 free")).startswith("needs")
     assert phase_text(view(state=State.ACCEPTED, cause=None)) == "waiting"
     assert phase_text(view(state=State.RUNNING, cause=None, phase="storing 1 of 1")) == "storing 1 of 1"
@@ -689,7 +693,7 @@ def at_it(index: int, phase: Phase, **more: Any) -> ContainerView:
 
 
 def test_the_picture_has_a_bar_of_how_many_containers_are_in_each_phase() -> None:
-    ended = container(0, progress=0.5, detail="removing the workspace")  # the last that it told
+    ended = container(0, progress=0.5, detail="removing the workspace")  # its last report
     now = waiting_view(ended, at_it(1, Phase.RUNNING), at_it(2, Phase.RUNNING), phase="running 2 of 4", total=4)
     assert picture_lines(now, START_MS + 12340) == [
         "application_1474893803111_0042 RUNNING 0:00:12.34 running 2 of 4",
@@ -707,11 +711,11 @@ def test_the_picture_has_a_bar_with_rate_and_time_left_of_the_only_container() -
     ]
 
 
-def test_several_containers_share_a_bar_that_is_their_mean_and_the_one_that_is_least_far_says_its_time() -> None:
+def test_a_shared_bar_shows_the_mean_and_the_slowest_containers_time() -> None:
     containers = (
         at_it(0, Phase.FETCHING, progress=0.75, detail="3.0 GiB of 4.0 GiB, 1.0 GiB/s, 1 s left"),
         at_it(1, Phase.FETCHING, progress=0.25, detail="1.0 GiB of 4.0 GiB, 300.0 MiB/s, 10 s left"),
-        at_it(2, Phase.FETCHING),  # it has told nothing yet
+        at_it(2, Phase.FETCHING),  # no report yet
         at_it(3, Phase.PULLING, progress=1.0),
         at_it(4, Phase.RUNNING, detail="a\x1b[2Jb"),
         at_it(5, Phase.STARTING, progress=0.0),
@@ -727,7 +731,7 @@ def test_several_containers_share_a_bar_that_is_their_mean_and_the_one_that_is_l
     ]
 
 
-def test_without_a_terminal_each_phase_is_one_line_however_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_each_phase_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     plain = PlainLines()
     for share in (0.1, 0.5, 0.9):
         one = at_it(0, Phase.FETCHING, progress=share, detail=f"{share} GiB of 1.0 GiB")
@@ -740,8 +744,8 @@ def test_without_a_terminal_each_phase_is_one_line_however_far_it_is(capsys: pyt
 
 
 def test_reports_of_payloads_are_in_their_rows() -> None:
-    said = {"loss": 0.123456, "a": 1.0, "b": 2.0, "c": 3e20, "d": 4.0}
-    running = container(0, phase=Phase.RUNNING, finished_ms=None, progress=0.3, ready=True, step=12, metrics=said)
+    content = {"loss": 0.123456, "a": 1.0, "b": 2.0, "c": 3e20, "d": 4.0}
+    running = container(0, phase=Phase.RUNNING, finished_ms=None, progress=0.3, ready=True, step=12, metrics=content)
     shown = status_lines(
         view(containers=(running, container(1, exit_code=0, ready=True, metrics={"loss": 0.5}))), [], END_MS
     )

@@ -89,22 +89,22 @@ def test_the_reason_is_shown_in_full() -> None:
 
 def test_the_latest_start_is_that_of_the_reservation() -> None:
     (line,) = [
-        one
-        for one in why_lines(view(waiting=WAITING | {"reserved_ms": NOW_MS + 1_200_000}), NOW_MS)
-        if one.startswith("latest")
+        item
+        for item in why_lines(view(waiting=WAITING | {"reserved_ms": NOW_MS + 1_200_000}), NOW_MS)
+        if item.startswith("latest")
     ]
     assert line == (
         "latest : in 0:20:00 (2023-11-14 22:33:20), if what runs takes as long as it may and nothing comes before it"
     )
     over = why_lines(view(waiting=WAITING | {"reserved_ms": NOW_MS - 1}), NOW_MS)
-    assert not [one for one in over if one.startswith("latest")]
+    assert not [text for text in over if text.startswith("latest")]
 
 
 def test_a_short_history_is_named_as_the_reason() -> None:
-    said = estimate_text({"earliest_ms": None, "latest_ms": None, "coverage": None, "samples": 3}, NOW_MS)
-    assert said == "not known: an estimate needs 20 comparable applications that waited before (so far 3)"
-    said = estimate_text({"earliest_ms": None, "latest_ms": None, "coverage": None, "samples": 20}, NOW_MS)
-    assert said == "not known: too few of the latest estimates held"
+    text = estimate_text({"earliest_ms": None, "latest_ms": None, "coverage": None, "samples": 3}, NOW_MS)
+    assert text == "not known: an estimate needs 20 comparable applications that waited before (so far 3)"
+    text = estimate_text({"earliest_ms": None, "latest_ms": None, "coverage": None, "samples": 20}, NOW_MS)
+    assert text == "not known: too few of the latest estimates held"
     soon = {"earliest_ms": NOW_MS, "latest_ms": NOW_MS + 60_000, "coverage": None, "samples": 0}
     assert estimate_text(soon, NOW_MS).startswith("now to in 0:01:00 (")
     assert estimate_text(soon, NOW_MS).endswith("how often such estimates hold is not known yet")
@@ -163,11 +163,11 @@ def test_columns_are_chosen_by_name_and_sorted_by() -> None:
     views = [view(), view(application_id=f"{ID}9", gcores=16, appname="b"), view(gcores=8, appname="C")]
     assert read_columns("name=id,GPUs,why") == ("ID", "GPUS", "WHY")
     assert named_lines(views[:1], ("NAME", "GPUS", "WHY"), NOW_MS) == ["NAME   GPUS  WHY", "mnist  4     nodes_full"]
-    assert [one["gcores"] for one in sorted_views(views, "-gpus", NOW_MS)] == [16, 8, 4]
-    assert [one["appname"] for one in sorted_views(views, "name", NOW_MS)] == ["b", "C", "mnist"]
+    assert [item["gcores"] for item in sorted_views(views, "-gpus", NOW_MS)] == [16, 8, 4]
+    assert [item["appname"] for item in sorted_views(views, "name", NOW_MS)] == ["b", "C", "mnist"]
     assert [read_columns(form) for form in ("", "wide", "json", "id")] == [(), (), (), ()]
-    for form, said in (("yaml", "none of wide, json, id"), ("name=gpu", "gpus"), ("name=", "column")):
-        with pytest.raises(UsageError, match=said):
+    for form, message in (("yaml", "none of wide, json, id"), ("name=gpu", "gpus"), ("name=", "column")):
+        with pytest.raises(UsageError, match=message):
             read_columns(form)
     with pytest.raises(UsageError, match="queue"):
         sorted_views(views, "queu", NOW_MS)

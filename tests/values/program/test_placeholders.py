@@ -27,7 +27,7 @@ VALUES = {"index": "3", "role": "ps", "hosts:ps": "10.0.0.1:1,10.0.0.2:2", "cach
         ("{lr}", "{index}"),
     ],
 )
-def test_a_placeholder_is_replaced_once_wherever_it_stands(word: str, replaced: str) -> None:
+def test_a_placeholder_is_replaced_once_at_any_position(word: str, replaced: str) -> None:
     assert substitute((word,), VALUES) == (replaced,)
 
 
@@ -60,7 +60,7 @@ def test_other_braces_stay_as_they_are(word: str) -> None:
     assert substitute((word,), VALUES) == (word,)
 
 
-def test_the_names_in_a_word_are_found_whether_known_or_not() -> None:
+def test_known_and_unknown_names_in_a_word_are_found() -> None:
     assert list(names_in("{a}/{hosts:ps}-${b}{{c}}{cache.x_1}{1}")) == ["a", "hosts:ps", "cache.x_1"]
 
 

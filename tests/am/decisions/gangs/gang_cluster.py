@@ -72,7 +72,7 @@ class GangRun:
         self._next = 2
 
     @property
-    def asked(self) -> int:
+    def requested(self) -> int:
         """Number of nodes that it wants now."""
         if self.is_done or self.ends_s is not None:
             return 0
@@ -132,7 +132,7 @@ class GangRun:
         """Return when it has something to do."""
         if self.ends_s is not None:
             return self.ends_s
-        times = [self.now_s + LONGEST_STEP_S, *(one[0][0] for one in (self.ready, self.ending) if one)]
+        times = [self.now_s + LONGEST_STEP_S, *(item[0][0] for item in (self.ready, self.ending) if item)]
         paused_ms = self.am.state.gates[0].paused_until_ms
         if paused_ms is not None and not self.ending:
             times.append(self.now_s + max(1, -(-(paused_ms - self.am.state.awake_ms) // 1000)))
@@ -157,42 +157,42 @@ def run(jobs: list[Job], nodes: int, order: Order, seed: int, *, window_s: float
     free, now_s = nodes, 0
     left = list(gangs)
     while left:
-        for one in left:
-            if one.next_s() <= now_s:
-                free += one.step(now_s)
-        left = [one for one in left if not one.is_done]
-        asking = [one for one in left if free and one.asked]
+        for item in left:
+            if item.next_s() <= now_s:
+                free += item.step(now_s)
+        left = [item for item in left if not item.is_done]
+        asking = [item for item in left if free and item.requested]
         if asking:
-            for one in asking:
-                free += one.step(now_s)
+            for item in asking:
+                free += item.step(now_s)
             free -= _give(asking, free, order, chance)
         assert free >= 0
         assert now_s < limit_s, f"seed {seed}: {len(left)} of {len(gangs)} gangs do not end"
-        due_s = min((one.next_s() for one in left), default=now_s)
-        now_s = max(now_s + STEP_S, due_s if not (free and any(one.asked for one in left)) else now_s + STEP_S)
+        due_s = min((item.next_s() for item in left), default=now_s)
+        now_s = max(now_s + STEP_S, due_s if not (free and any(item.requested for item in left)) else now_s + STEP_S)
     assert free == nodes, f"seed {seed}"
     return gangs
 
 
 def _give(asking: list[GangRun], free: int, order: Order, chance: random.Random) -> int:
     """Give free nodes to those that ask; return how many."""
-    asking = [one for one in asking if one.asked]
-    wanted = {one.place: one.asked for one in asking}
+    asking = [item for item in asking if item.requested]
+    wanted = {item.place: item.requested for item in asking}
     given = dict.fromkeys(wanted, 0)
     if order is Order.FIRST_COME:
-        for one in sorted(asking, key=lambda one: one.place):
-            given[one.place] = min(wanted[one.place], free - sum(given.values()))
+        for item in sorted(asking, key=lambda one: one.place):
+            given[item.place] = min(wanted[item.place], free - sum(given.values()))
     else:
-        heap = [(one.held if order is Order.FAIR else chance.random(), one.place) for one in asking]
+        heap = [(item.held if order is Order.FAIR else chance.random(), item.place) for item in asking]
         heapq.heapify(heap)
         for _ in range(min(free, sum(wanted.values()))):
             key, place = heapq.heappop(heap)
             given[place] += 1
             if given[place] < wanted[place]:
                 heapq.heappush(heap, (key + 1 if order is Order.FAIR else chance.random(), place))
-    for one in asking:
-        if given[one.place]:
-            one.take(given[one.place])
+    for item in asking:
+        if given[item.place]:
+            item.take(given[item.place])
     return sum(given.values())
 
 
@@ -223,4 +223,4 @@ def _listed_s(jobs: list[Job], nodes: int) -> int:
 
 def share_of_oracle(gangs: list[GangRun], until_s: int) -> float:
     """Return which share of all work is done when the oracle has done all of it."""
-    return sum(one.work_until(until_s) for one in gangs) / sum(one.job.work for one in gangs)
+    return sum(gang.work_until(until_s) for gang in gangs) / sum(gang.job.work for gang in gangs)

@@ -33,7 +33,7 @@ def of_every_index(*found: set[int]) -> GangCheckpoints:
         ([{3}, {1, 2}], 0),  # no two parts are of the same step
     ],
 )
-def test_a_gang_begins_with_the_newest_checkpoint_that_all_have(found: list[set[int]], number: int) -> None:
+def test_a_gang_starts_from_the_newest_common_checkpoint(found: list[set[int]], number: int) -> None:
     known = of_every_index(*found)
     assert known.choose(1)
     assert known.number == number
@@ -79,7 +79,7 @@ def test_a_number_is_complete_when_all_have_stored_it() -> None:
     assert known.complete == 2
 
 
-def test_a_member_that_is_started_alone_begins_with_the_newest() -> None:
+def test_a_member_started_alone_resumes_from_the_newest_checkpoint() -> None:
     known = GangCheckpoints(3, [0], of_every_index=False)
     known.found = {0: frozenset({1, 2}), 1: frozenset({1}), 2: frozenset({1, 2})}
     assert known.choose_for_member(2, 2) == (2, checkpoints_after(2, 2))
@@ -97,7 +97,7 @@ def test_each_start_numbers_its_checkpoints_apart_from_all_others() -> None:
         found = after + starts % 3
 
 
-def test_a_next_attempt_knows_with_which_checkpoint_the_generation_began() -> None:
+def test_the_next_attempt_restores_the_checkpoint_of_the_generation() -> None:
     lines = [
         {"kind": "gate", "t": 1, "role": "worker", "open": True, "generation": 0},
         {"kind": "gate", "t": 2, "role": "worker", "open": True, "generation": 1, "checkpoint": 3, "after": RUN},
@@ -127,20 +127,22 @@ def test_checkpoint_roles_restore_and_store_as_configured(
         gang=gang,
         checkpoint=CheckpointSpec(path="m", target="file:///c", role=role),
     )
-    found = {one.name: spec.checkpoint_of(one) for one in spec.roles}
+    found = {item.name: spec.checkpoint_of(item) for item in spec.roles}
     assert {name: (one is not None, stores) for name, (one, stores) in found.items()} == expected
 
 
 def test_two_applications_resumed_from_one_checkpoint_use_different_numbers() -> None:
     resumed = replace(submission(RoleSpec()), checkpoints_of="application_1_0001")
     first, second = (ApplicationState(resumed, ApplicationId(1, number), 1) for number in (41, 42))
-    ranges = [checkpoints_after(7, one.checkpoint_starts(count)) for one in (first, second) for count in range(1, 100)]
+    ranges = [
+        checkpoints_after(7, item.checkpoint_starts(count)) for item in (first, second) for count in range(1, 100)
+    ]
     assert len(set(ranges)) == len(ranges)
     assert ranges == sorted(ranges)
     assert ApplicationState(submission(RoleSpec()), ApplicationId(1, 41), 1).checkpoint_starts(2) == 2
 
 
-def looked(am: Driver, number: int, found: tuple[int, ...]) -> Orders:
+def report_checkpoints(am: Driver, number: int, found: tuple[int, ...]) -> Orders:
     am.report(number, Phase.FETCHING, index=number - 2, address="10.0.0.1", checkpoints=found)
     return am.orders(number)
 
@@ -151,8 +153,8 @@ def test_the_gate_opens_when_all_have_restored_the_chosen_checkpoint() -> None:
     for number in (2, 3):
         am.granted(number)
         am.hello(number)
-    assert looked(am, 2, (1, 2)).checkpoint is None
-    assert looked(am, 3, (1,)).checkpoint == 1
+    assert report_checkpoints(am, 2, (1, 2)).checkpoint is None
+    assert report_checkpoints(am, 3, (1,)).checkpoint == 1
     assert am.orders(2).checkpoint == 1
     am.report(
         2, Phase.WAITING, index=0, checkpoints=(1, 2), restored=2, address="10.0.0.1"
@@ -171,15 +173,15 @@ def test_a_member_that_cannot_restore_the_chosen_checkpoint_gets_another() -> No
     for number in (2, 3):
         am.granted(number)
         am.hello(number)
-    looked(am, 3, ())
-    assert looked(am, 2, (1,)).checkpoint == 1
+    report_checkpoints(am, 3, ())
+    assert report_checkpoints(am, 2, (1,)).checkpoint == 1
     assert am.orders(3).checkpoint == 1
     am.report(3, Phase.FETCHING, index=1, address="10.0.0.1", checkpoints=(), not_whole=1)
     assert am.orders(2).checkpoint == am.orders(3).checkpoint == 0
 
 
 @pytest.mark.parametrize(
-    ("role", "gang", "said", "expected"),
+    ("role", "gang", "entry", "expected"),
     [
         (None, Gang.NONE, {}, False),
         (None, Gang.NONE, {0: ()}, False),
@@ -192,14 +194,14 @@ def test_a_member_that_cannot_restore_the_chosen_checkpoint_gets_another() -> No
     ],
 )
 def test_an_application_can_be_resumed_when_there_is_a_checkpoint_of_all_that_begin_together(
-    role: str | None, gang: Gang, said: dict[int, tuple[int, ...]], expected: bool
+    role: str | None, gang: Gang, entry: dict[int, tuple[int, ...]], expected: bool
 ) -> None:
     checkpoint = CheckpointSpec(path="model", target="file:///kept", role=role)
     am = Driver(RoleSpec(instances=1 if (role, gang) == (None, Gang.NONE) else 2), gang=gang, checkpoint=checkpoint)
     for number in range(2, 2 + am.state.spec.containers):
         am.granted(number)
         am.hello(number)
-    for index, numbers in said.items():
+    for index, numbers in entry.items():
         am.report(index + 2, Phase.FETCHING, index=index, checkpoints=numbers, address="10.0.0.1")
     assert am.view().resumable == expected
 
@@ -219,7 +221,7 @@ def test_the_newest_checkpoint_stays_known_when_its_container_is_lost() -> None:
     assert Driver(RoleSpec()).view().checkpoint is None
 
 
-def test_of_checkpoints_of_each_container_the_oldest_one_is_shown() -> None:
+def test_the_oldest_checkpoint_of_all_containers_is_shown() -> None:
     checkpoint = CheckpointSpec(path="model", target="file:///kept", role="all")
     am = Driver(RoleSpec(instances=2), gang=Gang.ALL, checkpoint=checkpoint)
     for number in (2, 3):

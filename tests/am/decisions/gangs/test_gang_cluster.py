@@ -26,12 +26,12 @@ def jobs_of(seed: int) -> list[Job]:
     return [Job(chance.choice(SIZES), chance.randint(600, 7200)) for _ in range(GANGS)]
 
 
-@pytest.mark.parametrize("order", Order, ids=lambda one: one.value)
+@pytest.mark.parametrize("order", Order, ids=lambda item: item.value)
 def test_all_gangs_finish_with_most_of_the_oracles_throughput(order: Order) -> None:
     for seed in SEEDS:
         jobs = jobs_of(seed)
         gangs = run(jobs, NODES, order, seed)
-        assert all(one.is_done for one in gangs)
+        assert all(gang.is_done for gang in gangs)
         share = share_of_oracle(gangs, oracle_s(jobs, NODES))
         assert share >= SHARE, f"seed {seed}: {share:.3f} of the work of an oracle"
 
@@ -43,7 +43,7 @@ def test_all_gangs_finish_on_a_cluster_that_is_hardly_large_enough_for_one(seed:
     jobs = [Job(chance.randint(1, 16), chance.randint(60, 600)) for _ in range(12)]
     nodes = max(job.members for job in jobs) + chance.randint(0, 3)
     for order in Order:
-        assert all(one.is_done for one in run(jobs, nodes, order, seed, window_s=60.0))
+        assert all(item.is_done for item in run(jobs, nodes, order, seed, window_s=60.0))
 
 
 def test_the_oracle_starts_gangs_as_a_whole() -> None:

@@ -30,10 +30,10 @@ def half_held(**fields: Any) -> Driver:
     return am
 
 
-def test_a_gang_that_is_not_complete_in_its_window_gives_all_back_and_asks_again_after_a_pause() -> None:
+def test_an_incomplete_gang_releases_all_after_its_window_and_retries_after_a_pause() -> None:
     am = half_held()
     am.report(3, Phase.WAITING)
-    assert am.asked() == [1]
+    assert am.requested() == [1]
     for _ in range(5):
         am.wait(10)
         for number in (2, 3):
@@ -41,15 +41,15 @@ def test_a_gang_that_is_not_complete_in_its_window_gives_all_back_and_asks_again
     assert am.stops(2, 3) == [Stop.NO] * 2
     am.wait(12)
     assert am.stops(2, 3) == [Stop.NOW] * 2
-    assert am.asked() == [0]
+    assert am.requested() == [0]
     am.granted(4)
     assert am.id(4) in am.master.releases(), "a grant that comes too late is given back, too"
     for number in (2, 3):
         am.finished(number, result(Fault.STOPPED, None, None))
     assert "released its containers (gang_window), retries at" in am.phase()
     am.wait(11)
-    assert am.asked() == [3]
-    assert [(one.user_faults, one.node_faults) for one in am.state.instances] == [(0, 0)] * 3
+    assert am.requested() == [3]
+    assert [(instance.user_faults, instance.node_faults) for instance in am.state.instances] == [(0, 0)] * 3
     assert am.state.avoided.names(am.state.awake_ms) == ()
     am.running_gang(5, 6, 7)
     assert am.state.payload_ran
@@ -64,8 +64,8 @@ def test_the_pause_after_a_window_is_random_and_its_limit_doubles_to_ten_minutes
         until_ms = am.state.gates[0].paused_until_ms
         assert until_ms is not None
         pauses.append(until_ms - am.state.awake_ms)
-        for one in list(am.state.open.values()):
-            am.ended(one.container_id.number)
+        for container in list(am.state.open.values()):
+            am.ended(container.container_id.number)
         am.wait(600)
         am.granted(number)
         am.hello(number)
@@ -169,7 +169,7 @@ class Contender:
             self.is_done = True
 
     def _take_grants(self, cluster: Cluster) -> None:
-        (asked,) = self.am.asked()
+        (asked,) = self.am.requested()
         for _ in range(min(asked, cluster.grants(self.chance))):
             if not cluster.has_leases and not cluster.take(self.gcores):
                 return
@@ -181,7 +181,7 @@ class Contender:
             self.prepares[number] = self.chance.randint(1, 5)
 
     def _live(self) -> list[int]:
-        return [one.number for one in self.am.state.open]
+        return [item.number for item in self.am.state.open]
 
     def _end(self, number: int, cluster: Cluster, ended: Any) -> None:
         self.prepares.pop(number, None)
@@ -214,12 +214,12 @@ class Cluster:
         while left:
             self.now += 1
             assert self.now < limit_s, (
-                f"{len(left)} gangs of {len(gangs)} do not end: {[one.am.phase() for one in left]}"
+                f"{len(left)} gangs of {len(gangs)} do not end: {[item.am.phase() for item in left]}"
             )
             chance.shuffle(left)
-            for one in left:
-                one.step(self)
-            left = [one for one in left if not one.is_done]
+            for item in left:
+                item.step(self)
+            left = [item for item in left if not item.is_done]
         return self.now
 
 
@@ -231,7 +231,7 @@ def test_two_gangs_of_four_gpus_always_both_finish_on_six(has_leases: bool) -> N
         cluster = Cluster(6, has_leases=has_leases, most_grants=1)
         cluster.run(gangs, random.Random(seed), 3600)
         assert cluster.free == 6, f"seed {seed}"
-        released += any(one.next > 6 for one in gangs)
+        released += any(gang.next > 6 for gang in gangs)
     assert released > 5, "they should have been in each other's way"
 
 

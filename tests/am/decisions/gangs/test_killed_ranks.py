@@ -40,7 +40,7 @@ class Ranks(Driver):
 
     def come(self, *, but: tuple[int, ...] = ()) -> None:
         """All that is asked for comes and says hello, and waits at the gate, but the containers of some indexes."""
-        for _ in range(self.asked()[0]):
+        for _ in range(self.requested()[0]):
             self.granted(self.next)
             self.hello(self.next)
             number, self.next = self.next, self.next + 1
@@ -62,7 +62,7 @@ class Ranks(Driver):
                     self.report(number, Phase.WAITING, generation=orders.generation)
                 elif orders.go and container.phase is Phase.WAITING:
                     self.report(number, Phase.RUNNING)
-            is_running = all(one.phase is Phase.RUNNING for one in self.state.open.values())
+            is_running = all(item.phase is Phase.RUNNING for item in self.state.open.values())
             if self.state.stage is not Stage.ACTIVE or (is_running and len(self.state.open) == 3):
                 return
             self.wait(1)
@@ -130,16 +130,16 @@ def test_one_rank_is_killed(how: str, phase: Phase | str, policy: RoleFailure, r
             am.obey()
         if phase is not Phase.RUNNING:
             am.report(victim, phase)
-    others = [one.container_id.number for one in am.state.open.values() if one.container_id.number != victim]
+    others = [item.container_id.number for item in am.state.open.values() if item.container_id.number != victim]
     am.kill(how, victim)
     am.obey()
     wanted = expected(how, phase, policy, retries)
-    faults = sum(one.user_faults for one in am.state.instances)
+    faults = sum(instance.user_faults for instance in am.state.instances)
     assert (am.state.stage is Stage.ACTIVE, am.state.gates[0].generation, faults) == wanted
     if not wanted.succeeds:
         assert "container 1 (worker 1) failed: " in am.phase() + str(am.state.ending)
         return
-    assert {one.container_id.number for one in am.state.open.values()} >= set(others), "who lives keeps its container"
+    assert {item.container_id.number for item in am.state.open.values()} >= set(others), "who lives keeps its container"
     for container in list(am.state.open.values()):
         am.finished(container.container_id.number)
     (settle,) = am.of(SettleOutputs, am.all)
@@ -163,11 +163,11 @@ def test_failures_caused_by_a_lost_peer_are_not_counted(how: str, retries: int, 
     am.obey()
     assert am.state.stage is Stage.ACTIVE
     assert am.state.gates[0].generation == 1
-    assert [one.user_faults for one in am.state.instances] == [0, 0, 0]
+    assert [instance.user_faults for instance in am.state.instances] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-def test_of_ranks_that_all_exit_at_once_one_is_charged(retries: int) -> None:
+def test_one_of_several_ranks_that_exit_at_once_is_charged(retries: int) -> None:
     am = Ranks(RoleFailure.RESTART_GANG, retries)
     for generation in range(retries + 1):
         am.come()
@@ -179,13 +179,13 @@ def test_of_ranks_that_all_exit_at_once_one_is_charged(retries: int) -> None:
         for number in numbers:
             if am.orders(number).stop is not Stop.NO:
                 am.finished(number, result(Fault.USER, 1, None))
-        assert sum(one.user_faults for one in am.state.instances) == generation + 1
+        assert sum(instance.user_faults for instance in am.state.instances) == generation + 1
     am.obey()
     assert am.state.ending is not None
     assert am.state.ending.diagnostics.startswith("container 0 (worker 0) failed")
 
 
-def test_a_rank_that_never_comes_to_the_gate_is_replaced_some_times_and_then_fails_the_application() -> None:
+def test_a_rank_that_never_becomes_ready_is_replaced_and_finally_fails_the_application() -> None:
     am = Ranks(RoleFailure.RESTART_GANG, 0)
     am.come(but=(VICTIM,))
     for replaced in range(NODE_RETRIES + 1):
@@ -193,9 +193,9 @@ def test_a_rank_that_never_comes_to_the_gate_is_replaced_some_times_and_then_fai
         assert victim == (3 if replaced == 0 else 4 + replaced)
         for _ in range(7):
             am.wait(10)
-            for one in list(am.state.open.values()):
-                if one.container_id.number != victim:
-                    am.report(one.container_id.number, Phase.WAITING)
+            for container in list(am.state.open.values()):
+                if container.container_id.number != victim:
+                    am.report(container.container_id.number, Phase.WAITING)
         assert am.stopped(am.all)[-1] == victim
         am.ended(victim, -105)
         if replaced < NODE_RETRIES:
@@ -215,7 +215,7 @@ def node_fault(am: Ranks, index: int) -> None:
     am.finished(number, failed)
 
 
-def test_the_generations_of_a_gang_that_fail_for_a_node_count_and_not_the_failures_of_each_rank() -> None:
+def test_node_failures_of_a_gang_are_counted_per_generation_and_not_per_rank() -> None:
     am = Ranks(RoleFailure.RESTART_GANG, 0)
     am.come()
     am.obey()
@@ -254,7 +254,7 @@ def test_a_preempted_container_is_not_a_failed_generation() -> None:
     assert (am.state.stage, am.state.gates[0].node_faults) == (Stage.ACTIVE, 0)
 
 
-def test_the_next_attempt_knows_how_many_generations_have_failed() -> None:
+def test_the_next_attempt_restores_the_number_of_failed_generations() -> None:
     am = Ranks(RoleFailure.RESTART_GANG, 0)
     am.come()
     am.obey()
@@ -269,5 +269,5 @@ def test_the_first_restart_has_no_pause() -> None:
     am.obey()
     before = am.state.awake_ms
     am.kill("task", am.number_of(VICTIM))
-    assert am.asked() == [1]
+    assert am.requested() == [1]
     assert am.state.awake_ms - before < 100

@@ -1,4 +1,4 @@
-"""Launches of the head's mpirun in other containers: who may ask, who is told, and what becomes of their ends."""
+"""Launches of the head's mpirun in other containers: who may request them, who gets them, and how their ends return."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def states(am: Driver) -> tuple[LaunchState, ...]:
 
 def test_each_container_receives_its_own_launches_once() -> None:
     am = running()
-    assert [am.orders(one).launches for one in (HEAD, ONE, TWO)] == [(), (FIRST,), (SECOND,)]
+    assert [am.orders(item).launches for item in (HEAD, ONE, TWO)] == [(), (FIRST,), (SECOND,)]
     before = am.orders(ONE).number
     am.report(HEAD, Phase.RUNNING, launches=(FIRST, SECOND))
     am.report(ONE, Phase.RUNNING)
@@ -58,7 +58,7 @@ def test_only_the_head_can_launch() -> None:
     am.running_gang(HEAD, ONE, TWO)
     am.report(ONE, Phase.RUNNING, launches=(SECOND, MpiLaunch(number=3, index=0, command="rm")))
     am.report(TWO, Phase.RUNNING)
-    assert [am.orders(one).launches for one in (HEAD, ONE, TWO)] == [()] * 3
+    assert [am.orders(item).launches for item in (HEAD, ONE, TWO)] == [()] * 3
 
 
 def test_an_application_of_another_framework_launches_nothing() -> None:
@@ -68,7 +68,7 @@ def test_an_application_of_another_framework_launches_nothing() -> None:
     assert am.orders(ONE).launches == ()
 
 
-def test_a_launch_in_a_container_that_takes_no_part_fails() -> None:
+def test_a_launch_in_a_container_outside_the_gang_fails() -> None:
     am = driver(RoleSpec(instances=1, ports=1), RoleSpec(name="board", service=True))
     am.granted(2)
     am.granted(3, request_id=2)
@@ -91,11 +91,11 @@ def test_a_launch_in_a_container_that_has_ended_for_good_fails() -> None:
     assert states(am) == (LaunchState(number=1, status=255),)
 
 
-def test_a_next_generation_begins_without_launches() -> None:
+def test_the_next_generation_starts_without_launches() -> None:
     am = running()
     am.report(HEAD, Phase.RUNNING, failure=result(Fault.USER, 1), launches=(FIRST, SECOND))
     assert am.orders(ONE).generation == 1
-    assert [(am.orders(one).launches, am.orders(one).launch_states) for one in (HEAD, ONE, TWO)] == [((), ())] * 3
+    assert [(am.orders(item).launches, am.orders(item).launch_states) for item in (HEAD, ONE, TWO)] == [((), ())] * 3
     am.report(HEAD, Phase.RUNNING, launches=(FIRST, SECOND))  # of the generation before, and late
     am.report(ONE, Phase.RUNNING)
     assert am.orders(ONE).launches == ()
@@ -119,10 +119,10 @@ def test_a_next_attempt_learns_of_launches_from_the_tasks_in_any_order() -> None
         for number in (HEAD, ONE, TWO):
             following.hello(number, number - 2, Phase.RUNNING, attempt=1)
         for number in (first, second, first):
-            said: dict[str, Any] = {"launches": (begun,)} if number == HEAD else {}
+            report_fields: dict[str, Any] = {"launches": (begun,)} if number == HEAD else {}
             if number == ONE and following.orders(ONE, attempt=1).launches:
-                said = {"launch_states": (LaunchState(number=1),)}
-            following.report(number, Phase.RUNNING, attempt=1, **said)
+                report_fields = {"launch_states": (LaunchState(number=1),)}
+            following.report(number, Phase.RUNNING, attempt=1, **report_fields)
         following.report(TWO, Phase.RUNNING, attempt=1)
         assert following.orders(ONE, attempt=1).launches == (begun,)
 

@@ -14,12 +14,12 @@ from tests.am.driving import Driver, result
 
 def notice(am: Driver, *numbers: int, wait_s: float = 15.0, is_decommissioned: bool = False) -> None:
     ids = map(am.id, numbers)
-    ends = (AnnouncedEnd(container_id=one, wait_s=wait_s, is_decommissioned=is_decommissioned) for one in ids)
+    ends = (AnnouncedEnd(container_id=id_, wait_s=wait_s, is_decommissioned=is_decommissioned) for id_ in ids)
     am.do(Heartbeat(announced=tuple(ends)))
 
 
 def faults(am: Driver) -> list[tuple[int, int]]:
-    return [(one.user_faults, one.node_faults) for one in am.state.instances]
+    return [(instance.user_faults, instance.node_faults) for instance in am.state.instances]
 
 
 def test_the_payload_of_a_preempted_container_gets_sigterm_and_its_index_waits_again_uncounted() -> None:
@@ -31,7 +31,7 @@ def test_the_payload_of_a_preempted_container_gets_sigterm_and_its_index_waits_a
     assert am.orders(3).stop is Stop.NO
     assert "1 preempted" in am.phase()
     notice(am, 2, 99)
-    assert am.orders(2) == orders, "it is told once"
+    assert am.orders(2) == orders, "it is ordered once"
     am.finished(2, result(Fault.NODE, 1, None, lost=True, message="the container was preempted"))
     found = am.view().containers[0]
     assert (found.message, found.diagnosis and found.diagnosis.rule) == (
@@ -39,7 +39,7 @@ def test_the_payload_of_a_preempted_container_gets_sigterm_and_its_index_waits_a
         "preempted",
     )
     am.wait(2)
-    assert (am.asked(), faults(am)) == ([1], [(0, 0)] * 2)
+    assert (am.requested(), faults(am)) == ([1], [(0, 0)] * 2)
     am.running(4)
     for number in (3, 4):
         am.finished(number)
@@ -62,7 +62,7 @@ def test_a_payload_on_a_decommissioned_node_gets_sigterm_and_restarts_elsewhere_
         "the node of the container was decommissioned",
     )
     am.wait(2)
-    assert (am.asked(), faults(am)) == ([1], [(0, 0)] * 2)
+    assert (am.requested(), faults(am)) == ([1], [(0, 0)] * 2)
 
 
 def test_a_short_grace_of_the_application_stays_as_it_is() -> None:
@@ -81,7 +81,7 @@ def test_a_preempted_payload_is_retried_uncounted_whatever_its_exit(fault: Fault
         notice(am, number)
         am.finished(number, result(fault, 1, None))
     am.wait(61)
-    assert (am.asked(), faults(am)) == ([1], [(0, 0)])
+    assert (am.requested(), faults(am)) == ([1], [(0, 0)])
 
 
 def test_a_preempted_payload_that_succeeds_first_is_done() -> None:
@@ -98,7 +98,7 @@ def test_a_container_preempted_before_its_task_ends_is_not_counted() -> None:
     notice(am, 2)
     am.ended(2, -102, node_fault=True)
     am.wait(2)
-    assert (am.asked(), faults(am)) == ([1], [(0, 0)])
+    assert (am.requested(), faults(am)) == ([1], [(0, 0)])
 
 
 @pytest.mark.parametrize("phase", [Phase.STORING, Phase.RELEASING])
@@ -118,7 +118,7 @@ def test_a_container_without_a_payload_is_given_back_at_once() -> None:
     assert am.stopped(am.all) == [2]
     am.ended(2, -105)
     am.wait(2)
-    assert (am.asked(), faults(am)) == ([2], [(0, 0)] * 2)
+    assert (am.requested(), faults(am)) == ([2], [(0, 0)] * 2)
 
 
 def test_a_gang_is_restarted_at_the_notice_and_the_preempted_member_keeps_its_time() -> None:
@@ -135,7 +135,7 @@ def test_a_gang_is_restarted_at_the_notice_and_the_preempted_member_keeps_its_ti
     assert not am.state.gates[0].open
     am.finished(2, result(Fault.NODE, 0, None, lost=True))
     am.wait(2)
-    assert (am.asked(), faults(am)) == ([1], [(0, 0)] * 3)
+    assert (am.requested(), faults(am)) == ([1], [(0, 0)] * 3)
     am.granted(5)
     am.hello(5)
     am.report(5, Phase.WAITING, generation=1)
@@ -153,10 +153,10 @@ def test_a_failure_in_a_gang_is_the_preemptions_if_one_follows_before_the_gang_h
     for number in (2, 4):
         am.finished(number, result(Fault.STOPPED, 1, None))
     am.wait(3)
-    assert (am.asked(), faults(am)) == ([3], [(0, 0)] * 3)
+    assert (am.requested(), faults(am)) == ([3], [(0, 0)] * 3)
 
 
-def test_a_failure_that_restarted_a_gang_is_the_preemptions_if_the_notice_comes_after_it() -> None:
+def test_a_gang_failure_before_its_preemption_notice_counts_as_the_preemption() -> None:
     am = Driver(RoleSpec(instances=2, retries=3), gang=Gang.ALL)
     am.running_gang(2, 3)
     am.report(3, Phase.RUNNING, failure=result(Fault.USER, 1, None))
@@ -177,7 +177,7 @@ def test_a_member_that_is_preempted_before_the_gate_is_replaced_and_the_others_w
     assert not am.state.gates[0].open
     am.finished(2, result(Fault.STOPPED, None, None))
     am.wait(2)
-    assert (am.asked(), am.orders(3).stop, am.state.gates[0].generation) == ([1], Stop.NO, 0)
+    assert (am.requested(), am.orders(3).stop, am.state.gates[0].generation) == ([1], Stop.NO, 0)
 
 
 def test_only_its_own_instance_is_restarted_where_a_member_is_independent() -> None:

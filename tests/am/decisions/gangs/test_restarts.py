@@ -25,7 +25,7 @@ def restarted(am: Driver, failure: TaskResult, generation: int = 0) -> None:
 
 
 def causes(am: Driver) -> list[tuple[int, int | None, str]]:
-    return [(one.generation, one.container, one.cause) for one in am.view().restarts]
+    return [(restart.generation, restart.container, restart.cause) for restart in am.view().restarts]
 
 
 def test_the_view_names_the_container_that_restarted_a_gang_also_in_the_next_attempt() -> None:
@@ -58,7 +58,7 @@ def test_the_latest_restarts_are_kept_with_one_line_of_bounded_length() -> None:
 
 
 @pytest.mark.parametrize("comes_first", [True, False])
-def test_a_preemption_is_the_reason_also_if_the_failure_that_followed_from_it_was_heard_first(
+def test_a_preemption_is_the_reason_even_if_its_failure_was_reported_first(
     comes_first: bool,
 ) -> None:
     am = Driver(RoleSpec(instances=2, retries=3), gang=Gang.ALL)

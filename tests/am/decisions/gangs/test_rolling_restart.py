@@ -60,7 +60,7 @@ def test_every_node_is_restarted_under_an_application_and_it_succeeds(seed: int)
     while am.state.roles[0].waiting:
         am.wait(1)
         cluster.grant()
-    assert max(one.tries for one in am.state.instances) > 4, "else it would have ended well before, too"
+    assert max(instance.tries for instance in am.state.instances) > 4, "else it would have ended well before, too"
     for number in [number for numbers in cluster.running.values() for number in numbers]:
         am.finished(number)
     am.settled()

@@ -44,7 +44,10 @@ def test_a_gang_starts_with_one_roster_of_all_its_members() -> None:
     assert gates(am, 2, 3, 4) == [(True, 1)] * 3
     found = roster(am)
     assert (found.generation, found.version) == (0, 0)
-    assert [(one.role, one.role_index, one.index, one.host, one.address, one.ports) for one in found.members] == [
+    assert [
+        (member.role, member.role_index, member.index, member.host, member.address, member.ports)
+        for member in found.members
+    ] == [
         ("pair", 0, 0, "node1", "10.0.0.2", (20_000,)),
         ("pair", 1, 1, "node1", "10.0.0.3", (20_000,)),
         ("third", 0, 2, "node1", "10.0.0.4", ()),
@@ -52,7 +55,7 @@ def test_a_gang_starts_with_one_roster_of_all_its_members() -> None:
 
 
 def urls_of(am: Driver) -> list[tuple[str, str]]:
-    return [(one.name, one.url) for one in am.view().links]
+    return [(link.name, link.url) for link in am.view().links]
 
 
 def test_the_page_leads_to_the_ports_of_services_that_run() -> None:
@@ -94,7 +97,7 @@ def test_a_member_without_a_valid_place_does_not_open_the_gate(wrong: dict[str, 
     am.hello(3)
     am.report(3, Phase.WAITING, **wrong)
     assert gates(am, 2, 3) == [(False, 0), (False, 0)]
-    assert [one.index for one in roster(am).members] == [0]
+    assert [member.index for member in roster(am).members] == [0]
     am.report(3, Phase.WAITING)
     assert gates(am, 2, 3) == [(True, 1), (True, 1)]
 
@@ -105,7 +108,7 @@ def test_a_member_that_is_replaced_alone_raises_the_version_for_all() -> None:
     am.report(2, Phase.RUNNING)
     am.report(3, Phase.RUNNING)
     am.finished(3, result(Fault.USER, 1, None))
-    assert [one.address for one in roster(am).members] == ["10.0.0.2", "10.0.0.3"], "it keeps its place"
+    assert [member.address for member in roster(am).members] == ["10.0.0.2", "10.0.0.3"], "it keeps its place"
     am.wait(5)
     am.granted(4)
     am.hello(4)
@@ -113,7 +116,7 @@ def test_a_member_that_is_replaced_alone_raises_the_version_for_all() -> None:
     am.report(4, Phase.WAITING)
     assert gates(am, 2, 4) == [(True, 2), (True, 2)]
     found = roster(am)
-    assert (found.version, [one.address for one in found.members]) == (1, ["10.0.0.2", "10.0.0.4"])
+    assert (found.version, [member.address for member in found.members]) == (1, ["10.0.0.2", "10.0.0.4"])
 
 
 def test_a_gang_that_is_restarted_has_a_new_roster_of_the_next_generation() -> None:
@@ -130,16 +133,19 @@ def test_a_gang_that_is_restarted_has_a_new_roster_of_the_next_generation() -> N
     assert gates(am, 2, 4) == [(True, 2), (True, 2)]
     found = roster(am)
     assert (found.generation, found.version) == (1, 0)
-    assert [(one.address, one.ports) for one in found.members] == [("10.0.0.2", (20_007,)), ("10.0.0.4", (20_000,))]
+    assert [(member.address, member.ports) for member in found.members] == [
+        ("10.0.0.2", (20_007,)),
+        ("10.0.0.4", (20_000,)),
+    ]
 
 
-def test_a_report_of_a_former_container_changes_no_place() -> None:
+def test_a_report_of_a_replaced_container_changes_no_address() -> None:
     am = Driver(PAIR, gang=Gang.ALL)
     waiting(am, 2, 3)
     am.report(2, Phase.RUNNING)
     am.report(2, Phase.RUNNING, address="10.0.0.9", nth=1)
     am.report(3, Phase.RUNNING, index=0, address="10.0.0.9")
-    assert [one.address for one in roster(am).members] == ["10.0.0.2", "10.0.0.3"]
+    assert [member.address for member in roster(am).members] == ["10.0.0.2", "10.0.0.3"]
 
 
 def test_without_a_gang_roster_changes_are_sent_once_a_second() -> None:
@@ -148,12 +154,12 @@ def test_without_a_gang_roster_changes_are_sent_once_a_second() -> None:
     for number in range(2, 22):
         am.hello(number)
         assert gates(am, number) == [(True, 0)]
-    told = 0
+    reported = 0
     for number in range(2, 22):
         am.report(number, Phase.WAITING)
         assert am.orders(number).roster > 0
-        told += len(am.of(SendOrders))
-    assert told <= 2 * 20, "each task is told of its own start, and one or two times of others"
+        reported += len(am.of(SendOrders))
+    assert reported <= 2 * 20, "each task gets an order for its own start, and one or two for others"
     am.wait(2)
     assert len({am.orders(number).roster for number in range(2, 22)}) == 1
     assert len(roster(am).members) == 20
@@ -162,7 +168,7 @@ def test_without_a_gang_roster_changes_are_sent_once_a_second() -> None:
 def test_a_gang_that_starts_later_is_added_to_the_roster_of_the_first() -> None:
     am = Driver(RoleSpec(name="a"), RoleSpec(name="b"), gang=Gang.ROLE)
     waiting(am, 2)
-    assert [one.role for one in roster(am).members] == ["a"]
+    assert [member.role for member in roster(am).members] == ["a"]
     am.wait(2)
     waiting(am, 3, request_id=2)
     am.wait(2)
@@ -170,11 +176,11 @@ def test_a_gang_that_starts_later_is_added_to_the_roster_of_the_first() -> None:
     assert (roster(am).version, roster(am, 1).version) == (1, 0)
 
 
-def test_a_next_attempt_has_a_roster_when_it_has_heard_all_members() -> None:
+def test_the_next_attempt_has_a_roster_after_reports_of_all_members() -> None:
     am = Driver(PAIR, gang=Gang.ALL)
     waiting(am, 2, 3)
     am.report(2, Phase.RUNNING)
-    lines = [one.record for one in am.all if hasattr(one, "record")]
+    lines = [item.record for item in am.all if hasattr(item, "record")]
     next_one = Driver(
         PAIR, attempt=2, former=replay(lines), live=(am.grant(2), am.grant(3)), gang=Gang.ALL, is_complete=True
     )
@@ -183,4 +189,4 @@ def test_a_next_attempt_has_a_roster_when_it_has_heard_all_members() -> None:
     next_one.report(2, Phase.RUNNING, attempt=1, roster_version=2)
     assert [next_one.orders(number, attempt=1).roster for number in (2, 3)] == [1, 1]
     found = roster(next_one)
-    assert (found.version, [one.address for one in found.members]) == (5, ["10.0.0.2", "10.0.0.3"])
+    assert (found.version, [member.address for member in found.members]) == (5, ["10.0.0.2", "10.0.0.3"])

@@ -121,20 +121,20 @@ class SweepCluster:
 
     # ---- time and messages ----
 
-    def at(self, in_s: float, what: Callable[[], None]) -> None:
+    def schedule(self, in_s: float, what: Callable[[], None]) -> None:
         self.count += 1
         heapq.heappush(self.ahead, (self.now + in_s, self.count, what))
 
     def send(self, what: Callable[[], None]) -> None:
         if self.chance.random() >= self.loss:
-            self.at(self.chance.uniform(0.001, 0.05), what)
+            self.schedule(self.chance.uniform(0.001, 0.05), what)
             if self.chance.random() < self.loss:
-                self.at(self.chance.uniform(0.001, 0.5), what)
+                self.schedule(self.chance.uniform(0.001, 0.5), what)
 
     def run(self, limit_s: float = 1e6) -> events.ApplicationEnd:
         self.start_master()
         for when, kill in self._kills:
-            self.at(when, kill)
+            self.schedule(when, kill)
         while self.ending is None:
             self.now, _, what = heapq.heappop(self.ahead)
             assert self.now < limit_s, f"seed {self.seed}: it does not end"
@@ -151,7 +151,7 @@ class SweepCluster:
         self.master = Master(state)
         if self.takes is not None and not (former is not None and former.has_taken_over):
             self.handle(self.takes)
-        live = tuple(one.grant for one in self.workers.values() if one.alive)
+        live = tuple(worker.grant for worker in self.workers.values() if worker.alive)
         self.handle(Registered(limits=ResourceLimits(), live=live, is_complete=True, single_node=True))
         self.handle(events.Published())
         self.beat(self.attempt)
@@ -161,7 +161,7 @@ class SweepCluster:
             self.master = None
             self.durable += self.fleeting[: self.chance.randint(0, len(self.fleeting))]
             self._learn_record()
-            self.at(self.chance.uniform(0.1, 2), self.start_master)
+            self.schedule(self.chance.uniform(0.1, 2), self.start_master)
 
     def handle(self, event: events.Event) -> None:
         if self.master is None or self.ending is not None:
@@ -175,7 +175,7 @@ class SweepCluster:
         match action:
             case events.StartTask(grant):
                 worker = self.workers[grant.container_id]
-                self.at(0.05, lambda: self.hello(worker))
+                self.schedule(0.05, lambda: self.hello(worker))
             case events.StopContainer(container_id):
                 self.end(self.workers[container_id], -105)
             case events.Assign(container_id, assignment):
@@ -190,13 +190,13 @@ class SweepCluster:
                     self.write()
                 else:
                     mine = self.attempt
-                    self.at(self.chance.uniform(0, 0.1), lambda: self.write_later(mine))
+                    self.schedule(self.chance.uniform(0, 0.1), lambda: self.write_later(mine))
             case events.CommitTrial(part, again):
                 mine = self.attempt
-                self.at(self.chance.uniform(0.001, 0.5), lambda: self.commit_trial(part, mine, again=again))
+                self.schedule(self.chance.uniform(0.001, 0.5), lambda: self.commit_trial(part, mine, again=again))
             case events.SettleOutputs():
                 self.settled = action
-                self.at(0.01, lambda: self.handle(events.OutputsSettled()))
+                self.schedule(0.01, lambda: self.handle(events.OutputsSettled()))
             case events.Finish(ending):
                 self.ending = ending
 
@@ -211,7 +211,9 @@ class SweepCluster:
         if self.chance.random() < 0.1:
             self.kill_master()
         # A thread of the same process says so: that is never lost, but with the process.
-        self.at(0.001, lambda: self.handle(events.TrialCommitted(part.index)) if attempt == self.attempt else None)
+        self.schedule(
+            0.001, lambda: self.handle(events.TrialCommitted(part.index)) if attempt == self.attempt else None
+        )
 
     def write(self) -> None:
         self.durable += self.fleeting
@@ -240,7 +242,7 @@ class SweepCluster:
         ended, self.ended = tuple(self.ended), []
         granted = []
         for ask in self.master.container_requests():
-            open_now = sum(one.alive for one in self.workers.values())
+            open_now = sum(worker.alive for worker in self.workers.values())
             for _ in range(min(ask.count, self.submission.spec.containers - open_now)):
                 self._containers += 1
                 number = self._containers + 1
@@ -252,23 +254,23 @@ class SweepCluster:
                 )
                 self.workers[grant.container_id] = Worker(grant)
                 granted.append(grant)
-        started = tuple(one.container_id for one in granted)
+        started = tuple(container.container_id for container in granted)
         self.handle(Heartbeat(granted=tuple(granted), started=started, ended=ended))
         self.handle(events.Tick())
-        self.at(0.5, lambda: self.beat(attempt))
+        self.schedule(0.5, lambda: self.beat(attempt))
 
     # ---- the tasks ----
 
     def hello(self, worker: Worker) -> None:
         if worker.alive and worker.index < 0:
             self.handle(Hello(container_id=worker.grant.container_id, host="here", pid=1))
-            self.at(1.0, lambda: self.hello(worker))
+            self.schedule(1.0, lambda: self.hello(worker))
 
     def on_assign(self, worker: Worker, assignment: Assignment) -> None:
         if worker.alive and worker.index < 0:
             assert assignment.sweep is not None
             worker.index = assignment.index
-            self.tell(worker)
+            self.send_report(worker)
             self.poll(worker)
 
     def phase(self, worker: Worker) -> Phase:
@@ -279,15 +281,15 @@ class SweepCluster:
     def poll(self, worker: Worker) -> None:
         """Repeat the last report, as long as the task lives."""
         if worker.alive:
-            self.say(worker)
-            self.at(self.chance.uniform(0.5, 1.5), lambda: self.poll(worker))
+            self.report_trials(worker)
+            self.schedule(self.chance.uniform(0.5, 1.5), lambda: self.poll(worker))
 
-    def tell(self, worker: Worker) -> None:
+    def send_report(self, worker: Worker) -> None:
         """Report news."""
         worker.number += 1
-        self.say(worker)
+        self.report_trials(worker)
 
-    def say(self, worker: Worker) -> None:
+    def report_trials(self, worker: Worker) -> None:
         report = Report(
             container_id=worker.grant.container_id,
             number=worker.number,
@@ -323,7 +325,7 @@ class SweepCluster:
             self.end(worker, 1)
             return
         if orders.go and not had_gone:
-            self.tell(worker)
+            self.send_report(worker)
         if orders.stop is Stop.SOFT:
             for key, one in list(worker.trials.items()):
                 if one.result is None:
@@ -335,60 +337,60 @@ class SweepCluster:
             self.obey(worker, orders)
 
     def obey(self, worker: Worker, orders: Orders) -> None:
-        named = {(one.number, one.try_number): one for one in orders.trials or ()}
+        named = {(trial.number, trial.try_number): trial for trial in orders.trials or ()}
         for key, one in list(worker.trials.items()):
             if key in named:
                 if named[key].stop and one.result is None:
                     result = TaskResult(fault=Fault.STOPPED, exit_code=-15, outputs=(stored(*key),))
                     worker.trials[key] = self.changed(one, result=result)
-                    self.tell(worker)
+                    self.send_report(worker)
             else:
                 del worker.trials[key]
         for key in named:
             if key not in worker.trials:
-                self.begin(worker, key)
+                self.begin_trial(worker, key)
         if not worker.trials and orders.trials_are_over:
             self.finish(worker, TaskResult(fault=Fault.NONE))
 
-    def begin(self, worker: Worker, key: Key) -> None:
+    def begin_trial(self, worker: Worker, key: Key) -> None:
         number = key[0]
         assert number not in self.on_record, f"seed {self.seed}: trial {number} runs again, it {self.on_record[number]}"
         for other in self.workers.values():
             running = [one for (n, _), one in other.trials.items() if n == number and one.result is None]
             assert not (other.alive and running), f"seed {self.seed}: trial {number} runs twice"
-        busy = sum(one.result is None for one in worker.trials.values())
+        busy = sum(trial.result is None for trial in worker.trials.values())
         assert busy < self.sweep.trials_per_container, f"seed {self.seed}: {worker.grant.container_id} has no room"
         self.starts[number] = self.starts.get(number, 0) + 1
         worker.trials[key] = TrialReport(number=number, try_number=key[1])
         result, points = self.outcome(*key)
         for count in range(1, len(points) + 1):
             when = self.chance.uniform(*self.trial_s) * 0.9
-            self.at(when, partial(self.step, worker, key, points[:count]))
-        self.at(self.chance.uniform(*self.trial_s), lambda: self.end_trial(worker, key, result, points))
+            self.schedule(when, partial(self.step, worker, key, points[:count]))
+        self.schedule(self.chance.uniform(*self.trial_s), lambda: self.end_trial(worker, key, result, points))
 
     def step(self, worker: Worker, key: Key, points: tuple[tuple[float, float], ...]) -> None:
         one = worker.trials.get(key)
         if worker.alive and one is not None and one.result is None and len(points) > len(one.points):
             worker.trials[key] = self.changed(one, points=points, reports=len(points))
-            self.tell(worker)
+            self.send_report(worker)
 
     def end_trial(self, worker: Worker, key: Key, result: TaskResult, points: tuple[tuple[float, float], ...]) -> None:
         one = worker.trials.get(key)
         if worker.alive and one is not None and one.result is None:
             worker.trials[key] = self.changed(one, result=result, points=points, reports=len(points))
-            self.tell(worker)
+            self.send_report(worker)
 
     def changed(self, one: TrialReport, **fields: Any) -> TrialReport:
         return replace(one, **fields)
 
     def finish(self, worker: Worker, result: TaskResult) -> None:
         worker.result = result
-        self.tell(worker)
-        self.at(1.0, lambda: self.end(worker, 0))
+        self.send_report(worker)
+        self.schedule(1.0, lambda: self.end(worker, 0))
 
     def kill_worker(self) -> None:
         # The fourth failure of one index that its program did not cause would end the sweep.
-        alive = [one for one in self.workers.values() if one.alive and self._deaths[one.index] < 3]
+        alive = [worker for worker in self.workers.values() if worker.alive and self._deaths[worker.index] < 3]
         if alive:
             victim = self.chance.choice(alive)
             self._deaths[victim.index] += victim.index >= 0

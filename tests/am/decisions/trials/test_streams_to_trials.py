@@ -24,10 +24,10 @@ def answers(slots: int, *asked: Asked, kind: str = "exec") -> tuple[dict[int, li
     def ask() -> None:
         assert cluster.master is not None
         assert cluster.master.state.sweep is not None
-        for one in cluster.master.state.sweep.trials:
-            if one.state is TrialState.RUNNING:
-                assert one.index is not None
-                running.setdefault(one.index, []).append(one.number)
+        for item in cluster.master.state.sweep.trials:
+            if item.state is TrialState.RUNNING:
+                assert item.index is not None
+                running.setdefault(item.index, []).append(item.number)
         for number, (index, trial) in enumerate(asked, start=1):
             order = StreamOrder(number=number, kind=kind, head="{}")
             wanted = events.OpenStream(index=index, order=order, trial=trial)
@@ -37,7 +37,7 @@ def answers(slots: int, *asked: Asked, kind: str = "exec") -> tuple[dict[int, li
                 elif isinstance(action, events.SendOrders):
                     found.append(action.orders.streams[-1])
 
-    cluster.at(20.0, ask)
+    cluster.schedule(20.0, ask)
     cluster.run()
     return running, found
 
@@ -51,7 +51,10 @@ def test_a_named_trial_is_found_in_its_container_with_its_try() -> None:
 
 def test_without_a_name_the_only_trial_is_chosen_and_several_need_a_name() -> None:
     running, (first, second) = answers(1, (0, None), (1, None))
-    assert [isinstance(one, StreamOrder) and one.trial for one in (first, second)] == [running[0][0], running[1][0]]
+    assert [isinstance(trial, StreamOrder) and trial.trial for trial in (first, second)] == [
+        running[0][0],
+        running[1][0],
+    ]
     running, (several,) = answers(2, (0, None))
     one, other = sorted(running[0])
     numbers = f"{one}-{other}" if other == one + 1 else f"{one}, {other}"
@@ -71,7 +74,7 @@ def test_a_trial_of_another_container_is_not_taken_for_one_of_the_named_containe
         None if where[trial] == index else f"trial {trial} runs in container {where[trial]}, not in container {index}"
         for index, trial in ((0, 0), (1, 0), (0, 1), (1, 1))
     ]
-    assert [None if isinstance(one, StreamOrder) else one for one in found] == expected
+    assert [None if isinstance(item, StreamOrder) else item for item in found] == expected
 
 
 def test_a_port_is_that_of_the_container_whatever_trials_run() -> None:

@@ -69,7 +69,7 @@ def test_no_result_is_lost_and_none_counts_twice_whoever_is_killed(seed: int) ->
 
 
 @each_seed("commits of trials", 40)
-def test_each_trial_is_committed_by_itself_once_whoever_is_killed(seed: int) -> None:
+def test_each_trial_is_committed_once_after_any_kill(seed: int) -> None:
     """Run 40 trials by 1 to 4 workers with 3 kills of workers, up to 4 of masters, and 0 or 10 % of messages lost."""
     cluster = SweepCluster(
         seed,
@@ -90,12 +90,12 @@ def test_each_trial_is_committed_by_itself_once_whoever_is_killed(seed: int) -> 
     assert cluster.settled.committed == 40 - len(rest)
 
 
-def test_a_sweep_that_is_killed_says_how_many_trials_are_committed() -> None:
+def test_a_killed_sweep_reports_the_number_of_committed_trials() -> None:
     cluster = SweepCluster(3, sweep_of(20, commit=SweepCommit.TRIAL))
-    cluster.at(4, lambda: cluster.handle(events.Kill("ann")))
+    cluster.schedule(4, lambda: cluster.handle(events.Kill("ann")))
     ending = cluster.run()
     assert cluster.settled is not None
-    count = sum(one.is_committed for one in read_results(trials_of(cluster).results()).trials)
+    count = sum(trial.is_committed for trial in read_results(trials_of(cluster).results()).trials)
     assert cluster.settled.how is events.Settlement.DROP
     assert 1 < count < 20
     assert ending.diagnostics.endswith(f"; the output of {count} trials is committed in file:///results/run")
@@ -103,14 +103,14 @@ def test_a_sweep_that_is_killed_says_how_many_trials_are_committed() -> None:
 
 def test_a_sweep_that_is_killed_keeps_the_output_of_the_trials_that_have_ended() -> None:
     cluster = SweepCluster(3, sweep_of(20))
-    cluster.at(4, lambda: cluster.handle(events.Kill("ann")))
+    cluster.schedule(4, lambda: cluster.handle(events.Kill("ann")))
     ending = cluster.run()
     assert cluster.settled is not None
     results = read_results(trials_of(cluster).results()).trials
-    ended = [one.number for one in results if one.state in (TrialState.DONE, TrialState.STOPPED)]
+    ended = [result.number for result in results if result.state in (TrialState.DONE, TrialState.STOPPED)]
     assert cluster.settled.how is events.Settlement.DROP
     assert 1 < len(ended) < 20
-    assert [one.index for one in cluster.settled.parts] == ended
+    assert [part.index for part in cluster.settled.parts] == ended
     assert ending.diagnostics.startswith(f"killed by ann, the complete output of trials {ended[0]}, {ended[1]}")
     assert ending.diagnostics.endswith("kept as partial")
 
@@ -190,7 +190,7 @@ def test_a_trial_without_data_whose_script_left_processes_fails() -> None:
     def outcome(number: int, try_number: int) -> tuple[TaskResult, tuple[tuple[float, float], ...]]:
         result, points = well(number, try_number)
         if number == 3:
-            outputs = tuple(replace(one, size_bytes=0) for one in result.outputs)
+            outputs = tuple(replace(output, size_bytes=0) for output in result.outputs)
             result = replace(result, outputs=outputs)
         return replace(result, left="1 process, bash"), points
 
@@ -256,9 +256,9 @@ def test_trials_that_are_behind_are_stopped_early_and_keep_their_output() -> Non
     )
     assert cluster.run().final_status is FinalStatus.SUCCEEDED
     results = read_results(trials_of(cluster).results())
-    stopped = [one for one in results.trials if one.state is TrialState.STOPPED]
+    stopped = [trial for trial in results.trials if trial.state is TrialState.STOPPED]
     assert stopped
-    assert all(one.why.startswith("stopped early at step ") for one in stopped)
+    assert all(item.why.startswith("stopped early at step ") for item in stopped)
     assert cluster.settled is not None
     assert len(cluster.settled.parts) == 30
 
@@ -291,7 +291,7 @@ def test_optuna_chooses_the_parameters_which_are_on_record_before_a_trial_starts
     assert sorted(cluster.on_record) == list(range(40))
     assert lost
     results = read_results(trials_of(cluster).results())
-    assert {one.number: one.parameters["X"] for one in results.trials} == given
+    assert {trial.number: trial.parameters["X"] for trial in results.trials} == given
     early, late = ([abs(float(given[n]) - 0.7) for n in range(*ends)] for ends in ((0, 10), (30, 40)))
     assert sum(late) < sum(early)
 
@@ -315,10 +315,10 @@ def test_a_pruner_of_optuna_stops_trials_that_are_behind() -> None:
     cluster = SweepCluster(10, sweep, outcome=outcome, worker_kills=2, master_kills=2, trial_s=(1.0, 4.0))
     assert cluster.run().final_status is FinalStatus.SUCCEEDED
     results = read_results(trials_of(cluster).results())
-    stopped = [one for one in results.trials if one.state is TrialState.STOPPED]
+    stopped = [trial for trial in results.trials if trial.state is TrialState.STOPPED]
     assert stopped
-    assert all(one.why.endswith(", by Optuna's pruner median") for one in stopped)
-    assert all(one.is_pruned for one in stopped)
+    assert all(item.why.endswith(", by Optuna's pruner median") for item in stopped)
+    assert all(item.is_pruned for item in stopped)
 
 
 def test_a_trial_stopped_early_in_the_previous_sweep_counts_as_run() -> None:
@@ -337,10 +337,10 @@ def test_a_trial_stopped_early_in_the_previous_sweep_counts_as_run() -> None:
         )
         for n, (why, is_pruned) in ends.items()
     ]
-    former = events.TrialsTakenOver(tuple(events.FormerTrial(view=one, outputs=(), sources=()) for one in views))
+    former = events.TrialsTakenOver(tuple(events.FormerTrial(view=view, outputs=(), sources=()) for view in views))
     cluster = SweepCluster(12, sweep_of(3), takes=former, master_kills=2)
     assert cluster.run().final_status is FinalStatus.SUCCEEDED
-    found = {one.number: (one.why, one.is_pruned) for one in read_results(trials_of(cluster).results()).trials}
+    found = {trial.number: (trial.why, trial.is_pruned) for trial in read_results(trials_of(cluster).results()).trials}
     assert {n: found[n] for n in ends} == ends
     assert [trials_of(cluster).trials[n].is_pruned for n in ends] == [True, False]
 

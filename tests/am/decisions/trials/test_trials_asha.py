@@ -53,14 +53,14 @@ def outcome(number: int, try_number: int) -> tuple[TaskResult, tuple[tuple[float
 
 
 @pytest.mark.slow
-def test_of_ten_thousand_trials_with_early_stopping_each_ends_once_and_as_its_decisions_say() -> None:
+def test_ten_thousand_trials_with_early_stopping_end_once_as_decided() -> None:
     cluster = SweepCluster(
         19, SWEEP, outcome=outcome, workers=50, worker_kills=100, master_kills=4, span_s=150.0, trial_s=(0.5, 2.0)
     )
     ending = cluster.run()
     assert ending.final_status is FinalStatus.SUCCEEDED, ending
     assert sorted(cluster.on_record) == list(range(TRIALS))
-    results = {one.number: one for one in read_results(trials_of(cluster).results()).trials}
+    results = {item.number: item for item in read_results(trials_of(cluster).results()).trials}
     assert len(results) == TRIALS
 
     names = set(fields(RungDecision))
@@ -69,9 +69,11 @@ def test_of_ten_thousand_trials_with_early_stopping_each_ends_once_and_as_its_de
         from_json(RungDecision, {name: value for name, value in record.items() if name in names}) for record in records
     ]
     again = AshaState(ASHA, Goal.MAX)
-    for one in decisions:
-        assert again.report(one.trial, one.step, one.value) == one  # the same with four masters as with one
-    stopped = {one.trial for one in decisions if one.stops}
+    for decision in decisions:
+        assert (
+            again.report(decision.trial, decision.step, decision.value) == decision
+        )  # the same with four masters as with one
+    stopped = {decision.trial for decision in decisions if decision.stops}
     by_state = {state: {n for n, one in results.items() if one.state is state} for state in TrialState}
     assert by_state[TrialState.STOPPED] <= stopped
     assert stopped <= by_state[TrialState.STOPPED] | by_state[TrialState.DONE]  # some had ended before the stop came

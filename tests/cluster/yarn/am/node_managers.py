@@ -40,7 +40,7 @@ def take_all(method: str, request: bytes) -> bytes:
     if method == "stopContainers":
         return server_messages.stopped(server_messages.parse_containers(request))
     return server_messages.started(
-        ContainerId.from_text(one.identifier.decode()) for one in server_messages.parse_starts(request)
+        ContainerId.from_text(start.identifier.decode()) for start in server_messages.parse_starts(request)
     )
 
 
@@ -73,8 +73,8 @@ class SilentNode:
         if self._thread.is_alive():
             self._listening.shutdown(socket.SHUT_RDWR)
             self._thread.join()
-        for one in (self._listening, *self._links):
-            one.close()
+        for item in (self._listening, *self._links):
+            item.close()
 
     def _accept(self) -> None:
         while True:

@@ -33,7 +33,7 @@ SMALL = Resources(memory_mib=256, vcores=1, gcores=1)
 
 
 class Driver:
-    """Small ApplicationMaster: asks its engine for so many containers, and keeps what it is told."""
+    """Small ApplicationMaster: asks its engine for so many containers, and keeps the answers."""
 
     def __init__(self, engine: YarnAmEngine, woken: threading.Event) -> None:
         self.engine, self.woken = engine, woken
@@ -89,7 +89,7 @@ class Driver:
 
 
 def shell(grant: Grant, launch: TaskLaunch) -> tuple[tuple[str, ...], bytes]:
-    """The token of a launch is the script that runs in its place; what it is told is for nobody else's eyes."""
+    """The token of a launch is the script that runs in its place; its environment is private."""
     return ("/bin/sh", "-c", launch.token), json.dumps({"node": grant.node}).encode()
 
 
@@ -134,9 +134,9 @@ def test_roles_get_their_containers_which_run_and_end(driver: Driver, tmp_path: 
     driver.until(lambda: (tmp_path / "three").exists() and (tmp_path / "big").exists())
     assert driver.ended[one.container_id].exit_status == 7
     assert not driver.ended[one.container_id].node_fault
-    told = Credentials.decode((tmp_path / "tokens").read_bytes())
-    assert json.loads(told.secrets[TASK_SECRET]) == {"node": two.node}
-    assert [token.kind for token in told.tokens.values()] == ["OTHER"]
+    credentials = Credentials.decode((tmp_path / "tokens").read_bytes())
+    assert json.loads(credentials.secrets[TASK_SECRET]) == {"node": two.node}
+    assert [token.kind for token in credentials.tokens.values()] == ["OTHER"]
     driver.engine.stop(three.container_id)
     driver.engine.stop(three.container_id)
     driver.releases = [big.container_id]
@@ -145,7 +145,7 @@ def test_roles_get_their_containers_which_run_and_end(driver: Driver, tmp_path: 
     assert len(driver.granted) == 4, "more came than was wanted"
 
 
-def test_many_containers_come_quickly_and_none_too_many(driver: Driver) -> None:
+def test_many_containers_are_allocated_quickly_without_surplus(driver: Driver) -> None:
     driver.wanted = {1: 6}
     driver.until(lambda: len(driver.granted) == 6)
     for _ in range(8):
@@ -190,7 +190,7 @@ def test_an_ask_that_no_node_can_hold_ends_after_a_grace_with_the_reason(
     assert not driver.granted
 
 
-def test_a_node_that_is_excluded_gets_no_container_and_of_two_none_is_avoided_because_it_failed(driver: Driver) -> None:
+def test_an_excluded_node_gets_no_container_and_one_of_two_is_never_avoided(driver: Driver) -> None:
     first, second = NODES.values()
     driver.placement = Placement(exclude_nodes=(first,))
     driver.avoid = (second,)
@@ -419,7 +419,7 @@ def test_a_node_that_is_lost_ends_its_containers_by_its_own_fault(
         driver.placement = Placement()
         driver.wanted = {1: 2}
         driver.until(lambda: len(driver.granted) == 2)
-        assert sorted(one.node for one in driver.granted.values()) == sorted(NODES.values())
+        assert sorted(item.node for item in driver.granted.values()) == sorted(NODES.values())
     finally:
         attempt.hadoop.start_part(part)
         attempt.hadoop.wait_until_ready()

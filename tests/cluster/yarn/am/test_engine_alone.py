@@ -164,7 +164,7 @@ def test_a_long_pending_request_is_polled_less_often(
     assert not engine.heartbeat(asks, (), 0.0).refused
 
 
-def test_a_notice_of_preemption_reaches_the_master_with_the_time_that_is_left(
+def test_a_preemption_notice_reaches_the_applicationmaster_with_the_remaining_time(
     scheduler: Scheduler, engine: YarnAmEngine
 ) -> None:
     ours = [ContainerId(APPLICATION, 1, number) for number in (2, 3, 4)]
@@ -173,8 +173,8 @@ def test_a_notice_of_preemption_reaches_the_master_with_the_time_that_is_left(
     masters = ContainerId(APPLICATION, 1, 1)
     scheduler.preempt = server_messages.preemption(ours[:1], [ours[1], masters])
     until(lambda: engine._containers.events.announced)
-    told = engine.heartbeat((), (), 0.0)
-    assert told.announced == tuple(AnnouncedEnd(container_id=one, wait_s=15.0) for one in ours[:2])
+    heartbeat = engine.heartbeat((), (), 0.0)
+    assert heartbeat.announced == tuple(AnnouncedEnd(container_id=item, wait_s=15.0) for item in ours[:2])
     assert not engine.heartbeat((), (), 0.0).announced
 
 
@@ -319,7 +319,7 @@ def test_node_changes_come_from_heartbeats_without_another_list(
         answer = scheduler(method, request)
         if method != "allocate":
             return answer
-        answer += encode(*((6, one) for one in changes))
+        answer += encode(*((6, change) for change in changes))
         changes.clear()
         return answer
 
@@ -344,7 +344,7 @@ def test_node_changes_come_from_heartbeats_without_another_list(
     assert asked == ["getClusterNodes"]
 
 
-def test_the_list_of_nodes_is_read_again_after_a_while_and_soon_when_it_is_wanted(
+def test_the_node_list_is_refreshed_periodically_and_soon_on_demand(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(node_list, "EVERY_S", 0.01)
@@ -397,7 +397,7 @@ class Failover:
             return server_messages.registration()
         for row in parse_allocate(request).ask:
             self.wanted = row.wanted
-        if self.registrations == 1 and all(one.calls for one in self.nodes):
+        if self.registrations == 1 and all(item.calls for item in self.nodes):
             raise Refuse(f"{YARN}.ApplicationMasterNotRegisteredException", "it is not registered")
         self.number += 1
         granted, tokens = list[bytes](), list[bytes]()
@@ -414,8 +414,8 @@ class Failover:
 
 def node_that_knows_another_resource_manager(_method: str, request: bytes) -> bytes:
     failures = []
-    for one in server_messages.parse_starts(request):
-        container_id = ContainerId.from_text(one.identifier.decode())
+    for start in server_messages.parse_starts(request):
+        container_id = ContainerId.from_text(start.identifier.decode())
         message = f" Container {container_id} rejected as it is allocated by a previous RM"
         failures.append(server_messages.failure(container_id, f"{YARN}.InvalidContainerException", message))
     return server_messages.started([], failures)
@@ -447,5 +447,5 @@ def test_a_resourcemanager_replaced_during_200_starts_makes_no_node_avoided() ->
 
         until(beat)
         until(lambda: beat() and not state.avoided.names(state.awake_ms))
-        assert all(one.node_faults == 0 and not one.given_up for one in state.instances)
+        assert all(instance.node_faults == 0 and not instance.given_up for instance in state.instances)
         until(lambda: beat() and resource_manager.wanted == 200)

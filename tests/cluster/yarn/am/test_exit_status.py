@@ -23,12 +23,12 @@ MEMORY_2 = (
 ONE = ContainerId.from_text("container_1700000000000_0042_01_000002")
 
 
-def status(code: int, told: str) -> ContainerStatus:
-    return ContainerStatus(container_id=ONE, stage=ContainerStage.ENDED, exit_status=code, diagnostics=told)
+def status(code: int, message: str) -> ContainerStatus:
+    return ContainerStatus(container_id=ONE, stage=ContainerStage.ENDED, exit_status=code, diagnostics=message)
 
 
 @pytest.mark.parametrize(
-    ("code", "told", "node_fault", "words"),
+    ("code", "message", "node_fault", "words"),
     [
         (0, "", False, ""),
         (3, "[2026-11-21 03:50:20.605]Exception from container-launch.\nContainer id: x", False, "Exception from"),
@@ -44,14 +44,14 @@ def status(code: int, told: str) -> ContainerStatus:
         (-1000, "\n\nFile does not exist: hdfs://x/y", True, "could not be prepared on its node: File does not exist"),
     ],
 )
-def test_the_end_of_a_container_has_its_fault(code: int, told: str, node_fault: bool, words: str) -> None:
-    end = end_of(status(code, told))
+def test_the_end_of_a_container_has_its_fault(code: int, message: str, node_fault: bool, words: str) -> None:
+    end = end_of(status(code, message))
     assert (end.container_id, end.exit_status, end.node_fault) == (ONE, code, node_fault)
     assert re.search(words, end.diagnostics)
 
 
 @pytest.mark.parametrize(
-    ("code", "told", "service"),
+    ("code", "message", "service"),
     [
         (-1000, "Call From node7/10.0.0.7 to nn:8020 failed: java.net.ConnectException: Connection refused", "HDFS"),
         (-1000, "java.lang.reflect.UndeclaredThrowableException\nCaused by: a.b.BlockMissingException: no", "HDFS"),
@@ -59,18 +59,18 @@ def test_the_end_of_a_container_has_its_fault(code: int, told: str, node_fault: 
         (3, "java.net.ConnectException: Connection refused", ""),
     ],
 )
-def test_a_container_whose_files_hdfs_does_not_serve_waits_for_it(code: int, told: str, service: str) -> None:
+def test_a_container_whose_files_hdfs_does_not_serve_waits_for_it(code: int, message: str, service: str) -> None:
     """While a NameNode or the DataNodes restart, a NodeManager fails to fetch files within seconds, again and again."""
-    assert end_of(status(code, told)).service == service
+    assert end_of(status(code, message)).service == service
 
 
-def test_a_node_without_a_python_for_us_says_so_on_standard_error_and_is_to_blame() -> None:
-    told = (
+def test_a_node_without_a_suitable_python_reports_it_and_is_at_fault() -> None:
+    message = (
         "[2026-01-02 03:04:05.678]Exception from container-launch.\nExit code: 127\n\n"
         "[2026-01-02 03:04:05.681]Container exited with a non-zero exit code 127. Error file: prelaunch.err.\n"
         "Last 4096 bytes of stderr :\ndlapp: there is no python3 on node7: install Python 3.11\n\n"
     )
-    end = end_of(status(127, told))
+    end = end_of(status(127, message))
     assert (end.node_fault, end.diagnostics) == (True, "there is no python3 on node7: install Python 3.11")
     assert not end_of(status(127, "Exit code: 127")).node_fault
 

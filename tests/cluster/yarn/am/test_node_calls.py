@@ -60,9 +60,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
-def test_of_many_nodes_that_are_off_none_keeps_the_others_waiting(
-    outcome: Outcome, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_nodes_that_are_off_do_not_delay_the_others(outcome: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("START_TIMEOUT_S", "STOP_TIMEOUT_S"):
         monkeypatch.setattr(node_calls, name, 1000.0)
     before = set(threading.enumerate())
@@ -70,19 +68,19 @@ def test_of_many_nodes_that_are_off_none_keeps_the_others_waiting(
         dead = [stack.enter_context(SilentNode(full=number % 2 == 0)) for number in range(40)]
         server = stack.enter_context(RpcServer(take_all, TOKEN, host=""))
         live = [NodeId(f"127.0.1.{number}", server.address[1]) for number in range(1, 61)]
-        server_nodes = [one.node for one in dead] + live
+        server_nodes = [item.node for item in dead] + live
         for number, node in enumerate(server_nodes):
             outcome.calls.order(node, start_of(id_of(number), node))
         until(lambda: len(outcome.started) == len(live))
         # What comes for them later waits for the two threads that call nodes which do not answer, and nobody else does.
         for number, one in enumerate(dead):
             outcome.calls.order(one.node, StopOrder(id_of(number)))
-        until(lambda: sum(one.calls for one in dead) > 30)
+        until(lambda: sum(item.calls for item in dead) > 30)
         for number, node in enumerate(live):
             outcome.calls.order(node, start_of(id_of(1000 + number), node))
         until(lambda: len(outcome.started) == 2 * len(live))
         assert outcome.failed == []
-    names = [one.name for one in threading.enumerate() if one not in before]
+    names = [thread.name for thread in threading.enumerate() if thread not in before]
     assert sum(name.startswith("am-nodes") for name in names) <= node_calls.MAX_THREADS
     assert sum(name.startswith("am-slow-nodes") for name in names) <= node_calls.MAX_SLOW_THREADS
 
@@ -107,7 +105,10 @@ def test_a_start_that_a_silent_node_does_not_accept_fails_as_not_started(
         until(lambda: full or dead.calls > 1)
         give_up_after(2.0)
         until(lambda: len(outcome.failed) == 2 and outcome.seen)
-        assert [(one.container_id, one.start) for one in outcome.failed] == [(id_of(2), True), (id_of(3), False)]
+        assert [(container.container_id, container.start) for container in outcome.failed] == [
+            (id_of(2), True),
+            (id_of(3), False),
+        ]
         assert outcome.seen == [(id_of(4), None)]
         error = outcome.failed[0].error
         assert isinstance(error, ConnectionLost)

@@ -118,7 +118,7 @@ def test_a_history_that_cannot_be_read_now_is_no_end(manager: ResourceManager) -
         reader(manager, history).read(OTHER)
 
 
-def test_of_several_the_one_that_answers_counts(manager: ResourceManager) -> None:
+def test_of_several_resourcemanagers_the_answering_one_counts(manager: ResourceManager) -> None:
     manager.answers[OTHER] = app(OTHER, "FINISHED", "SUCCEEDED")
     assert reader(manager, History(), "http://127.0.0.1:1").read(OTHER) == SUCCEEDED
 
@@ -162,7 +162,7 @@ def test_a_watcher_reports_each_end_once_and_errors_until_an_answer(
     monkeypatch.setattr("dlapp.am.other_applications.FIRST_S", 0.01)
     monkeypatch.setattr("dlapp.am.other_applications.EVERY_S", 0.01)
     answers: list[str | DlappError | None] = [Unreachable("away"), Unreachable("away"), None, SUCCEEDED]
-    told: list[OthersEnded] = []
+    events: list[OthersEnded] = []
 
     def read(_: str) -> str | None:
         answer = answers.pop(0)
@@ -170,9 +170,9 @@ def test_a_watcher_reports_each_end_once_and_errors_until_an_answer(
             raise answer
         return answer
 
-    watcher = EndWatcher(read, told.append)
+    watcher = EndWatcher(read, events.append)
     watcher.start([OTHER])
     wait_for("its end", lambda: not answers, 120)
     watcher.close()
-    wait_for("what it tells", lambda: len(told) == 3, 120)
-    assert told == [OthersEnded({}, "away"), OthersEnded({}), OthersEnded({OTHER: SUCCEEDED})]
+    wait_for("what it tells", lambda: len(events) == 3, 120)
+    assert events == [OthersEnded({}, "away"), OthersEnded({}), OthersEnded({OTHER: SUCCEEDED})]

@@ -103,7 +103,7 @@ def test_a_named_node_without_a_rack_is_requested_on_the_default_rack() -> None:
     assert not one.rows_due(1)
 
 
-def test_a_label_stands_on_the_row_of_the_cluster_alone() -> None:
+def test_a_label_is_only_on_the_cluster_row() -> None:
     one = wants(node("a"))
     one.set_requests([ask(2, node_label="gpu")], NONE)
     assert [(row.name, row.label) for row in one.rows(1)] == [(ANY, "gpu")]
@@ -119,7 +119,7 @@ def test_requests_are_sent_once_and_zero_withdraws_them() -> None:
     assert one.rows(1) == []
 
 
-def test_a_grant_is_no_reason_to_say_anything() -> None:
+def test_an_allocation_alone_sends_no_request() -> None:
     one = wants(node("a"))
     one.set_requests([ask(2)], NONE)
     one.rows(1)
@@ -173,7 +173,7 @@ def test_a_request_larger_than_any_node_is_recognized(gcores: int, fits: bool) -
     assert wants().fits_a_node(ask(1, resources=Resources(gcores=100)))
 
 
-def test_of_nodes_that_were_named_or_excluded_only_those_that_may_be_used_count() -> None:
+def test_only_usable_nodes_count_among_named_or_excluded_ones() -> None:
     cluster = wants(node("a"), node("b", gcores=0))
     assert cluster.fits_a_node(ask(1, nodes=("a",)))
     assert not cluster.fits_a_node(ask(1, nodes=("b",)))
@@ -195,7 +195,7 @@ def test_nodes_that_failed_are_avoided_as_long_as_there_are_others() -> None:
     assert one.avoid() == ([], ["a", "c"])
 
 
-def test_of_many_nodes_that_failed_the_latest_are_avoided() -> None:
+def test_the_latest_of_many_failed_nodes_are_avoided() -> None:
     one = wants(*map(node, "abcdefg"))
     one.set_requests([replace(ask(2), avoid=("g", "gone", "b", "a"))], NONE)
     assert one.avoid() == (["a", "b"], [])
@@ -208,7 +208,7 @@ def test_at_most_a_third_of_the_nodes_is_avoided_because_they_failed(known: int,
     one.set_requests([replace(ask(2), avoid=tuple(f"n{number}" for number in failed))], NONE)
     avoided, _ = one.avoid()
     assert len(avoided) <= (known or count) // 3
-    assert len(avoided) == min((known or count) // 3, len([one for one in failed if one < known or not known]))
+    assert len(avoided) == min((known or count) // 3, len([item for item in failed if item < known or not known]))
 
 
 def test_hosts_short_of_gpus_are_known_by_their_short_names_and_by_their_full_ones() -> None:
@@ -268,15 +268,15 @@ def test_allocations_never_exceed_the_maximum_wanted_and_finally_match_it(
     steps: list[tuple[str, int]],
 ) -> None:
     one = wants(node("a"))
-    table, allocated = 0, 0  # the ResourceManager's count, and what it gave and has not told
-    told, known = 0, 0  # what the engine heard of, and what the master was told
+    table, allocated = 0, 0  # the ResourceManager's count, and what it allocated and has not reported
+    reported, known = 0, 0  # what reached the engine, and what reached the ApplicationMaster
     target = most = 3
     one.set_requests([ask(target)], NONE)
 
     def master() -> None:
         nonlocal known
-        one.set_requests([ask(max(0, target - known))], Counter({1: told - known}))
-        known = told
+        one.set_requests([ask(max(0, target - known))], Counter({1: reported - known}))
+        known = reported
 
     def scheduler(count: int) -> None:
         nonlocal table, allocated
@@ -284,11 +284,11 @@ def test_allocations_never_exceed_the_maximum_wanted_and_finally_match_it(
         table, allocated = table - count, allocated + count
 
     def allocate() -> None:
-        nonlocal table, allocated, told
+        nonlocal table, allocated, reported
         for row in one.rows(1):
             if row.name == ANY:
                 table = row.count
-        told, count, allocated = told + allocated, allocated, 0
+        reported, count, allocated = reported + allocated, allocated, 0
         for _ in range(count):
             one.record_granted(1)
 

@@ -39,7 +39,7 @@ NODES = [
 
 def resource_manager(answer: Callable[[str, dict[str, str]], Any]) -> AbstractContextManager[str]:
     """Return the context of a server that answers with what ``answer`` makes of path and query."""
-    return http_server(lambda one: as_json(answer(one.path.removeprefix("/ws/v1/cluster"), one.query)))
+    return http_server(lambda item: as_json(answer(item.path.removeprefix("/ws/v1/cluster"), item.query)))
 
 
 def app(number: int) -> dict[str, Any]:
@@ -212,8 +212,8 @@ def test_messages_on_nodes_use_a_fresh_list() -> None:
     # Now the list that is kept has it.
     assert lines(session, Placement(nodes=("node2",))) == []
     assert session.asked == [True]
-    told = lines(session, Placement(exclude_nodes=("node7",)))
-    assert [one.partition(",")[0] for one in told] == ["resources.exclude_nodes: no node 'node7' runs now"]
+    output = lines(session, Placement(exclude_nodes=("node7",)))
+    assert [text.partition(",")[0] for text in output] == ["resources.exclude_nodes: no node 'node7' runs now"]
     assert session.asked == [True] * 2
 
 

@@ -178,7 +178,7 @@ def files() -> Memory:
     return Memory()
 
 
-def left(files: Memory, place: str) -> list[str]:
+def remaining_names(files: Memory, place: str) -> list[str]:
     return files.names(place)
 
 
@@ -192,10 +192,10 @@ def settled(files: Memory, state: State = State.KILLED, ago_s: float = GONE_AFTE
     return settle(files, APP, EndedApplication(state, ago_s))  # type: ignore[arg-type]
 
 
-def told_of_outputs(files: Memory) -> list[tuple[object, ...]]:
+def recorded_outputs(files: Memory) -> list[tuple[object, ...]]:
     """Return what the history says of them: name, target, whether it is committed, and where it is kept else."""
     found = json.loads(files.read(PLACES.history(APP), max_bytes=1 << 20))["outputs"]
-    return [tuple(one[key] for key in ("name", "target", "committed", "partial")) for one in found]
+    return [tuple(item[key] for key in ("name", "target", "committed", "partial")) for item in found]
 
 
 def stage(files: Memory, app: ApplicationId = APP, claim: list[dict[str, object]] | None = None) -> str:
@@ -215,11 +215,11 @@ def test_an_application_that_others_ended_keeps_its_last_words_and_no_staging_di
     # Without output it need not be waited for.
     before_ms = clock.now_ms()
     assert settled(files, ago_s=1.0) == NOTHING_KEPT
-    assert left(files, staging) == []
-    kept = json.loads(files.read(PLACES.history(APP), max_bytes=1 << 20))
-    assert before_ms - 1000 <= kept.pop("finished_ms") <= clock.now_ms() - 1000
+    assert remaining_names(files, staging) == []
+    stored = json.loads(files.read(PLACES.history(APP), max_bytes=1 << 20))
+    assert before_ms - 1000 <= stored.pop("finished_ms") <= clock.now_ms() - 1000
     end = {"view": {"phase": "running"}, "state": "KILLED", "submission": {"submitted_ms": 5}}
-    assert kept == {"receipt": None, **end}
+    assert stored == {"receipt": None, **end}
     before = dict(files.files)
     settled(files)
     assert files.files == before
@@ -236,8 +236,8 @@ def test_outputs_are_settled_before_the_cleanup_after_any_kind_of_kill(
     assert settled(files, state) == f"its output is kept as partial output at {A}~"
     # The second is not kept where its application has failed.
     assert files.settled == [(A, True), (B, False)]
-    assert told_of_outputs(files) == [("", A, False, f"{A}~"), ("more", B, False, None)]
-    assert left(files, staging) == []
+    assert recorded_outputs(files) == [("", A, False, f"{A}~"), ("more", B, False, None)]
+    assert remaining_names(files, staging) == []
     settled(files, state)
     assert len(files.settled) == 2
 
@@ -248,10 +248,10 @@ def test_a_claimed_commit_is_finished_in_every_final_state(files: Memory, state:
     assert settled(files, state) == COMMITTED
     parts = [("0", "hdfs://nn/p0"), ("1", "hdfs://nn/p1")]
     assert files.settled == [(A, parts, False), (B, [("", "hdfs://nn/p")], False)]
-    assert told_of_outputs(files) == [("", A, True, None), ("more", B, True, None)]
+    assert recorded_outputs(files) == [("", A, True, None), ("more", B, True, None)]
     stage(files, OTHER, [{**CLAIM[0], "overwrite": True}, CLAIM[1]])
-    said = settle(files, OTHER, EndedApplication(state, 60.0))  # type: ignore[arg-type]
-    assert said == f"its output could not be committed; its output is kept as partial output at {A}~"
+    message = settle(files, OTHER, EndedApplication(state, 60.0))  # type: ignore[arg-type]
+    assert message == f"its output could not be committed; its output is kept as partial output at {A}~"
 
 
 def test_an_applicationmaster_that_may_still_commit_is_left_alone(files: Memory) -> None:
@@ -261,7 +261,7 @@ def test_an_applicationmaster_that_may_still_commit_is_left_alone(files: Memory)
     assert files.files == before
     assert not files.settled
     assert settled(files) is not None
-    assert left(files, staging) == []
+    assert remaining_names(files, staging) == []
 
 
 def test_a_commit_finished_by_the_applicationmaster_is_reported(files: Memory) -> None:
@@ -277,7 +277,7 @@ def test_an_output_that_cannot_be_settled_stops_no_other_and_is_tried_again(file
     files.refuses[A] = Denied("not yours")
     assert swept(files, APP, OTHER) == 0
     assert files.settled == [(B, False), (B, False)], "on_failure=drop"
-    assert left(files, staging) == ["submission.json"]
+    assert remaining_names(files, staging) == ["submission.json"]
     with pytest.raises(Denied):
         settled(files)
     files.refuses[A] = Unreachable("no NameNode of another cluster")
@@ -289,7 +289,7 @@ def test_an_output_that_cannot_be_settled_stops_no_other_and_is_tried_again(file
         swept(files, APP, OTHER)
     files.refuses.clear()
     assert swept(files, APP, OTHER) == 2
-    assert left(files, PLACES.all_staging) == []
+    assert remaining_names(files, PLACES.all_staging) == []
 
 
 def test_a_history_written_by_the_applicationmaster_is_kept(files: Memory) -> None:
@@ -297,7 +297,7 @@ def test_a_history_written_by_the_applicationmaster_is_kept(files: Memory) -> No
     files.put(f"{PLACES.staging(APP)}/submission.json", text={})
     assert swept(files, APP) == 1
     assert json.loads(files.read(PLACES.history(APP), max_bytes=1 << 20)) == {"view": {"phase": "its own"}}
-    assert left(files, PLACES.all_staging) == []
+    assert remaining_names(files, PLACES.all_staging) == []
 
 
 def test_an_application_that_never_started_leaves_no_files(files: Memory) -> None:
@@ -334,7 +334,7 @@ class Rest:
 
     def reports(self, user: str) -> list[Any]:
         values = {"state": State.RUNNING, "started_ms": 1}
-        return [SimpleNamespace(application_id=one, **values) for one in self.remembered]
+        return [SimpleNamespace(application_id=item, **values) for item in self.remembered]
 
 
 def test_leftovers_are_settled_also_after_a_new_resourcemanager_forgot_the_application(
@@ -350,7 +350,7 @@ def test_leftovers_are_settled_also_after_a_new_resourcemanager_forgot_the_appli
     files.put(f"{PLACES.staging(left_over)}/view.json", days_old=9)
     assert ended(Rest(1700000000000)) == [left_over]
     assert ended(Rest(1700000000000, key="another")) == []
-    # A file that cannot be read is written anew.
+    # A file that cannot be read is rewritten.
     files.put(PLACES.starts("here"), text={"no": "list"})
     assert ended(Rest(1700000000000)) == []
     assert json.loads(files.files[PLACES.starts("here")][0]) == [1700000000000]
@@ -375,7 +375,7 @@ def test_the_cluster_key_ignores_scheme_and_order_of_resourcemanagers() -> None:
     assert key("http://rm1:8088") != key("http://rm1:8088", "http://rm2:8088")
 
 
-def test_an_empty_directory_that_the_resource_manager_has_forgotten_is_as_old_as_its_last_change(
+def test_an_empty_forgotten_directory_is_as_old_as_its_last_change(
     files: Memory,
 ) -> None:
     for one, days in ((APP, 2.1), (OTHER, 1.9)):
@@ -383,17 +383,17 @@ def test_an_empty_directory_that_the_resource_manager_has_forgotten_is_as_old_as
     found = forgotten(files, (), {APP.cluster_timestamp_ms}, NOW_MS)  # type: ignore[arg-type]
     assert list(found) == [APP]
     assert swept(files, *found) == 1
-    assert left(files, PLACES.all_staging) == [str(OTHER)]
+    assert remaining_names(files, PLACES.all_staging) == [str(OTHER)]
     assert files.files == {}, "nothing ran, so there is no history"
 
 
 def test_files_of_another_cluster_are_kept(files: Memory) -> None:
     files.put(f"{PLACES.staging(APP)}/submission.json", text={"submitted_ms": NOW_MS})
     assert swept(files) == 0
-    assert left(files, PLACES.all_staging) == [str(APP)]
+    assert remaining_names(files, PLACES.all_staging) == [str(APP)]
 
 
-def test_archives_go_by_the_age_of_their_last_use_and_by_size(files: Memory) -> None:
+def test_archives_are_evicted_by_last_use_and_size(files: Memory) -> None:
     cache = PLACES.cache
     files.put(f"{cache}/old.tar.gz", days_old=31)
     files.put(f"{cache}/used.tar.gz", days_old=300)
@@ -404,7 +404,7 @@ def test_archives_go_by_the_age_of_their_last_use_and_by_size(files: Memory) -> 
     files.put(f"{cache}/dlapp-1.pyz", size=901, days_old=5)
     files.put(f"{cache}/big.tar.gz", size=90, days_old=4)
     assert swept(files) == 4
-    assert left(files, cache) == [".now.tar.gz.abc", "big.tar.gz", "used.tar.gz", "used.tar.gz.used"]
+    assert remaining_names(files, cache) == [".now.tar.gz.abc", "big.tar.gz", "used.tar.gz", "used.tar.gz.used"]
 
 
 def test_cached_files_of_unfinished_applications_are_kept(files: Memory) -> None:
@@ -412,53 +412,53 @@ def test_cached_files_of_unfinished_applications_are_kept(files: Memory) -> None
     for days in (40, 50.5, 60):
         files.put(f"{PLACES.cache}/{days}.tar.gz", days_old=days)
     swept(files)
-    assert left(files, PLACES.cache) == ["40.tar.gz", "50.5.tar.gz"]
+    assert remaining_names(files, PLACES.cache) == ["40.tar.gz", "50.5.tar.gz"]
     files.put(f"{PLACES.staging(APP)}/submission.json", text={})
     files.put(f"{PLACES.cache}/60.tar.gz", days_old=60)
     swept(files)
-    assert "60.tar.gz" in left(files, PLACES.cache)
+    assert "60.tar.gz" in remaining_names(files, PLACES.cache)
 
 
 def test_the_archive_of_an_application_that_waits_in_a_queue_stays(files: Memory) -> None:
     for days in (40, 50.5, 60):
         files.put(f"{PLACES.cache}/{days}.tar.gz", days_old=days)
     swept(files, submitted_ms=(int(NOW_MS - 50 * DAY_MS), NOW_MS))
-    assert left(files, PLACES.cache) == ["40.tar.gz", "50.5.tar.gz"]
+    assert remaining_names(files, PLACES.cache) == ["40.tar.gz", "50.5.tar.gz"]
 
 
-def test_an_application_that_has_not_begun_keeps_archives_from_when_its_tokens_were_written(files: Memory) -> None:
+def test_an_unstarted_application_keeps_archives_since_its_token_time(files: Memory) -> None:
     staging = PLACES.staging(APP)
     files.directories[staging] = int(NOW_MS - 300 * DAY_MS)
     for days in (40, 51.5, 60):
         files.put(f"{PLACES.cache}/{days}.tar.gz", days_old=days)
     files.put(f"{staging}/viewers.token", days_old=50)
     swept(files)
-    assert left(files, PLACES.cache) == ["40.tar.gz", "51.5.tar.gz"]
+    assert remaining_names(files, PLACES.cache) == ["40.tar.gz", "51.5.tar.gz"]
     files.remove(f"{staging}/viewers.token")
     swept(files)
-    assert left(files, PLACES.cache) == [], "of an empty directory nothing was handed in"
-    assert left(files, PLACES.all_staging) == [str(APP)]
+    assert remaining_names(files, PLACES.cache) == [], "of an empty directory nothing was handed in"
+    assert remaining_names(files, PLACES.all_staging) == [str(APP)]
 
 
 def test_a_use_is_written_down_once_a_day_and_never_on_the_archive(files: Memory) -> None:
     location = f"{PLACES.cache}/a.tar.gz"
     files.put(location, days_old=20)
-    kept = files.files[location]
+    stored = files.files[location]
     for days, written in ((0, NOW_MS), (0.5, NOW_MS), (1.5, NOW_MS + 3 * DAY_MS // 2)):
         files.now_ms = int(NOW_MS + days * DAY_MS)
-        mark_use(files, location, kept[1], files.now_ms)  # type: ignore[arg-type]
+        mark_use(files, location, stored[1], files.now_ms)  # type: ignore[arg-type]
         assert files.files[f"{location}.used"][1] == written
-    assert files.files[location] == kept
+    assert files.files[location] == stored
     files.put(f"{PLACES.cache}/new")
     mark_use(files, f"{PLACES.cache}/new", NOW_MS, NOW_MS)  # type: ignore[arg-type]
     assert f"{PLACES.cache}/new.used" not in files.files
 
 
-def test_histories_go_by_age_and_by_size(files: Memory) -> None:
+def test_histories_are_evicted_by_age_and_size(files: Memory) -> None:
     for number, (days, size) in enumerate([(91, 1), (80, 500), (1, 600), (0, 300)]):
         files.put(f"{PLACES.all_history}/application_1_{number:04d}.json", size=size, days_old=days)
     swept(files)
-    assert left(files, PLACES.all_history) == ["application_1_0002.json", "application_1_0003.json"]
+    assert remaining_names(files, PLACES.all_history) == ["application_1_0002.json", "application_1_0003.json"]
 
 
 def test_a_cleanup_ends(files: Memory) -> None:
@@ -467,7 +467,7 @@ def test_a_cleanup_ends(files: Memory) -> None:
     assert [swept(files) for _ in range(4)] == [100, 100, 100, 0]
 
 
-def test_archives_of_this_machine_go_likewise_but_not_one_just_made(tmp_path: Path) -> None:
+def test_archives_of_this_machine_are_evicted_except_new_ones(tmp_path: Path) -> None:
     for name, days in (("old", 31), ("used", 1), ("new", 0)):
         (tmp_path / name).write_bytes(b"x" * 600)
         os.utime(tmp_path / name, times=None if not days else (1, os.stat(tmp_path / name).st_mtime - days * 86_400))
@@ -490,8 +490,8 @@ def test_the_results_of_a_sweep_have_the_ends_that_only_its_journal_has(files: M
         lines = f'{json.dumps(end | {"number": number})}\n{{"kind": "trial_end", "nu'
         files.files[f"{staging}/{name}"] = lines.encode(), NOW_MS
     assert settled(files, state=State.FAILED) == NOTHING_KEPT
-    kept = read_results(files.read(PLACES.trials(APP), max_bytes=1 << 20).decode())
-    assert [(one.number, one.state, one.parameters) for one in kept.trials] == [
+    stored = read_results(files.read(PLACES.trials(APP), max_bytes=1 << 20).decode())
+    assert [(trial.number, trial.state, trial.parameters) for trial in stored.trials] == [
         (1, TrialState.DONE, {"X": "b"}),
         (2, TrialState.DONE, {"X": "c"}),
     ]

@@ -75,7 +75,7 @@ def printed(client: Client, application_id: ApplicationId, stream: str) -> list[
 def master_of(application_id: ApplicationId) -> int:
     """The process of its ApplicationMaster on this machine."""
     # A child that it forks has its command line at first, and a number that is mostly higher.
-    for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda one: int(one.name)):
+    for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
         try:
             words = (process / "cmdline").read_bytes().split(b"\0")
             environment = (process / "environ").read_bytes()
@@ -83,7 +83,7 @@ def master_of(application_id: ApplicationId) -> int:
             continue
         if words[1:6] == [b"-I", b"-S", b"dlapp.pyz", b"am", b"--engine"]:
             # Behind a ResourceManager's restart its number stands between.
-            own = next((one for one in environment.split(b"\0") if one.startswith(b"CONTAINER_ID=")), b"")
+            own = next((text for text in environment.split(b"\0") if text.startswith(b"CONTAINER_ID=")), b"")
             if f"{str(application_id).removeprefix('application')}_".encode() in own:
                 return int(process.name)
     raise AssertionError(f"{application_id} has no ApplicationMaster here")
@@ -91,7 +91,7 @@ def master_of(application_id: ApplicationId) -> int:
 
 def running(client: Client, application_id: ApplicationId) -> ApplicationView | None:
     view = client.status(application_id)
-    phases = {one.phase for one in view.containers}
+    phases = {container.phase for container in view.containers}
     return view if phases == {Phase.RUNNING} and len(view.containers) == view.total_containers else None
 
 
@@ -100,13 +100,13 @@ def test_two_containers_say_hello_and_the_application_succeeds(client: Client, h
     application_id = client.submit(properties(tmp_path, HELLO, containers=2), say=lines.append).application_id
     end = client.wait(application_id, timeout_s=240)
     assert (end.state, end.final_status, end.cause) == (State.FINISHED, FinalStatus.SUCCEEDED, Cause.SUCCEEDED)
-    assert [one.exit_code for one in end.containers] == [0, 0]
+    assert [container.exit_code for container in end.containers] == [0, 0]
     assert printed(client, application_id, "stdout") == [b"hello from 0 of 2\n", b"hello from 1 of 2\n"]
     assert printed(client, application_id, "stderr") == [b"trouble\n", b"trouble\n"]
     assert f"* While app is running , check : {hadoop.rm_url}/cluster/app/{application_id}" in lines
     page = f"{hadoop.timeline_url}/applicationhistory/app/{application_id}"
     assert f"* After app is completed, check : {page}" in lines
-    (url, _) = [one.files["stdout"] for one in client.log_files(application_id)]
+    (url, _) = [file.files["stdout"] for file in client.log_files(application_id)]
     one = end.containers[0].container_id
     assert url.startswith(f"{hadoop.timeline_url}/applicationhistory/logs/")
     assert url.endswith(f"/{one}/{one}/{getpass.getuser()}/stdout/?start=-4096")
@@ -120,7 +120,7 @@ def test_after_the_end_the_staging_directory_is_removed_and_the_history_kept(
 
     def names(directory: str) -> list[str]:
         url = f"{hadoop.hdfs_url}/webhdfs/v1/user/{getpass.getuser()}/.dlapp/{directory}?op=LISTSTATUS"
-        return [one["pathSuffix"] for one in hadoop.get(url)["FileStatuses"]["FileStatus"]]
+        return [item["pathSuffix"] for item in hadoop.get(url)["FileStatuses"]["FileStatus"]]
 
     until(lambda: str(application_id) not in names("staging"))
     assert f"{application_id}.json" in names("history")
@@ -165,11 +165,13 @@ def test_an_uncertain_submission_names_the_command_that_shows_it(
 
     monkeypatch.setattr(YarnRest, "submit", lose_answer)
     monkeypatch.setattr(submission, "IN_DOUBT_S", 0.0)
-    with pytest.raises(Unreachable, match=r"may have been accepted nevertheless: dlapp-status application_\d+") as told:
+    with pytest.raises(
+        Unreachable, match=r"may have been accepted nevertheless: dlapp-status application_\d+"
+    ) as output:
         client.submit(properties(tmp_path, "true"))
     last = last_application()
     assert last is not None
-    assert last.application_id in str(told.value)
+    assert last.application_id in str(output.value)
     assert client.wait(ApplicationId.from_text(last.application_id), timeout_s=240).cause is Cause.SUCCEEDED
 
 
@@ -190,10 +192,10 @@ def test_an_application_that_yarn_forgot_is_shown_from_the_history(
     names = ("state", "final_status", "cause", "username", "appname", "project", "diagnostics")
     assert {name: getattr(shown, name) for name in names} == {name: getattr(known, name) for name in names}
     assert str(application_id) in client.engine.ids()
-    shown_ones = {one.application_id: one for one in listed(client.engine, limit=20)}
+    shown_ones = {view.application_id: view for view in listed(client.engine, limit=20)}
     assert shown_ones[application_id].diagnostics == known.diagnostics
     assert (shown_ones[application_id].state, shown_ones[application_id].cause) == (known.state, known.cause)
-    assert [one.index for one in client.log_files(application_id)] == [0]
+    assert [file.index for file in client.log_files(application_id)] == [0]
     assert printed(client, application_id, "stdout") == [b"done\n"]
 
 
@@ -233,7 +235,7 @@ def test_the_next_application_reuses_dlapp_and_the_workspace_of_a_node(
     def copies(name: str, below: str) -> dict[str, tuple[int, int]]:
         """Each copy that the NodeManagers have: which file it is, and since when."""
         found = hadoop.directory.glob(f"local-*/{below}filecache/*/{name}")
-        return {str(one): (one.stat().st_ino, one.stat().st_ctime_ns) for one in found}
+        return {str(item): (item.stat().st_ino, item.stat().st_ctime_ns) for item in found}
 
     workspace = run()
     program = bundle.packed(str(travel_cache))[1]
@@ -245,27 +247,27 @@ def test_the_next_application_reuses_dlapp_and_the_workspace_of_a_node(
         after = copies(*place)
         assert before.items() <= after.items()
         # What is not taken from there comes beside it, in a directory of its own.
-        nodes = [one.removeprefix(f"{hadoop.directory}/").partition("/")[0] for one in after]
+        nodes = [text.removeprefix(f"{hadoop.directory}/").partition("/")[0] for text in after]
         assert len(nodes) == len(set(nodes)), after
     # A NodeManager still removes what the applications had: pathlib would stumble over that.
     own = glob.glob(f"{hadoop.directory}/local-*/usercache/**/dlapp-*.pyz", recursive=True)
-    assert [one for one in own if os.path.basename(one) == program] == []
+    assert [item for item in own if os.path.basename(item) == program] == []
 
 
 @pytest.mark.slow
 def test_localized_input_stays_in_the_users_cache_of_the_nodes(client: Client, hadoop: Hadoop, tmp_path: Path) -> None:
-    there = f"/user/{getpass.getuser()}/input-{os.getpid()}-{tmp_path.name}"
+    location = f"/user/{getpass.getuser()}/input-{os.getpid()}-{tmp_path.name}"
     (tmp_path / "data").write_text("42\n")
     files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
-    files.send(str(tmp_path / "data"), files.home + there.removeprefix(f"/user/{getpass.getuser()}"), 0o644)
-    path = properties(tmp_path, f"cat data/{there.rpartition('/')[2]}", containers=2)
+    files.send(str(tmp_path / "data"), files.home + location.removeprefix(f"/user/{getpass.getuser()}"), 0o644)
+    path = properties(tmp_path, f"cat data/{location.rpartition('/')[2]}", containers=2)
     with open(path, "a") as file:
-        file.write(f"[from_hdfs]\nhdfs={there}\ninput_path=data\n")
+        file.write(f"[from_hdfs]\nhdfs={location}\ninput_path=data\n")
     application_id = client.submit(path).application_id
     assert client.wait(application_id, timeout_s=240).final_status is FinalStatus.SUCCEEDED
     assert printed(client, application_id, "stdout") == [b"42\n", b"42\n"]
     kept = list(hadoop.directory.glob(f"local-*/usercache/{getpass.getuser()}/dlapp-cache/entries/*/tree/input-*"))
-    assert [one.read_text() for one in kept if one.name == there.rpartition("/")[2]] in (["42\n"], ["42\n"] * 2)
+    assert [item.read_text() for item in kept if item.name == location.rpartition("/")[2]] in (["42\n"], ["42\n"] * 2)
 
 
 @pytest.mark.slow
@@ -296,7 +298,7 @@ def test_a_kill_leaves_no_process_and_no_file(client: Client, hadoop: Hadoop, tm
 
 
 @pytest.mark.slow
-def test_a_kill_goes_through_while_hdfs_takes_no_changes_and_the_next_command_cleans_up(
+def test_a_kill_works_with_a_read_only_hdfs_and_the_next_command_cleans_up(
     client: Client, hadoop: Hadoop, tmp_path: Path
 ) -> None:
     mark = f"sleep 4343{os.getpid()}"
@@ -304,13 +306,13 @@ def test_a_kill_goes_through_while_hdfs_takes_no_changes_and_the_next_command_cl
     until(lambda: running(client, application_id))
     set_safe_mode(hadoop, on=True)
     try:
-        said = client.kill(application_id)
+        message = client.kill(application_id)
         until(lambda: subprocess.run(["pgrep", "-fx", mark], capture_output=True).returncode == 1)
         assert client.status(application_id).state is State.KILLED
     finally:
         set_safe_mode(hadoop, on=False)
-    assert said.startswith(f"{application_id} was killed, but its output cannot be settled now: ")
-    assert "HDFS is in safe mode" in said
+    assert message.startswith(f"{application_id} was killed, but its output cannot be settled now: ")
+    assert "HDFS is in safe mode" in message
     assert client.status(application_id).state is State.KILLED
     files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
     assert str(application_id) not in files.names(f"{files.home}/.dlapp/staging")
@@ -325,7 +327,7 @@ def test_the_next_command_removes_leftovers_of_an_externally_killed_application(
     until(lambda: running(client, application_id))
     files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
     staging = f"{files.home}/.dlapp/staging/{application_id}"
-    # What is told afterwards is what its ApplicationMaster wrote last.
+    # Later answers come from the last view that its ApplicationMaster wrote.
     until(
         lambda: (
             "view.json" in files.names(staging)
@@ -365,20 +367,22 @@ def test_a_kill_mark_in_the_staging_directory_stops_the_application(
 
 
 @pytest.mark.slow
-def test_the_tasks_of_a_master_that_was_killed_go_on_under_the_next(
+def test_tasks_of_a_killed_applicationmaster_continue_under_the_next(
     client: Client, hadoop: Hadoop, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
     script = f"echo once; while [ ! -e {go} ]; do sleep 0.05; done"
     application_id = client.submit(properties(tmp_path, script, containers=2)).application_id
     before = until(lambda: running(client, application_id))
-    until_heard_of(hadoop, *(one.container_id for one in before.containers))
+    until_heard_of(hadoop, *(container.container_id for container in before.containers))
     os.kill(master_of(application_id), signal.SIGKILL)
     until(lambda: client.status(application_id).attempt == 2 and running(client, application_id))
     go.touch()
     end = client.wait(application_id, timeout_s=240)
     assert end.cause is Cause.SUCCEEDED
-    assert [one.container_id for one in end.containers] == [one.container_id for one in before.containers]
+    assert [container.container_id for container in end.containers] == [
+        container.container_id for container in before.containers
+    ]
     assert printed(client, application_id, "stdout") == [b"once\n", b"once\n"]
 
 
@@ -390,7 +394,7 @@ def test_an_impossible_request_is_refused_before_the_submission(client: Client, 
         client.submit(properties(tmp_path, script, more="queue=nowhere"))
 
 
-def test_a_node_without_that_python_says_so_in_one_line(hadoop: Hadoop, tmp_path: Path) -> None:
+def test_a_node_without_the_configured_python_gives_one_line(hadoop: Hadoop, tmp_path: Path) -> None:
     options = {
         "cluster": "yarn",
         "yarn.conf_dir": str(hadoop.configuration),

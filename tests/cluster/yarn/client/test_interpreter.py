@@ -107,11 +107,11 @@ def test_a_sweep_has_optuna_of_the_python_that_is_an_archive(hadoop: Hadoop, tmp
     finally:
         client.engine.close()
     assert results.counts() == {"done": 4}
-    assert len({one.parameters["X"] for one in results.trials}) == 4
-    assert {one.why for one in results.trials} == {"never reported m"}
+    assert len({trial.parameters["X"] for trial in results.trials}) == 4
+    assert {trial.why for trial in results.trials} == {"never reported m"}
 
 
-def test_a_python_that_is_an_archive_on_hdfs_runs_master_and_tasks(hadoop: Hadoop, tmp_path: Path) -> None:
+def test_a_python_archive_on_hdfs_runs_applicationmaster_and_tasks(hadoop: Hadoop, tmp_path: Path) -> None:
     witness = tmp_path / "witness"
     files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
     place = python_archive(files, tmp_path, f'echo "$4" >>{witness}')
@@ -130,7 +130,7 @@ def test_a_python_that_is_an_archive_on_hdfs_runs_master_and_tasks(hadoop: Hadoo
     files.close()
 
 
-def test_a_python_that_is_too_old_says_so_in_one_line(hadoop: Hadoop, tmp_path: Path) -> None:
+def test_a_python_that_is_too_old_gives_one_line(hadoop: Hadoop, tmp_path: Path) -> None:
     old = tmp_path / "python3.6"
     code = "import sys, zipfile; sys.version_info = (3, 6, 8); exec(zipfile.ZipFile(sys.argv[3]).read('__main__.py'))"
     old.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')

@@ -93,12 +93,12 @@ def ender(files: Memory, rest: Rest, report: AppReport, master: Exception | None
     def view(application_id: ApplicationId) -> ApplicationView:
         raise Unreachable("no NameNode")
 
-    there = SimpleNamespace(
+    session = SimpleNamespace(
         user="tony", files=lambda user: files, rest=lambda user=None: rest, notices=lambda files: None
     )
     rest.first_reports = [report]
     looker = SimpleNamespace(view=view)
-    return ApplicationKiller(there, SimpleNamespace(request=ask), looker)  # type: ignore[arg-type]
+    return ApplicationKiller(session, SimpleNamespace(request=ask), looker)  # type: ignore[arg-type]
 
 
 def killed(files: Memory) -> str:
@@ -119,7 +119,7 @@ def test_a_commit_interrupted_by_a_kill_is_finished_and_reported(files: Memory, 
     stage(files, claim=CLAIM)
     assert killed(files) == f"{APP} was killed, {COMMITTED}"
     assert slept == [GONE_AFTER_S]
-    assert [one[0] for one in files.settled] == [A, B]
+    assert [item[0] for item in files.settled] == [A, B]
 
 
 def test_output_kept_by_the_applicationmaster_after_a_kill_is_reported(files: Memory, slept: list[float]) -> None:
@@ -143,7 +143,7 @@ def test_a_failed_settlement_does_not_hide_the_kill(files: Memory, slept: list[f
     )
 
 
-def test_a_file_system_that_takes_no_changes_does_not_stop_a_kill(slept: list[float]) -> None:
+def test_a_read_only_file_system_does_not_stop_a_kill(slept: list[float]) -> None:
     files, rest = SafeMode(), Rest()
     stage(files)
     assert ender(files, rest, WITH_MASTER).kill(APP, "tony") == (
@@ -153,7 +153,7 @@ def test_a_file_system_that_takes_no_changes_does_not_stop_a_kill(slept: list[fl
 
 
 @pytest.mark.parametrize("fails", [Unreachable("rm: no answer"), TimedOut("not in 60 s")])
-def test_a_mark_is_left_for_the_master_where_yarn_does_not_end_it(files: Memory, fails: Exception) -> None:
+def test_a_kill_mark_is_left_if_yarn_does_not_end_the_application(files: Memory, fails: Exception) -> None:
     rest = Rest(fails)
     with pytest.raises(type(fails)):
         ender(files, rest, WITH_MASTER, Unreachable("no answer in 2 s")).kill(APP, "tony")
@@ -166,10 +166,10 @@ def test_a_mark_is_left_for_the_master_where_yarn_does_not_end_it(files: Memory,
 @pytest.mark.parametrize("report", [WITH_MASTER, replace(RUNNING, state=State.ACCEPTED, am_attempt=1)])
 def test_a_soft_kill_of_an_unreachable_application_leaves_a_request(files: Memory, report: AppReport) -> None:
     # It was submitted elsewhere; or it has yet to register with a ResourceManager that has become active.
-    there = SimpleNamespace(user="tony", files=lambda user: files, notices=lambda files: None)
+    session = SimpleNamespace(user="tony", files=lambda user: files, notices=lambda files: None)
     looker = SimpleNamespace(report=lambda application_id: report)
-    said = ApplicationKiller(there, AmClients(), looker).soft_kill(APP, "tony")  # type: ignore[arg-type]
-    assert said == f"{APP} cannot be reached; it stops when it finds the request on HDFS, in seconds"
+    message = ApplicationKiller(session, AmClients(), looker).soft_kill(APP, "tony")  # type: ignore[arg-type]
+    assert message == f"{APP} cannot be reached; it stops when it finds the request on HDFS, in seconds"
     assert json.loads(files.read(f"{PLACES.staging(APP)}/softkill.json", max_bytes=1 << 20))["by"] == "tony"
 
 
@@ -247,10 +247,10 @@ def test_without_a_resourcemanager_a_kill_uses_the_applicationmasters_stored_add
     monkeypatch.setattr(client_kill, "REPORT_S", 0.1)
     write_address(files)
     killer, asked = without_yarn(files, {"state": "stopping", "left_s": 0.0, "commits": False}, hangs=hangs)
-    said = killer.kill(APP, "tony")
+    message = killer.kill(APP, "tony")
     assert asked == [("n1:40123", "kill", "tony")]
-    assert said.startswith(f"{APP} is being stopped")
-    assert said.endswith("; YARN may show it as running until a ResourceManager answers")
+    assert message.startswith(f"{APP} is being stopped")
+    assert message.endswith("; YARN may show it as running until a ResourceManager answers")
 
 
 def test_without_resourcemanager_and_applicationmaster_a_kill_fails_with_one_line(files: Memory) -> None:

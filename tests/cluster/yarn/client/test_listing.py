@@ -97,7 +97,7 @@ def reader(
     reports = list(reports)
 
     def of(user: str | None) -> list[AppReport]:
-        return [one for one in reports if user in (None, one.user)]
+        return [report for report in reports if user in (None, report.user)]
 
     def info() -> dict[str, Any]:
         if starting:
@@ -128,7 +128,7 @@ def test_a_list_is_by_the_time_of_submission_wherever_its_applications_are_known
     files = Files()
     files.keep(3, 4)
     found = reader(files, [known(1, State.RUNNING), known(2), known(5)]).views(limit=limit)
-    assert [one.application_id.number for one in found] == numbers
+    assert [view.application_id.number for view in found] == numbers
 
 
 RECEIPT = Receipt(cpu_hours=1.5, suggestion="x" * 300)
@@ -146,9 +146,9 @@ def with_receipts(*numbers: int) -> Files:
 
 def receipts(shown: ApplicationReader) -> tuple[dict[int, Any], set[int]]:
     """Return the receipts of a list by number, and the numbers of those that were not read."""
-    views = [to_json(one) for one in shown.views(everybody=True)]
-    unread = {ApplicationId.from_text(one).number for one in shown.add_receipts(views)}
-    return {ApplicationId.from_text(one["application_id"]).number: one["receipt"] for one in views}, unread
+    views = [to_json(view) for view in shown.views(everybody=True)]
+    unread = {ApplicationId.from_text(receipt).number for receipt in shown.add_receipts(views)}
+    return {ApplicationId.from_text(view["application_id"]).number: view["receipt"] for view in views}, unread
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, reads: int) -> None:
@@ -246,7 +246,7 @@ def test_a_list_reads_the_directory_of_the_histories_once(monkeypatch: pytest.Mo
     monkeypatch.setattr(files, "entries", counted)
     shown = reader(files, [known(2)])
     for _ in range(2):
-        shown.add_receipts([to_json(one) for one in shown.views()])
+        shown.add_receipts([to_json(view) for view in shown.views()])
     assert listed == [PLACES.all_history] * 2
 
 
@@ -339,18 +339,18 @@ def test_each_command_that_sees_an_overdue_wait_of_the_caller_notifies_them_of_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shown = reader(Files(), [overdue(1), overdue(2, State.RUNNING), overdue(3, user="kim"), known(4, State.SUBMITTED)])
-    told = list[list[int]]()
+    notified = list[list[int]]()
     notices = SimpleNamespace(
         is_there_any=lambda: False,
         deliver=lambda ended, unfinished: None,
-        deliver_waits=lambda reports: told.append([one.application_id.number for one in reports]),
+        deliver_waits=lambda reports: notified.append([report.application_id.number for report in reports]),
     )
     monkeypatch.setattr(shown._session, "notices", lambda _files: notices)
     for _ in range(2):
         assert len(shown.views(everybody=True)) == 4
-    assert told == [[1]]
+    assert notified == [[1]]
     shown.notify_waits([overdue(1), overdue(3, user="kim"), overdue(5), known(6, State.SUBMITTED)])
-    assert told == [[1], [5]]
+    assert notified == [[1], [5]]
 
 
 def test_a_list_without_overdue_waits_reads_no_notification_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,7 +362,7 @@ def test_a_list_without_overdue_waits_reads_no_notification_files(monkeypatch: p
     assert len(shown.views()) == 3
 
 
-def test_an_error_of_a_notification_of_a_wait_hinders_no_status(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_notification_does_not_break_the_status(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: object) -> None:
         raise Unreachable("no NameNode answers")
 
@@ -384,7 +384,7 @@ def test_notifications_do_not_wait_for_outputs_that_cannot_be_settled(monkeypatc
     assert delivered == [1]
 
 
-def test_an_error_of_the_settlement_is_one_line_and_hinders_no_list(
+def test_a_failed_settlement_is_one_line_and_does_not_break_the_list(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object) -> None:
@@ -394,6 +394,6 @@ def test_an_error_of_the_settlement_is_one_line_and_hinders_no_list(
     files = Files()
     files.stage(1)
     assert len(reader(files, [known(1)]).views()) == 1
-    said = capfd.readouterr().err
-    assert "what ended applications left is not settled: ValueError: no number" in said
-    assert "Traceback" not in said
+    output = capfd.readouterr().err
+    assert "what ended applications left is not settled: ValueError: no number" in output
+    assert "Traceback" not in output

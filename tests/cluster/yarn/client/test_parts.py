@@ -62,7 +62,7 @@ def site(**properties: str) -> HadoopConfiguration:
 # ---- Hadoop's configuration files ----
 
 
-def test_the_files_that_operators_copy_say_where_everything_is() -> None:
+def test_addresses_come_from_the_operators_hadoop_files() -> None:
     found = read_configuration(str(ROOT / "docs" / "hadoop"))
     assert found.web_urls() == ["http://resourcemanager.example:8088"]
     assert found.resource_managers("scheduler.address") == ["resourcemanager.example:8030"]
@@ -153,7 +153,7 @@ def test_addresses_are_https_where_yarn_serves_no_plain_http() -> None:
     )
 
 
-def test_of_several_resourcemanagers_all_are_found() -> None:
+def test_all_of_several_resourcemanagers_are_found() -> None:
     found = HadoopConfiguration(
         {
             "yarn.resourcemanager.ha.enabled": "true",
@@ -168,7 +168,7 @@ def test_of_several_resourcemanagers_all_are_found() -> None:
     assert found.resource_managers("scheduler.address") == ["rm1:8030", "rm2:8030"]
 
 
-def test_of_a_nameservice_all_namenodes_are_found() -> None:
+def test_all_namenodes_of_a_nameservice_are_found() -> None:
     found = HadoopConfiguration(
         {
             "fs.defaultFS": "hdfs://ns",
@@ -274,7 +274,7 @@ def test_an_application_with_a_dead_applicationmaster_is_not_shown_as_running() 
 
 
 @pytest.mark.parametrize(
-    ("final", "finished_ms", "committed", "on_failure", "is_said"),
+    ("final", "finished_ms", "committed", "on_failure", "is_shown"),
     [
         (FinalStatus.FAILED, [8, None], False, OnFailure.KEEP, True),
         (FinalStatus.FAILED, [], False, OnFailure.KEEP, True),
@@ -286,7 +286,7 @@ def test_an_application_with_a_dead_applicationmaster_is_not_shown_as_running() 
     ids=["died", "in an early view", "killed", "all had ended", "committed", "nothing to keep"],
 )
 def test_a_dead_applicationmaster_is_shown_with_the_loss_of_unstored_output(
-    final: FinalStatus, finished_ms: Sequence[int | None], committed: bool, on_failure: OnFailure, is_said: bool
+    final: FinalStatus, finished_ms: Sequence[int | None], committed: bool, on_failure: OnFailure, is_shown: bool
 ) -> None:
     output = OutputSpec(output_path="output", target="hdfs://n/out", on_failure=on_failure)
     spec = AppSpec(
@@ -302,7 +302,7 @@ def test_a_dead_applicationmaster_is_shown_with_the_loss_of_unstored_output(
     state = State.KILLED if final is FinalStatus.KILLED else State.FAILED
     shown = merged(report(state, final, "it ended"), AmState(view, submission, outputs))
     gone = "; what its containers had not stored is gone: YARN deletes a container's directory with the container"
-    assert shown.diagnostics == f"it ended{gone if is_said else ''}"
+    assert shown.diagnostics == f"it ended{gone if is_shown else ''}"
 
 
 def test_a_sweep_without_a_view_is_recognized_by_its_submission() -> None:
@@ -354,8 +354,8 @@ def test_without_hdfs_yarns_report_is_shown_with_a_note(state: State, final: Fin
     reader = ApplicationReader(NoHdfs(ended), AmClients())  # type: ignore[arg-type]
     view = reader.view(APP)
     assert (view.state, view.final_status, view.cause, view.appname) == (state, final, cause, ended.name)
-    said = "by an operator; of its containers and output nothing can be read now: hdfs://nn: no NameNode answers"
-    assert view.diagnostics == said
+    message = "by an operator; of its containers and output nothing can be read now: hdfs://nn: no NameNode answers"
+    assert view.diagnostics == message
     with pytest.raises(Unreachable) as caught:
         reader.logs(APP)
     where = "where its logs are cannot be read now: hdfs://nn: no NameNode answers"
@@ -385,7 +385,7 @@ def test_a_list_and_a_status_show_the_same_times() -> None:
     for state in (State.RUNNING, State.FINISHED):
         of_yarn = report(state, FinalStatus.FAILED)
         seen = [merged(of_yarn, AmState(view)) for view in (None, master)]
-        assert len({(one.submitted_ms, one.finished_ms) for one in seen}) == 1
+        assert len({(item.submitted_ms, item.finished_ms) for item in seen}) == 1
 
 
 def test_a_list_and_a_status_show_the_labels_of_yarn() -> None:
@@ -394,13 +394,13 @@ def test_a_list_and_a_status_show_the_labels_of_yarn() -> None:
         application_id=APP, attempt=1, state=State.RUNNING, priority=9, project="Cats", tags=("Two", "one")
     )
     listed, seen = (merged(of_yarn, AmState(view)) for view in (None, master))
-    for one in (listed, seen):
-        assert (one.queue, one.priority, one.project, one.tags) == ("default", 5, "cats", ("one", "two"))
+    for item in (listed, seen):
+        assert (item.queue, item.priority, item.project, item.tags) == ("default", 5, "cats", ("one", "two"))
     assert listed.changes == ()
     assert seen.changes == ("priority 9 was asked for, YARN has made it 5 (yarn.cluster.max-application-priority)",)
 
 
-def test_from_which_application_one_goes_on_is_known_before_its_master_runs() -> None:
+def test_the_resumed_application_is_known_before_the_applicationmaster_runs() -> None:
     spec = AppSpec(username="u", appname="a", command=("x",), roles=(RoleSpec(),), tags=("Two",), project="Cats")
     resumed = Submission(
         spec=spec, workspace_archive="", workspace_digest="", submitter="u", submitted_ms=1, resumed_from=str(APP)
@@ -413,7 +413,7 @@ def test_from_which_application_one_goes_on_is_known_before_its_master_runs() ->
     assert len(tags_of(full)) == MAX_TAGS
 
 
-def test_the_wait_of_which_a_user_is_notified_is_known_before_the_master_runs() -> None:
+def test_the_notified_wait_is_known_before_the_applicationmaster_runs() -> None:
     spec = AppSpec(username="u", appname="a", command=("x",), roles=(RoleSpec(),), tags=("Two",), project="Cats")
     given = Submission(spec=spec, workspace_archive="", workspace_digest="", submitter="u", submitted_ms=1)
     notify = NotificationSettings(events=("waiting",), waiting_after_s=59.5, command=("/bin/true",))
@@ -439,7 +439,7 @@ def test_the_wait_of_which_a_user_is_notified_is_known_before_the_master_runs() 
     ],
     ids=str,
 )
-def test_no_other_wait_is_notified_before_the_master_runs(changed: dict[str, Any]) -> None:
+def test_no_other_wait_is_notified_before_the_applicationmaster_runs(changed: dict[str, Any]) -> None:
     queued = replace(report(State.ACCEPTED), tags=("notify_waiting:60",), raw={"launchTime": 0, "memorySeconds": 0})
     assert waits_too_long(queued, 10**12)
     assert not waits_too_long(replace(queued, **changed), 10**12)
@@ -473,7 +473,7 @@ def test_a_list_and_a_status_show_the_same_cause_of_a_kill(
     assert (found.state, found.cause) == shown
 
 
-def test_of_diagnostics_our_own_line_counts() -> None:
+def test_dlapps_own_line_of_the_diagnostics_counts() -> None:
     assert first_line("[date]Exception from launch\nstderr :\ndlapp: there is no python3 on n1\n") == (
         "dlapp: there is no python3 on n1"
     )
@@ -503,10 +503,10 @@ def test_an_application_that_waits_names_its_queue_and_the_limit_of_it(gap: str)
     assert merged(report(State.ACCEPTED, diagnostics="not yet"), AmState()).diagnostics == "not yet"
 
 
-def test_a_page_of_a_node_becomes_the_history_servers() -> None:
+def test_a_nodes_log_page_is_mapped_to_the_history_server() -> None:
     url = "http://n1:8042/node/containerlogs/container_1_0001_01_000002/tony"
-    there = "http://t:8188/applicationhistory/logs/n1:8041/container_1_0001_01_000002/container_1_0001_01_000002/tony"
-    assert completed_log_url(url, "http://t:8188/applicationhistory/logs/", {"n1:8042": "n1:8041"}) == there
+    log_url = "http://t:8188/applicationhistory/logs/n1:8041/container_1_0001_01_000002/container_1_0001_01_000002/tony"
+    assert completed_log_url(url, "http://t:8188/applicationhistory/logs/", {"n1:8042": "n1:8041"}) == log_url
     assert completed_log_url(url, "http://t:8188/applicationhistory/logs", {}) == url
 
 
@@ -555,7 +555,7 @@ def timeline(answer: Any) -> AbstractContextManager[str]:
 def test_an_odd_row_of_the_timeline_server_does_not_hide_the_others(answer: Any, numbers: list[int]) -> None:
     with timeline(answer) as url:
         found = forgotten(url, Login("tony"), whose="tony", known=())
-    assert [one.application_id.number for one in found] == numbers
+    assert [view.application_id.number for view in found] == numbers
 
 
 @pytest.mark.parametrize("answer", [[], "odd", 3, None, {"app": 3}])
@@ -588,13 +588,13 @@ def test_a_state_that_only_a_newer_yarn_knows_does_not_hide_the_others(
     known = {"id": OTHER["appId"], "state": "RUNNING"}
     apps = [{"id": str(APP), **rest} | ({"state": state} if state else {}), known]
     with timeline({"apps": {"app": apps}}) as url, YarnRest([url], Login("tony")) as yarn:
-        assert [one.state for one in yarn.reports()] == [shown, State.RUNNING]
+        assert [report.state for report in yarn.reports()] == [shown, State.RUNNING]
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["3.4", "3.5"])
 def test_the_types_that_the_scheduler_counts_are_read_in_every_form(inside: bool) -> None:
-    said = {"schedulingResourceType": "[memory-mb (unit=Mi), vcores, gcores]"}
-    with timeline({"scheduler": said} if inside else said) as url, YarnRest([url], Login("tony")) as yarn:
+    content = {"schedulingResourceType": "[memory-mb (unit=Mi), vcores, gcores]"}
+    with timeline({"scheduler": content} if inside else content) as url, YarnRest([url], Login("tony")) as yarn:
         assert yarn.scheduled_types() == {"memory-mb", "vcores", "gcores"}
 
 

@@ -34,7 +34,7 @@ NODES = (node("gpu1.example", 4), node("cpu1.example", 0))
 
 
 @pytest.mark.parametrize(
-    ("gcores", "placement", "said"),
+    ("gcores", "placement", "messages"),
     [
         (4, Placement(), []),
         (0, Placement(nodes=("cpu1.example",)), []),
@@ -44,11 +44,13 @@ NODES = (node("gpu1.example", 4), node("cpu1.example", 0))
         (4, Placement(nodes=("gpu1.example", "gpu2.example")), []),
     ],
 )
-def test_a_container_too_large_for_every_node_is_a_warning(gcores: int, placement: Placement, said: list[str]) -> None:
+def test_a_container_too_large_for_every_node_is_a_warning(
+    gcores: int, placement: Placement, messages: list[str]
+) -> None:
     asked = Resources(memory_mib=1024, vcores=1, gcores=gcores)
     lines = check_nodes(asked, placement, Dialect.GCORES, NODES)
-    assert len(lines) == len(said)
-    assert all(words in line for words, line in zip(said, lines, strict=True))
+    assert len(lines) == len(messages)
+    assert all(words in line for words, line in zip(messages, lines, strict=True))
 
 
 def test_an_unknown_node_name_is_reported_with_the_nearest() -> None:
@@ -109,10 +111,10 @@ def test_a_queue_of_others_is_refused_with_the_queues_that_take_the_user() -> No
 
     queues = [queue("locked", "bob "), queue("default", "*"), queue("hers", "bob,ann"), queue("his", "bob")]
     text = "org.apache.hadoop.security.AccessControlException: User ann does not have permission to submit x to locked"
-    said = "application.queue: ann may not submit to 'locked' (yarn.scheduler.capacity.root.locked.acl_submit_"
+    message = "application.queue: ann may not submit to 'locked' (yarn.scheduler.capacity.root.locked.acl_submit_"
     error = refusal(text, ApplicationId(1, 1), "locked", "ann", lambda: queues)
     assert isinstance(error, Denied)
-    assert str(error) == f"{said}applications); queues that take applications of ann: default, hers"
+    assert str(error) == f"{message}applications); queues that take applications of ann: default, hers"
     with pytest.raises(SpecError, match=r"there are default, hers$"):
         check_queue(queues, "nowhere", "ann")
 
@@ -122,15 +124,19 @@ def test_a_queue_of_others_is_refused_with_the_queues_that_take_the_user() -> No
     def away() -> list[QueueInfo]:
         raise Unreachable("no ResourceManager")
 
-    assert str(refusal(text, ApplicationId(1, 1), "locked", "ann", away)) == f"{said}applications)"
+    assert str(refusal(text, ApplicationId(1, 1), "locked", "ann", away)) == f"{message}applications)"
 
 
 def test_a_full_queue_is_no_error_of_the_file_and_offers_only_queues_that_are_not_full() -> None:
     queues = [
         QueueInfo(
-            name=name, path=f"root.{name}", state=state, leaf=True, raw={"maxApplications": 2, "numApplications": there}
+            name=name,
+            path=f"root.{name}",
+            state=state,
+            leaf=True,
+            raw={"maxApplications": 2, "numApplications": running},
         )
-        for name, state, there in (("full", "RUNNING", 2), ("busy", "RUNNING", 3), ("default", "RUNNING", 1))
+        for name, state, running in (("full", "RUNNING", 2), ("busy", "RUNNING", 3), ("default", "RUNNING", 1))
     ]
     with pytest.raises(Denied) as refused:
         check_queue(queues, "full", "ann")
@@ -141,7 +147,7 @@ def test_a_full_queue_is_no_error_of_the_file_and_offers_only_queues_that_are_no
 
 
 @pytest.mark.parametrize(
-    ("memory_mib", "settings", "said"),
+    ("memory_mib", "settings", "message"),
     [
         (1000, {"minimum": "1024"}, "1024 MiB (yarn.scheduler.minimum-allocation-mb)"),
         (2049, {"minimum": "1024"}, "3072 MiB (yarn.scheduler.minimum-allocation-mb)"),
@@ -156,15 +162,15 @@ def test_a_full_queue_is_no_error_of_the_file_and_offers_only_queues_that_are_no
         (100, {"minimum": "512", "scheduler": "Fair", "increment": "100"}, "512 MiB"),
     ],
 )
-def test_memory_rounded_up_by_yarn_is_reported(memory_mib: int, settings: dict[str, str], said: str) -> None:
+def test_memory_rounded_up_by_yarn_is_reported(memory_mib: int, settings: dict[str, str], message: str) -> None:
     names = {
         "yarn.scheduler.minimum-allocation-mb": settings.get("minimum"),
         "yarn.resourcemanager.scheduler.class": f"x.{settings.get('scheduler', 'Capacity')}Scheduler",
         "yarn.resource-types.memory-mb.increment-allocation": settings.get("increment"),
     }
     lines = check_memory(Resources(memory_mib=memory_mib), names.get)
-    assert len(lines) == bool(said)
-    assert all(f"memory {memory_mib} MiB of each container is raised to {said}" in line for line in lines)
+    assert len(lines) == bool(message)
+    assert all(f"memory {memory_mib} MiB of each container is raised to {message}" in line for line in lines)
 
 
 def test_input_unreadable_on_the_nodes_is_refused_with_a_hint_for_the_operator() -> None:

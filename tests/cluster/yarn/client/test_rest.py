@@ -81,7 +81,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_of_several_one_that_becomes_active_is_waited_for(manager: Manager, clock: Clock) -> None:
+def test_a_resourcemanager_that_becomes_active_is_waited_for(manager: Manager, clock: Clock) -> None:
     manager.standby_for = 5
     with YarnRest([NOBODY, manager.url], Login("u"), clock=clock, sleep=clock.sleep) as rest:
         assert rest.info()["haState"] == "ACTIVE"
@@ -95,7 +95,7 @@ def test_a_standby_resourcemanager_that_served_before_is_tried_again(manager: Ma
         assert rest.info()["haState"] == "ACTIVE"
 
 
-def test_of_two_that_both_say_they_are_active_the_one_that_knows_an_application_is_believed(
+def test_of_two_active_resourcemanagers_the_one_that_knows_an_application_counts(
     manager: Manager, clock: Clock
 ) -> None:
     manager.forgets_for = 1000
@@ -105,7 +105,7 @@ def test_of_two_that_both_say_they_are_active_the_one_that_knows_an_application_
 
 
 @pytest.mark.parametrize("forgets_for", [1, 2])
-def test_of_several_one_that_has_just_forgotten_an_application_is_not_believed_at_once(
+def test_an_unknown_application_is_checked_again_at_several_resourcemanagers(
     manager: Manager, clock: Clock, forgets_for: int
 ) -> None:
     manager.forgets_for = forgets_for
@@ -171,7 +171,7 @@ def test_a_resourcemanager_that_answers_with_a_page_is_still_tried_first(manager
         assert (rest.active_url(), other.questions) == (manager.url, 0)
 
 
-def test_of_several_none_is_active_for_half_a_minute_and_the_error_says_so(
+def test_no_active_resourcemanager_for_half_a_minute_is_an_error(
     manager: Manager, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
@@ -190,8 +190,8 @@ def test_of_several_none_is_active_for_half_a_minute_and_the_error_says_so(
     assert str(caught.value).startswith(f"no active ResourceManager in 30 s: {NOBODY}: connection refused")
     assert str(caught.value).endswith(f"{manager.url}: is STANDBY")
     assert caught.value.exit_code == EXIT_UNREACHABLE
-    assert all(one.startswith("waits for an active ResourceManager since ") for one in shown)
-    assert all(one.endswith(f"{manager.url}: is STANDBY") for one in shown)
+    assert all(text.startswith("waits for an active ResourceManager since ") for text in shown)
+    assert all(text.endswith(f"{manager.url}: is STANDBY") for text in shown)
 
 
 def test_a_single_one_is_not_waited_for(clock: Clock) -> None:

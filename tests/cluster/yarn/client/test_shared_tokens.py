@@ -62,7 +62,7 @@ def test_an_application_without_acls_leaves_no_token_files() -> None:
     assert (files.files, files.acls) == ({}, {})
 
 
-def test_those_named_may_pass_to_their_own_token_and_read_it() -> None:
+def test_named_users_may_reach_and_read_their_own_token() -> None:
     files: Any = Files()
     assert check_sharing(files, NAMED) == []
     with sharing_tokens(files, APP, NAMED, SECRET):
@@ -102,7 +102,7 @@ def test_a_private_home_directory_is_named() -> None:
     ("error", "stay"),
     [(UsageError("the queue is full"), False), (Denied("no"), False), (Unreachable("perhaps it has it"), True)],
 )
-def test_tokens_go_with_an_application_that_yarn_does_not_take(error: DlappError, stay: bool) -> None:
+def test_tokens_are_removed_if_yarn_refuses_the_application(error: DlappError, stay: bool) -> None:
     files: Any = Files()
     with pytest.raises(type(error)), sharing_tokens(files, APP, NAMED, SECRET):
         raise error

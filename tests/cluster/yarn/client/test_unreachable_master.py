@@ -88,7 +88,7 @@ REGISTERING = replace(REPORT, state=State.ACCEPTED, tracking_url="", am_node="no
 """What a ResourceManager says that has just become active."""
 
 
-def test_while_its_master_has_yet_to_register_with_a_new_resourcemanager_it_is_shown_as_it_runs(
+def test_an_unregistered_application_is_shown_as_running_after_a_failover(
     files: Staged,
 ) -> None:
     rest = SimpleNamespace(report=lambda _id: REGISTERING)
@@ -159,9 +159,9 @@ def test_without_hdfs_yarns_report_of_an_ended_application_is_shown() -> None:
         raise Unreachable("NameNode at nn:8020: connection refused")
 
     ended = replace(REPORT, state=State.FINISHED, final_status=FinalStatus.FAILED, diagnostics="exit status 3")
-    told = ApplicationReader(SimpleNamespace(user="tony", files=away), Silent())._am_state(ended)  # type: ignore[arg-type]
-    assert told.unread == "NameNode at nn:8020: connection refused"
-    shown = merged(ended, told)
+    am_state = ApplicationReader(SimpleNamespace(user="tony", files=away), Silent())._am_state(ended)  # type: ignore[arg-type]
+    assert am_state.unread == "NameNode at nn:8020: connection refused"
+    shown = merged(ended, am_state)
     assert (shown.state, shown.final_status, shown.queue) == (State.FINISHED, FinalStatus.FAILED, "default")
     unread = "of its containers and output nothing can be read now: NameNode at nn:8020: connection refused"
     assert shown.diagnostics == f"exit status 3; {unread}"

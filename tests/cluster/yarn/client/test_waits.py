@@ -148,7 +148,7 @@ def test_a_node_with_room_that_is_reserved_for_another_application_is_named() ->
     assert code(reservedMB=1024, reservedVCores=1) == "starting"  # it is the one for which the node is reserved
 
 
-def test_a_limit_for_masters_is_named_with_its_setting() -> None:
+def test_a_limit_of_applicationmasters_is_named_with_its_setting() -> None:
     waits = report(diagnostics="not yet activated. Queue's AM resource limit exceeded. " + DETAILS)
     small = queue("small", (2048, 4, 2), (0, 0, 0))
     found = facts(Server([small], [node("a", 4)])).explained(waits, view()).waiting
@@ -180,8 +180,8 @@ def test_a_container_that_yarn_has_just_given_is_no_reason_for_a_wait() -> None:
 
 def test_an_application_whose_applicationmaster_runs_does_not_wait_for_am_resources() -> None:
     # After a failover the queue knows of a recovered application only that it is active.
-    said = report(diagnostics="Application is Activated, waiting for resources to be assigned for AM." + DETAILS)
-    found = facts(Server([FULL], [node("a", 4)])).in_full(replace(said, am_attempt=1), view(), 10).waiting
+    sent_report = report(diagnostics="Application is Activated, waiting for resources to be assigned for AM." + DETAILS)
+    found = facts(Server([FULL], [node("a", 4)])).in_full(replace(sent_report, am_attempt=1), view(), 10).waiting
     assert found is not None
     assert (found.code, found.message) == (
         "starting",
@@ -191,9 +191,9 @@ def test_an_application_whose_applicationmaster_runs_does_not_wait_for_am_resour
 
 def test_a_queue_that_the_user_may_not_submit_to_is_no_change() -> None:
     def guarded(*acls: str) -> QueueInfo:
-        told = [{"accessType": "SUBMIT_APPLICATIONS", "accessControlList": one} for one in acls]
-        told.append({"accessType": "ADMINISTER_QUEUE", "accessControlList": "*"})
-        return queue("large", (8192, 16, 8), (0, 0, 0), queueAcls={"queueAcl": told})
+        access_lists = [{"accessType": "SUBMIT_APPLICATIONS", "accessControlList": acl} for acl in acls]
+        access_lists.append({"accessType": "ADMINISTER_QUEUE", "accessControlList": "*"})
+        return queue("large", (8192, 16, 8), (0, 0, 0), queueAcls={"queueAcl": access_lists})
 
     for acls, is_named in ((("anna,tony ops",), True), (("anna ops",), False), ((" ",), False), (("*",), True)):
         server = Server([FULL, guarded(*acls)], [node("a", 4)])
@@ -202,7 +202,7 @@ def test_a_queue_that_the_user_may_not_submit_to_is_no_change() -> None:
         assert found.change.startswith("queue large") == is_named
 
 
-def test_hosts_with_gpus_in_quarantine_are_named_by_the_applicationmasters_word() -> None:
+def test_hosts_with_quarantined_gpus_come_from_the_applicationmaster() -> None:
     server = Server([], [node("a", 2), node("b", 1)])
     found = facts(server).explained(report(State.RUNNING), view(lacking=(ASK,), usable_gpus={"a": 3})).waiting
     assert found is not None
@@ -219,8 +219,8 @@ def test_without_an_answer_the_reason_is_that_there_is_none() -> None:
         assert found.code in ("service_away", "queue_limit")
         if found.code == "service_away":
             assert found.message.startswith("why it waits is not known: ")
-    nobody = Server([FULL], [node("a", 4)], Unreachable("the list is too long"))
-    found = facts(nobody).in_full(report(State.RUNNING), view(lacking=(ASK,)), 10).waiting
+    server = Server([FULL], [node("a", 4)], Unreachable("the list is too long"))
+    found = facts(server).in_full(report(State.RUNNING), view(lacking=(ASK,)), 10).waiting
     assert found is not None
     assert (found.code, found.ahead) == ("queue_limit", ())
 
@@ -271,7 +271,7 @@ def test_a_request_above_a_queue_or_user_limit_is_refused() -> None:
         )
 
     nodes = [node("a", 4), node("b", 4)]
-    names = [one.name for one in limits_of(queues, "small", "tony", WHOLE)]
+    names = [limit.name for limit in limits_of(queues, "small", "tony", WHOLE)]
     assert names == ["queue small", "tony in queue small"]
     check_limits(spec(1, 1), queues, nodes, Dialect.GCORES, MASTER)
     with pytest.raises(
@@ -287,8 +287,8 @@ class Cluster:
 
     config = load_config({}, environ={})
 
-    def __init__(self, kept: list[NodeInfo], now: list[NodeInfo], queues: list[QueueInfo], started_ms: int) -> None:
-        self.kept, self.now, self._queues, self.started_ms = kept, now, queues, started_ms
+    def __init__(self, cached: list[NodeInfo], now: list[NodeInfo], queues: list[QueueInfo], started_ms: int) -> None:
+        self.cached, self.now, self._queues, self.started_ms = cached, now, queues, started_ms
 
     def dialect(self) -> Dialect:
         return Dialect.GCORES
@@ -298,8 +298,8 @@ class Cluster:
 
     def nodes(self) -> list[NodeInfo]:
         """The first call is the session's, later ones are the ResourceManager's."""
-        kept, self.kept = self.kept, self.now
-        return kept
+        cached, self.cached = self.cached, self.now
+        return cached
 
     def queues(self) -> list[QueueInfo]:
         return self._queues
@@ -328,15 +328,15 @@ def test_while_nodes_are_down_no_request_is_refused_for_a_small_queue(
     queues = [QueueInfo(name="root", path="root", state="RUNNING", leaf=False), small]
     role = RoleSpec(instances=1, resources=Resources(memory_mib=2048, vcores=1, gcores=0))
     spec = AppSpec(username="tony", appname="a", workspace="/w", script="s", roles=(role,), queue="small")
-    now = [node("a", 4), *(replace(node(f"lost{at}", 4), state="LOST") for at in range(lost))]
+    now = [node("a", 4), *(replace(node(f"lost{index}", 4), state="LOST") for index in range(lost))]
     session: Any = Cluster([node("a", 4), node("b", 4)], now, queues, started_ms)
     if line is None:
         with pytest.raises(RequestTooLarge, match="the maximum of queue small is"):
             limit_lines(spec, queues, session, NOW_MS)
     else:
-        said = limit_lines(spec, queues, session, NOW_MS)
-        assert len(said) == 1
-        assert said[0].endswith(f"{line} and the queue may be larger later")
+        output = limit_lines(spec, queues, session, NOW_MS)
+        assert len(output) == 1
+        assert output[0].endswith(f"{line} and the queue may be larger later")
 
 
 def test_an_outdated_node_list_refuses_no_request() -> None:
@@ -357,12 +357,12 @@ def _without_maximum(one: QueueInfo) -> QueueInfo:
 
 
 @pytest.mark.parametrize(
-    ("told", "labels"),
+    ("raw", "labels"),
     [(["fast"], ("fast",)), ("fast", ("fast",)), (None, ()), ([], ()), ([3, {"name": "x"}, "a"], ("a",))],
 )
-def test_the_labels_of_a_node_are_read_as_hadoop_writes_them(told: Any, labels: tuple[str, ...]) -> None:
+def test_the_labels_of_a_node_are_read_as_hadoop_writes_them(raw: Any, labels: tuple[str, ...]) -> None:
     """Source: answers of Hadoop 3.4.2; a list of one may come as the one."""
-    assert rest_module._node({"id": "n:1", "state": "RUNNING", "nodeLabels": told}).labels == labels
+    assert rest_module._node({"id": "n:1", "state": "RUNNING", "nodeLabels": raw}).labels == labels
 
 
 def test_waiting_applications_are_ordered_by_queue_priority_age_and_user_usage() -> None:
@@ -376,9 +376,9 @@ def test_waiting_applications_are_ordered_by_queue_priority_age_and_user_usage()
         ],
         10,
     )
-    assert [one[-1] for one in found.order] == ["3", "2", "1"]
-    assert {one.samples for one in found.estimates.values()} == {0}
-    assert [(one.user, one.queue, one.share) for one in found.shares] == [("anna", "a", 0.5)]
+    assert [item[-1] for item in found.order] == ["3", "2", "1"]
+    assert {estimate.samples for estimate in found.estimates.values()} == {0}
+    assert [(share.user, share.queue, share.share) for share in found.shares] == [("anna", "a", 0.5)]
 
 
 def test_without_an_answer_only_the_order_is_known() -> None:

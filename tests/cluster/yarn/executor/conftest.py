@@ -43,7 +43,7 @@ def assigned(hadoop: Hadoop) -> list[int]:
     found = []
     for host in NODES.values():
         answer = hadoop.get(f"http://{host}:{hadoop.ports['nm_http']}/ws/v1/node/resources/yarn.io%2Fgpu")
-        found += [one["minorNumber"] for one in answer["assignedGpuDevices"]]
+        found += [gpu["minorNumber"] for gpu in answer["assignedGpuDevices"]]
     return sorted(found)
 
 
@@ -119,5 +119,5 @@ def client_of(
         return made[-1]
 
     yield make
-    for one in made:
-        one.engine.close()
+    for item in made:
+        item.engine.close()

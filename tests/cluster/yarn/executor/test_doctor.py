@@ -33,7 +33,7 @@ def test_a_user_refused_by_the_executor_is_a_node_failure_with_a_repair(
     client_of: Callable[[str], Client], place: Path, user: str, reason: str, repair: str
 ) -> None:
     client = client_of(user)
-    (found,) = [one for one in diagnosis(cluster="yarn", node="any") if one.verdict == FAIL]
+    (found,) = [finding for finding in diagnosis(cluster="yarn", node="any") if finding.verdict == FAIL]
     application = client.submit(str(properties(place / "app", "true", application={"username": user})))
     end = client.wait(application, timeout_s=240)
     assert end.cause is Cause.FAILED
@@ -48,7 +48,7 @@ def test_for_a_user_with_an_account_the_doctor_finds_the_own_user_and_no_health_
     client_of: Callable[[str], Client],
 ) -> None:
     client_of(ALICE)
-    found = {one.subject: one for one in diagnosis(cluster="yarn", node="any")}
-    assert [one for one in found.values() if one.verdict == FAIL] == []
+    found = {finding.subject: finding for finding in diagnosis(cluster="yarn", node="any")}
+    assert [finding for finding in found.values() if finding.verdict == FAIL] == []
     assert (found["node.user"].verdict, found["node.user"].found) == (PASS, f"containers run as {ALICE}")
     assert "yarn.io/gpu without a health script" in found["node.health"].found

@@ -60,13 +60,13 @@ def test_containers_of_two_users_get_different_gpus_and_can_open_no_others(
         assert end.cause is Cause.SUCCEEDED, end.diagnostics
     held = [json.loads(path.read_text()) for path in place.glob("*.json")]
     own: Counter[int] = Counter()
-    for one in held:
-        (part,) = (part for part, host in NODES.items() if f"local-{host}/" in one["at"])
-        seen = {int(minor): error for minor, error in one["opened"].items()}
+    for item in held:
+        (part,) = (part for part, host in NODES.items() if f"local-{host}/" in item["at"])
+        seen = {int(minor): error for minor, error in item["opened"].items()}
         (given,) = (minor for minor in MINORS[part] if seen[minor] == "ENXIO")
         assert [seen[minor] for minor in MINORS[part] if minor != given] == ["EPERM"]
         place_of = minors.index(given)
-        assert one["cuda"] == f"GPU-{place_of:08d}-aaaa-bbbb-cccc-000000000000"
+        assert item["cuda"] == f"GPU-{place_of:08d}-aaaa-bbbb-cccc-000000000000"
         own[given] += 1
     assert own == Counter(minors)
     until(lambda: assigned(hadoop_with_users) == [])

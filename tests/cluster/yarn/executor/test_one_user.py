@@ -49,5 +49,5 @@ def test_programs_of_all_submitters_run_as_the_local_user_and_outputs_belong_to_
         assert (output["pathSuffix"], output["owner"]) == ("file", user)
         text = "".join(str(line) for line in clients[user].logs(applications[user]))
         assert f"hello of {USERS[CAROL]}" in text
-    found = {one.subject: one for one in diagnosis(cluster="yarn", node="any")}
+    found = {finding.subject: finding for finding in diagnosis(cluster="yarn", node="any")}
     assert (found["node.user"].verdict, found["node.user"].found) == (PASS, f"containers of {DAVE} run as {CAROL}")

@@ -27,7 +27,7 @@ until [ -e {place}/go ]; do sleep 0.05; done
 """
 
 
-def test_a_container_that_the_executor_kills_for_a_preemption_costs_the_program_no_retry(
+def test_a_preemption_kill_by_the_executor_uses_no_retry(
     client_of: Callable[[str], Client], hadoop_with_users: Hadoop, place: Path
 ) -> None:
     """Two containers of 2560 MiB use more than their queue's half of 8 GiB; the other queue asks for 3 GiB.

@@ -90,7 +90,7 @@ def test_a_killed_application_leaves_no_process_of_its_user_also_in_other_sessio
     client = client_of(ALICE)
     application = client.submit(str(properties(place / ALICE, script, application={"username": ALICE})))
     until((place / "at").exists)
-    assert any("sleep 3001" in one for one in processes_of(ALICE))
+    assert any("sleep 3001" in process for process in processes_of(ALICE))
     client.kill(application)
     assert client.wait(application, timeout_s=120).cause is Cause.KILLED
     until(lambda: not processes_of(ALICE))
@@ -144,12 +144,12 @@ def test_a_user_without_an_account_on_the_nodes_gets_an_error(
         (place / "go").touch()
         end = client.wait(application, timeout_s=240)
     assert end.cause is Cause.FAILED
-    told = r"for reasons other than its program, .* could not be started on 127\.0\.1\.[12]: "
-    told += re.escape(reason.format(CAROL))
-    assert re.search(told, end.diagnostics), end.diagnostics
+    message = r"for reasons other than its program, .* could not be started on 127\.0\.1\.[12]: "
+    message += re.escape(reason.format(CAROL))
+    assert re.search(message, end.diagnostics), end.diagnostics
 
 
-def test_a_node_that_can_start_no_container_costs_the_program_no_retry(
+def test_a_node_that_cannot_start_containers_uses_no_retry(
     client_of: Callable[[str], Client], executor: LinuxExecutor, hadoop_with_users: Hadoop, place: Path
 ) -> None:
     client = client_of(ALICE)
@@ -161,15 +161,15 @@ def test_a_node_that_can_start_no_container_costs_the_program_no_retry(
     # has not seen the application for the localizer of its files before that.
     refused = "ResourceHandlerChain.preStart() failed!", " startLocalizer is : 24"
     configurations = [executor.configuration(hadoop_with_users.directory, part) for part in NODES]
-    assert not any(one in hadoop_with_users.log(part) for part in NODES for one in refused)
+    assert not any(item in hadoop_with_users.log(part) for part in NODES for item in refused)
     try:
-        for one in configurations:
-            one.chmod(0o664)
+        for configuration in configurations:
+            configuration.chmod(0o664)
         (place / "go").touch()
-        until(lambda: any(one in hadoop_with_users.log(part) for part in NODES for one in refused))
+        until(lambda: any(item in hadoop_with_users.log(part) for part in NODES for item in refused))
     finally:
-        for one in configurations:
-            one.chmod(0o644)
+        for configuration in configurations:
+            configuration.chmod(0o644)
     end = client.wait(application, timeout_s=240)
     assert end.cause is Cause.SUCCEEDED, end.diagnostics
     # The only retry was that of the program.

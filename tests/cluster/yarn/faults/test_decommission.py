@@ -60,9 +60,7 @@ def host_of(application: str) -> str:
 @pytest.mark.slow
 @pytest.mark.hadoop
 @pytest.mark.parametrize("engine", ["yarn"], indirect=True)
-def test_a_graceful_decommission_lets_programs_save_their_work_and_go_on_before_their_master_is_taken(
-    engine: Engine, place: Path
-) -> None:
+def test_a_graceful_decommission_lets_programs_save_and_resume_first(engine: Engine, place: Path) -> None:
     """The ApplicationMaster and its program are on the node. The program gets notice and saves; it runs on the other
     node before the ApplicationMaster is taken, and the next one finds it there."""
     hadoop = engine.hadoop
@@ -73,7 +71,7 @@ def test_a_graceful_decommission_lets_programs_save_their_work_and_go_on_before_
         application = trainer(place, "one", 1, memory="1g", more=checkpoint)
         add_second_node(hadoop)
         hadoop.decommission("nm1", timeout_s=GRACE_S)
-        wait_for("it is told", (place / "one/told-0-0").exists, GRACE_S)
+        wait_for("its stop file", (place / "one/stopped-0-0").exists, GRACE_S)
         stop = json.loads((place / "one/stop-0-0").read_text())
         assert stop["reason"] == "decommissioned"
         wait_for("it goes on", (place / "one/up-0-1").exists, END_S)

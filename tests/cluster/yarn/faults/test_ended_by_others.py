@@ -86,28 +86,28 @@ def put(hadoop: Hadoop, application_id: ApplicationId, what: str, body: object) 
 
 
 @pytest.mark.slow
-def test_output_of_an_application_that_an_operator_kills_is_kept_and_a_lifetime_ends_one_softly(
+def test_output_is_kept_after_an_operators_kill_and_a_lifetime_ends_softly(
     hadoop: Hadoop, client: Client, place: Path, files: HdfsStagingFiles
 ) -> None:
     targets = [f"{files.home}/ended/{name}" for name in ("killed", "limited")]
     killed, limited = (submitted(client, place, target) for target in targets)
     # As its queue's maximum-application-lifetime would be, it is there before its ApplicationMaster is.
-    at = time.strftime("%Y-%m-%dT%H:%M:%S.000+0000", time.gmtime(time.time() + LIFETIME_S))
-    put(hadoop, limited, "timeout", {"timeout": {"type": "LIFETIME", "expiryTime": at}})
+    due_time = time.strftime("%Y-%m-%dT%H:%M:%S.000+0000", time.gmtime(time.time() + LIFETIME_S))
+    put(hadoop, limited, "timeout", {"timeout": {"type": "LIFETIME", "expiryTime": due_time}})
 
     def stored() -> bool:
-        containers = {one.index: one.phase for one in client.status(killed).containers}
+        containers = {container.index: container.phase for container in client.status(killed).containers}
         return containers == {0: Phase.ENDED, 1: Phase.RUNNING}
 
     until(stored)
     put(hadoop, killed, "state", {"state": "KILLED"})
-    until(lambda: any(one.partial for one in client.status(killed).outputs))
+    until(lambda: any(output.partial for output in client.status(killed).outputs))
     end = client.status(killed)
     assert (end.state, end.cause) == (State.KILLED, Cause.KILLED)
-    (kept,) = [one.partial for one in end.outputs]
-    assert kept == f"{targets[0]}.{killed}.partial"
+    (partial,) = [output.partial for output in end.outputs]
+    assert partial == f"{targets[0]}.{killed}.partial"
     # A task may have more time than YARN gives it, if its NodeManager is slow: then it has saved its output, too.
-    texts = [files.read(f"{kept}/{part}/x", max_bytes=100) for part in files.names(kept)]
+    texts = [files.read(f"{partial}/{part}/x", max_bytes=100) for part in files.names(partial)]
     assert texts in ([b"begun\n"], [b"begun\n", b"saved\n"])
 
     end = client.wait(limited, timeout_s=240)

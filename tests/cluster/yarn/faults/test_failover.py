@@ -138,7 +138,11 @@ def place(pair: Pair, tmp_path: Path, travel_cache: Path, monkeypatch: pytest.Mo
 
 def _unfinished() -> list[str]:
     lines = run("dlapp-list", "--json").out
-    return [str(one["application_id"]) for one in _applications(lines) if one["state"] in ("ACCEPTED", "RUNNING")]
+    return [
+        str(application["application_id"])
+        for application in _applications(lines)
+        if application["state"] in ("ACCEPTED", "RUNNING")
+    ]
 
 
 def _applications(text: str) -> list[dict[str, Any]]:
@@ -184,11 +188,11 @@ class Watch:
         assert not self.error, self.error
         assert self.longest_s < STATUS_S, f"a status took {self.longest_s:.1f} s"
         later = [] if ran is None else self.seen[ran:]
-        wrong = [one for one in later if one[0] == "ACCEPTED" or one[2] not in ("", SERVICE_AWAY)]
+        wrong = [item for item in later if item[0] == "ACCEPTED" or item[2] not in ("", SERVICE_AWAY)]
         assert not wrong, f"shown as waiting while its programs ran: {wrong}"
 
 
-def begin(file: Path, moment: str, place: Path) -> Callable[[], str]:
+def submit_at(file: Path, moment: str, place: Path) -> Callable[[], str]:
     """Submit an application and return at a moment of it; what is returned waits for its id."""
     command = [str(BIN / "dlapp-launcher"), str(file)]
     launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -301,7 +305,7 @@ class Calls(threading.Thread):
         found = self._hadoop.get(f"{self._hadoop.url_of(self.manager)}/jmx?qry={bean}", timeout_s=5.0)["beans"]
         # Each is there again as Overall..., with the time in the queue, and as Deferred....
         own = re.compile(r"(?!Overall|Deferred)\w+NumOps")
-        return sum(int(value) for one in found for name, value in one.items() if own.fullmatch(name))
+        return sum(int(value) for item in found for name, value in item.items() if own.fullmatch(name))
 
 
 def check_rates(hadoop: Hadoop, moment: str, calls: Calls, waited: Waiting) -> None:
@@ -334,7 +338,7 @@ def go_through(pair: Pair, place: Path, moment: str, kind: str, seed: int) -> No
         blocker = waited.submit(properties(place, wait, name="blocker", resources={"memory": MEMORY_MIB}))
         wait_for("the other one runs", lambda: "running 1 of 1" in status(blocker)["phase"], END_S)
     active = pair.hadoop.wait_until_both_serve()
-    application = begin(file, moment, place)
+    application = submit_at(file, moment, place)
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(Watch(application())) if moment != "submission" else None
         if blocker:
@@ -363,10 +367,10 @@ def go_through(pair: Pair, place: Path, moment: str, kind: str, seed: int) -> No
     starts = [(place / f"starts-{number}").read_text().split() for number in range(MEMBERS)]
     assert all(starts)
     if moment in RUNS:
-        assert [len(one) for one in starts] == [1] * MEMBERS
+        assert [len(start) for start in starts] == [1] * MEMBERS
         assert seen["attempt"] == 1
-    for one in filter(None, (blocker, second_id(second.out))):
-        assert ended(one, END_S)["final_status"] == "SUCCEEDED"
+    for item in filter(None, (blocker, second_id(second.out))):
+        assert ended(item, END_S)["final_status"] == "SUCCEEDED"
 
 
 def second_id(out: str) -> str:
@@ -378,7 +382,7 @@ def second_id(out: str) -> str:
 @each_seed("failovers", 3 if FULL else 1)  # a minute each
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_an_application_goes_through_a_failover_at_any_moment(
+def test_an_application_survives_a_failover_at_any_moment(
     pair: Pair, place: Path, moment: str, kind: str, seed: int
 ) -> None:
     """See that no GPU and no index is used twice, and that each status is right and comes within 30 s.

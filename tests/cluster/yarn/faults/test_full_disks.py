@@ -76,8 +76,12 @@ def test_output_waits_for_space_on_the_datanodes_and_is_computed_once(
     wait_for("it waits", lambda: status(application)["phase"].startswith("storing: waits for "), END_S)
     # The NameNode excludes the DataNode that refused the block, or heard from it already that it is full.
     (line,) = (line for line in run("dlapp-status", application).out.splitlines() if line.startswith("phase : "))
-    said = "could only be written to 0 of the 1 minReplication nodes", "space on the DataNodes", "lives and has space"
-    assert any(one in line for one in said), line
+    message = (
+        "could only be written to 0 of the 1 minReplication nodes",
+        "space on the DataNodes",
+        "lives and has space",
+    )
+    assert any(item in line for item in message), line
     assert f"{engine.root}/result." in line
     assert "/.reserved/" not in line
     ballast.unlink()
@@ -108,8 +112,8 @@ def test_a_commit_waits_for_datanode_space_and_leaves_no_partial_output(
     wait_for("its commit", (points / "hold-1").exists, END_S)
     whole = {"0/index": "0\n", "1/index": "1\n"}
     # The claim is in the application's directory, the marker of the commit beside the output.
-    there = f"/.dlapp/staging/{application}/" if point == "before claim" else f"{engine.root}/result.{application}."
-    waits = re.compile(f"committing: waits for space on the DataNodes for hdfs://[^ ]*{re.escape(there)}")
+    location = f"/.dlapp/staging/{application}/" if point == "before claim" else f"{engine.root}/result.{application}."
+    waits = re.compile(f"committing: waits for space on the DataNodes for hdfs://[^ ]*{re.escape(location)}")
     ballast = fill(disks.of_data)
     try:
         (points / "hold-1").unlink()
@@ -137,7 +141,7 @@ def test_output_written_before_a_program_filled_the_disk_is_kept(engine: Engine,
     seen = status("last")
     assert seen["diagnostics"].startswith("container 0 (worker 0) failed: exit code 1")
     assert "No space left on device" in done.out
-    (kept,) = engine.beside("kept")
-    assert engine.tree(kept) == {"checkpoint": "1\n"}
+    (kept_output,) = engine.beside("kept")
+    assert engine.tree(kept_output) == {"checkpoint": "1\n"}
     again = run("dlapp-launcher", "--wait", properties(tmp_path, "true", name="again"), timeout_s=END_S)
     assert again.code == 0, again.out

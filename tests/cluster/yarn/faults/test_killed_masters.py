@@ -130,7 +130,7 @@ class Run:
 
     def running(self, attempt: int = 1) -> ApplicationView | None:
         view = self.view()
-        phases = [one.phase for one in view.containers]
+        phases = [container.phase for container in view.containers]
         return view if view.attempt == attempt and phases == [Phase.RUNNING] * CONTAINERS else None
 
     def master(self, attempt: int = 1) -> int:
@@ -139,7 +139,7 @@ class Run:
     def points(self, attempt: int = 1) -> list[str]:
         return am_at_points.points(self.directory, attempt)
 
-    def begun(self, index: int) -> list[str]:
+    def started_payloads(self, index: int) -> list[str]:
         """Return what each payload of an index that has begun had of GPUs."""
         return (self.directory / f"begun.{index}").read_text().splitlines()
 
@@ -168,7 +168,7 @@ class Run:
         replaced = f"{name}.replaced.{self.application_id}"
 
         def beside() -> list[str]:
-            return [one for one in self.files.names(f"{self.files.home}/results") if one.startswith(f"{name}.")]
+            return [item for item in self.files.names(f"{self.files.home}/results") if item.startswith(f"{name}.")]
 
         until(lambda: set(beside()) <= {replaced})
         # Who dies between its last word and its clean-up leaves that to the user's next command.
@@ -207,8 +207,8 @@ def runs(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     tmp_path.chmod(0o755)
     some = Runs(hadoop, tmp_path)
     yield some
-    for one in some.all:
-        one.close()
+    for item in some.all:
+        item.close()
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +235,7 @@ def chosen(hadoop: Hadoop, tmp_path_factory: pytest.TempPathFactory) -> list[lis
 
 
 @pytest.mark.parametrize("round_", range(ROUNDS if FULL else 1))
-def test_killed_at_a_point_of_its_run_it_ends_right_all_the_same(
+def test_an_application_killed_at_any_point_ends_correctly(
     runs: Runs, chosen: list[list[tuple[str, int]]], round_: int
 ) -> None:
     print(f"killed at {chosen[round_]}")
@@ -248,20 +248,20 @@ def test_killed_at_a_point_of_its_run_it_ends_right_all_the_same(
         one.go()
     for one in batch:
         one.check_its_end()
-        # It may pass its point when YARN has told the end already.
-        until(lambda one=one: one.point in one.points())  # type: ignore[misc]
+        # It may pass its point when YARN has reported the end already.
+        until(lambda item=one: item.point in item.points())  # type: ignore[misc]
 
 
 @pytest.mark.slow
 def test_the_next_status_settles_output_left_by_the_last_applicationmaster(runs: Runs) -> None:
     points = ("commit old aside", "after claim", "before claim")
     cut, decided, stored = every = [runs.submit(point, attempts=1) for point in points]
-    for one in every:
-        one.go()
-    for one in every:
+    for item in every:
+        item.go()
+    for item in every:
         # The first look may come too early: until its processes are gone nothing is touched.
-        until(lambda: one.view().state is State.FAILED and one.is_settled())  # noqa: B023
-        assert one.point in one.points(), str(one)
+        until(lambda: item.view().state is State.FAILED and item.is_settled())  # noqa: B023
+        assert item.point in item.points(), str(item)
     texts = [cut.files.read(f"{cut.target}/{index}/x", max_bytes=1 << 20) for index in range(CONTAINERS)]
     assert texts == [f"new {index}\n".encode() for index in range(CONTAINERS)]
     assert [
@@ -274,7 +274,7 @@ def test_the_next_status_settles_output_left_by_the_last_applicationmaster(runs:
     kept = [stored.files.read(f"{partial}/{name}/x", max_bytes=1 << 20) for name in stored.files.names(partial)]
     assert sorted(kept) == sorted(texts)
     results = f"{stored.files.home}/results"
-    beside = [one for one in stored.files.names(results) if one.startswith(f"{stored.directory.name}.")]
+    beside = [item for item in stored.files.names(results) if item.startswith(f"{stored.directory.name}.")]
     assert beside == [partial.rpartition("/")[2]]
 
 
@@ -301,17 +301,19 @@ class Devices:
             "dlapp:secret",
             lock_dir=self.options["gpuid.lock_dir"],
         )
-        self.ledger = ZooKeeperLedger(settings, discover=lambda: tuple(one.device for one in self.record().devices))
+        self.ledger = ZooKeeperLedger(
+            settings, discover=lambda: tuple(device.device for device in self.record().devices)
+        )
 
     def record(self) -> HostRecord:
         return self.ledger.record()
 
     def leases(self) -> dict[str, tuple[str, tuple[str, ...], str]]:
         """Container -> the application that holds, its GPUs, and what tells the lease from an earlier one."""
-        return {one.container: (one.application, one.devices, one.token) for one in self.record().leases}
+        return {lease.container: (lease.application, lease.devices, lease.token) for lease in self.record().leases}
 
     def are_refused(self) -> bool:
-        """Return whether another application that asks for one now is told that there is none."""
+        """Return whether another application that requests a device now gets the error that none is free."""
         with pytest.raises(NotEnough, match="0 free"):
             self.ledger.acquire(LeaseRequest("application_1_0001", "container_1_0001_01_000002", "ann", 1))
         return True
@@ -334,7 +336,7 @@ def test_leases_outlive_the_applicationmaster_and_keep_their_devices(runs: Runs,
     held = devices.leases()
     assert sorted(held) == sorted(str(container.container_id) for container in before.containers)
     assert {(application, len(devices)) for application, devices, _ in held.values()} == {(str(one.application_id), 2)}
-    until_heard_of(runs.hadoop, *(one.container_id for one in before.containers))
+    until_heard_of(runs.hadoop, *(item.container_id for item in before.containers))
     other = runs.submit(gcores=1, devices=devices)
     other.go()
     os.kill(one.master(), signal.SIGKILL)
@@ -388,10 +390,10 @@ def kill_container_of(run: Run) -> None:
 
 if FULL:
 
-    def test_of_two_live_masters_the_one_that_was_cut_off_goes_and_its_tasks_find_the_other(runs: Runs) -> None:
+    def test_a_disconnected_applicationmaster_ends_and_its_tasks_find_the_other(runs: Runs) -> None:
         one = runs.submit(outlives=True)
         before = until(one.running)
-        until_heard_of(runs.hadoop, *(one.container_id for one in before.containers))
+        until_heard_of(runs.hadoop, *(item.container_id for item in before.containers))
         for name in ("cut-1", "hold-2"):
             (one.directory / name).touch()
         kill_container_of(one)
@@ -411,10 +413,10 @@ if FULL:
 
 if FULL:
 
-    def test_tasks_run_on_while_the_next_master_cannot_write_where_it_is(runs: Runs, hadoop: Hadoop) -> None:
+    def test_tasks_continue_while_the_next_applicationmaster_is_unpublished(runs: Runs, hadoop: Hadoop) -> None:
         one = runs.submit(hasty=True)
         before = until(one.running)
-        until_heard_of(runs.hadoop, *(one.container_id for one in before.containers))
+        until_heard_of(runs.hadoop, *(container.container_id for container in before.containers))
         set_safe_mode(hadoop, on=True)
         try:
             os.kill(one.master(), signal.SIGKILL)
@@ -447,11 +449,11 @@ def test_an_applicationmaster_that_wakes_after_the_end_changes_nothing(runs: Run
 
 if FULL:
 
-    def test_a_run_goes_on_when_the_resourcemanager_is_back(runs: Runs) -> None:
+    def test_a_run_continues_when_the_resourcemanager_is_back(runs: Runs) -> None:
         one = runs.submit()
         until(one.running)
         runs.hadoop.kill_part("rm")
-        one.go()  # its tasks end while nobody can be told
+        one.go()  # its tasks end while no ApplicationMaster runs
         time.sleep(2)
         runs.hadoop.start_part("rm")
         runs.hadoop.wait_until_ready()
@@ -462,14 +464,14 @@ if FULL:
         # On one of the two its master runs too: then that one lives on, on a node that YARN has given up.
         one = runs.submit()
         before = until(one.running)
-        there = [task.index for task in before.containers if f"//{NODES[part]}:" in task.log_url]
+        indexes_on_node = [task.index for task in before.containers if f"//{NODES[part]}:" in task.log_url]
         words = f"Deactivating Node {NODES[part]}:{runs.hadoop.ports['nm']} as it is now LOST"
         lost_before = runs.hadoop.log("rm").count(words)
         runs.hadoop.kill_part(part)
         try:
             until(lambda: runs.hadoop.log("rm").count(words) > lost_before)
-            # What runs there waits for "go": it ends for no other reason than that its task is told so.
-            until(lambda: all(len(one.begun(index)) == 2 for index in there), 120)
+            # What runs there waits for "go": it ends for no other reason than an order to its task.
+            until(lambda: all(len(one.started_payloads(index)) == 2 for index in indexes_on_node), 120)
             one.go()
             one.check_its_end()
         finally:

@@ -44,13 +44,13 @@ class Running(NamedTuple):
     application_id: ApplicationId
     runs: Path
 
-    def begun(self) -> int:
+    def start_count(self) -> int:
         return len(self.runs.read_text().split()) if self.runs.exists() else 0
 
     def container(self, number: int) -> ContainerView | None:
         """Return the container of a run, once what is shown of the application has it."""
         found = self.client.status(self.application_id).containers
-        is_it = [(one.attempt, one.phase) for one in found] == [(number, Phase.RUNNING)]
+        is_it = [(item.attempt, item.phase) for item in found] == [(number, Phase.RUNNING)]
         return found[0] if is_it else None
 
 
@@ -79,7 +79,7 @@ def running(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def restart_nodemanager_of(hadoop: Hadoop, running: Running, number: int) -> None:
     """Kill the NodeManager of a run's container, start it again, and wait until all nodes serve."""
-    until(lambda: running.begun() == number, 240)
+    until(lambda: running.start_count() == number, 240)
     container = until(lambda: running.container(number))
     part = next(part for part, host in NODES.items() if f"//{host}:" in container.log_url)
     registered = hadoop.log(part).count("Registered with ResourceManager")
@@ -102,9 +102,9 @@ def test_an_index_runs_again_whenever_its_nodemanager_is_restarted_without_recov
         restart_nodemanager_of(hadoop, running, number)
     end = running.client.wait(running.application_id, timeout_s=240)
     assert end.cause is Cause.SUCCEEDED, end.diagnostics
-    assert running.begun() == KILLS + 1
+    assert running.start_count() == KILLS + 1
     (container,) = end.containers
-    assert {one.diagnosis.rule for one in container.earlier if one.diagnosis is not None} == {"node_lost"}
+    assert {item.diagnosis.rule for item in container.earlier if item.diagnosis is not None} == {"node_lost"}
 
 
 # ---- stopped ----
@@ -138,15 +138,15 @@ def check_end(one: Run, moved: list[int]) -> None:
 
     Each payload locks its index and its GPU (`Run`), so none of them was used twice at a time.
     """
-    until(lambda: all(len(one.begun(index)) == 2 for index in moved))
+    until(lambda: all(len(one.started_payloads(index)) == 2 for index in moved))
     one.go()
     end = one.check_its_end()
-    assert [index for index in range(len(end.containers)) if len(one.begun(index)) == 2] == moved
+    assert [index for index in range(len(end.containers)) if len(one.started_payloads(index)) == 2] == moved
     for task in end.containers:
         # A task that its NodeManager has killed reports that itself, with the reason in its message.
         shown = [each.diagnosis.rule if each.diagnosis is not None else each.message for each in task.earlier]
         assert len(shown) == (task.index in moved)
-        assert all("node_lost" in one or "its node is lost" in one for one in shown), shown
+        assert all("node_lost" in item or "its node is lost" in item for item in shown), shown
 
 
 @pytest.mark.slow
@@ -207,7 +207,7 @@ if FULL:
             finally:
                 os.kill(master, signal.SIGCONT)
             moved = [index for index, its in part_by_index.items() if its == part]
-            until(lambda: all(len(one.begun(index)) == 2 for index in moved))
+            until(lambda: all(len(one.started_payloads(index)) == 2 for index in moved))
         finally:
             hadoop.start_part(part) if kind == "killed" else hadoop.resume_part(part)
             hadoop.wait_until_ready()

@@ -175,7 +175,7 @@ def id_in(out: str) -> str:
 @pytest.mark.slow
 @each_seed("failover of a NameNode", 3 if FULL else 1)
 @pytest.mark.parametrize(("moment", "kind"), CASES)
-def test_an_application_goes_through_a_failover_of_the_namenode(
+def test_an_application_survives_a_namenode_failover(
     two: Hadoop, place: Path, moment: str, kind: str, seed: int
 ) -> None:
     """See that the submission succeeds, at once or at a second try, and that its 2 x 20 files are committed once.
@@ -223,5 +223,5 @@ def test_an_application_goes_through_a_failover_of_the_namenode(
     wait_for("nothing is left beside the output", lambda: files.names(base) == ["result"])
     wait_for("nothing is left of it", lambda: application not in files.names(f"{files.home}/.dlapp/staging"))
     known = re.compile(f"{STAGED}|{TEMPORARY}" if kind == "away" else STAGED)
-    assert [one for one in {*files.names(cache)} - before if not known.fullmatch(one)] == []
+    assert [item for item in {*files.names(cache)} - before if not known.fullmatch(item)] == []
     assert status(application)["final_status"] == "SUCCEEDED"

@@ -19,7 +19,7 @@ END_S = 180.0
 TRAIN = """\
 mine=$DLAPP_ROLE_INDEX-$DLAPP_GENERATION
 saves() {
-    cp "$DLAPP_STOP" @/stop-$mine; touch @/told-$mine
+    cp "$DLAPP_STOP" @/stop-$mine; touch @/stopped-$mine
     mkdir -p model; echo "saved by $mine" >model/state; exit 0
 }
 trap saves TERM
@@ -85,7 +85,7 @@ def trainer(place: Path, name: str, instances: int, *, memory: str, more: str = 
     )
     application = launch(file)
     up = [place / name / f"up-{number}-0" for number in range(instances)]
-    wait_for("it runs", lambda: all(one.exists() for one in up), END_S)
+    wait_for("it runs", lambda: all(path.exists() for path in up), END_S)
     return application
 
 
@@ -107,9 +107,7 @@ def wait_for_end(application: str) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.hadoop
 @pytest.mark.parametrize("engine", ["yarn"], indirect=True)
-def test_a_preempted_program_goes_on_from_the_checkpoint_that_it_saved_at_the_notice(
-    engine: Engine, place: Path
-) -> None:
+def test_a_preempted_program_resumes_from_the_checkpoint_of_the_notice(engine: Engine, place: Path) -> None:
     engine.put("kept/somewhere/else", "")
     # Both together use more than the capacity of their queue, half of 8 GiB; the later one is taken first.
     first = trainer(place, "first", 1, memory="2560")
@@ -173,10 +171,10 @@ def test_a_gang_of_which_a_member_is_preempted_starts_again_when_there_is_room(e
     checkpoint = f"[checkpoint]\npath=model\nhdfs={engine.root}/kept/state\n"
     application = trainer(place, "gang", 2, memory="2560", more=checkpoint)
     other = rival(place)
-    told = [place / f"gang/told-{number}-0" for number in (0, 1)]
-    wait_for("both have SIGTERM", lambda: all(one.exists() for one in told), END_S)
+    stop_files = [place / f"gang/stopped-{number}-0" for number in (0, 1)]
+    wait_for("both have SIGTERM", lambda: all(path.exists() for path in stop_files), END_S)
     stops = [json.loads((place / f"gang/stop-{number}-0").read_text()) for number in (0, 1)]
-    assert sorted(one["reason"] for one in stops) == ["gang_restart", "preempted"]
+    assert sorted(stop["reason"] for stop in stops) == ["gang_restart", "preempted"]
     check_latency(engine, application)
     wait_for("the other one runs", lambda: "running 1 of 1" in status(other)["phase"], END_S)
     # One waits for a container, the other one holds its own.
@@ -187,5 +185,5 @@ def test_a_gang_of_which_a_member_is_preempted_starts_again_when_there_is_room(e
         assert (place / f"gang/resumed-{number}-1").read_text() == "saved by 0-0\n"
     (place / "gang/done").touch()
     seen = wait_for_end(application)["containers"]
-    assert [one["generation"] for one in seen] == [1, 1]
-    assert sorted(len(one["earlier"]) for one in seen) == [0, 1]
+    assert [item["generation"] for item in seen] == [1, 1]
+    assert sorted(len(item["earlier"]) for item in seen) == [0, 1]

@@ -65,7 +65,7 @@ def computing_once(directory: Path, limited: Directory, **application: object) -
     ],
     ids=["space", "names", "names of the commit"],
 )
-def test_output_waits_for_a_quota_and_goes_on_when_it_is_raised(
+def test_output_waits_for_a_quota_until_it_is_raised(
     limited: Directory, engine: Engine, tmp_path: Path, kind: str, most: int, phase: str, lack: str
 ) -> None:
     application = launch(computing_once(tmp_path, limited))
@@ -84,7 +84,7 @@ def test_output_waits_for_a_quota_and_goes_on_when_it_is_raised(
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
 @pytest.mark.parametrize("most", [1, 4], ids=["not stored", "not committed"])
-def test_output_that_no_quota_took_in_time_is_named(
+def test_output_refused_by_a_quota_in_time_is_named(
     limited: Directory, engine: Engine, tmp_path: Path, most: int
 ) -> None:
     application = launch(computing_once(tmp_path, limited, output_patience="1s"))
@@ -95,9 +95,9 @@ def test_output_that_no_quota_took_in_time_is_named(
     shown = run("dlapp-status", application).out
     assert "quota" in seen["diagnostics"]
     if most == 1:
-        (kept,) = seen["unstored"]
-        assert f"unstored : {kept} (a NodeManager that starts without recovery removes it)\n" in shown
-        assert Path(kept.partition(":")[2], "output", "model").read_text() == "new\n"
+        (unstored,) = seen["unstored"]
+        assert f"unstored : {unstored} (a NodeManager that starts without recovery removes it)\n" in shown
+        assert Path(unstored.partition(":")[2], "output", "model").read_text() == "new\n"
     else:
         (output,) = seen["outputs"]
         assert f"partial : kept at {output['partial']}" in shown.splitlines()

@@ -52,8 +52,8 @@ def client_of(hadoop: Hadoop, tmp_path: Path) -> Iterator[Make]:
         return made[-1]
 
     yield make
-    for one in made:
-        one.engine.close()
+    for item in made:
+        item.engine.close()
 
 
 def properties(directory: Path, *lines: str, resources: str = "memory=256m", script: str = "true") -> str:
@@ -100,24 +100,24 @@ def test_a_queue_that_accepts_no_applications_is_refused(
         ("full", "is full now: it has 0 applications (yarn.scheduler.capacity.root.full.maximum-applications)"),
     ],
 )
-def test_a_queue_that_changed_since_it_was_looked_at_is_refused_in_the_same_words(
+def test_a_queue_that_changed_after_the_check_is_refused_alike(
     client_of: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue: str, words: str
 ) -> None:
     monkeypatch.setattr("dlapp.cluster.yarn.client.preflight.check_queue", lambda *_: None)
     kind = Denied if queue == "full" else UsageError
-    said = refused(client_of(), properties(tmp_path, f"queue={queue}"), kind)
-    assert said.startswith("application.queue: ")
-    assert said.endswith(words)
+    message = refused(client_of(), properties(tmp_path, f"queue={queue}"), kind)
+    assert message.startswith("application.queue: ")
+    assert message.endswith(words)
 
 
 def test_a_queue_of_others_is_refused(client_of: Make, hadoop: Hadoop, tmp_path: Path) -> None:
     for change in ("op=MKDIRS", "op=SETOWNER&owner=tony"):
         url = f"{hadoop.hdfs_url}/webhdfs/v1/user/tony?{change}&user.name={getpass.getuser()}"
         urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=60).close()
-    said = refused(client_of(), properties(tmp_path, "queue=locked", "username=tony"), Denied)
+    message = refused(client_of(), properties(tmp_path, "queue=locked", "username=tony"), Denied)
     setting = "yarn.scheduler.capacity.root.locked.acl_submit_applications"
     instead = "queues that take applications of tony: default, research"
-    assert said == f"application.queue: tony may not submit to 'locked' ({setting}); {instead}"
+    assert message == f"application.queue: tony may not submit to 'locked' ({setting}); {instead}"
 
 
 # ---- amounts ----
@@ -130,9 +130,9 @@ def test_an_ask_above_a_maximum_names_its_setting(client_of: Make, tmp_path: Pat
         ("memory=256m\nvcores=99", "yarn.scheduler.maximum-allocation-vcores"),
         ("memory=256m\ngcores=99", "yarn.resource-types.gcores.maximum-allocation"),
     ):
-        said = refused(client, properties(tmp_path, resources=resources), RequestTooLarge)
-        assert "the maximum of the cluster is" in said
-        assert setting in said
+        message = refused(client, properties(tmp_path, resources=resources), RequestTooLarge)
+        assert "the maximum of the cluster is" in message
+        assert setting in message
 
 
 def test_unknown_node_names_are_reported_with_the_nearest(client_of: Make, tmp_path: Path) -> None:
@@ -146,12 +146,12 @@ def test_unknown_node_names_are_reported_with_the_nearest(client_of: Make, tmp_p
 
 
 def test_a_dialect_that_the_cluster_has_not_is_refused(client_of: Make, tmp_path: Path) -> None:
-    said = refused(client_of(yarn__dialect="yarn.io/gpu"), properties(tmp_path), ConfigError)
-    assert said == "yarn.dialect: is yarn.io/gpu, and the ResourceManager counts gcores, memory-mb, vcores"
+    message = refused(client_of(yarn__dialect="yarn.io/gpu"), properties(tmp_path), ConfigError)
+    assert message == "yarn.dialect: is yarn.io/gpu, and the ResourceManager counts gcores, memory-mb, vcores"
     client = client_of(yarn__dialect="none")
-    said = refused(client, properties(tmp_path, resources="memory=256m\ngcores=1"), RequestTooLarge)
+    message = refused(client, properties(tmp_path, resources="memory=256m\ngcores=1"), RequestTooLarge)
     assert (
-        said.partition(": resources.gcores: ")[2]
+        message.partition(": resources.gcores: ")[2]
         == "asked for 1 gcore, and the cluster counts no GPUs (yarn.dialect: none)"
     )
 
@@ -160,36 +160,36 @@ def test_a_dialect_that_the_cluster_has_not_is_refused(client_of: Make, tmp_path
 
 
 def test_a_user_without_a_home_directory_gets_the_repair(client_of: Make, tmp_path: Path) -> None:
-    said = refused(client_of(), properties(tmp_path, "username=nobody9"), NotFound)
-    assert "nobody9 has no home directory" in said
-    assert "hdfs dfs -mkdir -p /user/nobody9 && hdfs dfs -chown nobody9 /user/nobody9" in said
+    message = refused(client_of(), properties(tmp_path, "username=nobody9"), NotFound)
+    assert "nobody9 has no home directory" in message
+    assert "hdfs dfs -mkdir -p /user/nobody9 && hdfs dfs -chown nobody9 /user/nobody9" in message
     elsewhere = client_of({"dfs.user.home.dir.prefix": "/homes"})
-    said = refused(elsewhere, properties(tmp_path, "username=nobody9"), NotFound)
-    assert "/homes/nobody9 is not there, and the NameNode has the home of nobody9 at /user/nobody9: set " in said
-    assert said.endswith("dfs.user.home.dir.prefix to /user in hdfs-site.xml")
+    message = refused(elsewhere, properties(tmp_path, "username=nobody9"), NotFound)
+    assert "/homes/nobody9 is not there, and the NameNode has the home of nobody9 at /user/nobody9: set " in message
+    assert message.endswith("dfs.user.home.dir.prefix to /user in hdfs-site.xml")
 
 
 def test_an_hdfs_that_is_not_there_is_refused_in_seconds_with_the_settings(client_of: Make, tmp_path: Path) -> None:
     nowhere = {"fs.defaultFS": "hdfs://127.0.0.1:1", "dfs.namenode.http-address": "127.0.0.1:1"}
     client = client_of(nowhere)  # yarn-site.xml is read last, so it may stand there as well
     began = time.monotonic()
-    said = refused(client, properties(tmp_path), Unreachable)
+    message = refused(client, properties(tmp_path), Unreachable)
     assert time.monotonic() - began < 15
-    assert "127.0.0.1:1 connection refused" in said
-    assert said.endswith("see dfs.namenode.rpc-address, dfs.namenode.http-address and dfs.http.policy")
+    assert "127.0.0.1:1 connection refused" in message
+    assert message.endswith("see dfs.namenode.rpc-address, dfs.namenode.http-address and dfs.http.policy")
 
 
-def test_an_hdfs_that_speaks_tls_on_one_side_alone_is_refused_with_the_policy(
+def test_an_hdfs_with_tls_on_one_side_only_is_refused_with_the_policy(
     client_of: Make, hadoop: Hadoop, tmp_path: Path
 ) -> None:
     where = address(hadoop, "nn_http")
     client = client_of({"dfs.http.policy": "HTTPS_ONLY", "dfs.namenode.https-address": where})
-    said = refused(client, properties(tmp_path), Unreachable)
-    assert said == f"https://{where} uses plain HTTP, not TLS; set dfs.http.policy to HTTP_ONLY"
+    message = refused(client, properties(tmp_path), Unreachable)
+    assert message == f"https://{where} uses plain HTTP, not TLS; set dfs.http.policy to HTTP_ONLY"
     with tls_in_front(tmp_path, ("127.0.0.1", hadoop.ports["nn_http"])) as where:
         client = client_of({"dfs.namenode.http-address": where}, storage__hdfs="webhdfs")
-        said = refused(client, properties(tmp_path), Unreachable)
-    assert said == f"http://{where} uses TLS, not plain HTTP; set dfs.http.policy to HTTPS_ONLY"
+        message = refused(client, properties(tmp_path), Unreachable)
+    assert message == f"http://{where} uses TLS, not plain HTTP; set dfs.http.policy to HTTPS_ONLY"
 
 
 def test_a_submission_to_an_hdfs_in_safe_mode_is_refused(hadoop: Hadoop, client_of: Make, tmp_path: Path) -> None:
@@ -222,8 +222,8 @@ def others(hadoop: Hadoop, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         f"{prefix}.ha.rm-ids": "a,b",
         f"{prefix}.ha.id": "a",
         **{
-            f"{prefix}.{name}.{one}": f"127.0.0.1:{ports[port] if one == 'a' else 1}"
-            for one in "ab"
+            f"{prefix}.{name}.{item}": f"127.0.0.1:{ports[port] if item == 'a' else 1}"
+            for item in "ab"
             for name, port in (
                 ("address", "rm"),
                 ("scheduler.address", "rm_scheduler"),
@@ -258,7 +258,7 @@ def others(hadoop: Hadoop, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         ) as fresh,
     ):
         for one in (standby, fresh):
-            until(lambda one=one: answers(one), 120)  # type: ignore[misc]
+            until(lambda item=one: answers(item), 120)  # type: ignore[misc]
         yield Others(standby, fresh)
 
 
@@ -280,8 +280,8 @@ def test_a_resourcemanager_on_standby_alone_is_refused_and_beside_the_active_one
 ) -> None:
     name = "yarn.resourcemanager"
     alone = client_of({f"{name}.webapp.address": address(others.standby)})
-    said = refused(alone, properties(tmp_path), Unreachable)
-    assert "is on standby; name all of them in yarn.resourcemanager.ha.rm-ids" in said
+    message = refused(alone, properties(tmp_path), Unreachable)
+    assert "is on standby; name all of them in yarn.resourcemanager.ha.rm-ids" in message
     with pytest.raises(Unreachable, match="is on standby"):
         alone.views_of_all()
     two: dict[str, str | None] = {f"{name}.ha.enabled": "true", f"{name}.ha.rm-ids": "a,b"}
@@ -295,17 +295,17 @@ def test_a_resourcemanager_on_standby_alone_is_refused_and_beside_the_active_one
     assert end.final_status.value == "SUCCEEDED", end.diagnostics
     none = client_of({**two, f"{name}.webapp.address.b": "127.0.0.1:1"})
     monkeypatch.setattr(rest, "ACTIVE_TIMEOUT_S", 2.0)
-    said = refused(none, properties(tmp_path), Unreachable)
-    assert said.startswith("no active ResourceManager in 2 s: http://127.0.0.1:")
+    message = refused(none, properties(tmp_path), Unreachable)
+    assert message.startswith("no active ResourceManager in 2 s: http://127.0.0.1:")
 
 
 @pytest.mark.parametrize("server", ["rm", "nn_http", "nobody"])
 def test_a_wrong_port_is_refused_with_the_setting(client_of: Make, hadoop: Hadoop, tmp_path: Path, server: str) -> None:
     where = "127.0.0.1:1" if server == "nobody" else address(hadoop, server)
     client = client_of({"yarn.resourcemanager.webapp.address": where})
-    for said in (refused(client, properties(tmp_path), Unreachable), status_of(client)):
-        assert said.startswith(f"http://{where}: ")
-        assert said.endswith("see yarn.resourcemanager.webapp.address")
+    for message in (refused(client, properties(tmp_path), Unreachable), status_of(client)):
+        assert message.startswith(f"http://{where}: ")
+        assert message.endswith("see yarn.resourcemanager.webapp.address")
 
 
 def status_of(client: Client) -> str:
@@ -319,18 +319,18 @@ def test_tls_on_one_side_alone_is_refused_with_the_policy(
 ) -> None:
     secure: dict[str, str | None] = {"yarn.http.policy": "HTTPS_ONLY"}
     client = client_of({**secure, "yarn.resourcemanager.webapp.https.address": address(hadoop)})
-    said = refused(client, properties(tmp_path), Unreachable)
-    assert said.endswith("it uses plain HTTP, not TLS; set yarn.http.policy to HTTP_ONLY")
+    message = refused(client, properties(tmp_path), Unreachable)
+    assert message.endswith("it uses plain HTTP, not TLS; set yarn.http.policy to HTTP_ONLY")
     with tls_in_front(tmp_path, ("127.0.0.1", hadoop.ports["rm_http"])) as where:
         plain = client_of({"yarn.resourcemanager.webapp.address": where})
         assert refused(plain, properties(tmp_path), Unreachable).endswith(
             "it uses TLS, not plain HTTP; set yarn.http.policy to HTTPS_ONLY"
         )
-        there = {**secure, "yarn.resourcemanager.webapp.https.address": where}
-        said = refused(client_of(there), properties(tmp_path), Unreachable)
-        assert "it has a certificate that is not trusted (self-signed certificate); SSL_CERT_FILE names" in said
+        site_settings = {**secure, "yarn.resourcemanager.webapp.https.address": where}
+        message = refused(client_of(site_settings), properties(tmp_path), Unreachable)
+        assert "it has a certificate that is not trusted (self-signed certificate); SSL_CERT_FILE names" in message
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
-        assert client_of(there).engine.info().version == VERSION
+        assert client_of(site_settings).engine.info().version == VERSION
 
 
 @pytest.mark.slow
@@ -341,23 +341,23 @@ def test_the_timeline_server_knows_applications_that_the_resourcemanager_forgot(
     end = first.wait(first.submit(properties(tmp_path)), timeout_s=240)
     later = client_of({"yarn.resourcemanager.webapp.address": address(others.fresh)})
 
-    def told() -> bool:
+    def has_ended() -> bool:
         # The timeline server learns of it some time after the ResourceManager.
         try:
             return later.status(end.application_id).state.ended
         except NotFound:
             return False
 
-    until(told)
+    until(has_ended)
     seen = later.status(end.application_id)
     assert (seen.state, seen.final_status, seen.appname) == (end.state, end.final_status, end.appname)
-    assert [one.exit_code for one in seen.containers] == [0]
+    assert [container.exit_code for container in seen.containers] == [0]
     assert later.kill(end.application_id) == f"{end.application_id} had already ended: succeeded"
     assert "is not known to YARN, nor to its timeline server" in not_found(later)
     for listed in (later.list(), later.list(everybody=True)):
-        (one,) = [one for one in listed if one.application_id == end.application_id]
+        (one,) = [view for view in listed if view.application_id == end.application_id]
         assert (one.state, one.final_status, one.appname) == (end.state, end.final_status, end.appname)
-    assert [one.application_id for one in later.list(finished=1)] == [later.list()[-1].application_id]
+    assert [view.application_id for view in later.list(finished=1)] == [later.list()[-1].application_id]
     assert not later.list(user="nobody9")
     without = client_of(
         {"yarn.resourcemanager.webapp.address": address(others.fresh), "yarn.timeline-service.enabled": "false"}
@@ -371,7 +371,7 @@ def test_the_timeline_server_knows_applications_that_the_resourcemanager_forgot(
     )
     # One's own are in the history on HDFS, whatever a timeline server knows.
     for by_history in (without, silent):
-        (one,) = [one for one in by_history.list() if one.application_id == end.application_id]
+        (one,) = [view for view in by_history.list() if view.application_id == end.application_id]
         assert (one.state, one.final_status, one.appname) == (end.state, end.final_status, end.appname)
 
 
@@ -384,9 +384,9 @@ def not_found(client: Client) -> str:
 def test_the_patched_hadoops_three_settings_are_limits(client_of: Make, others: Others, tmp_path: Path) -> None:
     site: dict[str, str | None] = {"yarn.resourcemanager.webapp.address": address(others.fresh)}
     client = client_of(site, gpuid__zookeeper__ensemble="127.0.0.1:1", gpuid__zookeeper__credentials="none")
-    said = refused(client, properties(tmp_path, resources="memory=256m\ngcores=3"), RequestTooLarge)
+    message = refused(client, properties(tmp_path, resources="memory=256m\ngcores=3"), RequestTooLarge)
     problem = "asked for 3 gcores in one container, the maximum is 2 (yarn.scheduler.maximum-allocation-gcores)"
-    assert said.partition(": resources.gcores: ")[2] == problem
+    assert message.partition(": resources.gcores: ")[2] == problem
     file = str(properties(tmp_path, resources="memory=256m\ngcores=2"))
     spec = read_application(file, client.config, client.engine.info()).spec
     lines = client.engine.check(spec)

@@ -190,12 +190,12 @@ if FULL:
         several = random.Random(seed).randint(1, 20)
         application = submit(place, "many", "sleep 0.1", resources={"containers": STARTS, "memory": 256, "retries": 0})
 
-        def begun() -> int:
+        def started_count() -> int:
             return len([*place.glob("starts-many-*")])
 
         active = servers.hadoop.wait_until_both_serve()
-        wait_for(f"{several} of them begin", lambda: begun() >= several, END_S)
-        print(f"{active} is killed after {begun()} starts")
+        wait_for(f"{several} of them begin", lambda: started_count() >= several, END_S)
+        print(f"{active} is killed after {started_count()} starts")
         servers.hadoop.kill_part(active)
         servers.hadoop.start_part(active)
         end = ended(application, END_S)

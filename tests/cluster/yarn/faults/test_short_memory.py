@@ -130,15 +130,15 @@ if FULL:
         # The first that was submitted is the last to end.
         for one in others:
             client.wait(one, timeout_s=180)
-        assert [str(one.application_id) for one in client.list()] == [str(one) for one in (first, *others)]
+        assert [str(item.application_id) for item in client.list()] == [str(item) for item in (first, *others)]
         assert str(first) in files.names(paths.all_staging), "it runs"
         go.touch()
         client.wait(first, timeout_s=240)
         with YarnRest([cluster.hadoop.rm_url], Login(getpass.getuser())) as rest:
-            until(lambda: len(rest.reports()) == 2 and all(one.state.ended for one in rest.reports()))
-            known = [one.application_id for one in rest.reports()]
+            until(lambda: len(rest.reports()) == 2 and all(report.state.ended for report in rest.reports()))
+            known = [report.application_id for report in rest.reports()]
         assert first in known
-        forgotten = [one for one in others if one not in known]
+        forgotten = [other for other in others if other not in known]
         assert len(forgotten) == 2
 
         for one in forgotten:
@@ -147,12 +147,12 @@ if FULL:
             view = json.loads(cluster.command("dlapp-status", "--json", one).out)
             assert (view["state"], view["cause"], view["exit_code"]) == ("FINISHED", "failed", 1)
             assert [each["exit_code"] for each in view["containers"]] == [code]
-            until(lambda one=one: cluster.command("dlapp-logs", one).out == f"[0] printed by {one}\n")  # type: ignore[misc]
+            until(lambda item=one: cluster.command("dlapp-logs", item).out == f"[0] printed by {item}\n")  # type: ignore[misc]
         # By the time of submission, wherever each was found.
-        ids = [str(one) for one in (first, *others)]
+        ids = [str(item) for item in (first, *others)]
         for count in (20, 3, 1):
             listed = json.loads(cluster.command("dlapp-list", "--json", "-n", count).out)["applications"]
-            assert [one["application_id"] for one in listed] == ids[-count:]
+            assert [item["application_id"] for item in listed] == ids[-count:]
 
         # What an ApplicationMaster leaves that was killed between its history and the removal of its directory.
         running = cluster.submit("running", "sleep 600")
@@ -165,7 +165,7 @@ if FULL:
 
         def is_swept(*gone: ApplicationId) -> bool:
             assert cluster.command("dlapp-list").code == 0
-            return set(files.names(paths.all_staging)) == before - {str(one) for one in gone}
+            return set(files.names(paths.all_staging)) == before - {str(item) for item in gone}
 
         until(lambda: is_swept(first))
         assert str(running) in files.names(paths.all_staging)
@@ -183,7 +183,7 @@ if FULL:
         assert str(forgotten[1]) not in files.names(paths.all_staging)
         assert cluster.command("dlapp-status", forgotten[1]).code == 3
         listed = json.loads(cluster.command("dlapp-list", "--json").out)["applications"]
-        assert str(forgotten[1]) not in [one["application_id"] for one in listed]
+        assert str(forgotten[1]) not in [item["application_id"] for item in listed]
         client.kill(running)
 
     @pytest.mark.hadoop
@@ -203,7 +203,7 @@ if FULL:
             assert cluster.files.read(target, max_bytes=100) == b"saved\n"
 
     @pytest.mark.hadoop
-    def test_a_program_goes_on_while_its_nodemanager_with_recovery_is_killed_and_stopped(cluster: Cluster) -> None:
+    def test_a_program_survives_kills_and_stops_of_a_recovering_nodemanager(cluster: Cluster) -> None:
         client, runs = cluster.client, cluster.place / "runs"
         go = [cluster.place / f"go{index}" for index in range(2)]
         script = (

@@ -88,12 +88,14 @@ def place(hadoop: Hadoop, zookeeper: ZooKeeper, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_no_container_goes_where_too_few_devices_are_healthy(place: Place) -> None:
+def test_no_container_is_placed_on_hosts_with_too_few_healthy_devices(place: Place) -> None:
     place.ill(FIRST)
     end = place.run()
     assert end.cause is Cause.SUCCEEDED, end.diagnostics
     # Each log's page at the history server names the node that it is of.
-    assert [SECOND in one.log_url and FIRST not in one.log_url for one in end.containers] == [True] * 2, end.containers
+    assert [SECOND in container.log_url and FIRST not in container.log_url for container in end.containers] == [
+        True
+    ] * 2, end.containers
 
 
 @pytest.mark.slow
@@ -114,7 +116,7 @@ def test_gpus_in_quarantine_are_the_reason_of_a_wait_and_with_fewer_it_starts(pl
 
     with place.without_ledger() as other:
         holder = submit("holder", other, gcores=4, nodes=SECOND)
-    until(lambda: [one.phase for one in place.client.status(holder).containers] == [Phase.LEASING], 120)
+    until(lambda: [container.phase for container in place.client.status(holder).containers] == [Phase.LEASING], 120)
     one = submit("two", gcores=2)
 
     def reason() -> str:
@@ -164,13 +166,13 @@ def test_two_gangs_of_four_gpus_on_six_always_both_finish(place: Place, part: in
             applications.append(place.client.submit(str(file)).application_id)
 
         def both_have_ended(ids: tuple[ApplicationId, ...] = tuple(applications)) -> bool:
-            seen = [place.client.status(one) for one in ids]
-            phases.update(one.phase for one in seen)
+            seen = [place.client.status(id_) for id_ in ids]
+            phases.update(item.phase for item in seen)
             if is_seen():
                 seen_one.touch()
-            return all(one.state.ended for one in seen)
+            return all(item.state.ended for item in seen)
 
         until(both_have_ended, 300)
-        ends = [place.client.status(one) for one in applications]
-        assert [one.cause for one in ends] == [Cause.SUCCEEDED] * 2, [one.diagnostics for one in ends]
+        ends = [place.client.status(application) for application in applications]
+        assert [end.cause for end in ends] == [Cause.SUCCEEDED] * 2, [end.diagnostics for end in ends]
     assert is_seen(), phases

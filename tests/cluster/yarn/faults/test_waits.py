@@ -33,13 +33,13 @@ def test_without_a_resourcemanager_the_status_on_hdfs_names_the_wait(
 ) -> None:
     script = f"until [ -e '{tmp_path}/go' ]; do sleep 0.1; done"
     application_id = client.submit(str(properties(tmp_path, script, resources={"memory": 256})))
-    until(lambda: [one.phase for one in client.status(application_id).containers] == [Phase.RUNNING])
+    until(lambda: [container.phase for container in client.status(application_id).containers] == [Phase.RUNNING])
     hadoop.kill_part("rm")
     try:
         until(lambda: "waits for the ResourceManager since " in client.status(application_id).phase)
         view = client.status(application_id)
         assert view.phase.startswith("running 1 of 1, waits for the ResourceManager since ")
-        assert (view.state, [one.phase for one in view.containers]) == (State.RUNNING, [Phase.RUNNING])
+        assert (view.state, [container.phase for container in view.containers]) == (State.RUNNING, [Phase.RUNNING])
         assert view.as_of_ms is not None
         assert view.diagnostics.startswith(f"the ResourceManager does not answer: {hadoop.rm_url}: ")
     finally:
@@ -49,4 +49,4 @@ def test_without_a_resourcemanager_the_status_on_hdfs_names_the_wait(
     (tmp_path / "go").touch()
     end = client.wait(application_id, timeout_s=240)
     assert end.cause is Cause.SUCCEEDED, end.diagnostics
-    assert [one.attempt for one in end.containers] == [1]
+    assert [container.attempt for container in end.containers] == [1]

@@ -31,7 +31,7 @@ from tests.tiers import FULL
 
 CONTAINERS, RUNNING = 4, 2
 """Containers that start while ZooKeeper is away, and containers that run; each has one GPU."""
-SAID_S, BACK_S = 5.0, 10.0
+SHOWN_S, BACK_S = 5.0, 10.0
 """After these times at most a wait is shown, and what waited runs when ZooKeeper is back."""
 AWAY_S = 900.0
 TEST_S = 1800.0
@@ -87,30 +87,30 @@ class Programs(NamedTuple):
 
     def starts(self, name: str) -> list[str]:
         """Return the GPUs of each start of a program of an application."""
-        return [gpu for one in sorted(self.place.glob(f"starts-{name}-*")) for gpu in one.read_text().split()]
+        return [gpu for path in sorted(self.place.glob(f"starts-{name}-*")) for gpu in path.read_text().split()]
 
 
 def held(view: ApplicationView) -> list[tuple[object, ...]]:
-    return [(one.container_id, one.phase, one.gpus) for one in view.containers]
+    return [(container.container_id, container.phase, container.gpus) for container in view.containers]
 
 
 def check_words(client: Client, application: ApplicationId, words: str) -> None:
     """See that a wait of all containers is shown within 5 s after the first look at each that leases GPUs."""
     leasing_at: dict[object, float] = {}
-    said_s: dict[object, float] = {}
+    shown_s: dict[object, float] = {}
 
     def are_shown() -> bool:
         view, now_s = client.status(application), time.monotonic()
-        for one in view.containers:
-            if one.phase is Phase.LEASING:
-                leasing_at.setdefault(one.container_id, now_s)
-            if one.detail.startswith("waits for ZooKeeper at "):
-                said_s.setdefault(one.container_id, now_s - leasing_at[one.container_id])
+        for container in view.containers:
+            if container.phase is Phase.LEASING:
+                leasing_at.setdefault(container.container_id, now_s)
+            if container.detail.startswith("waits for ZooKeeper at "):
+                shown_s.setdefault(container.container_id, now_s - leasing_at[container.container_id])
         return words in view.phase
 
     until(are_shown)
-    print(f"shown after {sorted(said_s.values())} s")
-    assert max(said_s.values()) <= SAID_S
+    print(f"shown after {sorted(shown_s.values())} s")
+    assert max(shown_s.values()) <= SHOWN_S
     view = client.status(application)
     assert view.waiting is not None
     assert (view.waiting.code, words in view.waiting.message) == (SERVICE_AWAY, True)
@@ -143,7 +143,7 @@ def run_while_away(client: Client, zookeeper: ZooKeeper, place: Path, away_s: fl
 
     def wait_again() -> bool:
         view = client.status(waiting)
-        return words in view.phase and [one.attempt for one in view.containers] == [2] * CONTAINERS
+        return words in view.phase and [container.attempt for container in view.containers] == [2] * CONTAINERS
 
     if away_s > HELD_MS / 1000:
         stay_away(HELD_MS / 1000)
@@ -159,18 +159,18 @@ def run_while_away(client: Client, zookeeper: ZooKeeper, place: Path, away_s: fl
     assert back_s <= BACK_S
     assert held(client.status(holder)) == before
     (place / "go").touch()
-    ends = [client.wait(one, timeout_s=240) for one in (holder, waiting)]
+    ends = [client.wait(item, timeout_s=240) for item in (holder, waiting)]
     assert [end.cause for end in ends] == [Cause.SUCCEEDED] * 2, [end.diagnostics for end in ends]
     assert not [*place.glob("twice-*")]
     gpus = programs.starts("holder") + programs.starts("waiting")
     assert len(gpus) == len(set(gpus)) == CONTAINERS + RUNNING
-    assert [one.attempt for one in ends[0].containers] == [1] * RUNNING
-    assert [len(one.gpus) for one in ends[1].containers] == [1] * CONTAINERS
-    return [one.attempt for one in ends[1].containers]
+    assert [container.attempt for container in ends[0].containers] == [1] * RUNNING
+    assert [len(container.gpus) for container in ends[1].containers] == [1] * CONTAINERS
+    return [container.attempt for container in ends[1].containers]
 
 
 @pytest.mark.slow
-def test_containers_with_gpus_wait_for_zookeeper_and_the_status_says_so(
+def test_containers_with_gpus_wait_for_zookeeper_as_the_status_shows(
     client: Client, zookeeper: ZooKeeper, tmp_path: Path
 ) -> None:
     """Keep ZooKeeper away for 20 s from four containers that start, and two that run.

@@ -60,7 +60,7 @@ def read(page: GrowingPage, **options: bool) -> bytes:
     return b"".join(page.pieces(**options))
 
 
-def test_each_byte_of_a_growing_log_comes_once(node: Node, page: Callable[..., GrowingPage]) -> None:
+def test_each_byte_of_a_growing_log_is_read_once(node: Node, page: Callable[..., GrowingPage]) -> None:
     one = page()
     node.log = b"a" * 100_000
     assert read(one) == b"a" * 100_000
@@ -94,7 +94,7 @@ def test_a_carriage_return_ends_no_line(node: Node, page: Callable[..., GrowingP
     assert read(page(last_lines=9)) == node.log
 
 
-def test_the_last_lines_are_looked_for_in_the_last_bytes_alone(node: Node, page: Callable[..., GrowingPage]) -> None:
+def test_the_last_lines_are_read_from_the_last_bytes_only(node: Node, page: Callable[..., GrowingPage]) -> None:
     node.log = b"x" * 500_000 + b"\nlast\n"
     assert read(page(last_lines=2, last_bytes=100)) == node.log[-100:]
     assert node.asked[-1].endswith("size=-100")
@@ -122,7 +122,7 @@ def test_a_log_that_is_not_there_yet_is_waited_for(node: Node, page: Callable[..
     assert read(one) == b"now"
 
 
-def test_following_goes_on_when_a_node_that_was_away_is_back(node: Node) -> None:
+def test_following_continues_when_a_node_is_back(node: Node) -> None:
     states = [
         (200, b"one\n"),
         (401, b"one\n"),
@@ -131,7 +131,7 @@ def test_following_goes_on_when_a_node_that_was_away_is_back(node: Node) -> None
         (401, b""),
         (200, b"one\ntwo\n3"),
     ]
-    told: list[str] = []
+    messages: list[str] = []
     with serving(node) as url, contextlib.closing(Logs(login=lambda: Login("tony"))) as opened:
         container_id = ContainerId(ApplicationId(1700000000000, 1), 1, 2)
         log = LogFiles(container_id=container_id, role="w", role_index=0, index=0, files={"stdout": url})
@@ -140,9 +140,9 @@ def test_following_goes_on_when_a_node_that_was_away_is_back(node: Node) -> None
             node.status, node.log = states.pop(0)
             return not states, [log]
 
-        found = read_logs(look, streams=("stdout",), opened=opened, follow=True, missing=told.append)
-        assert b"".join(one.data for one in found) == b"one\ntwo\n3"
-        assert [one.partition(": status")[2] for one in told] == [" 401; it is tried again"] * 2
+        found = read_logs(look, streams=("stdout",), opened=opened, follow=True, missing=messages.append)
+        assert b"".join(item.data for item in found) == b"one\ntwo\n3"
+        assert [text.partition(": status")[2] for text in messages] == [" 401; it is tried again"] * 2
         node.status = 401
         with pytest.raises(Unreachable, match="status 401"):
             list(read_logs(lambda: (False, [log]), streams=("stdout",), opened=Logs(login=lambda: Login("tony"))))
@@ -168,9 +168,7 @@ def test_an_aggregated_log_continues_after_the_bytes_already_read(node: Node, pa
     assert read(last, ended=True) == b"c\nd\n"
 
 
-def test_a_log_that_is_nowhere_is_not_found_once_it_cannot_come_any_more(
-    node: Node, page: Callable[..., GrowingPage]
-) -> None:
+def test_a_missing_log_is_not_found_once_it_cannot_appear(node: Node, page: Callable[..., GrowingPage]) -> None:
     node.status = 404
     left = [1.0, 0.5, 0.0]
     one = page(patience_s=lambda: left.pop(0), sleep=lambda _: None)
@@ -204,7 +202,7 @@ def test_the_end_of_a_log_is_read_apart_from_the_rest(node: Node, page: Callable
     assert gone.tail(3, ended=True) == b"x"
 
 
-def test_a_piece_ends_at_the_offset_wherever_it_comes_from(node: Node, page: Callable[..., GrowingPage]) -> None:
+def test_a_piece_ends_at_the_offset_from_every_source(node: Node, page: Callable[..., GrowingPage]) -> None:
     node.log = b"a\nb\nc\n"
     for one, ended in ((page(), False), (page(last_lines=1), False)):
         assert read(one, ended=ended)

@@ -29,7 +29,7 @@ def number(value: int) -> bytes:
     return struct.pack("!b", size - 129) + value.to_bytes(size, "big", signed=True)
 
 
-def word(text: str) -> bytes:
+def length_prefixed(text: str) -> bytes:
     return struct.pack("!H", len(text.encode())) + text.encode()
 
 
@@ -40,18 +40,25 @@ def short(text: str) -> bytes:
 def entry(key: str, value: bytes, chunk: int) -> bytes:
     places = [*range(0, len(value), chunk), len(value)]
     parts = [value[a:b] for a, b in pairwise(places)] or [b""]
-    chunks = b"".join(number(-len(one)) + one for one in parts[:-1]) + number(len(parts[-1])) + parts[-1]
-    return number(len(word(key))) + word(key) + chunks
+    chunks = b"".join(number(-len(part)) + part for part in parts[:-1]) + number(len(parts[-1])) + parts[-1]
+    return number(len(length_prefixed(key))) + length_prefixed(key) + chunks
 
 
 def written(
     logs: Mapping[str, Mapping[str, bytes]], *, chunk: int = 1 << 20, compression: str = "none", blocks: int = 1
 ) -> bytes:
     """A file of collected logs: container -> log file -> content."""
-    values = {name: b"".join(word(f) + word(str(len(d))) + d for f, d in files.items()) for name, files in logs.items()}
+    values = {
+        name: b"".join(length_prefixed(f) + length_prefixed(str(len(d))) + d for f, d in files.items())
+        for name, files in logs.items()
+    }
     entries = [
         entry(key, value, chunk)
-        for key, value in {"VERSION": struct.pack("!i", 1), "APPLICATION_OWNER": word("tony"), **values}.items()
+        for key, value in {
+            "VERSION": struct.pack("!i", 1),
+            "APPLICATION_OWNER": length_prefixed("tony"),
+            **values,
+        }.items()
     ]
     size = max(1, -(-len(entries) // blocks))
     data, index = MAGIC, []
@@ -61,14 +68,14 @@ def written(
         index.append(number(len(data)) + number(len(stored)) + number(len(raw)))
         data += stored
     raw = short(compression) + number(len(index)) + b"".join(index)
-    stored, at = squeezed(raw), len(data)
+    stored, offset = squeezed(raw), len(data)
     metas = number(2) + short("data:TFile.meta") + short("none") + 3 * number(0)
-    metas += short("data:BCFile.index") + short(compression) + number(at) + number(len(stored)) + number(len(raw))
-    return data + stored + metas + struct.pack("!QHH", at + len(stored), 1, 0) + MAGIC
+    metas += short("data:BCFile.index") + short(compression) + number(offset) + number(len(stored)) + number(len(raw))
+    return data + stored + metas + struct.pack("!QHH", offset + len(stored), 1, 0) + MAGIC
 
 
 def read(data: bytes, container: str, name: str) -> bytes | None:
-    found = log_of(lambda at, count: data[at : at + count], len(data), container, name)
+    found = log_of(lambda offset, count: data[offset : offset + count], len(data), container, name)
     return None if found is None else b"".join(found)
 
 
@@ -94,7 +101,7 @@ def test_a_number_is_read_as_it_was_written(value: int) -> None:
     from dlapp.cluster.yarn.logs.tfile import _number, _Plain
 
     data = number(value) + b"\0"
-    stream = _Plain(lambda at, count: data[at : at + count], 0, len(data))
+    stream = _Plain(lambda offset, count: data[offset : offset + count], 0, len(data))
     assert _number(stream) == value
     assert stream.take(1) == b"\0"
 
@@ -104,7 +111,7 @@ def test_a_number_is_read_as_it_was_written(value: int) -> None:
     st.integers(1, 4000),
     st.sampled_from(["none", "gz"]),
 )
-def test_any_content_in_any_chunks_comes_back(files: dict[str, bytes], chunk: int, compression: str) -> None:
+def test_any_content_in_any_chunks_is_read_back(files: dict[str, bytes], chunk: int, compression: str) -> None:
     data = written({FIRST: {"x": b"y"}, SECOND: files}, chunk=chunk, compression=compression)
     assert {name: read(data, SECOND, name) for name in files} == files
 
@@ -113,10 +120,10 @@ def test_skipped_entries_are_not_read() -> None:
     logs = {FIRST: {"stdout": b"x" * 10_000_000}, SECOND: {"stdout": b"here"}}
     data, asked = written(logs), 0
 
-    def read_at(at: int, count: int) -> bytes:
+    def read_at(offset: int, count: int) -> bytes:
         nonlocal asked
         asked += count
-        return data[at : at + count]
+        return data[offset : offset + count]
 
     found = log_of(read_at, len(data), SECOND, "stdout")
     assert found is not None
@@ -127,8 +134,8 @@ def test_skipped_entries_are_not_read() -> None:
 @pytest.mark.parametrize("compression", ["none", "gz"])
 def test_a_file_that_was_cut_or_harmed_is_an_error_or_right(compression: str) -> None:
     data = written({FIRST: {"stdout": b"abc" * 50}}, chunk=40, compression=compression)
-    for at in range(len(data)):
-        for harmed in (data[:at], data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :]):
+    for offset in range(len(data)):
+        for harmed in (data[:offset], data[:offset] + bytes([data[offset] ^ 0x55]) + data[offset + 1 :]):
             with contextlib.suppress(NotReadable):
                 read(harmed, FIRST, "stdout")
 

@@ -88,9 +88,9 @@ def test_yaml_that_grows_by_its_references_stays_small() -> None:
 def test_a_pattern_of_names_is_read_or_refused() -> None:
     def read(data: bytes) -> None:
         for components in split_pattern(os.fsdecode(data)):
-            for one in components:
-                if not isinstance(one, str):
-                    one.fullmatch("part-00000.gz")
+            for component in components:
+                if not isinstance(component, str):
+                    component.fullmatch("part-00000.gz")
 
     fuzz(read, [b"/data/{2023,2024/0[1-3]}/part-*.gz", b"/a/[!b-d]?/{x,{y,z}}*", b"/\\{a\\}/b"])
 
@@ -98,7 +98,7 @@ def test_a_pattern_of_names_is_read_or_refused() -> None:
 def test_terminal_output_has_no_control_characters() -> None:
     def show(data: bytes) -> None:
         shown = one_line(data.decode("utf-8", "surrogateescape"))
-        assert not any((ord(one) < 32 and one != "\t") or 127 <= ord(one) < 160 for one in shown), shown
+        assert not any((ord(item) < 32 and item != "\t") or 127 <= ord(item) < 160 for item in shown), shown
         assert "\u202e" not in shown
         shown.encode()
 

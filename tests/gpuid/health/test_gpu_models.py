@@ -1,4 +1,4 @@
-"""Ten cards: each is found, healthy, leased and sampled, whatever it does not report."""
+"""Ten GPU models: each is found, healthy, leased and sampled, whatever it does not report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.gpuid.health.cards import CARDS, Card
+from tests.gpuid.health.gpu_models import GPU_MODELS, GpuModel
 from tests.services.containers.nvml_stub import with_devices
 
 CODE = """
@@ -47,10 +47,10 @@ print(json.dumps({
 """
 
 
-def look(place: Path, card: Card) -> Any:
-    """Return what dlapp makes of the only card of a machine."""
-    variables = with_devices(place, [card.stub])
-    wsl = "/dev/null" if card.is_wsl else str(place / "dxg")
+def look(place: Path, model: GpuModel) -> Any:
+    """Return what dlapp makes of the only model of a machine."""
+    variables = with_devices(place, [model.stub])
+    wsl = "/dev/null" if model.is_wsl else str(place / "dxg")
     done = subprocess.run(
         [sys.executable, "-I", "-c", CODE, str(place / "locks"), wsl],
         env=os.environ | variables,
@@ -61,41 +61,41 @@ def look(place: Path, card: Card) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("name", CARDS)
-def test_each_card_is_found_healthy_leased_and_sampled(tmp_path: Path, name: str) -> None:
-    card = CARDS[name]
-    found = look(tmp_path, card)
+@pytest.mark.parametrize("name", GPU_MODELS)
+def test_each_model_is_found_healthy_leased_and_sampled(tmp_path: Path, name: str) -> None:
+    model = GPU_MODELS[name]
+    found = look(tmp_path, model)
     device, reading = found["device"], found["reading"]
-    assert device["name"] == card.stub.name
-    assert device["memory_mib"] << 20 == card.stub.memory_bytes
+    assert device["name"] == model.stub.name
+    assert device["memory_mib"] << 20 == model.stub.memory_bytes
     assert found["fault"] is None
     assert (found["leased"], found["failed"]) == ([device["uuid"]], {})
     assert reading["error"] == ""
-    assert reading["slowdown_c"] == card.slowdown_c
-    assert reading["unverified"] == card.unverified
-    assert (tuple(reading["unreported"]), tuple(reading["notes"])) == (card.unreported, card.notes)
-    assert reading["persistent"] is bool(card.stub.persistence)
+    assert reading["slowdown_c"] == model.slowdown_c
+    assert reading["unverified"] == model.unverified
+    assert (tuple(reading["unreported"]), tuple(reading["notes"])) == (model.unreported, model.notes)
+    assert reading["persistent"] is bool(model.stub.persistence)
     sample = found["sample"][device["uuid"]]
     # Activity is the mean between two samples (tests/gpuid/health/test_gpm.py).
-    assert tuple(field for field, value in sample.items() if value is None and field != "activity") == card.unknown
+    assert tuple(field for field, value in sample.items() if value is None and field != "activity") == model.unknown
 
 
-@pytest.mark.parametrize("name", CARDS)
-def test_each_card_that_is_too_hot_or_has_memory_errors_is_not_leased_if_it_reports_that(
+@pytest.mark.parametrize("name", GPU_MODELS)
+def test_each_model_that_is_too_hot_or_has_memory_errors_is_not_leased_if_it_reports_that(
     tmp_path: Path, name: str
 ) -> None:
-    card = CARDS[name]
+    model = GPU_MODELS[name]
     expected = []
-    if card.stub.ecc is not None:
+    if model.stub.ecc is not None:
         # A driver of before version 550, which does not say itself whether the GPU can be used.
-        failed = replace(card.stub, ecc=1, recovery=None)
-        assert look(tmp_path, card._replace(stub=failed))["fault"][0] == "ecc"
+        failed = replace(model.stub, ecc=1, recovery=None)
+        assert look(tmp_path, model._replace(stub=failed))["fault"][0] == "ecc"
         expected.append("ecc")
-    if card.slowdown_c is not None:
+    if model.slowdown_c is not None:
         # At its slowdown temperature.
-        over = card.stub.slowdown_margin
-        hot = replace(card.stub, temperature=card.slowdown_c, margin=over)
-        found = look(tmp_path, card._replace(stub=hot))
+        over = model.stub.slowdown_margin
+        hot = replace(model.stub, temperature=model.slowdown_c, margin=over)
+        found = look(tmp_path, model._replace(stub=hot))
         assert found["fault"][0] == "hot"
         assert "quarantined" in found["leased"][0]
         expected.append("hot")

@@ -1,9 +1,9 @@
-"""Ten cards as data: what NVML answers for each, idle, and what follows from it.
+"""Ten GPU models as data: what NVML answers for each, idle, and what follows from it.
 
-Sources: [q] ``nvidia-smi -q -x`` of such a card with drivers 570 to 595, from NVIDIA/k8s-test-infra, tests/e2e/go/
-assertions/nvidiasmi/testdata/hardware; [d] data sheet of the card; [n] NVML API Reference; [w] CUDA on WSL User Guide,
+Sources: [q] ``nvidia-smi -q -x`` of such a model with drivers 570 to 595, from NVIDIA/k8s-test-infra, tests/e2e/go/
+assertions/nvidiasmi/testdata/hardware; [d] data sheet of the model; [n] NVML API Reference; [w] CUDA on WSL User Guide,
 and XuehaiPan/nvitop#30, rapidsai/cudf#9955; [v] Virtual GPU Software Management SDK User Guide, "Managing vGPUs from a
-guest VM". What a page does not say is the answer of the card's nearest relative with a capture.
+guest VM". What a page does not say is the answer of the model's nearest relative with a capture.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from tests.services.containers.nvml_stub import LINK_DOWN, MIB, NVSWITCH, StubDe
 _NO_ECC = "ECC errors"
 
 
-class Card(NamedTuple):
-    """A card.
+class GpuModel(NamedTuple):
+    """One GPU model.
 
     Args:
         stub: its answers.
         slowdown_c: the temperature at which it slows down; None: it does not report that.
         unverified: why it cannot be said that nobody uses it.
         unreported: what it does not report of its health.
-        notes: what an operator is told of it.
+        notes: the notes for an operator.
         unknown: fields of a sample that it does not report.
         is_wsl: under WSL2.
     """
@@ -52,9 +52,9 @@ def _stub(name: str, mib: int, **answers: object) -> StubDevice:
 
 
 _UNSUPPORTED = 3
-CARDS = {
+GPU_MODELS = {
     # [q] A cloud's half of the lanes, page retirement and no row remapping.
-    "T4": Card(
+    "T4": GpuModel(
         _stub(
             *("Tesla T4", 15360),
             reserved=448 * MIB,
@@ -69,7 +69,7 @@ CARDS = {
         notes=("PCIe has 8 of 16 lanes",),
     ),
     # [d] Six links; ECC and page retirement as T4.
-    "V100": Card(
+    "V100": GpuModel(
         _stub(
             *("Tesla V100-SXM2-16GB", 16384),
             reserved=224 * MIB,
@@ -83,7 +83,7 @@ CARDS = {
         slowdown_c=87,
     ),
     # [q] The first with remapped rows, the last with temperatures as thresholds; no state of its fabric.
-    "A100": Card(
+    "A100": GpuModel(
         _stub(
             *("NVIDIA A100-SXM4-40GB", 40960),
             reserved=518 * MIB,
@@ -95,7 +95,7 @@ CARDS = {
         slowdown_c=89,
     ),
     # [q] 29 °C is 58 below its maximum, and it slows down 2 above that.
-    "H100": Card(
+    "H100": GpuModel(
         _stub(
             *("NVIDIA H100 80GB HBM3", 81559),
             reserved=480 * MIB,
@@ -110,7 +110,7 @@ CARDS = {
         slowdown_c=89,
     ),
     # [d] As H100, with more memory.
-    "H200": Card(
+    "H200": GpuModel(
         _stub(
             *("NVIDIA H200", 143771),
             reserved=652 * MIB,
@@ -126,7 +126,7 @@ CARDS = {
         slowdown_c=89,
     ),
     # [d] [n] Its memory is a NUMA node, in which Linux keeps pages; alone it has no NVLink partner, and no fabric.
-    "GH200": Card(
+    "GH200": GpuModel(
         _stub(
             *("NVIDIA GH200 480GB", 97871),
             reserved=576 * MIB,
@@ -143,7 +143,7 @@ CARDS = {
         unverified="its memory is NUMA node 1 of the machine",
     ),
     # [q] A cloud's half of the lanes.
-    "L40S": Card(
+    "L40S": GpuModel(
         _stub(
             *("NVIDIA L40S", 46068),
             reserved=609 * MIB,
@@ -158,7 +158,7 @@ CARDS = {
         notes=("PCIe has 8 of 16 lanes",),
     ),
     # [d] A desktop: no ECC, no row remapping, persistence mode off, Xorg draws on it.
-    "RTX 4090": Card(
+    "RTX 4090": GpuModel(
         _stub(
             *("NVIDIA GeForce RTX 4090", 24564),
             reserved=347 * MIB,
@@ -179,7 +179,7 @@ CARDS = {
     ),
     # [w] Memory of Windows' desktop is in use by nobody; memory v2 is an unknown error, processes an empty list, and
     # there is no /dev/nvidia0.
-    "WSL2": Card(
+    "WSL2": GpuModel(
         _stub(
             *("NVIDIA GeForce RTX 3090", 24576),
             minor=-1,
@@ -211,7 +211,7 @@ CARDS = {
         is_wsl=True,
     ),
     # [v] What belongs to the physical GPU is not supported in a guest.
-    "vGPU": Card(
+    "vGPU": GpuModel(
         _stub(
             *("GRID V100D-32C", 32768),
             used=1650 * MIB,
