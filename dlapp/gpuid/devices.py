@@ -5,7 +5,7 @@ from __future__ import annotations
 from dlapp.value import Value
 
 _WORTH = {"SYS": 1, "NODE": 2, "PHB": 3, "PXB": 4, "PIX": 5}
-_WORTH_OF_ONE_CARD = 6
+_WORTH_OF_ONE_DEVICE = 6
 _WORTH_OF_AN_NVLINK = 10
 
 
@@ -62,7 +62,7 @@ def closeness(one: Device, other: Device) -> int:
     one NUMA node, which decides among equals.
     """
     if one.index == other.index:
-        worth = _WORTH_OF_ONE_CARD
+        worth = _WORTH_OF_ONE_DEVICE
     else:
         link = one.links[other.index] if 0 <= other.index < len(one.links) else ""
         worth = _WORTH_OF_AN_NVLINK * int(link[2:]) if link[:2] == "NV" and link[2:].isdigit() else _WORTH.get(link, 0)
