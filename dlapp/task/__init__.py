@@ -4,6 +4,7 @@
 - `steps`: pulling, unpacking, fetching, leasing, waiting, running, storing, releasing, as functions of the `state`.
 - `preparation`: the steps before the payload.
 - `payload`: creating, running and ending the payload.
+- `feed`, `sweep`, `streams`: records of a feed, trials of a sweep, and streams of tools to the container.
 - `link`: communication with the ApplicationMaster; no step waits for it.
 - `data`: workspace, input, output, caches and checkpoints of the container.
 - `protocol`: the files that a payload and the task exchange.
