@@ -15,12 +15,14 @@ Source: org.apache.hadoop.security.Credentials, security.token.Token, io.Writabl
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from dlapp.hadoop.errors import HadoopError
-from dlapp.hadoop.framing import split_frame
-from dlapp.hadoop.wire import Fields
 from dlapp.value import Value, field
+
+if TYPE_CHECKING:
+    from dlapp.hadoop.wire import Fields
 
 AM_RM_KIND = "YARN_AM_RM_TOKEN"
 _MAGIC = b"HDTS"
@@ -158,23 +160,25 @@ def _encode_token(token: Token) -> bytes:
 
 
 def _decode_protobuf(data: bytes) -> Credentials:
+    # A command only encodes credentials, and does without these modules.
+    from dlapp.hadoop.framing import split_frame
+    from dlapp.hadoop.wire import Fields
+
     try:
         (body,) = split_frame(data)
         said = Fields(body)
-        tokens = {alias: parse_token(one.data(2)) for alias, one in _by_alias(said.all_data(1))}
-        return Credentials(tokens, {alias: one.data(3, b"") for alias, one in _by_alias(said.all_data(2))})
+        tokens, secrets = ([Fields(one) for one in said.all_data(field)] for field in (1, 2))
+        return Credentials(
+            {one.text(1): parse_token(one.message(2)) for one in tokens},
+            {one.text(1): one.data(3, b"") for one in secrets},
+        )
     except (ValueError, HadoopError) as error:
         raise HadoopError("Hadoop credentials of version 1 are not whole") from error
 
 
-def _by_alias(messages: Iterable[bytes]) -> Iterator[tuple[str, Fields]]:
-    return ((one.text(1), one) for one in map(Fields, messages))
-
-
-def parse_token(data: bytes) -> Token:
-    """Return a TokenProto. Raises NotHadoop: it is invalid, or lacks a field.
+def parse_token(said: Fields) -> Token:
+    """Return a TokenProto. Raises NotHadoop: it lacks a field.
 
     Source: Security.proto.
     """
-    said = Fields(data)
     return Token(said.data(1), said.data(2), said.text(3), said.text(4))

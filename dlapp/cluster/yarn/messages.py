@@ -272,7 +272,7 @@ def parse_allocation(said: Fields, dialect: Dialect) -> HeartbeatAnswer:
         said.signed(2, 0),
         said.signed(1, 0),
         _parse_node_tokens(said.all_data(9)),
-        parse_token(said.data(12)) if said.has(12) else None,
+        parse_token(said.message(12)) if said.has(12) else None,
     )
 
 
@@ -301,7 +301,7 @@ def parse_granted(data: bytes, dialect: Dialect) -> Granted:
     said = Fields(data)
     # A container that the ResourceManager recovered after its restart has no token: it was started before.
     if token := said.data(6, b""):
-        parse_token(token)
+        parse_token(Fields(token))
     return Granted(
         container_id=parse_container_id(said.data(1, b"")),
         node=parse_node_id(said.message(2, b"")),
@@ -355,7 +355,7 @@ def parse_node_report(data: bytes, dialect: Dialect) -> NodeReport:
 
 def _parse_node_tokens(messages: Iterable[bytes]) -> dict[NodeId, Token]:
     found = map(Fields, messages)
-    return {parse_node_id(one.message(1, b"")): parse_token(one.data(2)) for one in found}
+    return {parse_node_id(one.message(1, b"")): parse_token(one.message(2)) for one in found}
 
 
 def _parse_preemption(said: Fields) -> tuple[ContainerId, ...]:

@@ -50,7 +50,7 @@ def parse_allocate(data: bytes) -> AllocateRequest:
 def parse_starts(data: bytes) -> list[StartRequest]:
     """Return a StartContainersRequestProto."""
     found = [Fields(item) for item in Fields(data).all_data(1)]
-    return [StartRequest(parse_token(item.data(2)).identifier, item.message(1).data(2, b"")) for item in found]
+    return [StartRequest(parse_token(item.message(2)).identifier, item.message(1).data(2, b"")) for item in found]
 
 
 def parse_containers(data: bytes) -> list[ContainerId]:
