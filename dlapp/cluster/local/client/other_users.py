@@ -50,7 +50,7 @@ _SINCE: Mapping[str, Any] = {
 
 
 class ForeignAccess:
-    """What is the same in each access to the applications of another user: only their owner removes them."""
+    """Base of each access to the applications of another user, which only their owner removes."""
 
     def owner(self, application_id: str) -> str:
         raise NotImplementedError
