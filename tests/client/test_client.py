@@ -11,6 +11,8 @@ from dlapp.client import Client, polling
 from dlapp.client.exit_status import exit_code
 from dlapp.client.operations import waiting as waiting_module
 from dlapp.client.operations.connections import caller
+from dlapp.client.operations.queries import Queries
+from dlapp.client.operations.views import Views
 from dlapp.cluster.engine import LogFiles
 from dlapp.cluster.view_forms import ViewForms
 from dlapp.config import load_config
@@ -218,6 +220,16 @@ def test_a_client_polls_less_often_the_longer_it_waits(monkeypatch: pytest.Monke
     waiting.wait(APP)
     assert (asked[0], asked[-1]) == (0.1, 1.0)
     assert asked == sorted(asked)
+
+
+def test_a_reader_of_views_gives_its_engine_to_further_operations() -> None:
+    """dlapp-status reads a view first, and only of a failed application the end of a log."""
+    reader = Views(load_config(), engine=EngineInMemory(view(42, State.RUNNING)))  # type: ignore[arg-type]
+    further = Queries.on(reader)
+    assert further.engine is reader.engine
+    assert further.status(APP) == reader.view_of(str(APP)).value == view(42, State.RUNNING)
+    assert reader.engine.tended == 1  # type: ignore[attr-defined]
+    assert Queries.on(further) is further
 
 
 def test_views_can_be_left_before_the_end_and_are_over_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
