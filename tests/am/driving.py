@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from dlapp.am.decisions.master import Master
 from dlapp.am.model import events, journal
+from dlapp.am.model.records.recovered import RecoveredState
 from dlapp.am.model.start_gate import StartGate
 from dlapp.am.model.state import ApplicationState, Timing
 from dlapp.am.view import of as view_of
@@ -47,7 +48,7 @@ class Driver:
         self,
         *roles: RoleSpec,
         attempt: int = 1,
-        former: journal.RecoveredState | None = None,
+        former: RecoveredState | None = None,
         live: tuple[Grant, ...] = (),
         registered: bool = True,
         timing: Timing = Timing(),  # noqa: B008 - a tuple
@@ -226,7 +227,7 @@ class Driver:
     def phase(self) -> str:
         return phase_of(self.state)
 
-    def journal(self) -> journal.RecoveredState:
+    def journal(self) -> RecoveredState:
         """Return what a next attempt makes of all that was written so far."""
         lines = [journal.line(action.record) for action in self.of(events.WriteJournal, self.all)]
         return journal.replay(journal.records(lines))

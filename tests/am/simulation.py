@@ -18,6 +18,7 @@ from dlapp.am.decisions.master import Master
 from dlapp.am.model import events, journal
 from dlapp.am.model.instance import StopReason
 from dlapp.am.model.journal_compaction import JournalCompaction
+from dlapp.am.model.records.recovered import RecoveredContainer, RecoveredState
 from dlapp.am.model.roster import roster_of
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.view import of as view_of
@@ -43,7 +44,7 @@ from tests.am.simulated_checkpoints import BoxCheckpoints, SimulatedCheckpoints
 
 
 def add_completion(
-    former: journal.RecoveredState, container_id: ContainerId, index: int, result: TaskResult, finished_ms: int
+    former: RecoveredState, container_id: ContainerId, index: int, result: TaskResult, finished_ms: int
 ) -> None:
     """Put into recovered state what a lost part of the journal said: a task's result, if no later container has its
     index."""
@@ -54,7 +55,7 @@ def add_completion(
     container = former.containers.get(container_id)
     if container is None:
         grant = Grant(container_id=container_id, request_id=0, node="", resources=Resources())
-        container = former.containers[container_id] = journal.RecoveredContainer(grant, 0)
+        container = former.containers[container_id] = RecoveredContainer(grant, 0)
     container.index, container.try_number = index, max(1, former.tries.get(index, 0))
     if container.result is None:
         container.result, container.finished_ms, container.ran = result, finished_ms, True

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dlapp.am.decisions import blockers, failures, preemption, recovery, shutdown
-from dlapp.am.model import journal
 from dlapp.am.model.events import Abandon, StartTask
 from dlapp.am.model.instance import Stage
+from dlapp.am.model.records.application import VERSION, BeginRecord, ChangeRecord
+from dlapp.am.model.records.recovered import RecoveredState
 from dlapp.am.model.state import ApplicationState, Due
 from dlapp.cluster.engine import Grant, Heartbeat, Registered
 from dlapp.value import replace
@@ -23,11 +24,10 @@ def handle_registered(state: ApplicationState, registered: Registered) -> None:
         former.pass_boot(registered.boot_id)
     state.started_ms = state.now_ms if former is None or former.started_ms is None else former.started_ms
     state.runtime_from_ms = state.awake_ms - max(0, state.now_ms - state.started_ms)
-    boot, version = registered.boot_id, journal.VERSION
-    state.record("begin", attempt=state.attempt, started_ms=state.started_ms, version=version, boot=boot)
+    state.record(BeginRecord(state.attempt, state.started_ms, VERSION, registered.boot_id))
     if state.attempt > 1 or registered.live:
         state.recovery_until_ms = state.awake_ms + state.timing.recovery_ms
-        recovery.recover(state, former or journal.RecoveredState(), registered.live)
+        recovery.recover(state, former or RecoveredState(), registered.live)
         if registered.is_complete:
             recovery.end_unlisted_containers(state)
     if state.stop_before_start is not None:
@@ -115,7 +115,7 @@ def _record_change(state: ApplicationState, role: RoleSpec, given: Resources) ->
     text = f"each {role.name} container: {', '.join(texts)}"
     if state.changes.get(role.name) != text:
         state.changes[role.name] = text
-        state.record("change", role=role.name, what=text)
+        state.record(ChangeRecord(role.name, text))
 
 
 def _handle_ending(state: ApplicationState, container_id: ContainerId) -> None:

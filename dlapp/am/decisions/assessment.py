@@ -18,7 +18,7 @@ decision of the scheduler or of an operator, and not a failure of the program or
 
 from __future__ import annotations
 
-from dlapp.am.model.journal_compaction import consecutive_ranges
+from dlapp.am.model.records.containers import consecutive_ranges
 from dlapp.cluster.engine import NODE_MANAGER, STATUS_UNKNOWN, ContainerEnd
 from dlapp.value import Value
 from dlapp.values.messages import Diagnosis, Fault, TaskResult

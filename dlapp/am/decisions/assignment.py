@@ -22,13 +22,14 @@ from dlapp.am.decisions.usage import receipts, usage_history
 from dlapp.am.model.demand import Role
 from dlapp.am.model.events import Assign, Refuse, SendOrders, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
+from dlapp.am.model.records.containers import AssignRecord
+from dlapp.am.model.records.indexes import FreeRecord
 from dlapp.am.model.roster import roster_for
 from dlapp.am.model.state import ApplicationState, Due
 from dlapp.value import replace
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Assignment, MpiWork, Orders, Stop
 from dlapp.values.program.placeholders import APP_ID, substitute
-from dlapp.values.serialization import to_json
 from dlapp.values.spec import (
     READY_BY_HTTP,
     READY_BY_REPORT,
@@ -82,13 +83,14 @@ def bind(state: ApplicationState, container: Container, instance: Instance) -> N
     container.instance, container.try_number, container.view = instance, instance.tries, None
     container.generation = role.gate.generation
     state.record(
-        "assign",
-        container=str(container.container_id),
-        index=instance.index,
-        host=container.host,
-        tries=instance.tries,
-        generation=container.generation,
-        **({} if instance.spent is None else {"spent": to_json(instance.spent)}),
+        AssignRecord(
+            container=container.container_id,
+            index=instance.index,
+            host=container.host,
+            tries=instance.tries,
+            generation=container.generation,
+            spent=instance.spent,
+        )
     )
     container.is_recorded = state.engine_lists_all
     if not container.is_recorded:
@@ -268,5 +270,6 @@ def free(
     state.mark_not_done(instance)
     role.gate.mark_not_ready(instance.index)
     role.wait(instance.index, paused_until_ms)
-    state.record_faults(instance, "free", durable)
+    record = FreeRecord(instance.index, instance.user_faults, instance.node_faults)
+    state.record(record, durable=durable)
     answer_waiting_tasks(state, role)

@@ -12,11 +12,12 @@ from dlapp.am.decisions.gangs import gang, gang_window
 from dlapp.am.model.demand import Role
 from dlapp.am.model.events import CheckStart, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
+from dlapp.am.model.records.containers import EndRecord, ResultRecord
+from dlapp.am.model.records.indexes import GiveUpRecord
 from dlapp.am.model.state import ApplicationState, Due
 from dlapp.cluster.engine import ContainerEnd
 from dlapp.value import replace
 from dlapp.values.messages import Fault, Phase, Stop, TaskResult
-from dlapp.values.serialization import to_json
 from dlapp.values.spec import ContainerFailure, RoleFailure
 
 
@@ -35,13 +36,7 @@ def handle_end(state: ApplicationState, end: ContainerEnd) -> None:
     container.end, container.view = end, None
     if container.finished_ms is None:
         container.finished_ms = state.now_ms
-    state.record(
-        "end",
-        container=str(end.container_id),
-        status=end.exit_status,
-        diagnostics=end.diagnostics,
-        node_fault=end.node_fault,
-    )
+    state.record(EndRecord(end.container_id, end.exit_status, end.diagnostics, end.node_fault))
     state.live.pop(end.container_id, None)
     if container.result is None:
         _assess_end(state, container, end)
@@ -156,13 +151,8 @@ def handle_result(state: ApplicationState, container: Container, result: TaskRes
             container.stop_reason = container.stop_reason or StopReason.GANG_RESTARTED
     state.open.pop(container.container_id, None)
     _release_trials(state, container)
-    state.record(
-        "result",
-        durable=result.fault in (Fault.USER, Fault.DATA),
-        container=str(container.container_id),
-        result=to_json(result),
-        generation=container.generation,
-    )
+    record = ResultRecord(container.container_id, result, container.generation)
+    state.record(record, durable=result.fault in (Fault.USER, Fault.DATA))
     state.set_deadline(state.timing.exit_ms, Due.STOP, container)
     assess_result(state, container, result)
     if container.presumed_end is not None:
@@ -343,7 +333,8 @@ def give_up(state: ApplicationState, instance: Instance, failure: str, *, durabl
         durable: record this durably before acting on it.
     """
     state.give_up(instance, failure)
-    state.record_faults(instance, "give_up", durable, **({"why": failure} if failure else {}))
+    record = GiveUpRecord(instance.index, instance.user_faults, instance.node_faults, failure)
+    state.record(record, durable=durable)
 
 
 def _fails_all(state: ApplicationState, instance: Instance) -> bool:

@@ -17,7 +17,7 @@ from dlapp.am.decisions.gangs import gang
 from dlapp.am.decisions.start import start_gate
 from dlapp.am.model.events import StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
-from dlapp.am.model.journal import RecoveredContainer, RecoveredState
+from dlapp.am.model.records.recovered import RecoveredContainer, RecoveredState
 from dlapp.am.model.state import ApplicationState, Due
 from dlapp.cluster.engine import STATUS_UNKNOWN, ContainerEnd, Grant
 from dlapp.values.messages import Fault, Phase

@@ -13,7 +13,8 @@ from __future__ import annotations
 from dlapp.am.decisions import containers
 from dlapp.am.decisions.assessment import GOOD_MS, Assessment
 from dlapp.am.model.instance import Container, Instance, StopReason
-from dlapp.am.model.journal import RecoveredWait
+from dlapp.am.model.records.indexes import WaitRecord
+from dlapp.am.model.records.recovered import RecoveredWait
 from dlapp.am.model.state import ApplicationState, Due
 from dlapp.cluster.engine import NODE_MANAGER
 from dlapp.value import replace
@@ -63,7 +64,7 @@ def _record_wait(state: ApplicationState, instance: Instance) -> None:
     """Record for which service an index waits, and its start times by service, for a next attempt."""
     since_ms = {service: state.now_ms - state.awake_ms + ms for service, ms in instance.waits_since_ms.items()}
     service = state.service_waits.get(instance.index, "")
-    state.record("wait", index=instance.index, service=service, since_ms=since_ms)
+    state.record(WaitRecord(instance.index, service, since_ms))
 
 
 def recover(state: ApplicationState, instance: Instance, wait: RecoveredWait) -> None:

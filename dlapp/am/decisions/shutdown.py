@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 
 from dlapp.am.decisions import assessment, containers
-from dlapp.am.model import journal
 from dlapp.am.model.events import (
     AnswerStop,
     ApplicationEnd,
@@ -26,12 +25,12 @@ from dlapp.am.model.events import (
     in_order,
 )
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
+from dlapp.am.model.records.application import EndingRecord, FinishRecord, SettledRecord, SoftRecord
 from dlapp.am.model.state import ApplicationState
 from dlapp.value import replace
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Diagnosis, Fault, Stop, StopAnswer, StoredOutput
 from dlapp.values.report import Cause, FinalStatus
-from dlapp.values.serialization import to_json
 from dlapp.values.spec import OnFailure
 
 NOTHING_KEPT = ", no output kept"
@@ -132,7 +131,7 @@ def stop_softly(state: ApplicationState, by: str, cause: Cause, *, ends_ms: int 
         state.soft_ends_ms = ends_ms
         grace_ms = max(0, min(grace_ms, ends_ms - state.now_ms))
     state.soft_by, state.soft_text = by, text
-    state.record("soft", durable=True, by=by, cause=cause.value, ends_ms=state.soft_ends_ms)
+    state.record(SoftRecord(by, cause, state.soft_ends_ms), durable=True)
     conclude(state, ApplicationEnd(FinalStatus.KILLED, cause, text), Settlement.COMMIT, grace_ms=grace_ms)
 
 
@@ -205,7 +204,7 @@ def conclude(
     state.closing_stage = 0
     if grace_ms is None or decided:
         # Durable before any payload is stopped: a next attempt must not treat their ends as failures.
-        state.record("ending", durable=True, **journal.ending_record(ending, how))
+        state.record(EndingRecord(ending, how), durable=True)
     if grace_ms is None:
         containers.stop_all(state)
         state.closing_stage = 2
@@ -338,7 +337,7 @@ def settle(state: ApplicationState) -> None:
         parts, withheld = _withhold_outputs(state, lost_work, parts)
     state.closing_until_ms = state.awake_ms + state.timing.end_ms
     if state.commits or state.soft_text is not None or withheld:
-        state.record("ending", durable=True, **journal.ending_record(state.ending, state.settlement))
+        state.record(EndingRecord(state.ending, state.settlement), durable=True)
     state.stage = Stage.SETTLING
     committed = state.sweep.committed if state.sweep is not None else 0
     dead = tuple(
@@ -515,7 +514,7 @@ def handle_settled(state: ApplicationState, event: OutputsSettled) -> None:
         count = state.sweep.committed
         text = f"the output of {count} trial{'s is' if count > 1 else ' is'} committed in {places}"
         state.ending = replace(state.ending, diagnostics="; ".join(filter(None, (state.ending.diagnostics, text))))
-    state.record("settled", **journal.ending_record(state.ending, state.settlement), outputs=to_json(state.outputs))
+    state.record(SettledRecord(state.ending, state.settlement, state.outputs))
     state.stage = Stage.LEAVING
     state.closing_until_ms = state.awake_ms + state.timing.end_ms
 
@@ -529,5 +528,5 @@ def _finish(state: ApplicationState) -> None:
         state.ending = replace(state.ending, diagnostics=f"{text}; {end}" if text else end)
     state.stage = Stage.ENDED
     state.finished_ms = state.now_ms
-    state.record("finish")
+    state.record(FinishRecord())
     state.add_action(Finish(state.ending))

@@ -12,6 +12,7 @@ from dlapp.am.decisions.idle import idle_guard
 from dlapp.am.decisions.usage import usage_history
 from dlapp.am.model.events import SendOrders, StopContainer
 from dlapp.am.model.instance import Container, Stage, StopReason
+from dlapp.am.model.records.containers import RunRecord
 from dlapp.am.model.roster import record_address
 from dlapp.am.model.state import ApplicationState
 from dlapp.cluster.engine import Grant
@@ -175,4 +176,4 @@ def _record_run(state: ApplicationState, container: Container, phase: Phase) -> 
         container.idle_since_ms = container.gpus_idle_ms = None
         if container.instance is not None:
             state.role_of(container).begun.add(container.instance.index)
-        state.record("run", container=str(container.container_id), generation=container.generation)
+        state.record(RunRecord(container.container_id, container.generation))

@@ -13,6 +13,9 @@ any size. Guarantees:
   others still have, and a record of a container without its ``grant`` is ignored,
 - a line not needed now is never needed later, whatever is added to the journal.
 
+Most lines never become a value of their class in `dlapp.am.model.records`: of those only the one or two fields that
+count here are read, which is several times faster.
+
 Lines that were not processed, lines of an unknown kind, and lines of a container whose ``grant`` was not processed, are
 kept.
 """
@@ -21,19 +24,16 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dlapp.am.model.instance import MAX_EARLIER_CONTAINERS
+from dlapp.am.model.journal import class_of, line
+from dlapp.am.model.records.containers import AssignRecord, EndRecord, GoneRecord, GrantRecord, ResultRecord
 from dlapp.value import Record
 
 MAX_RUNS = 50_000
 """Number of runs of all indexes together that are kept, and at least two of each: about 50 MB of a journal."""
-MAX_GONE_CONTAINERS = 10_000_000
-"""Maximum number of containers in all ranges: no application had more."""
-
-Ranges = dict[str, list[list[int]]]
-"""Containers, by the prefix of their ids: ranges of their numbers, each with its first and last."""
 
 
 class _GrantedContainer(Record):
@@ -87,16 +87,16 @@ class JournalCompaction:
             try:
                 record = json.loads(text)
                 kind = record["kind"]
-                if kind == "gone":
-                    ranges = record["containers"]
-                    check_number(ranges, sum(map(len, gone.values())))
-                    for prefix, number in _numbers(ranges):
+                if kind == GoneRecord.kind:
+                    earlier = GoneRecord.read(record)
+                    earlier.check_number(sum(map(len, gone.values())))
+                    for prefix, number in earlier.numbers():
                         gone[prefix].add(number)
                     continue
                 if (container := record.get("container")) is not None:
                     prefix, number = _split(container)
                     if number in self._gone.get(prefix, ()):
-                        if kind == "grant":
+                        if kind == GrantRecord.kind:
                             gone[prefix].add(number)
                         continue
                 elif (keys := _keys(record)) and all(self._needed.get(key, text) != text for key in keys):
@@ -105,29 +105,26 @@ class JournalCompaction:
                 pass
             kept.append(text)
         if gone:
-            containers = {prefix: consecutive_ranges(sorted(found)) for prefix, found in gone.items()}
-            record = {"kind": "gone", "t": 0, "containers": containers}
-            kept.insert(0, json.dumps(record, separators=(",", ":")))
+            kept.insert(0, line(GoneRecord.of(gone).as_json(0)))
         return kept
 
     def _process_record(self, record: dict[str, Any], text: str) -> None:
-        for key in _keys(record):
-            if not key[0].startswith("first") or key not in self._needed:
-                self._needed[key] = text
+        if record.get("container") is None:
+            for key in _keys(record):
+                if not key[0].startswith("first") or key not in self._needed:
+                    self._needed[key] = text
         match record["kind"]:
-            case "grant":
+            case GrantRecord.kind:
                 self._runs.setdefault(str(record["container"]), _GrantedContainer())
-            case "assign":
+            case AssignRecord.kind:
                 container, index = str(record["container"]), int(record["index"])
                 self._runs[container].index = index
                 before, self._last[index] = self._last.get(index), container
                 if before not in (None, container):
                     self._settle(str(before))
-            case "result":
-                result = record["result"]
-                files = [int(one.get("files") or 0) for one in result.get("outputs") or ()]
-                self._runs[str(record["container"])].stored = sum(files) > 0 or bool(result.get("unstored"))
-            case "end":
+            case ResultRecord.kind:
+                self._runs[str(record["container"])].stored = ResultRecord.has_output(record)
+            case EndRecord.kind:
                 self._runs[str(record["container"])].ended = True
                 self._settle(str(record["container"]))
 
@@ -158,60 +155,12 @@ class JournalCompaction:
         del self._runs[container]
 
 
-def check_number(ranges: Ranges, known: int) -> None:
-    """Reject a record ``gone`` that would exceed the maximum number of an application's containers, of which ``known``
-    are known without it.
-
-    Raises:
-        ValueError, TypeError: it is rejected, or malformed.
-    """
-    for pairs in dict(ranges).values():
-        for first, last in pairs:
-            if not 0 <= first <= last < 1 << 40:
-                raise ValueError(f"{first} to {last} are not the numbers of containers")
-            if (known := known + last - first + 1) > MAX_GONE_CONTAINERS:
-                raise ValueError(f"more than {MAX_GONE_CONTAINERS} containers")
-
-
-def containers_of(ranges: Ranges) -> Iterator[str]:
-    """Yield the ids in a record ``gone`` that `check_number` has accepted."""
-    for prefix, number in _numbers(ranges):
-        yield f"{prefix}_{number:06d}"
-
-
 def _keys(record: dict[str, Any]) -> Sequence[tuple[str, str]]:
     """Return the keys for which a record may be the latest one; empty: the record itself is needed."""
-    match record["kind"]:
-        case "free" | "faults" | "give_up" as kind:
-            return [(kind, str(record["index"]))]
-        case "wait":
-            # The first one starts the recording of times, one without a service resets them.
-            index = str(record["index"])
-            return [("first wait", index), ("wait", index), *([] if record["service"] else [("no wait", index)])]
-        case "gate" | "change" as kind:
-            return [(kind, str(record["role"]))]
-        case _:
-            return []
+    cls = class_of(record["kind"])
+    return cls.latest_keys(record) if cls is not None else ()
 
 
 def _split(container: str) -> tuple[str, int]:
     prefix, _, number = container.rpartition("_")
     return prefix, int(number)
-
-
-def consecutive_ranges(numbers: Iterable[int]) -> list[list[int]]:
-    """Return the first and the last number of each range of consecutive ones in ascending numbers."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return found
-
-
-def _numbers(ranges: Ranges) -> Iterator[tuple[str, int]]:
-    for prefix, pairs in dict(ranges).items():
-        for first, last in pairs:
-            for number in range(first, last + 1):
-                yield prefix, number

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from dlapp.am.model import demand, journal
+from dlapp.am.model import demand
 from dlapp.am.model.checkpoints import GangCheckpoints
 from dlapp.am.model.events import (
     Action,
@@ -28,6 +28,8 @@ from dlapp.am.model.events import (
 )
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance, Stage
+from dlapp.am.model.records.containers import GrantRecord
+from dlapp.am.model.records.indexes import FaultsRecord, FreeRecord
 from dlapp.am.model.roster_state import RosterState
 from dlapp.am.model.start_gate import StartGate
 from dlapp.cluster.engine import ContainerEnd, Grant
@@ -39,6 +41,8 @@ from dlapp.values.spec import Submission
 from dlapp.values.usage import Receipt
 
 if TYPE_CHECKING:
+    from dlapp.am.model.records.record import JournalRecord
+    from dlapp.am.model.records.recovered import RecoveredState
     from dlapp.am.model.trials import SweepState
 
 MAX_GAP_MS = 10_000
@@ -127,7 +131,7 @@ class ApplicationState:
     """One attempt of one application.
 
     Args:
-        former: replayed journals of earlier attempts (`journal.replay`); None: this is the first attempt.
+        former: replayed journals of earlier attempts (`dlapp.am.model.journal`); None: this is the first attempt.
         parts_of: for each output of the spec, the location of this container's part until it is committed.
         devices_wait_ms: how long requests for GPUs wait for the first `DeviceCountsRead`; 0: none follows.
         waiting_after_ms: how long it lacks containers before the user is notified; None: no notification.
@@ -181,7 +185,7 @@ class ApplicationState:
         application_id: ApplicationId,
         attempt: int,
         *,
-        former: journal.RecoveredState | None = None,
+        former: RecoveredState | None = None,
         parts_of: Callable[[ContainerId], tuple[str, ...]] = lambda _: (),
         timing: Timing = Timing(),  # noqa: B008 - a tuple, it cannot change
         devices_wait_ms: int = 0,
@@ -273,7 +277,7 @@ class ApplicationState:
         self.waiting_for = ""  # what the start or the commit waits for
         self.changes: dict[str, str] = {}
         self.actions: list[Action] = []
-        self.former: journal.RecoveredState | None = None
+        self.former: RecoveredState | None = None
         if former is not None:
             self.apply_journals(former)
 
@@ -312,7 +316,7 @@ class ApplicationState:
         """Return True if its output is to be committed."""
         return self.settlement is Settlement.COMMIT
 
-    def apply_journals(self, former: journal.RecoveredState) -> None:
+    def apply_journals(self, former: RecoveredState) -> None:
         """Apply the journals of earlier attempts; must precede the engine's `Registered`."""
         self.former, self.changes = former, dict(former.changes)
 
@@ -335,10 +339,10 @@ class ApplicationState:
         """Notify the user of an event; the arguments are those of `Notify`."""
         self.add_action(Notify(event, key, text))
 
-    def record(self, kind: str, durable: bool = False, **fields: Any) -> None:
+    def record(self, record: JournalRecord, *, durable: bool = False) -> None:
         """Write a record to the journal (`dlapp.am.model.journal`)."""
         self.journal_lines += 1
-        self.add_action(WriteJournal({"kind": kind, "t": self.now_ms, **fields}, durable))
+        self.add_action(WriteJournal(record.as_json(self.now_ms), durable))
 
     def set_deadline(self, in_ms: int, what: Due, container: Container) -> None:
         """Set a deadline of a container, in ms from now."""
@@ -382,9 +386,7 @@ class ApplicationState:
         container.last_contact_ms = self.awake_ms
         container_id = grant.container_id
         self.containers[container_id] = self.live[container_id] = self.open[container_id] = container
-        self.record(
-            "grant", container=str(container_id), request_id=role.request_id, node=grant.node, log_url=grant.log_url
-        )
+        self.record(GrantRecord(container_id, role.request_id, grant.node, grant.log_url))
         return container
 
     def mark_done(self, instance: Instance) -> None:
@@ -416,19 +418,11 @@ class ApplicationState:
         role.begun.discard(instance.index)
         role.ready.discard(instance.index)
         role.wait(instance.index)
-        self.record_faults(instance, "free", durable=False)
+        self.record(FreeRecord(instance.index, instance.user_faults, instance.node_faults))
 
-    def record_faults(self, instance: Instance, kind: str = "faults", durable: bool = True, **more: str) -> None:
-        """Record how many ends of an index count, and with another kind also that it waits, or is given up.
-
-        Args:
-            instance: the index.
-            kind: ``faults``, ``free`` or ``give_up`` (`dlapp.am.model.journal`).
-            durable: as of `record`.
-            more: further fields.
-        """
-        faults = {"user_faults": instance.user_faults, "node_faults": instance.node_faults}
-        self.record(kind, durable, index=instance.index, **faults, **more)
+    def record_faults(self, instance: Instance) -> None:
+        """Record how many ends of an index count."""
+        self.record(FaultsRecord(instance.index, instance.user_faults, instance.node_faults), durable=True)
 
     def mark_not_done(self, instance: Instance) -> None:
         """Record that an index is to run again; its earlier output does not count."""

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dlapp.am.model.events import Part
-from dlapp.am.model.journal import RecoveredTrial
+from dlapp.am.model.records.trial_end import ENDED_WITH_SWEEP, TrialEnd
+from dlapp.am.model.records.trials import TrialEndRecord
 from dlapp.sweep.asha import AshaState
 from dlapp.sweep.results import (
     TrialState,
     TrialView,
     committed_line,
     downsampled,
-    finite_number,
     head_line,
     trial_line,
 )
@@ -29,11 +29,8 @@ from dlapp.values.ids import ContainerId, trial_part
 from dlapp.values.messages import StoredOutput, TrialOrder, TrialWork
 
 if TYPE_CHECKING:
+    from dlapp.am.model.records.recovered import RecoveredTrial
     from dlapp.sweep.optuna_study import OptunaStudy
-
-ENDED_WITH_SWEEP = "killed"
-"""Journal value for a trial that ended because the application did; it runs again in an application that continues this
-one."""
 
 
 class TrialRecord(Record):
@@ -279,64 +276,51 @@ def _value_of(trial: TrialRecord) -> float | None:
     return trial.points[-1][1] if is_result and trial.points else None
 
 
-def end_fields(trial: TrialRecord, ended: TrialState) -> dict[str, Any]:
-    """Return the fields of a journal record ``trial_end`` of a trial; WAITING: it ended with the application."""
-    fields: dict[str, Any] = {
-        "number": trial.number,
-        "try": trial.tries,
-        "state": ENDED_WITH_SWEEP if ended is TrialState.WAITING else ended.value,
-        "user_faults": trial.user_faults,
-        "node_faults": trial.node_faults,
-        "ran_s": trial.ran_s,
-        "started_ms": trial.started_ms,
-        "in": str(trial.holder),
-        "index": trial.index,
-    }
-    if trial.points:
-        fields["points"] = trial.points
-        fields["reports"] = trial.reports
-    for name in ("problem", "stop", "message"):
-        if text := getattr(trial, name):
-            fields[name] = text
-    if trial.parameters is not None:
-        fields["parameters"] = trial.parameters
-    if trial.exit_code is not None:
-        fields["exit_code"] = trial.exit_code
-    if trial.sources:
-        fields["sources"] = trial.sources
-    if trial.is_committed:
-        fields["committed"] = True
-    if trial.is_lost:
-        fields["lost"] = True
-    if trial.outputs:
-        fields["outputs"] = [[one.name, one.part, one.files, one.size_bytes, one.stray] for one in trial.outputs]
-    return fields
-
-
-def apply_end_fields(trial: TrialRecord, record: dict[str, Any]) -> TrialState:
-    """Apply a record of `end_fields`. Return how the trial ended.
-
-    Raises:
-        LookupError, TypeError, ValueError, OverflowError: a field is missing or has a wrong type.
-    """
-    points = record.get("points", ())
-    trial.points = tuple((float(int(step)), finite_number(value)) for step, value in points)
-    trial.reports, trial.ran_s = int(record.get("reports", 0)), finite_number(record["ran_s"])
-    trial.problem, trial.stop = str(record.get("problem", "")), str(record.get("stop", ""))
-    trial.message = str(record.get("message", ""))
-    code, index, started_ms = record.get("exit_code"), record.get("index"), record.get("started_ms")
-    trial.exit_code = None if code is None else int(code)
-    trial.index = None if index is None else int(index)
-    trial.started_ms, trial.finished_ms = None if started_ms is None else int(started_ms), int(record["t"])
-    trial.outputs = tuple(
-        StoredOutput(name=str(name), part=str(part), files=int(files), size_bytes=int(size), stray=bool(stray))
-        for name, part, files, size, stray in record.get("outputs", ())
+def end_record(trial: TrialRecord, ended: TrialState) -> TrialEndRecord:
+    """Return the journal record of the end of an assigned trial; WAITING: it ended with the application."""
+    assert trial.holder is not None
+    assert trial.index is not None
+    end = TrialEnd(
+        state=ENDED_WITH_SWEEP if ended is TrialState.WAITING else ended.value,
+        ran_s=trial.ran_s,
+        started_ms=trial.started_ms,
+        points=trial.points,
+        reports=trial.reports if trial.points else 0,
+        problem=trial.problem,
+        stop=trial.stop,
+        message=trial.message,
+        exit_code=trial.exit_code,
+        sources=trial.sources,
+        committed=trial.is_committed,
+        lost=trial.is_lost,
+        outputs=trial.outputs,
     )
-    trial.sources = tuple(map(str, record.get("sources", ())))
-    trial.is_committed = record.get("committed", False) is True
-    trial.is_lost = record.get("lost", False) is True
-    state = record["state"]
-    return TrialState.WAITING if state == ENDED_WITH_SWEEP else TrialState(state)
+    return TrialEndRecord(
+        number=trial.number,
+        try_number=trial.tries,
+        user_faults=trial.user_faults,
+        node_faults=trial.node_faults,
+        holder=trial.holder,
+        index=trial.index,
+        end=end,
+        parameters=trial.parameters,
+    )
+
+
+def restore_end(trial: TrialRecord, end: TrialEnd, ended_ms: int) -> TrialState:
+    """Set the fields of a trial that ended in an earlier attempt. Return how it ended; WAITING: with the application.
+
+    Args:
+        trial: the trial; it is changed.
+        end: its end, according to the journal.
+        ended_ms: when it ended [ms since 1970].
+    """
+    trial.points, trial.reports, trial.ran_s = end.points, end.reports, end.ran_s
+    trial.problem, trial.stop, trial.message = end.problem, end.stop, end.message
+    trial.exit_code, trial.outputs, trial.sources = end.exit_code, end.outputs, end.sources
+    trial.started_ms, trial.finished_ms = end.started_ms, ended_ms
+    trial.is_committed, trial.is_lost = end.committed, end.lost
+    return TrialState.WAITING if end.state == ENDED_WITH_SWEEP else TrialState(end.state)
 
 
 def view_of(sweep: SweepState, trial: TrialRecord) -> TrialView:
@@ -374,13 +358,10 @@ def recovered_parts(trials: dict[int, RecoveredTrial], *, ended_only: bool = Fal
     """
     parts = []
     for number, known in sorted(trials.items()):
-        trial = TrialRecord(number)
-        try:
-            if known.end is None or known.holder is None:
-                continue
-            how = apply_end_fields(trial, known.end)
-        except (LookupError, TypeError, ValueError, OverflowError):
+        if known.end is None or known.holder is None:
             continue
+        trial = TrialRecord(number)
+        how = restore_end(trial, known.end, known.ended_ms)
         trial.holder, trial.tries = known.holder, known.tries
         if how is TrialState.FAILED or (ended_only and how is TrialState.WAITING):
             continue

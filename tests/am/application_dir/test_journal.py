@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.am.model import events, journal
+from dlapp.am.model.records.recovered import RecoveredState
 from dlapp.values.messages import Fault, Phase
 from dlapp.values.report import Cause
 from dlapp.values.spec import RoleSpec
@@ -73,7 +74,7 @@ def test_records_and_fields_of_a_newer_version_are_passed_over() -> None:
 
 def test_results_in_recovered_state_are_committed() -> None:
     am = Driver(RoleSpec(instances=2))
-    former = journal.RecoveredState()
+    former = RecoveredState()
     add_completion(former, am.id(2), 0, result(), START_MS)
     add_completion(former, am.id(3), 1, result(), START_MS)
     second = Driver(RoleSpec(instances=2), attempt=2, former=former)

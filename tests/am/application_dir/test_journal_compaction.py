@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from dlapp.am.application_dir import hdfs_journal, local
 from dlapp.am.application_dir.hdfs_journal import HdfsJournalWriter, read_lines
 from dlapp.am.application_dir.local import LocalApplicationDir
-from dlapp.am.model import events, journal, journal_compaction
+from dlapp.am.model import events, journal
 from dlapp.am.model.instance import MAX_EARLIER_CONTAINERS
-from dlapp.am.model.journal import RecoveredState, records, replay
+from dlapp.am.model.journal import records, replay
 from dlapp.am.model.journal_compaction import JournalCompaction
+from dlapp.am.model.records import containers
+from dlapp.am.model.records.recovered import RecoveredState
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Fault, Phase
 from dlapp.values.spec import RoleSpec
@@ -180,7 +182,7 @@ def test_a_record_of_containers_that_is_none_is_passed_over(gone: Any) -> None:
 def test_containers_that_were_left_out_are_no_more_in_all_than_an_application_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(journal_compaction, "MAX_GONE_CONTAINERS", 100)
+    monkeypatch.setattr(containers, "MAX_GONE_CONTAINERS", 100)
     prefix = str(ContainerId(APPLICATION, 1, 2)).rpartition("_")[0]
     pieces = [line("gone", containers={prefix: [[1, 30], [31, 60]]}), line("gone", containers={prefix: [[61, 101]]})]
     assert len(replay(records(pieces)).gone) == 60

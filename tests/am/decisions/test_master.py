@@ -13,6 +13,7 @@ from dlapp.am.decisions.assessment import NODE_RETRIES
 from dlapp.am.model import events, journal
 from dlapp.am.model.events import Settlement
 from dlapp.am.model.instance import Stage, StopReason
+from dlapp.am.model.records.recovered import RecoveredGate
 from dlapp.am.model.state import Timing
 from dlapp.cluster.engine import ContainerEnd, Heartbeat, Registered, ResourceLimits
 from dlapp.cluster.yarn.am.resource_requests import ResourceRequestTable
@@ -1374,7 +1375,7 @@ def test_an_attempt_without_a_journal_uses_the_highest_reported_generation() -> 
     for number in (2, 4):
         am.report(number, Phase.WAITING, attempt=1, generation=3)
     assert [am.orders(number, attempt=1).go for number in (2, 3, 4)] == [True] * 3
-    assert am.journal().gates == {"worker": journal.RecoveredGate(True, 3)}
+    assert am.journal().gates == {"worker": RecoveredGate(True, 3)}
 
 
 def test_a_late_result_of_a_silent_member_does_not_count_for_the_restarted_gang() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from dlapp.am.model import events, journal
-from dlapp.am.model.journal import RecoveredState
+from dlapp.am.model.records.recovered import RecoveredState
 from dlapp.am.model.start_gate import StartGate
 from dlapp.values.report import Cause, FinalStatus
 from dlapp.values.spec import RoleSpec

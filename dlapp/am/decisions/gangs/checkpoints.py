@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container
+from dlapp.am.model.records.indexes import GateRecord
 from dlapp.am.model.state import ApplicationState
 from dlapp.value import replace
 from dlapp.values.messages import CheckpointStatus, Report, Stop
 from dlapp.values.report import CheckpointView
-from dlapp.values.serialization import to_json
 from dlapp.values.spec import RoleFailure
 
 NOT_STARTED = "the program has not started"
@@ -116,14 +115,17 @@ def _choose(state: ApplicationState, gate: Gate) -> None:
 def record_gate(state: ApplicationState, gate: Gate, *, durable: bool = True) -> None:
     """Write down the state of a gate, with the checkpoint of its generation and its latest restarts."""
     known = gate.checkpoints
-    more: dict[str, Any] = {}
-    if known is not None and known.number is not None:
-        more = {"checkpoint": known.number, "after": known.after}
-    if gate.restarts:
-        more["restarts"] = [to_json(one) for one in gate.restarts]
-    if gate.node_faults:
-        more["node_faults"] = gate.node_faults
-    state.record("gate", durable=durable, role=gate.name, open=gate.open, generation=gate.generation, **more)
+    number = known.number if known is not None else None
+    record = GateRecord(
+        role=gate.name,
+        open=gate.open,
+        generation=gate.generation,
+        checkpoint=number,
+        after=known.after if known is not None and number is not None else 0,
+        restarts=gate.restarts,
+        node_faults=gate.node_faults,
+    )
+    state.record(record, durable=durable)
 
 
 def _members(state: ApplicationState, gate: Gate) -> Iterator[Container]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dlapp.am.decisions import shutdown
 from dlapp.am.model.events import AnswerStop, OthersEnded, Release
 from dlapp.am.model.instance import Stage
-from dlapp.am.model.journal import RecoveredState
+from dlapp.am.model.records.application import StartRecord
+from dlapp.am.model.records.recovered import RecoveredState
 from dlapp.am.model.state import ApplicationState
 from dlapp.values.messages import StopAnswer
 from dlapp.values.start_conditions import evaluate_conditions, held_text, waiting_text
@@ -61,6 +62,6 @@ def closed_text(state: ApplicationState) -> str:
 
 def _record(state: ApplicationState) -> None:
     gate = state.start_gate
-    state.record("start", durable=True, after=[str(one) for one in gate.pending], held=gate.is_held)
+    state.record(StartRecord(gate.pending, gate.is_held), durable=True)
     if gate.is_open:
         state.runtime_from_ms = state.awake_ms

@@ -5,14 +5,13 @@ While an earlier attempt's container is open and has not reported, no trial is d
 
 from __future__ import annotations
 
-from typing import Any
-
 from dlapp.am.decisions import assessment, containers, shutdown
 from dlapp.am.decisions.sweep_summary import failures_text
 from dlapp.am.model.events import CommitTrial, Settlement, TrialCommitted
 from dlapp.am.model.instance import Container, Stage, StopReason
+from dlapp.am.model.records.trials import TrialCommitRecord, TrialRetryRecord, TrialStartRecord
 from dlapp.am.model.state import ApplicationState, Due
-from dlapp.am.model.trials import SweepState, TrialRecord, end_fields, part_of
+from dlapp.am.model.trials import SweepState, TrialRecord, end_record, part_of
 from dlapp.errors import DlappError
 from dlapp.sweep.results import TrialState, downsampled
 from dlapp.sweep.spec import SweepCommit
@@ -72,16 +71,22 @@ def _dispatch(state: ApplicationState, sweep: SweepState) -> None:
             if (trial := sweep.next_waiting()) is None:
                 break
             index = container.bound_instance.index
-            fields: dict[str, Any] = {"number": trial.number, "try": trial.tries + 1, "in": str(container_id)}
             if sweep.study is not None:
                 try:
                     trial.parameters = trial.parameters or sweep.study.ask(trial.number)
                 except DlappError as error:
                     shutdown.fail(state, str(error))
                     return
-                fields["parameters"] = trial.parameters
             sweep.assign_trial(trial, container_id, index, trial.tries + 1, state.now_ms)
-            state.record("trial", sweep.study is not None, index=index, **fields)
+            has_chosen = sweep.study is not None
+            record = TrialStartRecord(
+                number=trial.number,
+                try_number=trial.tries,
+                holder=container_id,
+                index=index,
+                parameters=trial.parameters if has_chosen else None,
+            )
+            state.record(record, durable=has_chosen)
             update_free_slot(state, container)
             is_new = True
         if is_new:
@@ -155,13 +160,13 @@ def pause(state: ApplicationState, container: Container) -> None:
 def requeue(state: ApplicationState, trial: TrialRecord) -> None:
     """Make a trial wait again, and record the counted failure."""
     state.sweep_state.requeue_trial(trial)
-    state.record("trial_back", number=trial.number, user_faults=trial.user_faults, node_faults=trial.node_faults)
+    state.record(TrialRetryRecord(trial.number, trial.user_faults, trial.node_faults))
 
 
 def end(state: ApplicationState, trial: TrialRecord, how: TrialState) -> None:
     """Record the end of a trial; its container may forget it when that is durable."""
     trial.finished_ms, trial.points = state.now_ms, downsampled(trial.points)
-    state.record("trial_end", **end_fields(trial, how))
+    state.record(end_record(trial, how))
     state.sweep_state.end(trial, how, state.now_ms, state.journal_lines)
 
 
@@ -200,4 +205,4 @@ def handle_committed(state: ApplicationState, event: TrialCommitted) -> None:
     sweep.committing.discard(event.number)
     if not event.error:
         sweep.record_committed(sweep.trials[event.number])
-        state.record("trial_committed", number=event.number)
+        state.record(TrialCommitRecord(event.number))

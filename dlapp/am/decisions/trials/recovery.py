@@ -7,13 +7,10 @@ lives stays there until its task connects. Until all have connected, no trial is
 from __future__ import annotations
 
 from dlapp.am.decisions.trials import dispatch
-from dlapp.am.model.journal import RecoveredState
+from dlapp.am.model.records.recovered import RecoveredState
 from dlapp.am.model.state import ApplicationState
-from dlapp.am.model.trials import apply_end_fields
-from dlapp.errors import SpecError
-from dlapp.sweep.asha import RungDecision
+from dlapp.am.model.trials import restore_end
 from dlapp.sweep.results import TrialState
-from dlapp.values.serialization import from_json
 
 
 def recover(state: ApplicationState, former: RecoveredState) -> None:
@@ -29,10 +26,7 @@ def recover(state: ApplicationState, former: RecoveredState) -> None:
         trial.user_faults, trial.node_faults = known.user_faults, known.node_faults
         trial.parameters = known.parameters
         if known.end is not None:
-            try:
-                how = apply_end_fields(trial, known.end)
-            except (LookupError, TypeError, ValueError, OverflowError):
-                continue
+            how = restore_end(trial, known.end, known.ended_ms)
             if how is not TrialState.WAITING:
                 sweep.restore_end(trial, how)
                 if former.outputs is None:
@@ -40,11 +34,7 @@ def recover(state: ApplicationState, former: RecoveredState) -> None:
         elif known.runs and known.holder in state.open and known.index is not None:
             sweep.assign_trial(trial, known.holder, known.index, known.tries, state.now_ms)
     if sweep.asha is not None:
-        for record in former.rungs:
-            try:
-                decision = from_json(RungDecision, record)
-            except SpecError:
-                continue  # as of all records that do not have the fields of their kind
+        for decision in former.rungs:
             sweep.asha.restore(decision)
             if 0 <= decision.trial < len(sweep.trials):
                 trial = sweep.trials[decision.trial]

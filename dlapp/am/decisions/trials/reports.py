@@ -10,11 +10,11 @@ from __future__ import annotations
 from dlapp.am.decisions import assessment, services
 from dlapp.am.decisions.trials import dispatch
 from dlapp.am.model.instance import Container, Stage
+from dlapp.am.model.records.trials import RungRecord
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.model.trials import TrialRecord
 from dlapp.sweep.results import TrialState, missing_metric_text
 from dlapp.values.messages import Fault, Report, TaskResult, TrialReport
-from dlapp.values.serialization import to_json
 
 MAX_REPORTED_POINTS = 256
 """Maximum number of points in a report of a trial; a task sends half as many."""
@@ -61,7 +61,7 @@ def _handle_trial_report(state: ApplicationState, container: Container, trial: T
                 trial.evaluated_step = int(step)
                 decision = sweep.asha.report(trial.number, int(step), value)
                 if decision is not None:
-                    state.record("rung", **to_json(decision))
+                    state.record(RungRecord(decision))
                     trial.stop = decision.message if decision.stops else ""
     elif sweep.study is not None:
         for step, value in points:

@@ -6,8 +6,9 @@ All of it is written to the journal as ends of trials, so a next attempt needs t
 from __future__ import annotations
 
 from dlapp.am.model.events import TrialsTakenOver
+from dlapp.am.model.records.trials import TakenOverRecord
 from dlapp.am.model.state import ApplicationState
-from dlapp.am.model.trials import end_fields
+from dlapp.am.model.trials import end_record
 from dlapp.errors import UsageError
 from dlapp.values.ids import ContainerId
 
@@ -31,6 +32,6 @@ def apply(state: ApplicationState, event: TrialsTakenOver) -> None:
         trial.outputs, trial.sources, trial.is_committed = one.outputs, one.sources, one.is_committed
         trial.parameters = view.parameters if sweep.uses_optuna else None
         trial.finished_ms = state.now_ms
-        state.record("trial_end", **end_fields(trial, view.state))
+        state.record(end_record(trial, view.state))
         sweep.restore_end(trial, view.state)
-    state.record("taken", durable=True, of=state.submission.resumed_from)
+    state.record(TakenOverRecord(state.submission.resumed_from), durable=True)

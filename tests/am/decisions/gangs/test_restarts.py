@@ -6,6 +6,7 @@ import pytest
 
 from dlapp.am.model import journal
 from dlapp.am.model.gate import MAX_RESTARTS
+from dlapp.am.model.records.recovered import RecoveredGate
 from dlapp.am.view import public_view
 from dlapp.values.messages import Fault, Phase, TaskResult
 from dlapp.values.report import ApplicationView
@@ -78,4 +79,4 @@ def test_a_preemption_is_the_reason_even_if_its_failure_was_reported_first(
 
 def test_a_gate_of_a_journal_without_reasons_is_read() -> None:
     former = journal.replay([{"kind": "gate", "t": 1, "role": "worker", "open": True, "generation": 2}])
-    assert former.gates == {"worker": journal.RecoveredGate(True, 2)}
+    assert former.gates == {"worker": RecoveredGate(True, 2)}

@@ -8,10 +8,9 @@ import sys
 import pytest
 
 from dlapp.am.decisions.trials import recovery
-from dlapp.am.model import events
-from dlapp.am.model.journal import RecoveredState, RecoveredTrial
+from dlapp.am.model import events, journal
 from dlapp.am.model.state import ApplicationState, Timing
-from dlapp.am.model.trials import SweepState, TrialRecord, end_fields
+from dlapp.am.model.trials import SweepState, TrialRecord, end_record
 from dlapp.sweep.results import TrialState, TrialView, read_results
 from dlapp.sweep.spec import AshaSpec, Distribution, DistributionKind, Goal, Sampler, SweepCommit, SweepSpec
 from dlapp.value import replace
@@ -369,12 +368,9 @@ def test_a_sweep_that_needs_optuna_fails_by_name_without_it(monkeypatch: pytest.
     ],
 )
 def test_an_end_on_record_with_a_number_that_is_not_finite_is_passed_over(change: dict[str, object]) -> None:
-    trial, known, holder = TrialRecord(0), RecoveredTrial(), ContainerId(APPLICATION, 1, 1)
+    trial, holder = TrialRecord(0), ContainerId(APPLICATION, 1, 1)
     trial.tries, trial.holder, trial.index, trial.points = 1, holder, 0, ((1.0, 0.5),)
-    known.tries, known.holder = 1, holder
-    known.end = {"t": 1, **end_fields(trial, TrialState.DONE), **change}
-    former = RecoveredState()
-    former.trials[0] = known
+    former = journal.replay([{**end_record(trial, TrialState.DONE).as_json(1), **change}])
     state = ApplicationState(SweepCluster(1, sweep_of(1)).submission, APPLICATION, 2, former=former, timing=Timing())
     recovery.recover(state, former)
     assert state.sweep is not None
