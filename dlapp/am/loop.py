@@ -148,16 +148,8 @@ class Loop:
         self._sender, self._notifies_end = sender, notifies_end
         self._watcher = watcher
         outputs = submission.spec.outputs
-        self._devices: DeviceCountReader | None = None
         self._has_devices = any(role.resources.gcores for role in submission.spec.roles)
-        devices_wait_ms = 0
-        if ledger is not None and self._has_devices:
-            from dlapp.am.device_counts import WAIT_MS, DeviceCountReader  # imports the ledger, 10 ms
-
-            self._devices = DeviceCountReader.of(ledger, submission.spec, wakes.put)
-            if self._devices is not None:
-                self._devices.refresh()
-                devices_wait_ms = WAIT_MS
+        self._devices, devices_wait_ms = self._read_device_counts(ledger)
         self._state = ApplicationState(
             submission,
             application_id,
@@ -195,6 +187,20 @@ class Loop:
         self._trials_written, self._trials_due = -1, 0.0
         self._disk_trouble = False
         self._wait = ""  # as text
+
+    def _read_device_counts(self, ledger: LedgerSettings | None) -> tuple[DeviceCountReader | None, int]:
+        """Start reading the ledger's counts, if they are needed; return the reader, and how long requests for GPUs wait
+        for them [ms].
+        """
+        if ledger is None or not self._has_devices:
+            return None, 0
+        from dlapp.am.device_counts import WAIT_MS, DeviceCountReader  # imports the ledger, 10 ms
+
+        devices = DeviceCountReader.of(ledger, self._submission.spec, self._queue.put)
+        if devices is None:
+            return None, 0
+        devices.refresh()
+        return devices, WAIT_MS
 
     def run(self) -> None:
         """Run until the application has ended and the end is recorded."""
@@ -278,8 +284,8 @@ class Loop:
 
     def _take_over_trials(self) -> None:
         """Read the ended trials of the sweep that this one continues. A file system may be unavailable."""
-        before, spec = self._submission.resumed_from, self._submission.spec
-        if spec.sweep is None or not before or (self._state.former is not None and self._state.former.has_taken_over):
+        before, spec, former = self._submission.resumed_from, self._submission.spec, self._state.recovery.former
+        if spec.sweep is None or not before or (former is not None and former.has_taken_over):
             return
         from dlapp.am.takeover import ended_trials
 

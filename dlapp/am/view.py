@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from dlapp.am import causes
 from dlapp.am.decisions.assessment import of_end, of_result, ranges
@@ -85,7 +85,7 @@ def of(state: ApplicationState, tracking_url: str, wait: str = "") -> Applicatio
         priority=spec.priority,
         project=spec.project or "",
         tags=spec.tags,
-        changes=tuple(state.changes.values()),
+        changes=tuple(state.engine.changes.values()),
         program=spec.program_text,
         source=state.submission.source,
         comment=spec.comment or "",
@@ -93,15 +93,15 @@ def of(state: ApplicationState, tracking_url: str, wait: str = "") -> Applicatio
         resumed_from=state.submission.resumed_from,
         again_of=state.submission.again_of,
         submitted_ms=state.submission.submitted_ms,
-        started_ms=state.started_ms,
-        finished_ms=state.finished_ms,
+        started_ms=state.lifetime.started_ms,
+        finished_ms=state.lifetime.finished_ms,
         total_containers=len(state.instances),
         memory_mib=memory_mib,
         vcores=vcores,
         gcores=gcores,
         tracking_url=tracking_url,
-        soft_kill_by=state.soft_by,
-        soft_kill_ends_ms=state.soft_ends_ms,
+        soft_kill_by=state.stop.by,
+        soft_kill_ends_ms=state.stop.ends_ms,
         trials=None if spec.sweep is None else spec.sweep.trials,
         containers=tuple(_container(one, one.last) for one in state.instances if one.last is not None),
         not_started={
@@ -111,12 +111,12 @@ def of(state: ApplicationState, tracking_url: str, wait: str = "") -> Applicatio
         },
         resumable=can_be_resumed(state),
         checkpoint=newest_of(state),
-        outputs=state.outputs,
+        outputs=state.closing.outputs,
         receipt=receipts.total_of(state),
         diagnosis=causes.of_application(state),
         waiting=waiting_of(state, wait),
         lacking=(container_requests := missing_containers(state)),
-        usable_gpus=dict(state.devices.usable) if any(one.gcores for one in container_requests) else {},
+        usable_gpus=dict(state.nodes.devices.usable) if any(one.gcores for one in container_requests) else {},
         idle=_idle(state),
         restarts=tuple(_restarts(state)),
         links=links_of(state),
@@ -151,7 +151,7 @@ def links_of(state: ApplicationState) -> tuple[LinkView, ...]:
                 port = member.ports[link.place]
             if port is not None and _HOST.fullmatch(container.host):
                 # A program for one machine often listens on the loopback interface.
-                host = "localhost" if state.single_node else bracketed(container.host)
+                host = "localhost" if state.engine.single_node else bracketed(container.host)
                 name = link.name if role.spec.instances == 1 else f"{link.name} {one.role_index}"
                 found.append(_link(one, name, f"http://{host}:{port}{link.path}"))
     return (*_board(state), *found[:MAX_LINKS])
@@ -218,8 +218,8 @@ def _restarts(state: ApplicationState) -> list[RestartView]:
 
 
 def _idle(state: ApplicationState) -> IdleGpus | None:
-    guard, indexes = state.spec.idle_guard, tuple(one.index for one in state.idle)
-    found = [one.container.gpus_idle_ms for one in state.idle if one.container is not None]
+    guard, indexes = state.spec.idle_guard, tuple(one.index for one in state.checks.idle)
+    found = [one.container.gpus_idle_ms for one in state.checks.idle if one.container is not None]
     times_ms = [one[0] for one in found if one is not None]
     if guard is None or not times_ms:
         return None
@@ -257,7 +257,7 @@ def _phase_of(state: ApplicationState) -> str:
     if state.stage is Stage.CLOSING:
         if text := _kept_text(state):
             return text
-        if state.soft_by and running:
+        if state.stop.by and running:
             return f"stopping, {running} of {total} still running"
         return f"storing{obstacles.get(Phase.STORING, '')}" if storing else "stopping"
     words = []
@@ -271,36 +271,9 @@ def _phase_of(state: ApplicationState) -> str:
         words.append(f"{preempted} preempted")
     if leaving := announced[StopReason.DECOMMISSIONED]:
         words.append(f"{leaving} on nodes that are decommissioned")
-    unrecorded = sum(
-        container.phase is Phase.WAITING and container.container_id in state.open and state.role_of(container).may_start
-        for _, container in state.unrecorded
-    )
-    if unrecorded:
-        words.append(f"{unrecorded} waiting until the journal is written")
-    at_the_gate = sum(
-        one.phase is Phase.WAITING and not state.role_of(one).may_start
-        for instance in state.instances
-        if (one := instance.container) is not None and one.result is None and one.end is None
-    )
-    if at_the_gate:
-        words.append(f"{at_the_gate} of {total} at the gate")
-    counts[Phase.STARTING] += counts[Phase.WAITING] - unrecorded - at_the_gate  # their orders are on the way
-    for phase in reversed(_ON_THE_WAY):
-        if count := counts[phase]:
-            what = phase.value if count == total else f"{count} {phase.value}"
-            words.append(what + (_starting(state) if phase is Phase.STARTING else "") + obstacles.get(phase, ""))
+    words += _preparing_texts(state, counts, obstacles)
     words += _service_waits(state).values()
-    paused = [until_ms for role in state.roles for until_ms in role.paused.values()]
-    if paused:
-        at = _wall_time(state, min(paused))
-        words.append(f"{len(paused)} container{'s' if len(paused) > 1 else ''} tried again at {at}")
-    held_back = [role for role in state.roles if not role.is_wanted]
-    for gate in state.gates:
-        if text := _gang_window(state, gate):
-            words.append(text)
-            held_back += [role for role in state.roles_of(gate) if role.is_wanted]
-    if (waiting := counts[None] - len(paused) - sum(role.waiting for role in held_back)) > 0:
-        words.append(f"waiting for {waiting} container{'s' if waiting > 1 else ''}{_unallocated(state)}")
+    words += _waiting_texts(state, counts)
     words += _dependencies(state)
     if (over := counts[Phase.ENDED]) < total:
         failed = sum(bool(one.failed) for one in state.instances)
@@ -312,14 +285,54 @@ def _phase_of(state: ApplicationState) -> str:
     return f"{ended} of {len(sweep.trials)} trials ended, {sweep.running} running; containers: {text}"
 
 
+def _preparing_texts(
+    state: ApplicationState, counts: Counter[Phase | None], obstacles: Mapping[Phase, str]
+) -> Iterator[str]:
+    """Yield how many containers have a task that has not begun its payload, by phase."""
+    total = len(state.instances)
+    unrecorded = sum(
+        container.phase is Phase.WAITING and container.container_id in state.open and state.role_of(container).may_start
+        for _, container in state.journal.unrecorded
+    )
+    if unrecorded:
+        yield f"{unrecorded} waiting until the journal is written"
+    at_the_gate = sum(
+        one.phase is Phase.WAITING and not state.role_of(one).may_start
+        for instance in state.instances
+        if (one := instance.container) is not None and one.result is None and one.end is None
+    )
+    if at_the_gate:
+        yield f"{at_the_gate} of {total} at the gate"
+    on_the_way = counts[Phase.WAITING] - unrecorded - at_the_gate  # their orders are
+    for phase in reversed(_ON_THE_WAY):
+        if count := counts[phase] + (on_the_way if phase is Phase.STARTING else 0):
+            what = phase.value if count == total else f"{count} {phase.value}"
+            yield what + (_starting(state) if phase is Phase.STARTING else "") + obstacles.get(phase, "")
+
+
+def _waiting_texts(state: ApplicationState, counts: Counter[Phase | None]) -> Iterator[str]:
+    """Yield how many indexes wait for a container, and for what."""
+    paused = [until_ms for role in state.roles for until_ms in role.paused.values()]
+    if paused:
+        at = _wall_time(state, min(paused))
+        yield f"{len(paused)} container{'s' if len(paused) > 1 else ''} tried again at {at}"
+    held_back = [role for role in state.roles if not role.is_wanted]
+    for gate in state.gates:
+        if text := _gang_window(state, gate):
+            yield text
+            held_back += [role for role in state.roles_of(gate) if role.is_wanted]
+    if (waiting := counts[None] - len(paused) - sum(role.waiting for role in held_back)) > 0:
+        yield f"waiting for {waiting} container{'s' if waiting > 1 else ''}{_unallocated(state)}"
+
+
 def _last_ends(state: ApplicationState) -> str:
     """Return which containers have not ended although their results are known, once that has taken some time."""
-    since_ms = state.closing_until_ms - state.timing.end_ms
+    since_ms = state.closing.until_ms - state.timing.end_ms
     if not state.live or state.awake_ms - since_ms < SHOWN_AFTER_S * 1000:
         return ""
     ids = sorted(str(one.container_id) for one in state.live.values())
     more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
-    since, until = _wall_time(state, since_ms), _wall_time(state, state.closing_until_ms)
+    since, until = _wall_time(state, since_ms), _wall_time(state, state.closing.until_ms)
     return f"waits for the end of {ids[0]}{more} since {since}, until {until}"
 
 
@@ -371,7 +384,7 @@ def waiting_of(state: ApplicationState, wait: str = "") -> Waiting | None:
     """
     if state.stage is Stage.STARTING:
         text = state.waiting_for or wait
-        return Waiting(code=SERVICE_AWAY, message=text, since_ms=state.started_ms) if text else None
+        return Waiting(code=SERVICE_AWAY, message=text, since_ms=state.lifetime.started_ms) if text else None
     if state.stage is not Stage.ACTIVE:
         return None
     if text := closed_text(state):
@@ -464,7 +477,7 @@ def _unallocated(state: ApplicationState) -> str:
         return ""
     text = f" since {_time_text(since_ms)}"
     if (limit_s := state.spec.max_runtime_s) is not None:
-        started_ms = state.now_ms if state.started_ms is None else state.started_ms
+        started_ms = state.now_ms if state.lifetime.started_ms is None else state.lifetime.started_ms
         text += f", until {_time_text(started_ms + int(limit_s * 1000))} (max_runtime)"
     return text
 
@@ -473,7 +486,7 @@ def _unallocated_since_ms(state: ApplicationState) -> int:
     """Return since when containers have been awaited [ms since 1970]."""
     wanted = {index for role in state.roles if role.is_wanted for index in role.indexes if index not in role.paused}
     waiting = [one for one in state.instances if one.container is None and not one.given_up and one.index in wanted]
-    started_ms = state.now_ms if state.started_ms is None else state.started_ms
+    started_ms = state.now_ms if state.lifetime.started_ms is None else state.lifetime.started_ms
     return min(
         (started_ms if one.last is None else one.last.finished_ms or started_ms for one in waiting), default=started_ms
     )

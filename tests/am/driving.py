@@ -92,8 +92,8 @@ class Driver:
         """Let something happen, some seconds later."""
         self.now_ms += int(after_s * 1000)
         self.last = self.master.handle(event, self.now_ms)
-        if self.state.unrecorded and not self.journal_is_slow:
-            self.last += self.master.handle(events.JournalWritten(self.state.journal_lines), self.now_ms)
+        if self.state.journal.unrecorded and not self.journal_is_slow:
+            self.last += self.master.handle(events.JournalWritten(self.state.journal.lines), self.now_ms)
         self.all += self.last
         return self.last
 

@@ -477,7 +477,7 @@ def second(tmp_path: Path) -> Iterator[Next]:
 def test_a_next_attempt_registers_before_it_reads_the_journal(second: Next) -> None:
     wait_until(lambda: second.done == ["register"])
     second.readable.set()
-    wait_until(lambda: second.loop._state.started_ms == 77)
+    wait_until(lambda: second.loop._state.lifetime.started_ms == 77)
     assert second.done == ["register", "read"]
 
 
@@ -625,7 +625,7 @@ def test_an_attempt_that_is_superseded_while_it_reads_the_journal_ends(second: N
     second.wakes.put(Heartbeat(shut_down="attempt 3 has the application now"))
     second.thread.join(120)
     assert not second.thread.is_alive()
-    assert second.loop._state.started_ms is None
+    assert second.loop._state.lifetime.started_ms is None
 
 
 def test_an_attempt_whose_journal_cannot_be_read_ends_with_the_reason(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from dlapp.am.model.checkpoints import GangCheckpoints
 from dlapp.am.model.events import SettleOutputs
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance, StopReason
-from dlapp.am.model.state import ApplicationState, Due
+from dlapp.am.model.state import ApplicationState
+from dlapp.am.model.subjects import Due
 from dlapp.cluster.engine import Grant
 from dlapp.value import replace
 from dlapp.values.messages import Fault, TaskResult
@@ -311,7 +312,7 @@ def does_not_miss_the_silent(plant: Plant) -> None:
     check_deadlines = failures.check_deadlines
 
     def check_others(state: ApplicationState) -> None:
-        state.deadlines = [deadline for deadline in state.deadlines if deadline[2] is not Due.SILENCE]
+        state.deadlines.heap = [deadline for deadline in state.deadlines.heap if deadline[2] is not Due.SILENCE]
         check_deadlines(state)
 
     plant.setattr(failures, "check_deadlines", check_others)
@@ -335,7 +336,7 @@ def gives_up_tasks_that_cannot_find_it(plant: Plant) -> None:
     check_deadline = recovery.check_deadline
 
     def check_early(state: ApplicationState) -> None:
-        state.unpublished_until_ms = 0
+        state.recovery.unpublished_until_ms = 0
         check_deadline(state)
 
     plant.setattr(recovery, "check_deadline", check_early)

@@ -7,7 +7,8 @@ from dlapp.am.model.events import Abandon, StartTask
 from dlapp.am.model.instance import Stage
 from dlapp.am.model.records.application import VERSION, BeginRecord, ChangeRecord
 from dlapp.am.model.records.recovered import RecoveredState
-from dlapp.am.model.state import ApplicationState, Due
+from dlapp.am.model.state import ApplicationState
+from dlapp.am.model.subjects import Due
 from dlapp.cluster.engine import Grant, Heartbeat, Registered
 from dlapp.value import replace
 from dlapp.values.ids import ContainerId
@@ -18,20 +19,20 @@ from dlapp.values.spec import Resources, RoleSpec
 def handle_registered(state: ApplicationState, registered: Registered) -> None:
     """Handle the registration's answer."""
     state.stage = Stage.ACTIVE
-    state.single_node, state.engine_lists_all = registered.single_node, registered.is_complete
-    former = state.former
+    state.engine.single_node, state.engine.lists_all = registered.single_node, registered.is_complete
+    former = state.recovery.former
     if former is not None:
         former.pass_boot(registered.boot_id)
-    state.started_ms = state.now_ms if former is None or former.started_ms is None else former.started_ms
-    state.runtime_from_ms = state.awake_ms - max(0, state.now_ms - state.started_ms)
-    state.record(BeginRecord(state.attempt, state.started_ms, VERSION, registered.boot_id))
+    state.lifetime.started_ms = state.now_ms if former is None or former.started_ms is None else former.started_ms
+    state.lifetime.runtime_from_ms = state.awake_ms - max(0, state.now_ms - state.lifetime.started_ms)
+    state.record(BeginRecord(state.attempt, state.lifetime.started_ms, VERSION, registered.boot_id))
     if state.attempt > 1 or registered.live:
-        state.recovery_until_ms = state.awake_ms + state.timing.recovery_ms
+        state.recovery.until_ms = state.awake_ms + state.timing.recovery_ms
         recovery.recover(state, former or RecoveredState(), registered.live)
         if registered.is_complete:
             recovery.end_unlisted_containers(state)
-    if state.stop_before_start is not None:
-        shutdown.execute_stop(state, state.stop_before_start)
+    if state.stop.before_start is not None:
+        shutdown.execute_stop(state, state.stop.before_start)
 
 
 def handle_heartbeat(state: ApplicationState, heartbeat: Heartbeat) -> None:
@@ -43,7 +44,7 @@ def handle_heartbeat(state: ApplicationState, heartbeat: Heartbeat) -> None:
     if state.stage is Stage.STARTING:
         return
     if heartbeat.resync:
-        state.avoided.clear()
+        state.nodes.avoided.clear()
     if heartbeat.killed_in_s is not None:
         shutdown.handle_lifetime(state, heartbeat.killed_in_s)
     for container_id in heartbeat.ending:
@@ -82,7 +83,7 @@ def handle_grant(state: ApplicationState, grant: Grant) -> None:
     if state.stage is not Stage.ACTIVE or role is None or role.missing <= 0:
         state.released[grant.container_id] = None
         return
-    state.removed_nodes.discard(grant.node)
+    state.nodes.removed.discard(grant.node)
     container = state.add_container(grant, role)
     role.unbound[grant.container_id] = container
     _record_change(state, role.spec, grant.resources)
@@ -113,8 +114,8 @@ def _record_change(state: ApplicationState, role: RoleSpec, given: Resources) ->
         if has != wanted
     ]
     text = f"each {role.name} container: {', '.join(texts)}"
-    if state.changes.get(role.name) != text:
-        state.changes[role.name] = text
+    if state.engine.changes.get(role.name) != text:
+        state.engine.changes[role.name] = text
         state.record(ChangeRecord(role.name, text))
 
 

@@ -25,7 +25,8 @@ from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.records.containers import AssignRecord
 from dlapp.am.model.records.indexes import FreeRecord
 from dlapp.am.model.roster import roster_for
-from dlapp.am.model.state import ApplicationState, Due
+from dlapp.am.model.state import ApplicationState
+from dlapp.am.model.subjects import Due
 from dlapp.value import replace
 from dlapp.values.ids import ContainerId
 from dlapp.values.messages import Assignment, MpiWork, Orders, Stop
@@ -84,17 +85,17 @@ def bind(state: ApplicationState, container: Container, instance: Instance) -> N
     container.generation = role.gate.generation
     state.record(
         AssignRecord(
-            container=container.container_id,
-            index=instance.index,
-            host=container.host,
-            tries=instance.tries,
-            generation=container.generation,
-            spent=instance.spent,
+            container.container_id,
+            instance.index,
+            container.host,
+            instance.tries,
+            container.generation,
+            instance.spent,
         )
     )
-    container.is_recorded = state.engine_lists_all
+    container.is_recorded = state.engine.lists_all
     if not container.is_recorded:
-        state.unrecorded.append((state.journal_lines, container))
+        state.journal.unrecorded.append((state.journal.lines, container))
     make_orders(state, container)
 
 
@@ -122,8 +123,8 @@ def may_start(state: ApplicationState, container: Container) -> bool:
 
 def handle_journal_written(state: ApplicationState, lines: int) -> None:
     """Start the payloads whose index is durable now: it is among the first ``lines`` lines of the journal."""
-    while state.unrecorded and state.unrecorded[0][0] <= lines:
-        _, container = state.unrecorded.popleft()
+    while state.journal.unrecorded and state.journal.unrecorded[0][0] <= lines:
+        _, container = state.journal.unrecorded.popleft()
         container.is_recorded = True
         start_if_allowed(state, container)
 
@@ -206,8 +207,8 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
 def _mpi_work_of(state: ApplicationState) -> MpiWork:
     from dlapp.frameworks import mpi
 
-    assert state.head is not None
-    return MpiWork(head=state.head, slots=mpi.slots(deciding_roles(state.spec.roles, state.spec.success)))
+    assert state.launches.head is not None
+    return MpiWork(head=state.launches.head, slots=mpi.slots(deciding_roles(state.spec.roles, state.spec.success)))
 
 
 def _is_ready_by_port(state: ApplicationState, container: Container) -> bool:

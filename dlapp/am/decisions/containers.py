@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dlapp.am.model.events import StopContainer
 from dlapp.am.model.instance import Container, StopReason
-from dlapp.am.model.state import ApplicationState, Due
+from dlapp.am.model.state import ApplicationState
+from dlapp.am.model.subjects import Due
 from dlapp.values.messages import Stop
 
 

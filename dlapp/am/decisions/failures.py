@@ -3,7 +3,6 @@ fails."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 
 from dlapp.am.decisions import assessment, assignment, blockers, containers, preemption, services, shutdown
@@ -11,10 +10,12 @@ from dlapp.am.decisions.assessment import Assessment
 from dlapp.am.decisions.gangs import gang, gang_window
 from dlapp.am.model.demand import Role
 from dlapp.am.model.events import CheckStart, StopContainer
+from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.records.containers import EndRecord, ResultRecord
 from dlapp.am.model.records.indexes import GiveUpRecord
-from dlapp.am.model.state import ApplicationState, Due
+from dlapp.am.model.state import ApplicationState
+from dlapp.am.model.subjects import Due
 from dlapp.cluster.engine import ContainerEnd
 from dlapp.value import replace
 from dlapp.values.messages import Fault, Phase, Stop, TaskResult
@@ -44,7 +45,7 @@ def handle_end(state: ApplicationState, end: ContainerEnd) -> None:
 
 def handle_removed_nodes(state: ApplicationState, hosts: Sequence[str]) -> None:
     """Handle that an operator has removed nodes: their NodeManagers end all containers, if they run."""
-    state.removed_nodes.update(hosts)
+    state.nodes.removed.update(hosts)
     for container in [one for one in state.open.values() if one.grant.node in hosts]:
         if container.presumed_end is not None:
             handle_end(state, container.presumed_end)
@@ -60,18 +61,18 @@ def _may_run_on(state: ApplicationState, end: ContainerEnd, container: Container
     """
     if container is None:
         is_stranger = any(end.container_id in role.blockers for role in state.roles)
-        if not is_stranger or state.recovery_until_ms is None:
+        if not is_stranger or state.recovery.until_ms is None:
             return False
-        state.presumed_ends.append(end)
+        state.recovery.presumed_ends.append(end)
         return True
-    is_removed = container.grant.node in state.removed_nodes
+    is_removed = container.grant.node in state.nodes.removed
     if is_removed and end.node_answered:
         return False
     if container.unconfirmed:
-        until_ms, half_ms = state.recovery_until_ms, state.timing.recovery_ms // 2
+        until_ms, half_ms = state.recovery.until_ms, state.timing.recovery_ms // 2
         is_waited_for = until_ms is not None
         if until_ms is not None and is_removed:
-            left_ms = max(until_ms, state.unpublished_until_ms) - half_ms - state.awake_ms
+            left_ms = max(until_ms, state.recovery.unpublished_until_ms) - half_ms - state.awake_ms
             is_waited_for = left_ms > 0
             state.set_deadline(min(max(left_ms, 0), half_ms), Due.REMOVED, container)
     else:
@@ -267,20 +268,36 @@ def conclude_try(state: ApplicationState, instance: Instance, container: Contain
     assessed = services.as_service_failure(state, assessed)
     if state.sweep is not None and assessed.fault is Fault.USER:
         assessed = replace(assessed, fault=Fault.NODE, is_final=False)  # the programs of trials are assessed separately
-    gate = state.role_of(container).gate
+    gate, is_bound = state.role_of(container).gate, instance.container is container
     is_restarted_alone = (
         container.stop_reason is StopReason.GANG_RESTARTED or instance.role.on_failure is RoleFailure.RESTART
     )
-    ends_generation = gate.gang and gate.open and instance.container is container and not is_restarted_alone
+    ends_generation = gate.gang and gate.open and is_bound and not is_restarted_alone
     if ends_generation and not assessed.free and assessed.fault in (Fault.NODE, Fault.STOPPED):
         gang.count_node_fault(state, gate, container)
-    if gate.failure is not None and instance.container is container:
+    if gate.failure is not None and is_bound:
         if assessed.fault is not Fault.NODE:
             return  # a consequence of the failure that ends the application
         gang.uncount_failure(state, gate)
         gang.restart(state, gate, assessed.reason, instance)  # including members that have ended meanwhile
+    _count(state, instance, container, assessed)
+    if not _is_retried(state, instance, assessed):
+        _end_index(state, instance, gate, assessed)
+        return
+    until_ms = _pause_until_ms(state, instance, assessed)
+    if instance.container is None and until_ms is not None:
+        state.role_of(container).wait(instance.index, until_ms)
+    if instance.container is container:
+        is_users = assessed.fault is Fault.USER
+        assignment.free(state, instance, is_users, paused_until_ms=until_ms)
+        if ends_generation and gate.open:
+            gang.restart(state, gate, assessed.reason, instance, is_charged=is_users)
+
+
+def _count(state: ApplicationState, instance: Instance, container: Container, assessed: Assessment) -> None:
+    """Count an end against the index, its service and its node."""
     if assessed.avoid_node or assessed.is_silent:
-        state.avoided.add(
+        state.nodes.avoided.add(
             container.grant.node,
             assessed.reason,
             state.awake_ms,
@@ -298,29 +315,22 @@ def conclude_try(state: ApplicationState, instance: Instance, container: Contain
     if not assessed.free:
         instance.user_faults += assessed.fault is Fault.USER
         instance.node_faults += assessed.fault in (Fault.NODE, Fault.STOPPED)
-    durable = assessed.fault is Fault.USER
-    role = state.role_of(container)
-    if _is_retried(state, instance, assessed):
-        until_ms = _pause_until_ms(state, instance, assessed)
-        if instance.container is None and until_ms is not None:
-            role.wait(instance.index, until_ms)
-        if instance.container is container:
-            assignment.free(state, instance, durable, paused_until_ms=until_ms)
-            if ends_generation and gate.open:
-                gang.restart(state, role.gate, assessed.reason, instance, is_charged=assessed.fault is Fault.USER)
-    elif instance.index in state.deciding or (role.gate.gang and not role.gate.open) or _fails_all(state, instance):
-        failure = _failure(state, instance, assessed)
-        if assessed.fault is Fault.USER and role.gate.gang and role.gate.open and not _fails_all(state, instance):
-            gang.defer_failure(state, instance, failure)
-        elif (state.spec.on_container_failure is ContainerFailure.STOP and state.sweep is None) or _fails_all(
-            state, instance
-        ):
-            shutdown.fail(state, failure)
-        else:
-            give_up(state, instance, failure)
-    else:
+
+
+def _end_index(state: ApplicationState, instance: Instance, gate: Gate, assessed: Assessment) -> None:
+    """End the application for an index that is not retried, or give the index up."""
+    fails_all, is_users = _fails_all(state, instance), assessed.fault is Fault.USER
+    if not (instance.index in state.deciding or (gate.gang and not gate.open) or fails_all):
         instance.container, instance.stored = None, None
-        give_up(state, instance, "", durable=durable)
+        give_up(state, instance, "", durable=is_users)
+        return
+    failure = _failure(state, instance, assessed)
+    if is_users and gate.gang and gate.open and not fails_all:
+        gang.defer_failure(state, instance, failure)
+    elif (state.spec.on_container_failure is ContainerFailure.STOP and state.sweep is None) or fails_all:
+        shutdown.fail(state, failure)
+    else:
+        give_up(state, instance, failure)
 
 
 def give_up(state: ApplicationState, instance: Instance, failure: str, *, durable: bool = True) -> None:
@@ -399,7 +409,7 @@ def _pause_until_ms(state: ApplicationState, instance: Instance, assessed: Asses
     """Return when an index may have its next try [ms of time awake]; None: at once, as after the failure of one node
     of many.
     """
-    is_taken_away = assessed.fault is Fault.NODE and (assessed.free or state.single_node)
+    is_taken_away = assessed.fault is Fault.NODE and (assessed.free or state.engine.single_node)
     if not (is_taken_away or assessed.fault is Fault.SERVICE or instance.role.keep_running):
         return None
     instance.pauses += 1
@@ -408,8 +418,8 @@ def _pause_until_ms(state: ApplicationState, instance: Instance, assessed: Asses
 
 def check_deadlines(state: ApplicationState) -> None:
     """Stop containers whose tasks did not come up or fell silent; repeat the stop for those that did not end."""
-    while state.deadlines and state.deadlines[0][0] <= state.awake_ms:
-        _, _, what, container = heapq.heappop(state.deadlines)
+    while (due := state.deadlines.pop_due(state.awake_ms)) is not None:
+        what, container = due
         if container.end is not None:
             continue
         match what:

@@ -84,7 +84,7 @@ class Master:
             case SettlementWaits(lack):
                 state.waiting_for = lack
             case DeviceCountsRead(usable, serving):
-                state.devices.set_usable(usable, serving)
+                state.nodes.devices.set_usable(usable, serving)
             case OthersEnded():
                 start_gate.handle_others_ended(state, event)
             case Release():
@@ -142,8 +142,8 @@ class Master:
         return demand.container_requests(
             state.roles,
             state.spec.placement,
-            state.avoided.names(state.awake_ms),
-            state.devices,
+            state.nodes.avoided.names(state.awake_ms),
+            state.nodes.devices,
             now_ms=state.awake_ms,
             wanted=state.stage is Stage.ACTIVE and state.start_gate.is_open,
         )

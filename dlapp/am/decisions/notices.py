@@ -36,7 +36,7 @@ def _notify(state: ApplicationState, event: str, key: str, text: str) -> None:
 
 
 def _check_waiting(state: ApplicationState) -> None:
-    if state.waiting_after_ms is None:
+    if state.notices.waiting_after_ms is None:
         return
     notices = state.notices
     if not state.start_gate.is_open:
@@ -49,7 +49,7 @@ def _check_waiting(state: ApplicationState) -> None:
     if notices.waits_since_ms is None:
         notices.waits_since_ms = state.now_ms
     waited_ms = state.now_ms - notices.waits_since_ms
-    if not notices.waiting_notified and waited_ms >= state.waiting_after_ms:
+    if not notices.waiting_notified and waited_ms >= state.notices.waiting_after_ms:
         notices.waiting_notified = True
         text = f"it has waited for {lacking} of {len(state.instances)} containers for {waited_ms // 60_000} min"
         is_first = notices.waits_since_ms == state.submission.submitted_ms

@@ -18,7 +18,8 @@ from dlapp.am.decisions.start import start_gate
 from dlapp.am.model.events import StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.records.recovered import RecoveredContainer, RecoveredState
-from dlapp.am.model.state import ApplicationState, Due
+from dlapp.am.model.state import ApplicationState
+from dlapp.am.model.subjects import Due
 from dlapp.cluster.engine import STATUS_UNKNOWN, ContainerEnd, Grant
 from dlapp.values.messages import Fault, Phase
 
@@ -72,17 +73,17 @@ def _end_as_decided(state: ApplicationState, former: RecoveredState) -> None:
     for instance in state.instances:
         if (container := instance.container) is not None and (result := container.result) is not None:
             failures.record_stored_output(instance, container, result)
-    state.ending, state.settlement = former.ending
+    state.ending, state.closing.settlement = former.ending
     if former.outputs is not None:
-        state.outputs = former.outputs
+        state.closing.outputs = former.outputs
         state.stage = Stage.LEAVING
-        state.closing_until_ms = state.awake_ms + state.timing.end_ms
+        state.closing.until_ms = state.awake_ms + state.timing.end_ms
         containers.stop_all(state)
     elif state.commits:
         containers.stop_all(state)
         shutdown.settle(state)
     else:
-        shutdown.conclude(state, state.ending, state.settlement)
+        shutdown.conclude(state, state.ending, state.closing.settlement)
 
 
 def _keep_earlier(instance: Instance, known: RecoveredContainer) -> None:
@@ -186,8 +187,8 @@ def adopt(state: ApplicationState, grant: Grant, *, listed: bool = True) -> Cont
     container = state.add_container(grant, role)
     container.unconfirmed = container.renumber = True
     container.listed = listed
-    if state.recovery_until_ms is None or state.recovery_until_ms <= state.awake_ms:
-        state.recovery_until_ms = state.awake_ms + state.timing.recovery_ms
+    if state.recovery.until_ms is None or state.recovery.until_ms <= state.awake_ms:
+        state.recovery.until_ms = state.awake_ms + state.timing.recovery_ms
     blockers.add(state, container)
     if state.stage is not Stage.ACTIVE:
         containers.stop(state, container, StopReason.ENDING)
@@ -205,19 +206,19 @@ def end_unlisted_containers(state: ApplicationState) -> None:
 
 def handle_published(state: ApplicationState) -> None:
     """Record that tasks of an earlier attempt can find this one from now on."""
-    if state.recovery_until_ms is not None and state.unpublished_until_ms > state.awake_ms:
-        state.recovery_until_ms = state.awake_ms + state.timing.recovery_ms
-    state.unpublished_until_ms = 0
+    if state.recovery.until_ms is not None and state.recovery.unpublished_until_ms > state.awake_ms:
+        state.recovery.until_ms = state.awake_ms + state.timing.recovery_ms
+    state.recovery.unpublished_until_ms = 0
 
 
 def check_deadline(state: ApplicationState) -> None:
     """Stop the containers whose tasks have not reported in time."""
-    if state.recovery_until_ms is None:
+    if state.recovery.until_ms is None:
         return
-    if state.awake_ms < max(state.recovery_until_ms, state.unpublished_until_ms):
+    if state.awake_ms < max(state.recovery.until_ms, state.recovery.unpublished_until_ms):
         return
-    state.recovery_until_ms = None
-    presumed, state.presumed_ends = state.presumed_ends, []
+    state.recovery.until_ms = None
+    presumed, state.recovery.presumed_ends = state.recovery.presumed_ends, []
     for end in presumed:
         failures.handle_end(state, end)
     for container in [one for one in state.open.values() if one.unconfirmed]:

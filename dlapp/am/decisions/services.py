@@ -15,7 +15,8 @@ from dlapp.am.decisions.assessment import GOOD_MS, Assessment
 from dlapp.am.model.instance import Container, Instance, StopReason
 from dlapp.am.model.records.indexes import WaitRecord
 from dlapp.am.model.records.recovered import RecoveredWait
-from dlapp.am.model.state import ApplicationState, Due
+from dlapp.am.model.state import ApplicationState
+from dlapp.am.model.subjects import Due
 from dlapp.cluster.engine import NODE_MANAGER
 from dlapp.value import replace
 from dlapp.values.messages import Fault
@@ -102,7 +103,7 @@ def check_wait(state: ApplicationState, container: Container) -> None:
     if instance is None or container.waits_since_ms is None:
         return
     left = left_ms(state, instance, state.service_waits.get(instance.index, ""))
-    if not state.single_node:
+    if not state.engine.single_node:
         left = min(left, container.waits_since_ms + HELD_MS - state.awake_ms)
     if left > 0:
         state.set_deadline(left, Due.SERVICE, container)
@@ -128,7 +129,7 @@ def assess_wait(state: ApplicationState, instance: Instance | None) -> Assessmen
 
 def as_service_failure(state: ApplicationState, assessed: Assessment) -> Assessment:
     """Return an assessment of SERVICE also if a single node lacks a service of its own, such as Docker."""
-    is_service = assessed.fault is Fault.SERVICE or (assessed.fault is Fault.NODE and state.single_node)
+    is_service = assessed.fault is Fault.SERVICE or (assessed.fault is Fault.NODE and state.engine.single_node)
     if not assessed.service or not is_service:
         return assessed
     is_avoided = assessed.avoid_node and assessed.fault is Fault.SERVICE

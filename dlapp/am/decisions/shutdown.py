@@ -44,11 +44,11 @@ def handle_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
     """Handle a request to end the application."""
     soft = isinstance(event, SoftKill)
     if state.stage is Stage.STARTING:
-        if not isinstance(state.stop_before_start, Kill):
-            state.stop_before_start = event
+        if not isinstance(state.stop.before_start, Kill):
+            state.stop.before_start = event
         answer = StopAnswer(state="stopping", commits=False)
     elif state.stage is Stage.ACTIVE or (
-        state.stage is Stage.CLOSING and state.settlement is not Settlement.DROP and not soft
+        state.stage is Stage.CLOSING and state.closing.settlement is not Settlement.DROP and not soft
     ):
         execute_stop(state, event)
         commits = state.commits and bool(state.spec.outputs)
@@ -57,13 +57,13 @@ def handle_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
         for container in kept:
             container.kept_until_ms = None
             state.order(container, stop=Stop.SOFT, why=f"soft-killed by {event.by}")
-        state.closing_until_ms = max(state.closing_until_ms, state.awake_ms + state.timing.end_ms)
+        state.closing.until_ms = max(state.closing.until_ms, state.awake_ms + state.timing.end_ms)
         indexes = ", ".join(str(one.instance.index) for one in kept if one.instance is not None)
         text = f"container {indexes} is kept no longer; {state.ending.diagnostics if state.ending else ''}"
         answer = StopAnswer(state="stopping", message=text)
-    elif state.stage is Stage.CLOSING and state.soft_ends_ms is not None and state.soft_text is not None:
+    elif state.stage is Stage.CLOSING and state.stop.ends_ms is not None and state.stop.text is not None:
         left_s = _grace_left_s(state)
-        text = f"{state.soft_text} already, {left_s:.0f} s of the grace time left"
+        text = f"{state.stop.text} already, {left_s:.0f} s of the grace time left"
         answer = StopAnswer(state="already", left_s=left_s, message=text)
     elif state.stage is Stage.ENDED:
         text = state.ending.diagnostics if state.ending else "the attempt has ended"
@@ -82,9 +82,9 @@ def _kept_containers(state: ApplicationState) -> list[Container]:
 
 
 def _grace_left_s(state: ApplicationState) -> float:
-    if state.soft_ends_ms is None or state.soft_text is None:
+    if state.stop.ends_ms is None or state.stop.text is None:
         return 0.0
-    return max(0, state.soft_until_ms - state.awake_ms) / 1000
+    return max(0, state.stop.until_ms - state.awake_ms) / 1000
 
 
 def execute_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
@@ -92,12 +92,12 @@ def execute_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
     if isinstance(event, SoftKill):
         stop_softly(state, event.by, Cause.SOFT_KILLED)
         return
-    if state.stage is Stage.CLOSING and state.soft_text is None and state.commits and _is_decided(state):
+    if state.stage is Stage.CLOSING and state.stop.text is None and state.commits and _is_decided(state):
         # The output is stored; what still runs are services and roles that do not decide.
         assert state.ending is not None
         conclude(state, state.ending, Settlement.COMMIT)
         return
-    state.soft_text = None
+    state.stop.text = None
     text = f"killed by {event.by}{NOTHING_KEPT if state.spec.outputs else ''}"
     conclude(state, ApplicationEnd(FinalStatus.KILLED, Cause.KILLED, text), Settlement.DROP)
 
@@ -126,12 +126,12 @@ def stop_softly(state: ApplicationState, by: str, cause: Cause, *, ends_ms: int 
         return
     grace_ms = int(state.spec.kill_grace_s * 1000)
     if ends_ms is None:
-        state.soft_ends_ms = state.now_ms + grace_ms
+        state.stop.ends_ms = state.now_ms + grace_ms
     else:
-        state.soft_ends_ms = ends_ms
+        state.stop.ends_ms = ends_ms
         grace_ms = max(0, min(grace_ms, ends_ms - state.now_ms))
-    state.soft_by, state.soft_text = by, text
-    state.record(SoftRecord(by, cause, state.soft_ends_ms), durable=True)
+    state.stop.by, state.stop.text = by, text
+    state.record(SoftRecord(by, cause, state.stop.ends_ms), durable=True)
     conclude(state, ApplicationEnd(FinalStatus.KILLED, cause, text), Settlement.COMMIT, grace_ms=grace_ms)
 
 
@@ -157,20 +157,20 @@ def diagnosis_of_limit(ending: ApplicationEnd) -> Diagnosis:
 
 def handle_lifetime(state: ApplicationState, killed_in_s: float) -> None:
     """Record in how many seconds the engine is going to kill the application; infinity: never."""
-    state.killed_until_ms = state.awake_ms + killed_in_s * 1000
-    state.lifetime_ms = state.killed_until_ms - state.runtime_from_ms
+    state.lifetime.killed_until_ms = state.awake_ms + killed_in_s * 1000
+    state.lifetime.limit_ms = state.lifetime.killed_until_ms - state.lifetime.runtime_from_ms
 
 
 def _lifetime_grace_ms(state: ApplicationState) -> int | None:
     """Return the remaining grace time of a soft stop that must complete, with stored output, before the engine kills
     the application [ms]; None: not due. Half of even a short lifetime is left to the payload.
     """
-    if math.isinf(state.killed_until_ms):
+    if math.isinf(state.lifetime.killed_until_ms):
         return None
     timing, grace_ms = state.timing, int(state.spec.kill_grace_s * 1000)
-    store_ms = min(max(state.lifetime_ms / 10, timing.least_store_ms), timing.most_store_ms)
-    left_ms = state.killed_until_ms - state.awake_ms
-    if left_ms > min(grace_ms + store_ms, state.lifetime_ms / 2):
+    store_ms = min(max(state.lifetime.limit_ms / 10, timing.least_store_ms), timing.most_store_ms)
+    left_ms = state.lifetime.killed_until_ms - state.awake_ms
+    if left_ms > min(grace_ms + store_ms, state.lifetime.limit_ms / 2):
         return None
     return int(min(grace_ms, max(left_ms - store_ms, left_ms / 2, 0)))
 
@@ -199,16 +199,16 @@ def conclude(
         grace_ms: between SIGTERM and SIGKILL, after which output is stored; None: SIGKILL and no output.
         decided: the end does not depend on the stored output.
     """
-    state.ending, state.settlement = ending, how
+    state.ending, state.closing.settlement = ending, how
     state.stage = Stage.CLOSING
-    state.closing_stage = 0
+    state.closing.stage = 0
     if grace_ms is None or decided:
         # Durable before any payload is stopped: a next attempt must not treat their ends as failures.
         state.record(EndingRecord(ending, how), durable=True)
     if grace_ms is None:
         containers.stop_all(state)
-        state.closing_stage = 2
-        state.closing_until_ms = state.awake_ms + state.timing.end_ms
+        state.closing.stage = 2
+        state.closing.until_ms = state.awake_ms + state.timing.end_ms
         return
     for container in list(state.open.values()):
         if container.is_kept and ending.cause is Cause.FAILED:
@@ -222,8 +222,8 @@ def conclude(
             text = containers.stop_text(state, StopReason.ENDING)
             reason = ending.cause.value.replace("-", "_").replace(" ", "_")
             state.order(container, stop=Stop.SOFT, why=text, reason=reason, grace_s=grace_ms / 1000)
-    state.soft_until_ms = state.awake_ms + grace_ms
-    state.closing_until_ms = state.soft_until_ms + state.timing.soft_margin_ms
+    state.stop.until_ms = state.awake_ms + grace_ms
+    state.closing.until_ms = state.stop.until_ms + state.timing.soft_margin_ms
 
 
 def advance(state: ApplicationState) -> None:
@@ -232,13 +232,13 @@ def advance(state: ApplicationState) -> None:
         limit_s = state.spec.max_runtime_s if state.start_gate.is_open else None
         if not state.undecided and not state.spec.is_service:
             _conclude_decided(state)
-        elif limit_s is not None and state.awake_ms - state.runtime_from_ms >= limit_s * 1000:
+        elif limit_s is not None and state.awake_ms - state.lifetime.runtime_from_ms >= limit_s * 1000:
             stop_softly(state, MAX_RUNTIME, Cause.TIMED_OUT)
         elif (grace_ms := _lifetime_grace_ms(state)) is not None:
             stop_softly(state, LIFETIME, Cause.TIMED_OUT, ends_ms=state.now_ms + grace_ms)
     if state.stage is Stage.CLOSING:
         _check_closing(state)
-    if state.stage is Stage.LEAVING and (not state.live or state.awake_ms >= state.closing_until_ms):
+    if state.stage is Stage.LEAVING and (not state.live or state.awake_ms >= state.closing.until_ms):
         _finish(state)
 
 
@@ -282,13 +282,13 @@ def _failure_text(state: ApplicationState) -> str:
 
 def _check_closing(state: ApplicationState) -> None:
     if not state.open:
-        if state.sweep is None or not state.sweep.committing or state.settlement is Settlement.DROP:
+        if state.sweep is None or not state.sweep.committing or state.closing.settlement is Settlement.DROP:
             settle(state)
-    elif state.awake_ms < state.closing_until_ms:
+    elif state.awake_ms < state.closing.until_ms:
         return
     elif not (others := _not_kept(state)):
         return  # they end by themselves
-    elif state.closing_stage == 0:
+    elif state.closing.stage == 0:
         # The grace time and its margin are over. Containers that store go on: their output would be lost otherwise.
         storing = False
         for container in others:
@@ -296,14 +296,14 @@ def _check_closing(state: ApplicationState) -> None:
                 storing = True
             else:
                 containers.stop(state, container, StopReason.ENDING, at_once=True)
-        state.closing_stage = 1 if storing else 2
+        state.closing.stage = 1 if storing else 2
         store_ms = state.timing.store_ms + int(state.spec.output_patience_s * 1000)
-        state.closing_until_ms = state.awake_ms + (store_ms if storing else state.timing.end_ms)
-    elif state.closing_stage == 1:
+        state.closing.until_ms = state.awake_ms + (store_ms if storing else state.timing.end_ms)
+    elif state.closing.stage == 1:
         for container in others:
             containers.stop(state, container, StopReason.ENDING, at_once=True)
-        state.closing_stage = 2
-        state.closing_until_ms = state.awake_ms + state.timing.end_ms
+        state.closing.stage = 2
+        state.closing.until_ms = state.awake_ms + state.timing.end_ms
     elif not _kept_containers(state):
         settle(state)
 
@@ -321,7 +321,7 @@ def settle(state: ApplicationState) -> None:
         for one in state.instances
         if one.stored is not None and (one.done or (not one.failed and _filled(one.stored[1])))
     )
-    if state.soft_text is not None:
+    if state.stop.text is not None:
         parts = _nonempty_parts(parts)
     there = {part.index for part in parts}
     failed, lost = _kept_parts([one for one in state.instances if one.index not in there])
@@ -330,14 +330,14 @@ def settle(state: ApplicationState) -> None:
 
         parts, lost = sweep_summary.parts_of(state.sweep, failed=False), ()
         failed = sweep_summary.parts_of(state.sweep, failed=True)
-    if state.soft_text is not None:
-        _describe_soft_end(state, state.soft_text, parts, has_rest=bool(failed or lost))
+    if state.stop.text is not None:
+        _describe_soft_end(state, state.stop.text, parts, has_rest=bool(failed or lost))
     withheld = False
     if state.ending.cause is Cause.SUCCEEDED and state.commits and (lost_work := _lost_work_text(state)):
         parts, withheld = _withhold_outputs(state, lost_work, parts)
-    state.closing_until_ms = state.awake_ms + state.timing.end_ms
-    if state.commits or state.soft_text is not None or withheld:
-        state.record(EndingRecord(state.ending, state.settlement), durable=True)
+    state.closing.until_ms = state.awake_ms + state.timing.end_ms
+    if state.commits or state.stop.text is not None or withheld:
+        state.record(EndingRecord(state.ending, state.closing.settlement), durable=True)
     state.stage = Stage.SETTLING
     committed = state.sweep.committed if state.sweep is not None else 0
     dead = tuple(
@@ -346,18 +346,17 @@ def settle(state: ApplicationState) -> None:
         for each in filter(None, (*one.earlier, one.last))
         if each.result is None and each.end is not None
     )
-    match state.settlement:
+    match how := state.closing.settlement:
         case Settlement.COMMIT:
-            state.add_action(SettleOutputs(state.settlement, state.ending, parts, failed, lost, dead, committed))
+            state.add_action(SettleOutputs(how, state.ending, parts, failed, lost, dead, committed))
         case Settlement.KEEP:
             # An earlier try of an unfinished index may have stored something that the last one did not.
             kept, done = failed, parts
             if state.sweep is None:
                 kept, lost = _kept_parts([one for one in state.instances if not one.done])
                 done = tuple(part for part in parts if state.instances[part.index].done)
-            state.add_action(
-                SettleOutputs(state.settlement, state.ending, in_order(done + kept), (), lost, dead, committed)
-            )
+            parts = in_order(done + kept)
+            state.add_action(SettleOutputs(how, state.ending, parts, (), lost, dead, committed))
         case Settlement.DROP:
             # What a container or a trial has stored is kept apart, also after a kill: its task reports it when all is.
             stored = in_order(parts + failed)
@@ -371,7 +370,7 @@ def settle(state: ApplicationState) -> None:
             if complete := [one for one in stored if names & _filled(one.outputs)]:
                 text = f"{state.ending.diagnostics.removesuffix(NOTHING_KEPT)}, {complete_text(complete)}"
                 state.ending = replace(state.ending, diagnostics=text)
-            state.add_action(SettleOutputs(state.settlement, state.ending, stored, dead=dead, committed=committed))
+            state.add_action(SettleOutputs(how, state.ending, stored, dead=dead, committed=committed))
 
 
 def complete_text(parts: Sequence[Part]) -> str:
@@ -428,15 +427,15 @@ def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ..
     if not state.spec.outputs:
         pass
     elif not filled and state.sweep is not None and state.sweep.committed:
-        state.settlement = Settlement.COMMIT
+        state.closing.settlement = Settlement.COMMIT
         text += ", output committed"
     elif not filled:
         text += ", there was no output to commit"
-        state.settlement = Settlement.KEEP if parts or has_rest else Settlement.DROP
+        state.closing.settlement = Settlement.KEEP if parts or has_rest else Settlement.DROP
     elif state.ending.cause is Cause.TIMED_OUT and not _all_succeeded(state):
         # Nobody has checked that it is worth keeping, and it may be incomplete.
         text += ", output kept as partial: not every script ended with exit code 0 in its grace time"
-        state.settlement = Settlement.KEEP
+        state.closing.settlement = Settlement.KEEP
     else:
         text += ", output committed"
         there = {part.index for part in parts}
@@ -477,7 +476,7 @@ def _withhold_outputs(
         return parts, False
     if not with_data:
         state.ending = ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, f"the output has no data, and {lost_work}")
-        state.settlement = Settlement.KEEP
+        state.closing.settlement = Settlement.KEEP
         return parts, True
     text = f"there was no data for {assessment.listed(without)}, and {lost_work}"
     text = "; ".join(filter(None, (state.ending.diagnostics, text)))
@@ -500,7 +499,7 @@ def handle_settled(state: ApplicationState, event: OutputsSettled) -> None:
     if state.stage is not Stage.SETTLING:
         return
     assert state.ending is not None
-    state.outputs, state.waiting_for = event.outputs or state.outputs, ""
+    state.closing.outputs, state.waiting_for = event.outputs or state.closing.outputs, ""
     if event.ended is not None:
         state.ending = event.ended
     if event.error is not None and state.commits:
@@ -514,9 +513,9 @@ def handle_settled(state: ApplicationState, event: OutputsSettled) -> None:
         count = state.sweep.committed
         text = f"the output of {count} trial{'s is' if count > 1 else ' is'} committed in {places}"
         state.ending = replace(state.ending, diagnostics="; ".join(filter(None, (state.ending.diagnostics, text))))
-    state.record(SettledRecord(state.ending, state.settlement, state.outputs))
+    state.record(SettledRecord(state.ending, state.closing.settlement, state.closing.outputs))
     state.stage = Stage.LEAVING
-    state.closing_until_ms = state.awake_ms + state.timing.end_ms
+    state.closing.until_ms = state.awake_ms + state.timing.end_ms
 
 
 def _finish(state: ApplicationState) -> None:
@@ -527,6 +526,6 @@ def _finish(state: ApplicationState) -> None:
         text = state.ending.diagnostics
         state.ending = replace(state.ending, diagnostics=f"{text}; {end}" if text else end)
     state.stage = Stage.ENDED
-    state.finished_ms = state.now_ms
+    state.lifetime.finished_ms = state.now_ms
     state.record(FinishRecord())
     state.add_action(Finish(state.ending))

@@ -6,12 +6,8 @@ Each decision on an event is a change of this value and a list of actions. The d
 
 from __future__ import annotations
 
-import heapq
-import math
 import random
-from collections import deque
 from collections.abc import Callable
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from dlapp.am.model import demand
@@ -19,11 +15,9 @@ from dlapp.am.model.checkpoints import GangCheckpoints
 from dlapp.am.model.events import (
     Action,
     ApplicationEnd,
-    Kill,
     Notify,
     SendOrders,
     Settlement,
-    SoftKill,
     WriteJournal,
 )
 from dlapp.am.model.gate import Gate
@@ -32,13 +26,26 @@ from dlapp.am.model.records.containers import GrantRecord
 from dlapp.am.model.records.indexes import FaultsRecord, FreeRecord
 from dlapp.am.model.roster_state import RosterState
 from dlapp.am.model.start_gate import StartGate
-from dlapp.cluster.engine import ContainerEnd, Grant
-from dlapp.value import Record, Value, field, replace
+from dlapp.am.model.subjects import (
+    CheckpointReports,
+    Closing,
+    Deadlines,
+    Due,
+    EngineFacts,
+    JournalProgress,
+    Launches,
+    Lifetime,
+    NodeFacts,
+    Notices,
+    PayloadChecks,
+    RecoveryProgress,
+    RequestedStop,
+    UsageTotals,
+)
+from dlapp.cluster.engine import Grant
+from dlapp.value import Value, replace
 from dlapp.values.ids import ApplicationId, ContainerId
-from dlapp.values.messages import CheckpointStatus, LaunchState, MpiLaunch
-from dlapp.values.report import OutputView
-from dlapp.values.spec import Submission
-from dlapp.values.usage import Receipt
+from dlapp.values.spec import AppSpec, Submission
 
 if TYPE_CHECKING:
     from dlapp.am.model.records.record import JournalRecord
@@ -99,34 +106,6 @@ class Timing(Value):
         return min(max(self.report_every_s, containers / self.reports_per_s), self.most_report_every_s)
 
 
-class Due(Enum):
-    """The subject of a container's deadline."""
-
-    HELLO = 1
-    SILENCE = 2
-    STOP = 3
-    SERVICE = 4
-    LATE = 5
-    TRIALS = 6
-    REMOVED = 7
-
-
-class Notices(Record):
-    """Record of the notifications that the user was sent.
-
-    Attributes:
-        waits_since_ms: since when it lacks containers [ms since 1970]; None: it does not.
-        waiting_notified: whether the user was notified of that.
-        idle_spells: how often its GPUs became idle, if the user is notified of that.
-        events: kinds and keys of other notified events.
-    """
-
-    waits_since_ms: int | None
-    waiting_notified: bool = False
-    idle_spells: int = 0
-    events: set[tuple[str, str]] = field(default_factory=set)
-
-
 class ApplicationState:
     """One attempt of one application.
 
@@ -140,43 +119,22 @@ class ApplicationState:
 
     Attributes:
         stage: see `dlapp.am.decisions.master`.
-        instances: by CONTAINER_INDEX; `roles`: in the order of the spec; `conditions`: of roles that depend on others.
-        gates: start gates of the gangs.
+        now_ms, awake_ms: the two clocks of `dlapp.am.decisions.master`; names that end in ``until_ms`` use the second
+            one.
+        roles: in the order of the spec; `instances`: by CONTAINER_INDEX.
+        gates: start gates of the gangs; `conditions`: of roles that depend on others.
         deciding: the indexes that decide how the application ends; `undecided`: those of them that are not done.
         containers: all that were granted and kept; `live`: those not known to have ended; `open`: those of the live
             ones whose task has not reported a result either.
         released: grants that were released and are not known to have ended; `gone`: containers that ended and were
             never kept.
-        presumed_ends: ends of containers on lost nodes that block every role, until the recovery's deadline.
-        journal_lines: number of lines that this attempt has written to the journal, durable or not.
-        unrecorded: containers whose index is not yet durable in the journal, each with its line, in this order.
-        avoided, devices: which nodes not to request.
-        removed_nodes: hosts that an operator has removed, until the engine grants a container there again.
-        roster: addresses of the containers.
-        checkpoints: index -> the checkpoint numbers that its task last reported.
-        newest_checkpoints: index -> its newest checkpoint, as its tasks have reported it.
-        head: `AppSpec.head`; `launches`: the last request of its task; `launch_states`: index -> the last states of
-            launches that its task reported.
-        now_ms, awake_ms: the two clocks of `dlapp.am.decisions.master`; names that end in ``until_ms`` use the second
-            one.
-        deadlines: a heap of (awake_ms, number, what, container).
-        payload_ran: whether any payload has started.
-        stop_before_start: who requested a stop before the registration.
-        killed_until_ms: when the engine is going to kill it; `lifetime_ms`: its remaining lifetime; infinity: no limit.
-        ending: how it ends, once decided; `settlement`: what to do with the outputs then; `outputs`: their results.
-        soft_by, soft_ends_ms: who requested a soft stop, and the end of its grace time; `soft_text`: prefix of the
-            diagnostics after it.
-        single_node: its containers run on one machine, so a retry is never elsewhere.
-        engine_lists_all: the engine reports every live container to the next attempt (`Registered.is_complete`).
         sweep: its trials; None: not a sweep.
         service_waits: index -> the service that it waits for now, with or without a container.
-        changes: role -> differences between what was requested and what its containers got.
-        notices: state of the notifications (`dlapp.am.decisions.notices`).
-        former_series: container -> its usage series, in JSON form, as an earlier attempt wrote it.
-        receipt, receipt_ms: the last sum of all receipts, and its time [ms of time awake].
-        hangs_checked_ms: time of the last check for hanging payloads [ms of time awake].
-        idle: the indexes whose GPUs are idle; `idle_checked_ms`: time of the last check [ms of time awake].
-        closing_stage: 0: in the grace time; 1: containers that are storing may go on; 2: all were stopped.
+        payload_ran: whether any payload has started.
+        waiting_for: what the start or the commit waits for; empty: nothing.
+        ending: how it ends, once decided.
+
+    The others are described by their classes (`dlapp.am.model.subjects`, `RosterState`, `StartGate`).
     """
 
     def __init__(
@@ -196,21 +154,17 @@ class ApplicationState:
         self.submission, self.spec = submission, submission.spec
         self.application_id, self.attempt = application_id, attempt
         self.timing, self.parts_of = timing, parts_of
-        self.waiting_after_ms = waiting_after_ms
         self.chance = chance or random.Random()
-        self.start_gate = start_gate or StartGate()
         self.stage = Stage.STARTING
-        self.instances: list[Instance] = []
-        self.roles: list[demand.Role] = []
-        gates: dict[str, Gate] = {}
-        for gang in self.spec.gangs():
-            gate = Gate(gang[0].name, sum(role.instances for role in gang))
-            gates |= dict.fromkeys((role.name for role in gang), gate)
-        for place, role in enumerate(self.spec.roles):
-            first = len(self.instances)
-            self.roles.append(demand.Role(place, role, first, gates.get(role.name) or Gate(role.name, 0)))
-            self.instances.extend(Instance(first + n, role, n) for n in range(role.instances))
-        self.gates = tuple(dict.fromkeys(gates.values()))
+        self.now_ms = self.awake_ms = 0
+        self.lifetime = Lifetime()
+        self.start_gate = start_gate or StartGate()
+
+        self.roles = _roles_of(self.spec)
+        self.instances = [
+            Instance(index, role.spec, number) for role in self.roles for number, index in enumerate(role.indexes)
+        ]
+        self.gates = tuple(dict.fromkeys(role.gate for role in self.roles if role.gate.gang))
         for gate in self.gates:
             gate.checkpoints = self._checkpoints_of(gate)
         by_name = {role.spec.name: role for role in self.roles}
@@ -219,65 +173,36 @@ class ApplicationState:
             for role in self.roles
             if role.spec.depends_on
         }
-        self.head = self.spec.head
-        self.undecided = {one.index for one in self.instances if self.spec.decides(one.role)}
-        if self.head is not None:
-            self.undecided = {self.head}
+        deciding = (one.index for one in self.instances if self.spec.decides(one.role))
+        self.undecided = set(deciding) if self.spec.head is None else {self.spec.head}
         self.deciding = frozenset(self.undecided)
+
         self.containers: dict[ContainerId, Container] = {}
         self.live: dict[ContainerId, Container] = {}
         self.open: dict[ContainerId, Container] = {}
         self.released: dict[ContainerId, None] = {}
         self.gone: set[ContainerId] = set()
-        self.presumed_ends: list[ContainerEnd] = []
-        self.removed_nodes: set[str] = set()
-        self.journal_lines = 0
-        self.unrecorded: deque[tuple[int, Container]] = deque()
-        self.service_waits: dict[int, str] = {}
-        self.sweep: SweepState | None = None
-        if self.spec.sweep is not None:
-            from dlapp.am.model.trials import SweepState  # few applications need it
+        self.engine = EngineFacts()
+        self.nodes = NodeFacts(demand.AvoidedNodes(timing.avoid_ms), demand.UsableDevices(devices_wait_ms))
+        self.deadlines = Deadlines()
+        self.recovery = RecoveryProgress(timing.unpublished_ms)
+        self.journal = JournalProgress()
 
-            self.sweep = SweepState(self.spec.sweep, self.spec.containers)
-        self.avoided = demand.AvoidedNodes(timing.avoid_ms)
+        self.sweep = _sweep_of(self.spec)
         self.roster = RosterState(exists=self.spec.has_roster, is_known=attempt == 1)
-        self.checkpoints: dict[int, tuple[int, ...]] = {}
-        self.newest_checkpoints: dict[int, CheckpointStatus] = {}
-        self.launches: tuple[MpiLaunch, ...] = ()
-        self.launch_states: dict[int, tuple[LaunchState, ...]] = {}
-        self.devices = demand.UsableDevices(devices_wait_ms)
-        self.deadlines: list[tuple[int, int, Due, Container]] = []
-        self._deadlines_set = 0
+        self.checkpoints = CheckpointReports()
+        self.launches = Launches(self.spec.head)
+        self.service_waits: dict[int, str] = {}
+        self.checks = PayloadChecks()
+        self.usage = UsageTotals()
+        self.notices = Notices(waiting_after_ms, submission.submitted_ms if attempt == 1 else None)
+        self.payload_ran = False
 
-        self.now_ms = self.awake_ms = 0
-        self.started_ms: int | None = None
-        self.finished_ms: int | None = None
-        self.runtime_from_ms = 0
-        self.killed_until_ms = self.lifetime_ms = math.inf
-        self.recovery_until_ms: int | None = None
-        self.unpublished_until_ms = timing.unpublished_ms
-        self.payload_ran = self.single_node = self.engine_lists_all = False
-        self.stop_before_start: SoftKill | Kill | None = None
-
+        self.stop = RequestedStop()
         self.ending: ApplicationEnd | None = None
-        self.settlement = Settlement.DROP
-        self.soft_text: str | None = None
-        self.soft_by = ""
-        self.soft_ends_ms: int | None = None
-        self.soft_until_ms = 0
-        self.hangs_checked_ms = self.idle_checked_ms = 0
-        self.idle: tuple[Instance, ...] = ()
-        self.notices = Notices(self.submission.submitted_ms if attempt == 1 else None)
-        self.former_series: dict[str, Any] = {}
-        self.receipt: Receipt | None = None
-        self.receipt_ms = 0
-        self.closing_stage = 0
-        self.closing_until_ms = 0
-        self.outputs: tuple[OutputView, ...] = ()
-        self.waiting_for = ""  # what the start or the commit waits for
-        self.changes: dict[str, str] = {}
+        self.closing = Closing()
+        self.waiting_for = ""
         self.actions: list[Action] = []
-        self.former: RecoveredState | None = None
         if former is not None:
             self.apply_journals(former)
 
@@ -309,16 +234,16 @@ class ApplicationState:
     @property
     def awaits_journal(self) -> bool:
         """Return True if something waits for lines of the journal to be durable."""
-        return bool(self.unrecorded) or (self.sweep is not None and bool(self.sweep.unrecorded))
+        return bool(self.journal.unrecorded) or (self.sweep is not None and bool(self.sweep.unrecorded))
 
     @property
     def commits(self) -> bool:
         """Return True if its output is to be committed."""
-        return self.settlement is Settlement.COMMIT
+        return self.closing.settlement is Settlement.COMMIT
 
     def apply_journals(self, former: RecoveredState) -> None:
         """Apply the journals of earlier attempts; must precede the engine's `Registered`."""
-        self.former, self.changes = former, dict(former.changes)
+        self.recovery.former, self.engine.changes = former, dict(former.changes)
 
     def pass_time(self, now_ms: int) -> None:
         """Set both clocks; a jump of the first one advances the second by at most `MAX_GAP_MS`."""
@@ -341,13 +266,12 @@ class ApplicationState:
 
     def record(self, record: JournalRecord, *, durable: bool = False) -> None:
         """Write a record to the journal (`dlapp.am.model.journal`)."""
-        self.journal_lines += 1
+        self.journal.lines += 1
         self.add_action(WriteJournal(record.as_json(self.now_ms), durable))
 
     def set_deadline(self, in_ms: int, what: Due, container: Container) -> None:
         """Set a deadline of a container, in ms from now."""
-        self._deadlines_set += 1
-        heapq.heappush(self.deadlines, (self.awake_ms + in_ms, self._deadlines_set, what, container))
+        self.deadlines.add(self.awake_ms + in_ms, what, container)
 
     def order(self, container: Container, *, number: int | None = None, **change: Any) -> None:
         """Change a task's orders and increment their number, beyond ``number`` if given."""
@@ -434,3 +358,26 @@ class ApplicationState:
             instance.done, instance.stored = False, None
             if instance.index in self.deciding:
                 self.undecided.add(instance.index)
+
+
+def _roles_of(spec: AppSpec) -> list[demand.Role]:
+    """Return the roles of an application; those of a gang share a gate."""
+    gates: dict[str, Gate] = {}
+    for gang in spec.gangs():
+        gate = Gate(gang[0].name, sum(role.instances for role in gang))
+        gates |= dict.fromkeys((role.name for role in gang), gate)
+    roles: list[demand.Role] = []
+    first = 0
+    for place, role in enumerate(spec.roles):
+        roles.append(demand.Role(place, role, first, gates.get(role.name) or Gate(role.name, 0)))
+        first += role.instances
+    return roles
+
+
+def _sweep_of(spec: AppSpec) -> SweepState | None:
+    """Return the trials of an application; None: it is not a sweep."""
+    if spec.sweep is None:
+        return None
+    from dlapp.am.model.trials import SweepState  # few applications need it
+
+    return SweepState(spec.sweep, spec.containers)

@@ -211,7 +211,7 @@ def test_a_viewer_token_allows_ports_and_the_view_only(world: World) -> None:
         for word in ("softkill", "kill", "release"):
             with pytest.raises(Denied):
                 connection.call("POST", f"/v1/{word}", {"user": "ann"}, timeout_s=PATIENCE_S)
-    assert world.loop._state.soft_by == ""
+    assert world.loop._state.stop.by == ""
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_modifier_token_allows_kills_but_no_ports(world: World) -> None:
     with ControlConnection(url, modifier) as connection:
         answer = connection.call("POST", "/v1/softkill", {"user": "ben"}, timeout_s=PATIENCE_S)
         assert answer["state"] == "stopping"
-    assert world.loop._state.soft_by == "ben"
+    assert world.loop._state.stop.by == "ben"
 
 
 def test_open_streams_are_bounded_and_ended_ones_are_not_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -467,7 +467,7 @@ def test_a_node_fault_is_retried_elsewhere_and_not_charged_to_the_program() -> N
     (ask,) = am.master.container_requests()
     assert (ask.count, ask.placement, ask.avoid) == (1, Placement(), ("node1",))
     am.do(Heartbeat(resync=True))
-    assert am.state.avoided.names(am.state.awake_ms) == (), "a restarted ResourceManager knows other nodes"
+    assert am.state.nodes.avoided.names(am.state.awake_ms) == (), "a restarted ResourceManager knows other nodes"
 
 
 def test_without_other_nodes_repeated_node_faults_end_the_application() -> None:
@@ -591,7 +591,7 @@ def test_preempted_containers_are_retried_uncounted_after_growing_pauses(status:
         am.running(number)
         am.ended(number, status, node_fault=True)
         pauses.append(pause_s(am))
-        assert am.state.avoided.names(am.state.awake_ms) == ()
+        assert am.state.nodes.avoided.names(am.state.awake_ms) == ()
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
     assert am.requested() == [1]
 
@@ -614,7 +614,7 @@ def test_containers_that_are_refused_before_they_run_for_an_index_pause_too() ->
         end = ContainerEnd(container_id=am.id(number), exit_status=-100, diagnostics="a previous RM", node_fault=True)
         am.do(Heartbeat(start_failed=(end,)))
         assert pause_s(am) >= 1
-    assert am.state.avoided.names(am.state.awake_ms) == ()
+    assert am.state.nodes.avoided.names(am.state.awake_ms) == ()
 
 
 def test_a_fault_of_the_node_is_forgiven_for_each_hour_that_a_container_ran() -> None:
@@ -633,7 +633,7 @@ def test_a_container_removed_by_its_node_is_not_counted() -> None:
         am.running(number)
         am.finished(number, result(Fault.NODE, None, None, message="its directory was removed", lost=True))
         assert pause_s(am) >= 1
-        assert am.state.avoided.names(am.state.awake_ms) == ()
+        assert am.state.nodes.avoided.names(am.state.awake_ms) == ()
     assert am.state.instances[0].node_faults == 0
 
 
@@ -649,7 +649,7 @@ def test_an_unreachable_service_is_retried_with_pauses_and_not_counted() -> None
         assert pause_s(am) >= 1
     instance = am.state.instances[0]
     assert (instance.user_faults, instance.node_faults) == (0, 0)
-    assert am.state.avoided.names(am.state.awake_ms) == ()
+    assert am.state.nodes.avoided.names(am.state.awake_ms) == ()
 
 
 def test_the_phase_names_the_awaited_service_with_start_and_deadline() -> None:
@@ -830,7 +830,7 @@ def test_a_nodemanager_that_does_not_listen_is_an_unreachable_service() -> None:
     pause_s(am)
     not_started(am, 4)
     pause_s(am)
-    assert am.state.avoided.names(am.state.awake_ms) == ()
+    assert am.state.nodes.avoided.names(am.state.awake_ms) == ()
     instance = am.state.instances[0]
     assert (instance.user_faults, instance.node_faults) == (0, 0)
     am.running(5)
@@ -2016,7 +2016,7 @@ def test_silence_after_the_node_was_lost_is_not_counted(comes_back: bool) -> Non
         if comes_back:
             am.ended(number, 137)  # what its node says when it is there again comes too late
         assert am.state.instances[0].node_faults == am.state.instances[0].user_faults == 0
-        assert am.state.avoided.names(am.state.awake_ms) == ()
+        assert am.state.nodes.avoided.names(am.state.awake_ms) == ()
         assert pause_s(am) >= 1
     am.running(12)
     am.finished(12)
@@ -2087,14 +2087,14 @@ def test_an_unrecorded_container_of_a_lost_node_may_run_any_index_until_it_repor
 
 def written(am: Driver, lines: int | None = None) -> None:
     """The journal is on record, or so many lines of it."""
-    am.do(events.JournalWritten(am.state.journal_lines if lines is None else lines))
+    am.do(events.JournalWritten(am.state.journal.lines if lines is None else lines))
 
 
 def test_a_payload_starts_once_the_journal_has_its_index() -> None:
     am = Driver(RoleSpec(instances=2), journal_is_slow=True)
     am.granted(2, 3)
     am.hello(2)
-    before = am.state.journal_lines
+    before = am.state.journal.lines
     am.hello(3)
     for number in (2, 3):
         am.report(number, Phase.WAITING)

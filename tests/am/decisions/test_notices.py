@@ -35,7 +35,7 @@ def test_a_next_attempt_and_a_restart_of_a_gang_have_keys_of_their_own() -> None
 
 def test_a_long_wait_for_containers_is_notified_once_per_wait() -> None:
     am = Driver(RoleSpec(instances=2, retries=3))
-    am.state.waiting_after_ms = 60_000
+    am.state.notices.waiting_after_ms = 60_000
     am.running(2)
     am.wait(55)
     assert notifications(am) == [("running", "")]

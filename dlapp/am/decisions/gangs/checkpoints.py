@@ -20,13 +20,13 @@ def handle_report(state: ApplicationState, container: Container, report: Report)
     """Process a report on the checkpoints that a task has found, stored and restored; its generation is recorded."""
     instance = container.bound_instance
     if (newest := report.checkpoint) is not None:
-        known_one = state.newest_checkpoints.get(instance.index)
+        known_one = state.checkpoints.newest.get(instance.index)
         if known_one is not None and not newest.number:  # a task that has not stored one yet
             newest = replace(known_one, why=newest.why)
-        state.newest_checkpoints[instance.index] = newest
+        state.checkpoints.newest[instance.index] = newest
     if report.checkpoints is None:
         return
-    state.checkpoints[instance.index] = report.checkpoints
+    state.checkpoints.numbers[instance.index] = report.checkpoints
     gate = state.role_of(container).gate
     known, orders = gate.checkpoints, container.orders
     if known is None or report.generation != gate.generation or orders is None:
@@ -51,7 +51,7 @@ def handle_report(state: ApplicationState, container: Container, report: Report)
 
 def can_be_resumed(state: ApplicationState) -> bool:
     """Return whether there is a checkpoint with which another application can continue (``--resume``)."""
-    checkpoint, numbers = state.spec.checkpoint, state.checkpoints
+    checkpoint, numbers = state.spec.checkpoint, state.checkpoints.numbers
     if checkpoint is None or not checkpoint.is_of_every_index:
         return any(numbers.values())
     together = [{one.index for one in state.members_of(gate)} for gate in state.gates]
@@ -70,7 +70,7 @@ def newest_of(state: ApplicationState) -> CheckpointView | None:
     writers = {index for role in state.roles if state.spec.checkpoint_of(role.spec)[1] for index in role.indexes}
     if not spec.is_of_every_index:
         writers = set(sorted(writers)[:1])
-    found = {index: state.newest_checkpoints.get(index, CheckpointStatus(why=NOT_STARTED)) for index in writers}
+    found = {index: state.checkpoints.newest.get(index, CheckpointStatus(why=NOT_STARTED)) for index in writers}
     if not found:
         return CheckpointView(why=NOT_STARTED)
     index = min(found, key=lambda one: (found[one].at_ms if found[one].number else -1, one))

@@ -48,9 +48,9 @@ def handle_usage(state: ApplicationState, container: Container, usage: Usage | N
 def check(state: ApplicationState) -> None:
     """Order payloads to dump their stacks and fail if they reported nothing for too long, or were idle."""
     limit_s = state.spec.hang_timeout_s
-    if limit_s is None or state.stage is not Stage.ACTIVE or state.awake_ms - state.hangs_checked_ms < _EVERY_MS:
+    if limit_s is None or state.stage is not Stage.ACTIVE or state.awake_ms - state.checks.hangs_ms < _EVERY_MS:
         return
-    state.hangs_checked_ms = state.awake_ms
+    state.checks.hangs_ms = state.awake_ms
     for group, is_whole in _groups(state):
         times_ms = [one.reported_ms for one in group if one.reported_ms is not None]
         what = "no report"

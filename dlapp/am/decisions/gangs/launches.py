@@ -19,37 +19,37 @@ NOT_THERE = 255
 
 def clear(state: ApplicationState) -> None:
     """Forget the launches of an earlier generation."""
-    state.launches = ()
-    state.launch_states.clear()
+    state.launches.requested = ()
+    state.launches.states.clear()
 
 
 def handle_report(state: ApplicationState, container: Container, report: Report) -> None:
     """Pass on a task's report on launches."""
     instance, gate = container.bound_instance, state.role_of(container).gate
-    if state.head is None or report.generation != gate.generation or report.result is not None:
+    if state.launches.head is None or report.generation != gate.generation or report.result is not None:
         return
-    if instance.index == state.head:
-        if report.launches != state.launches:
-            launches: dict[int, list[MpiLaunch]] = {one.index: [] for one in state.launches}
-            state.launches = report.launches
-            for one in state.launches:
+    if instance.index == state.launches.head:
+        if report.launches != state.launches.requested:
+            launches: dict[int, list[MpiLaunch]] = {one.index: [] for one in state.launches.requested}
+            state.launches.requested = report.launches
+            for one in state.launches.requested:
                 launches.setdefault(one.index, []).append(one)
             for index in sorted(launches):
                 if (member := _member(state, index)) is not None and member.container is not None:
                     _order(state, member.container, launches[index])
     elif _member(state, instance.index) is not None:
-        state.launch_states[instance.index] = report.launch_states
-        _order(state, container, [one for one in state.launches if one.index == instance.index])
-    head = state.instances[state.head].container
+        state.launches.states[instance.index] = report.launch_states
+        _order(state, container, [one for one in state.launches.requested if one.index == instance.index])
+    head = state.instances[state.launches.head].container
     if head is not None and head.orders is not None and head.orders.go:
-        states = tuple(found for one in state.launches if (found := _state_of(state, one)) is not None)
+        states = tuple(found for one in state.launches.requested if (found := _state_of(state, one)) is not None)
         if states != head.orders.launch_states:
             state.order(head, launch_states=states)
 
 
 def _member(state: ApplicationState, index: int) -> Instance | None:
     """Return the instance in which the head may launch; None: there is none of this index that takes part."""
-    if index == state.head or not 0 <= index < len(state.instances):
+    if index == state.launches.head or not 0 <= index < len(state.instances):
         return None
     instance = state.instances[index]
     return instance if state.spec.decides(instance.role) else None
@@ -68,5 +68,5 @@ def _state_of(state: ApplicationState, launch: MpiLaunch) -> LaunchState | None:
     member = _member(state, launch.index)
     if member is None or member.given_up or member.done:
         return LaunchState(number=launch.number, status=NOT_THERE)
-    known = state.launch_states.get(launch.index, ())
+    known = state.launches.states.get(launch.index, ())
     return next((one for one in known if one.number == launch.number), None)

@@ -44,28 +44,28 @@ def handle_usage(state: ApplicationState, container: Container, usage: Usage | N
 
 def check(state: ApplicationState) -> None:
     """Find the containers whose GPUs are idle, and take the guard's action."""
-    guard, notices = state.spec.idle_guard, state.notices
+    guard, notices, checks = state.spec.idle_guard, state.notices, state.checks
     if guard is None:
         return
     if state.stage is not Stage.ACTIVE:
-        state.idle = ()
+        checks.idle = ()
         return
-    if state.awake_ms - state.idle_checked_ms < _EVERY_MS:
+    if state.awake_ms - checks.idle_ms < _EVERY_MS:
         return
-    state.idle_checked_ms = state.awake_ms
+    checks.idle_ms = state.awake_ms
     assessed = list(_with_gpus(state))
-    before, state.idle = state.idle, tuple(one for one in assessed if _is_idle(state, guard, one.container))
-    if not state.idle:
+    before, checks.idle = checks.idle, tuple(one for one in assessed if _is_idle(state, guard, one.container))
+    if not checks.idle:
         return
     if guard.action is IdleAction.NOTIFY and not before:
         notices.idle_spells += 1
-        first = state.idle[0].container
+        first = checks.idle[0].container
         assert first is not None
-        text = f"all GPUs of container {state.idle[0].index} on {first.host} {guard}; dlapp-status shows which others"
+        text = f"all GPUs of container {checks.idle[0].index} on {first.host} {guard}; dlapp-status shows which others"
         state.notify(IDLE, f"{first.container_id}-{notices.idle_spells}", text)
-    if guard.action is IdleAction.STOP and len(state.idle) == len(assessed):
+    if guard.action is IdleAction.STOP and len(checks.idle) == len(assessed):
         shutdown.stop_softly(state, f"{shutdown.IDLE_GUARD} (all GPUs {guard})", Cause.TIMED_OUT)
-        state.idle = ()
+        checks.idle = ()
 
 
 def _with_gpus(state: ApplicationState) -> Iterator[Instance]:

@@ -23,7 +23,7 @@ def recover(state: ApplicationState, former: RecoveredState) -> None:
     gate, (pending, is_held, at_ms) = state.start_gate, former.start
     gate.pending, gate.is_held = pending, is_held
     if gate.is_open:
-        state.runtime_from_ms = state.awake_ms - max(0, state.now_ms - at_ms)
+        state.lifetime.runtime_from_ms = state.awake_ms - max(0, state.now_ms - at_ms)
 
 
 def handle_others_ended(state: ApplicationState, event: OthersEnded) -> None:
@@ -64,4 +64,4 @@ def _record(state: ApplicationState) -> None:
     gate = state.start_gate
     state.record(StartRecord(gate.pending, gate.is_held), durable=True)
     if gate.is_open:
-        state.runtime_from_ms = state.awake_ms
+        state.lifetime.runtime_from_ms = state.awake_ms

@@ -10,7 +10,8 @@ from dlapp.am.decisions.sweep_summary import failures_text
 from dlapp.am.model.events import CommitTrial, Settlement, TrialCommitted
 from dlapp.am.model.instance import Container, Stage, StopReason
 from dlapp.am.model.records.trials import TrialCommitRecord, TrialRetryRecord, TrialStartRecord
-from dlapp.am.model.state import ApplicationState, Due
+from dlapp.am.model.state import ApplicationState
+from dlapp.am.model.subjects import Due
 from dlapp.am.model.trials import SweepState, TrialRecord, end_record, part_of
 from dlapp.errors import DlappError
 from dlapp.sweep.results import TrialState, downsampled
@@ -167,7 +168,7 @@ def end(state: ApplicationState, trial: TrialRecord, how: TrialState) -> None:
     """Record the end of a trial; its container may forget it when that is durable."""
     trial.finished_ms, trial.points = state.now_ms, downsampled(trial.points)
     state.record(end_record(trial, how))
-    state.sweep_state.end(trial, how, state.now_ms, state.journal_lines)
+    state.sweep_state.end(trial, how, state.now_ms, state.journal.lines)
 
 
 def handle_journal_written(state: ApplicationState, lines: int) -> None:
@@ -191,7 +192,7 @@ def commit(state: ApplicationState, trial: TrialRecord, *, again: bool) -> None:
         return
     if state.stage in (Stage.SETTLING, Stage.LEAVING, Stage.ENDED):
         return  # its part is committed at the end
-    is_dropped = state.stage is not Stage.ACTIVE and state.settlement is Settlement.DROP
+    is_dropped = state.stage is not Stage.ACTIVE and state.closing.settlement is Settlement.DROP
     # Output to be copied from another sweep, or kept apart, waits for the end.
     waits = bool(trial.sources) or any(one.stray for one in trial.outputs)
     if trial.outputs and not trial.is_committed and not waits and not is_dropped:

@@ -27,13 +27,14 @@ _PER_CONTAINER_MS = 5
 
 def total_of(state: ApplicationState) -> Receipt | None:
     """Return what the application has cost so far; None: nothing is known. While it runs it may be some seconds old."""
-    period_ms = _PERIOD_MS + _PER_CONTAINER_MS * len(state.instances)
-    if state.finished_ms is None and state.receipt is not None and state.awake_ms < state.receipt_ms + period_ms:
-        return state.receipt
+    period_ms, usage = _PERIOD_MS + _PER_CONTAINER_MS * len(state.instances), state.usage
+    is_recent = usage.receipt is not None and state.awake_ms < usage.receipt_ms + period_ms
+    if is_recent and state.lifetime.finished_ms is None:
+        return usage.receipt
     total = total_receipt(_all_of(state.instances))
     if total is not None:
         total = replace(total, suggestion=_suggestion(state))
-    state.receipt, state.receipt_ms = total, state.awake_ms
+    usage.receipt, usage.receipt_ms = total, state.awake_ms
     return total
 
 

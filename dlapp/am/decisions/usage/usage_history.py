@@ -52,7 +52,7 @@ def downsample_earlier(instance: Instance) -> None:
 def restore(state: ApplicationState, written: Mapping[str, Any]) -> None:
     """Restore the history that an earlier attempt wrote. Ignore invalid parts: nothing depends on it."""
     with contextlib.suppress(TypeError, ValueError, LookupError):
-        state.former_series = {str(one["container_id"]): one for one in written["containers"]}
+        state.usage.former_series = {str(one["container_id"]): one for one in written["containers"]}
 
 
 def as_json(state: ApplicationState) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def as_json(state: ApplicationState) -> dict[str, Any]:
             if one is None:
                 continue
             name = str(one.container_id)
-            series = state.former_series.get(name) if one.series is None else one.series.as_json()
+            series = state.usage.former_series.get(name) if one.series is None else one.series.as_json()
             if series is not None:
                 found.append({**series, "container_id": name, "index": instance.index, "attempt": one.try_number})
     return {"version": 1, "containers": found}
@@ -81,14 +81,14 @@ def downsample_all(state: ApplicationState) -> None:
     for one in state.containers.values():
         if one.series is not None:
             one.series.downsample(max(1, len(one.series) // 2))
-    state.former_series = {}
+    state.usage.former_series = {}
 
 
 def _new_series(state: ApplicationState, container: Container, usage: Usage) -> UsageSeries:
     count = len(state.instances)
     most = max(_MIN_POINTS, min(_MAX_POINTS, _BUCKETS // count) // 2 * 2)
     with contextlib.suppress(TypeError, ValueError, LookupError, OverflowError):
-        if (written := state.former_series.get(str(container.container_id))) is not None:
+        if (written := state.usage.former_series.get(str(container.container_id))) is not None:
             return UsageSeries.from_json(written, most)
     return UsageSeries(usage.at_ms, int(report_period_s(count) * 1000), most)
 

@@ -31,7 +31,8 @@ class JournalFields(Value):
         for name, key, default in _written_fields(type(self)):
             value = getattr(self, name)
             if default is MISSING or value != default:
-                data[key] = value if type(value) in _PLAIN else to_json(value)
+                kind = type(value)
+                data[key] = value if kind in _PLAIN else str(value) if kind is ContainerId else to_json(value)
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Self:

@@ -50,7 +50,7 @@ def test_an_incomplete_gang_releases_all_after_its_window_and_retries_after_a_pa
     am.wait(11)
     assert am.requested() == [3]
     assert [(instance.user_faults, instance.node_faults) for instance in am.state.instances] == [(0, 0)] * 3
-    assert am.state.avoided.names(am.state.awake_ms) == ()
+    assert am.state.nodes.avoided.names(am.state.awake_ms) == ()
     am.running_gang(5, 6, 7)
     assert am.state.payload_ran
 

@@ -434,8 +434,8 @@ def test_a_resourcemanager_replaced_during_200_starts_makes_no_node_avoided() ->
         master = Master(state)
         master.handle(engine.register("http://here:1"), clock.now_ms())
         for _ in range(2):
-            state.avoided.add("node7", "an earlier failure", state.awake_ms)
-        assert state.avoided.names(state.awake_ms) == ("node7",)
+            state.nodes.avoided.add("node7", "an earlier failure", state.awake_ms)
+        assert state.nodes.avoided.names(state.awake_ms) == ("node7",)
 
         def beat() -> bool:
             events = engine.heartbeat(master.container_requests(), master.releases(), 0.0)
@@ -446,6 +446,6 @@ def test_a_resourcemanager_replaced_during_200_starts_makes_no_node_avoided() ->
             return len(state.containers) == 200 and not state.live and resource_manager.registrations == 2
 
         until(beat)
-        until(lambda: beat() and not state.avoided.names(state.awake_ms))
+        until(lambda: beat() and not state.nodes.avoided.names(state.awake_ms))
         assert all(instance.node_faults == 0 and not instance.given_up for instance in state.instances)
         until(lambda: beat() and resource_manager.wanted == 200)
