@@ -634,7 +634,7 @@ class Loop:
 
     def _roster_for(self, container_id: ContainerId) -> bytes | None:
         """Return the roster for a container, as JSON, cached: many containers request the same one."""
-        container = self._state.open.get(container_id)
+        container = self._state.containers.open.get(container_id)
         if container is None or container.instance is None or not self._state.roster.number:
             return None
         gate = self._state.role_of(container).gate
@@ -749,7 +749,7 @@ class Loop:
     def _write_usage(self, *, final: bool) -> None:
         """Write the usage history at intervals, so that a next attempt has most of it, and at the end."""
         is_due = time.monotonic() >= self._usage_due and len(self._state.instances) <= MAX_CONTAINERS_WITH_USAGE
-        if not (final or is_due) or not any(one.series is not None for one in self._state.containers.values()):
+        if not (final or is_due) or not any(one.series is not None for one in self._state.containers.by_id.values()):
             return
         self._usage_due = time.monotonic() + USAGE_EVERY_S
         while len(data := json.dumps(usage_history.as_json(self._state), separators=(",", ":"))) > MAX_USAGE_BYTES:

@@ -249,7 +249,11 @@ def _phase_of(state: ApplicationState) -> str:
             pass
     if state.stage is Stage.ACTIVE and (text := closed_text(state)):
         return text
-    if state.stage is Stage.ACTIVE and state.open and all(one.unconfirmed for one in state.open.values()):
+    if (
+        state.stage is Stage.ACTIVE
+        and state.containers.open
+        and all(one.unconfirmed for one in state.containers.open.values())
+    ):
         return "restarting"
     counts, obstacles = _counts(state), _obstacles(state)
     total, running = len(state.instances), counts[Phase.RUNNING]
@@ -266,7 +270,7 @@ def _phase_of(state: ApplicationState) -> str:
     if storing:
         what = "storing" if storing == total or not running else f"{storing} storing"
         words.append(what + obstacles.get(Phase.STORING, ""))
-    announced = Counter(one.announced for one in state.open.values())
+    announced = Counter(one.announced for one in state.containers.open.values())
     if preempted := announced[StopReason.PREEMPTED]:
         words.append(f"{preempted} preempted")
     if leaving := announced[StopReason.DECOMMISSIONED]:
@@ -291,7 +295,9 @@ def _preparing_texts(
     """Yield how many containers have a task that has not begun its payload, by phase."""
     total = len(state.instances)
     unrecorded = sum(
-        container.phase is Phase.WAITING and container.container_id in state.open and state.role_of(container).may_start
+        container.phase is Phase.WAITING
+        and container.container_id in state.containers.open
+        and state.role_of(container).may_start
         for _, container in state.journal.unrecorded
     )
     if unrecorded:
@@ -328,9 +334,9 @@ def _waiting_texts(state: ApplicationState, counts: Counter[Phase | None]) -> It
 def _last_ends(state: ApplicationState) -> str:
     """Return which containers have not ended although their results are known, once that has taken some time."""
     since_ms = state.closing.until_ms - state.timing.end_ms
-    if not state.live or state.awake_ms - since_ms < SHOWN_AFTER_S * 1000:
+    if not state.containers.live or state.awake_ms - since_ms < SHOWN_AFTER_S * 1000:
         return ""
-    ids = sorted(str(one.container_id) for one in state.live.values())
+    ids = sorted(str(one.container_id) for one in state.containers.live.values())
     more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
     since, until = _wall_time(state, since_ms), _wall_time(state, state.closing.until_ms)
     return f"waits for the end of {ids[0]}{more} since {since}, until {until}"
@@ -339,7 +345,7 @@ def _last_ends(state: ApplicationState) -> str:
 def _kept_text(state: ApplicationState) -> str:
     """Return which containers are kept after their failures, if nothing else is open; otherwise empty."""
     until_ms: dict[int, int] = {}
-    for one in state.open.values():
+    for one in state.containers.open.values():
         if one.instance is None or one.kept_until_ms is None:
             return ""
         until_ms[one.instance.index] = one.kept_until_ms
@@ -398,7 +404,9 @@ def waiting_of(state: ApplicationState, wait: str = "") -> Waiting | None:
     counts = _counts(state)
     words = [f"{counts[phase]} {phase.value}" for phase in _ON_THE_WAY if counts[phase]]
     if words:
-        since_ms = min((one.started_ms for one in state.open.values() if one.phase in _ON_THE_WAY), default=None)
+        since_ms = min(
+            (one.started_ms for one in state.containers.open.values() if one.phase in _ON_THE_WAY), default=None
+        )
         found.append(Waiting(code=STARTING, message=", ".join(words), since_ms=since_ms))
     if not found and not missing_containers(state) and (texts := _dependencies(state)):
         return Waiting(code=DEPENDENCY, message=", ".join(texts))
@@ -494,7 +502,7 @@ def _unallocated_since_ms(state: ApplicationState) -> int:
 
 def _starting(state: ApplicationState) -> str:
     """Return since when and until when silent tasks have been awaited, if long."""
-    silent = [one for one in state.open.values() if not one.hello and one.phase is Phase.STARTING]
+    silent = [one for one in state.containers.open.values() if not one.hello and one.phase is Phase.STARTING]
     since_ms = min((one.started_ms for one in silent), default=state.now_ms)
     if state.now_ms - since_ms < SHOWN_MS:
         return ""

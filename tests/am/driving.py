@@ -130,7 +130,7 @@ class Driver:
         **fields: Any,
     ) -> list[events.Action]:
         container_id = self.id(number, attempt)
-        known = self.state.containers.get(container_id)
+        known = self.state.containers.by_id.get(container_id)
         if index is None:
             assert known is not None
             assert known.instance is not None

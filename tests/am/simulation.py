@@ -422,7 +422,7 @@ class World:
         self.schedule(self.latency(), work)
 
     def check_stop(self, container_id: ContainerId) -> None:
-        container = self.master and self.master.state.containers.get(container_id)
+        container = self.master and self.master.state.containers.by_id.get(container_id)
         if container and container.stop_reason is StopReason.UNCONFIRMED and not self.published:
             self.violated(f"{container_id} was stopped because its task was silent, which could not speak")
 
@@ -916,7 +916,9 @@ class World:
             self.violated(f"index {box.index} starts with the roster {members.get(box.index)} of itself")
         gang = [index for item in state.roles_of(role.gate) for index in item.indexes] if role.gate.gang else []
         # Who ended or was lost before this attempt is not known to it, nor one that is only about to replace another.
-        running = {item.instance.index for item in state.open.values() if item.instance is not None and item.ran}
+        running = {
+            item.instance.index for item in state.containers.open.values() if item.instance is not None and item.ran
+        }
         lacking = [index for index in gang if index not in members and (self.attempt == 1 or index in running)]
         if lacking:
             self.violated(f"index {box.index} starts with a roster without {lacking}")

@@ -352,8 +352,8 @@ def loses_sight_of_a_container(plant: Plant) -> None:
     def take_and_lose(state: ApplicationState, grant: Grant) -> None:
         handle_grant(state, grant)
         if grant.container_id.number == 3:
-            state.open.pop(grant.container_id, None)
-            state.live.pop(grant.container_id, None)
+            state.containers.open.pop(grant.container_id, None)
+            state.containers.live.pop(grant.container_id, None)
 
     plant.setattr(allocation, "handle_grant", take_and_lose)
 

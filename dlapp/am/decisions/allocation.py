@@ -63,7 +63,7 @@ def handle_heartbeat(state: ApplicationState, heartbeat: Heartbeat) -> None:
     for container_id in heartbeat.started:
         _handle_started(state, container_id)
     for container_id in heartbeat.preparing:
-        if (container := state.open.get(container_id)) is not None and not container.hello:
+        if (container := state.containers.open.get(container_id)) is not None and not container.hello:
             container.is_preparing = True
     for request_id, why in heartbeat.refused:
         role = state.role_of_request(request_id)
@@ -81,7 +81,7 @@ def handle_grant(state: ApplicationState, grant: Grant) -> None:
         return
     role = state.role_of_request(grant.request_id)
     if state.stage is not Stage.ACTIVE or role is None or role.missing <= 0:
-        state.released[grant.container_id] = None
+        state.containers.released[grant.container_id] = None
         return
     state.nodes.removed.discard(grant.node)
     container = state.add_container(grant, role)
@@ -92,7 +92,7 @@ def handle_grant(state: ApplicationState, grant: Grant) -> None:
 
 def _handle_started(state: ApplicationState, container_id: ContainerId) -> None:
     """Set the deadline of a container's task: its node has accepted it."""
-    container = state.open.get(container_id)
+    container = state.containers.open.get(container_id)
     if container is not None and container.node_has_it_ms is None:
         container.node_has_it_ms = state.awake_ms
         state.set_deadline(state.timing.hello_ms, Due.HELLO, container)
@@ -124,8 +124,8 @@ def _handle_ending(state: ApplicationState, container_id: ContainerId) -> None:
     run any index until its end is known: YARN takes those started in the last second before their ApplicationMaster
     died.
     """
-    container = state.containers.get(container_id)
-    if container is not None and container_id in state.open and container.orders is not None:
+    container = state.containers.by_id.get(container_id)
+    if container is not None and container_id in state.containers.open and container.orders is not None:
         # A node that YARN has lost may still be connected: then its task is ordered to end.
         if container.orders.stop is not Stop.NOW:
             state.order(container, stop=Stop.NOW, why="its node is lost, or it was preempted", go=False)

@@ -134,7 +134,11 @@ def start_if_allowed(state: ApplicationState, container: Container) -> None:
     orders = container.orders
     if orders is None or orders.go or orders.stop is not Stop.NO:
         return
-    if container.container_id in state.open and container.stop_reason is None and may_start(state, container):
+    if (
+        container.container_id in state.containers.open
+        and container.stop_reason is None
+        and may_start(state, container)
+    ):
         state.order(container, go=True, roster=roster_for(state, container))
 
 

@@ -42,7 +42,7 @@ def request_stop(state: ApplicationState, container: Container) -> None:
 
 def stop_all(state: ApplicationState) -> None:
     """End all open containers, because the application ends."""
-    for container in list(state.open.values()):
+    for container in list(state.containers.open.values()):
         stop(state, container, StopReason.ENDING)
 
 

@@ -24,12 +24,12 @@ from dlapp.values.spec import ContainerFailure, RoleFailure
 
 def handle_end(state: ApplicationState, end: ContainerEnd) -> None:
     """Handle a container's end, or its presumed end on a lost node."""
-    container = state.containers.get(end.container_id)
+    container = state.containers.by_id.get(end.container_id)
     if end.presumed and _may_run_on(state, end, container):
         return
     if container is None:
-        state.released.pop(end.container_id, None)
-        state.gone.add(end.container_id)
+        state.containers.released.pop(end.container_id, None)
+        state.containers.gone.add(end.container_id)
         blockers.unblock_all_roles(state, end.container_id)
         return
     if container.end is not None:
@@ -38,7 +38,7 @@ def handle_end(state: ApplicationState, end: ContainerEnd) -> None:
     if container.finished_ms is None:
         container.finished_ms = state.now_ms
     state.record(EndRecord(end.container_id, end.exit_status, end.diagnostics, end.node_fault))
-    state.live.pop(end.container_id, None)
+    state.containers.live.pop(end.container_id, None)
     if container.result is None:
         _assess_end(state, container, end)
 
@@ -46,7 +46,7 @@ def handle_end(state: ApplicationState, end: ContainerEnd) -> None:
 def handle_removed_nodes(state: ApplicationState, hosts: Sequence[str]) -> None:
     """Handle that an operator has removed nodes: their NodeManagers end all containers, if they run."""
     state.nodes.removed.update(hosts)
-    for container in [one for one in state.open.values() if one.grant.node in hosts]:
+    for container in [one for one in state.containers.open.values() if one.grant.node in hosts]:
         if container.presumed_end is not None:
             handle_end(state, container.presumed_end)
 
@@ -78,7 +78,7 @@ def _may_run_on(state: ApplicationState, end: ContainerEnd, container: Container
     else:
         is_silent = state.awake_ms - container.last_contact_ms >= state.timing.silence_ms
         is_waited_for = container.instance is not None and not is_silent
-    if end.container_id not in state.open or not is_waited_for:
+    if end.container_id not in state.containers.open or not is_waited_for:
         return False
     container.listed, container.presumed_end = False, end
     if container.orders is not None and container.orders.stop is not Stop.NOW:
@@ -87,7 +87,7 @@ def _may_run_on(state: ApplicationState, end: ContainerEnd, container: Container
 
 
 def _assess_end(state: ApplicationState, container: Container, end: ContainerEnd) -> None:
-    state.open.pop(end.container_id, None)
+    state.containers.open.pop(end.container_id, None)
     _release_trials(state, container)
     role = state.role_of(container)
     role.unbound.pop(end.container_id, None)
@@ -150,7 +150,7 @@ def handle_result(state: ApplicationState, container: Container, result: TaskRes
         state.role_of(container).begun.add(container.bound_instance.index)
         if gang.is_of_earlier_generation(state, container):
             container.stop_reason = container.stop_reason or StopReason.GANG_RESTARTED
-    state.open.pop(container.container_id, None)
+    state.containers.open.pop(container.container_id, None)
     _release_trials(state, container)
     record = ResultRecord(container.container_id, result, container.generation)
     state.record(record, durable=result.fault in (Fault.USER, Fault.DATA))

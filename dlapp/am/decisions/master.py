@@ -150,11 +150,11 @@ class Master:
 
     def releases(self) -> tuple[ContainerId, ...]:
         """Return the released containers whose end the engine has not reported; every heartbeat carries them."""
-        return tuple(self.state.released)
+        return tuple(self.state.containers.released)
 
     def orders_of(self, container_id: ContainerId) -> Orders | None:
         """Return the current orders of a task; None: it has none, its report is answered by `SendOrders`."""
-        container = self.state.containers.get(container_id)
+        container = self.state.containers.by_id.get(container_id)
         return container.orders if container else None
 
     def have_payloads_ended(self) -> bool:

@@ -33,7 +33,7 @@ def handle_notice(state: ApplicationState, notice: AnnouncedEnd) -> None:
     """Handle the engine's notice that it will take a container away. It may not be ours, such as the
     ApplicationMaster's.
     """
-    container = state.open.get(notice.container_id)
+    container = state.containers.open.get(notice.container_id)
     if container is None or container.announced is not None or container.stop_reason is not None:
         return
     if state.stage is not Stage.ACTIVE:

@@ -27,7 +27,7 @@ from dlapp.values.messages import Fault, Phase
 def recover(state: ApplicationState, former: RecoveredState, live: tuple[Grant, ...]) -> None:
     """Adopt the state of the earlier attempts, and their containers, of which the engine lists those in ``live``."""
     start_gate.recover(state, former)
-    state.gone |= former.gone
+    state.containers.gone |= former.gone
     by_id = {grant.container_id: grant for grant in live if grant.container_id not in former.gone}
     for role in state.roles:
         role.recovering = role.gate.gang
@@ -103,7 +103,7 @@ def _recover_container(
         index = None
     bound = index is not None and former.bound.get(index) == container_id
     if known.end is not None and not bound and (index is None or former.last.get(index) != container_id):
-        state.gone.add(container_id)
+        state.containers.gone.add(container_id)
         if index is not None:
             _keep_earlier(state.instances[index], known)
         return
@@ -118,15 +118,15 @@ def _recover_container(
     if container.result is not None:
         container.phase = Phase.ENDED
     state.payload_ran = state.payload_ran or container.ran
-    state.containers[container_id] = container
+    state.containers.by_id[container_id] = container
     alive = container.end is None and (container.listed or container.result is None)
     if container.end is None:
         # A container known only from the journal may nevertheless be alive until the recovery's deadline; after a
         # result of its task it counts as gone.
         if alive:
-            state.live[container_id] = container
+            state.containers.live[container_id] = container
         if container.result is None:
-            state.open[container_id] = container
+            state.containers.open[container_id] = container
             container.unconfirmed = True
         elif alive:
             state.set_deadline(state.timing.exit_ms, Due.STOP, container)
@@ -181,7 +181,7 @@ def adopt(state: ApplicationState, grant: Grant, *, listed: bool = True) -> Cont
     """Adopt an earlier attempt's container, listed by the engine or only by its task; its index is not known."""
     role = state.role_of_request(grant.request_id)
     if role is None:
-        state.gone.add(grant.container_id)
+        state.containers.gone.add(grant.container_id)
         state.add_action(StopContainer(grant.container_id))
         return None
     container = state.add_container(grant, role)
@@ -197,7 +197,7 @@ def adopt(state: ApplicationState, grant: Grant, *, listed: bool = True) -> Cont
 
 def end_unlisted_containers(state: ApplicationState) -> None:
     """Treat containers that the engine does not list as gone, if its list is complete."""
-    for container in [one for one in state.live.values() if not one.listed]:
+    for container in [one for one in state.containers.live.values() if not one.listed]:
         # An index whose payload never ran is retried in any case.
         status, is_fresh = (STATUS_UNKNOWN, False) if container.ran else (-100, True)
         end = ContainerEnd(container_id=container.container_id, exit_status=status, node_fault=is_fresh)
@@ -221,7 +221,7 @@ def check_deadline(state: ApplicationState) -> None:
     presumed, state.recovery.presumed_ends = state.recovery.presumed_ends, []
     for end in presumed:
         failures.handle_end(state, end)
-    for container in [one for one in state.open.values() if one.unconfirmed]:
+    for container in [one for one in state.containers.open.values() if one.unconfirmed]:
         if container.listed:
             containers.stop(state, container, StopReason.UNCONFIRMED, at_once=True)
         else:

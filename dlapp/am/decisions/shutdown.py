@@ -78,7 +78,9 @@ def handle_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
 def _kept_containers(state: ApplicationState) -> list[Container]:
     """Return the containers kept after their failures while the application ends, without overdue ones."""
     margin_ms = state.timing.store_ms
-    return [one for one in state.open.values() if one.is_kept and state.awake_ms < one.keep_ends_ms + margin_ms]
+    return [
+        one for one in state.containers.open.values() if one.is_kept and state.awake_ms < one.keep_ends_ms + margin_ms
+    ]
 
 
 def _grace_left_s(state: ApplicationState) -> float:
@@ -119,7 +121,7 @@ def stop_softly(state: ApplicationState, by: str, cause: Cause, *, ends_ms: int 
     text = f"soft-killed by {by}" if cause is Cause.SOFT_KILLED else f"timed out: {by}"
     if by == MAX_RUNTIME:
         text = f"timed out after {state.spec.max_runtime_s:g} s"
-    if not state.payload_ran and not any(one.unconfirmed for one in state.open.values()):
+    if not state.payload_ran and not any(one.unconfirmed for one in state.containers.open.values()):
         cause = Cause.KILLED if cause is Cause.SOFT_KILLED else cause
         ending = ApplicationEnd(FinalStatus.KILLED, cause, f"{text} before a payload ran")
         conclude(state, ending, Settlement.DROP)
@@ -210,7 +212,7 @@ def conclude(
         state.closing.stage = 2
         state.closing.until_ms = state.awake_ms + state.timing.end_ms
         return
-    for container in list(state.open.values()):
+    for container in list(state.containers.open.values()):
         if container.is_kept and ending.cause is Cause.FAILED:
             continue
         container.kept_until_ms = None
@@ -238,7 +240,7 @@ def advance(state: ApplicationState) -> None:
             stop_softly(state, LIFETIME, Cause.TIMED_OUT, ends_ms=state.now_ms + grace_ms)
     if state.stage is Stage.CLOSING:
         _check_closing(state)
-    if state.stage is Stage.LEAVING and (not state.live or state.awake_ms >= state.closing.until_ms):
+    if state.stage is Stage.LEAVING and (not state.containers.live or state.awake_ms >= state.closing.until_ms):
         _finish(state)
 
 
@@ -281,7 +283,7 @@ def _failure_text(state: ApplicationState) -> str:
 
 
 def _check_closing(state: ApplicationState) -> None:
-    if not state.open:
+    if not state.containers.open:
         if state.sweep is None or not state.sweep.committing or state.closing.settlement is Settlement.DROP:
             settle(state)
     elif state.awake_ms < state.closing.until_ms:
@@ -310,7 +312,7 @@ def _check_closing(state: ApplicationState) -> None:
 
 def _not_kept(state: ApplicationState) -> list[Container]:
     kept = _kept_containers(state)
-    return [one for one in state.open.values() if one not in kept]
+    return [one for one in state.containers.open.values() if one not in kept]
 
 
 def settle(state: ApplicationState) -> None:
@@ -520,8 +522,8 @@ def handle_settled(state: ApplicationState, event: OutputsSettled) -> None:
 
 def _finish(state: ApplicationState) -> None:
     assert state.ending is not None
-    if state.live:
-        names = [f"{one.container_id} on {one.host}" for one in state.live.values()]
+    if state.containers.live:
+        names = [f"{one.container_id} on {one.host}" for one in state.containers.live.values()]
         end = "the end of " + assessment.listed(names) + " is not known"
         text = state.ending.diagnostics
         state.ending = replace(state.ending, diagnostics=f"{text}; {end}" if text else end)

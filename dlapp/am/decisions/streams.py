@@ -103,7 +103,7 @@ def _refusal_reason(state: ApplicationState, instance: Instance) -> str:
     container = instance.container
     if state.stage is not Stage.ACTIVE and not (container is not None and container.is_kept):
         return "is not there any more: the application is ending"
-    if container is None or container.container_id not in state.open:
+    if container is None or container.container_id not in state.containers.open:
         return "waits for a container"
     if container.orders is not None and container.orders.stop is not Stop.NO:
         return "is being stopped"

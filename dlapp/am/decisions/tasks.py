@@ -127,7 +127,7 @@ def stop_unknown_task(state: ApplicationState, report: Report) -> None:
 
 def _container_of(state: ApplicationState, container_id: ContainerId, index: int | None, host: str) -> Container | None:
     """Return the container, adopted if an earlier attempt left it and only its task reports it."""
-    container = state.containers.get(container_id)
+    container = state.containers.by_id.get(container_id)
     if container is not None or index is None or not 0 <= index < len(state.instances):
         return container
     if state.stage is not Stage.ACTIVE or container_id.attempt >= state.attempt or not state.is_new(container_id):

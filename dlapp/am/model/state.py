@@ -29,6 +29,7 @@ from dlapp.am.model.start_gate import StartGate
 from dlapp.am.model.subjects import (
     CheckpointReports,
     Closing,
+    ContainerTable,
     Deadlines,
     Due,
     EngineFacts,
@@ -124,10 +125,6 @@ class ApplicationState:
         roles: in the order of the spec; `instances`: by CONTAINER_INDEX.
         gates: start gates of the gangs; `conditions`: of roles that depend on others.
         deciding: the indexes that decide how the application ends; `undecided`: those of them that are not done.
-        containers: all that were granted and kept; `live`: those not known to have ended; `open`: those of the live
-            ones whose task has not reported a result either.
-        released: grants that were released and are not known to have ended; `gone`: containers that ended and were
-            never kept.
         sweep: its trials; None: not a sweep.
         service_waits: index -> the service that it waits for now, with or without a container.
         payload_ran: whether any payload has started.
@@ -177,11 +174,7 @@ class ApplicationState:
         self.undecided = set(deciding) if self.spec.head is None else {self.spec.head}
         self.deciding = frozenset(self.undecided)
 
-        self.containers: dict[ContainerId, Container] = {}
-        self.live: dict[ContainerId, Container] = {}
-        self.open: dict[ContainerId, Container] = {}
-        self.released: dict[ContainerId, None] = {}
-        self.gone: set[ContainerId] = set()
+        self.containers = ContainerTable()
         self.engine = EngineFacts()
         self.nodes = NodeFacts(demand.AvoidedNodes(timing.avoid_ms), demand.UsableDevices(devices_wait_ms))
         self.deadlines = Deadlines()
@@ -302,15 +295,15 @@ class ApplicationState:
 
     def is_new(self, container_id: ContainerId) -> bool:
         """Return whether this container is unknown, also as an ended one."""
-        return not (container_id in self.containers or container_id in self.gone or container_id in self.released)
+        known = self.containers
+        return not (container_id in known.by_id or container_id in known.gone or container_id in known.released)
 
     def add_container(self, grant: Grant, role: demand.Role) -> Container:
         """Keep a granted container; it is live and open."""
         container = Container(grant, role.place, self.now_ms)
         container.last_contact_ms = self.awake_ms
-        container_id = grant.container_id
-        self.containers[container_id] = self.live[container_id] = self.open[container_id] = container
-        self.record(GrantRecord(container_id, role.request_id, grant.node, grant.log_url))
+        self.containers.add(container)
+        self.record(GrantRecord(grant.container_id, role.request_id, grant.node, grant.log_url))
         return container
 
     def mark_done(self, instance: Instance) -> None:

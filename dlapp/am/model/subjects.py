@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dlapp.am.model.instance import Container, Instance
     from dlapp.am.model.records.recovered import RecoveredState
     from dlapp.cluster.engine import ContainerEnd
+    from dlapp.values.ids import ContainerId
     from dlapp.values.messages import CheckpointStatus, LaunchState, MpiLaunch
     from dlapp.values.report import OutputView
     from dlapp.values.usage import Receipt
@@ -56,6 +57,29 @@ class Deadlines:
             return None
         _, _, what, container = heapq.heappop(self.heap)
         return what, container
+
+
+class ContainerTable(Record):
+    """Containers of the application.
+
+    Attributes:
+        by_id: all that were granted and kept.
+        live: those not known to have ended.
+        open: those of the live ones whose task has not reported a result either.
+        released: grants that were released and are not known to have ended.
+        gone: containers that ended and were never kept.
+    """
+
+    by_id: dict[ContainerId, Container] = field(default_factory=dict)
+    live: dict[ContainerId, Container] = field(default_factory=dict)
+    open: dict[ContainerId, Container] = field(default_factory=dict)
+    released: dict[ContainerId, None] = field(default_factory=dict)
+    gone: set[ContainerId] = field(default_factory=set)
+
+    def add(self, container: Container) -> None:
+        """Keep a granted container; it is live and open."""
+        one = container.container_id
+        self.by_id[one] = self.live[one] = self.open[one] = container
 
 
 class Lifetime(Record):

@@ -161,7 +161,7 @@ def test_one_late_start_per_index_is_tolerated() -> None:
         am.granted(*numbers, node=f"node{turn}")
         am.wait(31)
         for number in numbers:
-            assert am.state.containers[am.id(number)].stop_reason is StopReason.LATE
+            assert am.state.containers.by_id[am.id(number)].stop_reason is StopReason.LATE
             am.ended(number, -105)
         faults.append([instance.node_faults for instance in am.state.instances])
     assert faults == [[0, 0, 0], [1, 1, 1], [2, 2, 2]]
@@ -561,7 +561,7 @@ def test_a_pause_delays_no_other_index_and_the_phase_shows_its_end() -> None:
     waits = f"1 waiting for Docker since {since}, until {until}"
     assert am.phase() == f"{waits}, 1 container tried again at {at}, waiting for 1 container"
     am.running(3)
-    instance = am.state.containers[am.id(3)].instance
+    instance = am.state.containers.by_id[am.id(3)].instance
     assert instance is not None
     assert instance.index == 1
     am.wait(1)
@@ -910,16 +910,16 @@ def test_a_task_that_never_reports_is_late_even_during_an_outage() -> None:
     am.granted(2, 3)
     am.hello(2)
     waits(am, 2, 9_900)
-    assert am.state.containers[am.id(3)].stop_reason is None
+    assert am.state.containers.by_id[am.id(3)].stop_reason is None
     am = Driver(RoleSpec(), timing=PATIENT, service_patience_s=120.0)
     am.running(2)
     am.finished(2, AWAY)
     pause_s(am)
     am.granted(3)
     am.wait(400)
-    assert am.state.containers[am.id(3)].stop_reason is None
+    assert am.state.containers.by_id[am.id(3)].stop_reason is None
     am.wait(30)
-    assert am.state.containers[am.id(3)].stop_reason is StopReason.LATE
+    assert am.state.containers.by_id[am.id(3)].stop_reason is StopReason.LATE
 
 
 def test_no_task_is_late_while_others_wait_for_a_service() -> None:
@@ -927,10 +927,10 @@ def test_no_task_is_late_while_others_wait_for_a_service() -> None:
     am.granted(2, 3)
     am.hello(2)
     waits(am, 2, 400)
-    assert am.state.containers[am.id(3)].stop_reason is None
+    assert am.state.containers.by_id[am.id(3)].stop_reason is None
     am.report(2, Phase.UNPACKING)
     am.wait(16)
-    assert am.state.containers[am.id(3)].stop_reason is StopReason.LATE
+    assert am.state.containers.by_id[am.id(3)].stop_reason is StopReason.LATE
 
 
 def test_an_ask_that_can_never_be_met_fails_it_at_once() -> None:
@@ -1985,7 +1985,7 @@ def test_an_index_of_a_lost_node_runs_again_once_its_task_reports_the_end() -> N
     assert (am.orders(2).stop, am.requested()) == (Stop.NOW, [0])
     am.report(2, Phase.ENDED, result(Fault.STOPPED, None))
     assert am.requested() == [1]
-    assert not am.state.live
+    assert not am.state.containers.live
     am.running(3)
     am.finished(3)
     am.settled()

@@ -286,7 +286,7 @@ def _fill(am: Driver, seconds: int) -> Any:
         am.report(number, Phase.RUNNING)
     devices = (DeviceUsage(index=0, utilisation=0.1234, memory_mib=12_345, power_w=71.25, temperature_c=61),)
     devices = (replace(devices[0], activity=0.1234, uuid="GPU-00000000-aaaa-bbbb-cccc-000000000000"),)
-    (first, *others) = [am.state.containers[am.id(number)] for number in range(2, 202)]
+    (first, *others) = [am.state.containers.by_id[am.id(number)] for number in range(2, 202)]
     for second in range(0, seconds, 10):
         amounts: dict[str, Any] = {"cpu_cores": 1.234, "memory_mib": 23_456, "read_bytes": second * 1001}
         usage = Usage(at_ms=second * 1000, devices=devices, **amounts)

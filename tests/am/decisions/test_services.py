@@ -195,7 +195,7 @@ def test_a_host_that_no_url_can_have_has_no_link(host: str) -> None:
     am.granted(2, node=host)
     am.do(events.Tick())
     am.hello(2)
-    am.state.containers[am.id(2)].host = host
+    am.state.containers.by_id[am.id(2)].host = host
     am.report(2, Phase.RUNNING)
     assert am.view().links == ()
 

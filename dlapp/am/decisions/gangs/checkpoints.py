@@ -132,7 +132,12 @@ def _members(state: ApplicationState, gate: Gate) -> Iterator[Container]:
     """Return the containers of this generation that continue."""
     for member in state.members_of(gate):
         one = member.container
-        if one is None or one.container_id not in state.open or one.orders is None or one.stop_reason is not None:
+        if (
+            one is None
+            or one.container_id not in state.containers.open
+            or one.orders is None
+            or one.stop_reason is not None
+        ):
             continue
         if one.orders.stop is Stop.NO and one.orders.generation == gate.generation:
             yield one

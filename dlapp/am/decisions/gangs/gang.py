@@ -161,7 +161,7 @@ def _open_members(state: ApplicationState, gate: Gate) -> Iterator[Container]:
     """Yield the containers of a gang whose ends are awaited."""
     for member in state.members_of(gate):
         container = member.container
-        if container is not None and container.container_id in state.open and not container.is_kept:
+        if container is not None and container.container_id in state.containers.open and not container.is_kept:
             yield container
 
 
@@ -194,7 +194,7 @@ def _begin_generation(state: ApplicationState, gate: Gate, generation: int) -> N
         if container is None or instance.index in taken_back:
             continue
         is_earlier = container.generation < generation
-        if container.container_id not in state.open:
+        if container.container_id not in state.containers.open:
             if is_earlier:
                 assignment.free(state, instance)
         elif container.announced is not None:

@@ -66,7 +66,7 @@ def held_containers(state: ApplicationState, gate: Gate) -> list[Container]:
     for role in state.roles_of(gate):
         bound = [state.instances[index].container for index in role.indexes]
         found += [one for one in (*bound, *role.unbound.values()) if one is not None]
-    return [one for one in found if one.container_id in state.open and one.stop_reason is None]
+    return [one for one in found if one.container_id in state.containers.open and one.stop_reason is None]
 
 
 def missing_resources(state: ApplicationState, gate: Gate) -> tuple[int, int]:

@@ -45,7 +45,7 @@ def check(state: ApplicationState) -> None:
     is_new = roster.is_changed or roster.announced != roster.number
     if not roster.is_known or not is_new or state.awake_ms < roster.quiet_until_ms:
         return
-    running = [one for one in state.open.values() if one.orders is not None and one.orders.roster]
+    running = [one for one in state.containers.open.values() if one.orders is not None and one.orders.roster]
     if not running:
         return
     roster.announced = publish(state)
@@ -64,8 +64,9 @@ def _may_lack_address(state: ApplicationState, container: Container) -> bool:
 
 def _check_recovered(state: ApplicationState) -> None:
     """Start payloads, or send them a new roster, once all tasks of an earlier attempt are connected or gone."""
-    if any(role.recovering for role in state.roles) or any(map(partial(_may_lack_address, state), state.open.values())):
+    lack_address = map(partial(_may_lack_address, state), state.containers.open.values())
+    if any(role.recovering for role in state.roles) or any(lack_address):
         return
     state.roster.is_known = True
-    for container in state.open.values():
+    for container in state.containers.open.values():
         send_roster(state, container)

@@ -40,8 +40,8 @@ def check(state: ApplicationState) -> None:
     for container_id, until_ms in list(sweep.paused.items()):
         if until_ms <= state.awake_ms:
             del sweep.paused[container_id]
-            update_free_slot(state, state.containers[container_id])
-    if sweep.free and not any(one.unconfirmed for one in state.open.values()):
+            update_free_slot(state, state.containers.by_id[container_id])
+    if sweep.free and not any(one.unconfirmed for one in state.containers.open.values()):
         _dispatch(state, sweep)
     if not sweep.left:
         _end_all(state, sweep)
@@ -51,7 +51,7 @@ def update_free_slot(state: ApplicationState, container: Container) -> None:
     """Update whether a container has a free slot; call this when that may have changed."""
     sweep, orders = state.sweep_state, container.orders
     may_run = (
-        container.container_id in state.open
+        container.container_id in state.containers.open
         and container.stop_reason is None
         and container.phase is Phase.RUNNING
         and orders is not None
@@ -67,7 +67,7 @@ def update_free_slot(state: ApplicationState, container: Container) -> None:
 
 def _dispatch(state: ApplicationState, sweep: SweepState) -> None:
     for container_id in list(sweep.free):
-        container, is_new = state.containers[container_id], False
+        container, is_new = state.containers.by_id[container_id], False
         while container_id in sweep.free and sweep.running < sweep.concurrency:
             if (trial := sweep.next_waiting()) is None:
                 break
@@ -122,7 +122,11 @@ def _end_all(state: ApplicationState, sweep: SweepState) -> None:
         if container is None:
             state.role_of_index(instance.index).remove_waiting(instance.index)
             state.mark_done(instance)
-        elif container.container_id not in state.open or container.orders is None or container.stop_reason is not None:
+        elif (
+            container.container_id not in state.containers.open
+            or container.orders is None
+            or container.stop_reason is not None
+        ):
             continue
         elif container.phase is Phase.RUNNING and container.orders.stop is Stop.NO:
             if not container.orders.trials_are_over:
@@ -178,7 +182,7 @@ def handle_journal_written(state: ApplicationState, lines: int) -> None:
         _, holder, trial = sweep.unrecorded.popleft()
         sweep.record_durable_end(trial, holder)
         commit(state, trial, again=False)
-        container = state.open.get(holder)
+        container = state.containers.open.get(holder)
         if container is not None and container.instance is not None:
             # The container works, however often the earlier ones were lost.
             container.instance.node_faults = container.instance.pauses = 0

@@ -31,7 +31,7 @@ def recover(state: ApplicationState, former: RecoveredState) -> None:
                 sweep.restore_end(trial, how)
                 if former.outputs is None:
                     dispatch.commit(state, trial, again=True)
-        elif known.runs and known.holder in state.open and known.index is not None:
+        elif known.runs and known.holder in state.containers.open and known.index is not None:
             sweep.assign_trial(trial, known.holder, known.index, known.tries, state.now_ms)
     if sweep.asha is not None:
         for decision in former.rungs:

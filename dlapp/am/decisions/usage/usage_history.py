@@ -78,7 +78,7 @@ def of(state: ApplicationState) -> UsageHistory:
 
 def downsample_all(state: ApplicationState) -> None:
     """Keep half as many buckets of each container."""
-    for one in state.containers.values():
+    for one in state.containers.by_id.values():
         if one.series is not None:
             one.series.downsample(max(1, len(one.series) // 2))
     state.usage.former_series = {}

@@ -108,7 +108,7 @@ class GangRun:
             if self.am.orders(number).stop is Stop.NO:
                 self.am.report(number, Phase.WAITING)
         if self.am.state.gates[0].open:
-            for container in list(self.am.state.open):
+            for container in list(self.am.state.containers.open):
                 self.am.report(container.number, Phase.RUNNING)
             self.runs_since_s, self.ends_s = now_s, now_s + self.job.runtime_s
         self.held -= freed
@@ -116,13 +116,13 @@ class GangRun:
 
     def _obey(self) -> None:
         on_their_way = {number for _, number in self.ending}
-        for container_id, container in self.am.state.open.items():
+        for container_id, container in self.am.state.containers.open.items():
             is_stopped = container.orders is not None and container.orders.stop is not Stop.NO
             if is_stopped and container_id.number not in on_their_way:
                 self.ending.append((self.now_s + END_S, container_id.number))
 
     def _end(self) -> int:
-        for container in list(self.am.state.open):
+        for container in list(self.am.state.containers.open):
             self.am.finished(container.number)
         assert self.am.of(SettleOutputs, self.am.all)
         freed, self.held, self.is_done = self.held, 0, True

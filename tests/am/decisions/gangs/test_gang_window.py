@@ -64,7 +64,7 @@ def test_the_pause_after_a_window_is_random_and_its_limit_doubles_to_ten_minutes
         until_ms = am.state.gates[0].paused_until_ms
         assert until_ms is not None
         pauses.append(until_ms - am.state.awake_ms)
-        for container in list(am.state.open.values()):
+        for container in list(am.state.containers.open.values()):
             am.ended(container.container_id.number)
         am.wait(600)
         am.granted(number)
@@ -181,7 +181,7 @@ class Contender:
             self.prepares[number] = self.chance.randint(1, 5)
 
     def _live(self) -> list[int]:
-        return [item.number for item in self.am.state.open]
+        return [item.number for item in self.am.state.containers.open]
 
     def _end(self, number: int, cluster: Cluster, ended: Any) -> None:
         self.prepares.pop(number, None)

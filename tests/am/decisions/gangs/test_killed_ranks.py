@@ -44,7 +44,7 @@ class Ranks(Driver):
             self.granted(self.next)
             self.hello(self.next)
             number, self.next = self.next, self.next + 1
-            instance = self.state.containers[self.id(number)].instance
+            instance = self.state.containers.by_id[self.id(number)].instance
             if instance is not None and instance.index not in but:
                 self.report(number, Phase.WAITING)
 
@@ -52,7 +52,7 @@ class Ranks(Driver):
         """Let all tasks do what they are ordered, until there is nothing more to do."""
         for _ in range(200):
             self.come()
-            for container in list(self.state.open.values()):
+            for container in list(self.state.containers.open.values()):
                 number, orders = container.container_id.number, container.orders
                 if orders is None:
                     continue
@@ -62,8 +62,8 @@ class Ranks(Driver):
                     self.report(number, Phase.WAITING, generation=orders.generation)
                 elif orders.go and container.phase is Phase.WAITING:
                     self.report(number, Phase.RUNNING)
-            is_running = all(item.phase is Phase.RUNNING for item in self.state.open.values())
-            if self.state.stage is not Stage.ACTIVE or (is_running and len(self.state.open) == 3):
+            is_running = all(item.phase is Phase.RUNNING for item in self.state.containers.open.values())
+            if self.state.stage is not Stage.ACTIVE or (is_running and len(self.state.containers.open) == 3):
                 return
             self.wait(1)
         raise AssertionError(self.phase())
@@ -130,7 +130,9 @@ def test_one_rank_is_killed(how: str, phase: Phase | str, policy: RoleFailure, r
             am.obey()
         if phase is not Phase.RUNNING:
             am.report(victim, phase)
-    others = [item.container_id.number for item in am.state.open.values() if item.container_id.number != victim]
+    others = [
+        item.container_id.number for item in am.state.containers.open.values() if item.container_id.number != victim
+    ]
     am.kill(how, victim)
     am.obey()
     wanted = expected(how, phase, policy, retries)
@@ -139,8 +141,10 @@ def test_one_rank_is_killed(how: str, phase: Phase | str, policy: RoleFailure, r
     if not wanted.succeeds:
         assert "container 1 (worker 1) failed: " in am.phase() + str(am.state.ending)
         return
-    assert {item.container_id.number for item in am.state.open.values()} >= set(others), "who lives keeps its container"
-    for container in list(am.state.open.values()):
+    assert {item.container_id.number for item in am.state.containers.open.values()} >= set(others), (
+        "who lives keeps its container"
+    )
+    for container in list(am.state.containers.open.values()):
         am.finished(container.container_id.number)
     (settle,) = am.of(SettleOutputs, am.all)
     assert settle.ending.final_status is FinalStatus.SUCCEEDED
@@ -193,7 +197,7 @@ def test_a_rank_that_never_becomes_ready_is_replaced_and_finally_fails_the_appli
         assert victim == (3 if replaced == 0 else 4 + replaced)
         for _ in range(7):
             am.wait(10)
-            for container in list(am.state.open.values()):
+            for container in list(am.state.containers.open.values()):
                 if container.container_id.number != victim:
                     am.report(container.container_id.number, Phase.WAITING)
         assert am.stopped(am.all)[-1] == victim

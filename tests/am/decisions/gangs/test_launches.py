@@ -104,7 +104,7 @@ def test_the_next_generation_starts_without_launches() -> None:
 def test_a_stopping_container_launches_nothing() -> None:
     am = driver()
     am.running_gang(HEAD, ONE, TWO)
-    am.state.order(am.state.containers[am.id(ONE)], stop=Stop.SOFT)
+    am.state.order(am.state.containers.by_id[am.id(ONE)], stop=Stop.SOFT)
     am.report(HEAD, Phase.RUNNING, launches=(FIRST,))
     assert am.orders(ONE).launches == ()
 

@@ -443,7 +443,9 @@ def test_a_resourcemanager_replaced_during_200_starts_makes_no_node_avoided() ->
                 if isinstance(action, StartTask):
                     launch = TaskLaunch(container_id=action.grant.container_id, control_url="http://here:1", token="")
                     engine.start(action.grant, launch)
-            return len(state.containers) == 200 and not state.live and resource_manager.registrations == 2
+            return (
+                len(state.containers.by_id) == 200 and not state.containers.live and resource_manager.registrations == 2
+            )
 
         until(beat)
         until(lambda: beat() and not state.nodes.avoided.names(state.awake_ms))
