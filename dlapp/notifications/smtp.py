@@ -1,12 +1,17 @@
-"""Connections to a mail server with a size limit for answers: smtplib reads any number of lines."""
+"""Connections to a mail server with limits for its answers: smtplib reads any number of lines, for any time."""
 
 from __future__ import annotations
 
 import smtplib
 from typing import BinaryIO
 
+from dlapp.notifications.deadline import reader_until
+
 _MAX_BYTES = 64 << 10
 """Size limit of all answers on one connection, each before and after the start of TLS. A server sends about 1 KiB."""
+_ANSWERS_S = 60.0
+"""Time limit of all answers on one connection, each before and after the start of TLS: some ten, of a second each where
+the server looks up names."""
 
 
 class _BoundedReader:
@@ -49,4 +54,4 @@ class SmtpTlsConnection(smtplib.SMTP_SSL):
 def _bound(connection: smtplib.SMTP) -> None:
     # Source: smtplib.SMTP.getreply, which makes the file if it is None, and starttls, which makes it None again.
     if connection.file is None and connection.sock is not None:
-        connection.file = _BoundedReader(connection.sock.makefile("rb"))
+        connection.file = _BoundedReader(reader_until(connection.sock, _ANSWERS_S))

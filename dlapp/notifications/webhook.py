@@ -1,22 +1,35 @@
-"""Connections to a webhook with a limit for interim responses: http.client reads any number of 1xx responses."""
+"""Connections to a webhook with limits for its answer: http.client reads any number of 1xx responses, for any time."""
 
 from __future__ import annotations
 
 import http.client
+import socket
 from typing import Any
 
 import requests.adapters
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
+from dlapp.notifications.deadline import reader_until
+
 _MAX_INTERIM = 10
 """Maximum number of interim responses (1xx)."""
 
 
+_ANSWER_S = 20.0
+"""Time limit for an answer as a whole, interim ones included; its body is not read. A server needs milliseconds, and a
+proxy that waits for the server some seconds."""
+
+
 class _Response(http.client.HTTPResponse):
-    """Response that fails after `_MAX_INTERIM` interim ones."""
+    """Response that fails after `_MAX_INTERIM` interim ones, or after `_ANSWER_S`."""
 
     _statuses = 0
+
+    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.fp.close()  # nothing is read yet
+        self.fp = reader_until(sock, _ANSWER_S)
 
     def _read_status(self) -> tuple[str, int, str]:
         # Source: http.client.HTTPResponse.begin, which calls this once for each answer.

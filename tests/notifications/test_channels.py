@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from email.message import EmailMessage
@@ -196,6 +198,37 @@ def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "COMMAND_TIMEOUT_S", 0.2)
     with pytest.raises(NotDelivered, match="took longer"):
         deliver(settings(command=("/bin/sleep", "60")), COMMAND, event())
+
+
+@pytest.mark.parametrize("text", [b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX: ", b"220 "], ids=["webhook", "mail"])
+def test_a_server_that_drips_its_answer_is_given_up_before_it_is_whole(
+    text: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Send a byte each 0.02 s, with 400 of them after the beginning, in 8 s; the limit is 0.5 s here, 20 and 60 s
+    otherwise. No read takes as long as its own limit."""
+    monkeypatch.setattr("dlapp.notifications.webhook._ANSWER_S", 0.5)
+    monkeypatch.setattr("dlapp.notifications.smtp._ANSWERS_S", 0.5)
+    sent = bytearray()
+    whole = text + bytes(400).replace(b"\0", b"x") + b"\r\n\r\n"
+
+    def drip(server: socket.socket) -> None:
+        with contextlib.suppress(OSError), server.accept()[0] as peer:
+            for byte in whole:
+                peer.sendall(bytes([byte]))
+                sent.append(byte)
+                time.sleep(0.02)
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        thread = threading.Thread(target=drip, args=(server,), name="drip", daemon=True)
+        thread.start()
+        port = server.getsockname()[1]
+        channel = MAIL if text.startswith(b"220") else WEBHOOK
+        hook = Webhook(f"http://127.0.0.1:{port}/{SECRET}")
+        with pytest.raises(NotDelivered) as caught:
+            deliver(settings(webhook=hook, mail=mail_to(port)), channel, event())
+        thread.join()
+    assert not caught.value.final
+    assert 0 < len(sent) < len(whole)
 
 
 # ---- the sender ----
