@@ -4,7 +4,7 @@ An answer is validated completely before any of it is used. An optional field th
 Fields and states that a newer Hadoop adds are ignored; a container's token is passed on unchanged, with all its fields.
 
 Source: yarn_protos.proto, yarn_service_protos.proto, yarn_security_token.proto and Security.proto of Hadoop 2.7 to 3.5;
-    answers of 2.7.7, 2.10.2, 3.3.6 and 3.4.2.
+    answers of 2.7.7, 2.10.2 and 3.4.2.
 """
 
 from __future__ import annotations
