@@ -21,7 +21,10 @@ OTHERS: Mapping[tuple[str, str], str] = {
         "tests/doctor/test_faults_of_a_cluster.py::CASES; the disk that fills up later: "
         "tests/doctor/test_agreement.py::test_a_node_whose_disk_is_full_fails"
     ),
-    (FAIL, "local.locks"): "no file system of a test machine gives one lock twice",
+    (FAIL, "local.locks"): (
+        "no file system of a test machine gives one lock twice; a process for which all do: "
+        "tests/doctor/test_findings.py::test_a_file_system_that_gives_one_lock_twice_is_a_failure"
+    ),
     (WARN, "local.logout"): (
         "a test machine has no logind; its answers: "
         "tests/doctor/test_findings.py::test_a_logout_that_ends_applications_is_warned_of"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +19,10 @@ from dlapp.doctor.findings import FAIL, PASS, WARN, Check, Finding, failed, pass
 from dlapp.doctor.run import checks as all_checks
 from dlapp.errors import Unreachable
 from dlapp.node_policy import node_policy
+from tests.applications import run
 from tests.services.disks import small_disk
+
+LOCKS_C = Path(__file__).with_name("lost_locks.c")
 
 
 def test_findings_are_in_the_order_of_checks() -> None:
@@ -108,6 +114,27 @@ def logout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, *, mana
     if manager:
         monkeypatch.setattr("dlapp.system.machine.own_cgroups", lambda: f"0::/user@{os.geteuid()}.service/a.scope")
     return [*run_checks([Check("local.logout", local._logout)])]
+
+
+def test_a_file_system_that_gives_one_lock_twice_is_a_failure(tmp_path: Path) -> None:
+    """Run dlapp-doctor twice: with locks as they are, and with one that is given to all who ask (`LOCKS_C`)."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler: the locks of one process cannot be changed")
+    library = tmp_path / "locks.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, LOCKS_C], check=True)
+
+    def locks(**environment: str) -> dict[str, str]:
+        done = run("dlapp-doctor", "--json", env=environment)
+        (found,) = [one for one in json.loads(done.out)["findings"] if one["subject"] == "local.locks"]
+        assert done.code == 1 or found["verdict"] == PASS
+        return dict(found)
+
+    assert locks()["verdict"] == PASS
+    found = locks(LD_PRELOAD=str(library))
+    assert found["verdict"] == FAIL
+    assert re.fullmatch(r"/.*/state/.*: its file system gives one lock twice", found["found"])
+    assert found["repair"] == "set local.state_dir to a directory on a local disk"
 
 
 @pytest.mark.parametrize(
