@@ -468,6 +468,8 @@ class TaskResult(Value, kw_only=True):
         is_closed: with NODE: the node refuses such containers until it is repaired, so one failure there is enough.
         left: the processes that were killed because the script had ended, as text: ``1 process, bash``; empty: none.
         unstored: directories of this machine with output that could not be stored.
+        storing_failed: output could not be stored, for a reason that is not the program's; it is in ``unstored``, or
+            gone.
         not_stored: what the payload wrote and was removed with the workspace; None: nothing.
         diagnosis: cause of a failure; None: no rule found one, or no failure.
         receipt: cost of the container.
@@ -483,6 +485,7 @@ class TaskResult(Value, kw_only=True):
     is_closed: bool = False
     left: str = ""
     unstored: tuple[str, ...] = ()
+    storing_failed: bool = False
     not_stored: NotStored | None = None
     diagnosis: Diagnosis | None = None
     receipt: Receipt | None = None

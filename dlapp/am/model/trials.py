@@ -48,7 +48,8 @@ class TrialRecord(Record):
         evaluated_step: the last step that early stopping has decided on.
         stop: why it is being stopped early, or was; empty: it is not.
         message: message of its last end, for the user.
-        is_lost: it has failed for a reason other than its program: a node, or a service that did not come back.
+        is_lost: it has failed for a reason other than its program: a node, a service that did not come back, or
+            output that could not be stored.
         outputs: stored outputs of its last try.
         sources: locations of ``outputs``, if another sweep stored them; else empty.
         is_committed: its output is committed.

@@ -153,6 +153,7 @@ class Outputs:
                 if text := self._store_changes(left, absent, stored, must_exist=result.exit_code == 0):
                     raise StepFailed(Fault.DATA, text)
         except StepFailed as error:
+            result = replace(result, storing_failed=bool(problems))
             is_stopped = result.fault is Fault.STOPPED
             if result.fault is Fault.NONE or (is_stopped and not absent):
                 return replace(result, fault=error.fault, message=str(error), outputs=tuple(stored))

@@ -32,10 +32,18 @@ class Registry:
         by_token: it wants a token, which it gives for that login, as most public registries do.
         repository: of the image.
         slow_s: how long a layer takes.
+        port: where it listens; 0: any.
     """
 
     def __init__(
-        self, root: bytes, *, login: str = "", by_token: bool = False, slow_s: float = 0.0, repository: str = "it"
+        self,
+        root: bytes,
+        *,
+        login: str = "",
+        by_token: bool = False,
+        slow_s: float = 0.0,
+        repository: str = "it",
+        port: int = 0,
     ) -> None:
         layer = gzip.compress(root, mtime=0)
         config = json.dumps(
@@ -132,7 +140,7 @@ class Registry:
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="registry", daemon=True)
         self.address = f"127.0.0.1:{self._server.server_port}"

@@ -106,7 +106,7 @@ def _assess(
         if _is_retried(sweep.spec.retries, trial, assessed):
             dispatch.requeue(state, trial)
         else:
-            trial.is_lost = assessed.fault in _NOT_THE_PROGRAMS
+            trial.is_lost = assessed.fault in _NOT_THE_PROGRAMS or result.storing_failed
             dispatch.end(state, trial, TrialState.FAILED)
 
 
