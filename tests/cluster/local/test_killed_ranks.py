@@ -2,7 +2,8 @@
 simulates.
 
 The task of rank 1 dies when its ApplicationMaster has heard of the phase. For each phase there is one application of
-each policy, all at the same time.
+each policy, all at the same time. Images are pulled from a registry that takes 2 s for each.
+tests/end_to_end/faults/test_killed_ranks_yarn.py has the same on a cluster.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from dlapp.values.report import ApplicationView, Cause
 from dlapp.values.spec import RoleFailure
 from tests.am.decisions.gangs.test_killed_ranks import AFTER_GATE, expected
 from tests.applications import processes, wait_for
+from tests.services.containers.dockerd import busybox_root, own_daemon
 from tests.services.containers.nvml_stub import StubDevice, with_devices
+from tests.services.containers.registry import Registry
 from tests.services.processes import am_at_points
 
 END_S = 120.0
 PAYLOAD = "its payload"
-BEFORE_GATE = (Phase.STARTING, Phase.UNPACKING, Phase.FETCHING, Phase.LEASING, Phase.WAITING)
+BEFORE_GATE = (Phase.STARTING, Phase.PULLING, Phase.UNPACKING, Phase.FETCHING, Phase.LEASING, Phase.WAITING)
 POLICIES = (RoleFailure.RESTART_GANG, RoleFailure.RESTART, RoleFailure.FAIL)
 SCRIPT = """\
 #!/bin/sh
@@ -55,10 +58,26 @@ class Gang:
         directory: for its files; it is made.
         policy: on_failure of its role.
         victim: the phase in which rank 1 is killed, or `PAYLOAD`.
+        image: of its containers; empty: they are plain processes.
+        files: location of its input and its result; empty: its directory.
+        memory: of a container.
     """
 
-    def __init__(self, client: Client, directory: Path, policy: RoleFailure, victim: Phase | str) -> None:
-        self.directory, self.policy, self.victim = directory, policy, victim
+    def __init__(
+        self,
+        client: Client,
+        directory: Path,
+        policy: RoleFailure,
+        victim: Phase | str,
+        *,
+        image: str = "",
+        files: str = "",
+        memory: str = "64m",
+    ) -> None:
+        self.directory, self.policy, self.victim, self._image = directory, policy, victim, image
+        files = files or str(directory)
+        # In a container the directory is not there: its workspace takes its place.
+        place = "." if image else str(directory)
         (directory / "w").mkdir(parents=True)
         (directory / "w/run.sh").write_text(SCRIPT)
         (directory / "w/run.sh").chmod(0o755)
@@ -66,16 +85,32 @@ class Gang:
         word = victim if isinstance(victim, str) else victim.value
         (directory / "app.properties").write_text(
             f"[application]\nappname={policy.value}\nuser_dev_workspace_path=w\nkill_grace=2s\n"
-            f"[resources]\nmemory=64m\ngcores={int(victim is Phase.LEASING)}\n"
+            + (f"docker_image={image}\n" if image else "")
+            + f"[resources]\nmemory={memory}\ngcores={int(victim is Phase.LEASING)}\n"
             f"[role worker]\ninstances=2\nretries=1\non_failure={policy.value}\n"
-            f"script=run.sh\nargs={directory} '{word}'\n"
-            f"[from_hdfs]\nhdfs={directory}/data\ninput_path=in\n"
-            f"[to_hdfs]\noutput_path=output\nhdfs={directory}/result\n"
+            f"script=run.sh\nargs={place} '{word}'\n"
+            f"[from_hdfs]\nhdfs={files}/data\ninput_path=in\n"
+            f"[to_hdfs]\noutput_path=output\nhdfs={files}/result\n"
         )
         self.application: Application = client.submit(str(directory / "app.properties"))
 
     def __str__(self) -> str:
         return f"{self.victim} with {self.policy.value}"
+
+    def places(self) -> list[Path]:
+        """Return the directories of its files: its own, or the workspaces of its containers."""
+        if not self._image:
+            return [self.directory]
+        return list(self.directory.parent.glob(f"state/*/applications/{self.application.id}/containers/*/workspace"))
+
+    def is_up(self, generation: int) -> bool:
+        """Return whether both ranks run their programs in a generation."""
+        names = [f"up-{index}-{generation}" for index in (0, 1)]
+        return all(any((place / name).exists() for place in self.places()) for name in names)
+
+    def result(self, index: int) -> str:
+        """Return what a rank has stored."""
+        return (self.directory / f"result/{index}/data").read_text()
 
     def check(self) -> None:
         """See that it ends as the documentation says (docs/properties.md, Gangs)."""
@@ -87,14 +122,14 @@ class Gang:
             assert end.diagnostics.startswith("container 1 (worker 1) failed: "), f"{self}: {end.diagnostics}"
             return
         # Rank 0 runs on where the generation is the same.
-        running = [self.directory / f"up-{index}-{wanted.generation}" for index in (0, 1)]
-        wait_for(f"all ranks of {self}", lambda: all(path.exists() for path in running), END_S)
-        (self.directory / "go").touch()
+        wait_for(f"all ranks of {self}", lambda: self.is_up(wanted.generation), END_S)
+        for place in self.places():
+            (place / "go").touch()
         end = self.application.wait(END_S)
         assert end.cause is Cause.SUCCEEDED, f"{self}: {end.diagnostics}"
         self.check_containers(end, wanted.generation)
         for index in (0, 1):
-            assert (self.directory / f"result/{index}/data").read_text() == "given\n", str(self)
+            assert self.result(index) == "given\n", str(self)
 
     def check_containers(self, end: ApplicationView, generation: int) -> None:
         """See that only the killed task was replaced."""
@@ -104,12 +139,26 @@ class Gang:
 
 
 @pytest.fixture
-def client(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+def image(victim: Phase | str) -> Iterator[tuple[str, str]]:
+    """Yield an image that is not pulled yet, and the address of a dockerd for it, if images are to be pulled."""
+    if victim is not Phase.PULLING:
+        yield "", ""
+        return
+    with own_daemon() as daemon, Registry(busybox_root(), slow_s=2.0) as registry:
+        yield registry.image, daemon.host
+
+
+@pytest.fixture
+def client(
+    tmp_path: Path, request: pytest.FixtureRequest, image: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Client]:
     """Client of an embedded engine whose tasks of index 1 die in the phase of the test."""
     phase = request.getfixturevalue("victim")
     point = "" if isinstance(phase, str) else f"task 1 {phase.value}"
     options = {"local.state_dir": str(tmp_path / "state"), "local.vcores": "100"}
     environment: dict[str, str] = {}
+    if image[1]:
+        options |= {"runtime.docker.host": image[1], "runtime.docker.network": "none"}
     if phase is Phase.LEASING:
         devices = [StubDevice(uuid=f"GPU-{n}") for n in range(2 * len(POLICIES))]
         environment = with_devices(tmp_path, devices)
@@ -133,11 +182,24 @@ def client(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.M
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("victim", [*BEFORE_GATE, *AFTER_GATE, PAYLOAD], ids=lambda item: getattr(item, "value", item))
-def test_a_rank_is_killed_in_a_phase_under_each_policy(client: Client, tmp_path: Path, victim: Phase | str) -> None:
-    gangs = [Gang(client, tmp_path / policy.value, policy, victim) for policy in POLICIES]
-    for gang in gangs:
-        gang.check()
+@pytest.mark.parametrize(
+    "victim",
+    [
+        *(
+            pytest.param(one, marks=[pytest.mark.docker, pytest.mark.slow]) if one is Phase.PULLING else one
+            for one in BEFORE_GATE
+        ),
+        *(*AFTER_GATE, PAYLOAD),
+    ],
+    ids=lambda one: getattr(one, "value", one),
+)
+def test_a_rank_is_killed_in_a_phase_under_each_policy(
+    client: Client, tmp_path: Path, victim: Phase | str, image: tuple[str, str]
+) -> None:
+    """Three gangs of two, one for each policy; a task of each is killed once. A phase takes 6 to 15 s."""
+    gangs = [Gang(client, tmp_path / policy.value, policy, victim, image=image[0]) for policy in POLICIES]
+    for one in gangs:
+        one.check()
 
 
 TRAIN = """\

@@ -9,8 +9,8 @@ point as it is passed, in ``points-<attempt>``:
     before|after claim                                     the write of the commit claim
     commit <step>                                          each step of the commit
 
-On one machine a task has the points ``task <index> <phase>``: it has reported the phase, and its ApplicationMaster has
-it. They are not noted. The first task of an application that passes the one that was chosen dies there.
+A task has the points ``task <index> <phase>``: it has reported the phase, and its ApplicationMaster has it. They are
+not noted. The first task of an application that passes the one that was chosen dies there.
 
 At the one that was chosen it dies by SIGKILL, or stops while its container is killed: then it lives on outside of YARN,
 as one does that was cut off. Or it stays there, as long as there is the file ``hold-1``. An attempt for which there is
@@ -58,7 +58,7 @@ def install(
         hasty: on a cluster tasks look for the next attempt every few seconds however long there is none, and it waits
             for them `HASTY_RECOVERY_MS`.
         environment: variables for all processes of the application.
-        others_wait_for: the other tasks of an application do not unpack before it has started so many containers.
+        others_wait_for: the other tasks of an application do not unpack before so many of its tasks have begun.
         patient: on a cluster requests for GPUs wait for the ledger as long as it takes.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -145,17 +145,21 @@ def _note_commit(one: _Points) -> None:
     commit_module.commit = commit
 
 
-def _arrange_task(plan: dict[str, Any], home: str) -> None:
+def _arrange_task(plan: dict[str, Any], directory: str, container: str) -> None:
     """Kill this task at its point, if it is the first of its application to pass there.
 
     Args:
         plan: what `install` wrote.
-        home: directory of the container, below that of its application.
+        directory: where that is.
+        container: the id of its container.
     """
     from dlapp.task.link.am_link import AmLink
+    from dlapp.values.ids import ContainerId
     from dlapp.values.messages import Phase, Stop
 
-    dead = Path(home).parents[1] / "killed-at-its-point"
+    begun = Path(directory, f"tasks-{ContainerId.from_text(container).application}")
+    begun.mkdir(exist_ok=True)
+    dead = begun.with_name(f"{begun.name}-killed-at-its-point")
     real_begin, real_say = AmLink.begin, AmLink.report_phase
 
     def passing(link: Any, phase: Phase) -> None:
@@ -167,12 +171,12 @@ def _arrange_task(plan: dict[str, Any], home: str) -> None:
                 os.close(os.open(dead, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
                 os.kill(os.getpid(), signal.SIGKILL)
         elif phase is Phase.UNPACKING and not plan["point"].startswith(f"task {index} "):
-            containers = os.path.dirname(home)
-            while len(os.listdir(containers)) < plan["others_wait_for"] and link._stopper.wanted is Stop.NO:
+            while len(os.listdir(begun)) < plan["others_wait_for"] and link._stopper.wanted is Stop.NO:
                 time.sleep(0.002)
 
     def begin(link: Any, *args: Any, **kwargs: Any) -> None:
         real_begin(link, *args, **kwargs)
+        (begun / container).touch()
         passing(link, Phase.STARTING)
 
     def say(link: Any, phase: Phase, **details: Any) -> None:
@@ -266,6 +270,8 @@ def main(directory: str, argv: list[str]) -> int:
         with open(f"{directory}/pid-{attempt}", "w") as file:
             file.write(str(os.getpid()))
         _arrange(_Points(directory, attempt, plan))
+    if argv[0] == "task" and plan["point"].startswith("task "):
+        _arrange_task(plan, directory, os.environ["CONTAINER_ID"])
     from dlapp.__main__ import main as run
 
     return int(run(argv) or 0)
@@ -277,7 +283,7 @@ def _main_on_this_machine(directory: str, argv: list[str], plan: dict[str, Any])
             return 0  # a spare one, which never gets its attempt in time
         _arrange_on_this_machine(_Points(directory, int(argv[argv.index("--attempt") + 1]), plan))
     if argv[0] == "task" and plan["point"].startswith("task "):
-        _arrange_task(plan, argv[argv.index("--home") + 1])
+        _arrange_task(plan, directory, os.path.basename(argv[argv.index("--home") + 1]))
     from dlapp.__main__ import main as run
 
     return int(run(argv) or 0)
