@@ -98,10 +98,13 @@ def never_fits(facts: WaitFacts) -> Waiting | None:
 
 def _limit(code: str) -> Callable[[WaitFacts], Waiting | None]:
     def tier(facts: WaitFacts) -> Waiting | None:
+        # All containers of an application start together on one machine, each alone on a cluster.
+        asks = _plain(facts)
+        needs = [total(asks)] if facts.one_machine else [each(ask) for ask in asks]
         for limit in facts.limits:
-            for ask in _plain(facts) if limit.code == code else ():
-                if name := limit.stops(each(ask)):
-                    amount, left = each(ask)[name], max(0, limit.most[name] - limit.used[name])
+            for needed in needs if limit.code == code else ():
+                if name := limit.stops(needed):
+                    amount, left = needed[name], max(0, limit.most[name] - limit.used[name])
                     text = (
                         f"needs {amount_text(name, amount)}, {limit.name} has {_amount(name, left)} left "
                         f"of {_amount(name, limit.most[name])}{_setting(limit)}"

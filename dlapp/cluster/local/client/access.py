@@ -72,14 +72,15 @@ class OwnerAccess:
         if row.state != WAITING:
             return view
         from dlapp.cluster.local.client.views import waits_of
+        from dlapp.cluster.local.client.waits import USER_GCORES
         from dlapp.values.serialization import from_json
         from dlapp.values.spec import Submission
 
         spec = from_json(Submission, self.submission_json(application_id)).spec
         order = self._session.waiting()
-        found = waits_of(self._session).in_full(spec, order, row)
-        if order.obstacle(row.id) is not None:
-            found["change"] = ""  # it would still exceed a limit
+        found, obstacle = waits_of(self._session).in_full(spec, order, row), order.obstacle(row.id)
+        if obstacle is not None and not obstacle.text.endswith(f"({USER_GCORES})"):
+            found["change"] = ""  # it would still exceed a limit that is not among the facts
         return view | {"waiting": view["waiting"] | found}
 
     def owner(self, application_id: str) -> str:

@@ -109,4 +109,11 @@ def waits_of(session: LocalSession) -> MachineWaits:
     """Return what explains waits on this machine."""
     from dlapp.cluster.local.client.waits import MachineWaits
 
-    return MachineWaits(session.state, session.queue(), session.capacity(), session.settings.lock_dir, session.nvml)
+    return MachineWaits(
+        session.state,
+        session.queue(),
+        session.capacity(),
+        session.settings.lock_dir,
+        session.nvml,
+        readable_policy().gcores_of(session.uid),
+    )

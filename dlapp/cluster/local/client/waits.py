@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster.engine import PlanFacts
@@ -18,7 +18,7 @@ from dlapp.cluster.local.state import StateDir
 from dlapp.cluster.local.views import amounts_json
 from dlapp.cluster.reasons.change import smallest_change
 from dlapp.cluster.reasons.estimate import MAX_JOBS, Job, StartEstimator
-from dlapp.cluster.reasons.facts import GpuChoice, WaitFacts, asks_of
+from dlapp.cluster.reasons.facts import GCORES, GpuChoice, LimitFacts, WaitFacts, asks_of
 from dlapp.cluster.reasons.tiers import choose, fitting_nodes
 from dlapp.errors import DlappError, SpecError
 from dlapp.scheduler.amounts import Amounts
@@ -27,11 +27,14 @@ from dlapp.value import replace
 from dlapp.values.serialization import to_json
 from dlapp.values.spec import AppSpec
 from dlapp.values.start_conditions import plan_texts
-from dlapp.values.waiting import STARTING, Ahead, Estimate
+from dlapp.values.waiting import STARTING, USER_LIMIT, Ahead, Estimate
 
 if TYPE_CHECKING:
     from dlapp.gpuid.health.nvml_subprocess import NvmlProcess
     from dlapp.gpuid.rules import HostRecord
+
+USER_GCORES = "queue.user_gcores"
+"""The operator's setting for the GPUs of one user, in node.yaml."""
 
 
 class MachineWaits:
@@ -43,11 +46,20 @@ class MachineWaits:
         capacity: amounts of this machine.
         lock_dir: directory of the GPU ledger.
         nvml: calls NVML.
+        user_gcores: the number of GPUs that the user's applications may have at a time; None: any.
     """
 
-    def __init__(self, state: StateDir, queue: Queue, capacity: Amounts, lock_dir: str, nvml: NvmlProcess) -> None:
+    def __init__(
+        self,
+        state: StateDir,
+        queue: Queue,
+        capacity: Amounts,
+        lock_dir: str,
+        nvml: NvmlProcess,
+        user_gcores: int | None = None,
+    ) -> None:
         self._state, self._queue, self._capacity, self._lock_dir = state, queue, capacity, lock_dir
-        self._nvml = nvml
+        self._nvml, self._user_gcores = nvml, user_gcores
 
     def in_full(self, spec: AppSpec, order: QueueOrder, row: ApplicationRow) -> dict[str, Any]:
         """Return the change and the estimate of a waiting application, as fields of `dlapp.values.waiting.Waiting` in
@@ -101,7 +113,15 @@ class MachineWaits:
         # Placement has no effect here, and all containers run at the same time.
         asks = [replace(one, nodes=(), exclude_nodes=(), node_label="", together=True) for one in asks_of(spec)]
         facts = facts_of(asks, capacity, capacity.without(running), running, gpus=gpus)
-        return replace(facts, before=_ahead(order, application_id, spec), other_gpus=others)
+        limits = self._limits(running) if spec.total()[2] else ()
+        return replace(facts, before=_ahead(order, application_id, spec), other_gpus=others, limits=limits)
+
+    def _limits(self, running: Sequence[ApplicationRow]) -> tuple[LimitFacts, ...]:
+        if self._user_gcores is None:
+            return ()
+        used = sum(row.gcores for row in running if row.uid == self._state.uid)
+        most = {GCORES: self._user_gcores}
+        return (LimitFacts(code=USER_LIMIT, name="its user", setting=USER_GCORES, most=most, used={GCORES: used}),)
 
     def estimates(self) -> dict[str, Estimate]:
         """Return the estimated starts of the user's waiting applications, by id."""
