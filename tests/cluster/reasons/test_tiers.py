@@ -126,6 +126,22 @@ def test_gpus_of_another_kind_are_a_change_if_all_else_is_free(
     assert smallest_change(facts) == change
 
 
+def test_on_one_machine_a_limit_of_a_user_counts_all_containers_of_an_application() -> None:
+    """Two containers of one GPU each, where the user has one left of two; four are free."""
+    of_user = LimitFacts(
+        code="user_limit",
+        name="its user",
+        setting="queue.user_gcores",
+        most={"gcores": 2},
+        used={"gcores": 1},
+    )
+    asks = (ask(count=2, gcores=1, together=True),)
+    facts = WaitFacts(asks=asks, nodes=(node("this machine", free=4),), one_machine=True, limits=(of_user,))
+    found = choose(facts)
+    assert (found.code, found.message) == ("user_limit", "needs 2 GPUs, its user has 1 left of 2 (queue.user_gcores)")
+    assert smallest_change(facts) == "1 container: now (--set resources.containers=1)"
+
+
 def test_behind_others_only_gpus_that_they_do_not_wait_for_are_a_change() -> None:
     machine = node("this machine", free=0)
     facts = WaitFacts(asks=(ask(gcores=1),), nodes=(machine,), one_machine=True, before=(HOLDER,))

@@ -1,4 +1,12 @@
-"""Test the reasons of waits on a real YARN with two nodes and several queues, and the changes that end them."""
+"""Test the reasons of waits on a real YARN with two nodes and several queues, and the changes that end them.
+
+Each change that `dlapp-why` names is applied, and the application starts: `Cluster.apply`. There is none where the
+request is not what is in the way: other applications come first (a reserved node, and those behind it), a role or an
+application is waited for, a service is away (ZooKeeper), the application is held or starts.
+
+In other files are GPUs in quarantine (faults/test_short_of_devices.py), and waits for other applications and for a
+release (tests/end_to_end/test_start_conditions.py).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +23,7 @@ import pytest
 
 from dlapp.client import Client
 from dlapp.config import load_config
-from dlapp.errors import ConfigError, FileRefused, RequestTooLarge
+from dlapp.errors import ConfigError, Denied, FileRefused, RequestTooLarge
 from dlapp.values.ids import ApplicationId
 from dlapp.values.messages import Phase
 from dlapp.values.report import ApplicationView, State
@@ -38,9 +46,10 @@ def without_times(message: str) -> str:
 
 def queues() -> dict[str, str]:
     """Properties of queues: small has little at most, mine little for one user, masters one ApplicationMaster and no
-    access to labels, and the queue above inner has little."""
+    access to labels, single takes one application, and the queue above inner has little."""
     keys: dict[str, dict[str, float]] = {
-        "default": {"capacity": 50, "user-limit-factor": 10},
+        "default": {"capacity": 45, "user-limit-factor": 10},
+        "single": {"capacity": 5, "maximum-capacity": 100, "user-limit-factor": 10, "maximum-applications": 1},
         "small": {"capacity": 20, "maximum-capacity": 25, "user-limit-factor": 10},
         "mine": {"capacity": 10, "maximum-capacity": 100, "user-limit-factor": 1},
         "masters": {
@@ -98,9 +107,25 @@ class Cluster:
         """Submit one and wait until its program runs."""
         return self.until_running(self.submit(name, _keys(sets)))
 
+    def apply(self, one: ApplicationId, why: Waiting, name: str, **sets: object) -> ApplicationId:
+        """Submit an application that waits again, with the change that its reason names, and see that it starts.
+
+        One with GPUs has started when it has its containers: its tasks wait for the ledger.
+        """
+        keys = _keys(sets)
+        if without := re.match(r"without (\w+): now", why.change):
+            del keys[f"resources.{without[1]}"]
+        else:
+            option = re.search(r": now.* \(--set ([\w.]+)=(\S+)\)$", why.change)
+            assert option is not None, (why.message, why.change)
+            keys[option[1]] = option[2]
+        self.kill(one)
+        return self.until_running(self.submit(name, keys))
+
     def until_running(self, one: ApplicationId) -> ApplicationId:
+        started = {Phase.RUNNING, Phase.LEASING}
         try:
-            until(lambda: Phase.RUNNING in [each.phase for each in self.client.status(one).containers], 120)
+            until(lambda: started & {each.phase for each in self.client.status(one).containers}, 120)
         except AssertionError:
             view = self.client.status(one)
             raise AssertionError(f"{one} does not run: {view} {view.waiting} {view.containers}") from None
@@ -185,21 +210,26 @@ def test_queue_user_and_am_limits_are_named_with_a_change_that_works(cluster: Cl
     assert why.change.startswith("queue default: now, on 127.0.1.")
     same = Waiting(**{**_fields(why), "ahead": ()})
     until(lambda: listed(client, one).waiting == same)
-    cluster.kill(one)
-    cluster.kill(cluster.running("second", queue="default", memory=512), first)  # the change was applied
+    cluster.kill(cluster.apply(one, why, "second", queue="small", memory=512), first)
 
     alone, why = cluster.waiting("user", "user_limit", queue="mine", containers=2, memory=768)
     assert "mine" in why.message
     assert "user-limit-factor" in why.message
     cluster.until_running(alone)
+    assert why.change.startswith("queue default: now")
+    changed = cluster.apply(alone, why, "user", queue="mine", containers=2, memory=768)
+    until(lambda: [each.phase for each in client.status(changed).containers] == [Phase.RUNNING] * 2, 120)
+    cluster.kill(changed)
 
     cluster.running("masters", queue="masters")
     one, why = cluster.waiting("masters2", "am_limit", queue="masters")
     assert "AM resource limit exceeded" in why.message
     assert why.message.endswith(f" ({ROOT}.masters.maximum-am-resource-percent)")
-    view = client.status(one)
-    assert (view.state, view.diagnostics) == (State.ACCEPTED, why.message)
+    # For a moment YARN's limit of a user can be what the user has.
+    until(lambda: (view := client.status(one)).state is State.ACCEPTED and view.diagnostics == why.message)
     assert why.estimate is not None
+    assert why.change.startswith("queue default: now")
+    cluster.apply(one, why, "masters2", queue="masters")
 
 
 def test_a_wait_for_the_applicationmaster_is_notified_once_by_the_next_command(
@@ -242,23 +272,61 @@ def test_nodes_that_are_left_out_full_or_without_a_label_are_named(cluster: Clus
     big = cluster.running("big", nodes=ONE, memory=3840)
     one, why = cluster.waiting("excluded", "excluded_nodes", exclude_nodes=TWO, memory=1024)
     assert why.change == f"without exclude_nodes: now, on {TWO}"
-    cluster.kill(one)
-    cluster.kill(cluster.running("excluded", memory=1024))  # the change was applied
+    cluster.kill(cluster.apply(one, why, "excluded", exclude_nodes=TWO, memory=1024))
 
     one, why = cluster.waiting("full", "nodes_full", memory=4096)
     assert why.resource == "memory"
     assert str(big) in [ahead.id for ahead in why.ahead]
-    option = why.change.partition("--set resources.memory=")[2].rstrip(")")
-    cluster.kill(one)
-    cluster.kill(cluster.running("full", memory=option))  # the change was applied
+    cluster.kill(cluster.apply(one, why, "full", memory=4096))
 
-    one, why = cluster.waiting("gang", "gang_partial", gang="all", containers=2, memory=2560)
+    gang: dict[str, object] = {"gang": "all", "containers": 2, "memory": 2560}
+    one, why = cluster.waiting("gang", "gang_partial", **gang)
     assert why.message.startswith("1 of 2 held, waiting for 1 container")
-    cluster.kill(one)
+    cluster.kill(cluster.apply(one, why, "gang", **gang))
 
     one, why = cluster.waiting("label", "label", node_label="fast", memory=256)
     assert why.message == "no node that runs has the label fast"
     assert why.change.startswith("without node_label: now")
+    cluster.apply(one, why, "label", node_label="fast", memory=256)
+
+
+def test_full_vcores_are_a_reason_and_with_fewer_the_application_starts(cluster: Cluster) -> None:
+    """Use 10 of the 16 vcores of two nodes, beside three ApplicationMasters, and ask for 4 on one node."""
+    for host in (ONE, TWO):
+        cluster.running(f"on-{host}", nodes=host, vcores=5)
+    one, why = cluster.waiting("vcores", "nodes_full", vcores=4)
+    assert (why.resource, why.asked) == ("vcores", 4)
+    assert re.match(r"(1 vcore|2 vcores): now, on 127\.0\.1\.", why.change)  # by where the ApplicationMasters are
+    cluster.apply(one, why, "vcores", vcores=4)
+
+
+def test_full_gpus_are_a_reason_and_with_fewer_or_none_the_application_starts(cluster: Cluster) -> None:
+    """Use 7 of the 8 GPUs of two nodes and ask for two; then use all and ask for one."""
+    for host, gcores in ((ONE, 4), (TWO, 3)):
+        cluster.running(f"on-{host}", nodes=host, gcores=gcores)
+    one, why = cluster.waiting("two", "nodes_full", gcores=2)
+    assert why.change == f"1 GPU: now, on {TWO} (--set resources.gcores=1)"
+    cluster.apply(one, why, "two", gcores=2)
+    one, why = cluster.waiting("one", "nodes_full", gcores=1)
+    assert why.change.startswith("no GPU: now, on 127.0.1.")
+    cluster.apply(one, why, "one", gcores=1)
+
+
+def test_a_queue_that_takes_one_application_refuses_the_second_until_the_first_has_ended(cluster: Cluster) -> None:
+    """maximum-applications is 1: the second submission names it and what there is, also where it was not looked at."""
+    first = cluster.running("first", queue="single")
+    said = "application.queue: 'single' is full now: it has 1 application"
+    setting = f"({ROOT}.single.maximum-applications)"
+    with pytest.raises(Denied) as refused:
+        cluster.submit("second", _keys({"queue": "single"}))
+    assert str(refused.value).startswith(f"{said}, the maximum is 1 {setting}; submit again later, or to another queue")
+    with pytest.MonkeyPatch.context() as unchecked:
+        unchecked.setattr("dlapp.cluster.yarn.client.preflight.check_queue", lambda *_: None)
+        with pytest.raises(Denied) as refused:
+            cluster.submit("second", _keys({"queue": "single"}))
+    assert str(refused.value) == f"{said} {setting}"
+    cluster.kill(first)
+    cluster.running("second", queue="single")
 
 
 def test_a_limit_of_the_queue_above_and_nodes_that_are_named_are_reasons(cluster: Cluster) -> None:
@@ -267,15 +335,13 @@ def test_a_limit_of_the_queue_above_and_nodes_that_are_named_are_reasons(cluster
     assert "queue above has" in why.message
     assert f"{ROOT}.above.maximum-capacity" in why.message
     assert why.change.startswith("queue default: now")
-    cluster.kill(one)
-    cluster.kill(cluster.running("second", queue="default", memory=512), first)
+    cluster.kill(cluster.apply(one, why, "second", queue="inner", memory=512), first)
 
     cluster.running("big", nodes=ONE, memory=3072)
     one, why = cluster.waiting("named", "excluded_nodes", nodes=ONE, memory=2048)
     assert why.message == f"nodes leaves out {TWO}, where there is room"
     assert why.change == f"without nodes: now, on {TWO}"
-    cluster.kill(one)
-    cluster.running("named", memory=2048)
+    cluster.apply(one, why, "named", nodes=ONE, memory=2048)
 
 
 def test_a_full_label_is_a_reason_and_without_it_the_application_starts(cluster: Cluster, queued: Hadoop) -> None:
@@ -285,8 +351,7 @@ def test_a_full_label_is_a_reason_and_without_it_the_application_starts(cluster:
         one, why = cluster.waiting("label", "label", node_label="fast", memory=1024)
         assert why.message == f"the nodes with the label fast are full, {ONE} without it has room"
         assert why.change == f"without node_label: now, on {ONE}"
-        cluster.kill(one)
-        cluster.running("label", memory=1024)
+        cluster.apply(one, why, "label", node_label="fast", memory=1024)
         cluster.end()
     finally:
         label(queued, node_id(queued, TWO), "")
@@ -325,9 +390,8 @@ def test_a_label_that_the_queue_may_not_use_is_refused_with_the_queues_that_may(
     cluster: Cluster, options: dict[str, str], tmp_path: Path
 ) -> None:
     setting = f"{ROOT}.masters.accessible-node-labels"
-    message = (
-        f"the queue 'masters' may not use nodes with the label 'fast' ({setting}); queues that may: default, small"
-    )
+    others = "queues that may: default, single, small"
+    message = f"the queue 'masters' may not use nodes with the label 'fast' ({setting}); {others}"
     with pytest.raises(FileRefused) as refused:
         cluster.submit("label", _keys({"queue": "masters", "node_label": "fast"}))
     assert f": resources.node_label: {message}" in str(refused.value)
@@ -400,11 +464,12 @@ def label(hadoop: Hadoop, node: str, name: str) -> None:
 
 def test_fragmented_gpus_and_an_unreachable_service_are_named(cluster: Cluster) -> None:
     for number, host in enumerate((ONE, TWO)):
-        _, why = cluster.waiting(f"half{number}", "service_away", nodes=host, gcores=2)
-        assert "ZooKeeper" in why.resource
-    _, why = cluster.waiting("three", "gpus_fragmented", gcores=3)
+        half, _ = cluster.waiting(f"half{number}", "service_away", nodes=host, gcores=2)
+        until(lambda half=half: "ZooKeeper" in getattr(cluster.client.why(half).waiting, "resource", ""))  # type: ignore[misc]
+    one, why = cluster.waiting("three", "gpus_fragmented", gcores=3)
     assert (why.message, why.asked, why.available) == ("4 GPUs free, 3 together nowhere", 3, 2)
     assert why.change.startswith("2 GPUs: now, on 127.0.1.")
+    cluster.apply(one, why, "three", gcores=3)
 
 
 def test_an_impossible_request_is_refused_with_the_limit(cluster: Cluster, tmp_path: Path) -> None:
@@ -421,7 +486,13 @@ def test_an_impossible_request_is_refused_with_the_limit(cluster: Cluster, tmp_p
         ),
     ):
         if text == "memory":
-            assert planned(cluster, tmp_path, sets)["waiting"]["code"] == "never_fits"
+            waiting = planned(cluster, tmp_path, sets)["waiting"]
+            assert (waiting["code"], waiting["change"]) == (
+                "never_fits",
+                "6 containers: now (--set resources.containers=6)",
+            )
+            cluster.until_running(cluster.submit("six", {**sets, "resources.containers": 6}))
+            cluster.end()
             continue
         with pytest.raises(RequestTooLarge, match=text):
             planned(cluster, tmp_path, sets)

@@ -274,10 +274,10 @@ def check_queue(queues: Sequence[QueueInfo], name: str, user: str) -> None:
             f"{name!r} takes no applications, it is {queue.state} ({_CAPACITY}.{queue.path}.state); there are {open_}",
         )
     if _is_full(queue):
-        there, most = queue.raw.get("numApplications") or 0, queue.raw["maxApplications"]
+        there = counted(int(queue.raw.get("numApplications") or 0), "applications")
         raise Denied(
-            f"application.queue: {name!r} is full now: it has {there} applications, the maximum is {most} "
-            f"({_CAPACITY}.{queue.path}.maximum-applications); submit again later"
+            f"application.queue: {name!r} is full now: it has {there}, the maximum is "
+            f"{queue.raw['maxApplications']} ({_CAPACITY}.{queue.path}.maximum-applications); submit again later"
             + (f", or to another queue that takes yours: {open_}" if open_ else "")
         )
 
@@ -343,7 +343,9 @@ def refusal(
         return UsageError(f"application.queue: {queue!r} takes no applications, it is {stopped[2]} ({setting})")
     if full := _FULL.search(text):
         setting = f"{_CAPACITY}.{full[1]}.maximum-applications"
-        return Denied(f"application.queue: {queue!r} is full now: it has {full[2]} applications ({setting})")
+        return Denied(
+            f"application.queue: {queue!r} is full now: it has {counted(int(full[2]), 'applications')} ({setting})"
+        )
     return UsageError(f"YARN refused {application_id}: {_JAVA_CLASS.sub('', text)}")
 
 
