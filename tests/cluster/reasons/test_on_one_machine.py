@@ -183,7 +183,7 @@ def test_others_that_come_first_are_a_reason_without_a_change(machine: Machine) 
 def test_gpus_that_are_held_or_in_quarantine_are_reasons_and_with_others_the_application_starts(
     machine: Machine,
 ) -> None:
-    """Of two GPUs one is held, then both; then one is in quarantine."""
+    """Hold one of two GPUs, then both; then put one into quarantine."""
     machine.gpus(StubDevice(uuid="GPU-0"), StubDevice(uuid="GPU-1"))
     first = machine.running("first", gcores=1)
     machine.waits("nodes_full", "needs 2 gcores, 1 free|needs 2 GPUs, 1 free", "1 GPU", gcores=2)
@@ -195,7 +195,7 @@ def test_gpus_that_are_held_or_in_quarantine_are_reasons_and_with_others_the_app
 
 
 def test_a_held_gpu_is_a_reason_and_with_a_slice_of_another_the_application_starts(machine: Machine) -> None:
-    """One GPU is whole, and held; the other has a slice."""
+    """Hold a whole GPU; the other one has a slice."""
     part = Part("MIG-0", "NVIDIA Test Card MIG 3g.40gb", 40 << 30)
     machine.gpus(StubDevice(uuid="GPU-0", mig=(part,)), StubDevice(uuid="GPU-1"))
     machine.running("first", gcores=1)

@@ -28,7 +28,7 @@ CASES: list[tuple[Phase | str, RoleFailure]] = [
     (victim, policy) for victim in (*BEFORE, *AFTER_GATE, PAYLOAD) for policy in POLICIES
 ]
 CHOSEN = CASES if FULL else random.Random(seeds.FIRST).sample(CASES, 1)
-"""All 24 take 15 minutes: they run at night, and one of them each day."""
+"""All 24 take 6 minutes and more: they run at night, and one of them each day."""
 
 
 class GangOnYarn(Gang):
