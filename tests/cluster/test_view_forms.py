@@ -27,7 +27,7 @@ def test_json_without_default_values_stays_as_it_is() -> None:
     assert list(short) == ["application_id", "attempt", "state"]
 
 
-def test_what_is_added_to_the_json_is_kept() -> None:
+def test_the_json_keeps_an_added_receipt() -> None:
     """A list adds receipts to the JSON of views that YARN has as values."""
     one = ViewForms(value=VIEW)
     one.json["receipt"] = {"cpu_hours": 2.0}
