@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def raw_terminal() -> Iterator[None]:
-    """Pass every key of standard input's terminal through unchanged, including Ctrl-C, during the block."""
+    """Pass every key of standard input's terminal through unchanged, including Ctrl-C, during the block; what was typed
+    ahead is kept."""
     before = termios.tcgetattr(0)
-    tty.setraw(0)
+    tty.setraw(0, termios.TCSADRAIN)
     try:
         yield
     finally:
