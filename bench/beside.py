@@ -4,7 +4,7 @@
 that of a plain copy: a process of a few lines that copies between the same two ports. Everything is on one machine, so
 both are bounded by its processors; ``connection_mb_per_s`` is a connection to the program without a process between.
 ``port-am``: throughput of the port by way of the ApplicationMaster and the task, as from where the program's host
-cannot be reached [MB/s]; of the five processes three copy. ``exec``: see `bench._exec`.
+cannot be reached [MB/s]; of the five processes three copy. ``exec``, ``shell``: see `bench._exec`, `bench._shell`.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ while True:
 
 def rows() -> list[Row]:
     """Measure all of the above."""
-    from bench import _exec
+    from bench import _exec, _shell
 
     with own_state() as (root, environment), _program(root, environment) as (application, port):
         found = _ports(environment, application, port)
-    return [*found, _exec.row()]
+    return [*found, _exec.row(), _shell.row()]
 
 
 @contextlib.contextmanager

@@ -67,8 +67,8 @@ DISK_AGAIN_S = 1.0
 """Retry interval for writes while the disk is full."""
 SETTLING_S = 300.0
 """Time limit for the settlement of outputs by an attempt that was ordered to end; the next attempt does the rest."""
-VIEW_EVERY_S = 0.2
-"""Minimum interval between two views while containers report progress."""
+VIEW_EVERY_S, VIEW_OF_SHELL_EVERY_S = 0.2, 0.05
+"""Minimum interval between two views while containers report progress, and of a dlapp-shell here, whose user waits."""
 VIEW_SHARE = 0.05
 """Maximum share of a core for views: one of 10,000 containers takes a tenth of a second."""
 RECORD_END_S, NOTIFY_END_S = 10.0, 20.0
@@ -398,11 +398,7 @@ class Loop:
                 else:
                     call.refuse(404, f"{container_id} is not a container of this application that has a roster")
             case RequestKind.STREAM, StreamRequest() as request:
-                if self._streams is None:
-                    from dlapp.am.control.streams import StreamBroker
-
-                    self._streams = StreamBroker()
-                if (wanted := self._streams.open(call, request, time.monotonic())) is not None:
+                if (wanted := self._broker().open(call, request, time.monotonic())) is not None:
                     self._handle(wanted)
             case RequestKind.STREAM_END, StreamAnswer() as answer:
                 if self._streams is not None:
@@ -501,6 +497,7 @@ class Loop:
                             env=self._env_of(grant.request_id),
                             environment=self._secrets.environment,
                             registry_credentials=self._credentials_of(grant.request_id),
+                            ledger=self._secrets.ledger,
                         ),
                     )
                 except (DlappError, OSError) as error:
@@ -508,6 +505,8 @@ class Loop:
                         ContainerEnd(container_id=grant.container_id, exit_status=1, diagnostics=str(error))
                     )
                     self._queue.put(WAKE)
+                if self._submission.live is not None:
+                    self._broker().prepare()  # the user waits for a shell
             case events.StopContainer(container_id):
                 self._engine.stop(container_id)
             case events.CheckStart(container_id):
@@ -576,6 +575,13 @@ class Loop:
         )
         self._sender.wait_recorded(RECORD_END_S)
         return True
+
+    def _broker(self) -> StreamBroker:
+        if self._streams is None:
+            from dlapp.am.control.streams import StreamBroker
+
+            self._streams = StreamBroker()
+        return self._streams
 
     def _env_of(self, request_id: int) -> dict[str, str]:
         """Return the user's variables for the containers of a role."""
@@ -739,7 +745,8 @@ class Loop:
         changed = self._changed or (self._usage_is_new and now >= self._usage_view_due)
         if not final and (not changed or now < self._view_due):
             return
-        self._changed, self._view_due = False, now + VIEW_EVERY_S
+        every_s = VIEW_EVERY_S if self._submission.live is None else VIEW_OF_SHELL_EVERY_S
+        self._changed, self._view_due = False, now + every_s
         self._usage_is_new = False
         self._usage_view_due = now + report_period_s(len(self._state.instances))
         began_s = time.thread_time()

@@ -13,6 +13,7 @@ from dlapp.errors import Refuse, raise_error
 from dlapp.value import Value, field
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.image_name import RegistryCredentials
+from dlapp.values.launch_spec import LedgerSettings
 from dlapp.values.report import ApplicationView, Cause, ContainerView, FinalStatus
 from dlapp.values.spec import AppSpec, Placement, Resources, Secrets, Submission
 
@@ -408,6 +409,7 @@ class TaskLaunch(Value, kw_only=True):
         token: token of this task (`dlapp.values.access.derive_token`).
         env, environment: the part of the user's secrets for its payload.
         registry_credentials: the submitter's credentials for the container's image; None: none.
+        ledger: `Secrets.ledger`.
     """
 
     container_id: ContainerId
@@ -416,6 +418,7 @@ class TaskLaunch(Value, kw_only=True):
     env: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     registry_credentials: RegistryCredentials | None = None
+    ledger: LedgerSettings | None = None
 
 
 class AmEngine(Protocol):

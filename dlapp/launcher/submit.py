@@ -46,7 +46,9 @@ from dlapp.version import __version__
 if TYPE_CHECKING:
     from dlapp.launcher.origin import Origin
     from dlapp.node_policy import DockerPolicy, RegistryPolicy
+    from dlapp.values.launch_spec import LedgerSettings
     from dlapp.values.notification import NotificationSettings
+    from dlapp.values.program.live_workspace import LiveWorkspace
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
@@ -76,6 +78,8 @@ def launch(
     resolve: Resolve = str,
     docker_policy: ReadDockerPolicy = lambda: None,
     origin: Origin | None = None,
+    live: LiveWorkspace | None = None,
+    ledger: LedgerSettings | None = None,
 ) -> ApplicationId:
     """Check, pack and submit an application, from a properties file or a spec.
 
@@ -95,6 +99,8 @@ def launch(
         resolve: returns the complete id for another name of an application.
         docker_policy: returns what the operator of the machine that runs the containers allows, as far as known here.
         origin: the application that is submitted again; None for a new one.
+        live: the user's own directory as the workspace, which is not packed; None: the spec's is packed.
+        ledger: see `Secrets`.
 
     Raises:
         FileRefused: the file has errors, input is missing, output cannot be written; the message lists all problems.
@@ -104,7 +110,7 @@ def launch(
     """
     with _step(say, "C3 DL Cluster Version check", "ok"):
         info = engine.info()
-    is_packed = origin is not None and bool(origin.archive)
+    is_packed = live is not None or (origin is not None and bool(origin.archive))
     with _step(say, "CheckDLAppProperties", "ok"):
         checked = check(
             describe(source, config, info, overrides, environ),
@@ -122,13 +128,21 @@ def launch(
     notify = settings_of(config, checked.application.spec.notify)
     _print_checked(checked, say, note, origin if is_packed else None)
     with _step(say, "DL App Submission", "OK"):
-        if origin is not None and is_packed:
+        if live is not None:
+            workspace = _Workspace()
+        elif origin is not None and is_packed:
             workspace = _Workspace(origin.archive, origin.submission.workspace_digest, origin.submission.source)
         else:
             workspace = _pack(checked, config, engine, note, progress, environ)
         submission = _submission(checked.application, config, info, workspace, origin)
-        application_id = engine.submit(submission, _secrets(checked, notify, note, environ))
-    _print_urls(application_id, engine, say)
+        secrets = _secrets(checked, notify, note, environ)
+        if live is not None:
+            submission, secrets = replace(submission, live=live), replace(secrets, ledger=ledger)
+            if not submission.spec.uses_docker:  # a shell is interactive: it uses a terminal, keys and the like
+                secrets = replace(secrets, environment=dict(environ))
+        application_id = engine.submit(submission, secrets)
+    if live is None:  # the user waits for the shell, not for its page
+        _print_urls(application_id, engine, say)
     say(resources_line(checked.application.spec))
     return application_id
 

@@ -8,10 +8,9 @@ with ENXIO exactly when all of its processes have ended.
 - `lifeline`: the FIFO and the task's end of it.
 - `process`, `guardian`: a plain process, and the process between task and payload that cleans up all of its
   descendants.
-- `docker`: a `payload` or a `shell` in a container; `exit_status`: how it ended; `container_factory`: creates the
-  containers of both; `container`: a container as a value, and its restrictions; `accounts`: the user's account in it;
-  `images`: pulling; `labels`: ownership of containers, and those of dead tasks; `cleanup`: removes the containers of an
-  ended application.
+- `docker`: a `payload` in a container; `exit_status`: how it ended; `container_factory`: creates the container;
+  `container`: a container as a value, and its restrictions; `accounts`: the user's account in it; `images`: pulling;
+  `labels`: ownership of containers, and those of dead tasks; `cleanup`: removes the containers of an ended application.
 - `stack_dump`: the stacks of a hung payload, by py-spy.
 - `gpu`: how a container gets its GPUs (`modes`, `facts`), the check that it did (`verification`), and the oldest mode
   (`nvidia_docker`).

@@ -90,6 +90,8 @@ class Payload(Value, kw_only=True):
     Args:
         directory: the container's directory on this host, or that of a trial in it; contains the files below.
         task_directory: the container's directory, if ``directory`` is another one.
+        live_workspace: the user's own directory as the workspace, which is not in ``directory``; empty: none.
+        shell_dir: in Docker only: the files of dlapp-run on the host, mounted read-only; empty: none.
         name: the name of the payload among those of its container; empty if it is the only one.
         script: relative to the workspace; empty to run ``command``.
         command: words of a program that runs without a shell; found on PATH, or a path.
@@ -131,13 +133,18 @@ class Payload(Value, kw_only=True):
     as_submitter: bool = False
     task_directory: str = ""
     name: str = ""
+    live_workspace: str = ""
+    shell_dir: str = ""
 
     def environment(self, image: Mapping[str, str] = NO_VARIABLES) -> dict[str, str]:
         """Return the variables, with the defaults that neither ``env`` nor an image replaces."""
         return {name: text for name, text in self.defaults.items() if name not in image} | self.env
 
-    workspace = _Inside("workspace")
-    """The payload's working directory, on the host."""
+    @property
+    def workspace(self) -> str:
+        """Return the payload's working directory, on the host."""
+        return self.live_workspace or os.path.join(self.directory, "workspace")
+
     home = _Inside("home")
     """HOME of a payload in Docker, on the host."""
     tmp = _Inside("tmp")

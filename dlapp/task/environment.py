@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dlapp.values.messages import Assignment
+from dlapp.values.program.live_workspace import DOCKER_SHELL, LiveWorkspace
 from dlapp.values.spec import Framework, cache_variable
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def payload_environment(
         submitter: variables that a plain process inherits from the submitter's shell; None if the payload runs in
             Docker.
         user: the variables of the properties file; ``{app_id}`` and ``{cache.NAME}`` in them are replaced.
-        run: DLAPP_DIR, as the payload sees it; None if there is none, as in a shell.
+        run: DLAPP_DIR, as the payload sees it; None if there is none.
         python: directory of the module dlapp_context, as the payload sees it; None if there is none. It is last on
             PYTHONPATH, so that it hides no module of the user's.
         gpus: the leased devices, in PCI bus order.
@@ -114,8 +115,12 @@ def payload_environment(
     if python is not None:
         env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{python}" if env.get("PYTHONPATH") else python
     env |= {cache_variable(name): path for name, path in (caches or {}).items()}
-    add_places(env, "DLAPP_INPUT", workspace, [(one.name, one.input_path) for one in assignment.inputs])
-    add_places(env, "DLAPP_OUTPUT", workspace, [(one.name, one.output_path) for one in assignment.outputs])
+    inputs: Sequence[tuple[str, str]] = [(one.name, one.input_path) for one in assignment.inputs]
+    outputs: Sequence[tuple[str, str]] = [(one.name, one.output_path) for one in assignment.outputs]
+    if assignment.live is not None:
+        inputs, outputs = assignment.live.inputs, assignment.live.outputs
+    add_places(env, "DLAPP_INPUT", workspace, inputs)
+    add_places(env, "DLAPP_OUTPUT", workspace, outputs)
     return env
 
 
@@ -131,6 +136,25 @@ def _identity(assignment: Assignment) -> dict[str, str]:
         "DLAPP_ATTEMPT": str(assignment.attempt),
         "DLAPP_CONTAINER_ID": str(assignment.container_id),
     }
+
+
+def shell_variables(live: LiveWorkspace, env: Mapping[str, str], submitter: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the variables of dlapp-run and of the start file of bash (``shell-rc.sh``).
+
+    Args:
+        live: the workspace of the shell.
+        env: the other variables of the payload.
+        submitter: variables of the caller; None in Docker.
+    """
+    own = ("CUDA_VISIBLE_DEVICES", "TMPDIR")
+    kept = [
+        name
+        for name, value in env.items()
+        if name not in ("PATH", "PWD")
+        and (name in own or name.startswith("DLAPP_") or submitter is None or submitter.get(name) != value)
+    ]
+    directory = DOCKER_SHELL if submitter is None else live.shell_dir
+    return {"DLAPP_SHELL_DIR": directory, "DLAPP_SHELL_VARIABLES": " ".join([*kept, "DLAPP_SHELL_DIR"])}
 
 
 def default_variables(

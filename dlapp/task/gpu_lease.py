@@ -69,6 +69,8 @@ class GpuLease:
             DlappError: they cannot be leased.
         """
         one, gcores, timeout_s = self._assignment, self._assignment.resources.gcores, self._launch.lease_timeout_s
+        if one.live is not None and _settings(self._launch).covers_cluster:
+            timeout_s = one.live.lease_timeout_s
         # A plain payload inherits the lease's descriptors; one in Docker cannot.
         evidence = self._evidence_of_docker() if one.docker_image else {}
         ask = LeaseRequest(

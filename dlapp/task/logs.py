@@ -27,6 +27,9 @@ of some lines."""
 _KEPT_BYTES = 1 << 20
 """Number of bytes of a replaced log that are kept: the output of Python itself while the task was loaded."""
 
+FOR_USER = "NOTE"
+"""Level of a line of dlapp.log that dlapp-shell shows to its user."""
+
 
 class TaskLog:
     """``dlapp.log``: one line for each action of dlapp around the payload.
@@ -75,6 +78,10 @@ class TaskLog:
     def warn(self, message: str) -> None:
         """Add a line on an error that is retried or tolerated; thread-safe."""
         self.write(message, "WARNING")
+
+    def tell(self, message: str) -> None:
+        """Add a line that dlapp-shell shows to its user; thread-safe."""
+        self.write(message, FOR_USER)
 
     def close(self) -> None:
         """Close the file; only tests outlive their log."""

@@ -9,6 +9,7 @@ from functools import partial
 from dlapp.errors import DlappError
 from dlapp.locations import HdfsPlace, file_system, is_on_hdfs
 from dlapp.storage.values import DiskFull
+from dlapp.system import lock_files
 from dlapp.system.clock import backoff_s
 from dlapp.system.disk_space import mount_point
 from dlapp.system.files import remove_tree
@@ -21,7 +22,9 @@ from dlapp.task.environment import FRAMEWORKS, node_name
 from dlapp.task.payload.factory import runs_as_submitter
 from dlapp.task.state import SERVICE_AGAIN_S, TaskState
 from dlapp.task.step_errors import REACH_S, StepFailed, is_full_disk
+from dlapp.values.access import STREAM_EXEC
 from dlapp.values.messages import Fault, Phase
+from dlapp.values.program.live_workspace import LiveWorkspace
 from dlapp.values.spec import PayloadCache
 
 WAITS_FOR_CHECKPOINTS = "waits for all containers to list their checkpoints"
@@ -29,6 +32,25 @@ WAITS_FOR_CHECKPOINTS = "waits for all containers to list their checkpoints"
 _DOCKER_ANSWER_S = 60.0
 _EVICT_EVERY_S = 3600.0
 """Between two measurements of the caches of a program that has named none: a cache of 100,000 files takes a second."""
+
+
+def check_live_workspace(task: TaskState) -> None:
+    """Refuse a live workspace that is not the submitter's own directory on this machine."""
+    live = task.assignment.live
+    if live is None:
+        return
+    if task.on_a_node:
+        raise StepFailed(Fault.DATA, "a directory of the submitter's machine is no workspace on a cluster")
+    if not os.path.isdir(live.path):  # Docker would make it
+        raise StepFailed(Fault.DATA, f"the workspace {live.path} is not there any more")
+    task.streams.prepare(STREAM_EXEC)  # the user waits for the shell
+
+
+def check_shell(task: TaskState) -> None:
+    """Refuse to run a program that waits for a shell whose dlapp-shell was killed meanwhile."""
+    live = task.assignment.live
+    if live is not None and not lock_files.kind_held(live.session):
+        raise StepFailed(Fault.DATA, "dlapp-shell has ended")
 
 
 def plan_inputs(task: TaskState) -> None:
@@ -50,8 +72,12 @@ def plan_inputs(task: TaskState) -> None:
                 task.mounted.append((each, find_mounted(each, task.policy)))
             continue
         with task.step(f"input {each.input_path} could not be fetched"):
-            into = os.path.join(workspace, each.input_path)
-            plan = partial(plan_input, each, into, one.index, one.total, hdfs=task.launch.hdfs)
+            into, is_live = os.path.join(workspace, each.input_path), one.live is not None
+            if one.live is not None:
+                from dlapp.task.data.live_input import target_path
+
+                into = target_path(each, one.live.path)
+            plan = partial(plan_input, each, into, one.index, one.total, hdfs=task.launch.hdfs, may_be_there=is_live)
             service = file_system(each.sources[0])
             if is_on_hdfs(service) and task.launch.hdfs is not None:
                 task.retry_while_unavailable(
@@ -90,7 +116,7 @@ def get_image(task: TaskState) -> None:
     def ask() -> None:
         with explained(settings.host, f"image {image}"):
             images = ImageStore(docker, settings.lock_dir, task.log.write, registries, credentials)
-            images.require(image, task.progress_reporter())
+            images.require(image, task.progress_reporter(with_rate=True))
 
     settings, registries = task.launch.docker, task.policy.docker.registry
     credentials = task.launch.registry_credentials
@@ -179,7 +205,7 @@ def _unpack(task: TaskState) -> None:
             os.mkdir(os.path.join(task.container_dir, name), 0o700)
         os.mkdir(workspace, 0o700)  # in a shared queue the group may read its parent directory
         one = task.assignment
-        if one.sweep is None:  # each trial has its own
+        if one.sweep is None and one.live is None:  # each trial has its own; what a user does is no result
             task.changes = WorkspaceChanges(workspace, os.path.join(task.container_dir, "tmp"))
         if one.workspace_archive:
             unpack(one.workspace_archive, workspace, digest=one.workspace_digest, progress=task.progress_reporter())
@@ -189,6 +215,9 @@ def _fetch(task: TaskState) -> None:
     if not task.assignment.inputs:
         return
     task.report_phase(Phase.FETCHING)
+    if task.assignment.live is not None:
+        _add_to_live_workspace(task, task.assignment.live)
+        return
     # Keep the last generation's cache entries locked until this one has them.
     former, task.inputs = task.inputs, Inputs(task.launch.cache, task.log.write)
     inputs = task.inputs
@@ -231,6 +260,27 @@ def _fetch(task: TaskState) -> None:
         former.close()
     if not task.assignment.in_gang:
         task.planned.clear()  # takes memory if there are many files
+
+
+def _add_to_live_workspace(task: TaskState, live: LiveWorkspace) -> None:
+    from dlapp.task.data.input_record import record_paths
+    from dlapp.task.data.live_input import add_input
+
+    inputs = task.inputs = Inputs(task.launch.cache, task.log.tell)
+    for planned in task.planned:
+        one = planned.section
+        with task.step(f"input {one.input_path} could not be fetched", service=file_system(one.sources[0])):
+            paths, moved = add_input(
+                planned,
+                live.path,
+                os.path.join(task.container_dir, "workspace"),
+                task.log.tell,
+                partial(inputs.bring, may_mount=False, progress=task.progress_reporter(with_rate=True)),
+                task.progress_reporter(),
+            )
+            record_paths(live.records, live.path, paths)
+            task.log.write(f"input {one.input_path}: {moved.files} files, {moved.size_bytes} bytes")
+            task.meter.input_bytes += moved.size_bytes
 
 
 def _restore_checkpoint(task: TaskState) -> None:

@@ -146,7 +146,8 @@ class TaskState:
     def payload_workspace(self) -> str:
         """Return the path of the workspace as the payload sees it."""
         if self.assignment.docker_image is None:
-            return os.path.join(self.container_dir, "workspace")
+            live = self.assignment.live
+            return os.path.join(self.container_dir, "workspace") if live is None else live.path
         from dlapp.runtime.docker.container_factory import WORKSPACE
 
         return WORKSPACE

@@ -192,6 +192,7 @@ def _work(task: TaskState) -> TaskResult:
     if task.assignment.check_node:
         return _run_without_payload(task, "the node could not be checked", partial(_checked_node, task))
     _refuse_root(task)
+    preparation.check_live_workspace(task)
     preparation.plan_inputs(task)
     preparation.try_outputs(task)
     preparation.get_image(task)
@@ -207,6 +208,7 @@ def _work(task: TaskState) -> TaskResult:
         reserve_ports(task)
         run = make_ready(task)
         try:
+            preparation.check_shell(task)
             if not wait_for_gate(task):
                 _prepare_generation(task)
                 continue

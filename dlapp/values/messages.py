@@ -30,6 +30,7 @@ from dlapp.system.text import lazy_pattern
 from dlapp.value import Value, field
 from dlapp.values.access import STREAM_EXEC
 from dlapp.values.ids import ApplicationId, ContainerId
+from dlapp.values.program.live_workspace import LiveWorkspace
 from dlapp.values.spec import (
     BY_DEFAULT,
     WHOLE_GPU,
@@ -293,6 +294,7 @@ class Assignment(Value, kw_only=True):
         gpu_capabilities: `AppSpec.capabilities_of` its role.
         needs_output: `AppSpec.needs_output`.
         master: index of the container whose address is ``{master}``; None: no role decides.
+        live: `Submission.live`.
     """
 
     application_id: ApplicationId
@@ -346,6 +348,7 @@ class Assignment(Value, kw_only=True):
     gpu_capabilities: tuple[str, ...] = ()
     needs_output: bool = True
     master: int | None = None
+    live: LiveWorkspace | None = None
 
 
 class StoredOutput(Value, kw_only=True):

@@ -19,7 +19,9 @@ from dlapp.value import Value, field, replace
 from dlapp.values.access import AccessList, problems_with_access
 from dlapp.values.idle_guard import IdleGuard
 from dlapp.values.image_name import RegistryCredentials
+from dlapp.values.launch_spec import LedgerSettings
 from dlapp.values.notification import NotificationSettings
+from dlapp.values.program.live_workspace import LiveWorkspace
 from dlapp.values.rules import Limit, Problem, found_by, limit_problems, not_text, refuse
 from dlapp.values.start_conditions import After, check_after
 
@@ -1161,6 +1163,7 @@ class Submission(Value, kw_only=True):
         checkpoints_of: id of the application whose checkpoints it continues; empty: its own.
         source: the git commit of the workspace, and the number of changed files; empty: it is in no repository.
         versions: versions of dlapp and of the engine at submission, by name.
+        live: the user's own directory as workspace, instead of an archive; None: none. For the embedded engine only.
     """
 
     spec: AppSpec
@@ -1177,6 +1180,7 @@ class Submission(Value, kw_only=True):
     source: str = ""
     metrics_targets: str = ""
     versions: dict[str, str] = field(default_factory=dict)
+    live: LiveWorkspace | None = None
 
     def named(self, application_id: ApplicationId) -> Submission:
         """Return the submission with ``{app_id}`` replaced by the application's id in the targets of its outputs and
@@ -1205,6 +1209,8 @@ class Secrets(Value, kw_only=True):
         environment: variables that a plain process inherits from the submitter's shell (PATH, HOME, LANG and the like).
         notify: destinations of notifications; None: none.
         registry_credentials: image, as written in the file -> the submitter's credentials for its registry.
+        ledger: on one machine: the GPU ledger of the cluster that this machine belongs to, for a live workspace; it may
+            contain credentials. None: that of this machine.
     """
 
     control_secret: str
@@ -1213,6 +1219,7 @@ class Secrets(Value, kw_only=True):
     environment: dict[str, str] = field(default_factory=dict)
     notify: NotificationSettings | None = None
     registry_credentials: dict[str, RegistryCredentials] = field(default_factory=dict)
+    ledger: LedgerSettings | None = None
 
 
 def gangs_of(roles: Sequence[RoleSpec], gang: Gang) -> tuple[tuple[RoleSpec, ...], ...]:

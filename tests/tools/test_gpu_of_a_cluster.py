@@ -24,7 +24,7 @@ from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 from dlapp.value import replace
 from tests.applications import properties, run, wait_for
-from tests.services.containers.nvml_stub import StubDevice, with_devices
+from tests.services.containers.nvml_stub import StubDevice, seen_by_all, with_devices
 from tests.services.zookeeper import ZooKeeper, ledger_settings
 from tests.tools.terminal import Terminal
 
@@ -251,7 +251,7 @@ def test_an_ensemble_that_does_not_answer_is_named(cluster: Cluster) -> None:
 
 @pytest.fixture
 def here_with_devices(cluster: Cluster, tmp_path: Path) -> Cluster:
-    cluster.environment |= with_devices(tmp_path, [StubDevice(), StubDevice()]) | {
+    cluster.environment |= seen_by_all(tmp_path, [StubDevice(), StubDevice()]) | {
         name: os.environ[name] for name in ("DLAPP_LOCAL_STATE_DIR",)
     }
     return cluster
@@ -263,10 +263,10 @@ def test_dlapp_shell_leases_from_the_ledger_of_the_cluster(here_with_devices: Cl
         terminal.expect("GPU 0,1")
         lines = cluster.gpu("list", HERE)[0].splitlines()
         assert len(lines) == 2
-        assert all("shell-" in line for line in lines)
+        assert all("application_" in line for line in lines)
         refused = run("dlapp-shell", "--gcores", 1, file, env=cluster.environment)
         assert refused.code == 1
-        assert f"{HERE}: asked for 1 gcore, 0 free: gpu0 shell-" in refused.err
+        assert f"{HERE}: asked for 1 gcore, 0 free: gpu0 application_" in refused.err
         terminal.type("exit 0\n")
         assert terminal.wait() == 0
     assert cluster.gpu("list", HERE)[0].count("free") == 2
@@ -280,11 +280,7 @@ def test_devices_of_a_killed_dlapp_shell_are_free_when_its_processes_are_gone(
         terminal.expect("GPU 0,1")
         os.kill(terminal.pid, signal.SIGKILL)
 
-    def is_free() -> bool:
-        return "freed" in cluster.gpu("gc")[0]
-
-    wait_for("its end", is_free)
-    assert cluster.gpu("list", HERE)[0].count("free") == 2
+    wait_for("its end", lambda: cluster.gpu("list", HERE)[0].count("free") == 2)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ import dlapp
 from tests.applications import BIN, Done, ended, processes, properties, run, status, wait_for
 from tests.engines import Engine, on_yarn_when_full
 from tests.services.containers.dockerd import GPU_IMAGE, IMAGE, Dockerd, busybox_root
-from tests.services.containers.nvml_stub import MIB, Part, StubDevice, with_devices
+from tests.services.containers.nvml_stub import MIB, Part, StubDevice, seen_by_all, with_devices
 from tests.services.containers.registry import Registry
 from tests.tools.terminal import Terminal
 
@@ -335,7 +335,7 @@ def _with_our_commands() -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["hang up", "SIGKILL", "SIGTERM", "SIGKILL of the keeper"])
 def test_any_end_of_the_shell_leaves_no_process_and_no_lease(tmp_path: Path, state_dir: Path, how: str) -> None:
-    devices = with_devices(tmp_path, [StubDevice(), StubDevice()])
+    devices = seen_by_all(tmp_path, [StubDevice(), StubDevice()])
     env = {**devices, "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
     file = properties(tmp_path, "true")
     with Terminal("dlapp-shell", "--gcores", 2, file, env=env) as terminal:
@@ -351,7 +351,7 @@ def test_any_end_of_the_shell_leaves_no_process_and_no_lease(tmp_path: Path, sta
             case "SIGTERM":
                 os.kill(terminal.pid, signal.SIGTERM)
             case _:
-                (keeper,) = [child for child in _children(terminal.pid) if _name(child) == "dlapp-keeper"]
+                (keeper,) = [child.pid for child in processes(state_dir) if _name(child.pid) == "dlapp-exec"]
                 os.kill(keeper, signal.SIGKILL)
         wait_for("nothing is left", lambda: leftovers(state_dir) == [])
     done = shell(file, 'echo "$NV_GPU $CUDA_VISIBLE_DEVICES"', "--gcores", "2", env=env)
@@ -359,22 +359,19 @@ def test_any_end_of_the_shell_leaves_no_process_and_no_lease(tmp_path: Path, sta
     assert sessions(state_dir) == []
 
 
-def _children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 def _name(pid: int) -> str:
     return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def test_more_gpus_than_are_free_are_refused_with_their_holders(tmp_path: Path) -> None:
-    env = {**with_devices(tmp_path, [StubDevice()]), "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
+    env = {**seen_by_all(tmp_path, [StubDevice()]), "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
     file = properties(tmp_path, "true")
     with Terminal("dlapp-shell", "--gcores", 1, file, env=env) as terminal:
         terminal.expect("GPU 0")
         refused = shell(file, "", "--gcores", "1", env=env)
         assert refused.code == 1
-        assert "asked for 1 gcore, 0 free: gpu0 shell-" in refused.err
+        assert "needs 1 gcore, 0 free: application_" in refused.err
+        assert "--wait waits for the GPUs" in refused.err
         terminal.type("exit 0\n")
         assert terminal.wait() == 0
     assert shell(file, "", "--gcores", "2", env=env).code == 2
@@ -382,22 +379,19 @@ def test_more_gpus_than_are_free_are_refused_with_their_holders(tmp_path: Path) 
 
 def test_indexes_of_gpus_are_refused_where_one_is_split_as_at_submission(tmp_path: Path) -> None:
     devices = [StubDevice(mig=(Part("MIG-a"),)), StubDevice()]
-    env = {**with_devices(tmp_path, devices), "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
+    env = {**seen_by_all(tmp_path, devices), "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
     file = properties(tmp_path, "true", resources={"gcores": 1, "memory": 64, "cuda_visible_devices": "index"})
     for _ in range(2):  # nothing stays leased
         refused = shell(file, "echo it ran", env=env)
-        assert (refused.code, refused.out) == (1, "")
-        message = (
-            "gpu0 is split by MIG, so CUDA's indexes are not those of the driver: cuda_visible_devices=index needs"
-        )
-        assert message in refused.err.splitlines()[-1]
+        assert (refused.code, refused.out) == (2, "")
+        assert "gpu0 of this machine is split by MIG, so CUDA's indexes are not those of the driver" in refused.err
     with_devices(tmp_path, devices[1:])
     assert shell(file, 'echo "$CUDA_VISIBLE_DEVICES"', env=env).out == "0\n"
 
 
 @pytest.mark.slow
 def test_devices_of_a_shell_are_inspected_before_the_next_lease(tmp_path: Path) -> None:
-    env = {**with_devices(tmp_path, [StubDevice()]), "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
+    env = {**seen_by_all(tmp_path, [StubDevice()]), "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
     file = properties(tmp_path, "true")
     with Terminal("dlapp-shell", "--gcores", 1, file, env=env) as terminal:
         terminal.expect("GPU 0")
@@ -492,7 +486,8 @@ def test_in_docker_a_pull_with_the_users_credentials_is_a_bar_until_the_shell_op
         (tmp_path / "config.json").write_text(json.dumps({"auths": {registry.address: auth}}))
         file = properties(tmp_path, "true", application={"docker_image": registry.image})
         with Terminal("dlapp-shell", file, env=env) as terminal:
-            terminal.expect(r"pulling [━╸╺]+ +[1-9][\d.]*/[\d.]+ MB +[\d.]+ MB/s +0:00:\d\d")
+            terminal.expect(r"pulling +█*░+ 1 of 1, \d+%")
+            terminal.expect(r"[1-9][\d.]* MiB of [\d.]+ MiB, [\d.]+ [KM]iB/s")
             registry.slow_s = 0.0
             terminal.expect("[#$] ")
             opened = len(terminal.text)
@@ -508,7 +503,7 @@ def test_in_docker_a_pull_with_the_users_credentials_is_a_bar_until_the_shell_op
 def test_in_docker_gpus_are_leased_for_as_long_as_the_shell_lives(dockerd: Dockerd, tmp_path: Path) -> None:
     file = properties(tmp_path, "true", application={"docker_image": GPU_IMAGE})
     env = {
-        **with_devices(tmp_path, [StubDevice(), StubDevice()]),
+        **seen_by_all(tmp_path, [StubDevice(), StubDevice()]),
         "DLAPP_RUNTIME_DOCKER_HOST": dockerd.host,
         "DLAPP_RUNTIME_DOCKER_NETWORK": "none",
         "DLAPP_RUNTIME_DOCKER_GPU_MODE": "gpus",
@@ -521,9 +516,9 @@ def test_in_docker_gpus_are_leased_for_as_long_as_the_shell_lives(dockerd: Docke
         assert other.out == "1\n/dev/nvidia1\n1\n", other.err
         refused = shell(file, "", "--gcores", "2", env=env)
         assert refused.code == 1
-        assert "2 gcores, 1 free: gpu0 shell-" in refused.err
+        assert "needs 2 gcores, 1 free: application_" in refused.err
         os.kill(terminal.pid, signal.SIGKILL)
-    both = shell(file, "ls /dev/nvidia? | wc -l\n", "--gcores", "2", env=env)
+    both = shell(file, "ls /dev/nvidia? | wc -l\n", "--gcores", "2", "--wait", env=env)
     assert both.out == "2\n", both.err
     wait_for("the containers are removed", lambda: not dockerd.containers("label=dlapp.container"))
 
@@ -531,7 +526,7 @@ def test_in_docker_gpus_are_leased_for_as_long_as_the_shell_lives(dockerd: Docke
 def test_a_missing_gpu_runtime_is_reported_and_no_device_leased(dockerd: Dockerd, tmp_path: Path) -> None:
     file = properties(tmp_path, "true", application={"docker_image": GPU_IMAGE})
     env = {
-        **with_devices(tmp_path, [StubDevice()]),
+        **seen_by_all(tmp_path, [StubDevice()]),
         "DLAPP_RUNTIME_DOCKER_HOST": dockerd.host,
         "DLAPP_RUNTIME_DOCKER_NETWORK": "none",
         "DLAPP_RUNTIME_DOCKER_GPU_MODE": "cdi",

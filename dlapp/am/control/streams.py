@@ -10,6 +10,7 @@ The loop's thread calls everything here except `_copy`, which the control server
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from typing import NamedTuple
@@ -45,6 +46,11 @@ class StreamBroker:
         self._number = 0
         self._counting = threading.Lock()
         self._open = 0
+
+    def prepare(self) -> None:
+        """Start the relay process ahead of the first stream."""
+        with contextlib.suppress(OSError):  # the first stream tries again
+            self._relay.start()
 
     def open(self, call: ControlRequest, request: StreamRequest, now: float) -> OpenStream | None:
         """Keep a tool's request for a stream, and return its event; None: it was refused. ``now`` is monotonic [s]."""

@@ -202,6 +202,7 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         sweep=state.sweep.work if state.sweep is not None else None,
         needs_output=spec.needs_output(instance.index),
         master=spec.first_deciding_index,
+        live=state.submission.live,
     )
     state.add_action(Assign(container.container_id, assignment))
     assert container.orders is not None

@@ -17,7 +17,6 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from dlapp.client.notebook.obeyed import is_obeyed
-from dlapp.client.shell.input import open_below
 from dlapp.locations import HdfsPlace, last_name
 from dlapp.runtime.notebook_program import SKIPPED, list_files
 from dlapp.storage.glob import literal_pattern
@@ -25,6 +24,7 @@ from dlapp.storage.open import plan_fetch
 from dlapp.storage.tree import explaining
 from dlapp.system import files
 from dlapp.system.files import remove_tree, walk
+from dlapp.task.data.live_input import open_below
 
 STAGING = ".dlapp-notebook-"
 _STALE_S = 3600.0

@@ -93,7 +93,7 @@ def start_notebook(
     Raises:
         see `Client.submit` for errors.
     """
-    from dlapp.client.shell.local_shell import trusted_paths
+    from dlapp.client.shell.trusted_paths import trusted_paths
 
     info = client.engine.info()
     if path is None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from dlapp.node_policy import DockerPolicy
     from dlapp.sweep.trial import TrialSpec
     from dlapp.values.ids import ApplicationId
+    from dlapp.values.launch_spec import LedgerSettings
+    from dlapp.values.program.live_workspace import LiveWorkspace
     from dlapp.values.spec import AppSpec
 
 DOCKER_TIMEOUT_S = 2.0
@@ -197,6 +199,8 @@ class Submitter(Output, Control):
         view = engine.view(application_id).json
         self._check_owner(str(application_id), connections.caller())
         recorded = engine.submission(application_id)
+        if recorded.live is not None:
+            raise UsageError(f"{application_id} is a dlapp-shell; open another one")
         engine.prepare()  # only now: it may remove an expired history
         stored = tuple(one["target"] if one["committed"] else one["partial"] for one in view["outputs"])
         origin = Origin(str(application_id), recorded, resumes, outputs=tuple(filter(None, stored)))
@@ -225,6 +229,8 @@ class Submitter(Output, Control):
         own_overrides: Overrides,
         calls: Callbacks,
         origin: Origin | None = None,
+        live: LiveWorkspace | None = None,
+        ledger: LedgerSettings | None = None,
     ) -> Application:
         from dlapp.client.application import Application
         from dlapp.launcher.submit import launch
@@ -242,8 +248,39 @@ class Submitter(Output, Control):
             resolve=self.resolve_text,
             docker_policy=self._docker_policy,
             origin=origin,
+            live=live,
+            ledger=ledger,
         )
         return Application(self, application_id)
+
+    def submit_live(
+        self,
+        spec: AppSpec,
+        live: LiveWorkspace,
+        *,
+        env: Mapping[str, str],
+        role_env: Mapping[str, Mapping[str, str]],
+        ledger: LedgerSettings | None = None,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> Application:
+        """Submit an application to this machine that runs in the user's own directory instead of in a copy.
+
+        Args:
+            spec: the application, with an absolute workspace; it has no outputs.
+            live: the directory.
+            env, role_env, note: see `submit`.
+            ledger: see `Secrets`.
+
+        Raises:
+            UsageError: this client's engine is a cluster. See also `submit`.
+        """
+        from dlapp.application.description import UnresolvedSpec
+        from dlapp.application.overrides import NO_OVERRIDES
+
+        self.engine.prepare()
+        source = UnresolvedSpec(spec, env, role_env)
+        calls = Callbacks(_ignore, note, None)
+        return self._launch(source, self.engine, NO_OVERRIDES, calls, live=live, ledger=ledger)
 
     def plan_json(
         self,
@@ -281,7 +318,7 @@ class Submitter(Output, Control):
     def _shell_input_patterns(self, spec: AppSpec, note: Callable[[str], None]) -> Sequence[str]:
         """Return gitignore patterns for the input that dlapp-shell copied into the workspace."""
         from dlapp.client.command_session import records_below
-        from dlapp.client.shell.input_record import as_pattern, recorded_paths
+        from dlapp.task.data.input_record import as_pattern, recorded_paths
 
         paths = recorded_paths(records_below(self.state_path), spec)
         for one in paths:

@@ -1,1 +1,1 @@
-"""dlapp-shell: a session on this machine or a cluster, its input, and the server of dlapp-run's requests."""
+"""dlapp-shell: an application that waits for a shell, here or on a cluster, and the server of dlapp-run's requests."""

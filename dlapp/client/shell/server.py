@@ -34,13 +34,13 @@ SHARED_DIRECTORY = "shared"
 """The part of a session's directory that the shell sees, in Docker as /dlapp/shell."""
 REQUESTS = "requests"
 """The FIFO that dlapp-run writes to."""
+LIFE = "life"
+"""A FIFO that is open for writing while dlapp-shell lives: a reader sees its end of file when that is gone."""
 BIN = "bin"
 RC = "bashrc"
 """File that bash reads at its start in place of ~/.bashrc."""
 START_VARIABLE = "DLAPP_SHELL_START"
 DIRECTORY_VARIABLE = "DLAPP_SHELL_DIR"
-VARIABLES_VARIABLE = "DLAPP_SHELL_VARIABLES"
-"""Variable with the names of the variables that the start file of bash sets again after ``~/.bashrc``."""
 READER_TIMEOUT_S = 10.0
 
 END_TIMEOUT_S = 10.0
@@ -62,7 +62,8 @@ def install(session: str) -> None:
         path = os.path.join(directory, name)
         shutil.copyfile(source, path)
         os.chmod(path, mode)
-    os.mkfifo(os.path.join(directory, REQUESTS), 0o600)
+    for name in (REQUESTS, LIFE):
+        os.mkfifo(os.path.join(directory, name), 0o600)
 
 
 class ShellRequestServer(Closeable):
@@ -84,6 +85,7 @@ class ShellRequestServer(Closeable):
         )
         # Also opened for writing: so reads never return end of file while there is no request.
         self._requests = files.open_file(REQUESTS, dir_fd=self._shared, owners=mine, write=True, kind=stat.S_IFIFO)
+        self._life = files.open_file(LIFE, dir_fd=self._shared, owners=mine, write=True, kind=stat.S_IFIFO)
         self._closing, self._close = os.pipe2(os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._serve, name="shell-requests")
         self._replies: list[threading.Thread] = []
@@ -98,7 +100,7 @@ class ShellRequestServer(Closeable):
         self._thread.join()
         for thread in self._replies:
             thread.join()
-        for fd in (self._closing, self._requests, self._shared, self._private):
+        for fd in (self._closing, self._life, self._requests, self._shared, self._private):
             os.close(fd)
 
     def _serve(self) -> None:

@@ -432,7 +432,8 @@ class LocalAmEngine:
             launch.env,
             launch.environment,
             DockerSettings(settings.docker_host, settings.docker_network, settings.docker_gpu_mode, settings.lock_dir),
-            ledger=LedgerSettings(MACHINE, settings.lock_dir, settings.docker_host, application=reserved_for),
+            ledger=launch.ledger
+            or LedgerSettings(MACHINE, settings.lock_dir, settings.docker_host, application=reserved_for),
             cache=CacheSettings(
                 settings.cache_limit_bytes,
                 settings.cache_age_s,

@@ -1,4 +1,4 @@
-"""A container as a value, and its restrictions: the same for a payload and for a shell.
+"""A container as a value, and its restrictions.
 
 Its limits are the memory and cpus of its grant, a number of processes, and no privileges: no capabilities for an
 ordinary user, no way to gain any, no devices except its GPUs, no mounts except those listed here and those of the
@@ -50,8 +50,6 @@ class ContainerSpec(Value, kw_only=True):
 
     Args:
         entrypoint, command: executed in it, below Docker's init.
-        interactive: its standard input is attached; ``terminal``: and it is a terminal.
-        removed_at_end: whether Docker removes it at its end.
         ulimits: name -> soft and hard.
         groups: supplementary groups, by number.
     """
@@ -74,9 +72,6 @@ class ContainerSpec(Value, kw_only=True):
     drop: tuple[str, ...] = ("ALL",)
     user: str = ""
     groups: tuple[int, ...] = ()
-    interactive: bool = False
-    terminal: bool = False
-    removed_at_end: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Return the body of Docker's ContainerCreate."""
@@ -89,19 +84,12 @@ class ContainerSpec(Value, kw_only=True):
             "Env": [f"{name}={value}" for name, value in env.items()],
             "WorkingDir": self.working_dir,
             "Labels": self.labels,
-            "Tty": self.terminal,
-            "OpenStdin": self.interactive,
-            "StdinOnce": self.interactive,
-            "AttachStdin": self.interactive,
-            "AttachStdout": self.interactive,
-            "AttachStderr": self.interactive,
             "HostConfig": {
                 "Mounts": [
                     {"Type": "bind", "Source": one.source, "Target": one.target, "ReadOnly": one.read_only}
                     for one in self._all_binds()
                 ],
                 "Init": True,
-                "AutoRemove": self.removed_at_end,
                 "NetworkMode": self.network,
                 "Memory": self.memory_bytes,
                 "MemorySwap": self.memory_bytes,
@@ -143,9 +131,7 @@ class ContainerSpec(Value, kw_only=True):
         words += [f"--ulimit={name}={soft}:{hard}" for name, (soft, hard) in self.ulimits.items()]
         words += [f"--cap-drop={name}" for name in self.drop]
         words += [f"--group-add={one}" for one in self.groups]
-        words += [f"--interactive={_bool_text(self.interactive)}", f"--tty={_bool_text(self.terminal)}"]
-        words += ["--attach=stdin", "--attach=stdout", "--attach=stderr"] if self.interactive else []
-        words += [f"--rm={_bool_text(self.removed_at_end)}", f"--entrypoint={self.entrypoint[0]}"]
+        words.append(f"--entrypoint={self.entrypoint[0]}")
         return [*words, self.image, *self.entrypoint[1:], *self.command]
 
     def lines_of_env(self) -> str:
@@ -160,10 +146,6 @@ class ContainerSpec(Value, kw_only=True):
 
     def _all_binds(self) -> list[Bind]:
         return [*self.binds, *(Bind(source, target, True) for source, target in self.gpus.mounts)]
-
-
-def _bool_text(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def _csv(*fields: str) -> str:

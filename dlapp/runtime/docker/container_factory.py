@@ -1,4 +1,4 @@
-"""Factory of the containers of payloads and shells: settings, paths in the container, GPU access, accounts."""
+"""Factory of the containers of payloads: settings, paths in the container, GPU access, accounts."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ Paths in a container:
     /dlapp/home, /dlapp/tmp HOME and TMPDIR
     /dlapp/run              DLAPP_DIR: files that dlapp and the payload exchange
     /dlapp/python           the module dlapp_context; read-only
+    /dlapp/shell            in dlapp-shell: what dlapp-run needs; read-only, and a FIFO there can still be written to
     /dlapp/log/             the files that take stdout, stderr and the exit code
     /dlapp/life             the lifeline; read-only, like the wrapper beside it
     /dlapp/ending           the FIFO by which the wrapper reports the end of the payload
@@ -73,6 +74,7 @@ from dlapp.system.processes.resource_counters import NOTHING_KNOWN, CgroupCounte
 from dlapp.values.image_name import RegistryCredentials
 from dlapp.values.launch_spec import DockerSettings
 from dlapp.values.messages import Fault
+from dlapp.values.program.live_workspace import DOCKER_SHELL
 from dlapp.values.program.placeholders import substitute
 
 _WRAPPER = "/dlapp/wrapper.sh"
@@ -201,6 +203,7 @@ class DockerRun:
                 Bind(payload.tmp, TMP),
                 Bind(payload.run, RUN),
                 Bind(payload.python, PYTHON, read_only=True),
+                *([Bind(payload.shell_dir, DOCKER_SHELL, read_only=True)] if payload.shell_dir else []),
                 Bind(payload.stdout, out),
                 Bind(payload.stderr, err),
                 Bind(payload.exit_file, exit_file),

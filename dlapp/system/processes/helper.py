@@ -43,6 +43,12 @@ class HelperProcess(Closeable):
         self.starts = 0
         """Number of processes started so far."""
 
+    def start(self) -> None:
+        """Start the helper ahead of its first message, unless it runs. Raises OSError: it cannot be started."""
+        with self._lock:
+            if self._channel is None and not self._is_closed:
+                self._start()
+
     def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
         """Send a message, with descriptors that the caller keeps open.
 

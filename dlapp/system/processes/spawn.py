@@ -21,22 +21,8 @@ FIRST_KEPT = 3
 _OPTIONS = ("-I", "-S")
 """Options by which no directory and no PYTHONPATH of a user changes what dlapp's processes run. They start without
 site-packages, which are added when needed (`dlapp.system.processes.late_site`)."""
-_MAIN = "/dlapp/__main__.py"
-PROGRAM = (sys.executable, *_OPTIONS, os.path.abspath(f"{__file__}/../../../..") + _MAIN)
+PROGRAM = (sys.executable, *_OPTIONS, os.path.abspath(f"{__file__}/../../../..") + "/dlapp/__main__.py")
 """Command line by which dlapp's own processes are started; in a bundle this file may be ``spawn.pyc``."""
-
-
-def is_program(words: Sequence[bytes], roles: Sequence[bytes]) -> bool:
-    """Return True if a command line is `PROGRAM` of any installation in one of the roles (``am``, ``task``, ...)."""
-    start = 1 + len(_OPTIONS)
-    return (
-        len(words) > start + 1
-        and list(words[1:start]) == [*map(os.fsencode, _OPTIONS)]
-        and words[start].endswith(os.fsencode(_MAIN))
-        and words[start + 1] in roles
-    )
-
-
 _KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dlapp.runtime.payload import Payload, Running
 from dlapp.runtime.process import PlainRun
 from dlapp.system.owners import user_name
-from dlapp.task.environment import FRAMEWORKS, default_variables, payload_environment
+from dlapp.task.environment import FRAMEWORKS, default_variables, payload_environment, shell_variables
 from dlapp.task.state import TaskState
 from dlapp.value import replace
 from dlapp.values.spec import Framework, PayloadProgram
@@ -76,8 +76,10 @@ def make_docker_run(
 
 def plain_payload(task: TaskState, directory: str) -> Payload:
     """Return the payload as a process; its files are in ``directory``."""
-    names = "workspace", "home", "tmp", "run", "python"
-    return _payload(task, task.launch.environment, {name: os.path.join(directory, name) for name in names})
+    paths = {name: os.path.join(directory, name) for name in ("workspace", "home", "tmp", "run", "python")}
+    if (live := task.assignment.live) is not None:
+        paths |= {"workspace": live.path, "tmp": live.tmp}
+    return _payload(task, task.launch.environment, paths)
 
 
 def docker_payload(task: TaskState) -> Payload:
@@ -104,29 +106,34 @@ def _payload(task: TaskState, submitter: dict[str, str] | None, paths: dict[str,
     if task.rendezvous is not None and task.rendezvous.ports:
         served = task.rendezvous.own_environment()
         values |= zip(OF_PORT, (served["DLAPP_PORT"], served["DLAPP_ADDRESS"]), strict=True)
+    env = payload_environment(
+        one,
+        **paths,
+        submitter=submitter,
+        user=task.launch.env,
+        gpus=gpus,
+        caches=caches,
+    )
+    defaults = default_variables(
+        one,
+        user=task.launch.env,
+        cache_path=_framework_caches(task),
+        submitter=task.launch.environment,
+        docker_network=one.network or task.launch.docker.network,
+    )
+    if one.live is not None:
+        env |= shell_variables(one.live, defaults | env, submitter)
     return Payload(
         application_id=str(one.application_id),
         container_id=str(one.container_id),
         directory=task.container_dir,
+        live_workspace=one.live.path if one.live is not None else "",
+        shell_dir=one.live.shell_dir if one.live is not None else "",
         script=program.script,
         command=substitute(program.command, values),
         args=substitute(program.args, values),
-        env=payload_environment(
-            one,
-            **paths,
-            submitter=submitter,
-            user=task.launch.env,
-            gpus=gpus,
-            caches=caches,
-        )
-        | served,
-        defaults=default_variables(
-            one,
-            user=task.launch.env,
-            cache_path=_framework_caches(task),
-            submitter=task.launch.environment,
-            docker_network=one.network or task.launch.docker.network,
-        ),
+        env=env | served,
+        defaults=defaults,
         resources=one.resources,
         image=one.docker_image,
         workdir=one.workdir,

@@ -1,7 +1,7 @@
 """Process of a task's streams: ``dlapp/__main__.py streams``, with its channel as standard input.
 
-It receives one message for each stream and runs the handler in a thread. When the task closes the channel, or dies, the
-process ends at once with all of its streams.
+It receives one message for each stream and runs the handler in a thread; a message may also load a handler ahead. When
+the task closes the channel, or dies, the process ends at once with all of its streams.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ def main(argv: Sequence[str]) -> int:
         data, fds, _, _ = socket.recv_fds(channel, MAX_MESSAGE_BYTES, 1)
         if not data:
             os._exit(0)
-        keeper = socket.socket(fileno=fds[0]) if fds else None
-        threading.Thread(target=_serve, args=(json.loads(data), keeper), name="stream", daemon=True).start()
+        keeper, message = socket.socket(fileno=fds[0]) if fds else None, json.loads(data)
+        if "prepare" in message:
+            importlib.import_module(HANDLERS[message["prepare"]])
+            continue
+        threading.Thread(target=_serve, args=(message, keeper), name="stream", daemon=True).start()
 
 
 def _serve(message: dict[str, Any], keeper: socket.socket | None) -> None:

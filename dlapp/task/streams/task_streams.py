@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dlapp.runtime.payload import Reachable
@@ -48,6 +48,14 @@ class TaskStreams(Closeable):
                     self._latest = attempt, one.number
                     self._open(url, one)
 
+    def prepare(self, kind: str) -> None:
+        """Start the streams process, and load what serves a kind of streams, ahead of the first stream."""
+        with self._lock:
+            try:
+                self._send({"prepare": kind})
+            except OSError as error:
+                self._warn(f"the streams process cannot be started: {error}")
+
     def _open(self, url: str, order: StreamOrder) -> None:
         from dlapp.net.streams import StreamRefused  # few payloads ever have streams
 
@@ -70,14 +78,17 @@ class TaskStreams(Closeable):
             keeper = found.open_keeper() if found is not None and order.is_command else None
             fds = (stack.enter_context(keeper).fileno(),) if keeper is not None else ()
             try:
-                if self._process is None:
-                    from dlapp.system.processes.helper import HelperProcess
-
-                    self._process = HelperProcess("streams")
-                self._process.send(json.dumps(message).encode(), fds)
+                self._send(message, fds)
             except OSError as error:
                 # The ApplicationMaster sends the error to the waiting command after some seconds.
                 self._warn(f"stream {order.number} cannot be opened: {error}")
+
+    def _send(self, message: Mapping[str, object], fds: Sequence[int] = ()) -> None:
+        if self._process is None:
+            from dlapp.system.processes.helper import HelperProcess
+
+            self._process = HelperProcess("streams")
+        self._process.send(json.dumps(message).encode(), fds)
 
     def close(self) -> None:
         """End all streams, and accept no more. Idempotent."""

@@ -17,6 +17,8 @@ from dlapp.tools.display.view import View, elapsed_of, ended, phase_text
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
+    from dlapp.values.report import ApplicationView
+
 PHASES = (
     *("starting", "pulling", "unpacking", "fetching", "leasing"),
     *("waiting", "running", "storing", "releasing", "ended"),
@@ -85,6 +87,43 @@ def waiting_display() -> Iterator[Callable[[View], None]]:
     display = LiveDisplay()
     with Live(display, console=Console(stderr=True), refresh_per_second=8, transient=True):
         yield display.show
+
+
+@contextlib.contextmanager
+def opening_display() -> Iterator[Callable[[ApplicationView], None]]:
+    """Return a callback for the views of a shell that opens: on a terminal it shows how far a pull or fetch is."""
+    from dlapp.values.messages import Phase
+    from dlapp.values.serialization import to_json
+
+    live: Any = None
+    display = LiveDisplay()
+
+    def show(view: ApplicationView) -> None:
+        nonlocal live
+        is_copying = any(
+            one.phase in (Phase.PULLING, Phase.FETCHING) and one.progress is not None for one in view.containers
+        )
+        if not is_copying or not sys.stderr.isatty():
+            stop()
+            return
+        if live is None:
+            from rich.console import Console
+            from rich.live import Live
+
+            live = Live(display, console=Console(stderr=True), refresh_per_second=8, transient=True)
+            live.start()
+        display.show(to_json(view))
+
+    def stop() -> None:
+        nonlocal live
+        if live is not None:
+            live.stop()
+            live = None
+
+    try:
+        yield show
+    finally:
+        stop()
 
 
 class PlainLines:

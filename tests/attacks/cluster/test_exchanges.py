@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.client.shell import local_shell as shell  # noqa: F401
+from dlapp.client.shell import live_shell as shell  # noqa: F401
 from dlapp.errors import DlappError
 from dlapp.values.ids import ApplicationId
 from tests.applications import listed_json

@@ -16,7 +16,6 @@ import pytest
 
 from dlapp.client import completion
 from dlapp.client.command_session import records_below, session_directory
-from dlapp.client.shell import input_record
 from dlapp.cluster.local.client import kill
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.runner import (
@@ -30,6 +29,7 @@ from dlapp.config import Config, load_config
 from dlapp.errors import DlappError
 from dlapp.net import control  # noqa: F401
 from dlapp.system import locks
+from dlapp.task.data import input_record
 from dlapp.values.ids import ApplicationId
 
 # What is imported late: another user may not be able to read the interpreter of the tests.

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.client.logs import GrowingFile, LogPiece, read_logs
-from dlapp.client.shell.input import fetch_into_workspace
 from dlapp.cluster.engine import LogFiles
 from dlapp.errors import NotFound, UsageError
 from dlapp.launcher.workspace.pack import pack
@@ -22,6 +21,7 @@ from dlapp.runtime.gpu.verification import visible_gpu_mismatch
 from dlapp.values.ids import ApplicationId, ContainerId
 from dlapp.values.spec import InputSpec
 from tests.applications import ended, launch, properties, run
+from tests.live_input import fetch_into_workspace
 
 
 def _link(path: Path) -> None:

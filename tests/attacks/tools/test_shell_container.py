@@ -88,25 +88,18 @@ def test_a_container_cannot_change_directories_in_which_dlapp_opens_files(
         dockerd,
     )
     assert done.code == 0, done.err
-    assert done.out == "/dlapp/shell:\nbashrc\nbin\nrequests\n\n/dlapp/shell/bin:\ndlapp-run\n{\n", done.err
+    assert done.out == "/dlapp/shell:\nbashrc\nbin\nlife\nrequests\n\n/dlapp/shell/bin:\ndlapp-run\n{\n", done.err
     assert bashrc.read_text() == MINE
 
 
 @pytest.mark.docker
 def test_the_container_sees_no_logs_accounts_or_start_file_of_its_session(dockerd: Dockerd, tmp_path: Path) -> None:
     file = properties(tmp_path, "true", application={"docker_image": IMAGE, "env.KEY": "value"})
-    done = docker_shell(file, "ls /dlapp /dlapp/shell\n", dockerd)
+    done = docker_shell(file, "ls /dlapp /dlapp/log /dlapp/shell\n", dockerd)
     assert done.out.split() == [
-        "/dlapp:",
-        "home",
-        "life",
-        "shell",
-        "shell.sh",
-        "tmp",
-        "/dlapp/shell:",
-        "bashrc",
-        "bin",
-        "requests",
+        *("/dlapp:", "ending", "exec", "home", "life", "log", "python", "run", "shell", "tmp", "wrapper.sh"),
+        *("/dlapp/log:", "exit", "stderr", "stdout"),
+        *("/dlapp/shell:", "bashrc", "bin", "life", "requests"),
     ]
 
 

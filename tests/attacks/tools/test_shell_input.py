@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.client.shell.input import fetch_into_workspace
 from dlapp.errors import DlappError
 from dlapp.values.spec import InputSpec
 from tests.attacks.identities import Identities, User, deadline
 from tests.attacks.snapshots import unchanged
 from tests.attacks.storage.test_output_trees import EVENTS, SWEPT, Switch, exchange, inside
+from tests.live_input import fetch_into_workspace
 
 NAMES = ["a", "a/data", "a/data/.dlapp-shell-input-*", "a/data/.dlapp-shell-input-*/*", "a/data/.*/*/d", "a/data/.*/d"]
 """What a link takes the place of; the names that staging has are known only once it is there."""

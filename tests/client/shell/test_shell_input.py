@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.client.shell import input as shell_input
-from dlapp.client.shell.input import STAGING
-from dlapp.client.shell.input_record import as_pattern, record_paths, recorded_paths
 from dlapp.errors import DlappError, NotFound
+from dlapp.task.data.input_record import as_pattern, record_paths, recorded_paths
+from dlapp.task.data.live_input import STAGING
 from dlapp.values.spec import AppSpec, InputSpec
+from tests import live_input
 
 
 def inputs(*sources: Path | str, into: str = "data") -> tuple[InputSpec, ...]:
@@ -34,7 +34,7 @@ def fetch_into_workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Iter
     if not os.path.isdir(parent):
         pytest.skip("/dev/shm is no other file system here")
     with tempfile.TemporaryDirectory(dir=parent) as private:
-        yield lambda inputs, workspace, note: shell_input.fetch_into_workspace(inputs, workspace, private, note)
+        yield lambda inputs, workspace, note: live_input.fetch_into_workspace(inputs, workspace, private, note)
         assert os.listdir(private) == []
 
 

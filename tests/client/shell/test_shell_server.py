@@ -79,7 +79,9 @@ def test_many_lines_arrive_whole_and_in_order_for_each_of_several_at_once(ask: A
             out, err = item.communicate()
             assert (err, item.returncode) == ("", 0)
             assert out.splitlines() == [f"line {number} {'x' * 100}" for number in range(5000)]
-    wait_for("the replies are cleared", lambda: sorted(os.listdir(room / "shared")) == ["bashrc", "bin", "requests"])
+    wait_for(
+        "the replies are cleared", lambda: sorted(os.listdir(room / "shared")) == ["bashrc", "bin", "life", "requests"]
+    )
 
 
 @pytest.mark.usefixtures("server")
@@ -94,7 +96,9 @@ def test_ctrl_c_inside_interrupts_outside(ask: Ask, room: Path) -> None:
     assert one.returncode == 130
     assert err.startswith("Detached: application_1_0001 continues")
     assert err.index("dlapp-softkill application_1_0001") < err.index("dlapp-kill application_1_0001")
-    wait_for("the reply is cleared", lambda: sorted(os.listdir(room / "shared")) == ["bashrc", "bin", "requests"])
+    wait_for(
+        "the reply is cleared", lambda: sorted(os.listdir(room / "shared")) == ["bashrc", "bin", "life", "requests"]
+    )
 
 
 def test_a_closing_server_ends_its_waiting_clients(ask: Ask, room: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.client import Client
-from dlapp.client.shell.local_shell import refuse_trusted_files_in
+from dlapp.client.shell.trusted_paths import refuse_trusted_files_in
 from dlapp.config import load_config
 from dlapp.errors import UsageError
 

@@ -44,10 +44,12 @@ class User:
         assert program is not None
         return Terminal(program, *self._command[1:], env=self._env)
 
-    def shell(self, script: str) -> Done:
+    def shell(self, script: str, *args: str) -> Done:
         """Run ``script`` in a shell without a terminal."""
         whole = {**os.environ, **self._env}
-        done = subprocess.run(self._command, input=script, capture_output=True, text=True, timeout=120, env=whole)
+        done = subprocess.run(
+            [*self._command, *args], input=script, capture_output=True, text=True, timeout=120, env=whole
+        )
         return Done(done.returncode, done.stdout, done.stderr)
 
     def sessions(self) -> list[Path]:
@@ -103,7 +105,7 @@ def test_two_shells_have_separate_devices_and_free_only_their_own(
         assert {device, other} == {0, 1}
         refused = tony.shell("echo it ran\n")
         assert (refused.code, refused.out) == (1, "")
-        assert "asked for 1 gcore, 0 free: gpu0 shell-" in refused.err
+        assert "needs 1 gcore, 0 free: gpu0 application_" in refused.err
 
         # What is in the background and ignores everything goes, too.
         anns.type("setsid nohup sh -c 'trap \"\" TERM HUP; sleep 1000' & echo left it $((40 + 2))\n")
@@ -115,9 +117,9 @@ def test_two_shells_have_separate_devices_and_free_only_their_own(
         wait_for("Ann's container is removed", lambda: not containers(ann))
         # She has her device for as long as her shell has not ended.
         wait_for("the end of Ann's shell", lambda: start_time(anns.pid) is None)
-        again = tony.shell(LOOK)
+        again = tony.shell(LOOK, "--wait")
         assert again.out == f"I am {TONY} with {device}: /dev/nvidia{device}\n", again.err
-        back = ann.shell(LOOK)
+        back = ann.shell(LOOK, "--wait")
         assert back.out == f"I am {ANN} with {device}: /dev/nvidia{device}\n", back.err
         assert ann.sessions() == []
 

@@ -34,7 +34,7 @@ from dlapp.config import load_config
 from dlapp.errors import ConfigError, Denied, DlappError, Unreachable
 from dlapp.scheduler.amounts import Amounts
 from dlapp.system import locks
-from dlapp.system.processes.spawn import PROGRAM, is_program, spawn
+from dlapp.system.processes.spawn import PROGRAM, spawn
 
 
 @pytest.fixture
@@ -142,27 +142,6 @@ def test_a_spawned_process_inherits_only_the_given_descriptors(tmp_path: Path) -
         os.close(fd)
     passed_on = extra in (3, 4)  # then that number is another's in the child
     assert (tmp_path / "log").read_text() == f"['null', 'log', 'log', 'b', 'a']\n{passed_on}\n"
-
-
-@pytest.mark.parametrize(
-    ("line", "ours"),
-    [
-        (" ".join([*PROGRAM, "am", "--attempt", "1"]), True),
-        ("python -I -S /opt/site-packages/dlapp/__main__.py am --attempt 1", True),
-        ("python -I -S /opt/site-packages/dlapp/__main__.py status", False),
-        ("python -I -S /opt/site-packages/dlapp/__main__.py am_i", False),
-        ("python -I -S /opt/site-packages/dlapp/__main__.py", False),
-        ("python -I -S /opt/main.py am", False),
-        ("python -I /opt/site-packages/dlapp/__main__.py am", False),
-        ("python -I -S", False),
-        ("python", False),
-        ("", False),
-    ],
-)
-def test_our_processes_are_known_by_how_they_were_started(line: str, ours: bool) -> None:
-    words = [word.encode() for word in line.split()]
-    assert is_program(words, (b"am", b"task")) is ours
-    assert is_program([*words, b""], (b"am", b"task")) is ours  # as /proc has it
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ import pytest
 from dlapp.am.decisions.assessment import NODE_RETRIES
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
-from dlapp.system.processes.spawn import is_program
 from tests.applications import (
     application_dir,
     ended,
@@ -194,7 +193,7 @@ def gate() -> Iterator[FileGate]:
 
 
 def is_task(pid: int) -> bool:
-    return is_program([word.encode() for word in command_line(pid).split("\0")], (b"task",))
+    return "/dlapp/__main__.py\0task\0" in command_line(pid)
 
 
 def launched_and_held(box: Box, gate: FileGate, phase: str) -> tuple[str, Path]:

@@ -65,6 +65,10 @@ def submit(session: LocalSession, submission: Submission, secrets: Secrets) -> A
     session.refuse_if_others()
     spec = submission.spec
     memory_mib, vcores, gcores = spec.total()
+    if submission.live is not None:
+        memory_mib = vcores = 0  # a user's own shell does not wait for an application, nor does one wait for it
+    if secrets.ledger is not None:
+        gcores = 0  # its task leases them from that ledger
     archive = submission.workspace_archive.removeprefix("file://")
     try:
         tokens = shared_tokens(spec.view_acl, spec.modify_acl, secrets.control_secret)
@@ -102,7 +106,7 @@ def submit(session: LocalSession, submission: Submission, secrets: Secrets) -> A
                 after=", ".join(map(str, spec.after)),
                 hold=int(spec.hold),
                 runs_at_most_s=_runs_at_most_s(spec),
-                gpus=_gpus_of(spec),
+                gpus=_gpus_of(spec) if gcores else "",
                 summary=_summary_of(submission),
             )
             application_id = ApplicationId.from_text(text)

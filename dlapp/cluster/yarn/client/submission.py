@@ -133,10 +133,12 @@ class ApplicationSubmitter:
         """Submit an application; after the return it runs independently of the caller.
 
         Raises:
-            UsageError: YARN rejected it, with its reason.
+            UsageError: YARN rejected it, with its reason; or its workspace is a directory of this machine.
             Denied: the user may not write to their home directory on HDFS.
             Unreachable: YARN or HDFS does not answer.
         """
+        if submission.live is not None:
+            raise UsageError(f"{submission.live.path} is a directory of this machine, and no workspace on a cluster")
         spec = submission.spec
         user = spec.username
         rest, files = self._session.rest(user), self._session.files(user)

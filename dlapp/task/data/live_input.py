@@ -1,4 +1,4 @@
-"""Input that dlapp-shell fetches into the user's own workspace.
+"""Input in a live workspace: the user's own directory (`dlapp.values.program.live_workspace`).
 
 A program in another shell's container may write to the workspace at the same time. So input is fetched into a directory
 outside of all containers, and placed in the workspace by descriptor, never through a link: it is renamed, or, if the
@@ -15,56 +15,35 @@ import os
 import posixpath
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from dlapp.errors import DlappError, NotFound, UsageError
-from dlapp.locations import HdfsPlace, shown
-from dlapp.storage.fetch_plan import FetchPlan
-from dlapp.storage.inputs import PlannedInput, plan_input
+from dlapp.locations import shown
+from dlapp.storage.inputs import FetchFiles, PlannedInput
 from dlapp.storage.tree import copy_nodes, explained, explaining, nodes_to_fetch
-from dlapp.storage.values import FileTotals
+from dlapp.storage.values import FileTotals, Progress
 from dlapp.system import files
 from dlapp.system.files import remove_tree
 from dlapp.values.spec import InputSpec
 
 STAGING = ".dlapp-shell-input-"
+Note = Callable[[str], None]
 
 
-def fetch_into_workspace(
-    inputs: Sequence[InputSpec],
-    workspace: str,
-    private: str,
-    note: Callable[[str], None],
-    progress: Callable[[int, int], None] | None = None,
-    hdfs: HdfsPlace | None = None,
-    fetch: Callable[..., FileTotals] = FetchPlan.fetch,
-) -> list[str]:
-    """Fetch all input into the workspace, like a single container. Return the relative paths that were fetched now.
+def missing_input(inputs: Sequence[InputSpec], workspace: str, note: Note) -> tuple[InputSpec, ...]:
+    """Return the sections whose input is fetched, as far as the workspace itself shows; note why others are not.
 
     Args:
         inputs: the sections.
         workspace: its absolute path.
-        private: the absolute path of a directory that only the caller can write to and no container mounts.
         note: called with one line for each notice for the user.
-        progress: called with the bytes done and the total.
-        hdfs: the configured HDFS, if any.
-        fetch: takes a `FetchPlan` and ``progress``; for example through a cache.
 
     Raises:
-        NotFound: a source has no matches.
-        UntrustedFile: a directory of the workspace was replaced by a link.
-        DlappError: two sources have the same destination, or there is no space.
+        UsageError: a link in the workspace points out of it.
     """
-    # All input is checked first: missing input is reported before anything is fetched.
-    planned = [
-        plan_input(one, _target_path(one, workspace), 0, 1, hdfs=hdfs, may_be_there=True)
-        for one in inputs
-        if not _already_exists(one, workspace, note)
-    ]
-    return [path for one in planned for path in _fetch(one, workspace, private, note, progress, fetch)]
+    return tuple(one for one in inputs if not _already_exists(one, workspace, note))
 
 
-def _target_path(one: InputSpec, workspace: str) -> str:
+def target_path(one: InputSpec, workspace: str) -> str:
     """Return the path that input is written to. Raises UsageError: a link in it points out of the workspace."""
     into = os.path.normpath(os.path.join(workspace, one.input_path))
     _resolve_inside(into, workspace)
@@ -91,7 +70,7 @@ def _resolve_inside(path: str, workspace: str) -> str:
 
 def _already_exists(one: InputSpec, workspace: str, note: Callable[[str], None]) -> bool:
     """Return True if a list, or the content of archives, was fetched before, or there is nothing to fetch."""
-    into = _target_path(one, workspace)
+    into = target_path(one, workspace)
     if one.mode in ("feed", "mount"):
         note(f"{one.input_path} is not there: a shell has no input with mode={one.mode}")
         return True
@@ -113,29 +92,47 @@ def _has_entries(directory: str) -> bool:
         return False
 
 
-def _fetch(
+def add_input(
     planned: PlannedInput,
     workspace: str,
     private: str,
-    note: Callable[[str], None],
-    progress: Callable[[int, int], None] | None,
-    fetch: Callable[..., FileTotals],
-) -> list[str]:
+    note: Note,
+    fetch: FetchFiles,
+    progress: Progress | None = None,
+) -> tuple[list[str], FileTotals]:
+    """Fetch the missing input of a section into the workspace. Return the paths that were added, relative to the
+    workspace, and their totals.
+
+    Args:
+        planned: its plan, for `target_path`.
+        workspace: its absolute path.
+        private: the absolute path of a directory that only the caller can write to and no container mounts.
+        note: called with one line for each notice for the user.
+        fetch: executes the plan, through a cache or not.
+        progress: called while unpacking.
+
+    Raises:
+        UntrustedFile: a directory of the workspace was replaced by a link.
+        DlappError: a file has the name of fetched input, or there is no space.
+    """
     one = planned.section
-    into = _target_path(one, workspace)
-    directory = os.path.dirname(into) if one.as_list else into
-    if not (one.as_list or one.unpack):
+    into = target_path(one, workspace)
+    if one.as_list or one.unpack:
+        if _already_exists(one, workspace, note):
+            return [], FileTotals(0, 0)
+    else:
         existing = [each for _, each in planned.plan.targets if os.path.lexists(each.path)]
         for each in existing:
             note(f"{os.path.relpath(each.path, workspace)} already exists: kept as it is")
         planned = planned._replace(plan=planned.plan.without(existing))
         if existing and not planned.plan.targets:
-            return []
+            return [], FileTotals(0, 0)
+    directory = os.path.dirname(into) if one.as_list else into
     staging = tempfile.mkdtemp(prefix="input-", dir=private)
     try:
         found = os.path.join(staging, "input")
         fresh = os.path.join(found, os.path.basename(into)) if one.as_list else found
-        planned.fetch(fresh, partial(fetch, progress=progress), os.path.join(staging, "archives"), progress)
+        totals = planned.fetch(fresh, fetch, os.path.join(staging, "archives"), progress)
         names = sorted(os.listdir(found))
         with (
             files.closing_fd(files.open_directory(os.path.realpath(workspace))) as root_fd,
@@ -143,9 +140,9 @@ def _fetch(
         ):
             _remove_stale(fd, directory)
             _move_into_place(found, names, fd, directory)
-        return [posixpath.normpath(os.path.relpath(os.path.join(directory, name), workspace)) for name in names]
     finally:
         remove_tree(staging)
+    return [posixpath.normpath(os.path.relpath(os.path.join(directory, name), workspace)) for name in names], totals
 
 
 def open_below(fd: int, path: str, top: str) -> int:
