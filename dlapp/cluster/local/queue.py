@@ -387,7 +387,10 @@ def _create(state: StateDir) -> None:
     try:
         with contextlib.closing(sqlite3.connect(temporary, isolation_level=None)) as connection:
             connection.executescript(_TABLES)
-            connection.execute("INSERT INTO meta VALUES ('timestamp_ms', ?)", (str(clock.now_ms()),))
+            # Docker containers and leases are named by the ids, also of users whose directories are made in the same
+            # millisecond.
+            timestamp_ms = clock.now_ms() - int.from_bytes(os.urandom(2))
+            connection.execute("INSERT INTO meta VALUES ('timestamp_ms', ?)", (str(timestamp_ms),))
         with contextlib.suppress(FileExistsError):
             os.link(temporary, state.database)
     finally:

@@ -67,6 +67,19 @@ def insert(queue: Queue, /, **columns: object) -> str:
 # ---- the state directory ----
 
 
+def test_state_directories_of_one_millisecond_have_different_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Make three state directories at the same time, and an application in each: Docker's names have the ids, and there
+    are 65,536 of them in that time."""
+    monkeypatch.setattr("dlapp.system.clock.now_ms", lambda: 1_700_000_000_000)
+    found = set()
+    for name in ("a", "b", "c"):
+        with Queue(open_state(str(tmp_path / name))) as queue:
+            found.add(insert(queue))
+    assert len(found) > 1
+
+
 def test_a_state_directory_on_a_network_file_system_is_refused_by_name(tmp_path: Path) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"1 0 0:1 / {os.path.realpath(tmp_path)} rw - nfs4 server:/home rw\n")
