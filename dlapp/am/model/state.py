@@ -28,15 +28,15 @@ from dlapp.am.model.roster_state import RosterState
 from dlapp.am.model.start_gate import StartGate
 from dlapp.am.model.subjects import (
     CheckpointReports,
-    Closing,
+    ClosingProgress,
     ContainerTable,
     Deadlines,
     Due,
-    EngineFacts,
+    EngineProperties,
     JournalProgress,
     Launches,
     Lifetime,
-    NodeFacts,
+    NodeConditions,
     Notices,
     PayloadChecks,
     RecoveryProgress,
@@ -175,8 +175,8 @@ class ApplicationState:
         self.deciding = frozenset(self.undecided)
 
         self.containers = ContainerTable()
-        self.engine = EngineFacts()
-        self.nodes = NodeFacts(demand.AvoidedNodes(timing.avoid_ms), demand.UsableDevices(devices_wait_ms))
+        self.engine = EngineProperties()
+        self.nodes = NodeConditions(demand.AvoidedNodes(timing.avoid_ms), demand.UsableDevices(devices_wait_ms))
         self.deadlines = Deadlines()
         self.recovery = RecoveryProgress(timing.unpublished_ms)
         self.journal = JournalProgress()
@@ -193,7 +193,7 @@ class ApplicationState:
 
         self.stop = RequestedStop()
         self.ending: ApplicationEnd | None = None
-        self.closing = Closing()
+        self.closing = ClosingProgress()
         self.waiting_for = ""
         self.actions: list[Action] = []
         if former is not None:

@@ -116,7 +116,7 @@ class RecoveryProgress(Record):
     presumed_ends: list[ContainerEnd] = field(default_factory=list)
 
 
-class EngineFacts(Record):
+class EngineProperties(Record):
     """Properties of the engine, as it reported them.
 
     Attributes:
@@ -130,8 +130,8 @@ class EngineFacts(Record):
     changes: dict[str, str] = field(default_factory=dict)
 
 
-class NodeFacts(Record):
-    """Knowledge of nodes.
+class NodeConditions(Record):
+    """Nodes that are not requested, or were removed.
 
     Attributes:
         avoided, devices: which nodes not to request.
@@ -172,7 +172,7 @@ class RequestedStop(Record):
     until_ms: int = 0
 
 
-class Closing(Record):
+class ClosingProgress(Record):
     """Progress of the application's end (`dlapp.am.decisions.shutdown`).
 
     Attributes:
