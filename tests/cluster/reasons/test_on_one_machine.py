@@ -124,8 +124,8 @@ class Machine:
 
     def apply(self, one: str, found: Mapping[str, Any], change: str, **resources: object) -> None:
         """Submit an application that waits again, with the change, and see that it starts."""
-        said, _, option = str(found["change"]).partition(": now")
-        assert said == change, found
+        named, _, option = str(found["change"]).partition(": now")
+        assert named == change, found
         self.kill(one)
         if change:
             key = re.fullmatch(r" \(--set (\S+)\)", option)
@@ -180,7 +180,7 @@ def test_others_that_come_first_are_a_reason_without_a_change(machine: Machine) 
     machine.until_running(third)
 
 
-def test_gpus_that_are_held_or_in_quarantine_are_reasons_and_with_others_the_application_starts(
+def test_held_and_quarantined_gpus_are_reasons_with_a_change_that_works(
     machine: Machine,
 ) -> None:
     """Hold one of two GPUs, then both; then put one into quarantine."""
@@ -217,7 +217,7 @@ def test_limits_of_a_user_are_reasons_and_below_them_the_application_starts(mach
     machine.apply(one, never, "1 GPU", gcores=2)
 
 
-def test_a_request_for_more_than_the_machine_has_is_refused_or_a_reason_and_with_less_it_starts(
+def test_a_request_above_the_machines_size_is_refused_or_a_reason_with_a_change(
     machine: Machine, state_dir: Path
 ) -> None:
     """1001 MiB of 1000 are refused. 900 MiB wait for room, until the next runner has 600 MiB for all, of which 500 are
@@ -261,7 +261,7 @@ def test_the_end_of_another_application_a_release_and_a_role_are_reasons_without
     wait_for("the judge runs", lambda: machine.phases(one) == ["ended", "running"], END_S)
 
 
-def test_a_driver_that_does_not_work_and_a_wrong_file_of_the_operator_are_reasons_until_they_are_mended(
+def test_a_broken_driver_and_an_invalid_operators_file_are_reasons_until_repaired(
     machine: Machine,
 ) -> None:
     """NVIDIA's driver is not loaded any more (NVML's error 9) under an application that waits for a GPU."""

@@ -315,16 +315,18 @@ def test_full_gpus_are_a_reason_and_with_fewer_or_none_the_application_starts(cl
 def test_a_queue_that_takes_one_application_refuses_the_second_until_the_first_has_ended(cluster: Cluster) -> None:
     """maximum-applications is 1: the second submission names it and what there is, also where it was not looked at."""
     first = cluster.running("first", queue="single")
-    said = "application.queue: 'single' is full now: it has 1 application"
+    message = "application.queue: 'single' is full now: it has 1 application"
     setting = f"({ROOT}.single.maximum-applications)"
     with pytest.raises(Denied) as refused:
         cluster.submit("second", _keys({"queue": "single"}))
-    assert str(refused.value).startswith(f"{said}, the maximum is 1 {setting}; submit again later, or to another queue")
+    assert str(refused.value).startswith(
+        f"{message}, the maximum is 1 {setting}; submit again later, or to another queue"
+    )
     with pytest.MonkeyPatch.context() as unchecked:
         unchecked.setattr("dlapp.cluster.yarn.client.preflight.check_queue", lambda *_: None)
         with pytest.raises(Denied) as refused:
             cluster.submit("second", _keys({"queue": "single"}))
-    assert str(refused.value) == f"{said} {setting}"
+    assert str(refused.value) == f"{message} {setting}"
     cluster.kill(first)
     cluster.running("second", queue="single")
 

@@ -167,7 +167,7 @@ def limited(engine: Engine) -> Iterator[Directory]:
 @pytest.mark.usefixtures("masters")
 @pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
 @pytest.mark.parametrize("who", chosen("storing"))
-def test_on_yarn_killed_while_it_stores_the_output_is_stored_or_the_status_says_that_it_is_gone(
+def test_a_kill_on_yarn_during_a_store_keeps_the_output_or_reports_its_loss(
     who: str, engine: Engine, limited: Directory, tmp_path: Path
 ) -> None:
     """A quota of one name holds the output of the only container back, when a process is killed. Then it is lifted.

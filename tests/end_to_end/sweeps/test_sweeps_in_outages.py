@@ -93,8 +93,8 @@ def check_lacks(application: str, numbers: set[int]) -> None:
     assert end["final_status"] == "FAILED", end["diagnostics"]
     assert {number for number, state in states(application).items() if state == "failed"} == numbers
     names = ", ".join(assessment.ranges(sorted(numbers)))
-    said = f"{len(numbers)} of {TRIALS} trials failed (trials {names}); the first of them, trial {min(numbers)}: "
-    assert end["diagnostics"].startswith(said)
+    message = f"{len(numbers)} of {TRIALS} trials failed (trials {names}); the first of them, trial {min(numbers)}: "
+    assert end["diagnostics"].startswith(message)
     resumed = "the output of the others is committed, and `dlapp-launcher --resume` runs the trials that failed"
     assert end["diagnostics"].endswith(resumed)
 
