@@ -50,7 +50,7 @@ COMMANDS = {
     "kill": CommandEntry("applications.kill", "Kill applications at once, without output."),
     "rm": CommandEntry("applications.rm", "Remove ended applications from the history."),
     "shell": CommandEntry("machine.shell", "Open a shell in a program's environment."),
-    "notebook": CommandEntry("applications.notebook", "Open JupyterLab in a program's environment."),
+    "notebook": CommandEntry("machine.notebook", "Open JupyterLab in a program's environment."),
     "run": CommandEntry("machine.run", "Inside dlapp-shell: submit its application."),
     "gpu": CommandEntry("machine.gpu", "Show and change which GPU belongs to whom."),
     "cache": CommandEntry("machine.cache", "Show and change the cached input."),

@@ -9,7 +9,7 @@ import pytest
 
 from dlapp.client.application import Application
 from dlapp.client.notebook.session import Notebook, ReadyNotebook
-from dlapp.tools.applications import notebook as command
+from dlapp.tools.machine import notebook as command
 
 APP = "application_1700000000000_0042"
 NOTEBOOK = Notebook(cast(Application, APP), "4a1f", "", {})
