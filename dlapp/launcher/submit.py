@@ -85,22 +85,18 @@ def launch(
 
     Args:
         source: the properties file, or the spec.
-        config: the configuration.
-        engine: to run the application on.
+        config, engine: the configuration, and the engine to run the application on.
         say: called with each output line: those of the original tool, then ours.
         note: called with notices for the user: keys without effect, files that are not packed.
         progress: called with the packed bytes of the workspace and the total.
         overrides: values that override the file's.
-        environ: the environment of the caller; the program gets variables of it (`dlapp.values.program.submitter`), and
-            those of pass_env.
-        leave_out: returns gitignore patterns of files not to pack, in addition to the user's: files that dlapp has put
-            there.
+        environ: the caller's; the program gets variables of it (`dlapp.values.program.submitter`, and pass_env).
+        leave_out: returns gitignore patterns of further files not to pack: those that dlapp has put there.
         network_problem: returns why the containers cannot have their network, as far as known here.
         resolve: returns the complete id for another name of an application.
         docker_policy: returns what the operator of the machine that runs the containers allows, as far as known here.
         origin: the application that is submitted again; None for a new one.
-        live: the user's own directory as the workspace, which is not packed; None: the spec's is packed.
-        ledger: see `Secrets`.
+        live, ledger: as in `Submission` and `Secrets`; with ``live`` nothing is packed.
 
     Raises:
         FileRefused: the file has errors, input is missing, output cannot be written; the message lists all problems.
@@ -128,18 +124,10 @@ def launch(
     notify = settings_of(config, checked.application.spec.notify)
     _print_checked(checked, say, note, origin if is_packed else None)
     with _step(say, "DL App Submission", "OK"):
-        if live is not None:
-            workspace = _Workspace()
-        elif origin is not None and is_packed:
-            workspace = _Workspace(origin.archive, origin.submission.workspace_digest, origin.submission.source)
-        else:
-            workspace = _pack(checked, config, engine, note, progress, environ)
-        submission = _submission(checked.application, config, info, workspace, origin)
-        secrets = _secrets(checked, notify, note, environ)
-        if live is not None:
-            submission, secrets = replace(submission, live=live), replace(secrets, ledger=ledger)
-            if not submission.spec.uses_docker:  # a shell is interactive: it uses a terminal, keys and the like
-                secrets = replace(secrets, environment=dict(environ))
+        workspace = _Workspace() if live else _packed_before(origin)
+        workspace = workspace or _pack(checked, config, engine, note, progress, environ)
+        submission = replace(_submission(checked.application, config, info, workspace, origin), live=live)
+        secrets = replace(_secrets(checked, notify, note, environ, is_live=live is not None), ledger=ledger)
         application_id = engine.submit(submission, secrets)
     if live is None:  # the user waits for the shell, not for its page
         _print_urls(application_id, engine, say)
@@ -158,6 +146,13 @@ class _Workspace(NamedTuple):
     archive: str = ""
     digest: str = ""
     source: str = ""
+
+
+def _packed_before(origin: Origin | None) -> _Workspace | None:
+    """Return the workspace of an application that is submitted again; None: it has its own."""
+    if origin is None or not origin.archive:
+        return None
+    return _Workspace(origin.archive, origin.submission.workspace_digest, origin.submission.source)
 
 
 def _print_checked(checked: CheckedApplication, say: Say, note: Note, origin: Origin | None) -> None:
@@ -221,15 +216,28 @@ def _submission(
 
 
 def _secrets(
-    checked: CheckedApplication, notify: NotificationSettings | None, note: Note, environ: Mapping[str, str]
+    checked: CheckedApplication,
+    notify: NotificationSettings | None,
+    note: Note,
+    environ: Mapping[str, str],
+    *,
+    is_live: bool,
 ) -> Secrets:
-    """Return what only the application may read."""
+    """Return what only the application may read.
+
+    Args:
+        checked: the application.
+        notify: destinations of notifications.
+        note, environ: see `launch`.
+        is_live: it is a shell in the user's own directory, which uses a terminal, keys and the like.
+    """
     application = checked.application
+    keeps_all = is_live and not application.spec.uses_docker
     return Secrets(
         control_secret=new_secret(),
         env=application.env,
         role_env=dict(application.role_env),
-        environment=inherited(environ),
+        environment=dict(environ) if keeps_all else inherited(environ),
         notify=notify,
         registry_credentials=_registry_credentials(application.spec, checked.policy, note, environ),
     )

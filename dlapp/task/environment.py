@@ -115,13 +115,18 @@ def payload_environment(
     if python is not None:
         env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{python}" if env.get("PYTHONPATH") else python
     env |= {cache_variable(name): path for name, path in (caches or {}).items()}
+    _add_sections(env, assignment, workspace)
+    return env
+
+
+def _add_sections(env: dict[str, str], assignment: Assignment, workspace: str) -> None:
+    """Add the variables of the sections of input and output."""
     inputs: Sequence[tuple[str, str]] = [(one.name, one.input_path) for one in assignment.inputs]
     outputs: Sequence[tuple[str, str]] = [(one.name, one.output_path) for one in assignment.outputs]
     if assignment.live is not None:
         inputs, outputs = assignment.live.inputs, assignment.live.outputs
     add_places(env, "DLAPP_INPUT", workspace, inputs)
     add_places(env, "DLAPP_OUTPUT", workspace, outputs)
-    return env
 
 
 def _identity(assignment: Assignment) -> dict[str, str]:

@@ -8,7 +8,7 @@ from tests.project.source import ROOT, tree_of
 
 MAX_LINES = 70
 """A page of an editor, with the signature and the docstring."""
-LONGER = frozenset({"client/shell/local_shell.py open_shell"})
+LONGER: frozenset[str] = frozenset()
 """Longer functions, until they are divided: path in dlapp and name."""
 
 

@@ -64,11 +64,6 @@ def submit(session: LocalSession, submission: Submission, secrets: Secrets) -> A
 
     session.refuse_if_others()
     spec = submission.spec
-    memory_mib, vcores, gcores = spec.total()
-    if submission.live is not None:
-        memory_mib = vcores = 0  # a user's own shell does not wait for an application, nor does one wait for it
-    if secrets.ledger is not None:
-        gcores = 0  # its task leases them from that ledger
     archive = submission.workspace_archive.removeprefix("file://")
     try:
         tokens = shared_tokens(spec.view_acl, spec.modify_acl, secrets.control_secret)
@@ -85,30 +80,7 @@ def submit(session: LocalSession, submission: Submission, secrets: Secrets) -> A
             # row.
             if archive and not os.path.exists(archive):
                 raise NotFound(f"the packed workspace {archive} is gone: submit again")
-            text = queue.insert(
-                uid=session.uid,
-                submitter=submission.submitter,
-                username=spec.username,
-                appname=spec.appname,
-                memory_mib=memory_mib,
-                vcores=vcores,
-                gcores=gcores,
-                containers=spec.containers,
-                archive=archive,
-                submitted_ms=submission.submitted_ms,
-                queue=spec.queue or "default",
-                priority=spec.priority,
-                project=spec.project or "",
-                tags="\n".join(spec.tags),
-                resumed_from=submission.resumed_from,
-                again_of=submission.again_of,
-                state=DEPENDENT if spec.after else HELD if spec.hold else WAITING,
-                after=", ".join(map(str, spec.after)),
-                hold=int(spec.hold),
-                runs_at_most_s=_runs_at_most_s(spec),
-                gpus=_gpus_of(spec) if gcores else "",
-                summary=_summary_of(submission),
-            )
+            text = queue.insert(**_columns_of(session, submission, secrets))
             application_id = ApplicationId.from_text(text)
             if (named := submission.named(application_id)) is not submission:
                 place = os.path.join(staging, "submission.json")
@@ -122,6 +94,40 @@ def submit(session: LocalSession, submission: Submission, secrets: Secrets) -> A
         raise
     start_runner(session)
     return application_id
+
+
+def _columns_of(session: LocalSession, submission: Submission, secrets: Secrets) -> dict[str, Any]:
+    """Return the row of a new application."""
+    spec = submission.spec
+    memory_mib, vcores, gcores = spec.total()
+    if submission.live is not None:
+        memory_mib = vcores = 0  # a user's own shell does not wait for an application, nor does one wait for it
+    if secrets.ledger is not None:
+        gcores = 0  # its task leases them from that ledger
+    return {
+        "uid": session.uid,
+        "submitter": submission.submitter,
+        "username": spec.username,
+        "appname": spec.appname,
+        "memory_mib": memory_mib,
+        "vcores": vcores,
+        "gcores": gcores,
+        "containers": spec.containers,
+        "archive": submission.workspace_archive.removeprefix("file://"),
+        "submitted_ms": submission.submitted_ms,
+        "queue": spec.queue or "default",
+        "priority": spec.priority,
+        "project": spec.project or "",
+        "tags": "\n".join(spec.tags),
+        "resumed_from": submission.resumed_from,
+        "again_of": submission.again_of,
+        "state": DEPENDENT if spec.after else HELD if spec.hold else WAITING,
+        "after": ", ".join(map(str, spec.after)),
+        "hold": int(spec.hold),
+        "runs_at_most_s": _runs_at_most_s(spec),
+        "gpus": _gpus_of(spec) if gcores else "",
+        "summary": _summary_of(submission),
+    }
 
 
 def _refuse_too_many(session: LocalSession, queue: Queue) -> None:
