@@ -46,9 +46,8 @@ from dlapp.version import __version__
 if TYPE_CHECKING:
     from dlapp.launcher.origin import Origin
     from dlapp.node_policy import DockerPolicy, RegistryPolicy
-    from dlapp.values.launch_spec import LedgerSettings
+    from dlapp.values.launch_spec import LedgerSettings, LiveWorkspace
     from dlapp.values.notification import NotificationSettings
-    from dlapp.values.program.live_workspace import LiveWorkspace
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from dlapp.values.launch_spec import DOCKER_SHELL, LiveWorkspace
 from dlapp.values.messages import Assignment
-from dlapp.values.program.live_workspace import DOCKER_SHELL, LiveWorkspace
 from dlapp.values.spec import Framework, cache_variable
 
 if TYPE_CHECKING:

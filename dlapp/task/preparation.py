@@ -23,8 +23,8 @@ from dlapp.task.payload.factory import runs_as_submitter
 from dlapp.task.state import SERVICE_AGAIN_S, TaskState
 from dlapp.task.step_errors import REACH_S, StepFailed, is_full_disk
 from dlapp.values.access import STREAM_EXEC
+from dlapp.values.launch_spec import LiveWorkspace
 from dlapp.values.messages import Fault, Phase
-from dlapp.values.program.live_workspace import LiveWorkspace
 from dlapp.values.spec import PayloadCache
 
 WAITS_FOR_CHECKPOINTS = "waits for all containers to list their checkpoints"

@@ -30,7 +30,7 @@ from dlapp.system.text import lazy_pattern
 from dlapp.value import Value, field
 from dlapp.values.access import STREAM_EXEC
 from dlapp.values.ids import ApplicationId, ContainerId
-from dlapp.values.program.live_workspace import LiveWorkspace
+from dlapp.values.launch_spec import LiveWorkspace
 from dlapp.values.spec import (
     BY_DEFAULT,
     WHOLE_GPU,

@@ -19,9 +19,8 @@ from dlapp.value import Value, field, replace
 from dlapp.values.access import AccessList, problems_with_access
 from dlapp.values.idle_guard import IdleGuard
 from dlapp.values.image_name import RegistryCredentials
-from dlapp.values.launch_spec import LedgerSettings
+from dlapp.values.launch_spec import LedgerSettings, LiveWorkspace
 from dlapp.values.notification import NotificationSettings
-from dlapp.values.program.live_workspace import LiveWorkspace
 from dlapp.values.rules import Limit, Problem, found_by, limit_problems, not_text, refuse
 from dlapp.values.start_conditions import After, check_after
 

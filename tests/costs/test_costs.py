@@ -162,10 +162,11 @@ MODULES = {
     "dlapp-status --help": 11,
     "dlapp-status": 61,
     "dlapp-list": 61,
-    "dlapp-launcher app.properties": 143,
+    "dlapp-launcher app.properties": 145,
 }
 """Command -> modules of dlapp that it loads at most. Each takes about 0.2 ms. The client and the embedded engine are
-several modules by subject: a status loads those that read views, and not those that submit, wait and kill."""
+several modules by subject: a status loads those that read views, and not those that submit, wait and kill. A submission
+knows the live workspace of a shell, and the settings of the ledger from which its task leases."""
 COSTLY = ("dataclasses", "http.client", "socket", "ssl", "tempfile", "urllib.parse")
 """Modules of Python that none of these commands loads; each takes 5 to 30 ms."""
 

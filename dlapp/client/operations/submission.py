@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from dlapp.node_policy import DockerPolicy
     from dlapp.sweep.trial import TrialSpec
     from dlapp.values.ids import ApplicationId
-    from dlapp.values.launch_spec import LedgerSettings
-    from dlapp.values.program.live_workspace import LiveWorkspace
+    from dlapp.values.launch_spec import LedgerSettings, LiveWorkspace
     from dlapp.values.spec import AppSpec
 
 DOCKER_TIMEOUT_S = 2.0

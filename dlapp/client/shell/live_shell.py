@@ -19,7 +19,7 @@ from dlapp.client.shell.trusted_paths import is_inside, refuse_trusted_files_in
 from dlapp.errors import UsageError
 from dlapp.system.processes.spawn import PROGRAM
 from dlapp.value import replace
-from dlapp.values.program.live_workspace import LiveWorkspace
+from dlapp.values.launch_spec import LiveWorkspace
 from dlapp.values.spec import AppSpec
 
 if TYPE_CHECKING:

@@ -72,9 +72,8 @@ from dlapp.system.files import closing_fd, open_own_directory, write_all
 from dlapp.system.processes.proc import descendants, start_time
 from dlapp.system.processes.resource_counters import NOTHING_KNOWN, CgroupCounters, ResourceCounters
 from dlapp.values.image_name import RegistryCredentials
-from dlapp.values.launch_spec import DockerSettings
+from dlapp.values.launch_spec import DOCKER_SHELL, DockerSettings
 from dlapp.values.messages import Fault
-from dlapp.values.program.live_workspace import DOCKER_SHELL
 from dlapp.values.program.placeholders import substitute
 
 _WRAPPER = "/dlapp/wrapper.sh"

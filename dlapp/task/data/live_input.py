@@ -1,4 +1,4 @@
-"""Input in a live workspace: the user's own directory (`dlapp.values.program.live_workspace`).
+"""Input in a live workspace: the user's own directory (`dlapp.values.launch_spec`).
 
 A program in another shell's container may write to the workspace at the same time. So input is fetched into a directory
 outside of all containers, and placed in the workspace by descriptor, never through a link: it is renamed, or, if the

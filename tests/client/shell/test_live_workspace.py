@@ -23,7 +23,7 @@ from dlapp.system.processes.proc import command_line, descendants
 from dlapp.task.preparation import check_live_workspace
 from dlapp.task.state import TaskState
 from dlapp.task.step_errors import StepFailed
-from dlapp.values.program.live_workspace import LiveWorkspace
+from dlapp.values.launch_spec import LiveWorkspace
 from dlapp.values.spec import AppSpec, RoleSpec, Secrets, Submission
 from tests.applications import (
     BIN,
