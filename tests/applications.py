@@ -57,7 +57,14 @@ def run(command: str, *args: object, env: dict[str, str] | None = None, timeout_
 
 
 def properties(directory: Path, script: str, *, name: str = "test", **sections: Mapping[str, object]) -> Path:
-    """Write a workspace with one start script and its properties file; the keys of ``sections`` come on top."""
+    """Write a workspace with one start script and its properties file.
+
+    Args:
+        directory: for both; it is made.
+        script: lines of the start script.
+        name: of the application, and in the names of its workspace and its file.
+        sections: keys that come on top; one whose value is None is left out, so it has its default.
+    """
     workspace = directory / f"{name}_workspace"
     workspace.mkdir(parents=True, exist_ok=True)
     start = workspace / "start.sh"
@@ -75,7 +82,10 @@ def properties(directory: Path, script: str, *, name: str = "test", **sections: 
         keys.setdefault(section, {}).update(values)
     file = directory / f"{name}.properties"
     file.write_text(
-        "".join(f"[{head}]\n" + "".join(f"{k}={v}\n" for k, v in body.items()) for head, body in keys.items())
+        "".join(
+            f"[{head}]\n" + "".join(f"{key}={value}\n" for key, value in body.items() if value is not None)
+            for head, body in keys.items()
+        )
     )
     return file
 

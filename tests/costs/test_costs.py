@@ -26,33 +26,15 @@ from dlapp.gpuid.rules import LeaseRequest
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 from dlapp.hadoop.connection import Connection
 from dlapp.net.http import HttpClient
-from tests.applications import run
+from tests.applications import properties, run
 from tests.engines import Engine
 from tests.services.zookeeper import ZooKeeper, ledger_settings
 
 COMMANDS = Path(sys.executable).parent
-SCRIPT = "#!/bin/sh\ntrue\n"
-PROPERTIES = """
-[application]
-appname=costs
-user_dev_workspace_path=./workspace
-user_shell_script=run.sh
-
-[resources]
-containers={containers}
-memory=64m
-vcores=1
-gcores=0
-"""
 
 
-def properties(directory: Path, containers: int = 1) -> Path:
-    (directory / "workspace").mkdir()
-    (directory / "workspace" / "run.sh").write_text(SCRIPT)
-    (directory / "workspace" / "run.sh").chmod(0o755)
-    path = directory / "app.properties"
-    path.write_text(PROPERTIES.format(containers=containers))
-    return path
+def file_of(directory: Path) -> Path:
+    return properties(directory, "true", name="app", resources={"vcores": 1})
 
 
 # ---- ZooKeeper ----
@@ -119,7 +101,7 @@ def test_the_second_submission_of_a_workspace_sends_these_requests(
     monkeypatch.setattr(HttpClient, "request", counted)
     monkeypatch.setattr(Connection, "call", counted_call)
     monkeypatch.setattr(bundle, "packed", counted_packing)
-    path, client = properties(tmp_path), Client(load_config())
+    path, client = file_of(tmp_path), Client(load_config())
     client.submit(str(path)).wait()
     sent.clear()
     packs.clear()
@@ -173,7 +155,7 @@ COSTLY = ("dataclasses", "http.client", "socket", "ssl", "tempfile", "urllib.par
 
 @pytest.mark.parametrize("engine", ["local"], indirect=True)
 def test_a_command_loads_no_more_modules(engine: Engine, tmp_path: Path) -> None:
-    path = properties(tmp_path)
+    path = file_of(tmp_path)
     assert run("dlapp-launcher", "--wait", path).code == 0
     loaded, costly = {}, {}
     for command in MODULES:
@@ -224,7 +206,7 @@ def test_a_task_opens_the_listed_files_before_requesting_work(
     script.chmod(0o755)
     made = functools.partial(LocalEngine, program=(str(script),))
     monkeypatch.setattr("dlapp.cluster.local.client.engine.LocalEngine", made)
-    path, client = properties(tmp_path), Client(load_config())
+    path, client = file_of(tmp_path), Client(load_config())
     for _ in range(2):
         client.submit(str(path)).wait()
     client.close()

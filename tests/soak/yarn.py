@@ -33,6 +33,7 @@ from dlapp.login import Login
 from dlapp.storage.hdfs.staging import HdfsStagingFiles
 from dlapp.values.ids import ApplicationId
 from dlapp.values.report import Cause
+from tests.applications import properties
 from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.hadoop import NODES, Hadoop
 from tests.services.zookeeper import ZooKeeper
@@ -144,28 +145,21 @@ class Soak:
             self._see_through(*item)
 
     def _properties(self, kind: str) -> str:
-        path = self._directory / f"{kind.replace(' ', '-')}.properties"
+        name = kind.replace(" ", "-")
+        path = self._directory / f"{name}.properties"
         if path.exists():
             return str(path)
-        workspace = self._directory / f"{path.stem}-workspace"
-        workspace.mkdir()
-        (workspace / "run.sh").write_text(f"#!/bin/sh\n{KINDS[kind][1]}\n")
-        (workspace / "run.sh").chmod(0o755)
-        lines = [
-            "[application]",
-            f"appname='{kind}'",
-            f"user_dev_workspace_path=./{workspace.name}",
-            "user_shell_script=run.sh",
-            f"username={self._user}",
-            "[resources]",
-            f"containers={2 if kind == 'two containers' else 1}",
-            "memory=256m",
-            f"gcores={1 if kind == 'a card' else 0}",
-        ]
+        sections: dict[str, dict[str, object]] = {
+            "application": {"appname": f"'{kind}'", "username": self._user},
+            "resources": {
+                "containers": 2 if kind == "two containers" else 1,
+                "memory": "256m",
+                "gcores": int(kind == "a card"),
+            },
+        }
         if kind == "output":
-            lines += ["[to_hdfs]", "output_path=results", "hdfs=soak/output", "overwrite=true"]
-        path.write_text("\n".join(lines) + "\n")
-        return str(path)
+            sections["to_hdfs"] = {"output_path": "results", "hdfs": "soak/output", "overwrite": "true"}
+        return str(properties(self._directory, KINDS[kind][1], name=name, **sections))
 
     def _see_through(self, application_id: ApplicationId, kind: str) -> None:
         match kind:

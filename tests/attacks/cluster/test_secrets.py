@@ -40,7 +40,7 @@ from dlapp.values.ids import ApplicationId
 from dlapp.values.messages import Phase
 from dlapp.values.report import ApplicationView, Cause, ContainerView, FinalStatus, State
 from dlapp.values.serialization import to_json
-from tests.applications import processes_of
+from tests.applications import processes_of, properties
 from tests.cluster.yarn.on_yarn import until
 from tests.services.hadoop import Hadoop
 
@@ -97,19 +97,14 @@ class Submitted:
 
 @pytest.fixture
 def submitted(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Submitted]:
-    workspace = tmp_path / "workspace"
-    workspace.mkdir()
-    (workspace / "run.sh").write_text(f"#!/bin/sh\n{WAITS}\n")
-    (workspace / "run.sh").chmod(0o755)
     (tmp_path / "values").write_text(f"FROM_A_FILE={VALUE_OF_A_FILE}\n")
     (tmp_path / "values").chmod(0o600)
-    (tmp_path / "app.properties").write_text(
-        f"[application]\nappname=secrets\nuser_dev_workspace_path=./workspace\nuser_shell_script=run.sh\n"
-        f"username={OWNER}\nenv.OPEN={VALUE}\nenv_file=values\n[resources]\ncontainers=1\nmemory=256m\n"
-    )
+    of = {"username": OWNER, "env.OPEN": VALUE, "env_file": "values"}
+    amounts = {"containers": 1, "memory": "256m", "gcores": None}
+    file = properties(tmp_path, WAITS, name="secrets", application=of, resources=amounts)
     client = client_of(hadoop, tmp_path / "submitter", monkeypatch, OWNER)
     files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(OWNER)))
-    one = Submitted(client, client.submit(str(tmp_path / "app.properties")).application_id, files)
+    one = Submitted(client, client.submit(str(file)).application_id, files)
     try:
         until(one.is_running)
         yield one

@@ -27,7 +27,7 @@ from dlapp.system.processes.proc import read_proc, start_time
 from dlapp.values.ids import ApplicationId
 from dlapp.values.messages import Phase
 from dlapp.values.report import ApplicationView, Cause, FinalStatus, State
-from tests.applications import processes, wait_for
+from tests.applications import processes, properties, wait_for
 from tests.seeds import seeds
 from tests.services.processes import am_at_points
 from tests.tiers import FULL
@@ -84,23 +84,21 @@ class Run:
         return f"{self.point!r} ({self.nth}) of {self.application_id} in {self.directory}"
 
     def submit(self, *, kill_grace: str = "5s", script: str = "") -> None:
-        here, workspace = self.directory, self.directory / "workspace"
-        workspace.mkdir()
+        here = self.directory
         script = script or (
             f'exec 9>"{here}/lock.$CONTAINER_INDEX"\n'
             f'flock -n 9 || echo "$CONTAINER_INDEX $DLAPP_ATTEMPT" >>"{here}/twice"\n'
             f'echo begun >>"{here}/begun.$CONTAINER_INDEX"\n'
             f'until [ -e "{here}/go" ]; do sleep 0.05; done\n'
             "mkdir -p output\n"
-            'echo "new $CONTAINER_INDEX" >output/x\n'
+            'echo "new $CONTAINER_INDEX" >output/x'
         )
-        (workspace / "run.sh").write_text(f"#!/bin/sh\n{script}")
-        (workspace / "run.sh").chmod(0o755)
-        file = here / "app.properties"
-        file.write_text(
-            f"[application]\nappname={here.name}\nuser_dev_workspace_path=./workspace\nuser_shell_script=run.sh\n"
-            f"kill_grace={kill_grace}\n[resources]\ncontainers={CONTAINERS}\nmemory=64m\nvcores=1\ngcores=0\n"
-            f"[to_hdfs]\noutput_path=output\nhdfs={self.target}\n"
+        file = properties(
+            here,
+            script,
+            application={"appname": here.name, "kill_grace": kill_grace},
+            resources={"containers": CONTAINERS, "memory": "64m", "vcores": 1},
+            to_hdfs={"output_path": "output", "hdfs": self.target},
         )
         self.application_id = self.client.submit(str(file)).application_id
 

@@ -30,7 +30,7 @@ from dlapp.storage.hdfs.staging import HdfsStagingFiles
 from dlapp.values.ids import ApplicationId
 from dlapp.values.messages import Phase
 from dlapp.values.report import ApplicationView, Cause, FinalStatus, State
-from tests.applications import listed
+from tests.applications import listed, properties
 from tests.cluster.yarn.on_yarn import set_safe_mode, until, until_heard_of
 from tests.services.hadoop import Hadoop
 
@@ -52,17 +52,10 @@ def client(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     one.engine.close()
 
 
-def properties(directory: Path, script: str, *, containers: int = 1, more: str = "", memory: str = "256m") -> str:
-    workspace = directory / "workspace"
-    workspace.mkdir(exist_ok=True)
-    (workspace / "run.sh").write_text(f"#!/bin/sh\n{script}\n")
-    (workspace / "run.sh").chmod(0o755)
-    path = directory / "app.properties"
-    path.write_text(
-        "[application]\nappname='a trial'\nuser_dev_workspace_path=./workspace\nuser_shell_script=run.sh\n"
-        f"username={getpass.getuser()}\n{more}\n[resources]\ncontainers={containers}\nmemory={memory}\n"
-    )
-    return str(path)
+def file_of(directory: Path, script: str, *, containers: int = 1, memory: str = "256m", **application: str) -> str:
+    of = {"appname": "'a trial'", "username": getpass.getuser(), **application}
+    resources = {"containers": containers, "memory": memory, "gcores": None}
+    return str(properties(directory, script, application=of, resources=resources))
 
 
 def printed(client: Client, application_id: ApplicationId, stream: str) -> list[bytes]:
@@ -97,7 +90,7 @@ def running(client: Client, application_id: ApplicationId) -> ApplicationView | 
 
 def test_two_containers_say_hello_and_the_application_succeeds(client: Client, hadoop: Hadoop, tmp_path: Path) -> None:
     lines: list[str] = []
-    application_id = client.submit(properties(tmp_path, HELLO, containers=2), say=lines.append).application_id
+    application_id = client.submit(file_of(tmp_path, HELLO, containers=2), say=lines.append).application_id
     end = client.wait(application_id, timeout_s=240)
     assert (end.state, end.final_status, end.cause) == (State.FINISHED, FinalStatus.SUCCEEDED, Cause.SUCCEEDED)
     assert [container.exit_code for container in end.containers] == [0, 0]
@@ -115,7 +108,7 @@ def test_two_containers_say_hello_and_the_application_succeeds(client: Client, h
 def test_after_the_end_the_staging_directory_is_removed_and_the_history_kept(
     client: Client, hadoop: Hadoop, tmp_path: Path
 ) -> None:
-    application_id = client.submit(properties(tmp_path, HELLO)).application_id
+    application_id = client.submit(file_of(tmp_path, HELLO)).application_id
     client.wait(application_id, timeout_s=240)
 
     def names(directory: str) -> list[str]:
@@ -147,7 +140,7 @@ def test_a_submission_whose_answers_are_lost_is_one_application(
     monkeypatch.setattr(YarnRest, "submit", lose_answers)
     monkeypatch.setattr(YarnRest, "report", lose_one)
     monkeypatch.setattr(submission, "IN_DOUBT_S", 240.0)  # with the time until its end
-    application_id = client.submit(properties(tmp_path, f"echo ran >> {tmp_path}/ran")).application_id
+    application_id = client.submit(file_of(tmp_path, f"echo ran >> {tmp_path}/ran")).application_id
     assert tries == [application_id] * 2
     assert client.wait(application_id, timeout_s=240).cause is Cause.SUCCEEDED
     assert (tmp_path / "ran").read_text() == "ran\n"
@@ -168,7 +161,7 @@ def test_an_uncertain_submission_names_the_command_that_shows_it(
     with pytest.raises(
         Unreachable, match=r"may have been accepted nevertheless: dlapp-status application_\d+"
     ) as output:
-        client.submit(properties(tmp_path, "true"))
+        client.submit(file_of(tmp_path, "true"))
     last = last_application()
     assert last is not None
     assert last.application_id in str(output.value)
@@ -179,7 +172,7 @@ def test_an_uncertain_submission_names_the_command_that_shows_it(
 def test_an_application_that_yarn_forgot_is_shown_from_the_history(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    application_id = client.submit(properties(tmp_path, "echo done; exit 3", more="project=old")).application_id
+    application_id = client.submit(file_of(tmp_path, "echo done; exit 3", project="old")).application_id
     known = client.wait(application_id, timeout_s=240)
 
     def forgets(_rest: YarnRest, wanted: ApplicationId) -> object:
@@ -201,7 +194,7 @@ def test_an_application_that_yarn_forgot_is_shown_from_the_history(
 
 @pytest.mark.slow
 def test_the_same_workspace_is_sent_once(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = properties(tmp_path, f"{HELLO} # {os.urandom(6).hex()}")
+    path = file_of(tmp_path, f"{HELLO} # {os.urandom(6).hex()}")
     sent: list[str] = []
     real = HdfsStagingFiles.send
 
@@ -213,7 +206,7 @@ def test_the_same_workspace_is_sent_once(client: Client, tmp_path: Path, monkeyp
     first = client.submit(path).application_id
     assert len([name for name in sent if name.endswith(".tar.gz")]) == 1
     sent.clear()
-    os.utime(tmp_path / "workspace/run.sh", (1000, 1000))  # its content counts
+    os.utime(tmp_path / "test_workspace/start.sh", (1000, 1000))  # its content counts
     second = client.submit(path).application_id
     assert sent == []
     for application_id in (first, second):
@@ -224,7 +217,7 @@ def test_the_same_workspace_is_sent_once(client: Client, tmp_path: Path, monkeyp
 def test_the_next_application_reuses_dlapp_and_the_workspace_of_a_node(
     client: Client, hadoop: Hadoop, travel_cache: Path, tmp_path: Path
 ) -> None:
-    path = properties(tmp_path, f"{HELLO} # {os.urandom(6).hex()}")
+    path = file_of(tmp_path, f"{HELLO} # {os.urandom(6).hex()}")
 
     def run() -> str:
         application_id = client.submit(path).application_id
@@ -260,7 +253,7 @@ def test_localized_input_stays_in_the_users_cache_of_the_nodes(client: Client, h
     (tmp_path / "data").write_text("42\n")
     files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
     files.send(str(tmp_path / "data"), files.home + location.removeprefix(f"/user/{getpass.getuser()}"), 0o644)
-    path = properties(tmp_path, f"cat data/{location.rpartition('/')[2]}", containers=2)
+    path = file_of(tmp_path, f"cat data/{location.rpartition('/')[2]}", containers=2)
     with open(path, "a") as file:
         file.write(f"[from_hdfs]\nhdfs={location}\ninput_path=data\n")
     application_id = client.submit(path).application_id
@@ -272,13 +265,13 @@ def test_localized_input_stays_in_the_users_cache_of_the_nodes(client: Client, h
 
 @pytest.mark.slow
 def test_a_payload_that_fails_fails_its_application_with_its_exit_code(client: Client, tmp_path: Path) -> None:
-    end = client.wait(client.submit(properties(tmp_path, "exit 7")), timeout_s=240)
+    end = client.wait(client.submit(file_of(tmp_path, "exit 7")), timeout_s=240)
     assert (end.state, end.cause, end.containers[0].exit_code) == (State.FINISHED, Cause.FAILED, 7)
 
 
 @pytest.mark.slow
 def test_a_soft_kill_gives_the_payload_its_grace(client: Client, tmp_path: Path) -> None:
-    application_id = client.submit(properties(tmp_path, WAITS)).application_id
+    application_id = client.submit(file_of(tmp_path, WAITS)).application_id
     until(lambda: running(client, application_id) and printed(client, application_id, "stdout") == [b"begun\n"])
     assert "is being stopped" in client.softkill(application_id)
     end = client.wait(application_id, timeout_s=240)
@@ -287,7 +280,7 @@ def test_a_soft_kill_gives_the_payload_its_grace(client: Client, tmp_path: Path)
 
 def test_a_kill_leaves_no_process_and_no_file(client: Client, hadoop: Hadoop, tmp_path: Path) -> None:
     mark = f"sleep 4242{os.getpid()}"
-    application_id = client.submit(properties(tmp_path, f"exec {mark}", containers=2)).application_id
+    application_id = client.submit(file_of(tmp_path, f"exec {mark}", containers=2)).application_id
     until(lambda: running(client, application_id))
     assert client.kill(application_id) == f"{application_id} was killed, no output kept"
     assert client.status(application_id).state is State.KILLED
@@ -302,7 +295,7 @@ def test_a_kill_works_with_a_read_only_hdfs_and_the_next_command_cleans_up(
     client: Client, hadoop: Hadoop, tmp_path: Path
 ) -> None:
     mark = f"sleep 4343{os.getpid()}"
-    application_id = client.submit(properties(tmp_path, f"exec {mark}")).application_id
+    application_id = client.submit(file_of(tmp_path, f"exec {mark}")).application_id
     until(lambda: running(client, application_id))
     set_safe_mode(hadoop, on=True)
     try:
@@ -323,7 +316,7 @@ def test_a_kill_works_with_a_read_only_hdfs_and_the_next_command_cleans_up(
 def test_the_next_command_removes_leftovers_of_an_externally_killed_application(
     client: Client, hadoop: Hadoop, rest: YarnRest, tmp_path: Path
 ) -> None:
-    application_id = client.submit(properties(tmp_path, WAITS)).application_id
+    application_id = client.submit(file_of(tmp_path, WAITS)).application_id
     until(lambda: running(client, application_id))
     files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
     staging = f"{files.home}/.dlapp/staging/{application_id}"
@@ -357,7 +350,7 @@ def test_the_next_command_removes_leftovers_of_an_externally_killed_application(
 def test_a_kill_mark_in_the_staging_directory_stops_the_application(
     client: Client, hadoop: Hadoop, tmp_path: Path
 ) -> None:
-    application_id = client.submit(properties(tmp_path, WAITS)).application_id
+    application_id = client.submit(file_of(tmp_path, WAITS)).application_id
     until(lambda: running(client, application_id))
     files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
     files.write(f"{files.home}/.dlapp/staging/{application_id}/softkill.json", b'{"by": "tony"}', 0o600)
@@ -372,7 +365,7 @@ def test_tasks_of_a_killed_applicationmaster_continue_under_the_next(
 ) -> None:
     go = tmp_path / "go"
     script = f"echo once; while [ ! -e {go} ]; do sleep 0.05; done"
-    application_id = client.submit(properties(tmp_path, script, containers=2)).application_id
+    application_id = client.submit(file_of(tmp_path, script, containers=2)).application_id
     before = until(lambda: running(client, application_id))
     until_heard_of(hadoop, *(container.container_id for container in before.containers))
     os.kill(master_of(application_id), signal.SIGKILL)
@@ -389,9 +382,9 @@ def test_tasks_of_a_killed_applicationmaster_continue_under_the_next(
 def test_an_impossible_request_is_refused_before_the_submission(client: Client, tmp_path: Path) -> None:
     script = "true"
     with pytest.raises(RequestTooLarge, match=r"asked for 65536 memory-mb in one container, the maximum .* is 4096"):
-        client.submit(properties(tmp_path, script, memory="64g"))
+        client.submit(file_of(tmp_path, script, memory="64g"))
     with pytest.raises(FileRefused, match=r"application.queue: there is no queue 'nowhere'; there are default"):
-        client.submit(properties(tmp_path, script, more="queue=nowhere"))
+        client.submit(file_of(tmp_path, script, queue="nowhere"))
 
 
 def test_a_node_without_the_configured_python_gives_one_line(hadoop: Hadoop, tmp_path: Path) -> None:
@@ -402,7 +395,7 @@ def test_a_node_without_the_configured_python_gives_one_line(hadoop: Hadoop, tmp
         "yarn.am_attempts": "1",
     }
     client = Client(load_config(options))
-    end = client.wait(client.submit(properties(tmp_path, HELLO)), timeout_s=240)
+    end = client.wait(client.submit(file_of(tmp_path, HELLO)), timeout_s=240)
     assert end.state is State.FAILED
     assert "there is no /no/such/python3 on" in end.diagnostics
     assert "yarn.python" in end.diagnostics

@@ -7,6 +7,7 @@ import io
 import sys
 import tarfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from dlapp.hadoop.configuration import read_configuration
 from dlapp.login import Login
 from dlapp.storage.hdfs.staging import HdfsStagingFiles
 from dlapp.values.report import ApplicationView, Cause
+from tests.applications import properties
 from tests.services.hadoop import Hadoop
 from tests.tiers import FULL
 
@@ -51,23 +53,18 @@ def test_an_archive_that_nodes_cannot_unpack_is_refused() -> None:
 # ---- on a cluster ----
 
 
-def run(hadoop: Hadoop, directory: Path, sections: str = "", **options: str) -> ApplicationView:
+def run(hadoop: Hadoop, directory: Path, sweep: Mapping[str, object] | None = None, **options: str) -> ApplicationView:
     """An application that says hello, to its end.
 
     Args:
         directory: for its files.
-        sections: more of the properties file.
+        sweep: keys of [sweep]; None: there is none.
         options: keys of the configuration, with ``__`` in place of dots.
     """
-    workspace = directory / "workspace"
-    workspace.mkdir()
-    (workspace / "run.sh").write_text("#!/bin/sh\necho hello\n")
-    (workspace / "run.sh").chmod(0o755)
-    file = directory / "app.properties"
-    file.write_text(
-        "[application]\nappname=python\nuser_dev_workspace_path=./workspace\nuser_shell_script=run.sh\n"
-        f"username={getpass.getuser()}\n[resources]\nmemory=256m\n{sections}"
-    )
+    resources = {"memory": "256m", "gcores": None}
+    more = {} if sweep is None else {"sweep": sweep}
+    of = {"username": getpass.getuser()}
+    file = properties(directory, "echo hello", name="python", application=of, resources=resources, **more)
     texts = {"cluster": "yarn", "yarn.conf_dir": str(hadoop.configuration), "yarn.am_attempts": "1"}
     client = Client(load_config(texts | {name.replace("__", "."): text for name, text in options.items()}))
     try:
@@ -96,9 +93,14 @@ def test_a_sweep_has_optuna_of_the_python_that_is_an_archive(hadoop: Hadoop, tmp
     files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
     place = python_archive(files, tmp_path, "")
     files.close()
-    sweep = (
-        "[sweep]\nsampler=optuna:tpe\nrandom.X=uniform(0, 1)\ntrials=4\nmetric=m\ngoal=max\ntrials_per_container=2\n"
-    )
+    sweep = {
+        "sampler": "optuna:tpe",
+        "random.X": "uniform(0, 1)",
+        "trials": 4,
+        "metric": "m",
+        "goal": "max",
+        "trials_per_container": 2,
+    }
     end = run(hadoop, tmp_path, sweep, yarn__python_archive=place)
     assert end.cause is Cause.SUCCEEDED, end.diagnostics
     client = Client(load_config({"cluster": "yarn", "yarn.conf_dir": str(hadoop.configuration)}))

@@ -29,6 +29,7 @@ from dlapp.storage.hdfs.staging import HdfsStagingFiles
 from dlapp.values.ids import ApplicationId
 from dlapp.values.messages import Phase
 from dlapp.values.report import ApplicationView, Cause, State
+from tests.applications import properties
 from tests.cluster.yarn.on_yarn import set_safe_mode, until, until_heard_of
 from tests.seeds import seeds
 from tests.services.containers.nvml_stub import StubDevice, with_devices
@@ -94,10 +95,8 @@ class Run:
         return f"{self.do} {self.point!r} ({self.nth}) of {self.application_id} in {self.directory}"
 
     def submit(self) -> None:
-        here, workspace = self.directory, self.directory / "workspace"
-        workspace.mkdir()
+        here = self.directory
         script = (
-            "#!/bin/sh\n"
             f'exec 9>"{here}/lock.$CONTAINER_INDEX"\n'
             f'flock -n 9 || echo "$CONTAINER_INDEX $DLAPP_ATTEMPT" >>"{here}/twice"\n'
             # Whoever has a GPU has its lock too: nobody else may.
@@ -107,18 +106,16 @@ class Run:
             f'echo "$CUDA_VISIBLE_DEVICES" >>"{here}/begun.$CONTAINER_INDEX"\n'
             f'until [ -e "{here}/go" ]; do sleep 0.05; done\n'
             "mkdir -p output\n"
-            'echo "new $CONTAINER_INDEX" >output/x\n'
+            'echo "new $CONTAINER_INDEX" >output/x'
         )
-        (workspace / "run.sh").write_text(script)
-        (workspace / "run.sh").chmod(0o755)
         self.files.make(f"{self.target}/0", 0o755)
         self.files.write(f"{self.target}/0/x", b"old\n", 0o644)
-        file = here / "app.properties"
-        file.write_text(
-            f"[application]\nappname={here.name}\nuser_dev_workspace_path=./workspace\nuser_shell_script=run.sh\n"
-            f"username={getpass.getuser()}\n[resources]\ncontainers={CONTAINERS}\nmemory=256m\n"
-            f"gcores={self.gcores}\n"
-            f"[to_hdfs]\noutput_path=output\nhdfs={self.target}\noverwrite=true\n"
+        file = properties(
+            here,
+            script,
+            application={"appname": here.name, "username": getpass.getuser()},
+            resources={"containers": CONTAINERS, "memory": "256m", "gcores": self.gcores},
+            to_hdfs={"output_path": "output", "hdfs": self.target, "overwrite": "true"},
         )
         self.application_id = self.client.submit(str(file)).application_id
 

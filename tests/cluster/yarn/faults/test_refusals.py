@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ from dlapp.errors import (
 )
 from dlapp.values.ids import ApplicationId
 from dlapp.values.report import Cause
+from tests.applications import properties
 from tests.cluster.yarn.on_yarn import set_safe_mode, until
 from tests.services.hadoop import VERSION, Hadoop, NoHadoop, _write_xml, free_ports, read_configuration
 from tests.services.http.tls import tls_in_front
@@ -56,14 +57,11 @@ def client_of(hadoop: Hadoop, tmp_path: Path) -> Iterator[Make]:
         item.engine.close()
 
 
-def properties(directory: Path, *lines: str, resources: str = "memory=256m", script: str = "true") -> str:
-    workspace = directory / "workspace"
-    workspace.mkdir(exist_ok=True)
-    (workspace / "run.sh").write_text(f"#!/bin/sh\n{script}\n")
-    path = directory / "app.properties"
-    head = "[application]\nappname='a'\nuser_dev_workspace_path=./workspace\nuser_shell_script=run.sh\n"
-    path.write_text(head + "\n".join(lines) + f"\n[resources]\n{resources}\n")
-    return str(path)
+def file_of(
+    directory: Path, *, resources: Mapping[str, object] | None = None, script: str = "true", **application: str
+) -> str:
+    amounts = {"memory": "256m", "gcores": None, **(resources or {})}
+    return str(properties(directory, script, application=application, resources=amounts))
 
 
 def refused(client: Client, path: str, kind: type[DlappError]) -> str:
@@ -89,7 +87,7 @@ def refused(client: Client, path: str, kind: type[DlappError]) -> str:
 def test_a_queue_that_accepts_no_applications_is_refused(
     client_of: Make, tmp_path: Path, queue: str, kind: type[DlappError], words: str
 ) -> None:
-    assert words in refused(client_of(), properties(tmp_path, f"queue={queue}"), kind)
+    assert words in refused(client_of(), file_of(tmp_path, queue=queue), kind)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +103,7 @@ def test_a_queue_that_changed_after_the_check_is_refused_alike(
 ) -> None:
     monkeypatch.setattr("dlapp.cluster.yarn.client.preflight.check_queue", lambda *_: None)
     kind = Denied if queue == "full" else UsageError
-    message = refused(client_of(), properties(tmp_path, f"queue={queue}"), kind)
+    message = refused(client_of(), file_of(tmp_path, queue=queue), kind)
     assert message.startswith("application.queue: ")
     assert message.endswith(words)
 
@@ -114,7 +112,7 @@ def test_a_queue_of_others_is_refused(client_of: Make, hadoop: Hadoop, tmp_path:
     for change in ("op=MKDIRS", "op=SETOWNER&owner=tony"):
         url = f"{hadoop.hdfs_url}/webhdfs/v1/user/tony?{change}&user.name={getpass.getuser()}"
         urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=60).close()
-    message = refused(client_of(), properties(tmp_path, "queue=locked", "username=tony"), Denied)
+    message = refused(client_of(), file_of(tmp_path, queue="locked", username="tony"), Denied)
     setting = "yarn.scheduler.capacity.root.locked.acl_submit_applications"
     instead = "queues that take applications of tony: default, research"
     assert message == f"application.queue: tony may not submit to 'locked' ({setting}); {instead}"
@@ -126,11 +124,11 @@ def test_a_queue_of_others_is_refused(client_of: Make, hadoop: Hadoop, tmp_path:
 def test_an_ask_above_a_maximum_names_its_setting(client_of: Make, tmp_path: Path) -> None:
     client = client_of(gpuid__zookeeper__ensemble="127.0.0.1:1")
     for resources, setting in (
-        ("memory=64g", "yarn.scheduler.maximum-allocation-mb"),
-        ("memory=256m\nvcores=99", "yarn.scheduler.maximum-allocation-vcores"),
-        ("memory=256m\ngcores=99", "yarn.resource-types.gcores.maximum-allocation"),
+        ({"memory": "64g"}, "yarn.scheduler.maximum-allocation-mb"),
+        ({"vcores": 99}, "yarn.scheduler.maximum-allocation-vcores"),
+        ({"gcores": 99}, "yarn.resource-types.gcores.maximum-allocation"),
     ):
-        message = refused(client, properties(tmp_path, resources=resources), RequestTooLarge)
+        message = refused(client, file_of(tmp_path, resources=resources), RequestTooLarge)
         assert "the maximum of the cluster is" in message
         assert setting in message
 
@@ -138,7 +136,7 @@ def test_an_ask_above_a_maximum_names_its_setting(client_of: Make, tmp_path: Pat
 def test_unknown_node_names_are_reported_with_the_nearest(client_of: Make, tmp_path: Path) -> None:
     client = client_of()
     (here, *_) = client.engine.node_names()
-    file = properties(tmp_path, resources=f"memory=256m\nexclude_nodes={here}x")
+    file = file_of(tmp_path, resources={"exclude_nodes": f"{here}x"})
     notes: list[str] = []
     application_id = client.submit(file, note=notes.append)
     assert notes == [f"resources.exclude_nodes: no node '{here}x' runs now, the nearest is {here}"]
@@ -146,10 +144,10 @@ def test_unknown_node_names_are_reported_with_the_nearest(client_of: Make, tmp_p
 
 
 def test_a_dialect_that_the_cluster_has_not_is_refused(client_of: Make, tmp_path: Path) -> None:
-    message = refused(client_of(yarn__dialect="yarn.io/gpu"), properties(tmp_path), ConfigError)
+    message = refused(client_of(yarn__dialect="yarn.io/gpu"), file_of(tmp_path), ConfigError)
     assert message == "yarn.dialect: is yarn.io/gpu, and the ResourceManager counts gcores, memory-mb, vcores"
     client = client_of(yarn__dialect="none")
-    message = refused(client, properties(tmp_path, resources="memory=256m\ngcores=1"), RequestTooLarge)
+    message = refused(client, file_of(tmp_path, resources={"gcores": 1}), RequestTooLarge)
     assert (
         message.partition(": resources.gcores: ")[2]
         == "asked for 1 gcore, and the cluster counts no GPUs (yarn.dialect: none)"
@@ -160,11 +158,11 @@ def test_a_dialect_that_the_cluster_has_not_is_refused(client_of: Make, tmp_path
 
 
 def test_a_user_without_a_home_directory_gets_the_repair(client_of: Make, tmp_path: Path) -> None:
-    message = refused(client_of(), properties(tmp_path, "username=nobody9"), NotFound)
+    message = refused(client_of(), file_of(tmp_path, username="nobody9"), NotFound)
     assert "nobody9 has no home directory" in message
     assert "hdfs dfs -mkdir -p /user/nobody9 && hdfs dfs -chown nobody9 /user/nobody9" in message
     elsewhere = client_of({"dfs.user.home.dir.prefix": "/homes"})
-    message = refused(elsewhere, properties(tmp_path, "username=nobody9"), NotFound)
+    message = refused(elsewhere, file_of(tmp_path, username="nobody9"), NotFound)
     assert "/homes/nobody9 is not there, and the NameNode has the home of nobody9 at /user/nobody9: set " in message
     assert message.endswith("dfs.user.home.dir.prefix to /user in hdfs-site.xml")
 
@@ -173,7 +171,7 @@ def test_an_hdfs_that_is_not_there_is_refused_in_seconds_with_the_settings(clien
     nowhere = {"fs.defaultFS": "hdfs://127.0.0.1:1", "dfs.namenode.http-address": "127.0.0.1:1"}
     client = client_of(nowhere)  # yarn-site.xml is read last, so it may stand there as well
     began = time.monotonic()
-    message = refused(client, properties(tmp_path), Unreachable)
+    message = refused(client, file_of(tmp_path), Unreachable)
     assert time.monotonic() - began < 15
     assert "127.0.0.1:1 connection refused" in message
     assert message.endswith("see dfs.namenode.rpc-address, dfs.namenode.http-address and dfs.http.policy")
@@ -184,11 +182,11 @@ def test_an_hdfs_with_tls_on_one_side_only_is_refused_with_the_policy(
 ) -> None:
     where = address(hadoop, "nn_http")
     client = client_of({"dfs.http.policy": "HTTPS_ONLY", "dfs.namenode.https-address": where})
-    message = refused(client, properties(tmp_path), Unreachable)
+    message = refused(client, file_of(tmp_path), Unreachable)
     assert message == f"https://{where} uses plain HTTP, not TLS; set dfs.http.policy to HTTP_ONLY"
     with tls_in_front(tmp_path, ("127.0.0.1", hadoop.ports["nn_http"])) as where:
         client = client_of({"dfs.namenode.http-address": where}, storage__hdfs="webhdfs")
-        message = refused(client, properties(tmp_path), Unreachable)
+        message = refused(client, file_of(tmp_path), Unreachable)
     assert message == f"http://{where} uses TLS, not plain HTTP; set dfs.http.policy to HTTPS_ONLY"
 
 
@@ -196,7 +194,7 @@ def test_a_submission_to_an_hdfs_in_safe_mode_is_refused(hadoop: Hadoop, client_
     client = client_of()
     set_safe_mode(hadoop, on=True)
     try:
-        assert "safe mode" in refused(client, properties(tmp_path), Unreachable)
+        assert "safe mode" in refused(client, file_of(tmp_path), Unreachable)
     finally:
         set_safe_mode(hadoop, on=False)
 
@@ -280,7 +278,7 @@ def test_a_resourcemanager_on_standby_alone_is_refused_and_beside_the_active_one
 ) -> None:
     name = "yarn.resourcemanager"
     alone = client_of({f"{name}.webapp.address": address(others.standby)})
-    message = refused(alone, properties(tmp_path), Unreachable)
+    message = refused(alone, file_of(tmp_path), Unreachable)
     assert "is on standby; name all of them in yarn.resourcemanager.ha.rm-ids" in message
     with pytest.raises(Unreachable, match="is on standby"):
         alone.views_of_all()
@@ -291,11 +289,11 @@ def test_a_resourcemanager_on_standby_alone_is_refused_and_beside_the_active_one
         two[f"{name}.address.{one}"] = address(where, "rm")
     both = client_of(two)
     assert both.engine.info().version == VERSION
-    end = both.wait(both.submit(properties(tmp_path)), timeout_s=240)
+    end = both.wait(both.submit(file_of(tmp_path)), timeout_s=240)
     assert end.final_status.value == "SUCCEEDED", end.diagnostics
     none = client_of({**two, f"{name}.webapp.address.b": "127.0.0.1:1"})
     monkeypatch.setattr(rest, "ACTIVE_TIMEOUT_S", 2.0)
-    message = refused(none, properties(tmp_path), Unreachable)
+    message = refused(none, file_of(tmp_path), Unreachable)
     assert message.startswith("no active ResourceManager in 2 s: http://127.0.0.1:")
 
 
@@ -303,7 +301,7 @@ def test_a_resourcemanager_on_standby_alone_is_refused_and_beside_the_active_one
 def test_a_wrong_port_is_refused_with_the_setting(client_of: Make, hadoop: Hadoop, tmp_path: Path, server: str) -> None:
     where = "127.0.0.1:1" if server == "nobody" else address(hadoop, server)
     client = client_of({"yarn.resourcemanager.webapp.address": where})
-    for message in (refused(client, properties(tmp_path), Unreachable), status_of(client)):
+    for message in (refused(client, file_of(tmp_path), Unreachable), status_of(client)):
         assert message.startswith(f"http://{where}: ")
         assert message.endswith("see yarn.resourcemanager.webapp.address")
 
@@ -319,15 +317,15 @@ def test_tls_on_one_side_alone_is_refused_with_the_policy(
 ) -> None:
     secure: dict[str, str | None] = {"yarn.http.policy": "HTTPS_ONLY"}
     client = client_of({**secure, "yarn.resourcemanager.webapp.https.address": address(hadoop)})
-    message = refused(client, properties(tmp_path), Unreachable)
+    message = refused(client, file_of(tmp_path), Unreachable)
     assert message.endswith("it uses plain HTTP, not TLS; set yarn.http.policy to HTTP_ONLY")
     with tls_in_front(tmp_path, ("127.0.0.1", hadoop.ports["rm_http"])) as where:
         plain = client_of({"yarn.resourcemanager.webapp.address": where})
-        assert refused(plain, properties(tmp_path), Unreachable).endswith(
+        assert refused(plain, file_of(tmp_path), Unreachable).endswith(
             "it uses TLS, not plain HTTP; set yarn.http.policy to HTTPS_ONLY"
         )
         site_settings = {**secure, "yarn.resourcemanager.webapp.https.address": where}
-        message = refused(client_of(site_settings), properties(tmp_path), Unreachable)
+        message = refused(client_of(site_settings), file_of(tmp_path), Unreachable)
         assert "it has a certificate that is not trusted (self-signed certificate); SSL_CERT_FILE names" in message
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
         assert client_of(site_settings).engine.info().version == VERSION
@@ -338,7 +336,7 @@ def test_the_timeline_server_knows_applications_that_the_resourcemanager_forgot(
     client_of: Make, others: Others, tmp_path: Path
 ) -> None:
     first = client_of()
-    end = first.wait(first.submit(properties(tmp_path)), timeout_s=240)
+    end = first.wait(first.submit(file_of(tmp_path)), timeout_s=240)
     later = client_of({"yarn.resourcemanager.webapp.address": address(others.fresh)})
 
     def has_ended() -> bool:
@@ -384,10 +382,10 @@ def not_found(client: Client) -> str:
 def test_the_patched_hadoops_three_settings_are_limits(client_of: Make, others: Others, tmp_path: Path) -> None:
     site: dict[str, str | None] = {"yarn.resourcemanager.webapp.address": address(others.fresh)}
     client = client_of(site, gpuid__zookeeper__ensemble="127.0.0.1:1", gpuid__zookeeper__credentials="none")
-    message = refused(client, properties(tmp_path, resources="memory=256m\ngcores=3"), RequestTooLarge)
+    message = refused(client, file_of(tmp_path, resources={"gcores": 3}), RequestTooLarge)
     problem = "asked for 3 gcores in one container, the maximum is 2 (yarn.scheduler.maximum-allocation-gcores)"
     assert message.partition(": resources.gcores: ")[2] == problem
-    file = str(properties(tmp_path, resources="memory=256m\ngcores=2"))
+    file = file_of(tmp_path, resources={"gcores": 2})
     spec = read_application(file, client.config, client.engine.info()).spec
     lines = client.engine.check(spec)
     assert "a node has 1 gcores (yarn.nodemanager.resource.gcores); a container of 2 waits for one that" in lines[0]
@@ -401,7 +399,7 @@ def test_logs_that_no_server_shows_are_read_from_hdfs(client_of: Make, tmp_path:
     # The task notes the sizes of both streams ten times a second, one line each: that orders them.
     noted = 'until [ -s "$(dirname "$(readlink /proc/$$/fd/1)")/dlapp.times" ]; do sleep 0.05; done'
     script = f'echo "oh $CONTAINER_INDEX" >&2; {noted}; seq 1 30000'
-    path = properties(tmp_path, script=script, resources="memory=256m\ncontainers=2")
+    path = file_of(tmp_path, script=script, resources={"containers": 2})
     numbers = b"".join(b"%d\n" % number for number in range(1, 30_001))
     client = client_of({"yarn.log.server.url": "http://127.0.0.1:1/applicationhistory/logs"})
     application_id = client.submit(path)
