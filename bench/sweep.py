@@ -145,7 +145,8 @@ def _take_trials() -> None:
     import dlapp.am.loop  # what an ApplicationMaster has loaded
     from dlapp.sweep.spec import Distribution, DistributionKind, Goal, Sampler, SweepSpec
     from dlapp.values.messages import Fault, TaskResult
-    from tests.am.decisions.trials.sweep_cluster import SweepCluster, stored
+    from tests.am.simulated.sweep import sweep_world
+    from tests.am.simulated.trials import stored
 
     assert dlapp.am.loop
 
@@ -155,7 +156,7 @@ def _take_trials() -> None:
 
     draws = tuple(Distribution(name=name, kind=DistributionKind.UNIFORM, low=0.0, high=1.0) for name in "ABCDE")
     sweep = SweepSpec(sampler=Sampler.RANDOM, trials=MANY, random=draws, metric="loss", goal=Goal.MIN)
-    cluster = SweepCluster(1, sweep, workers=20, outcome=outcome)
+    cluster = sweep_world(1, sweep, workers=20, outcome=outcome)
     cluster.run()
     assert cluster.master is not None
     assert cluster.master.state.sweep is not None

@@ -1,4 +1,4 @@
-"""The ApplicationMaster's decisions against `simulation.World`, at many seeds; and planted bugs, which must be seen.
+"""The ApplicationMaster's decisions in the simulated cluster, at many seeds; and planted bugs, which must be seen.
 
 `DLAPP_FAULTS=full` runs many times as many seeds. A failure names its seed.
 """
@@ -29,8 +29,8 @@ from dlapp.value import replace
 from dlapp.values.messages import Fault, TaskResult
 from dlapp.values.report import Cause, FinalStatus
 from dlapp.values.spec import ContainerFailure, Gang, RoleFailure, RoleSpec
-from tests.am.plan import Plan, Violation
-from tests.am.simulation import World
+from tests.am.simulated.plan import Plan, Violation
+from tests.am.simulated.world import World
 from tests.seeds import COUNT, seeds
 from tests.tiers import FULL
 
@@ -194,7 +194,7 @@ def test_a_second_attempt_reaches_the_same_end() -> None:
             where = f"seed {plan.seed}, the first attempt died at {when} s"
             assert taken_over == alone, where
             if alone.final_status is FinalStatus.SUCCEEDED and plan.outputs:
-                assert world.swapped is not None, where
+                assert world.outputs.swapped is not None, where
 
 
 @pytest.mark.parametrize("count", [10_000 if FULL else 1_000])
@@ -219,8 +219,8 @@ def test_thousands_of_containers_end_in_seconds(count: int) -> None:
     began = time.process_time()
     ending = world.run()
     assert ending.final_status is FinalStatus.SUCCEEDED
-    assert world.swapped is not None
-    assert len(world.swapped.parts) == count
+    assert world.outputs.swapped is not None
+    assert len(world.outputs.swapped.parts) == count
     # 10,000 take 3 s. Were any event's cost to grow with the number of containers, it would be minutes.
     assert time.process_time() - began < 60
 

@@ -13,7 +13,7 @@ from dlapp.values.messages import Fault, Phase
 from dlapp.values.report import Cause
 from dlapp.values.spec import RoleSpec
 from tests.am.driving import START_MS, Driver, result
-from tests.am.simulation import add_completion
+from tests.am.simulated.world import add_completion
 
 
 def story() -> Driver:

@@ -28,7 +28,7 @@ from dlapp.values.messages import Fault, Phase
 from dlapp.values.spec import RoleSpec
 from tests.am.application_dir.test_hdfs_journal import HOME, Changes, FakeApplicationDir, Killed
 from tests.am.driving import Driver, result
-from tests.am.plan import APPLICATION
+from tests.am.simulated.plan import APPLICATION
 from tests.seeds import each_seed, seeds
 from tests.tiers import some
 

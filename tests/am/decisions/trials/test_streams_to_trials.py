@@ -6,8 +6,8 @@ from dlapp.am.model import events
 from dlapp.sweep.results import TrialState
 from dlapp.sweep.spec import Distribution, DistributionKind, Sampler, SweepSpec
 from dlapp.values.messages import StreamOrder
-from tests.am.decisions.trials.sweep_cluster import SweepCluster
 from tests.am.driving import START_MS, Driver
+from tests.am.simulated.sweep import sweep_world
 
 Asked = tuple[int | None, int | None]
 """CONTAINER_INDEX and trial of a request."""
@@ -17,7 +17,7 @@ def answers(slots: int, *asked: Asked, kind: str = "exec") -> tuple[dict[int, li
     """Return the trials that run in each container of a sweep, and what is answered to requests then."""
     draws = Distribution(name="X", kind=DistributionKind.UNIFORM, low=0.0, high=1.0)
     sweep = SweepSpec(sampler=Sampler.RANDOM, trials=8, random=(draws,), trials_per_container=slots)
-    cluster = SweepCluster(1, sweep, workers=2, trial_s=(50.0, 50.0))
+    cluster = sweep_world(1, sweep, workers=2, trial_s=(50.0, 50.0))
     running: dict[int, list[int]] = {}
     found: list[StreamOrder | str] = []
 

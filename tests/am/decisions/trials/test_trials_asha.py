@@ -16,8 +16,10 @@ from dlapp.value import fields
 from dlapp.values.messages import Fault, TaskResult
 from dlapp.values.report import FinalStatus
 from dlapp.values.serialization import from_json
-from tests.am.decisions.trials.sweep_cluster import SweepCluster, well
 from tests.am.decisions.trials.test_trials import trials_of
+from tests.am.simulated.plan import TrialOutcome
+from tests.am.simulated.sweep import sweep_world
+from tests.am.simulated.trials import well
 
 TRIALS = 10_000
 ASHA = AshaSpec((1, 3, 9), 3.0)
@@ -36,7 +38,7 @@ SWEEP = SweepSpec(
 )
 
 
-def outcome(number: int, try_number: int) -> tuple[TaskResult, tuple[tuple[float, float], ...]]:
+def outcome(number: int, try_number: int) -> TrialOutcome:
     """Return how a trial ends: a curve by its parameters; one in 50 fails once, one in 500 always, and one in 100 never
     reports."""
     if number % 500 == 7 or (number % 50 == 9 and try_number == 1):
@@ -54,12 +56,12 @@ def outcome(number: int, try_number: int) -> tuple[TaskResult, tuple[tuple[float
 
 @pytest.mark.slow
 def test_ten_thousand_trials_with_early_stopping_end_once_as_decided() -> None:
-    cluster = SweepCluster(
+    cluster = sweep_world(
         19, SWEEP, outcome=outcome, workers=50, worker_kills=100, master_kills=4, span_s=150.0, trial_s=(0.5, 2.0)
     )
     ending = cluster.run()
     assert ending.final_status is FinalStatus.SUCCEEDED, ending
-    assert sorted(cluster.on_record) == list(range(TRIALS))
+    assert sorted(cluster.trials.on_record) == list(range(TRIALS))
     results = {item.number: item for item in read_results(trials_of(cluster).results()).trials}
     assert len(results) == TRIALS
 

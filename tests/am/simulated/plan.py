@@ -1,14 +1,17 @@
-"""Plans of what goes wrong in one run of the `simulation`: everything, at some seed."""
+"""Plans of what goes wrong in one run of the simulated cluster: everything, at some seed."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from dlapp.am.model import events
 from dlapp.am.model.state import Timing
+from dlapp.sweep.spec import SweepSpec
 from dlapp.value import replace
 from dlapp.values.ids import ApplicationId
-from dlapp.values.messages import Fault, Phase
+from dlapp.values.messages import Fault, Phase, TaskResult
 from dlapp.values.spec import (
     AppSpec,
     CheckpointSpec,
@@ -43,8 +46,33 @@ TIMING = Timing(
 )
 
 
+TrialOutcome = tuple[TaskResult, tuple[tuple[float, float], ...]]
+"""Result of a try of a trial, and the points of its metric."""
+Outcome = Callable[[int, int], TrialOutcome]
+"""From the number of a trial and that of its try."""
+
+
 class Violation(AssertionError):
     """Something that must never be, was."""
+
+
+@dataclass
+class SweepPlan:
+    """Sweep that an application runs.
+
+    Args:
+        spec: what runs.
+        outcome: how a try of a trial ends.
+        trial_s: how long a trial runs, from and to [s].
+        worker_deaths: times at which a container is killed.
+        takes: the trials of a sweep before.
+    """
+
+    spec: SweepSpec
+    outcome: Outcome
+    trial_s: tuple[float, float] = (0.1, 2.0)
+    worker_deaths: tuple[float, ...] = ()
+    takes: events.TrialsTakenOver | None = None
 
 
 @dataclass
@@ -98,6 +126,10 @@ class Plan:
     """Share of the checkpoints that cannot be restored."""
     unpublished_s: float = 0.0
     """Time for which tasks of an earlier attempt cannot find the next one."""
+    timing: Timing = TIMING
+    limit_s: float = 3600.0
+    """By when all has ended."""
+    sweep: SweepPlan | None = None
 
     @classmethod
     def of_seed(cls, seed: int) -> Plan:
@@ -168,6 +200,7 @@ class Plan:
             on_container_failure=self.on_container_failure,
             gang=self.gang,
             success=self.success,
+            sweep=None if self.sweep is None else self.sweep.spec,
             checkpoint=None
             if self.checkpoint is None
             else CheckpointSpec(path="model", target="file:///kept", keep=2, role=self.checkpoint),

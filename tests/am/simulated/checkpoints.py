@@ -1,4 +1,4 @@
-"""Checkpoints in the `simulation`: their places, and what tasks find, restore and store there.
+"""Checkpoints in the simulated cluster: their places, and what tasks find, restore and store there.
 
 Payloads store in steps that all members of a gang reach at about the same time; some copies are missed, some
 checkpoints cannot be restored, and payloads on lost nodes go on storing.
@@ -14,8 +14,8 @@ from dlapp.values.messages import are_of_a_later_start
 from dlapp.values.spec import EVERY_INDEX
 
 if TYPE_CHECKING:
-    from tests.am.plan import Plan
-    from tests.am.simulation import Box
+    from tests.am.simulated.box import Box
+    from tests.am.simulated.plan import Plan
 
 KEEP = 2
 
