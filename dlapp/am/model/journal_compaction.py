@@ -34,6 +34,8 @@ from dlapp.value import Record
 
 MAX_RUNS = 50_000
 """Number of runs of all indexes together that are kept, and at least two of each: about 50 MB of a journal."""
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+"""Errors of a line that `replay` ignores, too."""
 
 
 class _GrantedContainer(Record):
@@ -71,8 +73,8 @@ class JournalCompaction:
         for text in lines:
             try:
                 self._process_record(json.loads(text), text)
-            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-                continue  # `replay` ignores it, too
+            except _MALFORMED:
+                continue
 
     def needed_lines(self, lines: Iterable[str]) -> list[str]:
         """Return the needed ones of processed lines, in order; no line may be processed after that."""
@@ -101,7 +103,7 @@ class JournalCompaction:
                         continue
                 elif (keys := _keys(record)) and all(self._needed.get(key, text) != text for key in keys):
                     continue
-            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            except _MALFORMED:
                 pass
             kept.append(text)
         if gone:

@@ -201,6 +201,8 @@ def test_lines_that_are_no_records_and_kinds_of_a_newer_version_are_kept() -> No
         line("mood", container="x"),
         line("free"),
         line("grant", container=[1]),
+        line("assign", container="x", index=float("inf")),
+        line("result", container="x", result={"outputs": [{"files": float("inf")}]}),
     ]
     assert compact_journal(odd) == [odd]
 
