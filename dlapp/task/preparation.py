@@ -35,7 +35,8 @@ _EVICT_EVERY_S = 3600.0
 
 
 def check_live_workspace(task: TaskState) -> None:
-    """Refuse a live workspace that is not the submitter's own directory on this machine."""
+    """Refuse a live workspace that is not the submitter's own directory on this machine, or whose dlapp-shell was
+    killed while the application waited for GPUs: nothing is fetched, pulled or leased for that."""
     live = task.assignment.live
     if live is None:
         return
@@ -43,6 +44,7 @@ def check_live_workspace(task: TaskState) -> None:
         raise StepFailed(Fault.DATA, "a directory of the submitter's machine is no workspace on a cluster")
     if not os.path.isdir(live.path):  # Docker would make it
         raise StepFailed(Fault.DATA, f"the workspace {live.path} is not there any more")
+    check_shell(task)
     task.streams.prepare(STREAM_EXEC)  # the user waits for the shell
 
 

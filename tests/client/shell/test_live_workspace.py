@@ -247,3 +247,10 @@ def test_a_live_workspace_that_was_removed_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(StepFailed, match=f"the workspace {gone} is not there any more"):
         check_live_workspace(task)
     assert not gone.exists()
+
+
+def test_a_shell_that_was_killed_while_it_waited_has_nothing_fetched(tmp_path: Path) -> None:
+    """Start the task of a dlapp-shell whose file is not locked any more, which is checked before all else."""
+    task = cast("TaskState", SimpleNamespace(assignment=SimpleNamespace(live=live(tmp_path)), on_a_node=False))
+    with pytest.raises(StepFailed, match="dlapp-shell has ended"):
+        check_live_workspace(task)
