@@ -11,6 +11,7 @@ Source: docker 7.1 and 7.2, docker.APIClient, which is a session of requests.
 from __future__ import annotations
 
 import io
+import re
 import socket
 from collections.abc import Callable
 from contextlib import closing
@@ -33,6 +34,7 @@ from dlapp.system.waits import call_within
 _T = TypeVar("_T")
 _ANY_VERSION = "1.24"
 """Version of the API for a client that only asks for the version: the oldest that the package knows."""
+_API_VERSION = re.compile(r"\d{1,4}\.\d{1,4}", re.ASCII)
 _PIECE_BYTES = 64 << 10
 
 
@@ -55,14 +57,21 @@ class DockerClient:
 
     def info(self) -> dict[str, Any]:
         """Return its settings."""
-        return as_object(self._call(lambda: self._ask(self._version()["ApiVersion"], lambda api: api.info())))
+        return as_object(self._call(lambda: self._ask(self._api_version(), lambda api: api.info())))
 
     def networks(self) -> list[str]:
         """Return the names of its networks."""
-        return names_of(self._call(lambda: self._ask(self._version()["ApiVersion"], lambda api: api.networks())))
+        return names_of(self._call(lambda: self._ask(self._api_version(), lambda api: api.networks())))
 
     def _version(self) -> Any:
         return self._ask(_ANY_VERSION, lambda api: api.version(api_version=False))
+
+    def _api_version(self) -> str:
+        """Return the version of the daemon's API. Raises KeyError, TypeError: the answer has none."""
+        version = self._version()["ApiVersion"]
+        if not _API_VERSION.fullmatch(version):  # with "auto" or none the package asks itself, without our limits
+            raise TypeError("the version of the API is not a version")
+        return str(version)
 
     def _ask(self, version: str, call: Callable[[Any], Any]) -> Any:
         import docker

@@ -138,6 +138,21 @@ def test_facts_are_read_in_the_version_of_the_daemon(tmp_path: Path, make: Calla
         assert one.networks() == ["bridge", "training"]
 
 
+@pytest.mark.parametrize("version", ['"auto"', "null", '"1.41/../x"', "1.41", "{}"])
+def test_a_version_that_is_none_is_refused_before_a_second_request(tmp_path: Path, version: str) -> None:
+    """Answer /version with an ``ApiVersion`` for which the docker package would ask again, without a limit of size."""
+    paths = []
+
+    def act(path: str, send: Callable[[bytes], object]) -> None:
+        paths.append(path)
+        send(sent(b'{"ApiVersion": %s}' % version.encode()))
+
+    with daemon(tmp_path, act):
+        found = outcome(DockerClient(f"unix://{tmp_path}/s", 60).info)
+    assert found == (DockerSilent, None, "an answer that does not match the API")
+    assert paths == ["/version"]
+
+
 @pytest.mark.parametrize("make", CLIENTS)
 @pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\n", sent(VERSION)[:-10]])
 def test_a_dockerd_that_is_silent_or_slow_takes_bounded_time(
