@@ -176,7 +176,7 @@ def open_checkpoints(task: TaskState) -> None:
 
 def fill_workspace(task: TaskState) -> None:
     """Unpack the workspace and fetch the input. On a single node, wait while the disk is full, as for a service: the
-    ApplicationMaster ends us when that takes too long."""
+    ApplicationMaster ends us when that takes too long. A dlapp-shell fails instead: its user is there."""
     wait = Wait("", None)
     for pause_s in backoff_s(*SERVICE_AGAIN_S):
         try:
@@ -186,7 +186,8 @@ def fill_workspace(task: TaskState) -> None:
             task.waits_for = ""
             return
         except StepFailed as error:
-            if task.launch.on_a_cluster or (lack := _missing_space(error.__cause__, task.container_dir)) is None:
+            lack = _missing_space(error.__cause__, task.container_dir)
+            if task.launch.on_a_cluster or task.assignment.live is not None or lack is None:
                 raise
             wait.what, wait.why = lack, str(error)
         task.waits_for = f"space on {mount_point(task.container_dir)}"

@@ -36,6 +36,7 @@ from tests.applications import (
     wait_for,
 )
 from tests.attacks.snapshots import changes, snapshot
+from tests.services.disks import small_disk
 from tests.tools.terminal import Terminal
 
 END_S = 120.0
@@ -254,3 +255,22 @@ def test_a_shell_that_was_killed_while_it_waited_has_nothing_fetched(tmp_path: P
     task = cast("TaskState", SimpleNamespace(assignment=SimpleNamespace(live=live(tmp_path)), on_a_node=False))
     with pytest.raises(StepFailed, match="dlapp-shell has ended"):
         check_live_workspace(task)
+
+
+@pytest.mark.root("to mount a small disk")
+def test_a_workspace_on_a_full_disk_is_refused_at_once_and_keeps_its_files(tmp_path: Path, state_dir: Path) -> None:
+    """Open a shell whose 6 MiB of input do not fit on the 4 MiB of the workspace's disk."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("a", "b"):
+        (source / name).write_bytes(bytes(3 << 20))
+    with small_disk(tmp_path) as workspace:
+        (workspace / "mine").write_text("mine\n")
+        section = {"hdfs": source, "input_path": "in"}
+        file = properties(tmp_path, "true", application={"user_dev_workspace_path": workspace}, from_hdfs=section)
+        refused = run("dlapp-shell", file)
+        assert (refused.code, refused.out) == (1, "")
+        assert f"input in could not be fetched: disk full: {workspace}/in/" in refused.err
+        assert f"0 bytes are free on {workspace}\n" in refused.err
+        assert (workspace / "mine").read_text() == "mine\n"
+        assert list((workspace / "in").iterdir()) == []
