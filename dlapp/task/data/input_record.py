@@ -19,15 +19,22 @@ _MAX_RECORD_BYTES = 64 << 20
 
 
 def record_paths(records: str, workspace: str, paths: Sequence[str]) -> None:
-    """Add paths (relative to ``workspace``) to its record, a file in the directory ``records``."""
-    known = set(_read(records, workspace))
-    if known >= set(paths):
-        return
-    path = _record(records, workspace)
-    temporary = f"{path}.{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
-        json.dump({"workspace": workspace, "brought": sorted(known | set(paths))}, file, ensure_ascii=False)
-    os.rename(temporary, path)
+    """Add paths (relative to ``workspace``) to its record, a file in the directory ``records``.
+
+    Two shells may fetch into one workspace at the same time; the directory is locked for some milliseconds.
+    """
+    import fcntl
+
+    with files.closing_fd(files.open_directory(records, owners={os.geteuid()})) as directory:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        known = set(_read(records, workspace))
+        if known >= set(paths):
+            return
+        path = _record(records, workspace)
+        temporary = f"{path}.{os.getpid()}"
+        with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
+            json.dump({"workspace": workspace, "brought": sorted(known | set(paths))}, file, ensure_ascii=False)
+        os.rename(temporary, path)
 
 
 def recorded_paths(records: str, spec: AppSpec) -> list[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 import pathspec
@@ -175,3 +178,17 @@ def test_a_pattern_matches_its_own_path_and_no_other(name: str) -> None:
     assert spec.match_file(name)
     assert not spec.match_file(f"below/{name}")
     assert not spec.match_file(f"{name}x")
+
+
+def test_two_shells_of_one_workspace_lose_no_record(tmp_path: Path) -> None:
+    """Add ten paths by each of four threads, one at a time: all forty are recorded."""
+    names = [[f"data/{thread}-{number}" for number in range(10)] for thread in range(4)]
+
+    def add(paths: list[str]) -> None:
+        for path in paths:
+            record_paths(str(tmp_path), "/workspace", [path])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, names))
+    (record,) = tmp_path.iterdir()
+    assert json.loads(record.read_text())["brought"] == sorted(chain(*names))
