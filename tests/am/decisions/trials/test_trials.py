@@ -173,16 +173,16 @@ def test_a_sweep_that_waited_too_long_for_a_service_fails_and_keeps_its_output()
 def test_a_sweep_with_a_trial_whose_output_could_not_be_stored_is_no_success() -> None:
     """Run six trials; the output of one stays on its machine."""
 
-    def outcome(number: int, try_number: int) -> tuple[TaskResult, tuple[tuple[float, float], ...]]:
+    def outcome(number: int, try_number: int) -> TrialOutcome:
         result, points = well(number, try_number)
         if number == 3:
             message = "the output could not be stored: hdfs://nn: refused; it stays on box1 in /disk/unstored"
             result = TaskResult(fault=Fault.DATA, exit_code=0, message=message, storing_failed=True)
         return result, points
 
-    cluster = SweepCluster(3, sweep_of(6, retries=1), outcome=outcome)
+    cluster = sweep_world(3, sweep_of(6, retries=1), outcome=outcome)
     ending = cluster.run()
-    assert (ending.final_status, cluster.starts[3]) == (FinalStatus.FAILED, 1)
+    assert (ending.final_status, cluster.trials.starts[3]) == (FinalStatus.FAILED, 1)
     assert ending.diagnostics.startswith("1 of 6 trials failed (trial 3): the output could not be stored: hdfs://nn: ")
     assert ending.diagnostics.endswith("`dlapp-launcher --resume` runs the trials that failed")
 
