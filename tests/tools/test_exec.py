@@ -247,6 +247,16 @@ def test_a_shell_on_an_engine_is_an_application_that_ends_with_it(engine: Engine
     assert (end["final_status"], end["outputs"]) == ("SUCCEEDED", [])
 
 
+@on_yarn_when_full
+def test_a_shell_on_an_engine_reads_commands_without_a_terminal(engine: Engine, tmp_path: Path) -> None:
+    file = properties(tmp_path, "exit 1", application={"env.GREETING": "hi there"})
+    command = [BIN / "dlapp-shell", "--cluster", engine.name, "--gcores", "0", file]
+    done = subprocess.run(
+        command, input='echo "$GREETING|$(ls)"\nexit 6\n', capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, done.stdout) == (6, "hi there|start.sh\n"), done.stderr
+
+
 def test_the_application_of_a_shell_ends_with_its_terminal(tmp_path: Path, state_dir: Path) -> None:
     with Terminal("dlapp-shell", "--cluster", "local", properties(tmp_path, "exit 1")) as terminal:
         terminal.expect("exit closes")

@@ -70,7 +70,7 @@ _LIFELINE_S = 1.0
 _ASKED: dict[int | None, threading.Thread] = {}
 """Threads that open lifelines, by the owner of these. A thread that hangs affects only its owner."""
 _UID = "dlapp.uid"
-_LABEL = re.compile(r"dlapp\.container=(container_|shell-)[A-Za-z0-9_-]{1,200}", re.ASCII)
+_LABEL = re.compile(r"dlapp\.container=container_[A-Za-z0-9_-]{1,200}", re.ASCII)
 
 
 def _docker(host: str) -> Dockerd:

@@ -288,8 +288,8 @@ def test_a_shell_has_the_fences_of_a_payload_of_the_same_file(
     ended(application)
     # There is one GPU, so the shell gets the same.
     with node.shell(uid, file, look, **env) as shells:
-        shell = node.container("name=dlapp-shell-")
-    wait_for("the shell's container is removed", lambda: not node.daemon.containers("name=dlapp-shell-"))
+        shell = node.container("label=dlapp.app")
+    wait_for("the shell's container is removed", lambda: not node.daemon.containers("label=dlapp.app"))
 
     assert shells == payloads
     assert shells[0].startswith(f"uid={uid}(")
