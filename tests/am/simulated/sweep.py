@@ -54,7 +54,6 @@ def sweep_world(
         late=loss,
         am_deaths=am_deaths,
         journal="tail lost",
-        journal_s=(0.0, 0.1),
         step_s=0.05,
         timing=Timing(),
         limit_s=1e6,
