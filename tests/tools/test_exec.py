@@ -250,7 +250,7 @@ def test_a_shell_on_an_engine_is_an_application_that_ends_with_it(engine: Engine
 @on_yarn_when_full
 def test_a_shell_on_an_engine_reads_commands_without_a_terminal(engine: Engine, tmp_path: Path) -> None:
     file = properties(tmp_path, "exit 1", application={"env.GREETING": "hi there"})
-    command = [BIN / "dlapp-shell", "--cluster", engine.name, "--gcores", "0", file]
+    command = [str(BIN / "dlapp-shell"), "--cluster", engine.name, "--gcores", "0", str(file)]
     done = subprocess.run(
         command, input='echo "$GREETING|$(ls)"\nexit 6\n', capture_output=True, text=True, timeout=300
     )

@@ -1,4 +1,4 @@
-"""What must hold in the simulated cluster."""
+"""Properties that must hold in the simulated cluster."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Outputs:
-    """What the ApplicationMaster had settled."""
+    """Outputs that the ApplicationMaster had settled."""
 
     def __init__(self, world: World) -> None:
         self.world = world

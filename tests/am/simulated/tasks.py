@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Tasks:
-    """What the tasks of all containers do."""
+    """Behaviour of the tasks of all containers."""
 
     def __init__(self, world: World) -> None:
         self.world = world
