@@ -132,7 +132,7 @@ def why_it_died(application_dir: str, row_boot_id: str, boot_id: str) -> str:
         return "the machine was restarted while it ran"
     path = os.path.join(application_dir, "am.log")
     status = _recorded_death(application_dir)[1]
-    if status == -9 and not _end_of(path).strip():  # what it wrote nothing about did not come from it
+    if status == -9 and not _has_problem(path):  # what it wrote nothing about did not come from it
         return (
             "the ApplicationMaster died: killed from outside (signal 9), for example by killall or the kernel (dmesg)"
         )
@@ -143,6 +143,13 @@ def why_it_died(application_dir: str, row_boot_id: str, boot_id: str) -> str:
     else:
         why = "" if status is None else f": exit code {status}"
     return f"the ApplicationMaster died{why}; its log is {path}"
+
+
+def _has_problem(path: str) -> bool:
+    """Return whether the end of a log has more than information, as on the containers that an attempt took over."""
+    from dlapp.system.logs import log
+
+    return any(line.strip() and not log.is_information(line) for line in _end_of(path).splitlines())
 
 
 def last_error(path: str) -> str:

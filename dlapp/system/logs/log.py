@@ -48,6 +48,12 @@ def message_of(line: str) -> str:
     return line[found.end() :] if found else line
 
 
+def is_information(line: str) -> bool:
+    """Return whether a line of a log has the level of `info`."""
+    found = re.match(_TIME_AND_LEVEL, line)
+    return found is not None and found[0].endswith(" INFO ")
+
+
 def _write(level: str, message: str) -> None:
     """Write a line in one piece: threads and child processes share the file."""
     with contextlib.suppress(OSError):
