@@ -80,12 +80,14 @@ class UnresolvedSpec(Value):
         env: the user's variables with their values.
         role_env: role -> variables for its payloads only, overriding equal names.
         workspace_is_packed: whether to skip the checks of the workspace.
+        name: what errors call it.
     """
 
     spec: AppSpec
     env: Mapping[str, str]
     role_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     workspace_is_packed: bool = False
+    name: str = SPEC
 
 
 Source = str | Snapshot | RecordedFile | Keywords | UnresolvedSpec
@@ -104,6 +106,7 @@ class ResolvedApplication(Value):
         notes: lines for the user.
         env_file: absolute path of its env_file; empty if there is none.
         gives_network: it names its network.
+        name: what errors call it, if it was no file.
     """
 
     properties: Properties | None
@@ -115,6 +118,7 @@ class ResolvedApplication(Value):
     notes: tuple[str, ...] = ()
     env_file: str = ""
     gives_network: bool = False
+    name: str = SPEC
 
     def line(self, where: str) -> Line:
         """Return the line or option that sets a key (``section.key``); 0: there is none."""
@@ -124,7 +128,7 @@ class ResolvedApplication(Value):
     def place(self, where: str) -> str:
         """Return the file with the line, or the option, that sets a key; for an unset key only the file."""
         section, _, key = where.partition(".")
-        return SPEC if self.properties is None else self.properties.place(section, key)
+        return self.name if self.properties is None else self.properties.place(section, key)
 
 
 class Description(NamedTuple):
@@ -424,7 +428,7 @@ def _sweep(values: Values, problems: Problems, directory: str) -> SweepSpec | No
 
 
 def _describe_spec(source: UnresolvedSpec, config: Config, engine: EngineInfo) -> Description:
-    spec, problems = source.spec, Problems(SPEC)
+    spec, problems = source.spec, Problems(source.name)
     by_section = {"application": (spec.env, source.env)}
     for role in spec.roles:
         by_section[role.section] = role.env, source.role_env.get(role.name, {})
@@ -452,7 +456,14 @@ def _describe_spec(source: UnresolvedSpec, config: Config, engine: EngineInfo) -
     resolved = changed(resolved, env=tuple(source.env), roles=roles)
     snapshot = Snapshot(file, b"", {})
     application = ResolvedApplication(
-        None, resolved, dict(source.env), hdfs, snapshot, role_env, gives_network=spec.network is not None
+        None,
+        resolved,
+        dict(source.env),
+        hdfs,
+        snapshot,
+        role_env,
+        gives_network=spec.network is not None,
+        name=source.name,
     )
     return Description(problems, application, "application.user_dev_workspace_path" not in problems.named)
 

@@ -257,6 +257,7 @@ class Submitter(Output, Control):
         spec: AppSpec,
         live: LiveWorkspace,
         *,
+        file: str,
         env: Mapping[str, str],
         role_env: Mapping[str, Mapping[str, str]],
         ledger: LedgerSettings | None = None,
@@ -267,6 +268,7 @@ class Submitter(Output, Control):
         Args:
             spec: the application, with an absolute workspace; it has no outputs.
             live: the directory.
+            file: the path of its properties file, for errors.
             env, role_env, note: see `submit`.
             ledger: see `Secrets`.
 
@@ -277,7 +279,7 @@ class Submitter(Output, Control):
         from dlapp.application.overrides import NO_OVERRIDES
 
         self.engine.prepare()
-        source = UnresolvedSpec(spec, env, role_env)
+        source = UnresolvedSpec(spec, env, role_env, name=file)
         calls = Callbacks(_ignore, note, None)
         return self._launch(source, self.engine, NO_OVERRIDES, calls, live=live, ledger=ledger)
 

@@ -74,7 +74,9 @@ def open_live_shell(client: Client, own: Client, path: str, options: ShellOption
         )
         environment = {**os.environ, START_VARIABLE: write_start(directory, resolved.snapshot, own.config)}
         stack.enter_context(ShellRequestServer(directory, [*PROGRAM, "tool", "run"], environment, os.getcwd()))
-        application = client.submit_live(spec, live, env=resolved.env, role_env=role_env, ledger=ledger, note=note)
+        application = client.submit_live(
+            spec, live, file=path, env=resolved.env, role_env=role_env, ledger=ledger, note=note
+        )
         shell = ContainerShell(client, application, options, is_live=True)
         return shell.run(lambda container: _greeting(spec, container))
 

@@ -342,7 +342,7 @@ def test_the_next_command_removes_leftovers_of_an_externally_killed_application(
     files.write(f"{staging}/view.json", b"{}", 0o600)
     assert client.status(application_id) == view
     assert files.status(staging) is None
-    assert client.engine.submission(application_id).spec.script == "run.sh"
+    assert client.engine.submission(application_id).spec.script == "start.sh"
     files.close()
 
 
