@@ -129,7 +129,7 @@ def test_signals_pass_input_that_the_command_does_not_read(session) -> None:  # 
     one.type(b"x" * frames.WINDOW_BYTES)
     one.stream.send(frames.SIGNAL, bytes([signal.SIGINT]))
     assert one.wait().code == 3
-    assert one.output[frames.OUTPUT] == b"ready\ntold\n"
+    assert one.output[frames.OUTPUT] == b"ready\ninterrupted\n"
 
 
 @pytest.mark.parametrize(
