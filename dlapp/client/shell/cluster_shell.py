@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dlapp.application.description import read_application
 from dlapp.client.command_session import signals_close
-from dlapp.client.shell.container_shell import ContainerShell, ShellOptions, shell_spec
+from dlapp.client.shell.container_shell import ContainerShell, ShellOptions, role_variables, shell_spec
 
 if TYPE_CHECKING:
     from dlapp.client import Client
@@ -27,10 +27,8 @@ def open_shell_on_cluster(client: Client, path: str, options: ShellOptions) -> i
     """
     resolved = read_application(path, client.config, client.engine.info(), script_may_be_missing=True)
     spec = shell_spec(resolved.spec, gcores=options.gcores, fetch_input=options.fetch_input)
-    role = spec.roles[0].name
-    role_env = {role: resolved.role_env[role]} if resolved.role_env.get(role) else {}
     with signals_close():
-        application = client.submit(spec, env=resolved.env, role_env=role_env, note=options.note)
+        application = client.submit(spec, env=resolved.env, role_env=role_variables(resolved), note=options.note)
         options.note(f"dlapp-shell: {application.id} is submitted, and ends with this shell")
         shell = ContainerShell(client, application, options, is_live=False)
         return shell.run(lambda _: "dlapp-shell: the workspace here is a copy, and nothing of it is kept; exit closes")

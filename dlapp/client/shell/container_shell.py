@@ -28,6 +28,7 @@ from dlapp.values.spec import AppSpec, ContainerFailure, Framework, Gang, Kind, 
 from dlapp.values.waiting import GPUS_FRAGMENTED, GPUS_QUARANTINED, STARTING
 
 if TYPE_CHECKING:
+    from dlapp.application.description import ResolvedApplication
     from dlapp.client import Client
     from dlapp.client.application import Application
     from dlapp.net.exec_frames import ExecEnd, ExecRequest
@@ -145,6 +146,12 @@ def shell_spec(spec: AppSpec, *, gcores: int | None, fetch_input: bool) -> AppSp
         idle_guard=spec.idle_guard if resources.gcores else None,
         comment=spec.comment or "dlapp-shell",
     )
+
+
+def role_variables(resolved: ResolvedApplication) -> dict[str, dict[str, str]]:
+    """Return the variables of the first role, by its name, as for `dlapp.client.Client.submit`; empty: it has none."""
+    name = resolved.spec.roles[0].name
+    return {name: resolved.role_env[name]} if resolved.role_env.get(name) else {}
 
 
 class _GpusInUse(DlappError):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dlapp.application.description import ResolvedApplication, read_application
 from dlapp.client.command_session import LOG, records_below, session_directory, signals_close
-from dlapp.client.shell.container_shell import ContainerShell, ShellOptions, shell_spec
+from dlapp.client.shell.container_shell import ContainerShell, ShellOptions, role_variables, shell_spec
 from dlapp.client.shell.server import SHARED_DIRECTORY, START_VARIABLE, ShellRequestServer, install
 from dlapp.client.shell.start import write_start
 from dlapp.client.shell.trusted_paths import is_inside, refuse_trusted_files_in
@@ -56,8 +56,6 @@ def open_live_shell(client: Client, own: Client, path: str, options: ShellOption
         note(f"the shell is as a container of the first role, {spec.roles[0].name}")
     _refuse_workspace(client, resolved, spec, options)
     ledger = _ledger_of_cluster(own.config, spec)
-    role = spec.roles[0].name
-    role_env = {role: resolved.role_env[role]} if resolved.role_env.get(role) else {}
     with contextlib.ExitStack() as stack:
         stack.enter_context(signals_close())
         directory = stack.enter_context(session_directory(client.config))
@@ -75,7 +73,7 @@ def open_live_shell(client: Client, own: Client, path: str, options: ShellOption
         environment = {**os.environ, START_VARIABLE: write_start(directory, resolved.snapshot, own.config)}
         stack.enter_context(ShellRequestServer(directory, [*PROGRAM, "tool", "run"], environment, os.getcwd()))
         application = client.submit_live(
-            spec, live, file=path, env=resolved.env, role_env=role_env, ledger=ledger, note=note
+            spec, live, file=path, env=resolved.env, role_env=role_variables(resolved), ledger=ledger, note=note
         )
         shell = ContainerShell(client, application, options, is_live=True)
         return shell.run(lambda container: _greeting(spec, container))
